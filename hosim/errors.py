@@ -1,0 +1,78 @@
+"""The error tree: everything hosim raises on purpose.
+
+::
+
+    HosimError                 exit code 2 at the shell
+    ├── InputError             a file, a name or an argument is wrong (says where and what was expected)
+    │   └── UnitError          a quantity without its unit, or with the wrong one
+    ├── GraphError             a workload graph that contradicts itself
+    ├── HardwareError          a hardware profile that contradicts itself
+    ├── PlanError              a plan that breaks a rule of the replay (carries the verifier's findings)
+    └── InfeasibleError        nothing fits (exit code 3; carries the out-of-memory report)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class HosimError(Exception):
+    """Base of every error that hosim raises on purpose; its text is one line a user can act on."""
+
+    exit_code = 2
+
+
+class InputError(HosimError):
+    """Bad input from outside. ``source`` is the file (or argument), ``where`` the path inside it.
+
+    >>> str(InputError("expected a size such as '80 GiB', got 80", source="hw.yaml", where="tiers.hbm.capacity"))
+    "hw.yaml: tiers.hbm.capacity: expected a size such as '80 GiB', got 80"
+    """
+
+    def __init__(self, message: str, *, source: str | None = None, where: str | None = None) -> None:
+        self.message = message
+        self.source = source
+        self.where = where
+        super().__init__(": ".join(part for part in (source, where, message) if part))
+
+
+class UnitError(InputError):
+    """A quantity whose unit is missing, unknown or of another dimension."""
+
+
+class GraphError(HosimError):
+    """A workload graph that contradicts itself. ``where`` is the path of the culprit, as in the file format."""
+
+    def __init__(self, message: str, *, where: str = "") -> None:
+        self.message = message
+        self.where = where
+        super().__init__(f"{where}: {message}" if where else message)
+
+
+class HardwareError(HosimError):
+    """A hardware profile that contradicts itself. ``where`` is the path of the culprit, as in the file format."""
+
+    def __init__(self, message: str, *, where: str = "") -> None:
+        self.message = message
+        self.where = where
+        super().__init__(f"{where}: {message}" if where else message)
+
+
+class PlanError(HosimError):
+    """A plan that breaks a rule of the replay; ``findings`` are the verifier's lines, if it was the one to object."""
+
+    def __init__(self, message: str, *, where: str = "", findings: Sequence[str] = ()) -> None:
+        self.message = message
+        self.where = where
+        self.findings = tuple(findings)
+        super().__init__(f"{where}: {message}" if where else message)
+
+
+class InfeasibleError(HosimError):
+    """Nothing fits: no plan, or not this one, runs within the budget. ``report`` is the out-of-memory report."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, report: str = "") -> None:
+        self.report = report
+        super().__init__(message)

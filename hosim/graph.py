@@ -1,0 +1,315 @@
+"""The workload graph: tensors and ops, as frozen, integer-indexed data.
+
+An op names its tensors by their position in :attr:`Graph.tensors` and its ``deps`` by position in :attr:`Graph.ops`.
+The listed order of the ops is the execution order of every stream. :class:`GraphBuilder` builds a graph by names;
+:meth:`Graph.to_networkx` is the view for people and for networkx' algorithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from hosim.errors import GraphError
+
+if TYPE_CHECKING:
+    import networkx
+
+KINDS = (
+    "parameter",
+    "gradient",
+    "optimizer_state",
+    "activation",
+    "kv_cache",
+    "expert",
+    "input",
+    "output",
+    "buffer",
+)
+"""Every kind of tensor, in the order in which tables and plots list them."""
+
+PERSISTENT_KINDS = frozenset({"parameter", "optimizer_state", "expert", "kv_cache", "input", "buffer"})
+"""Kinds that hold their contents at time 0 and survive the step, unless a tensor says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One storage; views of it are the same tensor.
+
+    ``size_bytes`` is what it occupies. ``home`` is the tier of its valid copy at time 0 (``None``: the device
+    tier, or nowhere for a tensor that the step itself produces). ``persistent`` tensors are valid at time 0 and survive the
+    step; ``None`` takes the default of the kind, and after construction it is always a bool.
+    """
+
+    name: str
+    size_bytes: int
+    kind: str = "activation"
+    home: str | None = None
+    persistent: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.persistent is None:
+            object.__setattr__(self, "persistent", self.kind in PERSISTENT_KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One computation. ``inputs``, ``outputs`` and ``mutates`` are tensor positions, ``deps`` op positions.
+
+    ``duration_ns`` is a measured duration and wins over the cost model's estimate from ``flops``,
+    ``bytes_accessed`` (bytes read and written in the device tier) and ``dtype``. ``workspace_bytes`` are
+    held in the device tier while the op runs.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    mutates: tuple[int, ...] = ()
+    deps: tuple[int, ...] = ()
+    stream: str = "compute"
+    duration_ns: int | None = None
+    flops: int = 0
+    bytes_accessed: int = 0
+    dtype: str = "bf16"
+    workspace_bytes: int = 0
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Tensors that must be resident when the op starts: its inputs and what it mutates, each once."""
+        return self.inputs if not self.mutates else tuple(dict.fromkeys(self.inputs + self.mutates))
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """Tensors whose contents the op sets: its outputs and what it mutates, each once."""
+        return self.outputs if not self.mutates else tuple(dict.fromkeys(self.outputs + self.mutates))
+
+    @property
+    def uses(self) -> tuple[int, ...]:
+        """Every tensor the op touches (input, output or mutated), each once."""
+        return tuple(dict.fromkeys(self.inputs + self.outputs + self.mutates))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A workload: tensors and ops in listed order. Checked when made; raises :class:`GraphError`.
+
+    ``meta`` is free-form: source, the command that made it, model, versions, shapes.
+    """
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    ops: tuple[Op, ...]
+    meta: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @cached_property
+    def tensor_index(self) -> Mapping[str, int]:
+        """Position of each tensor by name."""
+        return {tensor.name: i for i, tensor in enumerate(self.tensors)}
+
+    @cached_property
+    def op_index(self) -> Mapping[str, int]:
+        """Position of each op by name."""
+        return {op.name: i for i, op in enumerate(self.ops)}
+
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        """Streams in the order of their first op."""
+        return tuple(dict.fromkeys(op.stream for op in self.ops))
+
+    @cached_property
+    def users(self) -> tuple[tuple[int, ...], ...]:
+        """For each tensor, the positions of the ops that use it, ascending."""
+        users: list[list[int]] = [[] for _ in self.tensors]
+        for i, op in enumerate(self.ops):
+            for t in op.uses:
+                users[t].append(i)
+        return tuple(map(tuple, users))
+
+    @cached_property
+    def initial(self) -> tuple[int, ...]:
+        """Tensors that hold a valid copy at time 0 by default, at their home.
+
+        These are the persistent ones, and those that are used before the step produces them.
+        """
+        held = []
+        for t, tensor in enumerate(self.tensors):
+            first = self.users[t][0] if self.users[t] else None
+            read_first = first is not None and t not in self.ops[first].outputs
+            if tensor.persistent or read_first:
+                held.append(t)
+        return tuple(held)
+
+    @cached_property
+    def survives(self) -> tuple[bool, ...]:
+        """Whether each tensor outlives the step: persistent ones and those of kind ``output``."""
+        return tuple(bool(t.persistent) or t.kind == "output" for t in self.tensors)
+
+    @cached_property
+    def producers(self) -> tuple[tuple[int, ...], ...]:
+        """For each op, the ops that must end before it starts, ascending (design.md section 3, rule 1).
+
+        The last earlier writer of each tensor that it reads, for what it writes itself every earlier user of that
+        tensor, and its ``deps``. Of the earlier users only those since the last writer are listed: that writer itself
+        waits for all before it, so the relation is the same and its size stays linear.
+        """
+        writer: list[int] = [-1] * len(self.tensors)
+        readers: list[list[int]] = [[] for _ in self.tensors]
+        all_producers = []
+        for i, op in enumerate(self.ops):
+            before = set(op.deps)
+            for t in op.inputs:
+                before.add(writer[t])
+            for t in op.writes:
+                before.add(writer[t])
+                before.update(readers[t])
+            before.discard(-1)
+            for t in op.inputs:
+                readers[t].append(i)
+            for t in op.writes:
+                writer[t] = i
+                readers[t] = []
+            all_producers.append(tuple(sorted(before)))
+        return tuple(all_producers)
+
+    def to_networkx(self) -> networkx.DiGraph[str]:
+        """Ops as nodes (named, with their fields), producer relations as edges with the tensors that carry them."""
+        import networkx
+
+        view: networkx.DiGraph[str] = networkx.DiGraph(name=self.name)
+        for i, op in enumerate(self.ops):
+            view.add_node(op.name, position=i, kind=op.kind, stream=op.stream, duration_ns=op.duration_ns, flops=op.flops)
+            touched = set(op.uses)
+            for p in self.producers[i]:
+                shared = [self.tensors[t].name for t in self.ops[p].uses if t in touched]
+                view.add_edge(self.ops[p].name, op.name, tensors=tuple(shared))
+        return view
+
+
+def _check(graph: Graph) -> None:
+    """Raise :class:`GraphError` at the first contradiction, with its path as in the file format."""
+    names: set[str] = set()
+    for i, tensor in enumerate(graph.tensors):
+        if not tensor.name or tensor.name in names:
+            raise GraphError(f"tensor name {tensor.name!r} is {'listed twice' if tensor.name else 'empty'}", where=f"tensors[{i}].name")
+        names.add(tensor.name)
+        if tensor.kind not in KINDS:
+            raise GraphError(f"unknown kind {tensor.kind!r}; expected one of {', '.join(KINDS)}", where=f"tensors[{i}].kind")
+        if tensor.size_bytes < 0:
+            raise GraphError(f"expected bytes of at least 0, got {tensor.size_bytes}", where=f"tensors[{i}].bytes")
+    names.clear()
+    written = bytearray(len(graph.tensors))
+    for i, op in enumerate(graph.ops):
+        if not op.name or op.name in names:
+            raise GraphError(f"op name {op.name!r} is {'listed twice' if op.name else 'empty'}", where=f"ops[{i}].name")
+        names.add(op.name)
+        for label in ("duration_ns", "flops", "bytes_accessed", "workspace_bytes"):
+            value = getattr(op, label)
+            if value is not None and value < 0:
+                raise GraphError(f"expected at least 0, got {value}", where=f"ops[{i}].{label}")
+        for label in ("inputs", "outputs", "mutates"):
+            listed: tuple[int, ...] = getattr(op, label)
+            for j, t in enumerate(listed):
+                if not 0 <= t < len(graph.tensors):
+                    raise GraphError(f"no tensor number {t}", where=f"ops[{i}].{label}[{j}]")
+                tensor = graph.tensors[t]
+                if label != "outputs" and not (written[t] or tensor.persistent or tensor.home):
+                    raise GraphError(
+                        f"op {op.name!r} uses tensor {tensor.name!r} before any op produces it; "
+                        "list its producer first, or give the tensor a home if it is there from the start",
+                        where=f"ops[{i}].{label}[{j}]",
+                    )
+            if len(set(listed)) != len(listed):
+                raise GraphError(f"op {op.name!r} lists a tensor twice", where=f"ops[{i}].{label}")
+        for t in op.outputs:
+            written[t] = 1
+        for j, d in enumerate(op.deps):
+            if not 0 <= d < i:
+                raise GraphError(f"op {op.name!r} depends on an op that is not listed before it", where=f"ops[{i}].deps[{j}]")
+
+
+class GraphBuilder:
+    """Builds a :class:`Graph` by names, in listed order.
+
+    >>> b = GraphBuilder("toy")
+    >>> b.tensor("w", 40, "parameter")
+    'w'
+    >>> b.tensor("a", 30)
+    'a'
+    >>> b.op("f", "matmul", inputs=["w"], outputs=["a"], duration_ns=50)
+    'f'
+    >>> b.build().ops[0].inputs
+    (0,)
+    """
+
+    def __init__(self, name: str, meta: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.meta = dict(meta or {})
+        self._tensors: list[Tensor] = []
+        self._ops: list[Op] = []
+        self._tensor_index: dict[str, int] = {}
+        self._op_index: dict[str, int] = {}
+
+    def tensor(self, name: str, size_bytes: int, kind: str = "activation", home: str | None = None, persistent: bool | None = None) -> str:
+        """Add a tensor; returns its name."""
+        if name in self._tensor_index:
+            raise GraphError(f"tensor name {name!r} is listed twice", where=f"tensors[{len(self._tensors)}].name")
+        self._tensor_index[name] = len(self._tensors)
+        self._tensors.append(Tensor(name, size_bytes, kind, home, persistent))
+        return name
+
+    def op(
+        self,
+        name: str,
+        kind: str,
+        *,
+        inputs: Sequence[str] = (),
+        outputs: Sequence[str] = (),
+        mutates: Sequence[str] = (),
+        deps: Sequence[str] = (),
+        stream: str = "compute",
+        duration_ns: int | None = None,
+        flops: int = 0,
+        bytes_accessed: int = 0,
+        dtype: str = "bf16",
+        workspace_bytes: int = 0,
+    ) -> str:
+        """Add an op after those already there; returns its name. Raises :class:`GraphError` on an unknown name."""
+        where = f"ops[{len(self._ops)}]"
+        if name in self._op_index:
+            raise GraphError(f"op name {name!r} is listed twice", where=f"{where}.name")
+        op = Op(
+            name,
+            kind,
+            self._positions(inputs, self._tensor_index, f"{where}.inputs", "tensor"),
+            self._positions(outputs, self._tensor_index, f"{where}.outputs", "tensor"),
+            self._positions(mutates, self._tensor_index, f"{where}.mutates", "tensor"),
+            self._positions(deps, self._op_index, f"{where}.deps", "earlier op"),
+            stream,
+            duration_ns,
+            flops,
+            bytes_accessed,
+            dtype,
+            workspace_bytes,
+        )
+        self._op_index[name] = len(self._ops)
+        self._ops.append(op)
+        return name
+
+    @staticmethod
+    def _positions(names: Iterable[str], index: Mapping[str, int], where: str, what: str) -> tuple[int, ...]:
+        positions = []
+        for j, name in enumerate(names):
+            if name not in index:
+                raise GraphError(f"unknown {what} {name!r}", where=f"{where}[{j}]")
+            positions.append(index[name])
+        return tuple(positions)
+
+    def build(self) -> Graph:
+        """The graph so far, checked."""
+        return Graph(self.name, tuple(self._tensors), tuple(self._ops), self.meta)

@@ -1,0 +1,139 @@
+"""A plan: a graph, the cache ops placed in it, and where each tensor lies at time 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from hosim.graph import Graph
+
+if TYPE_CHECKING:
+    import networkx
+
+AT_START = -1
+"""``after`` of a cache op that is issued at time 0 (``null`` in the file)."""
+
+PREFETCH, STORE, DETACH = "prefetch", "store", "detach"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOp:
+    """One cache op: ``prefetch`` copies up, ``store`` copies down, ``detach`` releases a residency without a copy.
+
+    ``tensor`` and ``after`` are positions in the plan's graph; it is issued at the end of op ``after``, or at time 0
+    if that is :data:`AT_START`. ``source`` and ``destination`` are tier names; a detach has no destination.
+    """
+
+    op: str
+    tensor: int
+    source: str
+    destination: str | None
+    after: int = AT_START
+
+
+class MemoryView(Protocol):
+    """What a runtime policy may look at while the replay runs. Positions are those of the plan's graph."""
+
+    @property
+    def now_ns(self) -> int:
+        """The current instant."""
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of the device tier under the budget."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the device tier that nothing holds now."""
+
+    def residents(self) -> Iterable[int]:
+        """Tensors that hold bytes in the device tier now, including those still in flight, ascending."""
+
+    def is_resident(self, tensor: int) -> bool:
+        """Whether the tensor holds bytes in the device tier now, valid or in flight."""
+
+    def is_busy(self, tensor: int) -> bool:
+        """Whether an op that runs now uses the tensor, or a cache op of it is issued and not yet done."""
+
+    def tiers_of(self, tensor: int) -> Sequence[str]:
+        """Tiers other than the device tier that hold a valid copy."""
+
+
+class RuntimePolicy(Protocol):
+    """Decisions taken during the replay, one object a replay."""
+
+    def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
+        """Cache ops to issue now, in order, just before ``op`` is launched; their ``after`` is ignored.
+
+        Called once an op, after the runtime's inspection time has passed on the op's stream. The engine then holds
+        the op until all that it reads is resident, and makes room by asking :meth:`make_room`.
+        """
+
+    def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
+        """Cache ops that would free at least ``wanted_bytes`` for ``op``; empty if there are none.
+
+        Called when the op, or a prefetch it waits for, does not fit and nothing is under way that could change it.
+        """
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a policy returns and the engine replays.
+
+    ``cache_ops`` are in issue order among those of the same ``after``. ``initial`` overrides, by tensor position, the tiers that hold
+    a valid copy at time 0 (default: the tensor's home). ``runtime`` makes decisions during
+    the replay (a fresh object per call); such a plan has no file.
+    """
+
+    graph: Graph
+    policy: str = "manual"
+    cache_ops: tuple[CacheOp, ...] = ()
+    initial: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    runtime: RuntimeFactory | None = field(default=None, compare=False)
+
+    def residency(self, device_tier: str) -> dict[int, tuple[str, ...]]:
+        """Tiers with a valid copy at time 0, for every tensor that has one."""
+        tensors = self.graph.tensors
+        tiers = {t: (tensors[t].home or device_tier,) for t in self.graph.initial}
+        tiers.update((t, tuple(where)) for t, where in self.initial.items())
+        return {t: where for t, where in sorted(tiers.items()) if where}
+
+    def count(self, op: str) -> int:
+        """How many cache ops of the kind ``op`` the plan has."""
+        return sum(cache_op.op == op for cache_op in self.cache_ops)
+
+    def to_networkx(self) -> networkx.DiGraph[str]:
+        """The graph with the cache ops inserted as nodes (``prefetch:w#0``), and the dependencies that order them.
+
+        A cache op follows the op it is issued after and the cache op of the same tensor before it; every later user of the
+        tensor follows its last prefetch.
+        """
+        view = self.graph.to_networkx()
+        ops, tensors = self.graph.ops, self.graph.tensors
+        order = sorted(range(len(self.cache_ops)), key=lambda c: (self.cache_ops[c].after, c))
+        last: dict[int, tuple[int, str, str]] = {}
+        ready: dict[int, list[tuple[int, str]]] = {}
+        for c in order:
+            cache_op = self.cache_ops[c]
+            node = f"{cache_op.op}:{tensors[cache_op.tensor].name}#{c}"
+            view.add_node(node, kind=cache_op.op, source=cache_op.source, destination=cache_op.destination, cache_op=c)
+            if cache_op.after != AT_START:
+                view.add_edge(ops[cache_op.after].name, node, tensors=())
+            if cache_op.tensor in last:
+                view.add_edge(last[cache_op.tensor][2], node, tensors=(tensors[cache_op.tensor].name,))
+            last[cache_op.tensor] = (cache_op.after, cache_op.op, node)
+            if cache_op.op == PREFETCH:
+                ready.setdefault(cache_op.tensor, []).append((cache_op.after, node))
+        for t, prefetches in ready.items():
+            for user in self.graph.users[t]:
+                before = [node for after, node in prefetches if after < user]
+                if before:
+                    view.add_edge(before[-1], ops[user].name, tensors=(tensors[t].name,))
+        return view
+
+
+class RuntimeFactory(Protocol):
+    """Makes the runtime policy of one replay."""
+
+    def __call__(self) -> RuntimePolicy: ...

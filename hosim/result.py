@@ -1,0 +1,111 @@
+"""What a replay reports: the figures of design.md section 3, and the timeline they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+STALL_CAUSES = ("dependency", "transfer", "capacity", "runtime")
+"""Why a stream waits, in the order in which idle time before an op is divided."""
+
+WORKSPACE = "workspace"
+"""The kind under which a peak's composition counts the workspaces of running ops."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFigures:
+    """Division of the makespan of one stream: ``busy_ns + sum(stall_ns) + drain_ns`` is the makespan."""
+
+    busy_ns: int
+    stall_ns: Mapping[str, int]
+    drain_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelFigures:
+    """One channel over the replay.
+
+    ``busy_ns`` is the time during which at least one engine holds a transfer, ``queue_ns`` the sum of what transfers
+    waited between issue and start, ``contention_ns`` the sum of what sharing cost them, ``exposed_ns`` the stall blamed on
+    the channel and ``hidden_ns`` the rest of its busy time.
+    """
+
+    transfers: int
+    bytes: int
+    busy_ns: int
+    queue_ns: int
+    contention_ns: int
+    exposed_ns: int
+    hidden_ns: int
+    utilization: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One cache op's copy on one channel: issued, started (engine held) and ended, in nanoseconds."""
+
+    cache_op: int
+    tensor: int
+    channel: str
+    bytes: int
+    issue_ns: int
+    start_ns: int
+    end_ns: int
+    contention_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """A tensor's bytes held in a tier over ``[start_ns, end_ns)``; ``tensor`` -1 is the workspace of op ``op``."""
+
+    tensor: int
+    tier: str
+    start_ns: int
+    end_ns: int
+    bytes: int
+    op: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Everything that happened, for tests, plots and traces: recorded when asked for.
+
+    ``op_start_ns`` and ``op_end_ns`` are indexed by op position; -1 where an op never ran. ``stall_ns`` has, by op, the waits before it.
+    """
+
+    op_start_ns: tuple[int, ...]
+    op_end_ns: tuple[int, ...]
+    stalls: tuple[tuple[int, str, int, int], ...]
+    """Waits as (op position, cause, start_ns, end_ns), in order of time."""
+    transfers: tuple[Transfer, ...]
+    residencies: tuple[Residency, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The figures of one replay, in nanoseconds and bytes. Infeasible results carry ``error`` and no times.
+
+    The times of ``stall_ns``, ``busy_ns`` and ``drain_ns`` are those of the stream ``compute`` (of the first stream where none has that
+    name); ``streams`` has the others.
+    """
+
+    workload: str
+    hardware: str
+    policy: str
+    budget_bytes: int
+    feasible: bool
+    error: str | None
+    makespan_ns: int | None
+    busy_ns: int | None
+    stall_ns: Mapping[str, int]
+    drain_ns: int | None
+    lower_bound_ns: int | None
+    peak_bytes: Mapping[str, int]
+    peak_at_ns: Mapping[str, int]
+    peak_breakdown: Mapping[str, Mapping[str, int]]
+    channels: Mapping[str, ChannelFigures]
+    plan: Mapping[str, int]
+    streams: Mapping[str, StreamFigures] = field(default_factory=dict)
+    planning_s: float = field(default=0.0, compare=False)
+    replay_s: float = field(default=0.0, compare=False)
+    timeline: Timeline | None = field(default=None, compare=False, repr=False)
