@@ -95,7 +95,7 @@ class Plan:
     def residency(self, device_tier: str) -> dict[int, tuple[str, ...]]:
         """Tiers with a valid copy at time 0, for every tensor that has one."""
         tensors = self.graph.tensors
-        tiers = {t: (tensors[t].home or device_tier,) for t in self.graph.initial}
+        tiers: dict[int, tuple[str, ...]] = {t: (tensors[t].home or device_tier,) for t in self.graph.initial}
         tiers.update((t, tuple(where)) for t, where in self.initial.items())
         return {t: where for t, where in sorted(tiers.items()) if where}
 
@@ -136,4 +136,5 @@ class Plan:
 class RuntimeFactory(Protocol):
     """Makes the runtime policy of one replay."""
 
-    def __call__(self) -> RuntimePolicy: ...
+    def __call__(self) -> RuntimePolicy:
+        """A fresh policy object."""
