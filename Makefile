@@ -1,0 +1,44 @@
+# make demo   a table of policies on a real model's graph
+# make test   everything that has to hold before a change goes in
+#
+# Both make .venv by themselves, with python3 and pip alone, and install again only when pyproject.toml has changed.
+# Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test check clean
+
+demo: .venv/.installed
+	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
+
+# The benchmarks have the machine to themselves; then the rest, one process a core.
+test: check
+	$(BIN)/pytest tests/bench
+	$(BIN)/pytest --ignore=tests/bench --benchmark-disable --numprocesses=2 --dist=loadfile
+
+check: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+# Stamps. The development install is the base install and more.
+.venv/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hosim needs Python 3.11 or later: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/.installed: pyproject.toml | .venv/.created
+	$(PIP) install --editable .
+	touch $@
+
+# One release of torch, by name: a range would fetch the newest with gigabytes of libraries for a GPU that no test needs.
+.venv/.installed-dev: pyproject.toml | .venv/.created
+	$(PIP) install torch==2.13.0
+	$(PIP) install --editable '.[dev,torch]'
+	touch .venv/.installed $@
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .import_linter_cache
