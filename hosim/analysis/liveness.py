@@ -1,0 +1,84 @@
+"""When each tensor is needed, and what the device tier holds with everything resident.
+
+The account is that of a replay in which nothing moves (design.md section 3): tensors of :attr:`Graph.initial` are there
+from the start, a produced one from the start of the op that first writes it; persistent ones and those of kind ``output``
+stay to the end, every other one until its last user ends; an op's workspace is held while it runs. It is exact for
+ops that run in listed order one at a time, so for a single stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+from hosim.graph import KINDS, Graph
+from hosim.result import WORKSPACE
+
+
+@dataclass(frozen=True)
+class StaticPeak:
+    """The largest occupancy of the device tier with everything resident.
+
+    ``op`` is the position of the first op during which it is reached (-1: the graph has no ops, and the bytes are those held at time
+    0). ``breakdown`` has the bytes by kind, kinds with none left out, ``workspace`` last. ``residents`` are the tensors held then,
+    largest first.
+    """
+
+    bytes: int
+    op: int
+    breakdown: Mapping[str, int]
+    residents: tuple[int, ...]
+
+
+def live_ranges(graph: Graph) -> tuple[tuple[int, int] | None, ...]:
+    """For each tensor, its live range ``[first use, last use + 1)`` in op positions; ``None`` if no op uses it."""
+    return tuple((users[0], users[-1] + 1) if users else None for users in graph.users)
+
+
+def static_curve(graph: Graph) -> list[int]:
+    """Bytes of the device tier held while each op runs, by op position, with everything resident."""
+    if not graph.ops:
+        return []
+    change = [0] * (len(graph.ops) + 1)
+    for tensor, held in zip(graph.tensors, _held(graph), strict=True):
+        if held is not None:
+            change[held[0]] += tensor.size_bytes
+            change[held[1]] -= tensor.size_bytes
+    return [held + op.workspace_bytes for held, op in zip(accumulate(change), graph.ops, strict=False)]
+
+
+def static_peak(graph: Graph) -> StaticPeak:
+    """The peak of :func:`static_curve`, where it is, and what it consists of."""
+    curve = static_curve(graph)
+    peak = max(curve, default=0)
+    op = curve.index(peak) if curve else -1
+    at = max(op, 0)
+    residents = [t for t, held in enumerate(_held(graph)) if held is not None and held[0] <= at < max(held[1], 1)]
+    by_kind = dict.fromkeys(KINDS, 0)
+    for t in residents:
+        by_kind[graph.tensors[t].kind] += graph.tensors[t].size_bytes
+    by_kind[WORKSPACE] = graph.ops[op].workspace_bytes if curve else 0
+    return StaticPeak(
+        bytes=sum(by_kind.values()),
+        op=op,
+        breakdown={kind: size for kind, size in by_kind.items() if size},
+        residents=tuple(sorted(residents, key=lambda t: (-graph.tensors[t].size_bytes, t))),
+    )
+
+
+def _held(graph: Graph) -> list[tuple[int, int] | None]:
+    """For each tensor the half-open range of op positions during which its bytes are held; ``None`` if never."""
+    end = len(graph.ops)
+    initial = set(graph.initial)
+    held: list[tuple[int, int] | None] = []
+    for t, live in enumerate(live_ranges(graph)):
+        if t in initial:
+            first = 0
+        elif live is not None:
+            first = live[0]
+        else:
+            held.append(None)
+            continue
+        held.append((first, end if graph.survives[t] or live is None else live[1]))
+    return held
