@@ -1,0 +1,215 @@
+"""Reading and writing of files: JSON and YAML, gzip, one clear error for whatever is wrong, atomic and deterministic output.
+
+:func:`read` gives the mapping in a file whose ``format`` is the one asked for; what the keys mean is the business of
+the module of that format. :func:`write` replaces a file as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from hosim.errors import InputError
+
+VERSION = 1
+"""The version of every format that this hosim reads and writes."""
+
+KINDS = ("workload", "hardware", "plan", "result", "comparison")
+"""Every kind of file; its ``format`` is ``hosim.KIND/VERSION``."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def format_of(kind: str) -> str:
+    """The ``format`` of a kind of file.
+
+    >>> format_of("workload")
+    'hosim.workload/1'
+    """
+    return f"hosim.{kind}/{VERSION}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` with the nearest known name, or nothing where none is near.
+
+    >>> did_you_mean("wieght", ["weight", "bias"])
+    "; did you mean 'weight'?"
+    """
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """What to say of a name that is not there: the nearest one that is, else up to eight that are."""
+    names = list(known)
+    hint = did_you_mean(name, names)
+    if hint or not names:
+        return f"unknown {what} {name!r}" + (hint or f"; there is no {what} at all")
+    more = f", and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"unknown {what} {name!r} (known: {', '.join(names[:8])}{more})"
+
+
+def read(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
+    """The mapping in the file at ``path``, whose ``format`` is that of ``kind``.
+
+    JSON or YAML by the file's name, by its content where the name does not say; gzip by its content. Raises
+    :class:`InputError` with the file's name for everything that can be wrong up to that point.
+    """
+    source = os.fspath(path)
+    data = parse(_text(_bytes(source), source), source)
+    check_format(data, kind, source)
+    assert isinstance(data, dict)
+    return data
+
+
+def _bytes(source: str) -> bytes:
+    try:
+        content = Path(source).read_bytes()
+    except FileNotFoundError:
+        raise InputError("no such file", source=source) from None
+    except IsADirectoryError:
+        raise InputError("expected a file, this is a directory", source=source) from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=source) from None
+    if content.startswith(_GZIP_MAGIC):
+        try:
+            return gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"damaged gzip file ({error}); write or download it again", source=source) from None
+    if source.endswith(".gz"):
+        raise InputError("named .gz but not a gzip file; compress it or drop the .gz from its name", source=source)
+    return content
+
+
+def _text(content: bytes, source: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"expected UTF-8 text, byte {error.start} is not; convert the file to UTF-8", source=source) from None
+
+
+def parse(text: str, source: str) -> object:
+    """The data in a text of JSON or YAML, by the name ``source``; raises :class:`InputError` with line and column."""
+    name = source.removesuffix(".gz")
+    is_json = text.lstrip()[:1] in ("{", "[") if not name.endswith((".json", ".yaml", ".yml")) else name.endswith(".json")
+    try:
+        if is_json:
+            return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        from hosim.io import yamltext
+
+        return yamltext.load(text)
+    except json.JSONDecodeError as error:
+        message = f"broken JSON at line {error.lineno}, column {error.colno}: {error.msg}"
+    except RecursionError:
+        message = "nested too deeply"
+    except ValueError as error:
+        message = str(error)
+    raise InputError(message, source=source)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"key {twice!r} is given twice in one object; keep one of them")
+    return data
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"expected a finite number, got {name}")
+
+
+def check_format(data: object, kind: str, source: str | None = None) -> None:
+    """Raise :class:`InputError` unless ``data`` is a mapping whose ``format`` is that of ``kind``, in a version known here."""
+    expected = format_of(kind)
+    if not isinstance(data, Mapping):
+        found = "nothing" if data is None else "a list" if isinstance(data, list) else f"{type(data).__name__} {data!r:.40}"
+        raise InputError(f"expected a {kind} (a mapping with format: {expected}), got {found}", source=source)
+    if "format" not in data:
+        raise InputError(f"missing; a {kind} begins with format: {expected}", source=source, where="format")
+    found = data["format"]
+    if found == expected:
+        return
+    family, _, version = found.partition("/") if isinstance(found, str) else ("", "", "")
+    other = family.removeprefix("hosim.")
+    if other in KINDS and other != kind and family != other:
+        raise InputError(f"expected a {kind} ({expected}), this is a {other} ({found})", source=source, where="format")
+    if family == f"hosim.{kind}" and version.isdecimal() and int(version[:18]) > VERSION:
+        advice = f"made by a newer hosim; this one reads {expected}: update hosim, or write the file again with this one"
+        raise InputError(f"{found!r} is {advice}", source=source, where="format")
+    raise InputError(f"expected {expected!r}, got {found!r}", source=source, where="format")
+
+
+def to_text(data: Mapping[str, Any]) -> str:
+    """JSON with one line for each item of a top-level list and for each other top-level key: small, and diffs stay readable.
+
+    ASCII only, keys in the order given. Raises :class:`InputError` for what JSON cannot hold (in a workload's ``meta``).
+    """
+    encode = json.JSONEncoder(allow_nan=False, check_circular=False).encode
+    lines = []
+    try:
+        for key, value in data.items():
+            if isinstance(value, list) and value:
+                lines.append(f" {encode(key)}: [\n  " + ",\n  ".join(map(encode, value)) + "]")
+            else:
+                lines.append(f" {encode(key)}: {encode(value)}")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"cannot be written as JSON: {error}", where=key) from None
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def write(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
+    """Write ``data`` to ``path``: YAML or JSON by the name, gzip if it ends in ``.gz``.
+
+    The file is replaced as a whole: a crash or a full disk leaves the old one. Equal data give equal bytes. Raises :class:`InputError`
+    if the place cannot be written.
+    """
+    target = os.fspath(path)
+    if target.removesuffix(".gz").endswith((".yaml", ".yml")):
+        from hosim.io import yamltext
+
+        content = yamltext.dump(data).encode()
+    else:
+        content = to_text(data).encode()
+    write_bytes(target, _compressed(content) if target.endswith(".gz") else content)
+
+
+def _compressed(content: bytes) -> bytes:
+    """Gzip without a file name or a time in its header, so that equal contents give equal bytes."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=buffer, mtime=0) as stream:
+        stream.write(content)
+    return buffer.getvalue()
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Replace the file at ``path`` (or, through a link, the file it leads to) by ``content``, as a whole or not at all."""
+    source = os.fspath(path)
+    target = os.path.realpath(source)
+    beside = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.{os.getpid()}.tmp")
+    try:
+        if os.path.exists(target) and not os.path.isfile(target):  # a directory fails here; a device or a pipe has nothing to replace
+            with open(target, "wb") as stream:
+                stream.write(content)
+            return
+        try:
+            with open(beside, "xb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(beside, target)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(beside)
+            raise
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be written: {getattr(error, 'strerror', None) or error}", source=source) from None

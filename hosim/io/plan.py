@@ -1,0 +1,146 @@
+"""The plan format: ``hosim.plan/1`` and :class:`~hosim.plan.Plan`, whose names are those of its graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, NotRequired
+
+from pydantic import TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.io import files
+from hosim.io.models import STRICT, Format, Name
+from hosim.plan import AT_START, DETACH, CacheOp, Plan
+
+# "from" is a keyword: no class body can declare it
+CacheOpModel = TypedDict(
+    "CacheOpModel",
+    {
+        "op": Literal["prefetch", "store", "detach"],
+        "tensor": str,
+        "from": Name,
+        "to": NotRequired[Name | None],
+        "after": NotRequired[str | None],
+    },
+)
+with_config(STRICT)(CacheOpModel)
+
+
+@with_config(STRICT)
+class PlanModel(TypedDict):
+    """Cache ops in order of issue among those of the same ``after``, and where tensors lie at time 0."""
+
+    format: Literal["hosim.plan/1"]
+    workload: str
+    policy: NotRequired[str]
+    initial: NotRequired[dict[str, list[Name]]]
+    cache_ops: NotRequired[list[CacheOpModel]]
+
+
+FORMAT = Format("plan", lambda: TypeAdapter(PlanModel))
+
+
+def load_plan(path: str | os.PathLike[str], graph: Graph) -> Plan:
+    """The plan in a file, for ``graph``. Raises :class:`InputError` naming file and path inside it."""
+    return plan_from_dict(files.read(path, "plan"), graph, source=os.fspath(path))
+
+
+def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Write a plan as JSON, or YAML if the name says so. Raises :class:`InputError` for one that decides during the replay."""
+    files.write(path, plan_to_dict(plan))
+
+
+def plan_from_dict(data: object, graph: Graph, source: str | None = None) -> Plan:
+    """The plan as :func:`plan_to_dict` gives it, for ``graph``; ``source`` names it in errors.
+
+    Raises :class:`InputError` for another workload's plan, an unknown tensor or op and a copy without two
+    different tiers. Whether the tiers exist is :func:`check_tiers`' business, whether the plan is legal the verifier's.
+    """
+    checked = FORMAT.check(data, source)
+    if checked["workload"] != graph.name:
+        raise InputError(
+            f"this plan is for the workload {checked['workload']!r}, not for {graph.name!r}; plan again for this one",
+            source=source,
+            where="workload",
+        )
+    tensor_at, op_at = graph.tensor_index, graph.op_index
+
+    def position(name: str, at: Mapping[str, int], what: str, where: str) -> int:
+        found = at.get(name)
+        if found is None:
+            raise InputError(files.unknown_name(what, name, at), source=source, where=where)
+        return found
+
+    initial = {}
+    for name, tiers in checked.get("initial", {}).items():
+        if len(set(tiers)) != len(tiers):
+            raise InputError("a tier is listed twice", source=source, where=f"initial.{name}")
+        initial[position(name, tensor_at, "tensor", f"initial.{name}")] = tuple(tiers)
+    listed: list[Any] = checked.get("cache_ops", [])
+    cache_ops = []
+    for i, entry in enumerate(listed):
+        op, name, start, end, after = entry["op"], entry["tensor"], entry["from"], entry.get("to"), entry.get("after")
+        tensor = position(name, tensor_at, "tensor", f"cache_ops[{i}].tensor")
+        if op == DETACH and end is not None:
+            raise InputError("a detach copies nowhere; leave 'to' out", source=source, where=f"cache_ops[{i}].to")
+        if op != DETACH and end is None:
+            raise InputError(f"missing; a {op} names the tier it copies to", source=source, where=f"cache_ops[{i}].to")
+        if start == end:
+            raise InputError(f"a {op} joins two different tiers, both are {end!r}", source=source, where=f"cache_ops[{i}].to")
+        issue = AT_START if after is None else position(after, op_at, "op", f"cache_ops[{i}].after")
+        cache_ops.append(CacheOp(op, tensor, start, end, issue))
+    return Plan(graph, checked.get("policy", "manual"), tuple(cache_ops), initial)
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """The plan as its file says it. Raises :class:`InputError` for one that decides during the replay."""
+    if plan.runtime is not None:
+        raise InputError(f"the policy {plan.policy!r} decides during the replay: its plan cannot be written; replay it directly")
+    tensors, ops = plan.graph.tensors, plan.graph.ops
+    cache_ops = []
+    for c in plan.cache_ops:
+        entry: dict[str, Any] = {"op": c.op, "tensor": tensors[c.tensor].name, "from": c.source}
+        if c.destination is not None:
+            entry["to"] = c.destination
+        entry["after"] = None if c.after == AT_START else ops[c.after].name
+        cache_ops.append(entry)
+    return {
+        "format": files.format_of("plan"),
+        "workload": plan.graph.name,
+        "policy": plan.policy,
+        "initial": {tensors[t].name: list(tiers) for t, tiers in plan.initial.items()},
+        "cache_ops": cache_ops,
+    }
+
+
+def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> None:
+    """Raise :class:`InputError` unless every tier that the plan names is one of ``hardware``'s and every copy has a channel.
+
+    The homes of the graph's tensors count too, where ``initial`` says nothing else.
+    """
+    known = hardware.tier_index
+    tensors = plan.graph.tensors
+
+    def check(tier: str, where: str) -> None:
+        if tier not in known:
+            raise InputError(f"{files.unknown_name('tier', tier, known)}; the hardware is {hardware.name!r}", source=source, where=where)
+
+    for t, tiers in plan.initial.items():
+        for j, tier in enumerate(tiers):
+            check(tier, f"initial.{tensors[t].name}[{j}]")
+    for t in plan.graph.initial:
+        if t not in plan.initial:
+            check(tensors[t].home or hardware.device_tier, f"home of tensor {tensors[t].name!r}")
+    for i, c in enumerate(plan.cache_ops):
+        check(c.source, f"cache_ops[{i}].from")
+        if c.destination is None:
+            continue
+        check(c.destination, f"cache_ops[{i}].to")
+        if (c.source, c.destination) not in hardware.channel_between:
+            joined = ", ".join(f"{a} to {b}" for a, b in hardware.channel_between) or "none"
+            message = f"no channel of {hardware.name!r} leads from {c.source!r} to {c.destination!r} (channels: {joined})"
+            raise InputError(message, source=source, where=f"cache_ops[{i}].to")

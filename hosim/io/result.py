@@ -1,0 +1,211 @@
+"""The result format: ``hosim.result/1`` (what ``--json`` prints), ``hosim.comparison/1`` and :class:`~hosim.result.Result`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from hosim.graph import KINDS
+from hosim.io import files
+from hosim.io.models import STRICT, Count, Format
+from hosim.result import STALL_CAUSES, WORKSPACE, ChannelFigures, Result, StreamFigures
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+_PLAN = ("prefetches", "stores", "detaches")
+
+
+@with_config(STRICT)
+class StallModel(TypedDict):
+    """What a stream waited, by cause."""
+
+    dependency: NotRequired[Count]
+    transfer: NotRequired[Count]
+    capacity: NotRequired[Count]
+    runtime: NotRequired[Count]
+
+
+@with_config(STRICT)
+class StreamModel(TypedDict):
+    """Division of the makespan of one stream."""
+
+    busy_ns: NotRequired[Count]
+    stall_ns: NotRequired[StallModel]
+    drain_ns: NotRequired[Count]
+
+
+@with_config(STRICT)
+class ChannelModel(TypedDict):
+    """One channel over the replay."""
+
+    transfers: NotRequired[Count]
+    bytes: NotRequired[Count]
+    busy_ns: NotRequired[Count]
+    queue_ns: NotRequired[Count]
+    contention_ns: NotRequired[Count]
+    exposed_ns: NotRequired[Count]
+    hidden_ns: NotRequired[Count]
+    utilization: NotRequired[Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]]
+
+
+@with_config(STRICT)
+class PlanCountModel(TypedDict):
+    """How many cache ops of each kind the plan has."""
+
+    prefetches: NotRequired[Count]
+    stores: NotRequired[Count]
+    detaches: NotRequired[Count]
+
+
+@with_config(STRICT)
+class ResultModel(TypedDict):
+    """The figures of one replay; times are null where it was infeasible."""
+
+    format: Literal["hosim.result/1"]
+    workload: str
+    hardware: str
+    policy: str
+    budget_bytes: Count
+    feasible: bool
+    error: NotRequired[str | None]
+    makespan_ns: NotRequired[Count | None]
+    busy_ns: NotRequired[Count | None]
+    stall_ns: NotRequired[StallModel]
+    drain_ns: NotRequired[Count | None]
+    streams: NotRequired[dict[str, StreamModel]]
+    lower_bound_ns: NotRequired[Count | None]
+    peak_bytes: NotRequired[dict[str, Count]]
+    peak_at_ns: NotRequired[dict[str, Count]]
+    peak_breakdown: NotRequired[dict[str, dict[str, Count]]]
+    channels: NotRequired[dict[str, ChannelModel]]
+    plan: NotRequired[PlanCountModel]
+    planning_s: NotRequired[Seconds]
+    replay_s: NotRequired[Seconds]
+
+
+@with_config(STRICT)
+class ComparisonModel(TypedDict):
+    """One result a policy."""
+
+    format: Literal["hosim.comparison/1"]
+    results: NotRequired[list[ResultModel]]
+
+
+FORMAT = Format("result", lambda: TypeAdapter(ResultModel))
+COMPARISON = Format("comparison", lambda: TypeAdapter(ComparisonModel))
+
+
+def result_to_dict(result: Result) -> dict[str, Any]:
+    """The result as ``--json`` prints it: every key, in the order of design.md; utilization to two decimals.
+
+    ``streams`` is there only when the workload has other streams than the one whose figures stand above; a timeline is not
+    part of it. ``peak_breakdown`` has every tier, with the kinds that hold bytes.
+    """
+    data: dict[str, Any] = {
+        "format": files.format_of("result"),
+        "workload": result.workload,
+        "hardware": result.hardware,
+        "policy": result.policy,
+        "budget_bytes": result.budget_bytes,
+        "feasible": result.feasible,
+        "error": result.error,
+        "makespan_ns": result.makespan_ns,
+        "busy_ns": result.busy_ns,
+        "stall_ns": _all_of(STALL_CAUSES, result.stall_ns),
+        "drain_ns": result.drain_ns,
+    }
+    if result.streams:
+        data["streams"] = {
+            name: {"busy_ns": stream.busy_ns, "stall_ns": _all_of(STALL_CAUSES, stream.stall_ns), "drain_ns": stream.drain_ns}
+            for name, stream in result.streams.items()
+        }
+    tiers = list(dict.fromkeys([*result.peak_bytes, *result.peak_breakdown]))
+    data |= {
+        "lower_bound_ns": result.lower_bound_ns,
+        "peak_bytes": dict(result.peak_bytes),
+        "peak_at_ns": dict(result.peak_at_ns),
+        "peak_breakdown": {tier: _by_kind(result.peak_breakdown.get(tier, {})) for tier in tiers},
+        "channels": {name: asdict(channel) | {"utilization": round(channel.utilization, 2)} for name, channel in result.channels.items()},
+        "plan": _all_of(_PLAN, result.plan),
+        "planning_s": result.planning_s,
+        "replay_s": result.replay_s,
+    }
+    return data
+
+
+def _by_kind(held: Mapping[str, int]) -> dict[str, int]:
+    kinds = [*KINDS, WORKSPACE]
+    return {kind: held[kind] for kind in [*kinds, *(k for k in held if k not in kinds)] if held.get(kind)}
+
+
+def result_from_dict(data: object, source: str | None = None) -> Result:
+    """The result of a dictionary as :func:`result_to_dict` gives it; ``source`` names it in errors. Raises :class:`InputError`."""
+    return _result(FORMAT.check(data, source))
+
+
+def _result(data: ResultModel) -> Result:
+    return Result(
+        workload=data["workload"],
+        hardware=data["hardware"],
+        policy=data["policy"],
+        budget_bytes=data["budget_bytes"],
+        feasible=data["feasible"],
+        error=data.get("error"),
+        makespan_ns=data.get("makespan_ns"),
+        busy_ns=data.get("busy_ns"),
+        stall_ns=_stall_of(data),
+        drain_ns=data.get("drain_ns"),
+        lower_bound_ns=data.get("lower_bound_ns"),
+        peak_bytes=data.get("peak_bytes", {}),
+        peak_at_ns=data.get("peak_at_ns", {}),
+        peak_breakdown=data.get("peak_breakdown", {}),
+        channels={name: _channel(channel) for name, channel in data.get("channels", {}).items()},
+        plan=_all_of(_PLAN, data.get("plan", {})),
+        streams={
+            name: StreamFigures(stream.get("busy_ns", 0), _stall_of(stream), stream.get("drain_ns", 0))
+            for name, stream in data.get("streams", {}).items()
+        },
+        planning_s=data.get("planning_s", 0.0),
+        replay_s=data.get("replay_s", 0.0),
+    )
+
+
+def _stall_of(data: ResultModel | StreamModel) -> dict[str, int]:
+    return _all_of(STALL_CAUSES, data.get("stall_ns", {}))
+
+
+def _all_of(keys: Iterable[str], given: Mapping[str, Any]) -> dict[str, int]:
+    return {key: given.get(key, 0) for key in keys}
+
+
+def _channel(data: ChannelModel) -> ChannelFigures:
+    return ChannelFigures(
+        transfers=data.get("transfers", 0),
+        bytes=data.get("bytes", 0),
+        busy_ns=data.get("busy_ns", 0),
+        queue_ns=data.get("queue_ns", 0),
+        contention_ns=data.get("contention_ns", 0),
+        exposed_ns=data.get("exposed_ns", 0),
+        hidden_ns=data.get("hidden_ns", 0),
+        utilization=data.get("utilization", 0.0),
+    )
+
+
+def comparison_to_dict(results: Iterable[Result]) -> dict[str, Any]:
+    """What ``compare-policies --json`` prints: one result a policy, in the order given."""
+    return {"format": files.format_of("comparison"), "results": [result_to_dict(result) for result in results]}
+
+
+def comparison_from_dict(data: object, source: str | None = None) -> list[Result]:
+    """The results of a dictionary as :func:`comparison_to_dict` gives it. Raises :class:`InputError`."""
+    return [_result(result) for result in COMPARISON.check(data, source).get("results", [])]
+
+
+def to_json(data: Mapping[str, Any]) -> str:
+    """The JSON text of a result, a comparison or a schema: two spaces a level, ASCII, keys in the order given, no newline at the end."""
+    return json.dumps(data, indent=2, allow_nan=False)

@@ -1,0 +1,24 @@
+"""JSON Schemas of the file formats, generated from the models that check the files."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.io.files import KINDS, format_of, unknown_name
+from hosim.io.models import Format
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of ``workload``, ``hardware``, ``plan``, ``result`` or ``comparison``.
+
+    Raises :class:`InputError` for another name.
+    """
+    if name not in KINDS:
+        raise InputError(unknown_name("format", name, KINDS))
+    home = import_module(f"hosim.io.{'result' if name == 'comparison' else name}")
+    form: Format[Any] = home.COMPARISON if name == "comparison" else home.FORMAT
+    return {"$schema": DIALECT, **form.schema(), "title": format_of(name)}

@@ -1,0 +1,77 @@
+"""The workloads and hardware profiles that come with hosim, by name.
+
+In a checkout they lie in ``workloads/`` and ``hardware_profiles/`` beside the package, in a wheel inside it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hosim
+from hosim.errors import InputError
+from hosim.io.files import did_you_mean
+
+_PACKAGE = Path(hosim.__file__).resolve().parent
+_WORKLOADS = (".json.gz", ".json")  # not .yaml: those beside them are the specs they were made from
+_HARDWARE = (".yaml",)
+
+
+def workloads() -> list[str]:
+    """Names of the shipped workloads, sorted."""
+    return sorted(_files("workloads", _WORKLOADS))
+
+
+def hardware() -> list[str]:
+    """Names of the shipped hardware profiles, sorted."""
+    return sorted(_files("hardware_profiles", _HARDWARE))
+
+
+def workload_path(name: str) -> Path:
+    """The file of a shipped workload. Raises :class:`InputError` if there is none of that name."""
+    return _shipped("workload", name, _files("workloads", _WORKLOADS))
+
+
+def hardware_path(name: str) -> Path:
+    """The file of a shipped hardware profile. Raises :class:`InputError` if there is none of that name."""
+    return _shipped("hardware profile", name, _files("hardware_profiles", _HARDWARE))
+
+
+def find_workload(text: str) -> Path:
+    """The path ``text`` if there is such a file, else that of the shipped workload of that name.
+
+    Raises :class:`InputError`, naming the shipped ones, if it is neither.
+    """
+    return Path(text) if _is_path(text) else workload_path(text)
+
+
+def find_hardware(text: str) -> Path:
+    """The path ``text`` if there is such a file, else that of the shipped hardware profile of that name.
+
+    Raises :class:`InputError`, naming the shipped ones, if it is neither.
+    """
+    return Path(text) if _is_path(text) else hardware_path(text)
+
+
+def _is_path(text: str) -> bool:
+    # a folder of the same name beside the user must not hide a shipped file: a folder counts only when spelled as a path
+    try:
+        path = Path(text)
+        return path.exists() and (not path.is_dir() or "/" in text or text in (".", ".."))
+    except (OSError, ValueError):  # a name too long, or with a null byte
+        return False
+
+
+def _files(folder: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
+    """The files of the first place that has the folder, by name without suffix."""
+    for place in (_PACKAGE / folder, _PACKAGE.parent / folder):
+        if place.is_dir():
+            listed = sorted(place.iterdir())
+            return {p.name.removesuffix(suffix): p for suffix in reversed(suffixes) for p in listed if p.name.endswith(suffix)}
+    return {}
+
+
+def _shipped(what: str, name: str, known: dict[str, Path]) -> Path:
+    if name in known:
+        return known[name]
+    names = ", ".join(sorted(known)) or "none"
+    raise InputError(f"no file and no shipped {what} of that name{did_you_mean(name, known)} (shipped: {names})", source=name or "''")

@@ -1,0 +1,173 @@
+"""The workload format: ``hosim.workload/1`` and :class:`~hosim.graph.Graph`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NotRequired
+
+from pydantic import TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from hosim.errors import GraphError, InputError
+from hosim.graph import PERSISTENT_KINDS, Graph, Op, Tensor
+from hosim.io import files
+from hosim.io.models import STRICT, Count, Format, Name
+
+Kind = Literal["parameter", "gradient", "optimizer_state", "activation", "kv_cache", "expert", "input", "output", "buffer"]
+
+
+@with_config(STRICT)
+class TensorModel(TypedDict):
+    """One storage."""
+
+    name: Name
+    bytes: Count
+    kind: NotRequired[Kind]
+    home: NotRequired[Name | None]
+    persistent: NotRequired[bool | None]
+
+
+@with_config(STRICT)
+class OpModel(TypedDict):
+    """One computation; tensors and ops by name."""
+
+    name: Name
+    kind: str
+    stream: NotRequired[Name]
+    inputs: NotRequired[list[str]]
+    outputs: NotRequired[list[str]]
+    mutates: NotRequired[list[str]]
+    deps: NotRequired[list[str]]
+    duration_ns: NotRequired[Count | None]
+    flops: NotRequired[Count]
+    bytes_accessed: NotRequired[Count]
+    dtype: NotRequired[Name]
+    workspace_bytes: NotRequired[Count]
+
+
+@with_config(STRICT)
+class WorkloadModel(TypedDict):
+    """A workload: tensors and ops in listed order."""
+
+    format: Literal["hosim.workload/1"]
+    name: str
+    meta: NotRequired[dict[str, Any]]
+    tensors: NotRequired[list[TensorModel]]
+    ops: NotRequired[list[OpModel]]
+
+
+FORMAT = Format("workload", lambda: TypeAdapter(WorkloadModel))
+
+
+def load_workload(path: str | os.PathLike[str]) -> Graph:
+    """The graph in a workload file (JSON or YAML, gzip or not).
+
+    Raises :class:`InputError` naming file and path inside it.
+    """
+    return workload_from_dict(files.read(path, "workload"), source=os.fspath(path))
+
+
+def save_workload(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write a graph as JSON, or YAML if the name says so; gzip if it ends in ``.gz``. Equal graphs give equal bytes."""
+    files.write(path, workload_to_dict(graph))
+
+
+def workload_from_dict(data: object, source: str | None = None) -> Graph:
+    """The graph of a workload as :func:`workload_to_dict` gives it; ``source`` names it in errors. Raises :class:`InputError`."""
+    checked = FORMAT.check(data, source)
+    tensors = tuple(
+        Tensor(t["name"], t["bytes"], t.get("kind", "activation"), t.get("home"), t.get("persistent")) for t in checked.get("tensors", ())
+    )
+    tensor_at = {tensor.name: i for i, tensor in enumerate(tensors)}
+    op_at: dict[str, int] = {}
+    ops = []
+    for i, op in enumerate(checked.get("ops", ())):
+        try:
+            ops.append(_op(op, tensor_at, op_at))
+        except KeyError:
+            raise _unresolved(i, op, tensor_at, op_at, source) from None
+        op_at[op["name"]] = i
+    try:
+        return Graph(checked["name"], tensors, tuple(ops), checked.get("meta", {}))
+    except GraphError as error:
+        raise InputError(error.message, source=source, where=error.where) from None
+
+
+def _op(op: OpModel, tensor_at: Mapping[str, int], op_at: Mapping[str, int]) -> Op:
+    """The op with positions for names; raises :class:`KeyError` for a name that is not there."""
+    return Op(
+        op["name"],
+        op["kind"],
+        _positions(op.get("inputs"), tensor_at),
+        _positions(op.get("outputs"), tensor_at),
+        _positions(op.get("mutates"), tensor_at),
+        _positions(op.get("deps"), op_at),
+        op.get("stream", "compute"),
+        op.get("duration_ns"),
+        op.get("flops", 0),
+        op.get("bytes_accessed", 0),
+        op.get("dtype", "bf16"),
+        op.get("workspace_bytes", 0),
+    )
+
+
+def _positions(names: Iterable[str] | None, at: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple([at[name] for name in names]) if names else ()
+
+
+def _unresolved(i: int, op: OpModel, tensor_at: Mapping[str, int], op_at: Mapping[str, int], source: str | None) -> InputError:
+    """What is wrong with the first name of an op that :func:`_op` could not find."""
+    listed = (("inputs", op.get("inputs", [])), ("outputs", op.get("outputs", [])), ("mutates", op.get("mutates", [])))
+    tensors = [("tensor", key, names, tensor_at) for key, names in listed]
+    for what, key, names, at in [*tensors, ("earlier op", "deps", op.get("deps", []), op_at)]:
+        for j, name in enumerate(names):
+            if name not in at:
+                return InputError(files.unknown_name(what, name, at), source=source, where=f"ops[{i}].{key}[{j}]")
+    raise AssertionError("every name of the op is known")
+
+
+def workload_to_dict(graph: Graph) -> dict[str, Any]:
+    """The graph as its file says it; keys that are empty, zero or at their default are left out."""
+    names = [tensor.name for tensor in graph.tensors]
+    op_names = [op.name for op in graph.ops]
+    data: dict[str, Any] = {"format": files.format_of("workload"), "name": graph.name}
+    if graph.meta:
+        data["meta"] = dict(graph.meta)
+    data["tensors"] = [_tensor_to_dict(tensor) for tensor in graph.tensors]
+    data["ops"] = [_op_to_dict(op, names, op_names) for op in graph.ops]
+    return data
+
+
+def _tensor_to_dict(tensor: Tensor) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": tensor.name, "bytes": tensor.size_bytes, "kind": tensor.kind}
+    if tensor.home is not None:
+        data["home"] = tensor.home
+    if tensor.persistent != (tensor.kind in PERSISTENT_KINDS):
+        data["persistent"] = tensor.persistent
+    return data
+
+
+def _op_to_dict(op: Op, names: list[str], op_names: list[str]) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": op.name, "kind": op.kind}
+    if op.stream != "compute":
+        data["stream"] = op.stream
+    if op.inputs:
+        data["inputs"] = [names[t] for t in op.inputs]
+    if op.outputs:
+        data["outputs"] = [names[t] for t in op.outputs]
+    if op.mutates:
+        data["mutates"] = [names[t] for t in op.mutates]
+    if op.deps:
+        data["deps"] = [op_names[d] for d in op.deps]
+    if op.duration_ns is not None:
+        data["duration_ns"] = op.duration_ns
+    if op.flops:
+        data["flops"] = op.flops
+    if op.bytes_accessed:
+        data["bytes_accessed"] = op.bytes_accessed
+    if op.dtype != "bf16":
+        data["dtype"] = op.dtype
+    if op.workspace_bytes:
+        data["workspace_bytes"] = op.workspace_bytes
+    return data
