@@ -1,0 +1,137 @@
+"""What there is: machines, workloads and policies as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from hosim.analysis.liveness import static_peak
+from hosim.graph import KINDS, Graph
+from hosim.hardware import Hardware
+from hosim.report.tables import NOTHING, composition, open_table, percent
+from hosim.units import human_compute, human_rate, human_size, human_time
+
+
+class Listed(Protocol):
+    """What the table of policies shows of each."""
+
+    @property
+    def name(self) -> str:
+        """What ``--policies`` calls it."""
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Defaults by parameter."""
+
+
+def machines(profiles: Iterable[Hardware]) -> Table:
+    """One row a machine: compute, the device tier and its fastest way in and out, and the other tiers."""
+    table = open_table("Hardware", "name", "fastest compute", "memory", "bandwidth", "way in", "way out", "other tiers", left=1)
+    for hw in profiles:
+        device = hw.device
+        dtype, peak = max(hw.compute.peak_flops.items(), key=lambda item: item[1], default=("", 0))
+        ways = (
+            [c.bandwidth_bytes_per_s for c in hw.channels if c.destination == hw.device_tier],
+            [c.bandwidth_bytes_per_s for c in hw.channels if c.source == hw.device_tier],
+        )
+        table.add_row(
+            escape(hw.name),
+            f"{human_compute(peak)} {dtype}" if peak else NOTHING,
+            f"{device.name} {human_size(device.capacity_bytes)}",
+            human_rate(device.bandwidth_bytes_per_s),
+            *(human_rate(max(way)) if way else NOTHING for way in ways),
+            ", ".join(f"{t.name} {human_size(t.capacity_bytes)}" for t in hw.tiers if t is not device) or NOTHING,
+        )
+    return table
+
+
+def machine(hw: Hardware) -> RenderableType:
+    """Everything in a profile: compute, tiers, channels, fabrics, and the sources of its figures."""
+    compute = ", ".join(f"{dtype} {human_compute(peak)}" for dtype, peak in hw.compute.peak_flops.items()) or "none"
+    lines = [
+        f"{hw.name}: {hw.devices} device{'s' if hw.devices > 1 else ''}",
+        f"compute    {compute}; {percent(hw.compute.efficiency, 1)} of it reached, {human_time(hw.compute.launch_ns)} to launch an op",
+        f"runtime    {human_time(hw.inspect_ns)} of inspection an op",
+    ]
+    tiers = open_table("Tiers", "tier", "scope", "capacity", "bandwidth", left=2)
+    for tier in hw.tiers:
+        tiers.add_row(tier.name, tier.scope, human_size(tier.capacity_bytes), human_rate(tier.bandwidth_bytes_per_s))
+    channels = open_table("Channels", "channel", "from", "to", "bandwidth", "latency", "engines", left=3)
+    for c in hw.channels:
+        row = [human_rate(c.bandwidth_bytes_per_s), human_time(c.latency_ns), str(c.engines)]
+        channels.add_row(escape(c.name), c.source, c.destination, *row)
+    parts: list[RenderableType] = [Text("\n".join(lines) + "\n"), tiers, channels]
+    if hw.fabrics:
+        fabrics = open_table("Fabrics", "fabric", "shared by", "bandwidth", left=2)
+        for fabric in hw.fabrics:
+            fabrics.add_row(escape(fabric.name), escape(", ".join(fabric.channels)), human_rate(fabric.bandwidth_bytes_per_s))
+        parts.append(fabrics)
+    if hw.source:
+        parts.append(Text(f"Source: {hw.source.strip()}"))
+    return Group(*parts)
+
+
+def workload_line(graph: Graph) -> str:
+    """A workload in one line: its size, and what it holds with everything resident."""
+    peak = static_peak(graph)
+    held = f"resident peak {human_size(peak.bytes)} ({composition(peak.breakdown)})"
+    return f"{graph.name}: {len(graph.ops):,} ops, {len(graph.tensors):,} tensors, {held}"
+
+
+def workloads(graphs: Iterable[Graph]) -> Table:
+    """One row a workload: its size, work and memory with everything resident."""
+    table = open_table("Workloads", "name", "ops", "tensors", "work", "resident peak", "of which")
+    for graph in graphs:
+        peak = static_peak(graph)
+        flops = _work(sum(op.flops for op in graph.ops))
+        row = [f"{len(graph.ops):,}", f"{len(graph.tensors):,}", flops, human_size(peak.bytes), composition(peak.breakdown)]
+        table.add_row(escape(graph.name), *row)
+    return table
+
+
+def _work(flops: int) -> str:
+    return human_compute(flops).removesuffix("/s") if flops else NOTHING
+
+
+def workload(graph: Graph) -> RenderableType:
+    """A workload's tensors by kind, its ops by kind (the most work first), and where it comes from."""
+    peak = static_peak(graph)
+    tensors = open_table("Tensors", "kind", "tensors", "bytes", "at the peak")
+    for kind in KINDS:
+        sizes = [t.size_bytes for t in graph.tensors if t.kind == kind]
+        if sizes:
+            tensors.add_row(kind.replace("_", " "), f"{len(sizes):,}", human_size(sum(sizes)), human_size(peak.breakdown.get(kind, 0)))
+    counts, flops, accessed = Counter[str](), Counter[str](), Counter[str]()
+    for op in graph.ops:
+        counts[op.kind] += 1
+        flops[op.kind] += op.flops
+        accessed[op.kind] += op.bytes_accessed
+    ops = open_table("Ops", "kind", "ops", "work", "bytes accessed")
+    for kind in sorted(counts, key=lambda kind: (-flops[kind], -accessed[kind], kind)):
+        ops.add_row(escape(kind), f"{counts[kind]:,}", _work(flops[kind]), human_size(accessed[kind]))
+    at = f", first reached at op {graph.ops[peak.op].name}" if peak.op >= 0 else ""
+    parts: list[RenderableType] = [Text(f"{workload_line(graph)}{at}\n"), tensors, ops]
+    notes = [f"{key}: {value}" for key, value in graph.meta.items() if isinstance(value, str | int | float)]
+    if notes:
+        parts.append(Text("\n".join(notes)))
+    return Group(*parts)
+
+
+def policies(listed: Sequence[Listed]) -> Table:
+    """One row a policy: name, parameters with their defaults, summary."""
+    table = open_table("Policies", "policy", "parameters", "summary", left=3)
+    table.columns[-1].no_wrap = False
+    for policy in listed:
+        parameters = ", ".join(f"{key}={value}" for key, value in policy.parameters.items())
+        table.add_row(escape(policy.name), escape(parameters) or NOTHING, escape(policy.summary))
+    return table

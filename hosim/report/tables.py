@@ -1,0 +1,237 @@
+"""Tables of results for a terminal, as rich renderables readable at 100 to 120 columns.
+
+Pure functions from results to renderables; who prints them chooses the console. Sizes and times are for people
+(three digits, binary prefixes); the exact integers are in the JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from hosim.graph import KINDS, Graph
+from hosim.hardware import Hardware
+from hosim.result import STALL_CAUSES, WORKSPACE, Result
+from hosim.units import human_size, human_time
+
+NOTHING = "-"
+"""What a cell shows for a figure that is zero or does not exist."""
+
+
+def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], results: Sequence[Result]) -> RenderableType:
+    """Everything ``compare-policies`` shows: the header, the tables, and the verdict.
+
+    ``resident`` is the composition, by tensor kind in bytes, of the peak with everything resident.
+    """
+    parts: list[RenderableType] = [header(graph, hardware, results[0].budget_bytes, resident), timing(results, hardware), effort(results)]
+    feasible = [result for result in results if result.feasible]
+    if feasible:
+        parts += [peaks(feasible, hardware), channels(feasible)]
+    parts += [failures(results), Text(verdict(results), style="bold")]
+    return Group(*parts)
+
+
+def replay(graph: Graph, hardware: Hardware, resident: Mapping[str, int], result: Result) -> RenderableType:
+    """Everything ``replay`` shows of one result: as :func:`comparison`, and the streams where there are several."""
+    parts: list[RenderableType] = [header(graph, hardware, result.budget_bytes, resident), timing([result], hardware), effort([result])]
+    if result.feasible:
+        parts += [peaks([result], hardware, tiers=tuple(result.peak_bytes)), channels([result])]
+        if len(result.streams) > 1:
+            parts.append(streams(result))
+    parts.append(failures([result]))
+    return Group(*parts)
+
+
+def header(graph: Graph, hardware: Hardware, budget_bytes: int, resident: Mapping[str, int]) -> Panel:
+    """The question asked: workload, hardware, budget, and what the workload holds when everything is resident."""
+    peak = sum(resident.values())
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("workload", f"[bold]{escape(graph.name)}[/]: {len(graph.ops):,} ops, {len(graph.tensors):,} tensors")
+    grid.add_row("all resident", f"peak {human_size(peak)}: {composition(resident)}")
+    grid.add_row("hardware", f"[bold]{escape(hardware.name)}[/]: {tier_line(hardware)}")
+    grid.add_row("budget", f"[bold]{human_size(budget_bytes)}[/] of {hardware.device_tier}{_share_of_peak(budget_bytes, peak)}")
+    return Panel(grid, box=box.ROUNDED, expand=False)
+
+
+def _share_of_peak(budget_bytes: int, peak: int) -> str:
+    return f", {percent(budget_bytes, peak)} of the resident peak" if peak else ""
+
+
+def tier_line(hardware: Hardware) -> str:
+    """The tiers with their capacities, in one line.
+
+    >>> from hosim.hardware import Compute, Tier
+    >>> tier_line(Hardware("toy", (Tier("hbm", 100, 1), Tier("ddr", 2048, 1)), (), Compute({})))
+    'hbm 100 B, ddr 2.00 KiB'
+    """
+    return ", ".join(f"{tier.name} {human_size(tier.capacity_bytes)}" for tier in hardware.tiers)
+
+
+def composition(by_kind: Mapping[str, int]) -> str:
+    """Bytes by tensor kind in one line, in the order of the kinds; ``nothing`` if there are none.
+
+    >>> composition({"activation": 30, "parameter": 40, "buffer": 0})
+    'parameter 40 B, activation 30 B'
+    """
+    return ", ".join(f"{kind} {human_size(by_kind[kind])}" for kind in ordered(by_kind)) or "nothing"
+
+
+def ordered(kinds: Iterable[str]) -> list[str]:
+    """Kinds in the order of :data:`hosim.graph.KINDS`, workspace after them, others last; zero bytes are dropped from mappings."""
+    rank = {kind: i for i, kind in enumerate((*KINDS, WORKSPACE))}
+    held = [kind for kind in kinds if not isinstance(kinds, Mapping) or kinds[kind]]
+    return sorted(held, key=lambda kind: (rank.get(kind, len(rank)), kind))
+
+
+def percent(part: float, whole: float) -> str:
+    """``part`` of ``whole`` in percent: one decimal below ten, none above; never rounded to 0 % or 100 % where it is not.
+
+    >>> percent(1, 8), percent(1, 100), percent(1, 10**6), percent(999_999, 10**6), percent(0, 5), percent(5, 5)
+    ('12 %', '1.0 %', '<0.1 %', '>99 %', '0 %', '100 %')
+    """
+    value = 100 * part / whole if whole else 0.0
+    if value == 0:
+        return "0 %"
+    if value < 0.1:
+        return "<0.1 %"
+    if 99 < value < 100:
+        return ">99 %"
+    return f"{value:.1f} %" if value < 9.95 else f"{value:.0f} %"
+
+
+def above(value: int, bound: int | None) -> str:
+    """How far ``value`` lies above ``bound``: in percent, or as a multiple from twice on.
+
+    >>> above(101, 100), above(270, 100), above(100, 100), above(5, None)
+    ('+1.0 %', '2.70x', '+0 %', '-')
+    """
+    if not bound:
+        return NOTHING
+    return f"{value / bound:.2f}x" if value >= 2 * bound else f"+{percent(value - bound, bound)}"
+
+
+def open_table(title: str, *columns: str, left: int = 1) -> Table:
+    """An open table whose first ``left`` columns are text and whose others are figures."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i < left else "right", no_wrap=True)
+    return table
+
+
+def _time(value: int | None) -> str:
+    return human_time(value) if value else NOTHING
+
+
+def _size(value: int) -> str:
+    return human_size(value) if value else NOTHING
+
+
+def timing(results: Sequence[Result], hardware: Hardware) -> Table:
+    """One row a policy: makespan, distance to the lower bound, stall by cause, and the peak of the device tier."""
+    stalls = [f"{cause}\nstall" for cause in STALL_CAUSES]
+    peak = f"peak\n{hardware.device_tier}"
+    table = open_table("Time", "policy", "makespan", "above\nbound", *stalls, peak, "of\nbudget")
+    best = min((r.makespan_ns for r in results if r.feasible and r.makespan_ns is not None), default=None)
+    for result in results:
+        if not result.feasible or result.makespan_ns is None:
+            table.add_row(escape(result.policy), "does not fit", *[NOTHING] * (len(STALL_CAUSES) + 3), style="red")
+            continue
+        peak_bytes = result.peak_bytes.get(hardware.device_tier, 0)
+        table.add_row(
+            escape(result.policy),
+            human_time(result.makespan_ns),
+            above(result.makespan_ns, result.lower_bound_ns),
+            *(_time(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES),
+            _size(peak_bytes),
+            percent(peak_bytes, result.budget_bytes),
+            style="green" if len(results) > 1 and result.makespan_ns == best else None,
+        )
+    return table
+
+
+def effort(results: Sequence[Result]) -> Text:
+    """What planning and replaying took on this machine, in one line."""
+    figures = [f"{r.policy} {human_time(round(r.planning_s * 1e9))} + {human_time(round(r.replay_s * 1e9))}" for r in results]
+    return Text(f"Planning + replay took {', '.join(figures)}.\n", style="dim")
+
+
+def peaks(results: Sequence[Result], hardware: Hardware, tiers: Sequence[str] = ()) -> Table:
+    """The composition of the peak by tensor kind: one row a policy and tier (``tiers``; the device tier alone by default)."""
+    tiers = tiers or (hardware.device_tier,)
+    kinds = ordered({kind for r in results for tier in tiers for kind, held in r.peak_breakdown.get(tier, {}).items() if held})
+    table = open_table(
+        "Peak by kind of tensor", "policy", "tier", "peak", "reached at", *(kind.replace("_", " ") for kind in kinds), left=2
+    )
+    for result in results:
+        for tier in tiers:
+            held = result.peak_breakdown.get(tier, {})
+            row = [human_size(result.peak_bytes.get(tier, 0)), human_time(result.peak_at_ns.get(tier, 0))]
+            table.add_row(escape(result.policy), tier, *row, *(_size(held.get(kind, 0)) for kind in kinds))
+    return table
+
+
+def channels(results: Sequence[Result]) -> RenderableType:
+    """What each policy moved over each channel, what part of the time it was busy, and how much of that computation covered."""
+    names = ("policy", "channel", "transfers", "moved", "utilization", "hidden", "exposed", "queued", "contention")
+    table = open_table("Channels", *names, left=2)
+    for result in results:
+        for name, channel in result.channels.items():
+            if channel.transfers:
+                table.add_row(
+                    escape(result.policy),
+                    escape(name),
+                    f"{channel.transfers:,}",
+                    human_size(channel.bytes),
+                    percent(channel.utilization, 1),
+                    percent(channel.hidden_ns, channel.busy_ns),
+                    _time(channel.exposed_ns),
+                    _time(channel.queue_ns),
+                    _time(channel.contention_ns),
+                )
+    return table if table.row_count else Text("Channels: nothing moved.\n")
+
+
+def streams(result: Result) -> Table:
+    """The division of the makespan on every stream of one result."""
+    table = open_table("Streams", "stream", "busy", *(f"{cause} stall" for cause in STALL_CAUSES), "drain")
+    for name, figures in result.streams.items():
+        stalls = [_time(figures.stall_ns.get(cause, 0)) for cause in STALL_CAUSES]
+        table.add_row(escape(name), _time(figures.busy_ns), *stalls, _time(figures.drain_ns))
+    return table
+
+
+def failures(results: Sequence[Result]) -> RenderableType:
+    """One line for each result that does not fit, with its out-of-memory report."""
+    lines = [f"{result.policy} does not fit: {result.error}" for result in results if not result.feasible]
+    return Text("\n".join(lines) + "\n", style="red") if lines else Text("", end="")
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """The comparison in one sentence: the fastest policy within the budget, and those that do not fit."""
+    budget = human_size(results[0].budget_bytes)
+    fitting = [(r.makespan_ns, r) for r in results if r.feasible and r.makespan_ns is not None]
+    if not fitting:
+        return f"Nothing fits within {budget}: a larger budget, or a policy that moves more, is needed."
+    best_ns = min(makespan for makespan, _ in fitting)
+    fastest = [r for makespan, r in fitting if makespan == best_ns]
+    names = " and ".join(r.policy for r in fastest)
+    sentence = f"{names} {'is' if len(fastest) == 1 else 'are'} fastest within {budget}: {human_time(best_ns)}"
+    if fastest[0].lower_bound_ns:
+        sentence += f", {above(best_ns, fastest[0].lower_bound_ns).lstrip('+')} {_unit_of_distance(best_ns, fastest[0].lower_bound_ns)}"
+    slower = [(makespan, r) for makespan, r in fitting if makespan > best_ns]
+    if slower:
+        sentence += "; " + ", ".join(f"{r.policy} takes {makespan / best_ns:.2f}x as long" for makespan, r in slower)
+    failing = [r.policy for r in results if not r.feasible]
+    if failing:
+        sentence += f"; {' and '.join(failing)} {'does' if len(failing) == 1 else 'do'} not fit"
+    return sentence + "."
+
+
+def _unit_of_distance(value: int, bound: int) -> str:
+    return "the lower bound" if value >= 2 * bound else "above the lower bound"
