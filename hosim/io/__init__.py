@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hosim.io.hardware import hardware_from_dict, hardware_to_dict, load_hardware, save_hardware
     from hosim.io.plan import check_tiers, load_plan, plan_from_dict, plan_to_dict, save_plan
     from hosim.io.result import comparison_to_dict, result_from_dict, result_to_dict, to_json
-    from hosim.io.schema import schema
+    from hosim.io.schemas import schema
     from hosim.io.shipped import find_hardware, find_workload
     from hosim.io.workload import load_workload, save_workload, workload_from_dict, workload_to_dict
 
@@ -19,7 +19,7 @@ _HOMES = {
     "hardware": ("hardware_from_dict", "hardware_to_dict", "load_hardware", "save_hardware"),
     "plan": ("check_tiers", "load_plan", "plan_from_dict", "plan_to_dict", "save_plan"),
     "result": ("comparison_to_dict", "result_from_dict", "result_to_dict", "to_json"),
-    "schema": ("schema",),
+    "schemas": ("schema",),
     "shipped": ("find_hardware", "find_workload"),
     "workload": ("load_workload", "save_workload", "workload_from_dict", "workload_to_dict"),
 }

@@ -6,13 +6,14 @@ the module of that format. :func:`write` replaces a file as a whole or not at al
 
 from __future__ import annotations
 
+import gc
 import gzip
 import io
 import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,19 @@ def read(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     check_format(data, kind, source)
     assert isinstance(data, dict)
     return data
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Pauses the cyclic garbage collector: a large file becomes a million objects and no cycle, and the collector would
+    walk them again and again (half of the loading time)."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _bytes(source: str) -> bytes:
@@ -158,10 +172,12 @@ def to_text(data: Mapping[str, Any]) -> str:
     lines = []
     try:
         for key, value in data.items():
+            text = encode(value)
             if isinstance(value, list) and value:
-                lines.append(f" {encode(key)}: [\n  " + ",\n  ".join(map(encode, value)) + "]")
-            else:
-                lines.append(f" {encode(key)}: {encode(value)}")
+                # one call for the whole list, which is ten times faster than one an item; inside a JSON string a quote
+                # has a backslash before it, so this sequence stands only between items
+                text = "[\n  " + text[1:-1].replace('}, {"', '},\n  {"') + "]"
+            lines.append(f" {encode(key)}: {text}")
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"cannot be written as JSON: {error}", where=key) from None
     return "{\n" + ",\n".join(lines) + "\n}\n"

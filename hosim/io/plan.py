@@ -46,7 +46,8 @@ FORMAT = Format("plan", lambda: TypeAdapter(PlanModel))
 
 def load_plan(path: str | os.PathLike[str], graph: Graph) -> Plan:
     """The plan in a file, for ``graph``. Raises :class:`InputError` naming file and path inside it."""
-    return plan_from_dict(files.read(path, "plan"), graph, source=os.fspath(path))
+    with files.no_collection():
+        return plan_from_dict(files.read(path, "plan"), graph, source=os.fspath(path))
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:

@@ -65,12 +65,14 @@ def load_workload(path: str | os.PathLike[str]) -> Graph:
 
     Raises :class:`InputError` naming file and path inside it.
     """
-    return workload_from_dict(files.read(path, "workload"), source=os.fspath(path))
+    with files.no_collection():
+        return workload_from_dict(files.read(path, "workload"), source=os.fspath(path))
 
 
 def save_workload(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write a graph as JSON, or YAML if the name says so; gzip if it ends in ``.gz``. Equal graphs give equal bytes."""
-    files.write(path, workload_to_dict(graph))
+    with files.no_collection():
+        files.write(path, workload_to_dict(graph))
 
 
 def workload_from_dict(data: object, source: str | None = None) -> Graph:

@@ -1,4 +1,7 @@
-"""JSON Schemas of the file formats, generated from the models that check the files."""
+"""JSON Schemas of the file formats, generated from the models that check the files.
+
+Not called ``schema``: the function of that name is :mod:`hosim.io`'s, and a module would stand in its place.
+"""
 
 from __future__ import annotations
 
