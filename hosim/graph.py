@@ -7,15 +7,18 @@ The listed order of the ops is the execution order of every stream. :class:`Grap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from hosim.errors import GraphError
 
 if TYPE_CHECKING:
     import networkx
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 KINDS = (
     "parameter",
@@ -176,6 +179,18 @@ class Graph:
                 readers[t] = []
             all_producers.append(tuple(sorted(before)))
         return tuple(all_producers)
+
+    def derived(self, compute: Callable[Concatenate[Graph, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """``compute(graph, *args)``, computed once and kept with the graph, which never changes.
+
+        For what higher floors derive from a graph again and again. ``compute`` must be pure and the arguments hashable.
+        """
+        memo: dict[Hashable, Any] = self.__dict__.setdefault("_derived", {})
+        key = (compute, args, tuple(sorted(kwargs.items())))
+        if key not in memo:
+            memo[key] = compute(self, *args, **kwargs)
+        result: T = memo[key]
+        return result
 
     def to_networkx(self) -> networkx.DiGraph[str]:
         """Ops as nodes (named, with their fields), producer relations as edges with the tensors that carry them."""

@@ -1,0 +1,103 @@
+"""The out-of-memory report: who wanted how much, what was held, and the largest residents."""
+
+from __future__ import annotations
+
+from hosim.engine.channels import Transfer
+from hosim.engine.device import Device
+from hosim.engine.stream import Stream
+from hosim.units import human_size
+
+_LISTED = 5
+
+
+def describe(device: Device, tier_names: tuple[str, ...]) -> str:
+    """One line on why nothing can proceed: the first op that does not fit, else the first transfer, else the first op that waits in vain."""
+    blocked = [stream for stream in device.streams if stream.position < stream.length]
+    for stream in blocked:
+        if stream.residency_met >= 0:
+            return _op(device, stream, tier_names)
+    waiting = sorted((channel.queue[0] for channel in device.channels if channel.queue), key=lambda x: x.sequence)
+    for transfer in waiting:
+        compiled = transfer.compiled
+        absent = not device.copies[compiled.destination][compiled.tensor]
+        turn = device.pending[compiled.tensor][0][2] is transfer
+        if turn and absent and device.has_valid(compiled.tensor, compiled.source):
+            return _transfer(device, transfer, tier_names)
+    if blocked:
+        return _residency(device, blocked[0], tier_names)
+    return _transfer(device, waiting[0], tier_names)
+
+
+def initial(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
+    """One line on an initial residency that is more than a tier holds."""
+    ledger = device.ledgers[tier]
+    return (
+        f"out of memory: the initial residents of {tier_names[tier]} take {_size(ledger.held)}, "
+        f"its capacity is {_size(ledger.capacity)}; largest residents: {_largest(device, tier)}"
+    )
+
+
+def _op(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> str:
+    i = stream.queue[stream.position]
+    op = device.graph.ops[i]
+    held = set(_held_tensors(device, device.tier))
+    wanted = op.workspace_bytes + sum(device.sizes[t] for t in op.outputs if t not in held)
+    return f"out of memory: op {op.name!r} wants {_size(wanted)} {_held(device, device.tier, tier_names)}"
+
+
+def _transfer(device: Device, transfer: Transfer, tier_names: tuple[str, ...]) -> str:
+    compiled = transfer.compiled
+    name = device.graph.tensors[compiled.tensor].name
+    return (
+        f"out of memory: {compiled.op} of {name!r} ({tier_names[compiled.source]} to {tier_names[compiled.destination]}) wants "
+        f"{_size(transfer.size)} {_held(device, compiled.destination, tier_names)}"
+    )
+
+
+def _residency(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> str:
+    op = device.graph.ops[stream.queue[stream.position]]
+    missing = [t for t in op.reads if device.program.tracked[t] and not device.has_valid(t, device.tier)]
+    tier = tier_names[device.tier]
+    if missing:
+        name = device.graph.tensors[missing[0]].name
+        size = _size(device.sizes[missing[0]])
+        return f"out of memory: op {op.name!r} waits in vain for {name!r} ({size}) to be resident in {tier}: no cache op can bring it there any more"
+    return f"out of memory: op {op.name!r} waits in vain for its producers or for a prefetch that cannot start"
+
+
+def _held(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
+    ledger = device.ledgers[tier]
+    return (
+        f"of {tier_names[tier]} at {device.env.now} ns, where {_size(ledger.held)} of {_size(ledger.capacity)} are held; "
+        f"largest residents: {_largest(device, tier)}"
+    )
+
+
+def _largest(device: Device, tier: int) -> str:
+    sizes = device.sizes
+    held = sorted(_held_tensors(device, tier), key=lambda t: (-sizes[t], t))
+    if not held:
+        return "none"
+    listed = ", ".join(f"{device.graph.tensors[t].name} {_size(sizes[t])}" for t in held[:_LISTED])
+    return listed + (f" and {len(held) - _LISTED} more" if len(held) > _LISTED else "")
+
+
+def _held_tensors(device: Device, tier: int) -> list[int]:
+    """Tensors that hold bytes in a tier now. Untracked ones are in the device tier from their first user's start to their last one's end."""
+    graph, program = device.graph, device.program
+    held = [t for t, state in enumerate(device.copies[tier]) if state]
+    if tier != device.tier:
+        return held
+    initial = set(graph.initial)
+    streams = [device.streams[s] for s in program.graph.stream_of]
+    started = [i == stream.running or stream.has_ended(i) for i, stream in enumerate(streams)]
+    for t, users in enumerate(graph.users):
+        if program.tracked[t] or not (t in initial or (users and started[users[0]])):
+            continue
+        if graph.survives[t] or not all(streams[u].has_ended(u) for u in users):
+            held.append(t)
+    return held
+
+
+def _size(size: int) -> str:
+    return human_size(size) if size < 1024 else f"{human_size(size)} ({size} B)"

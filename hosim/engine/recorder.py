@@ -1,0 +1,60 @@
+"""What happened, for tests, plots and traces; a replay records it only when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hosim.engine.channels import Transfer
+from hosim.result import Residency, Timeline
+from hosim.result import Transfer as TransferRecord
+
+
+class Recorder:
+    """Collects the timeline of one device's replay."""
+
+    def __init__(self, ops: int, sizes: Sequence[int], workspaces: Sequence[int], tier_names: Sequence[str], device_tier: int) -> None:
+        self._start = [-1] * ops
+        self._end = [-1] * ops
+        self._sizes = sizes
+        self._workspaces = workspaces
+        self._tiers = tier_names
+        self._device_tier = tier_names[device_tier]
+        self._held: dict[tuple[int, int], int] = {}
+        self._residencies: list[Residency] = []
+        self._transfers: list[TransferRecord] = []
+        self._stalls: list[tuple[int, str, int, int]] = []
+
+    def op(self, i: int, now: int, duration: int) -> None:
+        """Op ``i`` starts."""
+        self._start[i] = now
+        self._end[i] = now + duration
+        if self._workspaces[i]:
+            self._residencies.append(Residency(-1, self._device_tier, now, now + duration, self._workspaces[i], i))
+
+    def stall(self, i: int, cause: str, start: int, end: int) -> None:
+        """The stream waited before op ``i``."""
+        self._stalls.append((i, cause, start, end))
+
+    def hold(self, t: int, tier: int, now: int) -> None:
+        """A tensor's bytes are held in a tier from now on."""
+        self._held[t, tier] = now
+
+    def release(self, t: int, tier: int, now: int) -> None:
+        """A tensor's bytes are released from a tier."""
+        self._residencies.append(Residency(t, self._tiers[tier], self._held.pop((t, tier)), now, self._sizes[t]))
+
+    def transfer(self, x: Transfer) -> None:
+        """A transfer ended."""
+        contention = x.end_ns - x.start_ns - x.alone_ns
+        t = x.compiled.tensor
+        self._transfers.append(
+            TransferRecord(x.cache_op, t, x.channel.name, x.size, x.issue_ns, x.start_ns, x.end_ns, contention)
+        )
+
+    def timeline(self, makespan: int) -> Timeline:
+        """Everything recorded; what is still held is held to the end of everything."""
+        held = [
+            Residency(t, self._tiers[tier], start, makespan, self._sizes[t]) for (t, tier), start in self._held.items()
+        ]
+        residencies = sorted((*self._residencies, *held), key=lambda r: (r.start_ns, r.tier, r.tensor, r.op, r.end_ns))
+        return Timeline(tuple(self._start), tuple(self._end), tuple(self._stalls), tuple(self._transfers), tuple(residencies))
