@@ -1,0 +1,78 @@
+"""The ``hosim`` program: its commands, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import hosim
+from hosim.cli import compare_policies, hardware, import_, plan, policies, replay, schema, workload
+from hosim.errors import HosimError
+
+INTERRUPTED, BUG = 130, 70
+"""Exit codes beyond those of the error tree: the shell's for Ctrl-C, and sysexits' EX_SOFTWARE."""
+
+
+class _Commands(TyperGroup):
+    """The commands, with every error of hosim turned into one line on stderr and its exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; :class:`HosimError` and Ctrl-C end it with a line and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except HosimError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    name="hosim",
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="Exit codes: 0 ok, 1 a gate found a regression, 2 wrong usage or bad input, 3 infeasible (nothing fits).",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hosim {hosim.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _hosim(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Does a model fit in hierarchical memory, how long does it take, and what waits for what? Without the hardware."""
+
+
+app.command("compare-policies")(compare_policies.compare_policies)
+app.command("plan")(plan.plan)
+app.command("replay")(replay.replay)
+app.command("import")(import_.import_)
+app.add_typer(workload.app, name="workload")
+app.add_typer(hardware.app, name="hardware")
+app.command("policies")(policies.policies)
+app.command("schema")(schema.schema)
+
+
+def main() -> None:
+    """Entry point of the ``hosim`` program; ends the process with the command's exit code, never with a traceback."""
+    try:
+        app(prog_name="hosim")
+    except Exception as error:
+        if os.environ.get("HOSIM_DEBUG"):
+            raise
+        typer.echo(f"error: this is a bug in hosim: {type(error).__name__}: {error} (HOSIM_DEBUG=1 shows where)", err=True)
+        sys.exit(BUG)

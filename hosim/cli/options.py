@@ -1,0 +1,84 @@
+"""Arguments that several commands share, and how each is turned into data."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hosim.graph import Graph
+    from hosim.hardware import Hardware
+
+WIDTH = 120
+"""Columns of a table that does not go to a terminal."""
+
+Workload = Annotated[
+    str, typer.Argument(metavar="WORKLOAD", help="A workload file, a workload spec, anything 'hosim import' reads, or a shipped name.")
+]
+HardwareName = Annotated[
+    str, typer.Option("--hardware", "-H", metavar="HW", help="A hardware profile: a path, or a shipped name (see 'hosim hardware list').")
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        "-b",
+        metavar="BYTES",
+        help="Device memory that may be used: a size such as 40GiB, or a share of the resident peak such as 75%.  [default: all there is]",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
+
+
+def graph_of(text: str) -> Graph:
+    """The graph of a WORKLOAD argument."""
+    from hosim.importers import load_any
+    from hosim.io import find_workload
+
+    return load_any(find_workload(text))
+
+
+def hardware_of(text: str) -> Hardware:
+    """The machine of a HW argument."""
+    from hosim.io import find_hardware, load_hardware
+
+    return load_hardware(find_hardware(text))
+
+
+def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
+    """Bytes of a BUDGET argument; says on stderr if the machine has less than it asks for."""
+    from hosim.study.budget import parse_budget
+
+    wanted, allowed = parse_budget(text, graph, hardware)
+    if wanted > allowed:
+        typer.echo(
+            f"note: {hardware.name} has {hardware.device_tier} of {allowed:,} B, less than the budget of {text}: that counts", err=True
+        )
+    return allowed
+
+
+def console() -> Console:
+    """Where tables go: stdout, as wide as the terminal, or :data:`WIDTH` where there is none."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
+    return Console(width=width, highlight=False)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is under way, while it is; nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda doing: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield status.update

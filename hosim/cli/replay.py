@@ -1,0 +1,43 @@
+"""``hosim replay``: replay any plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hosim.cli.options import Budget, HardwareName, Json, Workload, budget_of, console, graph_of, hardware_of
+from hosim.errors import InfeasibleError
+
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
+
+
+def replay(plan: PlanFile, workload: Workload, hardware: HardwareName, budget: Budget = None, json: Json = False) -> None:
+    """Replay a plan, whoever made it.
+
+    Rules that it breaks are warnings on stderr. Exit code 3 if it runs out of memory.
+    """
+    from hosim.analysis.verifier import verify
+    from hosim.io import check_tiers, load_plan
+    from hosim.study import compare
+
+    machine = hardware_of(hardware)
+    graph = graph_of(workload)
+    budget_bytes = budget_of(budget, graph, machine)
+    loaded = load_plan(plan, graph)
+    check_tiers(loaded, machine)
+    for finding in verify(loaded, machine, budget_bytes):
+        typer.echo(f"warning: {finding}", err=True)
+    result = compare.replay(loaded, machine, budget_bytes)
+    if json:
+        from hosim.io import result_to_dict, to_json
+
+        typer.echo(to_json(result_to_dict(result)))
+    else:
+        from hosim.analysis.liveness import static_peak
+        from hosim.report import tables
+
+        console().print(tables.replay(graph, machine, static_peak(graph).breakdown, result))
+    if not result.feasible:
+        raise typer.Exit(InfeasibleError.exit_code)

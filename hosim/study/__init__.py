@@ -1,0 +1,1 @@
+"""Studies: questions that take more than one replay."""

@@ -1,0 +1,94 @@
+"""One workload, one machine, one budget, several policies: plan each, verify the plan, replay it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from hosim import engine
+from hosim.analysis.bounds import lower_bound
+from hosim.analysis.verifier import verify
+from hosim.errors import InfeasibleError, PlanError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.plan import Plan
+from hosim.policies import registry
+from hosim.result import Result
+from hosim.study.choice import Choice
+
+
+def compare(
+    graph: Graph,
+    hardware: Hardware,
+    choices: Sequence[Choice],
+    budget_bytes: int,
+    progress: Callable[[str], None] = lambda doing: None,
+) -> list[Result]:
+    """The result of each choice, in the order given, with ``planning_s`` and ``replay_s`` measured.
+
+    What does not fit is a result like any other, with ``feasible`` false. ``progress`` is told what is under way. Raises
+    :class:`PlanError` if a policy's plan breaks a rule of the replay: that is a bug of the policy.
+    """
+    bound = lower_bound(graph, hardware)
+    results = []
+    for choice in choices:
+        progress(f"{choice.label}: planning")
+        begin = time.perf_counter()
+        try:
+            plan = make_plan(graph, hardware, choice, budget_bytes)
+        except InfeasibleError as error:
+            result = unplanned(graph, hardware, choice, budget_bytes, str(error))
+            results.append(replace(result, planning_s=time.perf_counter() - begin))
+            continue
+        planning_s = time.perf_counter() - begin
+        progress(f"{choice.label}: replaying")
+        check(plan, hardware, budget_bytes)
+        result = engine.replay(plan, hardware, budget_bytes)
+        results.append(replace(result, policy=choice.label, lower_bound_ns=bound if result.feasible else None, planning_s=planning_s))
+    return results
+
+
+def make_plan(graph: Graph, hardware: Hardware, choice: Choice, budget_bytes: int) -> Plan:
+    """The plan of one choice; raises :class:`InfeasibleError` where the policy has none within the budget."""
+    return registry.get(choice.name).plan(graph, hardware, budget_bytes, **choice.parameters)
+
+
+def check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:
+    """Raise :class:`PlanError` if a plan that a policy made breaks a rule; runtime policies decide later and have nothing to check."""
+    if plan.runtime is not None:
+        return
+    findings = [str(finding) for finding in verify(plan, hardware, budget_bytes)]
+    if findings:
+        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        raise PlanError(
+            f"policy {plan.policy} made a plan that breaks a rule, which is a bug of the policy: {findings[0]}{more}", findings=findings
+        )
+
+
+def replay(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
+    """The result of one plan, with the lower bound of its workload."""
+    result = engine.replay(plan, hardware, budget_bytes)
+    return replace(result, lower_bound_ns=lower_bound(plan.graph, hardware)) if result.feasible else result
+
+
+def unplanned(graph: Graph, hardware: Hardware, choice: Choice, budget_bytes: int, error: str) -> Result:
+    """The result of a policy that found no plan within the budget."""
+    return Result(
+        workload=graph.name,
+        hardware=hardware.name,
+        policy=choice.label,
+        budget_bytes=budget_bytes,
+        feasible=False,
+        error=error,
+        makespan_ns=None,
+        busy_ns=None,
+        stall_ns={},
+        drain_ns=None,
+        lower_bound_ns=None,
+        peak_bytes={},
+        peak_at_ns={},
+        peak_breakdown={},
+        channels={},
+        plan={},
+    )

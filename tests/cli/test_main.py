@@ -1,0 +1,140 @@
+"""The program itself: it starts at once, never shows a traceback, and its exit codes are those documented."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import hosim
+from hosim.cli import main as program
+from hosim.errors import HosimError, InfeasibleError, InputError, UnitError
+
+HOSIM = [sys.executable, "-c", "from hosim.cli.main import main; main()"]
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Make ``hosim schema`` fail from within."""
+
+    def fail(name: str) -> None:
+        raise error
+
+    monkeypatch.setattr("hosim.io.schema", fail, raising=False)
+    monkeypatch.setattr(sys, "argv", ["hosim", "schema", "plan"])
+
+
+def exit_code() -> object:
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(HosimError("no"), 2), (InputError("no"), 2), (UnitError("no"), 2), (InfeasibleError("no"), 3)], ids=repr
+)
+def test_an_error_is_one_line_and_its_exit_code(
+    error: HosimError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(monkeypatch, error)
+    assert exit_code() == code
+    assert capsys.readouterr() == ("", "error: no\n")
+
+
+def test_ctrl_c_ends_it_with_the_code_of_the_shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    raising(monkeypatch, KeyboardInterrupt())
+    assert exit_code() == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def test_a_bug_is_called_one_and_shows_its_traceback_only_when_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(monkeypatch, ZeroDivisionError("division by zero"))
+    monkeypatch.delenv("HOSIM_DEBUG", raising=False)
+    assert exit_code() == program.BUG
+    assert capsys.readouterr().err == "error: this is a bug in hosim: ZeroDivisionError: division by zero (HOSIM_DEBUG=1 shows where)\n"
+    monkeypatch.setenv("HOSIM_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        program.main()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["replai"], "No such command 'replai'. Did you mean 'replay'"),
+        (["schema"], "Missing argument 'NAME'"),
+        (["compare-policies", "x"], "Missing option '--hardware'"),
+        (["compare-policies", "x", "--hardwar", "toy"], "No such option: --hardwar"),
+        (["plan", "x", "-H", "toy"], "Missing option '--policy'"),
+        (["hardware", "nonesuch"], "No such command 'nonesuch'"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str], said: str) -> None:
+    outcome = CliRunner().invoke(program.app, arguments)
+    assert outcome.exit_code == 2
+    assert outcome.stdout == ""
+    assert said in outcome.stderr
+
+
+def test_every_command_has_help_and_says_its_exit_codes() -> None:
+    runner = CliRunner()
+    top = runner.invoke(program.app, ["--help"]).stdout
+    assert "Exit codes: 0 ok, 1 a gate found a regression, 2 wrong usage or bad input, 3" in top
+    assert "..." not in top.partition("Commands:")[2], "a summary is cut short"
+    commands = re.findall(r"^  ([a-z][a-z-]+)  ", top[top.index("Commands:") :], re.MULTILINE)
+    assert {"compare-policies", "plan", "replay", "import", "workload", "hardware", "policies", "schema"} <= set(commands)
+    for command in commands:
+        shown = runner.invoke(program.app, [command, "--help"])
+        assert shown.exit_code == 0
+        assert shown.stdout.startswith(f"Usage: hosim {command}")
+        listed = shown.stdout.partition("Commands:")[2]
+        assert "..." not in listed, "a summary is cut short"
+
+
+def test_version() -> None:
+    assert CliRunner().invoke(program.app, ["--version"]).stdout == f"hosim {hosim.__version__}\n"
+
+
+def test_json_on_stdout_is_nothing_but_json() -> None:
+    printed = subprocess.run([*HOSIM, "schema", "result"], capture_output=True, text=True, check=True)
+    assert json.loads(printed.stdout)["$schema"].startswith("https://json-schema.org/")
+    assert printed.stderr == ""
+
+
+def test_a_closed_pipe_is_no_error_worth_words() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        ended = subprocess.run([*HOSIM, "schema", "result"], stdout=write_end, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(write_end)
+    assert ended.stderr == ""
+
+
+def test_the_program_starts_without_any_heavy_package(tmp_path: Path) -> None:
+    heavy = "pydantic numpy simpy networkx yaml pandas matplotlib torch scipy rich"
+    listing = f"import sys, hosim.cli.main; print(*sorted(set({heavy!r}.split()) & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout.strip() == ""
+
+
+def best_of(command: list[str], times: int = 5) -> float:
+    """Seconds of the fastest of several runs."""
+    seconds = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        subprocess.run(command, capture_output=True, check=True)
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+def test_help_takes_little_more_than_its_argument_parser() -> None:
+    # a ratio, because the seconds are those of the machine; measured 1.5 (0.19 s to 0.12 s)
+    helping, parsing = best_of([*HOSIM, "--help"]), best_of([sys.executable, "-c", "import typer"])
+    print(f"hosim --help {helping:.3f} s, import typer {parsing:.3f} s")
+    assert helping < 3 * parsing
