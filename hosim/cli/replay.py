@@ -27,9 +27,10 @@ def replay(plan: PlanFile, workload: Workload, hardware: HardwareName, budget: B
     budget_bytes = budget_of(budget, graph, machine)
     loaded = load_plan(plan, graph)
     check_tiers(loaded, machine)
-    for finding in verify(loaded, machine, budget_bytes):
+    findings = verify(loaded, machine, budget_bytes)
+    for finding in findings:
         typer.echo(f"warning: {finding}", err=True)
-    result = compare.replay(loaded, machine, budget_bytes)
+    result = compare.replay(loaded, machine, budget_bytes, repeats=not findings)
     if json:
         from hosim.io import result_to_dict, to_json
 

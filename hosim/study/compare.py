@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hosim import engine
-from hosim.analysis.bounds import lower_bound
+from hosim.analysis.bounds import lower_bound_ns
 from hosim.analysis.verifier import verify
+from hosim.costmodel.op_time import op_durations
 from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -30,7 +31,6 @@ def compare(
     What does not fit is a result like any other, with ``feasible`` false. ``progress`` is told what is under way. Raises
     :class:`PlanError` if a policy's plan breaks a rule of the replay: that is a bug of the policy.
     """
-    bound = lower_bound(graph, hardware)
     results = []
     for choice in choices:
         progress(f"{choice.label}: planning")
@@ -44,8 +44,7 @@ def compare(
         planning_s = time.perf_counter() - begin
         progress(f"{choice.label}: replaying")
         check(plan, hardware, budget_bytes)
-        result = engine.replay(plan, hardware, budget_bytes)
-        results.append(replace(result, policy=choice.label, lower_bound_ns=bound if result.feasible else None, planning_s=planning_s))
+        results.append(replace(replay(plan, hardware, budget_bytes), policy=choice.label, planning_s=planning_s))
     return results
 
 
@@ -66,10 +65,17 @@ def check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:
         )
 
 
-def replay(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
-    """The result of one plan, with the lower bound of its workload."""
+def replay(plan: Plan, hardware: Hardware, budget_bytes: int, *, repeats: bool = True) -> Result:
+    """The result of one plan, with the lower bound on what any plan takes from the same initial residency.
+
+    ``repeats`` false is for a plan that does not put every copy back (rule 2), and so may take less than one that does.
+    """
     result = engine.replay(plan, hardware, budget_bytes)
-    return replace(result, lower_bound_ns=lower_bound(plan.graph, hardware)) if result.feasible else result
+    if not result.feasible:
+        return result
+    durations = op_durations(plan.graph, hardware)
+    residency = plan.residency(hardware.device_tier)
+    return replace(result, lower_bound_ns=lower_bound_ns(plan.graph, durations, hardware, residency, budget_bytes, repeats=repeats))
 
 
 def unplanned(graph: Graph, hardware: Hardware, choice: Choice, budget_bytes: int, error: str) -> Result:

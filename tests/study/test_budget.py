@@ -1,0 +1,62 @@
+"""Budgets as people write them."""
+
+import pytest
+
+from hosim.errors import InputError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Compute, Hardware, Tier
+from hosim.study.budget import parse_budget
+
+HARDWARE = Hardware("toy", (Tier("hbm", 1000, 1),), (), Compute({}))
+
+
+@pytest.fixture
+def graph() -> Graph:
+    """A resident peak of 1011 bytes."""
+    b = GraphBuilder("toy")
+    b.tensor("w", 1000, "parameter")
+    b.tensor("a", 11)
+    b.op("f", "matmul", inputs=["w"], outputs=["a"])
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "counts"),
+    [
+        (None, 1000, 1000),
+        ("400 B", 400, 400),
+        ("0.4kB", 400, 400),
+        ("2 GiB", 2**31, 1000),
+        ("50%", 505, 505),
+        (" 12.5 % ", 126, 126),
+        ("100%", 1011, 1000),
+        ("0.1%", 1, 1),
+    ],
+)
+def test_sizes_and_shares_of_the_resident_peak(text: str | None, wanted: int, counts: int, graph: Graph) -> None:
+    assert parse_budget(text, graph, HARDWARE) == (wanted, counts)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("40", "expected a size with its unit, such as '80 GiB', got '40'"),
+        ("40 Gb", "'b' would be bits: write 'B' for bytes"),
+        ("40 GB/s", "unknown unit 'GB/s'"),
+        ("-1 GiB", "expected a size from 0"),
+        ("-5%", "unknown unit '%'"),
+        ("", "got ''"),
+        ("lots", "got 'lots'"),
+        ("0 B", "0 B leaves no memory at all"),
+        ("0%", "0% leaves no memory at all"),
+        ("0.01%", "0.01% leaves no memory at all"),
+    ],
+)
+def test_what_is_no_budget_is_refused_in_one_line(text: str, said: str, graph: Graph) -> None:
+    with pytest.raises(InputError) as refused:
+        parse_budget(text, graph, HARDWARE)
+    message = str(refused.value)
+    assert message.startswith("budget: ")
+    assert said in message
+    assert "75%" in message
+    assert "\n" not in message
