@@ -40,7 +40,7 @@ def gaps(graph: Graph) -> tuple[Gap, ...]:
 def gap_lengths_ns(graph: Graph, durations: Sequence[int], over: Iterable[Gap]) -> tuple[int, ...]:
     """Nanoseconds of each gap when everything is resident: from the end of op ``after`` to the start of op ``before``.
 
-    On several streams two uses may overlap: that gap is 0 long. A wrapping one runs to the end of this step and on from the start of the next.
+    On several streams two uses may overlap: that gap is 0 long. A wrapping one goes on in the next step.
     """
     starts = earliest_starts(graph, durations)
     ends = [start + duration for start, duration in zip(starts, durations, strict=True)]
