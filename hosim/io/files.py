@@ -73,8 +73,10 @@ def read(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Pauses the cyclic garbage collector: a large file becomes a million objects and no cycle, and the collector would
-    walk them again and again (half of the loading time)."""
+    """Pauses the cyclic garbage collector.
+
+    A large file becomes a million objects and no cycle, and the collector would walk them again and again (half of the loading time).
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
