@@ -1,0 +1,1 @@
+"""Trace against replay: per op, per transfer, makespan, memory; and recordings of allocators."""

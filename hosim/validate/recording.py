@@ -1,0 +1,168 @@
+"""Recordings of PyTorch's caching allocator (``torch.cuda.memory._snapshot``), read.
+
+A snapshot holds the segments at the end of a recording and the *history*: what was allocated and freed, and what segments came and went.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args
+
+from hosim.engine.allocators.state import SHARED_POOL, BlockState, BlockUse, PoolId, SegmentState
+from hosim.errors import InputError
+
+Action = Literal[
+    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom", "snapshot"
+]
+_ACTIONS = frozenset(get_args(Action))
+_USES: Mapping[str, BlockUse] = {
+    "active_allocated": "allocated",
+    "active_pending_free": "pending",
+    "active_awaiting_free": "pending",
+    "inactive": "free",
+}
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a history. ``size_bytes`` is what was asked for (of a segment: its bytes); ``pool_id`` None: not recorded."""
+
+    action: Action
+    address: int
+    size_bytes: int
+    stream: int
+    time_us: int = 0
+    pool_id: PoolId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorSettings:
+    """The allocator's settings at the end of the recording: the keyword arguments of `CachingAllocator` of the same names."""
+
+    expandable: bool = False
+    max_split_bytes: int | None = None
+    garbage_collection_threshold: float = 0.0
+    roundup_power2_divisions: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The segments at the end and the history of each device, by its index."""
+
+    segments: Mapping[int, tuple[SegmentState, ...]]
+    histories: tuple[tuple[Entry, ...], ...]
+    settings: AllocatorSettings = AllocatorSettings()
+
+    def device(self, device: int | None) -> int:
+        """``device``, or if it is None the only device with a history. Raises `InputError` if there is no such one."""
+        recorded = [index for index, history in enumerate(self.histories) if history]
+        if device is None:
+            if len(recorded) != 1:
+                raise InputError(f"expected a recording of one device, got one of {recorded}: name the device")
+            return recorded[0]
+        if not 0 <= device < len(self.histories):
+            raise InputError(f"expected a device below {len(self.histories)}, got {device}")
+        return device
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Numbers, strings and plain containers need no class; whatever names one could run code."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise pickle.UnpicklingError(f"it names {module_name}.{global_name}, and only plain containers are admitted")
+
+
+def read_snapshot(path: Path | str) -> Snapshot:
+    """The snapshot in a file: JSON, or a pickle of plain containers as ``torch.cuda.memory._dump_snapshot`` writes it; gzipped or not.
+
+    Raises `InputError` if it is neither, or not a snapshot.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+        if data.startswith(_GZIP):
+            data = gzip.decompress(data)
+        raw = json.loads(data) if data[:1] in b"{[ \n\t\r" else _PlainUnpickler(io.BytesIO(data)).load()
+    except (OSError, ValueError, EOFError, pickle.UnpicklingError, AttributeError, IndexError, KeyError, TypeError) as error:
+        raise InputError(f"expected a memory snapshot (JSON, or a pickle of plain containers): {error}", source=str(path)) from error
+    return parse_snapshot(raw, source=str(path))
+
+
+def parse_snapshot(raw: object, *, source: str | None = None) -> Snapshot:
+    """The snapshot in the dict that ``torch.cuda.memory._snapshot`` returns. Raises `InputError`, with the path of what is wrong."""
+    where = ""
+    try:
+        if not isinstance(raw, dict):
+            raise TypeError(f"expected a mapping, got {type(raw).__name__}")
+        segments: dict[int, list[SegmentState]] = {}
+        for index, segment in enumerate(raw["segments"]):
+            where = f"segments[{index}]"
+            segments.setdefault(int(segment.get("device", 0)), []).append(_segment(segment))
+        histories = []
+        for device, trace in enumerate(raw["device_traces"]):
+            history = []
+            for index, entry in enumerate(trace):
+                where = f"device_traces[{device}][{index}]"
+                history.append(_entry(entry))
+            histories.append(tuple(history))
+        where = "allocator_settings"
+        settings = _settings(raw.get("allocator_settings") or {})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = f"expected the key {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(problem, source=source, where=where or None) from error
+    return Snapshot({device: tuple(states) for device, states in segments.items()}, tuple(histories), settings)
+
+
+def _segment(raw: Mapping[str, Any]) -> SegmentState:
+    blocks = []
+    end = int(raw["address"])
+    for block in raw["blocks"]:
+        size = int(block["size"])
+        if block["state"] not in _USES:
+            raise ValueError(f"expected a block state of {', '.join(_USES)}, got {block['state']!r}")
+        blocks.append(BlockState(int(block.get("address", end)), size, _USES[block["state"]], int(block.get("requested_size", size))))
+        end += size
+    if raw["segment_type"] not in ("small", "large"):
+        raise ValueError(f"expected a segment_type 'small' or 'large', got {raw['segment_type']!r}")
+    return SegmentState(
+        address=int(raw["address"]),
+        size_bytes=int(raw["total_size"]),
+        stream=int(raw["stream"]),
+        small=raw["segment_type"] == "small",
+        blocks=tuple(blocks),
+        expandable=bool(raw.get("is_expandable", False)),
+        pool_id=_pool_id(raw.get("segment_pool_id")) or SHARED_POOL,
+    )
+
+
+def _entry(raw: Mapping[str, Any]) -> Entry:
+    action = raw["action"]
+    if action not in _ACTIONS:
+        raise ValueError(f"expected an action of {', '.join(sorted(_ACTIONS))}, got {action!r}")
+    address = int(raw["addr"]) if "addr" in raw or action not in ("oom", "snapshot") else 0
+    return Entry(action, address, int(raw["size"]), int(raw["stream"]), int(raw.get("time_us", 0)), _pool_id(raw.get("pool_id")))
+
+
+def _pool_id(raw: Iterable[int] | None) -> PoolId | None:
+    if raw is None:
+        return None
+    first, second = raw
+    return int(first), int(second)
+
+
+def _settings(raw: Mapping[str, Any]) -> AllocatorSettings:
+    divisions = raw.get("roundup_power2_divisions") or {}
+    max_split = int(raw.get("max_split_size", -1))
+    return AllocatorSettings(
+        expandable=bool(raw.get("expandable_segments", False)),
+        max_split_bytes=max_split if 0 < max_split < 1 << 62 else None,
+        garbage_collection_threshold=float(raw.get("garbage_collection_threshold", 0.0)),
+        roundup_power2_divisions={int(mib): int(count) for mib, count in divisions.items()},
+    )
