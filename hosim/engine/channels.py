@@ -13,8 +13,9 @@ from fractions import Fraction
 import simpy
 
 from hosim.engine.alarm import Alarm
+from hosim.engine.clock import Clock
 from hosim.engine.flow import NS_PER_S, max_min_rates
-from hosim.engine.program import CompiledCacheOp
+from hosim.engine.program import Way
 
 
 class Transfer:
@@ -31,7 +32,6 @@ class Transfer:
         "alone_ns",
         "cache_op",
         "channel",
-        "compiled",
         "end_ns",
         "flowing_since",
         "issue_ns",
@@ -40,12 +40,15 @@ class Transfer:
         "sequence",
         "size",
         "start_ns",
+        "tensor",
+        "way",
     )
 
-    def __init__(self, sequence: int, cache_op: int, compiled: CompiledCacheOp, channel: Channel, size: int, now: int) -> None:
+    def __init__(self, sequence: int, cache_op: int, tensor: int, way: Way, channel: Channel, size: int, now: int) -> None:
         self.sequence = sequence
         self.cache_op = cache_op
-        self.compiled = compiled
+        self.tensor = tensor
+        self.way = way
         self.channel = channel
         self.size = size
         self.issue_ns = now
@@ -102,7 +105,7 @@ class Channel:
 class LoneChannel:
     """The simpy process of a channel that shares nothing: sleeps until the one transfer's end."""
 
-    def __init__(self, env: simpy.Environment, ended: Callable[[Transfer], None]) -> None:
+    def __init__(self, env: Clock, ended: Callable[[Transfer], None]) -> None:
         self._env = env
         self._ended = ended
         self._alarm = Alarm(env)
@@ -130,12 +133,11 @@ class LoneChannel:
 class LinkGroup:
     """Channels that share bandwidth with one another, and the simpy process that ends their transfers.
 
-    ``capacity`` is bytes per second by link; ``changed`` is told that the instant needs settling. Rates are computed anew once an instant, after everything has ended and started at it.
+    ``capacity`` is bytes per second by link. Rates are computed anew once an instant, after everything has ended and started at it.
     """
 
-    def __init__(self, env: simpy.Environment, capacity: dict[object, int], ended: Callable[[Transfer], None], changed: Callable[[], None]) -> None:
+    def __init__(self, env: Clock, capacity: dict[object, int], ended: Callable[[Transfer], None]) -> None:
         self._env = env
-        self._changed = changed
         self._capacity = capacity
         self._ended = ended
         self._latent: list[Transfer] = []
@@ -148,7 +150,7 @@ class LinkGroup:
 
     def start(self, transfer: Transfer) -> None:
         """Begin the transfer's latency; its bytes flow after it."""
-        transfer.flowing_since = self._env.now + transfer.channel.latency
+        transfer.flowing_since = self._env.time + transfer.channel.latency
         transfer.remaining = Fraction(transfer.size)
         self._latent.append(transfer)
         self._dirty = True
@@ -158,7 +160,7 @@ class LinkGroup:
         if not self._dirty:
             return
         self._dirty = False
-        now = self._env.now
+        now = self._env.time
         self._advance(now)
         due = [x for x in self._latent if x.flowing_since <= now]
         if due:
@@ -179,7 +181,7 @@ class LinkGroup:
             self._alarm = Alarm(self._env)
             self._process.interrupt()
         self._alarm_at = at
-        self._alarm.ring_after(at - self._env.now)
+        self._alarm.ring_after(at - self._env.time)
 
     def _advance(self, now: int) -> None:
         elapsed = now - self._since
@@ -198,8 +200,8 @@ class LinkGroup:
             self._alarm = Alarm(env)
             self._alarm_at = None
             self._dirty = True
-            self._changed()
-            self._advance(env.now)
+            env.unsettled = True
+            self._advance(env.time)
             done = [x for x in self._flowing if x.remaining <= 0]
             if done:
                 self._flowing = [x for x in self._flowing if x.remaining > 0]

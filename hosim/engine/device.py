@@ -14,8 +14,9 @@ import simpy
 
 from hosim.engine.alarm import Alarm
 from hosim.engine.channels import Channel, Transfer
+from hosim.engine.clock import Clock
 from hosim.engine.ledger import Ledger
-from hosim.engine.program import CompiledCacheOp, Program, TrackedOp
+from hosim.engine.program import Program, TrackedOp, Way
 from hosim.engine.recorder import Recorder
 from hosim.engine.runtime import Runtime
 from hosim.engine.stream import Stream
@@ -39,7 +40,7 @@ class Device:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        clock: Clock,
         graph: Graph,
         program: Program,
         ledgers: Sequence[Ledger],
@@ -48,7 +49,7 @@ class Device:
         recorder: Recorder | None,
         runtime: Runtime | None,
     ) -> None:
-        self.env = env
+        self.clock = clock
         self.graph = graph
         self.program = program
         self.sizes = program.graph.sizes
@@ -64,8 +65,8 @@ class Device:
         self.copies_below = bytearray(tensors)
         self.users_left = program.graph.users_left.copy()
         self.released = bytearray(tensors)
-        self.cache_op_done = bytearray(len(program.cache_ops))
-        self.pending: dict[int, deque[tuple[int, CompiledCacheOp, Transfer | None]]] = {}
+        self.cache_op_done = bytearray(len(program.moved))
+        self.pending: dict[int, deque[tuple[Way, Transfer | None]]] = {}
         self.transferring: dict[int, Transfer] = {}
         self.last_transfer: dict[int, Transfer] = {}
         self.issued: list[int] = []
@@ -73,14 +74,12 @@ class Device:
         self.transfers_issued = 0
         self.executed = {"prefetches": 0, "stores": 0, "detaches": 0}
         self.decided = False
-        self.unsettled = False
         self.last_end = 0
-        self.streams = [Stream(env, s, name, program.graph.queues[s], recorder, runtime) for s, name in enumerate(graph.streams)]
-        self.waiting = len(self.streams)
+        self.streams = [Stream(clock, s, name, program.graph.queues[s], recorder, runtime) for s, name in enumerate(graph.streams)]
         by_name = {stream.name: stream for stream in self.streams}
         self.main = by_name.get(MAIN_STREAM, self.streams[0] if self.streams else None)
         for stream in self.streams:
-            env.process(self.run_stream(stream))
+            clock.process(self.run_stream(stream))
         self._place_initial()
 
     def _place_initial(self) -> None:
@@ -98,54 +97,50 @@ class Device:
 
         Where nothing else ends, is issued or waits at this instant, the next op starts here; otherwise the instant is left to be settled.
         """
-        env, program, ledger = self.env, self.program, self.ledgers[self.tier]
+        clock, program, ledger = self.clock, self.program, self.ledgers[self.tier]
         launch, finish, tracked, after, durations = program.launch, program.finish, program.tracked_ops, program.after, program.durations
-        streams, by_kind, queue, length = self.streams, ledger.by_kind, stream.queue, stream.length
-        peek, timeout, issued, recorder, inspects = env.peek, env.timeout, self.issued, self.recorder, self.runtime is not None
+        by_kind, queue, length = ledger.by_kind, stream.queue, stream.length
+        issued, alone, timeout = self.issued, len(self.streams) == 1 and self.runtime is None and self.recorder is None, clock.timeout
         sleep: simpy.Event = stream.alarm
         while True:
             yield sleep
-            now = env.now
+            now = clock.time
             i = stream.running
-            if i >= 0:
-                size, amounts, shared = finish[i]
-                if size:
-                    ledger.held -= size
-                    for kind, amount in amounts:
-                        by_kind[kind] -= amount
-                if shared:
-                    self._end_shared(shared)
-                if i in tracked:
-                    self._finish_tracked(tracked[i])
-                if i in after:
-                    issued.extend(after[i])
-                stream.end(now)
-                if stream.position < length:
-                    self.waiting += 1
-                    if self.waiting == 1 and not (issued or inspects or self.queued or self.unsettled or recorder) and peek() > now:
-                        i = queue[stream.position]
-                        if i not in tracked:
-                            size, amounts, waits = launch[i]
-                            if ledger.held + size <= ledger.capacity:
-                                for s, count in waits:
-                                    if streams[s].done < count:
-                                        break
-                                else:
-                                    if size:
-                                        ledger.held += size
-                                        for kind, amount in amounts:
-                                            by_kind[kind] += amount
-                                        if ledger.held > ledger.peak:
-                                            ledger.mark_peak(now)
-                                    self.waiting = 0
-                                    duration = durations[i]
-                                    stream.running = i
-                                    stream.position += 1
-                                    stream.busy_ns += duration
-                                    sleep = timeout(duration)
-                                    continue
-            self.unsettled = True
-            sleep = stream.alarm = Alarm(env)
+            if i < 0:  # an inspection is over
+                clock.unsettled = True
+                sleep = stream.alarm = Alarm(clock)
+                continue
+            size, amounts, shared = finish[i]
+            if size:
+                ledger.held -= size
+                for kind, amount in amounts:
+                    by_kind[kind] -= amount
+            if shared:
+                self._end_shared(shared)
+            if i in tracked:
+                self._finish_tracked(tracked[i])
+            if i in after:
+                issued.extend(after[i])
+            stream.done += 1
+            stream.free_since = now
+            if alone and stream.position < length and not (issued or self.queued or clock.unsettled) and clock.is_last():
+                i = queue[stream.position]
+                size, amounts, _ = launch[i]
+                if i not in tracked and ledger.held + size <= ledger.capacity:
+                    if size:
+                        ledger.held += size
+                        for kind, amount in amounts:
+                            by_kind[kind] += amount
+                        if ledger.held > ledger.peak:
+                            ledger.mark_peak(now)
+                    stream.running = i
+                    stream.position += 1
+                    stream.busy_ns += durations[i]
+                    sleep = timeout(durations[i])
+                    continue
+            stream.end()
+            clock.unsettled = True
+            sleep = stream.alarm = Alarm(clock)
 
     def start_ops(self) -> None:
         """Start every op that can start now, streams in the order of their first op."""
@@ -154,7 +149,7 @@ class Device:
                 self._try_op(stream)
 
     def _try_op(self, stream: Stream) -> None:
-        now = self.env.now
+        now = self.clock.time
         i = stream.queue[stream.position]
         runtime = self.runtime
         if runtime is not None and not stream.inspect(now):
@@ -190,7 +185,6 @@ class Device:
             self._start_tracked(tracked, ledger, now)
         if ledger.held > ledger.peak:
             ledger.mark_peak(now)
-        self.waiting -= 1
         stream.start(i, self.program.durations[i], now)
 
     def wanted(self, i: int) -> int:
@@ -258,7 +252,7 @@ class Device:
         return self.copies[tier][t] == VALID
 
     def _hold(self, t: int, tier: int) -> None:
-        now = self.env.now
+        now = self.clock.time
         self.ledgers[tier].allocate(self.sizes[t], self.kinds[t], now)
         if tier != self.tier:
             self.copies_below[t] += 1
@@ -271,7 +265,7 @@ class Device:
         if tier != self.tier:
             self.copies_below[t] -= 1
         if self.recorder is not None:
-            self.recorder.release(t, tier, self.env.now)
+            self.recorder.release(t, tier, self.clock.time)
 
     def _drop_below(self, t: int) -> None:
         """Rule 5: a write makes the copies on other tiers stale."""
@@ -285,7 +279,7 @@ class Device:
         waiting = self.pending.pop(t, None)
         if waiting:
             flowing = self.transferring.get(t)
-            for _, _, transfer in waiting:
+            for _, transfer in waiting:
                 if transfer is not None and transfer is not flowing:
                     transfer.channel.queue.remove(transfer)
                     self.queued -= 1
@@ -301,49 +295,51 @@ class Device:
 
     def issue(self, cache_ops: Iterable[int]) -> None:
         """Issue cache ops of the plan, in the order given."""
+        program = self.program
         for k in cache_ops:
-            self._issue(k, self.program.cache_ops[k])
+            self._issue(k, program.moved[k], program.ways[k])
 
-    def issue_decided(self, cache_ops: Iterable[CompiledCacheOp]) -> bool:
+    def issue_decided(self, cache_ops: Iterable[tuple[int, Way]]) -> bool:
         """Issue cache ops that a runtime policy has decided on; says whether there were any."""
         decided = False
-        for compiled in cache_ops:
-            self._issue(-1, compiled)
+        for t, way in cache_ops:
+            self._issue(-1, t, way)
             decided = True
         return decided
 
-    def _issue(self, k: int, compiled: CompiledCacheOp) -> None:
-        t = compiled.tensor
+    def _issue(self, k: int, t: int, way: Way) -> None:
         if self.released[t]:
             return
         transfer = None
-        if compiled.op == DETACH:
+        op, source, _, c = way
+        if c < 0:
             self.executed["detaches"] += 1
             if t not in self.pending:
-                self._detach(t, compiled.source)
-                if k >= 0:
-                    self.cache_op_done[k] = 1
+                self._detach(t, source)
                 return
         else:
-            self.executed["prefetches" if compiled.op == PREFETCH else "stores"] += 1
-            channel = self.channels[compiled.channel]
+            self.executed["prefetches" if op == PREFETCH else "stores"] += 1
+            channel = self.channels[c]
             self.transfers_issued += 1
             self.queued += 1
-            transfer = Transfer(self.transfers_issued, k, compiled, channel, self.sizes[t], self.env.now)
+            transfer = Transfer(self.transfers_issued, k, t, way, channel, self.sizes[t], self.clock.time)
             channel.queue.append(transfer)
-        self.pending.setdefault(t, deque()).append((k, compiled, transfer))
+        if t in self.pending:
+            self.pending[t].append((way, transfer))
+        else:
+            self.pending[t] = deque([(way, transfer)])
 
     def _detach(self, t: int, tier: int) -> None:
         if self.copies[tier][t] == ABSENT:
-            raise PlanError(f"detach of tensor {self.graph.tensors[t].name!r} at {self.env.now} ns: it holds no bytes there")
+            raise PlanError(f"detach of tensor {self.graph.tensors[t].name!r} at {self.clock.time} ns: it holds no bytes there")
         if tier == self.tier:
             for stream in self.streams:
                 if stream.running >= 0 and t in self.graph.ops[stream.running].uses:
                     op = self.graph.ops[stream.running].name
-                    raise PlanError(f"detach of tensor {self.graph.tensors[t].name!r} at {self.env.now} ns: op {op!r} is using it")
+                    raise PlanError(f"detach of tensor {self.graph.tensors[t].name!r} at {self.clock.time} ns: op {op!r} is using it")
         others = any([copies[t] == VALID for other, copies in enumerate(self.copies) if other != tier])
         if not others and self._still_needed(t):
-            raise PlanError(f"detach of tensor {self.graph.tensors[t].name!r} at {self.env.now} ns would drop its last valid copy")
+            raise PlanError(f"detach of tensor {self.graph.tensors[t].name!r} at {self.clock.time} ns would drop its last valid copy")
         self._release(t, tier)
 
     def _still_needed(self, t: int) -> bool:
@@ -354,44 +350,41 @@ class Device:
 
     def try_transfer(self, transfer: Transfer) -> bool:
         """Begin the head of a channel's queue if it can: its turn among its tensor's cache ops, source valid, room for its bytes."""
-        compiled = transfer.compiled
-        t = compiled.tensor
-        if self.pending[t][0][2] is not transfer or self.copies[compiled.source][t] != VALID:
+        t = transfer.tensor
+        _, source, destination, _ = transfer.way
+        if self.pending[t][0][1] is not transfer or self.copies[source][t] != VALID:
             return False
-        destination = self.copies[compiled.destination]
-        if destination[t] == ABSENT:
-            if not self.ledgers[compiled.destination].fits(transfer.size):
+        copies = self.copies[destination]
+        if copies[t] == ABSENT:
+            ledger = self.ledgers[destination]
+            if ledger.held + transfer.size > ledger.capacity:
                 return False
-            self._hold(t, compiled.destination)
-            destination[t] = PENDING
+            self._hold(t, destination)
+            copies[t] = PENDING
         self.transferring[t] = transfer
         self.queued -= 1
         return True
 
     def end_transfer(self, transfer: Transfer) -> None:
         """The bytes are through: the copy is valid, and the tensor's next cache ops may take effect."""
-        compiled = transfer.compiled
-        t = compiled.tensor
+        t = transfer.tensor
         del self.transferring[t]
         self.last_transfer[t] = transfer
-        self.last_end = self.env.now
-        self.copies[compiled.destination][t] = VALID
+        self.last_end = transfer.end_ns
+        self.copies[transfer.way.destination][t] = VALID
         if transfer.cache_op >= 0:
             self.cache_op_done[transfer.cache_op] = 1
         if self.recorder is not None:
             self.recorder.transfer(transfer)
         pending = self.pending[t]
         pending.popleft()
-        while pending and pending[0][2] is None:
-            k, detach, _ = pending.popleft()
-            self._detach(t, detach.source)
-            if k >= 0:
-                self.cache_op_done[k] = 1
+        while pending and pending[0][1] is None:
+            self._detach(t, pending.popleft()[0].source)
         if not pending:
             del self.pending[t]
         if self.released[t]:
             self._die(t)
-        self.unsettled = True
+        self.clock.unsettled = True
 
     # -- the end of the step (rule 2) --------------------------------------------------------------------------
 

@@ -18,10 +18,10 @@ def describe(device: Device, tier_names: tuple[str, ...]) -> str:
             return _op(device, stream, tier_names)
     waiting = sorted((channel.queue[0] for channel in device.channels if channel.queue), key=lambda x: x.sequence)
     for transfer in waiting:
-        compiled = transfer.compiled
-        absent = not device.copies[compiled.destination][compiled.tensor]
-        turn = device.pending[compiled.tensor][0][2] is transfer
-        if turn and absent and device.has_valid(compiled.tensor, compiled.source):
+        t, way = transfer.tensor, transfer.way
+        absent = not device.copies[way.destination][t]
+        turn = device.pending[t][0][2] is transfer
+        if turn and absent and device.has_valid(t, way.source):
             return _transfer(device, transfer, tier_names)
     if blocked:
         return _residency(device, blocked[0], tier_names)
@@ -46,11 +46,11 @@ def _op(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> str:
 
 
 def _transfer(device: Device, transfer: Transfer, tier_names: tuple[str, ...]) -> str:
-    compiled = transfer.compiled
-    name = device.graph.tensors[compiled.tensor].name
+    way = transfer.way
+    name = device.graph.tensors[transfer.tensor].name
     return (
-        f"out of memory: {compiled.op} of {name!r} ({tier_names[compiled.source]} to {tier_names[compiled.destination]}) wants "
-        f"{_size(transfer.size)} {_held(device, compiled.destination, tier_names)}"
+        f"out of memory: {way.op} of {name!r} ({tier_names[way.source]} to {tier_names[way.destination]}) wants "
+        f"{_size(transfer.size)} {_held(device, way.destination, tier_names)}"
     )
 
 
@@ -68,7 +68,7 @@ def _residency(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> s
 def _held(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
     ledger = device.ledgers[tier]
     return (
-        f"of {tier_names[tier]} at {device.env.now} ns, where {_size(ledger.held)} of {_size(ledger.capacity)} are held; "
+        f"of {tier_names[tier]} at {device.clock.time} ns, where {_size(ledger.held)} of {_size(ledger.capacity)} are held; "
         f"largest residents: {_largest(device, tier)}"
     )
 

@@ -7,8 +7,9 @@ plans touch no tracked tensor, and cost accordingly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hosim.errors import PlanError
 from hosim.graph import KINDS, Graph
@@ -23,12 +24,10 @@ Amounts = tuple[tuple[int, int], ...]
 """Bytes by kind, as (kind position, bytes)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledCacheOp:
-    """A cache op with tiers as positions. ``channel`` is a channel position, -1 for a detach; ``destination`` -1 likewise."""
+class Way(NamedTuple):
+    """What a cache op does: tiers and channel as positions; ``destination`` and ``channel`` are -1 for a detach."""
 
     op: str
-    tensor: int
     source: int
     destination: int
     channel: int
@@ -41,7 +40,8 @@ class GraphProgram:
     ``launch[i]`` is ``(bytes, amounts, waits)`` that starting op i allocates and waits for; ``waits`` are ``(stream, ops of it that must have ended)`` for
     producers on other streams. ``finish[i]`` is ``(bytes, amounts, shared)`` that its end releases; ``shared`` are the tensors it uses that
     have users on several streams: the last of these to end releases them.
-    ``dying`` are the tensors that the end of an op surely releases.
+    ``dying`` are the tensors that the end of an op surely releases, ``allocates`` those that its start allocates, and ``homes`` those that hold a valid copy
+    at time 0 by default (``None``: in the device tier).
     """
 
     sizes: tuple[int, ...]
@@ -53,10 +53,10 @@ class GraphProgram:
     dying: dict[int, tuple[int, ...]]
     users_left: dict[int, int]
     allocates: dict[int, tuple[int, ...]]
+    homes: dict[int, str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class TrackedOp:
+class TrackedOp(NamedTuple):
     """The tracked tensors of one op: read, written, output; released at its end surely (``dying``) or perhaps (``shared``).
 
     ``prefetches`` are the cache ops that must have ended before it starts (rule 1).
@@ -74,7 +74,7 @@ class TrackedOp:
 class Program:
     """A plan on a machine. ``launch`` and ``finish`` are the graph's, less what is tracked, which ``tracked_ops`` has.
 
-    ``after[i]`` are the cache ops that the end of op i issues, in the plan's order. ``initial`` has the tier positions at time 0 of tracked tensors, and
+    Cache op k moves tensor ``moved[k]`` the way ``ways[k]``; ``after[i]`` are the cache ops that the end of op i issues, in the plan's order. ``initial`` has the tier positions at time 0 of tracked tensors, and
     ``initial_amounts`` what the others take of the device tier then.
     """
 
@@ -84,26 +84,27 @@ class Program:
     finish: list[tuple[int, Amounts, tuple[int, ...]]]
     tracked: bytearray
     tracked_ops: dict[int, TrackedOp]
-    cache_ops: list[CompiledCacheOp]
+    moved: list[int]
+    ways: list[Way]
     after: dict[int, list[int]]
     initial: dict[int, tuple[int, ...]]
     initial_amounts: Amounts
 
 
-def compile_cache_op(op: str, tensor: int, source: str, destination: str | None, hardware: Hardware, where: str) -> CompiledCacheOp:
+def way(op: str, source: str, destination: str | None, hardware: Hardware, where: str) -> Way:
     """Resolve the tiers and the channel of a cache op; raises :class:`PlanError` with ``where`` if there are none."""
     tiers = hardware.tier_index
     for label, tier in (("from", source), ("to", destination)):
         if tier is not None and tier not in tiers:
             raise PlanError(f"no tier {tier!r} on {hardware.name} (tiers: {', '.join(tiers)})", where=f"{where}.{label}")
     if op == DETACH:
-        return CompiledCacheOp(op, tensor, tiers[source], -1, -1)
+        return Way(op, tiers[source], -1, -1)
     if destination is None:
         raise PlanError(f"a {op} needs a tier to copy to", where=f"{where}.to")
     channel = hardware.channel_between.get((source, destination))
     if channel is None:
         raise PlanError(f"no channel joins {source} to {destination} on {hardware.name}", where=where)
-    return CompiledCacheOp(op, tensor, tiers[source], tiers[destination], hardware.channels.index(channel))
+    return Way(op, tiers[source], tiers[destination], hardware.channels.index(channel))
 
 
 def compile_graph(graph: Graph) -> GraphProgram:
@@ -161,6 +162,7 @@ def compile_graph(graph: Graph) -> GraphProgram:
         {i: tuple(ts) for i, ts in dying.items()},
         users_left,
         {i: tuple(ts) for i, ts in allocates.items()},
+        {t: graph.tensors[t].home for t in graph.initial},
     )
 
 
@@ -185,66 +187,64 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     users = graph.users
     tracked = bytearray(b"\1" if track_all else b"\0") * len(graph.tensors)
 
-    cache_ops = []
+    ways: list[Way] = []
+    known: dict[tuple[str, str, str | None], Way] = {}
     after: dict[int, list[int]] = {}
     prefetches: dict[int, list[tuple[int, int]]] = {}
-    compiled: dict[tuple[str, str, str | None], CompiledCacheOp] = {}
     for k, c in enumerate(plan.cache_ops):
-        way = compiled.get((c.op, c.source, c.destination))
-        if way is None:
-            way = compile_cache_op(c.op, c.tensor, c.source, c.destination, hardware, f"cache_ops[{k}]")
-            compiled[c.op, c.source, c.destination] = way
-        cache_ops.append(CompiledCacheOp(c.op, c.tensor, way.source, way.destination, way.channel))
-        after.setdefault(c.after, []).append(k)
-        tracked[c.tensor] = 1
-        if c.op == PREFETCH:
-            prefetches.setdefault(c.tensor, []).append((c.after, k))
+        op, position, t = c.op, c.after, c.tensor
+        key = (op, c.source, c.destination)
+        if key not in known:
+            known[key] = way(*key, hardware, f"cache_ops[{k}]")
+        ways.append(known[key])
+        if position in after:
+            after[position].append(k)
+        else:
+            after[position] = [k]
+        tracked[t] = 1
+        if op == PREFETCH:
+            if t in prefetches:
+                prefetches[t].append((position, k))
+            else:
+                prefetches[t] = [(position, k)]
     for listed in prefetches.values():
-        listed.sort()
+        if len(listed) > 1:
+            listed.sort()
 
-    at_device = (hardware.tier_index[hardware.device_tier],)
-    places: dict[int, tuple[int, ...]] = {}
-    for t, where in plan.residency(hardware.device_tier).items():
-        for tier in where:
-            if tier not in hardware.tier_index:
-                known = ", ".join(hardware.tier_index)
-                name = graph.tensors[t].name
-                raise PlanError(f"tensor {name!r} starts in tier {tier!r}, which {hardware.name} has not (tiers: {known})", where="initial")
-        places[t] = tuple([hardware.tier_index[tier] for tier in where])
-        if places[t] != at_device:
+    device = hardware.device_tier
+    for t, home in base.homes.items():
+        if home is not None and home != device:
             tracked[t] = 1
     for t in plan.initial:
         tracked[t] = 1
+    moving = [t for t, flag in enumerate(tracked) if flag]
 
     launch, finish = base.launch.copy(), base.finish.copy()
     tracked_ops: dict[int, TrackedOp] = {}
-    affected = range(len(graph.ops)) if track_all else sorted({u for t, flag in enumerate(tracked) if flag for u in users[t]})
     sizes, kinds = base.sizes, base.kinds
-    for i in affected:
+    none: tuple[int, ...] = ()
+    for i in range(len(graph.ops)) if track_all else sorted({u for t in moving for u in users[t]}):
         op = graph.ops[i]
-        needs = []
         reads = tuple([t for t in op.reads if tracked[t]])
+        needs = none
         for t in reads:
-            last = -1
-            for position, k in prefetches.get(t, ()):
-                if position >= i:
-                    break
-                last = k
-            if last >= 0:
-                needs.append(last)
-        shared = finish[i][2]
-        tracked_ops[i] = TrackedOp(
-            tuple(needs),
-            reads,
-            tuple([t for t in op.writes if tracked[t]]),
-            tuple([t for t in op.outputs if tracked[t]]),
-            tuple([t for t in base.dying.get(i, ()) if tracked[t]]),
-            tuple([t for t in shared if tracked[t]]),
-        )
-        taken = _amounts([t for t in base.allocates.get(i, ()) if not tracked[t]], sizes, kinds, op.workspace_bytes)
-        given = _amounts([t for t in base.dying.get(i, ()) if not tracked[t]], sizes, kinds, op.workspace_bytes)
-        launch[i] = (sum([b for _, b in taken]), taken, launch[i][2])
-        finish[i] = (sum([b for _, b in given]), given, tuple([t for t in shared if not tracked[t]]))
+            if t in prefetches:
+                before = [k for position, k in prefetches[t] if position < i]
+                if before:
+                    needs = (*needs, before[-1])
+        outputs = tuple([t for t in op.outputs if tracked[t]])
+        writes = outputs if not op.mutates else tuple([t for t in op.writes if tracked[t]])
+        dying = base.dying.get(i, none)
+        gone = tuple([t for t in dying if tracked[t]])
+        size, amounts, shared = finish[i]
+        kept = tuple([t for t in shared if tracked[t]]) if shared else none
+        tracked_ops[i] = TrackedOp(needs, reads, writes, outputs, gone, kept)
+        if gone or kept:
+            given = _amounts([t for t in dying if not tracked[t]], sizes, kinds, op.workspace_bytes)
+            finish[i] = (sum([b for _, b in given]), given, tuple([t for t in shared if not tracked[t]]))
+        if outputs:
+            taken = _amounts([t for t in base.allocates.get(i, none) if not tracked[t]], sizes, kinds, op.workspace_bytes)
+            launch[i] = (sum([b for _, b in taken]), taken, launch[i][2])
     return Program(
         base,
         durations,
@@ -252,11 +252,32 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
         finish,
         tracked,
         tracked_ops,
-        cache_ops,
+        [c.tensor for c in plan.cache_ops],
+        ways,
         after,
-        {t: where for t, where in places.items() if tracked[t]},
-        _amounts([t for t in places if not tracked[t]], sizes, kinds),
+        _initial(plan, hardware, base, moving),
+        _amounts([t for t in graph.initial if not tracked[t]], sizes, kinds),
     )
+
+
+def _initial(plan: Plan, hardware: Hardware, base: GraphProgram, moving: list[int]) -> dict[int, tuple[int, ...]]:
+    """Tier positions at time 0 of the tracked tensors that have any."""
+    index = hardware.tier_index
+    initial: dict[int, tuple[int, ...]] = {}
+    for t in moving:
+        if t in plan.initial:
+            where: Sequence[str] = plan.initial[t]
+        elif t in base.homes:
+            where = (base.homes[t] or hardware.device_tier,)
+        else:
+            continue
+        for tier in where:
+            if tier not in index:
+                name = plan.graph.tensors[t].name
+                known = ", ".join(index)
+                raise PlanError(f"tensor {name!r} starts in tier {tier!r}, which {hardware.name} has not (tiers: {known})", where="initial")
+        initial[t] = tuple([index[tier] for tier in where])
+    return initial
 
 
 def at_start(program: Program) -> list[int]:

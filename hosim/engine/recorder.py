@@ -46,9 +46,8 @@ class Recorder:
     def transfer(self, x: Transfer) -> None:
         """A transfer ended."""
         contention = x.end_ns - x.start_ns - x.alone_ns
-        t = x.compiled.tensor
         self._transfers.append(
-            TransferRecord(x.cache_op, t, x.channel.name, x.size, x.issue_ns, x.start_ns, x.end_ns, contention)
+            TransferRecord(x.cache_op, x.tensor, x.channel.name, x.size, x.issue_ns, x.start_ns, x.end_ns, contention)
         )
 
     def timeline(self, makespan: int) -> Timeline:

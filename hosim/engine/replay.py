@@ -1,7 +1,7 @@
 """Replay of a plan on a machine: the one place where instants are ordered (design.md section 3, rule 0).
 
-simpy keeps the order of time; this module keeps the order within an instant. Every event that simpy hands out ends something: an
-op, a transfer, an inspection. When no more end at this instant, :meth:`_Replay.settle` issues the cache ops that these ends issue,
+simpy keeps the order of time (:mod:`hosim.engine.clock`); this module keeps the order within an instant. Every event that simpy hands
+out ends something: an op, a transfer, an inspection. When no more end at this instant, :meth:`_Replay.settle` issues the cache ops that these ends issue,
 starts what ops can start and then what transfers can, and sets the rates of what flows. What these begin ends in a later event, perhaps at the
 same instant: then it is settled again.
 """
@@ -12,11 +12,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-import simpy
-
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import oom
 from hosim.engine.channels import Channel, LinkGroup, LoneChannel, Transfer
+from hosim.engine.clock import Clock
 from hosim.engine.device import Device
 from hosim.engine.ledger import Ledger
 from hosim.engine.program import Program, at_start, compile_plan
@@ -52,7 +51,7 @@ class _Replay:
         device_tier = hardware.tier_index[hardware.device_tier]
         capacity = hardware.device.capacity_bytes
         self.budget = capacity if budget_bytes is None else budget_bytes
-        self.env = simpy.Environment()
+        self.clock = Clock()
         self.program: Program = compile_plan(
             plan, hardware, op_durations(plan.graph, hardware), track_all=record or plan.runtime is not None
         )
@@ -66,7 +65,7 @@ class _Replay:
         self.recorder = recorder
         runtime = Runtime(plan.runtime(), hardware) if plan.runtime is not None else None
         self.device = Device(
-            self.env, plan.graph, self.program, ledgers, device_tier, self.channels, recorder, runtime
+            self.clock, plan.graph, self.program, ledgers, device_tier, self.channels, recorder, runtime
         )
         if runtime is not None:
             runtime.attach(DeviceView(self.device, self.tier_names))
@@ -84,14 +83,14 @@ class _Replay:
             channel = Channel(k, c.name, alone, c.latency_ns, c.engines)
             channels.append(channel)
             if c.engines == 1 and component.count(component[k]) == 1:
-                channel.driver = LoneChannel(self.env, self.on_transfer_end)
+                channel.driver = LoneChannel(self.clock, self.on_transfer_end)
                 continue
             channel.links = (f"channel {c.name}", *(f"fabric {f.name}" for f in fabrics))
             group = groups.get(component[k])
             if group is None:
                 capacity = {f"channel {c.name}": c.bandwidth_bytes_per_s for c in hardware.channels}
                 capacity |= {f"fabric {f.name}": f.bandwidth_bytes_per_s for f in hardware.fabrics}
-                group = groups[component[k]] = LinkGroup(self.env, capacity, self.on_transfer_end, self.on_change)
+                group = groups[component[k]] = LinkGroup(self.clock, capacity, self.on_transfer_end)
             channel.driver = group
         return channels, list(groups.values())
 
@@ -104,38 +103,23 @@ class _Replay:
             if ledger.held > ledger.capacity:
                 return oom.initial(device, tier, self.tier_names)
         device.issue(at_start(self.program))
-        self.settle()
-        env = self.env
-        step, peek = env.step, env.peek
-        never = float("inf")
-        while True:
-            upcoming = peek()
-            while upcoming != never:
-                step()
-                upcoming = peek()
-                if device.unsettled and upcoming > env.now:
-                    self.settle()
-                    upcoming = peek()
-            if not self._make_room():
-                break
+        self.clock.run_instants(self.settle)
+        while self._make_room():
+            self.clock.run_instants(self.settle)
         if any(s.position < s.length for s in device.streams) or any(c.queue for c in self.channels):
             return oom.describe(device, self.tier_names)
         device.check_persistence(self.tier_names)
         return None
 
-    def on_change(self) -> None:
-        """Something at this instant needs settling."""
-        self.device.unsettled = True
-
     def on_transfer_end(self, transfer: Transfer) -> None:
         """The bytes of a transfer are through."""
-        transfer.channel.end(transfer, self.env.now)
+        transfer.channel.end(transfer, self.clock.time)
         self.device.end_transfer(transfer)
 
     def settle(self) -> None:
         """Everything of this instant has ended: issue, start ops, start transfers, set rates."""
         device = self.device
-        device.unsettled = False
+        self.clock.unsettled = False
         if device.issued:
             issued = sorted(device.issued)
             device.issued.clear()
@@ -156,7 +140,7 @@ class _Replay:
             channel = free[0] if len(free) == 1 else min(free, key=lambda c: c.queue[0].sequence)
             transfer = channel.queue[0]
             if self.device.try_transfer(transfer):
-                channel.begin(transfer, self.env.now)
+                channel.begin(transfer, self.clock.time)
                 assert channel.driver is not None
                 channel.driver.start(transfer)
                 if channel.queue and channel.running < channel.engines:
@@ -172,7 +156,7 @@ class _Replay:
             if stream.position < stream.length and stream.dependency_met >= 0:
                 i = stream.queue[stream.position]
                 if device.issue_decided(runtime.make_room(i, device.wanted(i))):
-                    self.settle()
+                    self.clock.unsettled = True
                     return True
         return False
 
@@ -180,13 +164,13 @@ class _Replay:
 
     def result(self, error: str | None) -> Result:
         """The figures of design.md section 4."""
-        device, env = self.device, self.env
+        device, clock = self.device, self.clock
         feasible = error is None
         makespan = max([device.last_end, *(s.free_since for s in device.streams)])
         figures = {s.name: s.figures(makespan) for s in device.streams} if feasible else {}
         main = figures.pop(device.main.name, None) if device.main is not None else None
         counts = self._counts()
-        timeline = self.recorder.timeline(env.now) if self.recorder is not None else None
+        timeline = self.recorder.timeline(clock.time) if self.recorder is not None else None
         return Result(
             workload=self.plan.graph.name,
             hardware=self.hardware.name,

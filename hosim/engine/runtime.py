@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from hosim.engine.program import CompiledCacheOp, compile_cache_op
+from hosim.engine.program import Way, way
 from hosim.hardware import Hardware
 from hosim.plan import CacheOp, RuntimePolicy
 
@@ -23,7 +23,7 @@ class DeviceView:
     @property
     def now_ns(self) -> int:
         """The current instant."""
-        return int(self._device.env.now)
+        return self._device.clock.time
 
     @property
     def capacity_bytes(self) -> int:
@@ -72,16 +72,15 @@ class Runtime:
         """Show the policy this device."""
         self._view = view
 
-    def before_op(self, i: int) -> list[CompiledCacheOp]:
+    def before_op(self, i: int) -> list[tuple[int, Way]]:
         """Decisions just before op ``i`` is launched."""
         assert self._view is not None
         return self._compiled(self._policy.before_op(i, self._view))
 
-    def make_room(self, i: int, wanted: int) -> list[CompiledCacheOp]:
+    def make_room(self, i: int, wanted: int) -> list[tuple[int, Way]]:
         """Decisions when ``i`` waits for ``wanted`` bytes and nothing is under way."""
         assert self._view is not None
         return self._compiled(self._policy.make_room(i, wanted, self._view))
 
-    def _compiled(self, decisions: Iterable[CacheOp]) -> list[CompiledCacheOp]:
-        where = "runtime policy"
-        return [compile_cache_op(c.op, c.tensor, c.source, c.destination, self._hardware, where) for c in decisions]
+    def _compiled(self, decisions: Iterable[CacheOp]) -> list[tuple[int, Way]]:
+        return [(c.tensor, way(c.op, c.source, c.destination, self._hardware, "runtime policy")) for c in decisions]

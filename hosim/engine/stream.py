@@ -85,11 +85,9 @@ class Stream:
         self.busy_ns += duration
         self.alarm.ring_after(duration)
 
-    def end(self, now: int) -> None:
-        """The running op has ended."""
+    def end(self) -> None:
+        """The running op has ended, and nothing is known yet of the next one."""
         self.running = -1
-        self.done += 1
-        self.free_since = now
         self.inspected_at = self.dependency_met = self.residency_met = -1
 
     def has_ended(self, i: int) -> bool:
