@@ -35,18 +35,19 @@ class Listed(Protocol):
 
 
 def machines(profiles: Iterable[Hardware]) -> Table:
-    """One row a machine: compute, the device tier and its fastest way in and out, and the other tiers."""
-    table = open_table("Hardware", "name", "fastest compute", "memory", "bandwidth", "way in", "way out", "other tiers", left=1)
+    """One row a machine: compute (of bf16 where it has it), the device tier and its fastest way in and out, and the other tiers."""
+    table = open_table("Hardware", "name", "compute", "memory", "bandwidth", "way in", "way out", "other tiers", left=1)
     for hw in profiles:
         device = hw.device
-        dtype, peak = max(hw.compute.peak_flops.items(), key=lambda item: item[1], default=("", 0))
+        peaks = hw.compute.peak_flops
+        dtype = "bf16" if "bf16" in peaks else max(peaks, key=lambda dtype: peaks[dtype], default="")
         ways = (
             [c.bandwidth_bytes_per_s for c in hw.channels if c.destination == hw.device_tier],
             [c.bandwidth_bytes_per_s for c in hw.channels if c.source == hw.device_tier],
         )
         table.add_row(
             escape(hw.name),
-            f"{human_compute(peak)} {dtype}" if peak else NOTHING,
+            f"{human_compute(peaks[dtype])} {dtype}" if dtype else NOTHING,
             f"{device.name} {human_size(device.capacity_bytes)}",
             human_rate(device.bandwidth_bytes_per_s),
             *(human_rate(max(way)) if way else NOTHING for way in ways),
