@@ -26,7 +26,7 @@ def replay(plan: PlanFile, workload: Workload, hardware: HardwareName, budget: B
     graph = graph_of(workload)
     budget_bytes = budget_of(budget, graph, machine)
     loaded = load_plan(plan, graph)
-    check_tiers(loaded, machine)
+    check_tiers(loaded, machine, source=str(plan))
     findings = verify(loaded, machine, budget_bytes)
     for finding in findings:
         typer.echo(f"warning: {finding}", err=True)
