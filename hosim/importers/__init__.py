@@ -1,0 +1,99 @@
+"""Outside formats as workload graphs. :func:`load_any` tells them apart by their contents.
+
+An importer is a line of :data:`FORMATS`: what it is called, how to recognise it, how to load it. Its module is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from hosim.errors import InputError
+from hosim.graph import Graph
+
+__all__ = ["FORMATS", "Source", "SourceFormat", "load_any"]
+
+_HOSIM_FORMAT = re.compile(rb"""["']?format["']?\s*:\s*["']?hosim\.(\w+)/""")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file or folder to import. ``content`` is what the file holds, unzipped if it is gzip; empty for a folder."""
+
+    path: Path
+    content: bytes
+
+    @property
+    def hosim_kind(self) -> str | None:
+        """``workload`` for a file of ``hosim.workload/1``; none for a file of another program."""
+        match = _HOSIM_FORMAT.search(self.content)
+        return match[1].decode() if match and not self.content.startswith(b"PK") else None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFormat:
+    """One format: ``loader`` is ``module:function`` and takes the path."""
+
+    title: str
+    recognises: Callable[[Source], bool]
+    loader: str
+
+    def load(self, path: Path) -> Graph:
+        """The graph in the file or folder at ``path``. Raises :class:`InputError`."""
+        module, _, function = self.loader.partition(":")
+        graph = getattr(import_module(module), function)(path)
+        assert isinstance(graph, Graph)
+        return graph
+
+
+def _is_g10(source: Source) -> bool:
+    from hosim.importers.g10 import is_g10
+
+    return source.path.is_dir() and is_g10(source.path)
+
+
+FORMATS: Sequence[SourceFormat] = (
+    SourceFormat("workload (hosim.workload/1)", lambda s: s.hosim_kind == "workload", "hosim.io.workload:load_workload"),
+    SourceFormat("workload spec (hosim.spec/1)", lambda s: s.hosim_kind == "spec", "hosim.importers.spec:import_spec"),
+    SourceFormat(
+        "program of torch.export (.pt2)", lambda s: s.content.startswith(b"PK\x03\x04"), "hosim.importers.torch_export:import_pt2"
+    ),
+    SourceFormat("folder of the G10 simulator", _is_g10, "hosim.importers.g10:import_g10"),
+)
+"""Every format that can be imported, in the order in which they are tried."""
+
+
+def load_any(path: str | os.PathLike[str]) -> Graph:
+    """The graph in a file or folder of any known format, recognised by its contents.
+
+    Raises :class:`InputError` for one that is none of them (saying which are known), and for one that is damaged.
+    """
+    source = _read(Path(path))
+    for form in FORMATS:
+        if form.recognises(source):
+            return form.load(source.path)
+    kind = source.hosim_kind
+    found = f"this is a {kind} of hosim" if kind else "its contents are of no known format"
+    known = "; ".join(form.title for form in FORMATS)
+    raise InputError(f"{found}; a graph can be read from: {known}", source=os.fspath(path))
+
+
+def _read(path: Path) -> Source:
+    name = os.fspath(path)
+    try:
+        if path.is_dir():
+            return Source(path, b"")
+        content = path.read_bytes()
+        return Source(path, gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content)
+    except FileNotFoundError:
+        raise InputError("no such file", source=name) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"damaged gzip file ({error}); write or download it again", source=name) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=name) from None

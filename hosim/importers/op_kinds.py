@@ -1,0 +1,51 @@
+"""Short kinds of ops by the name of what computes them: ``linear`` -> ``matmul``.
+
+A kind is what tables and policies group by; it says nothing about time. The names are aten's (and a few custom ops'),
+without namespace, overload and the trailing underscore of in-place variants. A name that is not in the table is its own kind.
+"""
+
+from __future__ import annotations
+
+_NAMES = {
+    "matmul": "mm bmm addmm baddbmm addmv mv dot matmul linear einsum grouped_mm grouped_mm_fallback scaled_mm int_mm tensordot",
+    "attention": """scaled_dot_product_attention scaled_dot_product_flash_attention scaled_dot_product_efficient_attention
+        scaled_dot_product_cudnn_attention scaled_dot_product_flash_attention_for_cpu flash_attention_forward
+        efficient_attention_forward""",
+    "convolution": "convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d",
+    "norm": """layer_norm native_layer_norm rms_norm fused_rms_norm group_norm native_group_norm batch_norm native_batch_norm
+        instance_norm""",
+    "softmax": "softmax log_softmax safe_softmax",
+    "embedding": "embedding embedding_bag",
+    "gather": "gather index index_select take take_along_dim",
+    "scatter": "index_put index_copy index_add index_fill scatter scatter_add scatter_reduce masked_scatter",
+    "elementwise": """add sub rsub mul div floor_divide remainder fmod pow neg abs sign sqrt rsqrt reciprocal exp exp2 expm1 log log1p log2
+        sin cos tan tanh sigmoid relu relu6 gelu silu mish elu leaky_relu hardswish hardsigmoid hardtanh softplus clamp clamp_min clamp_max
+        maximum minimum erf floor ceil round trunc square addcmul addcdiv lerp where masked_fill eq ne lt le gt ge logical_and logical_or
+        logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor __and__ __or__ __xor__ isnan isinf isfinite dropout
+        native_dropout tril triu sinc polar complex nan_to_num""",
+    "reduction": """sum mean max min amax amin prod any all var std var_mean norm linalg_vector_norm argmax argmin cumsum cumprod diff histc
+        bincount logsumexp""",
+    "sort": "sort topk argsort unique",
+    "copy": """clone copy contiguous to to_copy reshape cat stack repeat repeat_interleave roll flip constant_pad_nd pad type_as flatten
+        lift_fresh""",
+    "fill": """zeros ones full arange linspace zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor eye rand randn
+        randint fill zero""",
+    "allocate": "empty empty_like empty_strided new_empty new_empty_strided empty_permuted",
+    "pool": "max_pool2d max_pool2d_with_indices avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d adaptive_avg_pool1d avg_pool1d",
+    "resize": "upsample_bicubic2d upsample_bilinear2d upsample_nearest2d grid_sampler_2d",
+}
+_KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+
+
+def op_kind(name: str) -> str:
+    """The kind of an op by its name, such as ``aten.addmm.default``, ``add_`` or ``_softmax``.
+
+    >>> op_kind("aten.linear.default"), op_kind("add_"), op_kind("aten._softmax.default"), op_kind("aten.lift.default")
+    ('matmul', 'elementwise', 'softmax', 'lift')
+    """
+    parts = name.split(".")
+    bare = parts[1] if len(parts) > 1 else parts[0]
+    for known in (bare, bare.strip("_"), bare.strip("_").removesuffix("_copy")):
+        if known in _KINDS:
+            return _KINDS[known]
+    return bare.strip("_") or bare

@@ -1,0 +1,118 @@
+"""Makes a workload from its spec (``hosim.spec/1``, see :mod:`hosim.io.spec`).
+
+A spec of the importer ``torch_export`` builds a model of ``transformers`` from its config alone, on the meta device (no weights are
+made, none are downloaded), and exports it with ``torch.export.export(model, (), inputs, strict=False)``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.importers.torch_export import import_exported, require_torch
+from hosim.io.files import did_you_mean
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+_FOREIGN_KEYS = ("attn_implementation", "experts_implementation", "auto_map", "trust_remote_code", "quantization_config")
+"""Keys of a config by which transformers would fetch code, or run another model than the class names."""
+
+
+def import_spec(path: str | os.PathLike[str]) -> Graph:
+    """The graph of the model that the spec at ``path`` describes.
+
+    Equal specs and equal versions of torch and transformers give equal graphs; ``meta`` says which they were. Raises :class:`InputError`.
+    """
+    from hosim.io.spec import load_spec
+
+    source = os.fspath(path)
+    spec = load_spec(source)
+    try:
+        program = export_model(spec["model"], spec["inputs"])
+        import transformers
+
+        meta = {
+            "transformers": transformers.__version__,
+            "model": spec["model"],
+            "inputs": spec["inputs"],
+            "spec": os.path.basename(source),
+        }
+        return import_exported(program, name=spec["name"], meta=meta)
+    except InputError as error:
+        raise error if error.source else InputError(error.message, source=source, where=error.where) from error
+
+
+def export_model(model: Mapping[str, Any], inputs: Mapping[str, Any]) -> ExportedProgram:
+    """The exported program of a spec's ``model`` called with its ``inputs``, on the meta device."""
+    require_torch()
+    if find_spec("transformers") is None:
+        raise InputError("this spec needs transformers, which is not installed; run: pip install 'hosim[torch]'")
+    import torch
+
+    from hosim.importers.torch_kernels import DTYPES
+
+    dtypes = {name: dtype for dtype, name in DTYPES.items() if name != "fp8"}
+
+    def dtype_of(name: str) -> Any:
+        return dtypes.get(name) or getattr(torch, name)
+
+    module = _module(model, dtype_of(model.get("dtype", "bf16")))
+    arguments = {name: torch.empty(tensor["shape"], dtype=dtype_of(tensor["dtype"]), device="meta") for name, tensor in inputs.items()}
+    try:
+        return torch.export.export(module, (), arguments, strict=False)
+    except Exception as error:  # torch and the model's code raise whatever they like
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"torch.export cannot export {model['class']} with these inputs: {reason[:200]}", where="inputs") from error
+
+
+def _module(model: Mapping[str, Any], dtype: Any) -> Any:
+    import torch
+    import transformers
+
+    name = model["class"]
+    try:
+        cls: Any = getattr(transformers, name)
+    except (AttributeError, ImportError):
+        raise InputError(f"transformers has no model {name!r}{did_you_mean(name, dir(transformers))}", where="model.class") from None
+    is_model = isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)
+    if not is_model or cls.config_class is None:
+        raise InputError(f"{name!r} is not a model class of transformers, such as LlamaForCausalLM", where="model.class")
+    config = model.get("config", {})
+    for key in _FOREIGN_KEYS:
+        if key in config:
+            raise InputError(f"key {key!r} is not for a spec; expected sizes and switches of the model", where=f"model.config.{key}")
+    _known_keys(cls.config_class, config)
+    try:
+        made = cls.config_class(**config, attn_implementation=model.get("attention", "sdpa"))
+        with torch.device("meta"), _default_dtype(dtype):
+            return cls(made).eval()
+    except Exception as error:  # a config class checks, or a model trips over, what it likes
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{name} cannot be built from this config: {reason[:200]}", where="model.config") from error
+
+
+def _known_keys(config_class: Any, config: Mapping[str, Any]) -> None:
+    """Raise :class:`InputError` for a key that the config class does not know: it would take it without a word."""
+    known = set(config_class().to_dict())
+    for key in config:
+        if key not in known and key not in config_class.attribute_map:
+            raise InputError(f"unknown key {key!r} of {config_class.__name__}{did_you_mean(key, known)}", where=f"model.config.{key}")
+
+
+@contextmanager
+def _default_dtype(dtype: Any) -> Iterator[None]:
+    """Parameters in ``dtype``; buffers that a model makes in fp32 on purpose stay so, as when it is loaded from a checkpoint."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

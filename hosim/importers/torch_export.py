@@ -1,0 +1,106 @@
+"""Programs of ``torch.export`` as workload graphs.
+
+What becomes what:
+
+- A tensor is a *storage*: parameters that are tied are one, and so are a tensor and its views. Its bytes are the storage's. A view is no
+  op, since it launches nothing: ``view``, ``transpose``, ``expand``, ``split``, a ``to`` or ``contiguous`` that returns its argument.
+  Whether a node makes a view is not guessed from its name but seen: the program runs on fake tensors, which share storages as real ones do.
+- An op is a node of the exported graph that computes; its name is the node's. What a composite op (``matmul``, ``linear``, attention)
+  allocates inside and frees again is its ``workspace_bytes``; ``bytes_accessed`` and ``flops`` are summed over the aten ops inside.
+  ``flops`` are those of ``torch.utils.flop_counter``'s registry (with attention on the CPU and grouped matmul, which it lacks).
+- In-place ops and ``out`` variants mutate the storage that their schema says they write. A functional program that returns
+  new values of buffers or inputs ends with one ``copy_`` each, which is what its caller does.
+- Kinds: ``parameter`` (``expert`` if its qualified name has a part ``experts``), ``buffer`` (constants, too), ``input``; ``output`` for a
+  storage that the program returns and produced itself; ``activation`` for the rest.
+- ``meta["shapes"]`` has the shape of each tensor (of the first view seen on a storage).
+
+The account is that of inference on the CPU's path: gradients are off, and attention is fused. See :mod:`hosim.importers.torch_kernels`.
+torch is imported when a function of this module is called.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hosim.errors import InputError
+from hosim.graph import Graph, GraphBuilder
+from hosim.importers.op_kinds import op_kind
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from hosim.importers.torch_run import Run
+
+
+def import_exported(program: ExportedProgram, *, name: str, meta: Mapping[str, Any] | None = None) -> Graph:
+    """The graph of an exported program. ``meta`` is added to the graph's.
+
+    Raises :class:`InputError` for a program that cannot be run without the contents of its tensors (a shape that depends on data), and for
+    higher-order ops other than those that only set a mode around a subgraph.
+    """
+    require_torch()
+    import torch
+
+    from hosim.importers import torch_run
+
+    return _graph(torch_run.run(program), name, {"source": "torch.export", "torch": torch.__version__.partition("+")[0], **(meta or {})})
+
+
+def import_pt2(path: str | os.PathLike[str]) -> Graph:
+    """The graph of the program in a ``.pt2`` file, as ``torch.export.save`` writes it; its name is the file's.
+
+    Raises :class:`InputError` for a damaged file and for one that would make torch run foreign code
+    (see :mod:`hosim.importers.torch_pt2`).
+    """
+    require_torch()
+    from hosim.importers import torch_pt2
+
+    source = os.fspath(path)
+    try:
+        return import_exported(
+            torch_pt2.load(source), name=os.path.basename(source).removesuffix(".pt2"), meta={"file": os.path.basename(source)}
+        )
+    except InputError as error:
+        raise error if error.source else InputError(error.message, source=source, where=error.where) from error
+
+
+def require_torch() -> None:
+    """Raise :class:`InputError` unless torch is installed."""
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise InputError("programs of torch.export need torch, which is not installed; run: pip install 'hosim[torch]'")
+
+
+def _graph(run: Run, name: str, meta: Mapping[str, Any]) -> Graph:
+    builder = GraphBuilder(name)
+    names: dict[int, str] = {}
+    shapes: dict[str, list[int]] = {}
+
+    def add(storage: int, wanted: str, kind: str) -> None:
+        while wanted in shapes:
+            wanted += "_"
+        names[storage] = builder.tensor(wanted, run.sizes[storage], kind)
+        shapes[wanted] = list(run.shapes[storage])
+
+    for held in run.held:
+        add(held.storage, held.name, held.kind)
+    for step in run.steps:
+        for i, storage in enumerate(step.outputs):
+            wanted = step.name if len(step.outputs) == 1 else f"{step.name}.{i}"
+            add(storage, wanted, "output" if storage in run.results else "activation")
+        builder.op(
+            step.name,
+            op_kind(step.target),
+            inputs=[names[s] for s in step.inputs],
+            outputs=[names[s] for s in step.outputs],
+            mutates=[names[s] for s in step.mutates],
+            bytes_accessed=step.bytes_accessed,
+            flops=step.flops,
+            dtype=step.dtype,
+            workspace_bytes=step.workspace_bytes,
+        )
+    builder.meta = {**meta, "shapes": shapes}
+    return builder.build()

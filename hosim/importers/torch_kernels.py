@@ -1,0 +1,220 @@
+"""What one piece of a torch program does to memory: a dispatch mode that watches it run. Imports torch.
+
+The program runs on fake tensors, which have storages, views and sizes but no contents, so an 8B model takes no memory. The
+mode sees the aten ops below torch's composite ones, such as the ``clone`` and ``bmm`` inside ``matmul``. It decides
+by what happens to storages, not by the names of ops: what returns memory that its arguments hold already and
+writes none (by the alias annotations of its schema) is a view and costs nothing; everything else is a :class:`Kernel`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import bmm_flop, flop_registry
+
+from hosim.errors import InputError
+
+aten = torch.ops.aten
+
+DTYPES: Mapping[torch.dtype, str] = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    **{getattr(torch, name): "fp8" for name in dir(torch) if name.startswith("float8_")},
+}
+"""hosim's names of torch's dtypes; the others keep torch's (``int8``, ``bool``)."""
+
+_GATHERS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten.take}
+"""Ops that read of their first argument only what they return."""
+
+_SCATTERS = {aten.index_put_: 2, aten.index_copy_: 3, aten.index_add_: 3, aten.scatter_: 3, aten.scatter_add_: 3}
+"""In-place ops that touch of their first argument only as many bytes as this argument has."""
+
+_OVERWRITES = {aten.copy_, aten.fill_, aten.zero_}
+"""In-place ops that do not read what they write."""
+
+_ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.empty_permuted}
+"""Ops that write nothing into the memory that they return."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One computation below torch's composite ops; storages by number."""
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    bytes_accessed: int
+    flops: int
+    dtype: str
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
+    """Numbers every storage in the order of its appearance, counts the bytes of the live ones, and records kernels.
+
+    ``sizes`` and ``shapes`` are by storage number; a shape is that of the first tensor seen on the storage. ``live_bytes`` is what
+    the storages that are alive hold now; ``peak_bytes`` is the most since whoever asks last set it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.kernels: list[Kernel] = []
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}  # by address, which is unique among the living
+
+    def number(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor's storage; a new one if it has not been seen. Raises :class:`InputError` if it has none."""
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError:
+            raise InputError(f"a tensor of layout {tensor.layout} has no single storage; export the model with strided tensors") from None
+        address = storage._cdata
+        known = self._alive.get(address)
+        if known is not None:
+            return known[0]
+        number = len(self.sizes)
+        size = storage.nbytes()
+        self._alive[address] = number, weakref.ref(storage, lambda _: self._dead(address))
+        self.sizes.append(size)
+        self.shapes.append(tuple(tensor.shape))
+        self.live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return number
+
+    def _dead(self, address: int) -> None:
+        number, _ = self._alive.pop(address)
+        self.live_bytes -= self.sizes[number]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        try:
+            result = func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            result = _on_meta(func, args, kwargs, error)
+        before = len(self.sizes)
+        outputs = [(self.number(t), t) for t in tensors((result,))]
+        written = _written(func._schema, args, kwargs)
+        if not written and all(number < before for number, _ in outputs):
+            return result
+        inputs = [(self.number(t), t) for t in tensors((*args, *kwargs.values()))]
+        targets = {id(t) for t, _ in written}
+        reads = {(number, _place(t)): t for number, t in inputs if id(t) not in targets}
+        made = {(number, _place(t)): t for number, t in outputs if number >= before}
+        flops = _flops(func.overloadpacket, args, kwargs, result)
+        self.kernels.append(
+            Kernel(
+                reads=tuple(dict.fromkeys(number for number, _ in reads)),
+                writes=tuple(dict.fromkeys([*(self.number(t) for t, _ in written), *(number for number, _ in made)])),
+                bytes_accessed=_traffic(func.overloadpacket, args, list(reads.values()), list(made.values()), written),
+                flops=flops,
+                # what a matrix unit multiplies counts, not what it accumulates or the statistics that attention leaves
+                dtype=_dtype([args[0]] if flops else [*(t for _, t in inputs), *(t for _, t in outputs)]),
+            )
+        )
+        return result
+
+
+def _on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
+    """What an op would return that the CPU does not have, as ``histc`` of integers: by its meta kernel, which knows of no device.
+
+    Raises ``error``, the CPU's, for an op that returns views or writes its arguments, and where the meta kernel fails, too.
+    """
+    schema = func._schema
+    if schema.is_mutable or any(value.alias_info is not None for value in schema.returns):
+        raise error
+
+    def move(value: Any, device: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=device)
+        return torch.device(device) if isinstance(value, torch.device) else value
+
+    try:
+        result = func(*(tree_map(lambda v: move(v, "meta"), a) for a in args), **tree_map(lambda v: move(v, "meta"), kwargs))
+    except (RuntimeError, NotImplementedError):
+        raise error from None
+    return tree_map(lambda v: move(v, "cpu"), result)
+
+
+def tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors in nested lists, tuples and mappings."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors(value)
+        elif isinstance(value, dict):
+            yield from tensors(value.values())
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Bytes of distinct elements of a view: expanded dimensions repeat the same ones."""
+    if not tensor.numel():
+        return 0
+    return int(tensor.itemsize * prod(n for n, stride in zip(tensor.size(), tensor.stride(), strict=True) if stride))
+
+
+def _written(schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[torch.Tensor, bool]]:
+    """The arguments that an op writes, by its schema, and whether each is an ``out`` argument."""
+    if not schema.is_mutable:
+        return []
+    written: list[tuple[torch.Tensor, bool]] = []
+    for i, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            written += [(t, argument.is_out) for t in tensors((value,))]
+    return written
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Which part of its storage a tensor shows."""
+    return tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
+
+
+def _traffic(
+    packet: Any, args: tuple[Any, ...], reads: list[torch.Tensor], made: list[torch.Tensor], written: list[tuple[torch.Tensor, bool]]
+) -> int:
+    """Bytes of the distinct views that an op reads and writes, in the device tier."""
+    if packet in _ALLOCATIONS:
+        return 0
+    if packet in _GATHERS and made:
+        result = sum(map(extent, made))
+        return result + sum(min(extent(t), result) if t is args[0] else extent(t) for t in reads)
+    touched = [(extent(t), 1 if out or packet in _OVERWRITES else 2) for t, out in written]
+    if packet in _SCATTERS and len(args) > _SCATTERS[packet]:
+        values = args[_SCATTERS[packet]]
+        limit = extent(values) if isinstance(values, torch.Tensor) else touched[0][0]
+        touched = [(min(size, limit), times) for size, times in touched]
+    return sum(map(extent, reads)) + sum(map(extent, made)) + sum(size * times for size, times in touched)
+
+
+def _grouped_flops(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
+    """FLOP of rows ``a`` [m, k], sorted by group, times one matrix of ``b`` [groups, k, n] each."""
+    return 2 * a[0] * a[1] * b[-1] if len(a) == 2 and len(b) == 3 else bmm_flop(a, b) if len(a) == len(b) == 3 else 0
+
+
+def _flops(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
+    """FLOP by torch's own counter registry, with the two kinds of op that it does not list: attention on the CPU, grouped matmul."""
+    if packet is aten._scaled_dot_product_flash_attention_for_cpu:
+        packet = aten._scaled_dot_product_flash_attention
+    if packet in flop_registry:
+        return int(flop_registry[packet](*args, **kwargs, out_val=result))
+    if packet.__name__.strip("_") in ("grouped_mm", "grouped_mm_fallback"):
+        return _grouped_flops(args[0].shape, args[1].shape)
+    return 0
+
+
+def _dtype(involved: list[torch.Tensor]) -> str:
+    """The dtype of a computation: its widest floating one, or the widest of all."""
+    dtypes = {t.dtype for t in involved}
+    widest = max(dtypes, key=lambda d: (d.is_floating_point or d.is_complex, d.itemsize, str(d)), default=torch.float32)
+    return DTYPES.get(widest) or str(widest).removeprefix("torch.")

@@ -1,0 +1,307 @@
+"""Runs an exported program on fake tensors, node by node, and notes what each node does to storages. Imports torch.
+
+Every tensor is a fake one on the CPU, whatever device the program was exported on: shapes, strides and aliases are those of a real run,
+contents there are none. Composite ops take the path that they take on the CPU, so attention is the fused kernel and not the
+quadratic one of the meta device. Nothing of the program is executed but registered torch ops and arithmetic on sizes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.fx import Node
+from torch.fx.node import map_aggregate
+
+from hosim.errors import InputError
+from hosim.importers.torch_kernels import Kernel, Recorder, tensors
+
+CPU = torch.device("cpu")
+
+_HELD = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "buffer", InputKind.USER_INPUT: "input"}
+_UPDATES = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, getattr(OutputKind, "PARAMETER_MUTATION", None)}
+_SIZE_MODULES = (operator, math)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A storage that is there from the start; ``kind`` is parameter, buffer or input."""
+
+    storage: int
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One node that computes; storages by number. ``workspace_bytes``: what it allocates beside its outputs and frees again."""
+
+    name: str
+    target: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    mutates: tuple[int, ...]
+    bytes_accessed: int
+    flops: int
+    dtype: str
+    workspace_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a program does. ``sizes`` and ``shapes`` are by storage number; ``results`` are the storages that it returns."""
+
+    held: tuple[Held, ...]
+    steps: tuple[Step, ...]
+    results: frozenset[int]
+    sizes: Sequence[int]
+    shapes: Sequence[tuple[int, ...]]
+
+
+def run(program: ExportedProgram) -> Run:
+    """Run ``program`` on fake tensors. Raises :class:`InputError` for what cannot be known without its contents."""
+    recorder = Recorder()
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with torch.no_grad(), _quiet(), mode, recorder:
+        values, held = _placeholders(program, recorder)
+        machine = _Machine(program.graph_module, recorder)
+        steps = list(machine.steps(program.graph, values))
+        returned = machine.returned
+        results: set[int] = set()
+        for spec, value in zip(program.graph_signature.output_specs, returned, strict=True):
+            if spec.kind in _UPDATES and isinstance(value, torch.Tensor):
+                steps += machine.update(f"update.{spec.target}", _target(program, spec.kind, str(spec.target), values), value)
+            else:
+                results.update(recorder.number(t) for t in tensors((value,)))
+    return Run(tuple(held), tuple(steps), frozenset(results), recorder.sizes, recorder.shapes)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No log line of the fake mode for an op that the CPU does not have: the recorder asks its meta kernel instead."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _placeholders(program: ExportedProgram, recorder: Recorder) -> tuple[dict[str, Any], list[Held]]:
+    """A value for each placeholder, by name: fakes that share a storage where the program's own tensors do."""
+    values: dict[str, Any] = {}
+    held: dict[int, Held] = {}
+    bases: dict[int, torch.Tensor] = {}
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    for spec in program.graph_signature.input_specs:
+        if isinstance(spec.arg, ConstantArgument):
+            values[spec.arg.name] = spec.arg.value
+            continue
+        if not isinstance(spec.arg, TensorArgument):
+            value = nodes[spec.arg.name].meta.get("val")
+            if not isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
+                raise InputError(f"input {spec.arg.name!r} is a {type(spec.arg).__name__}; only tensors and numbers can be imported")
+            values[spec.arg.name] = _concrete(value, spec.arg.name)
+            continue
+        own = _own_tensor(program, spec.target)
+        example = nodes[spec.arg.name].meta["val"] if own is None else own
+        values[spec.arg.name] = fake = _fake(example, spec.arg.name, None if own is None else bases)
+        number = recorder.number(fake)
+        kind = _HELD.get(spec.kind, "buffer")
+        name = spec.target if spec.target is not None else spec.arg.name
+        if kind == "parameter" and "experts" in name.split("."):
+            kind = "expert"
+        held.setdefault(number, Held(number, name, kind))
+    return values, list(held.values())
+
+
+def _own_tensor(program: ExportedProgram, name: str | None) -> torch.Tensor | None:
+    """The program's parameter, buffer or constant of a name; none for what the user passes in."""
+    if name is None:
+        return None
+    found = program.state_dict.get(name, program.constants.get(name))
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _fake(example: torch.Tensor, name: str, bases: dict[int, torch.Tensor] | None) -> torch.Tensor:
+    """A fake CPU tensor with the sizes, strides and storage size of ``example``.
+
+    ``bases`` are the fake storages made so far for the storages of the program's tensors, by address: tied parameters share one.
+    """
+    size = [_concrete(n, name) for n in example.size()]
+    stride = [_concrete(n, name) for n in example.stride()]
+    if bases is None:
+        return torch.empty_strided(size, stride, dtype=example.dtype, device=CPU)
+    storage = example.untyped_storage()
+    if storage._cdata not in bases:
+        bases[storage._cdata] = torch.empty(storage.nbytes(), dtype=torch.uint8, device=CPU)
+    base = bases[storage._cdata]
+    typed = base[: len(base) // example.itemsize * example.itemsize].view(example.dtype)
+    return typed.as_strided(size, stride, int(example.storage_offset()))
+
+
+def _concrete(number: Any, name: str) -> Any:
+    """A number for a symbolic one: that of the example input with which the program was exported."""
+    if isinstance(number, (int, float)):
+        return number
+    hint = number.node.hint
+    if hint is None:
+        raise InputError(f"{name!r} has the size {number}, of which the program keeps no example; export it with static shapes")
+    return hint
+
+
+def _target(program: ExportedProgram, kind: Any, name: str, values: Mapping[str, Any]) -> torch.Tensor:
+    """The value of the placeholder that an output updates: by name for an input, by qualified name for a buffer."""
+    if kind is not OutputKind.USER_INPUT_MUTATION:
+        name = next(spec.arg.name for spec in program.graph_signature.input_specs if spec.target == name)
+    value = values[name]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+class _Machine:
+    """Runs the nodes of a graph one by one and yields a step for each that computes."""
+
+    def __init__(self, owner: torch.nn.Module, recorder: Recorder) -> None:
+        self.owner = owner
+        self.recorder = recorder
+        self.returned: Sequence[Any] = ()
+
+    def steps(
+        self, graph: torch.fx.Graph, env: Mapping[str, Any], owner: torch.nn.Module | None = None, prefix: str = ""
+    ) -> Iterator[Step]:
+        """The steps of ``graph`` with ``env`` for its placeholders; what it returns is in ``returned`` afterwards."""
+        values = {node: env[node.name] for node in graph.nodes if node.op == "placeholder"}
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                continue
+            if node.op == "output":
+                result = _resolved(node.args[0], values)
+                self.returned = result if isinstance(result, (list, tuple)) else (result,)
+            elif node.op == "get_attr":
+                values[node] = operator.attrgetter(node.target)(owner or self.owner)
+            elif node.op == "call_function" and _wrapped(node) is not None:
+                context, inner, operands = _inside(node, values)
+                names = [n.name for n in inner.graph.nodes if n.op == "placeholder"]
+                with context:
+                    yield from self.steps(inner.graph, dict(zip(names, operands, strict=True)), inner, f"{prefix}{node.name}.")
+                values[node] = self.returned
+            elif node.op == "call_function":
+                _check_target(node)
+                args, kwargs = _resolved(node.args, values), _resolved(node.kwargs, values)
+                values[node], step = self.call(prefix + node.name, node.target, args, kwargs)
+                if step is not None:
+                    yield step
+            else:
+                raise InputError(f"node {node.name!r} is a {node.op}; a program from torch.export has only functions")
+
+    def update(self, name: str, target: torch.Tensor, value: torch.Tensor) -> list[Step]:
+        """The copy of a new value into the buffer or input that it updates, as the caller of a functional program makes it."""
+        _, step = self.call(name, torch.ops.aten.copy_.default, (target, value), {})
+        same = self.recorder.number(target) == self.recorder.number(value)
+        return [] if step is None or same else [step]
+
+    def call(self, name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Step | None]:
+        """The result of a node and, unless it only makes views or numbers, the step that it is."""
+        recorder = self.recorder
+        if target is torch.ops.aten._assert_tensor_metadata.default:
+            return None, None  # it asserts the device, too, on which the program was exported
+        first, before = len(recorder.sizes), recorder.live_bytes
+        recorder.peak_bytes = before
+        recorder.kernels = []
+        try:
+            result = target(*args, **kwargs)
+        except Exception as error:
+            raise _cannot_run(name, target, error) from error
+        kernels = recorder.kernels
+        outputs = dict.fromkeys(n for n in map(recorder.number, tensors((result,))) if n >= first)
+        if not kernels:
+            return result, None
+        mutates = dict.fromkeys(n for kernel in kernels for n in kernel.writes if n < first)
+        inputs = dict.fromkeys(n for kernel in kernels for n in kernel.reads if n < first and n not in mutates)
+        main = max(kernels, key=_weight)
+        return result, Step(
+            name,
+            str(target),
+            tuple(inputs),
+            tuple(outputs),
+            tuple(mutates),
+            sum(kernel.bytes_accessed for kernel in kernels),
+            sum(kernel.flops for kernel in kernels),
+            main.dtype,
+            recorder.peak_bytes - before - sum(recorder.sizes[n] for n in outputs),
+        )
+
+
+def _weight(kernel: Kernel) -> tuple[int, int]:
+    return kernel.flops, kernel.bytes_accessed
+
+
+def _cannot_run(name: str, target: Any, error: Exception) -> InputError:
+    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if "DataDependent" in type(error).__name__ or "DynamicOutputShape" in type(error).__name__:
+        return InputError(
+            f"node {name!r} ({target}) depends on the contents of a tensor; export the model with static shapes and control flow"
+        )
+    return InputError(f"node {name!r} ({target}) cannot run on fake tensors: {first_line[:200]}")
+
+
+def _resolved(value: Any, values: Mapping[Node, Any]) -> Any:
+    """``value`` with nodes replaced by what they gave, and every device by the CPU."""
+
+    def leaf(x: Any) -> Any:
+        return values[x] if isinstance(x, Node) else CPU if isinstance(x, torch.device) else x
+
+    return map_aggregate(value, leaf)
+
+
+def _check_target(node: Node) -> None:
+    """Raise :class:`InputError` unless a node calls a registered torch op or does arithmetic on sizes."""
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return
+    module = getattr(target, "__module__", None)
+    if module in ("_operator", "operator", "math") and getattr(target, "__name__", "") in _ARITHMETIC:
+        return
+    if module in ("torch", "torch.fx.experimental.symbolic_shapes") and getattr(target, "__name__", "").startswith("sym_"):
+        return
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        raise InputError(f"node {node.name!r} calls the higher-order op {target.name()!r}, which hosim does not import; export without it")
+    raise InputError(f"node {node.name!r} calls {target!r}; expected a registered torch op or arithmetic on sizes")
+
+
+_ARITHMETIC = frozenset(
+    ("getitem", "add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "neg", "pos", "abs", "eq", "ne", "lt", "le", "gt", "ge")
+) | {"and_", "or_", "xor", "not_", "ceil", "floor", "trunc", "sqrt"}
+
+
+def _wrapped(node: Node) -> str | None:
+    """The name of a higher-order op that only sets a mode around a subgraph; none for every other target."""
+    name = node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else None
+    return name if name in ("wrap_with_set_grad_enabled", "wrap_with_autocast") else None
+
+
+def _inside(node: Node, values: Mapping[Node, Any]) -> tuple[Any, Any, Sequence[Any]]:
+    """Context, subgraph and operands of a node that :func:`_wrapped` names."""
+    args = _resolved(node.args, values)
+    if _wrapped(node) == "wrap_with_set_grad_enabled":
+        return torch.no_grad(), args[1], args[2:]  # hosim imports inference: gradients stay off
+    device, dtype, enabled, cache, inner, *operands = args
+    del device
+    return _autocast(dtype, enabled, cache), inner, operands
+
+
+@contextmanager
+def _autocast(dtype: Any, enabled: bool, cache: bool | None) -> Iterator[None]:
+    with torch.autocast("cpu", dtype=dtype, enabled=enabled, cache_enabled=cache):
+        yield
