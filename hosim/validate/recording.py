@@ -61,8 +61,8 @@ class Snapshot:
     settings: AllocatorSettings = AllocatorSettings()
 
     def device(self, device: int | None) -> int:
-        """``device``, or if it is None the only device with a history. Raises `InputError` if there is no such one."""
-        recorded = [index for index, history in enumerate(self.histories) if history]
+        """``device``, or if it is None the only device with a history (else with segments). Raises `InputError` if there is no such one."""
+        recorded = [index for index, history in enumerate(self.histories) if history] or sorted(self.segments) or [0]
         if device is None:
             if len(recorded) != 1:
                 raise InputError(f"expected a recording of one device, got one of {recorded}: name the device")

@@ -66,8 +66,8 @@ def replay_snapshot(snapshot: Snapshot, device: int | None = None) -> SnapshotRe
     """Replay the history of ``device`` (default: the only one recorded) from its rewound start.
 
     The driver's part is taken from the recording: the addresses of new segments, and that it ran out of memory (which shows as cached
-    segments given back). That a segment is needed, its bytes, and which cached ones go back are the allocator's decisions. Raises
-    `InputError` as `rewind` does.
+    segments given back); addresses for expandable segments are taken to be without end. That a segment is needed, its bytes, and which
+    cached ones go back are the allocator's decisions. Raises `InputError` as `rewind` does.
     """
     device = snapshot.device(device)
     return _Replaying(snapshot, device).run()
@@ -130,6 +130,8 @@ class _Replaying:
         self._released: set[int] = set()
         self._mismatches: list[Mismatch] = []
         self._matched = 0
+        self._retries = _retries(self._history)
+        self._unserved: set[int] = set()
 
     def run(self) -> SnapshotReplay:
         allocated = np.zeros(len(self._history), np.int64)
@@ -154,8 +156,16 @@ class _Replaying:
         )
 
     def _step(self, index: int, entry: Entry) -> None:
+        if index in self._retries:
+            # Memory may have run out in the allocation that ends this. Then nothing cached served it before, and no cached block was
+            # looked at again after others' work was waited for. If something did, the program emptied the cache before it allocated.
+            wanted = self._history[self._retries[index]]
+            if not self._allocator.has_cached(wanted.size_bytes, wanted.stream, self._pool_of(wanted)):
+                self._unserved.add(self._retries[index])
         if entry.action == "alloc":
-            address = self._allocator.malloc(entry.size_bytes, entry.stream, self._pool_of(entry))
+            cached = index not in self._unserved
+            address = self._allocator.try_malloc(entry.size_bytes, entry.stream, self._pool_of(entry), cached=cached)
+            assert address is not None  # there is no limit
             self._where[entry.address] = address
             instead = self._driver.unasked or ([f"chose address {address}"] if address != entry.address else [])
             self._matched += address == entry.address
@@ -176,8 +186,9 @@ class _Replaying:
     def _free(self, index: int, entry: Entry) -> None:
         address = self._where.get(entry.address, entry.address)
         following = self._history[index + 1] if index + 1 < len(self._history) else None
-        if following is None or following.action != "free_completed" or following.address != entry.address:
-            # Completion comes later: another stream's work has to pass first. Which stream it is, the history does not say.
+        if following is None or following.action != "free_completed" or following.address != entry.address or index + 1 in self._retries:
+            # Completion comes later: another stream's work has to pass first. Which stream it is, the history does not say; nor, right
+            # before memory ran out, whether there was one.
             self._allocator.record_stream(address, _OTHER_STREAM)
         self._allocator.free(address)
         self._waiting.add(entry.address)
@@ -220,6 +231,30 @@ class _Replaying:
 
     def _differ(self, index: int, entry: Entry, instead: str) -> None:
         self._mismatches.append(Mismatch(index, entry.action, entry.address, entry.size_bytes, entry.stream, instead))
+
+
+def _retries(history: tuple[Entry, ...]) -> dict[int, int]:
+    """Where an allocation may have run out of memory first: from the first of the entries that this made to the allocation.
+
+    These are, right before it: blocks whose wait for other streams ended, then segments or pages given back, then new ones.
+    """
+    result = {}
+    for index, entry in enumerate(history):
+        if entry.action != "alloc":
+            continue
+        new = _back(history, index, ("segment_alloc", "segment_map"))
+        given_back = _back(history, new, ("segment_free", "segment_unmap"))
+        if given_back < new < index:
+            start = _back(history, given_back, ("free_completed",))
+            result[start] = index
+    return result
+
+
+def _back(history: tuple[Entry, ...], index: int, actions: tuple[str, ...]) -> int:
+    """The first of the entries right before ``index`` that are all of these actions; ``index`` if there are none."""
+    while index > 0 and history[index - 1].action in actions:
+        index -= 1
+    return index
 
 
 def _outline(segments: tuple[SegmentState, ...]) -> object:

@@ -91,21 +91,28 @@ class CachingAllocator:
             raise self._out_of_memory(size_bytes)
         return address
 
-    def try_malloc(self, size_bytes: int, stream: int = 0, pool_id: PoolId = SHARED_POOL) -> int | None:
-        """As `malloc`, but None where that raises. The failure still counts, and what was cached is gone."""
+    def try_malloc(self, size_bytes: int, stream: int = 0, pool_id: PoolId = SHARED_POOL, *, cached: bool = True) -> int | None:
+        """As `malloc`, but None where that raises. The failure still counts, and what was cached is gone.
+
+        Without ``cached`` it takes new memory from the driver even if a cached block would do, as PyTorch does on its second try.
+        """
         if size_bytes <= 0:
             if size_bytes < 0:
                 raise InputError(f"expected at least 0 bytes, got {size_bytes}", where="size_bytes")
             return 0
         size = -(-size_bytes // MIN_BLOCK) * MIN_BLOCK if self._plain else round_size(size_bytes, self._divisions)
-        small = size <= SMALL_LIMIT
-        pool = self._pools.get((pool_id, small)) or self._pool(pool_id, small=small)
-        block = self._search(pool, size, stream) or self._grow_or_release(pool, size, stream)
+        pool = self._pool(pool_id, small=size <= SMALL_LIMIT)
+        pool.searches += 1
+        block = self._best(pool, size, stream) if cached else None
+        if block is not None:
+            pool.remove(block)
+        else:
+            block = self._grow_or_release(pool, size, stream)
         if block is None:
             self._failures += 1
             return None
         rest = block.size - size
-        if rest >= MIN_BLOCK if small or self._expandable else rest > SMALL_LIMIT and size < self._oversize:
+        if rest >= MIN_BLOCK if pool.small or self._expandable else rest > SMALL_LIMIT and size < self._oversize:
             pool.add(block.split(size))
         block.use = "allocated"
         block.requested = size_bytes
@@ -188,6 +195,11 @@ class CachingAllocator:
         """(allocated, reserved) bytes now."""
         return self._allocated, self._reserved
 
+    def has_cached(self, size_bytes: int, stream: int = 0, pool_id: PoolId = SHARED_POOL) -> bool:
+        """Whether a cached block would serve the request, without asking the driver for memory."""
+        size = round_size(size_bytes, self._divisions)
+        return self._best(self._pool(pool_id, small=size <= SMALL_LIMIT), size, stream) is not None
+
     def waits(self, address: int) -> bool:
         """Whether a block at ``address`` was freed but waits for another stream."""
         return address in self._pending
@@ -236,17 +248,18 @@ class CachingAllocator:
     # --- finding a block ------------------------------------------------------------------------------------------
 
     def _pool(self, pool_id: PoolId, *, small: bool) -> Pool:
-        return self._pools.setdefault((pool_id, small), Pool(pool_id, small=small))
+        pool = self._pools.get((pool_id, small))
+        if pool is None:
+            pool = self._pools[pool_id, small] = Pool(pool_id, small=small)
+        return pool
 
-    def _search(self, pool: Pool, size: int, stream: int) -> Block | None:
-        """The best free block of the pool for ``size`` bytes on ``stream``, taken out of the pool."""
-        pool.searches += 1
+    def _best(self, pool: Pool, size: int, stream: int) -> Block | None:
+        """The free block of the pool that serves ``size`` bytes on ``stream``."""
         block = best_fit(pool, stream, size, expandable=self._expandable)
         if block is None:
             return None
         if size < self._oversize <= block.size or (size >= self._oversize and block.size >= size + self._oversize_slack):
             return None
-        pool.remove(block)
         return block
 
     def _grow_or_release(self, pool: Pool, size: int, stream: int) -> Block | None:
