@@ -1,0 +1,110 @@
+"""What a plan decides for each tensor that it moves, and the cache ops that follow from it.
+
+Insertion pass of the pipeline: :func:`insert` turns choices into a :class:`Plan` that keeps every rule of design.md section 3 by
+construction, whatever the choices: each version is stored once, before its first absence; a detach follows its store; a
+prefetch follows the detach; and at the end of the step each persistent tensor is valid again where the plan's initial residency has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from hosim.plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.planner.problem import START, Problem, initial_set
+
+HOME, COPY, BELOW = "home", "copy", "below"
+"""Where a persistent tensor starts: in the device tier; there, with a second valid copy below; or below only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One tensor's life: the tier ``below`` that it moves to, how it starts, and its absences.
+
+    ``away`` has, by the op that a gap comes after, the op after which the prefetch back is issued
+    (:data:`AT_START` for time 0), or None if the tensor never returns.
+    """
+
+    below: str
+    start: str = HOME
+    away: Mapping[int, int | None] = field(default_factory=dict)
+
+    def without(self, after: int) -> Choice:
+        """The choice less one absence."""
+        return replace(self, away={a: p for a, p in self.away.items() if a != after})
+
+    def with_return(self, after: int, position: int | None) -> Choice:
+        """The choice with one absence set to return after ``position``."""
+        return replace(self, away=dict(sorted({**self.away, after: position}.items())))
+
+
+Choices = Mapping[int, Choice]
+"""By tensor position; tensors that stay have none."""
+
+
+def insert(problem: Problem, choices: Choices, policy: str) -> Plan:
+    """The plan that follows from choices. Cache ops of one position: stores, then detaches, then prefetches by the use they serve."""
+    graph, device = problem.graph, problem.hardware.device_tier
+    placed: list[tuple[int, int, int, int, CacheOp]] = []
+    initial: dict[int, tuple[str, ...]] = {}
+    for t, choice in sorted(choices.items()):
+        if t in problem.starts_below:
+            initial_tiers: tuple[str, ...] = (problem.starts_below[t],)
+        else:
+            initial_tiers = {HOME: (device,), COPY: (device, choice.below), BELOW: (choice.below,)}[choice.start]
+            if choice.start != HOME:
+                initial[t] = initial_tiers
+        _one(problem, t, choice, initial_tiers, placed)
+    placed.sort(key=lambda p: p[:4])
+    return Plan(graph, policy, tuple(p[4] for p in placed), initial)
+
+
+def _one(problem: Problem, t: int, choice: Choice, initial: tuple[str, ...], placed: list[tuple[int, int, int, int, CacheOp]]) -> None:
+    """Append the cache ops of one tensor as (after, rank, deadline, tensor, cache op)."""
+    graph, device, count = problem.graph, problem.hardware.device_tier, len(problem.graph.ops)
+    users = graph.users[t]
+    below = problem.starts_below.get(t, choice.below)
+    valid_below = below in initial
+    starts_there = t in graph.derived(initial_set)
+
+    def store(after: int) -> None:
+        placed.append((after, 0, after, t, CacheOp(STORE, t, device, below, after)))
+
+    def detach(after: int) -> None:
+        placed.append((after, 1, after, t, CacheOp(DETACH, t, device, None, after)))
+
+    def prefetch(after: int, use: int) -> None:
+        placed.append((after, 2, use, t, CacheOp(PREFETCH, t, below, device, after)))
+
+    if starts_there and device not in initial:
+        if users and t in graph.ops[users[0]].reads:
+            back = choice.away.get(START)
+            prefetch(AT_START if back is None else back, users[0])
+    elif START in choice.away and users:
+        if not valid_below:
+            store(AT_START)
+            valid_below = True
+        detach(AT_START)
+        back = choice.away[START]
+        if back is not None:
+            prefetch(back, users[0])
+    last_write = problem.last_write.get(t, START)
+    wanted_below = below in initial and bool(graph.tensors[t].persistent)
+    for k, u in enumerate(users):
+        if t in graph.ops[u].writes:
+            valid_below = False
+        following = users[k + 1] if k + 1 < len(users) else count
+        if u == last_write and wanted_below and not valid_below:
+            store(u)
+            valid_below = True
+        if u not in choice.away:
+            continue
+        if not valid_below:
+            store(u)
+            valid_below = True
+        detach(u)
+        back = choice.away[u]
+        if back is not None:
+            prefetch(back, following)
+    if wanted_below and device not in initial and users and users[-1] not in choice.away:
+        detach(users[-1])

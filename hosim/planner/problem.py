@@ -1,0 +1,179 @@
+"""What there is to plan: when each op runs if nothing waits, what the device tier holds then, and every gap a tensor could spend below.
+
+First pass of the pipeline (lifetimes and pressure), shared by all that follow. Positions are those of the graph's
+listed order; ``start_ns`` and ``end_ns`` are the op times that the plan is made for: at first those of a replay without any wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hosim.costmodel.op_time import op_durations
+from hosim.costmodel.transfer_time import alone_ns
+from hosim.errors import InfeasibleError
+from hosim.graph import Graph
+from hosim.hardware import Channel, Hardware
+from hosim.units import human_size
+
+START = -1
+"""``after`` of a gap that begins before the first op."""
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """A tier below the device tier with a channel each way."""
+
+    name: str
+    capacity_bytes: int
+    up: Channel
+    down: Channel
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A tensor is not used between op ``after`` and op ``before``: it could spend that time below.
+
+    ``after`` is :data:`START` for the time before a persistent tensor's first use, ``before`` is the number of ops for the time
+    after its last. ``returns`` says whether it must be back at the end of it. ``version`` numbers the contents (writes so far): a store serves
+    every later gap of the same version.
+    """
+
+    tensor: int
+    after: int
+    before: int
+    version: int
+    returns: bool
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph on a machine, ready to plan. ``held_bytes[i]`` is what the device tier holds while op i runs if nothing moves.
+
+    ``floor_bytes[i]`` is the least that it must hold then: what op i uses, and its workspace.
+    ``below`` are the tiers that tensors can move to, fastest round trip first.
+    """
+
+    graph: Graph
+    hardware: Hardware
+    durations: tuple[int, ...]
+    start_ns: tuple[int, ...]
+    end_ns: tuple[int, ...]
+    below: tuple[Below, ...]
+    gaps: tuple[Gap, ...]
+    last_write: Mapping[int, int]
+    held_bytes: tuple[int, ...]
+    floor_bytes: tuple[int, ...]
+    starts_below: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def horizon_ns(self) -> int:
+        """End of the last op."""
+        return max(self.end_ns, default=0)
+
+
+def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequence[int]] | None = None) -> Problem:
+    """Pressure points and gaps of a graph on a machine; ``times`` are op starts and ends to plan for (default: nothing waits)."""
+    durations = op_durations(graph, hardware)
+    start, end = times or unhindered(graph, durations)
+    below = tiers_below(hardware)
+    device = hardware.device_tier
+    starts_below = {t: home for t in graph.initial if (home := graph.tensors[t].home) is not None and home != device}
+    gaps: list[Gap] = []
+    last_write: dict[int, int] = {}
+    count = len(graph.ops)
+    change = [0] * (count + 1)
+    for t, users in enumerate(graph.users):
+        tensor = graph.tensors[t]
+        held_from, held_to = _held(graph, t, users, count, t in starts_below)
+        change[held_from] += tensor.size_bytes
+        change[held_to] -= tensor.size_bytes
+        gaps.extend(_gaps(graph, t, users, count, t in starts_below, last_write))
+    held, level = [], 0
+    for i in range(count):
+        level += change[i]
+        held.append(level + graph.ops[i].workspace_bytes)
+    floor = [op.workspace_bytes + sum(graph.tensors[t].size_bytes for t in op.uses) for op in graph.ops]
+    return Problem(
+        graph, hardware, durations, tuple(start), tuple(end), below, tuple(gaps), last_write, tuple(held), tuple(floor), starts_below
+    )
+
+
+def _held(graph: Graph, t: int, users: Sequence[int], count: int, starts_below: bool) -> tuple[int, int]:
+    """Op positions from and up to which a tensor is in the device tier if nothing moves that need not."""
+    if t in graph.derived(initial_set) and not starts_below:
+        first = 0
+    else:
+        first = users[0] if users else 0
+    if starts_below:
+        return first, users[-1] + 1 if users else first
+    last = count if graph.survives[t] or not users else users[-1] + 1
+    return first, last
+
+
+def initial_set(graph: Graph) -> frozenset[int]:
+    """Tensors that hold a valid copy at time 0 by default."""
+    return frozenset(graph.initial)
+
+
+def _gaps(graph: Graph, t: int, users: Sequence[int], count: int, starts_below: bool, last_write: dict[int, int]) -> list[Gap]:
+    """The gaps of one tensor; notes its last writer."""
+    ops = graph.ops
+    initial = t in graph.derived(initial_set)
+    gaps: list[Gap] = []
+    version = 0
+    if initial and graph.tensors[t].persistent and users and users[0] > 0 and not starts_below:
+        gaps.append(Gap(t, START, users[0], 0, True))
+    for k, u in enumerate(users):
+        if t in ops[u].writes:
+            version += 1
+            last_write[t] = u
+        if k + 1 < len(users):
+            v = users[k + 1]
+            if v - u > 1 and t in ops[v].reads:
+                gaps.append(Gap(t, u, v, version, True))
+        elif graph.survives[t] and u + 1 < count and not starts_below:
+            gaps.append(Gap(t, u, count, version, bool(graph.tensors[t].persistent)))
+    return gaps
+
+
+def unhindered(graph: Graph, durations: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Start and end of every op if nothing waits for memory or transfers."""
+    free: dict[str, int] = {}
+    start: list[int] = []
+    end: list[int] = []
+    several = len(graph.streams) > 1
+    for i, op in enumerate(graph.ops):
+        begin = free.get(op.stream, 0)
+        if several:
+            begin = max([begin, *(end[p] for p in graph.producers[i])])
+        start.append(begin)
+        end.append(begin + durations[i])
+        free[op.stream] = end[i]
+    return start, end
+
+
+def tiers_below(hardware: Hardware) -> tuple[Below, ...]:
+    """Tiers joined to the device tier both ways, fastest round trip (of 64 MiB) first."""
+    device = hardware.device_tier
+    joined = hardware.channel_between
+    found = [
+        Below(tier.name, tier.capacity_bytes, joined[tier.name, device], joined[device, tier.name])
+        for tier in hardware.tiers
+        if (tier.name, device) in joined and (device, tier.name) in joined
+    ]
+    probe = 64 * 2**20
+    return tuple(
+        sorted(found, key=lambda b: alone_ns(hardware, b.up.name, probe) + alone_ns(hardware, b.down.name, probe))
+    )
+
+
+def check_floor(problem: Problem, budget_bytes: int) -> None:
+    """Raise :class:`InfeasibleError` if some op needs more than the budget all by itself: no plan can help."""
+    floor = problem.floor_bytes
+    if floor and max(floor) > budget_bytes:
+        i = max(range(len(floor)), key=lambda k: floor[k])
+        raise InfeasibleError(
+            f"op {problem.graph.ops[i].name!r} alone uses {human_size(floor[i])} ({floor[i]} B), more than the budget of "
+            f"{human_size(budget_bytes)}; the smallest budget that any plan could meet is {floor[i]} B"
+        )

@@ -1,0 +1,336 @@
+"""Which tensors leave, and when they come back: one sweep over the ops with the channels' own timelines in hand.
+
+Candidate selection. The sweep goes through the ops in order with what the device tier holds. Where that exceeds the budget, it takes the
+best of the gaps that are open there, until it fits. A gap is judged on the channels as they are then, not on idle ones:
+
+- its store takes the earliest free time of the channel down after its last use, its prefetch the *latest* free time of the channel up that
+  ends before its next use, so that it stays away as long as hides;
+- what it gains is the over-budget time that it is away for; what it costs is the over-budget time that it waits in the device tier after
+  coming back too early (because the channel was full just before its use), and, weighed heavily, the stall where a transfer cannot be
+  in time at all.
+
+So where pressure is a hill (training: activations pile up), gaps that reach over the hill win; where it is a plateau (weights streamed
+through a small budget), the choice spreads evenly over the step, as only a gap whose prefetch fits just before its use does not wait.
+Contents that have a valid copy below leave for nothing. A persistent tensor can be given one from the start (``copy``), at the price of
+a store after its last write, or start below altogether.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import accumulate
+
+from hosim.costmodel.transfer_time import alone_ns
+from hosim.planner.choices import BELOW, COPY, HOME, Choice
+from hosim.planner.problem import START, Below, Gap, Problem, initial_set
+from hosim.planner.timeline import ChannelTimeline
+
+_LOOK = 8
+"""Candidates that are judged anew before one is taken: their place in the heap may be stale."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How candidates are judged. ``waiting`` weighs over-budget time spent waiting after an early return, ``stall`` the nanoseconds
+    of stall, ``lead_ns`` is how long before its use a prefetch should have ended, ``reach`` the weight of the over-budget time covered, ``size``
+    that of bytes (nanoseconds a byte).
+    """
+
+    waiting: float = 1.0
+    stall: float = 4.0
+    lead_ns: int = 0
+    reach: float = 1.0
+    start_below: bool = True
+    copies: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Choices, and the largest number of bytes by which an op still exceeds the budget (0 where the sweep succeeded)."""
+
+    choices: dict[int, Choice]
+    short_bytes: int
+    expected_stall_ns: int
+
+
+@dataclass(slots=True)
+class _Offer:
+    """A candidate judged: where its transfers would go."""
+
+    score: float
+    gap: Gap
+    below: Below
+    start: str
+    store_at: int | None
+    final_store_at: int | None
+    fetch_at: int | None
+    back: int | None
+    stall: int
+
+
+def select(problem: Problem, budget_bytes: int, weights: Weights) -> Selection:
+    """Choices that keep every op within the budget, in listed order; O(gaps log gaps) with few candidates judged twice."""
+    return _Sweep(problem, budget_bytes, weights).run()
+
+
+class _Sweep:
+    def __init__(self, problem: Problem, budget: int, weights: Weights) -> None:
+        self.problem = problem
+        self.budget = budget
+        self.weights = weights
+        graph = problem.graph
+        self.count = len(graph.ops)
+        self.start_ns, self.end_ns = problem.start_ns, problem.end_ns
+        self.horizon = problem.horizon_ns
+        self.ends = list(accumulate(problem.end_ns, max))
+        self.up = {b.name: ChannelTimeline() for b in problem.below}
+        self.down = {b.name: ChannelTimeline() for b in problem.below}
+        self.room = {b.name: b.capacity_bytes for b in problem.below}
+        for t, tier in problem.starts_below.items():
+            if tier in self.room:
+                self.room[tier] -= graph.tensors[t].size_bytes
+        self.level = [0] * (self.count + 2)
+        self.choices: dict[int, Choice] = {}
+        self.versions: set[tuple[int, int]] = set()
+        self.short = 0
+        self.stall = 0
+        over = [int(held > budget) * d for held, d in zip(problem.held_bytes, problem.durations, strict=True)]
+        self.over = [0, *accumulate(over)]
+        self.initial = graph.derived(initial_set)
+        self.times: dict[tuple[str, int], int] = {}
+
+    # -- the sweep ---------------------------------------------------------------------------------------------
+
+    def run(self) -> Selection:
+        problem, graph = self.problem, self.problem.graph
+        self._fetch_what_starts_below()
+        opening: dict[int, list[Gap]] = defaultdict(list)
+        for gap in problem.gaps:
+            opening[gap.after + 1].append(gap)
+        returning: dict[int, list[Gap]] = defaultdict(list)
+        heap: list[tuple[float, int, int, int, Gap, bool]] = []
+        taken: set[tuple[int, int]] = set()
+        serial = 0
+
+        def push(gap: Gap, score: float, late: bool) -> None:
+            nonlocal serial
+            serial += 1
+            heapq.heappush(heap, (-score, -graph.tensors[gap.tensor].size_bytes, serial, gap.tensor, gap, late))
+
+        moved = 0
+        for i in range(self.count):
+            for gap in opening.get(i, ()):
+                size = graph.tensors[gap.tensor].size_bytes
+                if size and problem.below and gap.tensor not in problem.starts_below:
+                    offer = self._judge(gap, i)
+                    if offer is not None:
+                        push(gap, offer.score, False)
+                elif size and gap.tensor in problem.starts_below and gap.after != START:
+                    offer = self._judge(gap, i)
+                    if offer is not None:
+                        push(gap, offer.score, False)
+            for gap in returning.get(i, ()):
+                if gap.before - 1 > i:
+                    push(gap, float(-self.horizon) - self._time_up(gap), True)
+            moved += self.level[i]
+            while problem.held_bytes[i] + moved > self.budget:
+                found = self._best(heap, i, taken, push)
+                if found is None:
+                    self.short = max(self.short, problem.held_bytes[i] + moved - self.budget)
+                    break
+                offer, late = found
+                moved -= graph.tensors[offer.gap.tensor].size_bytes
+                if late:
+                    back = offer.gap.before - 1
+                    self.level[back + 1] += graph.tensors[offer.gap.tensor].size_bytes
+                    choice = self.choices[offer.gap.tensor]
+                    self.choices[offer.gap.tensor] = choice.with_return(offer.gap.after, back)
+                    self.stall += self._time_up(offer.gap)
+                else:
+                    taken.add((offer.gap.tensor, offer.gap.after))
+                    self._take(offer, i)
+                    if offer.back is not None and offer.back + 1 < offer.gap.before:
+                        returning[offer.back + 1].append(offer.gap)
+        return Selection(self.choices, self.short, self.stall)
+
+    def _best(self, heap, i, taken, push):  # type: ignore[no-untyped-def]
+        """The best candidate at op i among those on top of the heap, judged anew; the others go back."""
+        looked = []
+        best: tuple[_Offer, bool] | None = None
+        while heap and len(looked) < _LOOK:
+            _, _, _, t, gap, late = heapq.heappop(heap)
+            if gap.before <= i or (not late and (t, gap.after) in taken):
+                continue
+            if late:
+                if gap.before - 1 < i:
+                    continue
+                offer = _Offer(float(-self.horizon) - self._time_up(gap), gap, self.problem.below[0], "", None, None, None, gap.before - 1, 0)
+            else:
+                judged = self._judge(gap, i)
+                if judged is None:
+                    continue
+                offer = judged
+            looked.append((offer, late))
+            if best is None or offer.score > best[0].score:
+                best = (offer, late)
+        for offer, late in looked:
+            if best is None or offer is not best[0]:
+                push(offer.gap, offer.score, late)
+        return best
+
+    # -- judging -----------------------------------------------------------------------------------------------
+
+    def _judge(self, gap: Gap, i: int) -> _Offer | None:
+        """The best way to take a gap at op i, over the tiers below; None if there is none."""
+        choice = self.choices.get(gap.tensor)
+        forced = self.problem.starts_below.get(gap.tensor)
+        best: _Offer | None = None
+        for below in self.problem.below:
+            if (choice is not None and below.name != choice.below) or (forced is not None and below.name != forced):
+                continue
+            if choice is None and forced is None and self.room[below.name] < self.problem.graph.tensors[gap.tensor].size_bytes:
+                continue
+            offer = self._judge_in(gap, i, below, choice)
+            if offer is not None and (best is None or offer.score > best.score):
+                best = offer
+        return best
+
+    def _judge_in(self, gap: Gap, i: int, below: Below, choice: Choice | None) -> _Offer | None:
+        problem, weights = self.problem, self.weights
+        t = gap.tensor
+        tensor = problem.graph.tensors[t]
+        start = choice.start if choice is not None else HOME
+        released = self.end_ns[gap.after] if gap.after != START else 0
+        store_at = final_at = None
+        lateness = 0
+        begins_below = gap.after == START and start == HOME
+        if begins_below and not weights.start_below:
+            return None
+        down = alone_ns(problem.hardware, below.down.name, tensor.size_bytes) if not begins_below or t in problem.last_write else 0
+        if begins_below:
+            start = BELOW
+            if t in problem.last_write:
+                final_at = self.down[below.name].earliest(self.end_ns[problem.last_write[t]], down)
+                lateness = max(0, final_at + down - self.horizon)
+        elif not self._clean(t, gap, start):
+            direct = self.down[below.name].earliest(released, down)
+            lateness = max(0, direct + down - self.start_ns[i])
+            store_at = direct
+            if gap.version == 0 and t in self.initial and tensor.persistent and start == HOME and weights.copies:
+                if t not in problem.last_write:
+                    start, store_at, lateness = COPY, None, 0
+                else:
+                    late_copy = self.down[below.name].earliest(self.end_ns[problem.last_write[t]], down)
+                    copy_lateness = max(0, late_copy + down - self.horizon)
+                    if copy_lateness <= lateness:
+                        start, store_at, final_at, lateness = COPY, None, late_copy, copy_lateness
+        free_at = max(released, self.end_ns[i], store_at + down if store_at is not None else 0)
+        return self._with_return(gap, i, below, start, store_at, final_at, free_at, lateness)
+
+    def _with_return(
+        self, gap: Gap, i: int, below: Below, start: str, store_at: int | None, final_at: int | None, free_at: int, lateness: int
+    ) -> _Offer:
+        weights = self.weights
+        deadline_at = self.start_ns[gap.before] if gap.before < self.count else self.horizon
+        if not gap.returns:
+            score = weights.reach * self._over_until(deadline_at) - weights.stall * lateness
+            return _Offer(score, gap, below, start, store_at, final_at, None, None, lateness)
+        length = self._up_time(below, gap.tensor)
+        deadline = deadline_at - weights.lead_ns
+        if gap.after == START and start == BELOW:
+            free_at = self.end_ns[i]
+        fetch_at = self.up[below.name].latest(deadline, length, free_at)
+        stall = lateness
+        if fetch_at is None:
+            fetch_at = self.up[below.name].earliest(free_at, length)
+            stall += max(0, fetch_at + length - deadline_at)
+        back = min(max(bisect_right(self.ends, fetch_at) - 1, i), gap.before - 1)
+        covered = self._over_until(fetch_at)
+        waiting = self._over_until(deadline_at) - self._over_until(min(deadline_at, fetch_at + length))
+        score = weights.reach * covered - weights.waiting * waiting - weights.stall * stall
+        return _Offer(score, gap, below, start, store_at, final_at, fetch_at, back, stall)
+
+    def _clean(self, t: int, gap: Gap, start: str) -> bool:
+        if (t, gap.version) in self.versions:
+            return True
+        return gap.version == 0 and (start in (COPY, BELOW) or t in self.problem.starts_below)
+
+    def _over_until(self, at: int) -> int:
+        """Over-budget time before ``at``, of the pressure as it was before anything left."""
+        k = bisect_right(self.start_ns, at) - 1
+        if k < 0:
+            return 0
+        here = self.over[k + 1] - self.over[k]
+        return self.over[k] + min(here, max(0, at - self.start_ns[k]))
+
+    def _up_time(self, below: Below, t: int) -> int:
+        size = self.problem.graph.tensors[t].size_bytes
+        key = (below.name, size)
+        if key not in self.times:
+            self.times[key] = alone_ns(self.problem.hardware, below.up.name, size)
+        return self.times[key]
+
+    def _time_up(self, gap: Gap) -> int:
+        choice = self.choices.get(gap.tensor)
+        name = choice.below if choice is not None else self.problem.below[0].name
+        return self._up_time(next(b for b in self.problem.below if b.name == name), gap.tensor)
+
+    # -- taking ------------------------------------------------------------------------------------------------
+
+    def _take(self, offer: _Offer, i: int) -> None:
+        problem, gap = self.problem, offer.gap
+        t = gap.tensor
+        size = problem.graph.tensors[t].size_bytes
+        below = offer.below
+        choice = self.choices.get(t)
+        if choice is None:
+            choice = Choice(below.name, offer.start)
+            self.room[below.name] -= size
+        elif choice.start != offer.start:
+            choice = Choice(below.name, offer.start, choice.away)
+        self.choices[t] = choice.with_return(gap.after, offer.back)
+        down = alone_ns(problem.hardware, below.down.name, size)
+        for at in (offer.store_at, offer.final_store_at):
+            if at is not None:
+                self.down[below.name].reserve(at, down)
+        if offer.store_at is not None:
+            self.versions.add((t, gap.version))
+        if offer.fetch_at is not None:
+            self.up[below.name].reserve(self.up[below.name].earliest(offer.fetch_at, self._up_time(below, t)), self._up_time(below, t))
+        self.stall += offer.stall
+        if offer.back is not None:
+            self.level[offer.back + 1] += size
+        elif gap.before <= self.count:
+            self.level[gap.before] += 0
+        if gap.after == START and offer.start == BELOW:
+            last = problem.graph.users[t][-1]
+            gone = last + 1
+            if offer.final_store_at is not None:
+                gone = max(gone, bisect_right(self.start_ns, offer.final_store_at + down))
+            if gone < self.count:
+                self.level[gone] -= size
+
+    def _fetch_what_starts_below(self) -> None:
+        """Prefetches of tensors whose home is below: as late as hides, the latest use first."""
+        problem, graph = self.problem, self.problem.graph
+        below = {b.name: b for b in problem.below}
+        todo = []
+        for t, tier in problem.starts_below.items():
+            users = graph.users[t]
+            if users and tier in below and t in graph.ops[users[0]].reads:
+                todo.append((users[0], t, tier))
+        for first, t, tier in sorted(todo, reverse=True):
+            length = self._up_time(below[tier], t)
+            at = self.up[tier].latest(self.start_ns[first] - self.weights.lead_ns, length, 0)
+            if at is None:
+                back, at = START, self.up[tier].earliest(0, length)
+            else:
+                back = min(bisect_right(self.ends, at) - 1, first - 1)
+            self.up[tier].reserve(self.up[tier].earliest(at, length), length)
+            self.choices[t] = Choice(tier, HOME, {START: back})
+            if back + 1 < first:
+                self.level[back + 1] += graph.tensors[t].size_bytes
+                self.level[first] -= graph.tensors[t].size_bytes
