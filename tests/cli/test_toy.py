@@ -150,10 +150,10 @@ def test_import_of_a_workload_file_writes_it_again(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("policies", "said"),
     [
-        ("nonesuch", "nonesuch"),
-        ("lookahead:k=many", "policy lookahead: k: expected a whole number, got 'many'"),
-        ("lookahead:depth=4", "policy lookahead: no parameter 'depth=4'; expected name=value of k="),
-        ("lookahead:k", "policy lookahead: no parameter 'k'; expected name=value of k="),
+        ("nonesuch", "unknown policy 'nonesuch'"),
+        ("lookahead:k=many", "policy lookahead: k: expected a whole number of at least 0, got 'many'"),
+        ("lookahead:depth=4", "policy lookahead: no parameter 'depth' (parameters: k="),
+        ("lookahead:k", "policy lookahead: expected parameter=value after the colon, got 'k'"),
         (",", "policies: no policy named; expected some of "),
     ],
 )
