@@ -8,6 +8,10 @@ targets that name any function below ``torch``. So the archive is read first, an
 - a node whose target is not a registered op, arithmetic on sizes, or one of torch's ``sym_*`` functions,
 - a size expression that is more than names, numbers, calls and operators.
 
+A program saved with its parameters on the meta device comes back with one storage for all of them: torch 2.13 tells storages apart by
+an address that meta tensors do not have. Such parameters become separate ones here, and those that no node uses, as the second name of
+a tied one, share the first other of equal shape.
+
 What is executed after that: torch's deserializer, and registered ops on fake tensors. A custom op must be registered already; those of
 ``transformers`` are, by importing it.
 """
@@ -40,12 +44,32 @@ def load(source: str) -> ExportedProgram:
     _refuse_foreign(source)
     with _restricted():
         try:
-            return torch.export.load(source)
+            return _untangled(torch.export.load(source))
         except Exception as error:  # torch raises whatever its parsers do
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise InputError(
                 f"torch cannot load this program: {reason[:200]}; write it again with torch.export.save", source=source
             ) from error
+
+
+def _untangled(program: ExportedProgram) -> ExportedProgram:
+    """``program``, with a storage for each of its meta parameters (see the module)."""
+    users = {node.name: len(node.users) for node in program.graph.nodes if node.op == "placeholder"}
+    used: dict[Any, torch.Tensor] = {}
+    meta = [spec for spec in program.graph_signature.input_specs if _is_meta(program.state_dict.get(spec.target or ""))]
+    for spec in sorted(meta, key=lambda spec: not users[spec.arg.name]):
+        lost = program.state_dict[spec.target]
+        alike = (lost.dtype, lost.size(), lost.stride())
+        own = used.get(alike) if not users[spec.arg.name] else None
+        if own is None:
+            own = torch.empty_strided(lost.size(), lost.stride(), dtype=lost.dtype, device="meta")
+        program.state_dict[spec.target] = own
+        used.setdefault(alike, own)
+    return program
+
+
+def _is_meta(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.device.type == "meta"
 
 
 def _refuse_foreign(source: str) -> None:

@@ -9,7 +9,7 @@ value right after its last use, but keeps to the end what has no use at all; :cl
 ``GraphModule`` does. What it does not see: memory that a kernel takes and frees within one aten call.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,25 +43,29 @@ class LiveStorages(TorchDispatchMode):
 
 
 class Frugal(torch.fx.Interpreter):
-    """Keeps no value that no node uses."""
+    """Keeps no value that no node uses, and notes the largest sum that ``tracker`` sees while each node runs."""
+
+    def __init__(self, module: torch.fx.GraphModule, tracker: LiveStorages) -> None:
+        super().__init__(module, garbage_collect_values=True)
+        self.tracker = tracker
+        self.held: dict[str, int] = {}
 
     def run_node(self, n: torch.fx.Node) -> Any:
+        self.tracker.peak = 0
+        self.tracker.look(())
         result = super().run_node(n)
+        self.held[n.name] = self.tracker.peak
         return result if n.users or n.op == "output" else None
 
 
-def flat_inputs(program: torch.export.ExportedProgram, example: Sequence[Any]) -> list[Any]:
-    """What the program's graph takes, in order: its own tensors, and ``example`` for what the user passes in."""
-    user = iter(example)
+def held_by_node(program: torch.export.ExportedProgram, example: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Bytes of the storages that are alive at the worst moment of each node, by its name, in a real run on the CPU."""
+    user = iter(example.values())
     own = {**program.state_dict, **program.constants}
-    return [next(user) if spec.target is None else own[spec.target] for spec in program.graph_signature.input_specs]
-
-
-def tracked_peak(program: torch.export.ExportedProgram, example: Sequence[Any]) -> int:
-    """Bytes of the storages that are alive at the worst moment of a real run on the CPU."""
-    inputs = flat_inputs(program, example)
+    inputs = [next(user) if spec.target is None else own[spec.target] for spec in program.graph_signature.input_specs]
     tracker = LiveStorages(inputs)
     with torch.no_grad(), tracker:
-        results = Frugal(program.graph_module, garbage_collect_values=True).run(*inputs)
+        interpreter = Frugal(program.graph_module, tracker)
+        results = interpreter.run(*inputs)
     assert any(isinstance(value, torch.Tensor) for value in tree_iter(results))
-    return tracker.peak
+    return interpreter.held
