@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 
 from hypothesis import strategies as st
@@ -31,6 +32,15 @@ DEVICE = "hbm"
 OP_KINDS = ("matmul", "norm", "attention", "copy")
 _PERSISTENT = tuple(kind for kind in KINDS if kind in PERSISTENT_KINDS)
 _PRODUCED = ("activation", "activation", "activation", "gradient", "output")
+
+
+_SIZES = st.integers(1, 40)
+
+
+@cache
+def _some(count: int, at_most: int) -> st.SearchStrategy[list[int]]:
+    """Up to ``at_most`` different positions below ``count``."""
+    return st.lists(st.integers(0, count - 1), max_size=at_most, unique=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------- graphs
@@ -50,42 +60,49 @@ def graphs(
     With ``measured``, every op has a duration; otherwise some leave it to the cost model.
     """
     streams = [f"s{i}" if i else "compute" for i in range(draw(st.integers(1, max_streams)))]
-    sizes = st.integers(1, 40)
     tensors: list[Tensor] = []
     for _ in range(draw(st.integers(1, max_held))):
         kind = draw(st.sampled_from((*_PERSISTENT, "activation")))
         # a tensor of a step's own kind that is there from the start needs a home; a persistent one may leave it to the default
         home = draw(st.sampled_from(homes if kind == "activation" else (None, *homes)))
-        tensors.append(Tensor("", draw(sizes), kind, home))
+        tensors.append(Tensor("", draw(_SIZES), kind, home))
     held = len(tensors)
     ops: list[Op] = []
     for i in range(draw(st.integers(1, max_ops))):
-        known = range(len(tensors))
-        inputs = tuple(draw(st.lists(st.sampled_from(known), max_size=3, unique=True)))
-        mutates = tuple(draw(st.lists(st.sampled_from(known), max_size=1))) if draw(st.integers(0, 3)) == 0 else ()
+        # one draw for all small choices of an op: the number of draws is what an example costs
+        choices = draw(st.integers(0, 4 * 4 * 4 * 3 * 8 * len(streams) * len(_PRODUCED) ** 2 - 1))
+        choices, kind = divmod(choices, len(OP_KINDS))
+        choices, workspace = divmod(choices, 4)
+        choices, may_mutate = divmod(choices, 4)
+        choices, made = divmod(choices, 3)
+        choices, may_rewrite = divmod(choices, 8)
+        choices, stream = divmod(choices, len(streams))
+        inputs = tuple(draw(_some(len(tensors), 3)))
+        mutates = (draw(st.integers(0, len(tensors) - 1)),) if may_mutate == 3 else ()
         outputs = []
-        for _ in range(draw(st.integers(0, 2))):
+        for size in draw(st.lists(_SIZES, min_size=made, max_size=made)):
             outputs.append(len(tensors))
-            tensors.append(Tensor("", draw(sizes), draw(st.sampled_from(_PRODUCED))))
-        if len(tensors) > held and draw(st.integers(0, 7)) == 0:  # write over an earlier result, in place if it is still there
-            again = draw(st.sampled_from(range(held, len(tensors))))
+            choices, produced = divmod(choices, len(_PRODUCED))
+            tensors.append(Tensor("", size, _PRODUCED[produced]))
+        if len(tensors) > held and may_rewrite >= 6:  # write over an earlier result, in place if it is still there
+            again = draw(st.integers(held, len(tensors) - 1))
             if again not in (*inputs, *mutates, *outputs):
                 outputs.append(again)
-        deps = tuple(draw(st.lists(st.sampled_from(range(i)), max_size=2, unique=True))) if i else ()
+        deps = tuple(draw(_some(i, 2))) if i else ()
         duration = draw(st.integers(0, 60)) if measured or draw(st.booleans()) else None
         ops.append(
             Op(
                 "",
-                draw(st.sampled_from(OP_KINDS)),
+                OP_KINDS[kind],
                 inputs,
                 tuple(outputs),
                 mutates,
                 deps,
-                draw(st.sampled_from(streams)),
+                streams[stream],
                 duration,
-                flops=draw(st.integers(0, 10**6)) if not measured else 0,
-                bytes_accessed=draw(st.integers(0, 10**4)) if not measured else 0,
-                workspace_bytes=draw(st.sampled_from((0, 0, 7, 20))),
+                flops=0 if measured else draw(st.integers(0, 10**6)),
+                bytes_accessed=0 if measured else draw(st.integers(0, 10**4)),
+                workspace_bytes=(0, 0, 7, 20)[workspace],
             )
         )
     tensor_names = draw(st.permutations([f"t{i}" for i in range(len(tensors))]))
