@@ -1,0 +1,77 @@
+"""The policies there are, by name: hosim's own and those of plugins.
+
+A plugin is a package with an entry point in the group ``hosim.policies`` that resolves to a :class:`~hosim.policies.policy.Policy`::
+
+    [project.entry-points."hosim.policies"]
+    mine = "my_package.offload:POLICY"
+
+hosim's own are listed without importing what plans; plugins are imported when first asked for. One that cannot be loaded is one warning,
+and an error to whoever asks for it by name.
+"""
+
+from __future__ import annotations
+
+import logging
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+
+from hosim.policies.catalogue import BUILT_IN
+from hosim.policies.policy import Parameter, Policy, PolicyError
+
+__all__ = ["GROUP", "Parameter", "Policy", "get", "names"]
+
+GROUP = "hosim.policies"
+"""The entry-point group in which plugins announce policies."""
+
+
+def names() -> tuple[str, ...]:
+    """Every policy: hosim's own in the order of their history, then those of plugins that load, by name."""
+    plugins, _ = _plugins()
+    return (*(policy.name for policy in BUILT_IN), *sorted(plugins))
+
+
+def get(name: str) -> Policy:
+    """The policy of that name; raises :class:`PolicyError` (an :class:`InputError`), with the nearest names, if there is none."""
+    for policy in BUILT_IN:
+        if policy.name == name:
+            return policy
+    plugins, broken = _plugins()
+    if name in plugins:
+        return plugins[name]
+    if name in broken:
+        raise PolicyError(broken[name])
+    close = get_close_matches(name, names(), n=2)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    raise PolicyError(f"unknown policy {name!r}{hint} (policies: {', '.join(names())})")
+
+
+@cache
+def _plugins() -> tuple[dict[str, Policy], dict[str, str]]:
+    """Policies of plugins by name, and what is wrong with those that cannot be had; says the latter once."""
+    loaded: dict[str, Policy] = {}
+    broken: dict[str, str] = {}
+    own = {policy.name for policy in BUILT_IN}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
+        policy = _load(point)
+        if isinstance(policy, str):
+            broken[point.name] = policy
+        elif policy.name in own or policy.name in loaded:
+            broken[point.name] = f"policy plugin {point.name!r} ({point.value}) is left out: there is a policy {policy.name!r} already"
+        else:
+            loaded[policy.name] = policy
+    for message in broken.values():
+        logging.getLogger("hosim").warning(message)
+    return loaded, broken
+
+
+def _load(point: EntryPoint) -> Policy | str:
+    """The policy behind an entry point, or what is wrong with it."""
+    where = f"policy plugin {point.name!r} ({point.value})"
+    try:
+        policy = point.load()
+    except Exception as error:  # whatever a stranger's module raises must not stop hosim
+        return f"{where} cannot be loaded: {type(error).__name__}: {error}"
+    if not isinstance(policy, Policy):
+        return f"{where} is of type {type(policy).__name__}: expected a hosim.policies.registry.Policy"
+    return policy
