@@ -91,7 +91,8 @@ def workload_line(graph: Graph) -> str:
 
 def workloads(graphs: Iterable[Graph]) -> Table:
     """One row a workload: its size, work and memory with everything resident."""
-    table = open_table("Workloads", "name", "ops", "tensors", "work", "resident peak", "of which")
+    table = open_table("Workloads", "name", "ops", "tensors", "work", "resident peak")
+    table.add_column("of which")
     for graph in graphs:
         peak = static_peak(graph)
         flops = _work(sum(op.flops for op in graph.ops))
@@ -130,8 +131,9 @@ def workload(graph: Graph) -> RenderableType:
 
 def policies(listed: Sequence[Listed]) -> Table:
     """One row a policy: name, parameters with their defaults, summary."""
-    table = open_table("Policies", "policy", "parameters", "summary", left=3)
-    table.columns[-1].no_wrap = False
+    table = open_table("Policies", "policy", left=1)
+    table.add_column("parameters")
+    table.add_column("summary")
     for policy in listed:
         parameters = ", ".join(f"{key}={value}" for key, value in policy.parameters.items())
         table.add_row(escape(policy.name), escape(parameters) or NOTHING, escape(policy.summary))
