@@ -20,7 +20,7 @@ def describe(device: Device, tier_names: tuple[str, ...]) -> str:
     for transfer in waiting:
         t, way = transfer.tensor, transfer.way
         absent = not device.copies[way.destination][t]
-        turn = device.pending[t][0][2] is transfer
+        turn = device.pending[t][0][1] is transfer
         if turn and absent and device.has_valid(t, way.source):
             return _transfer(device, transfer, tier_names)
     if blocked:

@@ -48,7 +48,8 @@ class Gap:
 
 @dataclass(frozen=True)
 class Problem:
-    """A graph on a machine, ready to plan. ``held_bytes[i]`` is what the device tier holds while op i runs if nothing moves.
+    """A graph on a machine, ready to plan. ``held_bytes[i]`` is what the device tier holds while op i runs if nothing moves, and at its end what it holds after
+    the last op.
 
     ``floor_bytes[i]`` is the least that it must hold then: what op i uses, and its workspace.
     ``below`` are the tiers that tensors can move to, fastest round trip first.
@@ -82,7 +83,7 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
     gaps: list[Gap] = []
     last_write: dict[int, int] = {}
     count = len(graph.ops)
-    change = [0] * (count + 1)
+    change = [0] * (count + 2)
     for t, users in enumerate(graph.users):
         tensor = graph.tensors[t]
         held_from, held_to = _held(graph, t, users, count, t in starts_below)
@@ -90,9 +91,9 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
         change[held_to] -= tensor.size_bytes
         gaps.extend(_gaps(graph, t, users, count, t in starts_below, last_write))
     held, level = [], 0
-    for i in range(count):
+    for i in range(count + 1):
         level += change[i]
-        held.append(level + graph.ops[i].workspace_bytes)
+        held.append(level + (graph.ops[i].workspace_bytes if i < count else 0))
     floor = [op.workspace_bytes + sum(graph.tensors[t].size_bytes for t in op.uses) for op in graph.ops]
     return Problem(
         graph, hardware, durations, tuple(start), tuple(end), below, tuple(gaps), last_write, tuple(held), tuple(floor), starts_below
@@ -107,7 +108,7 @@ def _held(graph: Graph, t: int, users: Sequence[int], count: int, starts_below: 
         first = users[0] if users else 0
     if starts_below:
         return first, users[-1] + 1 if users else first
-    last = count if graph.survives[t] or not users else users[-1] + 1
+    last = count + 1 if graph.survives[t] or not users else users[-1] + 1
     return first, last
 
 

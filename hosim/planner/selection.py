@@ -97,7 +97,7 @@ class _Sweep:
         self.versions: set[tuple[int, int]] = set()
         self.short = 0
         self.stall = 0
-        over = [int(held > budget) * d for held, d in zip(problem.held_bytes, problem.durations, strict=True)]
+        over = [int(held > budget) * d for held, d in zip(problem.held_bytes, problem.durations, strict=False)]
         self.over = [0, *accumulate(over)]
         self.initial = graph.derived(initial_set)
         self.times: dict[tuple[str, int], int] = {}
@@ -110,6 +110,8 @@ class _Sweep:
         opening: dict[int, list[Gap]] = defaultdict(list)
         for gap in problem.gaps:
             opening[gap.after + 1].append(gap)
+            if gap.after == START:  # what starts below is below again after its last use
+                opening[graph.users[gap.tensor][-1] + 1].append(gap)
         returning: dict[int, list[Gap]] = defaultdict(list)
         heap: list[tuple[float, int, int, int, Gap, bool]] = []
         taken: set[tuple[int, int]] = set()
@@ -121,14 +123,9 @@ class _Sweep:
             heapq.heappush(heap, (-score, -graph.tensors[gap.tensor].size_bytes, serial, gap.tensor, gap, late))
 
         moved = 0
-        for i in range(self.count):
+        for i in range(self.count + 1):
             for gap in opening.get(i, ()):
-                size = graph.tensors[gap.tensor].size_bytes
-                if size and problem.below and gap.tensor not in problem.starts_below:
-                    offer = self._judge(gap, i)
-                    if offer is not None:
-                        push(gap, offer.score, False)
-                elif size and gap.tensor in problem.starts_below and gap.after != START:
+                if graph.tensors[gap.tensor].size_bytes:
                     offer = self._judge(gap, i)
                     if offer is not None:
                         push(gap, offer.score, False)
@@ -152,7 +149,7 @@ class _Sweep:
                 else:
                     taken.add((offer.gap.tensor, offer.gap.after))
                     self._take(offer, i)
-                    if offer.back is not None and offer.back + 1 < offer.gap.before:
+                    if offer.back is not None and i <= offer.back and offer.back + 1 < offer.gap.before:
                         returning[offer.back + 1].append(offer.gap)
         return Selection(self.choices, self.short, self.stall)
 
@@ -162,7 +159,7 @@ class _Sweep:
         best: tuple[_Offer, bool] | None = None
         while heap and len(looked) < _LOOK:
             _, _, _, t, gap, late = heapq.heappop(heap)
-            if gap.before <= i or (not late and (t, gap.after) in taken):
+            if not self._open(gap, i) or (not late and (t, gap.after) in taken):
                 continue
             if late:
                 if gap.before - 1 < i:
@@ -180,6 +177,20 @@ class _Sweep:
             if best is None or offer is not best[0]:
                 push(offer.gap, offer.score, late)
         return best
+
+    def _open(self, gap: Gap, i: int) -> bool:
+        """Whether a gap spans op i and its tensor has not gone for good by then."""
+        if gap.after == START:
+            last = self.problem.graph.users[gap.tensor][-1]
+            if i <= last:
+                return i < gap.before
+            choice = self.choices.get(gap.tensor)
+            back = choice.away.get(last, START) if choice is not None else START
+            return back is not None and back < i  # not while it is away after its last use already
+        if gap.before == self.count:
+            choice = self.choices.get(gap.tensor)
+            return (i < self.count or not gap.returns) and (choice is None or choice.start != BELOW)
+        return i < gap.before
 
     # -- judging -----------------------------------------------------------------------------------------------
 
@@ -217,7 +228,7 @@ class _Sweep:
                 lateness = max(0, final_at + down - self.horizon)
         elif not self._clean(t, gap, start):
             direct = self.down[below.name].earliest(released, down)
-            lateness = max(0, direct + down - self.start_ns[i])
+            lateness = max(0, direct + down - self._at(i))
             store_at = direct
             if gap.version == 0 and t in self.initial and tensor.persistent and start == HOME and weights.copies:
                 if t not in problem.last_write:
@@ -227,31 +238,40 @@ class _Sweep:
                     copy_lateness = max(0, late_copy + down - self.horizon)
                     if copy_lateness <= lateness:
                         start, store_at, final_at, lateness = COPY, None, late_copy, copy_lateness
-        free_at = max(released, self.end_ns[i], store_at + down if store_at is not None else 0)
+        free_at = max(released, self._after(i), store_at + down if store_at is not None else 0)
         return self._with_return(gap, i, below, start, store_at, final_at, free_at, lateness)
 
     def _with_return(
         self, gap: Gap, i: int, below: Below, start: str, store_at: int | None, final_at: int | None, free_at: int, lateness: int
     ) -> _Offer:
         weights = self.weights
-        deadline_at = self.start_ns[gap.before] if gap.before < self.count else self.horizon
+        deadline_at = self._at(gap.before)
         if not gap.returns:
             score = weights.reach * self._over_until(deadline_at) - weights.stall * lateness
             return _Offer(score, gap, below, start, store_at, final_at, None, None, lateness)
         length = self._up_time(below, gap.tensor)
         deadline = deadline_at - weights.lead_ns
-        if gap.after == START and start == BELOW:
-            free_at = self.end_ns[i]
+        again = gap.after == START and i >= gap.before
+        if again:
+            free_at = 0
         fetch_at = self.up[below.name].latest(deadline, length, free_at)
         stall = lateness
         if fetch_at is None:
             fetch_at = self.up[below.name].earliest(free_at, length)
             stall += max(0, fetch_at + length - deadline_at)
-        back = min(max(bisect_right(self.ends, fetch_at) - 1, i), gap.before - 1)
-        covered = self._over_until(fetch_at)
+        back = bisect_right(self.ends, fetch_at) - 1
+        back = min(back if again else max(back, i), gap.before - 1)
+        covered = self.over[-1] if again else self._over_until(fetch_at)
         waiting = self._over_until(deadline_at) - self._over_until(min(deadline_at, fetch_at + length))
         score = weights.reach * covered - weights.waiting * waiting - weights.stall * stall
         return _Offer(score, gap, below, start, store_at, final_at, fetch_at, back, stall)
+
+    def _at(self, i: int) -> int:
+        """When op i starts; the end of everything for the position after the last op."""
+        return self.start_ns[i] if i < self.count else self.horizon
+
+    def _after(self, i: int) -> int:
+        return self.end_ns[i] if i < self.count else self.horizon
 
     def _clean(self, t: int, gap: Gap, start: str) -> bool:
         if (t, gap.version) in self.versions:
@@ -291,6 +311,8 @@ class _Sweep:
             self.room[below.name] -= size
         elif choice.start != offer.start:
             choice = Choice(below.name, offer.start, choice.away)
+        if gap.after == START:
+            choice = choice.without(problem.graph.users[t][-1])
         self.choices[t] = choice.with_return(gap.after, offer.back)
         down = alone_ns(problem.hardware, below.down.name, size)
         for at in (offer.store_at, offer.final_store_at):
@@ -301,16 +323,16 @@ class _Sweep:
         if offer.fetch_at is not None:
             self.up[below.name].reserve(self.up[below.name].earliest(offer.fetch_at, self._up_time(below, t)), self._up_time(below, t))
         self.stall += offer.stall
+        if gap.after == START and i >= gap.before:
+            return
         if offer.back is not None:
             self.level[offer.back + 1] += size
-        elif gap.before <= self.count:
-            self.level[gap.before] += 0
         if gap.after == START and offer.start == BELOW:
             last = problem.graph.users[t][-1]
             gone = last + 1
             if offer.final_store_at is not None:
                 gone = max(gone, bisect_right(self.start_ns, offer.final_store_at + down))
-            if gone < self.count:
+            if gone <= self.count:
                 self.level[gone] -= size
 
     def _fetch_what_starts_below(self) -> None:
