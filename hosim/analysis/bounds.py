@@ -136,10 +136,10 @@ def _route_releases(graph: Graph, hardware: Hardware, initial: Residency) -> lis
 def _source_releases(hardware: Hardware, graph: Graph, ops: Sequence[int], initial: Residency) -> Iterator[tuple[int, int]]:
     """(op, time) for the cold tensors that start in one tier only: all that the stream needs up to the op have left it."""
     tiers = {where[0] for where in initial.values() if len(where) == 1 and where[0] != hardware.device_tier}
-    if len(tiers) < 2:
-        return  # the channels into the device tier say it all
     cold = {t: where[0] for t, where in initial.items() if len(where) == 1 and _is_cold(graph, t, where, hardware.device_tier)}
     for tier in sorted(tiers):
+        if all(channel.source == tier for channel in hardware.channels if channel.destination == hardware.device_tier):
+            continue  # the channels into the device tier say it all
         cut = cut_of(hardware, [channel for channel in hardware.channels if channel.source == tier])
         size = count = 0
         seen: set[int] = set()

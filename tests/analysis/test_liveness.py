@@ -128,4 +128,4 @@ def test_a_hundred_thousand_ops_are_cheap():
     graph.users, graph.initial, graph.survives  # noqa: B018  the graph's own indices are not what is timed
     started = time.perf_counter()
     static_curve(graph)
-    assert time.perf_counter() - started < 2.0  # measured 0.2 s: O(n^2) would take minutes
+    assert time.perf_counter() - started < 5.0  # measured 0.2 s; anything quadratic takes minutes

@@ -1,0 +1,191 @@
+"""The lower bound: exact where a hand can show it, never above what some plan reaches, tighter than the critical path."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from strategies import cases
+
+from hosim.analysis.bounds import lower_bound_ns
+from hosim.analysis.critical_path import critical_path
+from hosim.costmodel import op_durations
+from hosim.engine import replay
+from hosim.graph import Graph, GraphBuilder, Op, Tensor
+from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.io import hardware_from_dict, plan_from_dict, workload_from_dict
+from hosim.plan import DETACH, PREFETCH, STORE, CacheOp, Plan
+
+GB = 10**9
+TOY = Hardware(
+    "toy",
+    (Tier("hbm", 100, 1000 * GB, "device"), Tier("ddr", 1000, 100 * GB)),
+    (Channel("h2d", "ddr", "hbm", GB), Channel("d2h", "hbm", "ddr", GB)),
+    Compute({"bf16": 10**12}),
+    fabrics=(Fabric("pcie", 3 * GB // 2, ("h2d", "d2h")),),
+)
+
+
+def bound(graph, hardware=TOY, initial=None, budget=None, **options):
+    plan = Plan(graph, "any", (), initial or {})
+    return lower_bound_ns(graph, op_durations(graph, hardware), hardware, plan.residency(hardware.device_tier), budget, **options)
+
+
+def one_weight(home="ddr", **fields):
+    b = GraphBuilder("toy")
+    b.tensor("w", 40, "parameter", home=home)
+    b.tensor("a", 30)
+    b.op("f", "matmul", inputs=["w"], outputs=["a"], duration_ns=50, **fields)
+    return b
+
+
+def test_the_toy_of_the_design_is_exact():
+    # the prefetch takes 40 ns, f runs 40..90
+    assert bound(one_weight("hbm").build(), initial={0: ("ddr",)}) == 90
+    assert bound(one_weight("hbm").build()) == 50  # resident from the start
+
+
+def test_latency_and_the_narrowest_of_channel_and_fabric():
+    slow = replace(TOY, channels=(replace(TOY.channels[0], latency_ns=7, bandwidth_bytes_per_s=4 * GB), TOY.channels[1]))
+    # 7 + 40 / 1.5 = 33.67 -> 34, then 50
+    assert bound(one_weight().build(), slow) == 84
+
+
+def two_weights(seconds=50):
+    b = GraphBuilder("two")
+    b.tensor("v", 30, "parameter", home="ddr")
+    b.tensor("w", 40, "parameter", home="ddr")
+    b.op("f", "any", inputs=["v"], duration_ns=5)
+    b.op("g", "any", inputs=["w"], duration_ns=seconds)
+    return b.build()
+
+
+def test_arrivals_share_the_channel():
+    # v comes 0..30, w 30..70; g runs 70..120
+    assert bound(two_weights()) == 120
+    # two engines share the bandwidth: still 70 bytes before g
+    assert bound(two_weights(), replace(TOY, channels=(replace(TOY.channels[0], engines=2), TOY.channels[1]))) == 120
+    # one engine pays each latency: 9 + 30, 9 + 40
+    assert bound(two_weights(), replace(TOY, channels=(replace(TOY.channels[0], latency_ns=9), TOY.channels[1]))) == 138
+
+
+def test_what_starts_in_one_tier_leaves_it_by_its_own_channels():
+    # two channels into hbm, 10 GB/s and 1 GB/s; both weights lie behind the slow one
+    tiers = (*TOY.tiers, Tier("nvme", 1000, GB))
+    far = Hardware("far", tiers, (Channel("h2d", "ddr", "hbm", 10 * GB), Channel("n2h", "nvme", "hbm", GB)), TOY.compute)
+    assert bound(two_weights(), far, initial={0: ("nvme",), 1: ("nvme",)}) == 70 + 50
+    # w takes the fast one: 30 ns for v, 4 for w; f runs 30..35, g 35..85
+    assert bound(two_weights(), far, initial={0: ("nvme",), 1: ("ddr",)}) == 85
+
+
+def test_a_route_of_two_hops_is_as_slow_as_its_narrowest_and_pays_both_latencies():
+    tiers = (*TOY.tiers, Tier("nvme", 1000, GB))
+    channels = (Channel("h2d", "ddr", "hbm", 10 * GB, 3), Channel("n2d", "nvme", "ddr", GB, 5))
+    assert bound(one_weight("nvme").build(), Hardware("far", tiers, channels, TOY.compute)) == 5 + 3 + 40 + 50
+
+
+def test_what_a_step_wrote_is_stored_after_it():
+    b = GraphBuilder("update")
+    b.tensor("s", 20, "optimizer_state", home="ddr")
+    b.tensor("p", 10, "parameter")
+    b.op("f", "any", mutates=["s", "p"], duration_ns=50)
+    # s comes 0..20, f 20..70, s goes back 70..90; p starts and stays in hbm
+    assert bound(b.build()) == 90
+    assert bound(b.build(), repeats=False) == 70
+    # p is wanted in ddr too: both go back, 30 bytes
+    assert bound(b.build(), initial={1: ("hbm", "ddr")}) == 100
+
+
+def squeezed():
+    """While g runs, its workspace leaves no room for a: it must go and come back."""
+    b = GraphBuilder("squeezed")
+    b.tensor("a", 60)
+    b.op("f", "any", outputs=["a"], duration_ns=10)
+    b.op("g", "any", duration_ns=10, workspace_bytes=100)
+    b.op("h", "any", inputs=["a"], duration_ns=10)
+    return b.build()
+
+
+def test_a_budget_forces_traffic_out_and_back():
+    # excess during g: 60 + 100 - 100 = 60. Stored by 60 at best, g 60..70, back by 130, h 130..140. (A plan needs 150: a is there from 10.)
+    assert bound(squeezed()) == 140
+    plan = Plan(
+        squeezed(), "m", (CacheOp(STORE, 0, "hbm", "ddr", 0), CacheOp(DETACH, 0, "hbm", None, 0), CacheOp(PREFETCH, 0, "ddr", "hbm", 1))
+    )
+    assert replay(plan, TOY).makespan_ns == 150
+    # with 160 bytes it fits
+    assert bound(squeezed(), replace(TOY, tiers=(replace(TOY.tiers[0], capacity_bytes=160), TOY.tiers[1]))) == 30
+    assert bound(squeezed(), replace(TOY, tiers=(replace(TOY.tiers[0], capacity_bytes=160), TOY.tiers[1])), budget=100) == 140
+
+
+def test_a_clean_tensor_leaves_for_nothing():
+    b = GraphBuilder("clean")
+    b.tensor("w", 60, "parameter")
+    b.op("f", "any", inputs=["w"], duration_ns=10)
+    b.op("g", "any", duration_ns=10, workspace_bytes=100)
+    # w is valid in ddr as well: it is dropped for g, and must be back in hbm by the end: 20 + 60
+    assert bound(b.build(), initial={0: ("hbm", "ddr")}) == 80
+    assert bound(b.build(), initial={0: ("hbm", "ddr")}, repeats=False) == 20
+    # if it starts in hbm alone it is stored first: by 60, g 60..70, back by 130; both ways over 1.5 GB/s: 120 / 1.5 = 80
+    assert bound(b.build()) == 130
+
+
+def test_without_a_channel_nothing_is_claimed():
+    lonely = replace(TOY, channels=(), fabrics=())
+    assert bound(one_weight().build(), lonely) == 50
+
+
+def test_no_ops():
+    assert bound(GraphBuilder("empty").build()) == 0
+
+
+@given(cases(max_ops=10, max_streams=3, fabrics=True, roomy=None))
+def test_no_replay_is_faster(case):
+    graph, machine, plan = case
+    result = replay(plan, machine)
+    assume(result.feasible)
+    durations = op_durations(graph, machine)
+    low = lower_bound_ns(graph, durations, machine, plan.residency(machine.device_tier))
+    assert critical_path(graph, durations).length_ns <= low <= result.makespan_ns
+
+
+@given(cases(max_ops=10, max_streams=2))
+def test_with_everything_resident_it_is_the_critical_path(case):
+    graph, machine, _ = case
+    here = dict.fromkeys(graph.initial, (machine.device_tier,))
+    durations = op_durations(graph, machine)
+    assert lower_bound_ns(graph, durations, machine, here) == critical_path(graph, durations).length_ns
+
+
+@given(cases(max_ops=8, max_streams=2, fabrics=True))
+def test_less_room_never_lowers_it(case):
+    graph, machine, plan = case
+    durations, where = op_durations(graph, machine), plan.residency(machine.device_tier)
+    sizes = range(0, machine.device.capacity_bytes + 1, max(1, machine.device.capacity_bytes // 5))
+    bounds = [lower_bound_ns(graph, durations, machine, where, budget) for budget in sizes]
+    assert bounds == sorted(bounds, reverse=True)
+
+
+def test_the_golden_cases(shared):
+    yaml = pytest.importorskip("yaml")
+    for golden in json.loads((shared / "golden" / "cases.json").read_text())["cases"]:
+        graph = workload_from_dict(golden["workload"])
+        machine = hardware_from_dict(yaml.safe_load(golden["hardware_yaml"]))
+        plan = plan_from_dict(golden["plan"], graph)
+        if "makespan_ns" in golden["expected"]:
+            low = lower_bound_ns(graph, op_durations(graph, machine), machine, plan.residency(machine.device_tier))
+            assert critical_path(graph, op_durations(graph, machine)).length_ns <= low <= golden["expected"]["makespan_ns"]
+
+
+def test_forward_and_backward_of_a_deep_network():
+    """40 layers whose activations exceed the budget by far: the bound is bandwidth's, well above the time of the ops."""
+    count = 40
+    tensors = tuple(Tensor(f"a{i}", 10) for i in range(count))
+    forward = [Op(f"f{i}", "any", (i - 1,) if i else (), (i,), duration_ns=1) for i in range(count)]
+    backward = [Op(f"b{i}", "any", (i,), duration_ns=1) for i in reversed(range(count))]
+    graph = Graph("deep", tensors, (*forward, *backward))
+    # 400 bytes of activations, 100 of memory: at least 300 go out by the last forward op and come back after it
+    assert bound(graph) >= 600
+    assert critical_path(graph, [1] * 80).length_ns == 80
