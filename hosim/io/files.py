@@ -127,7 +127,8 @@ def parse(text: str, source: str) -> object:
     except RecursionError:
         message = "nested too deeply"
     except ValueError as error:
-        message = str(error)
+        # a number too long for Python to convert: its own advice is for programmers
+        message = "expected integers up to 2^63-1, got one of thousands of digits" if "set_int_max_str" in str(error) else str(error)
     raise InputError(message, source=source)
 
 

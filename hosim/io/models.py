@@ -122,7 +122,9 @@ def _explain(error: ErrorDetails, schema: Mapping[str, Any]) -> tuple[str, str]:
     if kind == "extra_forbidden":
         hint = did_you_mean(str(loc[-1]), known) or f" (known: {', '.join(known)})"
         return f"unknown key {loc[-1]!r}{hint}", where
-    context: dict[str, Any] = error.get("ctx", {})
+    context = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in error.get("ctx", {}).items()
+    }
     expected = _EXPECTED[kind].format(**context) if kind in _EXPECTED else error["msg"]
     if kind == "less_than_equal" and context.get("le") == 2**63 - 1:
         expected = "expected an integer up to 2^63-1"

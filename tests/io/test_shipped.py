@@ -1,0 +1,156 @@
+"""The hardware profiles that come with hosim, and how shipped files are found."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import hosim.io
+from hosim.errors import InputError
+from hosim.io import files, find_hardware, find_workload, hardware_from_dict, hardware_to_dict, load_hardware, load_workload, shipped
+from hosim.units import parse_rate, parse_size
+
+PROFILES = (
+    "a100-80gb-sxm",
+    "ascend-910c-supernode",
+    "g10-a100-40gb",
+    "g10-a100-40gb-ssd",
+    "gh200-96gb",
+    "h100-80gb-sxm",
+    "h200-141gb-sxm",
+    "rtx-4090",
+    "toy",
+)
+
+
+def test_all_profiles_are_there():
+    assert shipped.hardware() == list(PROFILES)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_profile(name):
+    hardware = load_hardware(shipped.hardware_path(name))
+    assert hardware.name == name
+    assert hardware_from_dict(hardware_to_dict(hardware)) == hardware
+    assert hardware.device_tier == "hbm"
+    assert hardware.device.scope == "device"
+    assert "bf16" in hardware.compute.peak_flops
+    for tier in hardware.tiers[1:]:  # every memory can be filled and emptied, directly or over others
+        for start, end in ((tier.name, "hbm"), ("hbm", tier.name)):
+            reached = {start}
+            for _ in hardware.channels:
+                reached |= {c.destination for c in hardware.channels if c.source in reached}
+            assert end in reached
+    ends = {c.name: (c.source, c.destination) for c in hardware.channels}
+    assert ends.get("h2d", ("ddr", "hbm")) == ("ddr", "hbm")
+    assert ends.get("d2h", ("hbm", "ddr")) == ("hbm", "ddr")
+
+
+@pytest.mark.parametrize("name", [name for name in PROFILES if name != "toy"])
+def test_every_block_names_its_source(name):
+    data = files.read(shipped.hardware_path(name), "hardware")
+    blocks = [data, data["compute"], data["runtime"]] + [
+        b for group in ("tiers", "channels", "fabrics") for b in data.get(group, {}).values()
+    ]
+    assert all(len(block.get("source", "")) > 10 for block in blocks)
+
+
+def test_toy_is_the_design_s_without_its_fabric():
+    toy = load_hardware(shipped.hardware_path("toy"))
+    assert [(t.name, t.capacity_bytes, t.bandwidth_bytes_per_s) for t in toy.tiers] == [("hbm", 100, 10**12), ("ddr", 1000, 10**11)]
+    assert [(c.name, c.bandwidth_bytes_per_s, c.latency_ns) for c in toy.channels] == [("h2d", 10**9, 0), ("d2h", 10**9, 0)]
+    assert toy.fabrics == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "rate", "peak"),
+    [
+        ("a100-80gb-sxm", "80 GiB", "2.039 TB/s", 312),
+        ("h100-80gb-sxm", "81559 MiB", "3.35 TB/s", 989),
+        ("h200-141gb-sxm", "143771 MiB", "4.8 TB/s", 989),
+        ("gh200-96gb", "97871 MiB", "4 TB/s", 989),
+        ("rtx-4090", "24564 MiB", "1008 GB/s", 165.2),
+        ("ascend-910c-supernode", "128 GB", "3.2 TB/s", 752),
+        ("g10-a100-40gb", "40 GiB", "1.555 TB/s", 312),
+    ],
+)
+def test_published_figures(name, memory, rate, peak):
+    hardware = load_hardware(shipped.hardware_path(name))
+    assert hardware.device.capacity_bytes == parse_size(memory)
+    assert hardware.device.bandwidth_bytes_per_s == parse_rate(rate)
+    assert hardware.compute.peak_flops["bf16"] == int(peak * 10**12)
+
+
+def test_g10_machine():
+    g10 = load_hardware(shipped.hardware_path("g10-a100-40gb"))
+    rates = {c.name: (c.bandwidth_bytes_per_s, c.latency_ns) for c in g10.channels}
+    assert rates["h2d"] == rates["d2h"] == (15_754_000_000, 0)
+    assert (rates["nvme_read"], rates["nvme_write"]) == ((3_200_000_000, 12_000), (3_200_000_000, 16_000))
+    alone = load_hardware(shipped.hardware_path("g10-a100-40gb-ssd"))
+    assert {t.name for t in alone.tiers} == {"hbm", "nvme"}
+    assert {c.name: (c.bandwidth_bytes_per_s, c.latency_ns) for c in alone.channels} == {n: r for n, r in rates.items() if "nvme" in n}
+
+
+# ------------------------------------------------------------------------------------------------------------------- finding
+
+
+def test_find_by_name_and_by_path(tmp_path, monkeypatch):
+    assert find_hardware("toy") == shipped.hardware_path("toy")
+    mine = tmp_path / "toy"
+    mine.write_text("format: hosim.hardware/1")
+    assert find_hardware(str(mine)) == mine
+    monkeypatch.chdir(tmp_path)
+    assert find_hardware("toy").resolve() == mine  # a file of that name comes first
+    mine.unlink()
+    mine.mkdir()
+    assert find_hardware("toy") == shipped.hardware_path("toy")  # a folder does not
+    assert find_hardware("./toy").resolve() == mine
+
+
+def test_not_found():
+    names = re.escape(", ".join(PROFILES))
+    with pytest.raises(InputError, match=rf"^h100: no file and no shipped hardware profile of that name.* \(shipped: {names}\)$"):
+        find_hardware("h100")
+    with pytest.raises(InputError, match=r"^h100-80gb: .*; did you mean 'h100-80gb-sxm'\? \(shipped: "):
+        find_hardware("h100-80gb")
+    with pytest.raises(InputError, match=r"no file and no shipped workload of that name"):
+        find_workload("x" * 5000)
+    with pytest.raises(InputError, match=r"^'': no file and no shipped workload"):
+        find_workload("")
+
+
+def test_the_wheel_s_place_comes_first(tmp_path, monkeypatch):
+    inside, beside = tmp_path / "hosim" / "workloads", tmp_path / "workloads"
+    beside.mkdir()
+    for name in ("b-1.5.json.gz", "b-1.5.yaml", "b-1.5.json", "c.json", "README.md"):
+        (beside / name).touch()
+    monkeypatch.setattr(shipped, "_PACKAGE", tmp_path / "hosim")
+    assert shipped.workloads() == ["b-1.5", "c"]
+    assert find_workload("b-1.5") == beside / "b-1.5.json.gz"
+    inside.mkdir(parents=True)
+    (inside / "a.json").touch()
+    assert shipped.workloads() == ["a"]
+    assert shipped.hardware() == []
+
+
+@pytest.mark.parametrize("name", shipped.workloads())
+def test_shipped_workloads_load(name):
+    assert load_workload(shipped.workload_path(name)).ops
+
+
+# ---------------------------------------------------------------------------------------------------------------- the room itself
+
+
+def test_every_public_name_is_there():
+    for name in hosim.io.__all__:
+        assert callable(getattr(hosim.io, name))
+    assert dir(hosim.io) == hosim.io.__all__
+    with pytest.raises(AttributeError, match="no attribute 'load_nothing'"):
+        hosim.io.load_nothing  # noqa: B018
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed():
+    code = "import sys, hosim, hosim.io, hosim.io.shipped; print(*sorted({'pydantic', 'yaml', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
