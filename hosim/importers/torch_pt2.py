@@ -82,7 +82,7 @@ def _refuse_foreign(source: str) -> None:
     except (OSError, zipfile.BadZipFile, ValueError, RecursionError, EOFError, NotImplementedError) as error:
         raise InputError(f"damaged or not a .pt2 archive ({error}); write it again with torch.export.save", source=source) from None
     if not models:
-        raise InputError("this archive holds no exported program; expected a file of torch.export.save", source=source)
+        raise InputError("this archive holds no exported program, or is damaged; write it again with torch.export.save", source=source)
     for name in names:
         inside = name.partition("/")[2]
         if inside.startswith(_FOREIGN):

@@ -71,17 +71,17 @@ def run(program: ExportedProgram) -> Run:
     """Run ``program`` on fake tensors. Raises :class:`InputError` for what cannot be known without its contents."""
     recorder = Recorder()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with torch.no_grad(), _quiet(), mode, recorder:
+    with torch.no_grad(), _quiet(), mode:
         values, held = _placeholders(program, recorder)
-        machine = _Machine(program.graph_module, recorder)
-        steps = list(machine.steps(program.graph, values))
-        returned = machine.returned
-        results: set[int] = set()
-        for spec, value in zip(program.graph_signature.output_specs, returned, strict=True):
-            if spec.kind in _UPDATES and isinstance(value, torch.Tensor):
-                steps += machine.update(f"update.{spec.target}", _target(program, spec.kind, str(spec.target), values), value)
-            else:
-                results.update(recorder.number(t) for t in tensors((value,)))
+        with recorder:
+            machine = _Machine(program.graph_module, recorder)
+            steps = list(machine.steps(program.graph, values))
+            results: set[int] = set()
+            for spec, value in zip(program.graph_signature.output_specs, machine.returned, strict=True):
+                if spec.kind in _UPDATES and isinstance(value, torch.Tensor):
+                    steps += machine.update(f"update.{spec.target}", _target(program, spec.kind, str(spec.target), values), value)
+                else:
+                    results.update(recorder.number(t) for t in tensors((value,)))
     return Run(tuple(held), tuple(steps), frozenset(results), recorder.sizes, recorder.shapes)
 
 

@@ -1,0 +1,61 @@
+"""What a file is, by its contents and not by its name."""
+
+import gzip
+
+import pytest
+
+from hosim.errors import InputError
+from hosim.graph import GraphBuilder
+from hosim.importers import FORMATS, load_any
+from hosim.io import save_workload
+
+
+def toy():
+    builder = GraphBuilder("toy", {"made": "here"})
+    builder.tensor("w", 40, "parameter")
+    builder.tensor("a", 30)
+    builder.op("f", "matmul", inputs=["w"], outputs=["a"], duration_ns=50)
+    return builder.build()
+
+
+@pytest.mark.parametrize("name", ["toy.json", "toy.json.gz", "toy.yaml"])
+def test_a_workload(tmp_path, name):
+    save_workload(toy(), tmp_path / name)
+    assert load_any(tmp_path / name) == toy()
+
+
+def test_the_name_does_not_matter(tmp_path):
+    save_workload(toy(), tmp_path / "toy.json")
+    (tmp_path / "toy.pt2").write_bytes((tmp_path / "toy.json").read_bytes())
+    assert load_any(tmp_path / "toy.pt2") == toy()
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b'{"nodes": []}', b"\x00\x01\x02", gzip.compress(b"hello")])
+def test_an_unknown_file_is_answered_with_what_is_known(tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_any(tmp_path / "x")
+    assert all(form.title in str(caught.value) for form in FORMATS)
+    assert str(tmp_path / "x") in str(caught.value)
+
+
+def test_another_file_of_hosim(tmp_path):
+    (tmp_path / "x.yaml").write_text("format: hosim.hardware/1\nname: toy\n")
+    with pytest.raises(InputError, match="this is a hardware of hosim"):
+        load_any(tmp_path / "x.yaml")
+
+
+def test_a_folder_of_nothing(tmp_path):
+    with pytest.raises(InputError, match="no known format"):
+        load_any(tmp_path)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        load_any(tmp_path / "none.json")
+
+
+def test_damaged_gzip(tmp_path):
+    (tmp_path / "x.json.gz").write_bytes(gzip.compress(b'{"format": "hosim.workload/1"}')[:-6])
+    with pytest.raises(InputError, match="damaged gzip"):
+        load_any(tmp_path / "x.json.gz")

@@ -1,0 +1,107 @@
+"""Specs: strict, and the same workload every time."""
+
+import copy
+
+import pytest
+import yaml
+
+from hosim.errors import InputError
+from hosim.importers import load_any
+from hosim.io import save_workload
+
+SPEC = {
+    "format": "hosim.spec/1",
+    "name": "tiny",
+    "importer": "torch_export",
+    "model": {
+        "class": "LlamaForCausalLM",
+        "config": {
+            "hidden_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "intermediate_size": 48,
+            "vocab_size": 64,
+            "use_cache": False,
+        },
+        "dtype": "bf16",
+    },
+    "inputs": {"input_ids": {"shape": [1, 16], "dtype": "int64"}},
+}
+
+
+def changed(path, value):
+    spec = copy.deepcopy(SPEC)
+    *parents, last = path.split("/")
+    at = spec
+    for key in parents:
+        at = at[key]
+    if value is None:
+        del at[last]
+    else:
+        at[last] = value
+    return spec
+
+
+def load(tmp_path, spec):
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(spec))
+    return load_any(tmp_path / "tiny.yaml")
+
+
+def test_a_spec_makes_the_same_file_again(tmp_path):
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    graph = load(tmp_path, SPEC)
+    for name in ("a.json.gz", "b.json.gz"):
+        save_workload(load(tmp_path, SPEC), tmp_path / name)
+    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+    assert load_any(tmp_path / "a.json.gz") == graph
+    assert graph.name == "tiny"
+    assert {op.dtype for op in graph.ops if op.kind in ("matmul", "attention")} == {"bf16"}
+    assert graph.meta["transformers"] == transformers.__version__
+    assert graph.meta["model"] == SPEC["model"]
+    assert graph.meta["shapes"]["lm_head.weight"] == [64, 32]
+    # a buffer that the model makes in fp32 stays so
+    assert next(t.size_bytes for t in graph.tensors if t.name.endswith("inv_freq")) == 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("extra", 1, "unknown key 'extra'"),
+        ("importer", "tensorflow", "importer: expected 'torch_export'"),
+        ("model", None, "model: missing"),
+        ("model/class", "os.system", "model.class"),
+        ("model/dtype", "int4", "model.dtype"),
+        ("model/atention", "sdpa", "did you mean 'attention'"),
+        ("inputs/input_ids/shape", [], "inputs.input_ids.shape"),
+        ("inputs/input_ids/shape", [0], r"inputs.input_ids.shape\[0\]"),
+        ("inputs/input_ids/dtype", "long", "inputs.input_ids.dtype"),
+        ("inputs", {}, "inputs"),
+        ("format", "hosim.spec/2", "newer hosim"),
+    ],
+)
+def test_a_bad_spec(tmp_path, path, value, message):
+    with pytest.raises(InputError, match=message) as caught:
+        load(tmp_path, changed(path, value))
+    assert str(caught.value).startswith(str(tmp_path / "tiny.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("model/class", "LlamaForCausalLn", "no model 'LlamaForCausalLn'; did you mean 'LlamaForCausalLM'"),
+        ("model/class", "LlamaConfig", "'LlamaConfig' is not a model class"),
+        ("model/config/hiden_size", 3, "unknown key 'hiden_size' of LlamaConfig; did you mean 'hidden_size'"),
+        ("model/config/hidden_size", "big", "cannot be built from this config"),
+        ("model/config/attn_implementation", "someone/kernel", "is not for a spec"),
+        ("inputs", {"pixels": {"shape": [1], "dtype": "fp32"}}, "cannot export LlamaForCausalLM"),
+    ],
+)
+def test_a_spec_that_the_model_does_not_take(tmp_path, path, value, message):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    with pytest.raises(InputError, match=message) as caught:
+        load(tmp_path, changed(path, value))
+    assert str(caught.value).startswith(str(tmp_path / "tiny.yaml"))
+    assert "\n" not in str(caught.value)
