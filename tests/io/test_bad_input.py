@@ -59,9 +59,6 @@ WORKLOADS = {
         "{" + W + ', "tensors": [{"name": "t", "bytes": 1' + "0" * 5000 + "}]}",
         "expected integers up to 2^63-1, got one of thousands of digits",
     ),
-        "{" + W + ', "tensors": [{"name": "t", "bytes": 1' + "0" * 5000 + "}]}",
-        "expected integers up to 2^63-1, got one of thousands of digits",
-    ),
     "ops as a mapping": ("{" + W + ', "ops": {}}', "ops: expected a list, got a mapping"),
     "name as null": ("{" + W + ', "tensors": [{"name": null, "bytes": 1}]}', "tensors[0].name: expected text, got null"),
     "unknown kind": (
