@@ -126,7 +126,8 @@ def starts(graph: Graph, hardware: Hardware, budget: int) -> dict[int, tuple[str
     homes = {t: graph.tensors[t].home or device for t in graph.initial}
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     at_start = sum(sizes[t] for t, home in homes.items() if home == device)
-    at_end = sum(sizes[t] for t, survives in enumerate(graph.survives) if survives and (graph.users[t] or homes.get(t) == device))
+    stays = (t for t, survives in enumerate(graph.survives) if survives)
+    at_end = sum(sizes[t] for t in stays if homes.get(t) == device or (t not in homes and graph.users[t]))
     if at_start <= budget and at_end <= budget:
         return {}
     shelf = Shelf(graph, hardware, [b.tier for b in tiers_below(hardware)], {t: (home,) for t, home in homes.items() if home != device})

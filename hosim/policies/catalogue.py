@@ -2,13 +2,77 @@
 
 from __future__ import annotations
 
-from hosim.policies.policy import Policy
+from hosim.policies.policy import Parameter, Policy
+
+_PREFETCH_DISTANCE = Parameter(50, "int", "ops by which a prefetch is issued before the op that needs it")
+_RELEASE_DISTANCE = Parameter(0, "int", "ops after the last use before the tensor is released")
 
 BUILT_IN = (
     Policy(
         "resident",
         "everything in device memory; what lives below comes up once, at time 0",
         "hosim.policies.resident:plan",
+    ),
+    Policy(
+        "on_demand",
+        "reactive: fetch what an op misses, evict the least recently used, wait",
+        "hosim.policies.on_demand:plan",
+        runtime=True,
+    ),
+    Policy(
+        "lookahead",
+        "on_demand, and what the next k ops need is prefetched while there is room",
+        "hosim.policies.lookahead:plan",
+        {"k": Parameter(4, "int", "how many ops ahead it looks")},
+        runtime=True,
+    ),
+    Policy(
+        "layerwise",
+        "parameters streamed from below, a layer ahead (vLLM, diffusers, ZeRO)",
+        "hosim.policies.layerwise:plan",
+        {"layers_ahead": Parameter(1, "int", "layers whose parameters are on their way while one computes")},
+    ),
+    Policy(
+        "distance",
+        "what lies idle for many ops is moved (MindSpore 2.10)",
+        "hosim.policies.distance:plan",
+        {
+            "select_distance": Parameter(100, "int", "ops between two uses from which on a tensor is moved"),
+            "select_num": Parameter(100, "int", "how many gaps at most, the widest"),
+            "prefetch_distance": _PREFETCH_DISTANCE,
+            "release_distance": _RELEASE_DISTANCE,
+        },
+    ),
+    Policy(
+        "memory_peak",
+        "gaps that cover the peak, best score first, until it fits (MindSpore 2.10)",
+        "hosim.policies.memory_peak:plan",
+        {
+            "max_device_memory": Parameter(None, "size", "memory that the modelled peak is held to; none: the budget; 0: move nothing"),
+            "peak_modeled_headroom_bytes": Parameter(None, "size", "margin below it; none: a tenth, as the published 4 of 40 GiB"),
+            "score_weight_size": Parameter(1.0, "float", "w1: larger tensors first"),
+            "score_weight_cover_start": Parameter(1.0, "float", "w2: gaps that begin long before the peak first"),
+            "score_weight_cover_end": Parameter(1.0, "float", "w3: gaps that end long after the peak first"),
+            "score_weight_neighbor_impact": Parameter(1.0, "float", "w4: gaps that begin or end near others last"),
+            "prefetch_distance": _PREFETCH_DISTANCE,
+            "release_distance": _RELEASE_DISTANCE,
+            "enable_adaptive_prefetch_distance": Parameter(False, "bool", "prefetch as many ops ahead as the copy up takes"),
+            "enable_adaptive_release_distance": Parameter(False, "bool", "release as many ops later as the copy down takes"),
+            "h2d_bandwidth_gbps": Parameter(55.0, "float", "GB/s up that the adaptive prefetch reckons with"),
+            "d2h_bandwidth_gbps": Parameter(20.0, "float", "GB/s down that the adaptive release reckons with"),
+            "default_kernel_time_us": Parameter(400.0, "float", "time of an op of which none is known, in microseconds"),
+        },
+    ),
+    Policy(
+        "longest_gap",
+        "activations in the longest gaps first, until the peak fits (hyper-parallel)",
+        "hosim.policies.longest_gap:plan",
+    ),
+    Policy(
+        "belady",
+        "reactive and clairvoyant: evict what is used farthest in the future",
+        "hosim.policies.belady:plan",
+        runtime=True,
     ),
 )
 """Every policy that hosim ships, in display order."""

@@ -27,8 +27,9 @@ class Absence:
     """``tensor`` away from the device tier between its uses by the ops ``after`` and ``before``.
 
     ``after`` is :data:`AT_START` before the first use, ``before`` the number of ops after the last one. ``store``, ``release`` and
-    ``prefetch`` are the ops at whose ends the store, the detach and the prefetch are wanted; ``tier`` is where the store goes. What ends
-    the step away stays away, unless it was in the device tier at time 0 and must be again: then it comes back at ``prefetch``.
+    ``prefetch`` are the ops at whose ends the store, the detach and the prefetch are wanted; ``tier`` is where the store goes, unless
+    the tensor has a place of its own below. What ends the step away stays away, unless it was in the device tier at time 0 and must be
+    again: then it comes back at ``prefetch``.
     """
 
     tensor: int
@@ -122,8 +123,9 @@ class _Course:
         if before < end and not read and not self.order.ended_by(release, before):
             return  # the op that overwrites it might come first
         if store is not None:
-            self._put(STORE, self.device, absence.tier, store, before)
-            self.below = {absence.tier}
+            tier = next((own for own in self.start if (self.device, own) in self.hardware.channel_between), absence.tier)
+            self._put(STORE, self.device, tier, store, before)
+            self.below = {tier}
         self._put(DETACH, self.device, None, release, before)
         self.here = False
         if read or (before == end and self.device in self.start and self.graph.tensors[self.tensor].persistent):
@@ -154,7 +156,7 @@ class _Course:
                 return
             hops = route(self.hardware, [*self.below, *([self.device] if self.here else [])], tier)
             for source, destination in pairwise(hops):
-                self._put(STORE, source, destination, after, end)
+                self._put(PREFETCH if destination == self.device else STORE, source, destination, after, end)
             for passed in hops[1:-1]:
                 self._put(DETACH, passed, None, after, end)
             self.below.add(tier)

@@ -1,0 +1,137 @@
+"""``layerwise``: parameters streamed from below a layer ahead, double buffered.
+
+Source: weight offloading of vLLM (``--cpu-offload`` with prefetch) and of diffusers (group offload with a stream), and parameter offload
+of ZeRO-3: while layer n computes, layer n + ``layers_ahead`` is copied up, and a layer's parameters are dropped when it has computed;
+activations, optimizer states and the key-value cache stay.
+
+Our reading: tensors of kind ``parameter`` and ``expert`` start below, in the first tier with room, and end there; what the step writes
+of them is stored back when their layer is left. A layer's prefetches are issued when the layer ``layers_ahead`` before it begins. A
+layer is what tensor names say: the part of the name up to its first number ("model.layers.7"), and between numbered layers what has no
+number (the embedding, the head). Where no two names share one, consecutive uses of parameters form layers no larger than the largest
+parameter. Each return to a layer (backward, optimizer) is a visit of its own. A parameter that the next ``layers_ahead`` visits use
+again stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.plan import AT_START, Plan
+from hosim.policies.below import Shelf, tiers_below
+from hosim.policies.insertion import Absence, insert
+
+KINDS = ("parameter", "expert")
+"""Kinds of tensors that are streamed."""
+
+_NUMBERED = re.compile(r"^(.*?(?:^|[._/\[-])[A-Za-z_]*\d+)(?=$|[._/\]-])")
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A run of ops ``first`` to ``last`` within one layer, and the parameters that they use."""
+
+    first: int
+    last: int
+    parameters: frozenset[int]
+
+
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: int) -> Plan:
+    """The plan; of the budget it knows nothing. O(uses)."""
+    device = hardware.device_tier
+    residency = Plan(graph).residency(device)
+    lower = [b.tier for b in tiers_below(hardware)]
+    shelf = Shelf(graph, hardware, lower, {t: w for t, w in residency.items() if device not in w})
+    initial: dict[int, tuple[str, ...]] = {}
+    for t in graph.initial:
+        tensor = graph.tensors[t]
+        if tensor.kind in KINDS and graph.users[t] and device in residency[t]:
+            tier = shelf.place(t, 0)
+            if tier is not None:
+                initial[t] = (tier,)
+    residency.update(initial)
+    streamed = {t for t in initial if graph.tensors[t].persistent}
+    streamed |= {t for t, where in residency.items() if graph.tensors[t].kind in KINDS and device not in where and graph.users[t]}
+    visited = visits(graph, streamed)
+    absences = [absence for t in sorted(streamed) for absence in _absences(graph, t, visited, layers_ahead, residency[t][0])]
+    return insert(graph, hardware, "layerwise", absences, initial)
+
+
+def _absences(graph: Graph, t: int, visited: Sequence[Visit], ahead: int, tier: str) -> Iterator[Absence]:
+    """Where parameter ``t`` is away: before its first visit, between visits further apart than ``ahead``, and after its last one."""
+    users, end = graph.users[t], len(graph.ops)
+    mine = [v for v, visit in enumerate(visited) if t in visit.parameters]
+    yield Absence(t, AT_START, users[0], AT_START, AT_START, _begin(visited, mine[0] - ahead), tier)
+    for v, w in pairwise(mine):
+        after = max(u for u in users if u <= visited[v].last)
+        before = min(u for u in users if u >= visited[w].first)
+        if w - v > ahead and before - after > 1:
+            yield Absence(t, after, before, visited[v].last, visited[v].last, max(_begin(visited, w - ahead), visited[v].last), tier)
+    if graph.survives[t]:
+        yield Absence(t, users[-1], end, users[-1], users[-1], end, tier)
+
+
+def _begin(visited: Sequence[Visit], v: int) -> int:
+    """The op at whose end visit ``v`` begins."""
+    return visited[v].first - 1 if v >= 0 else AT_START
+
+
+def visits(graph: Graph, streamed: set[int]) -> list[Visit]:
+    """The runs of ops within one layer, in listed order."""
+    layers = layers_of(graph, streamed)
+    found: list[Visit] = []
+    current: str | None = None
+    first = last = AT_START
+    used: set[int] = set()
+    for i, op in enumerate(graph.ops):
+        mine = [t for t in op.uses if t in streamed]
+        for layer in dict.fromkeys(layers[t] for t in mine):
+            if layer != current:
+                if current is not None:
+                    found.append(Visit(first, last, frozenset(used)))
+                current, first, used = layer, i, set()
+            used.update(t for t in mine if layers[t] == layer)
+            last = i
+    if current is not None:
+        found.append(Visit(first, last, frozenset(used)))
+    return found
+
+
+def layers_of(graph: Graph, streamed: set[int]) -> Mapping[int, str]:
+    """The layer of each streamed tensor, by name or, where no name has a number, by consecutive uses."""
+    names = {t: _NUMBERED.match(graph.tensors[t].name) for t in streamed}
+    numbered = {t: match[1] for t, match in names.items() if match}
+    if len(set(numbered.values())) < len(numbered):
+        return _by_name(graph, numbered, streamed)
+    return _by_use(graph, streamed)  # no name has a number, or each has its own
+
+
+def _by_name(graph: Graph, numbered: Mapping[int, str], streamed: set[int]) -> Mapping[int, str]:
+    """Numbered tensors by their prefix; the others by the numbered layer that the ops before their first use are in."""
+    layers = dict(numbered)
+    current = ""
+    for op in graph.ops:
+        for t in op.uses:
+            if t in streamed and t not in layers:
+                layers[t] = f"{current}+"
+            if t in numbered:
+                current = numbered[t]
+    return layers
+
+
+def _by_use(graph: Graph, streamed: set[int]) -> Mapping[int, str]:
+    """Layers filled in the order of first uses, none larger than the largest tensor."""
+    sizes = {t: graph.tensors[t].size_bytes for t in streamed}
+    most = max(sizes.values(), default=0)
+    layers: dict[int, str] = {}
+    number = held = 0
+    for t in sorted(streamed, key=lambda t: (graph.users[t][0], t)):
+        if held and held + sizes[t] > most:
+            number, held = number + 1, 0
+        held += sizes[t]
+        layers[t] = str(number)
+    return layers

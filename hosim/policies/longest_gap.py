@@ -1,0 +1,64 @@
+"""``longest_gap``: activations in the longest gaps first until the peak fits, hyper-parallel's greedy planner.
+
+Source: github mindspore-ai/hyper-parallel (Apache-2.0), its activation residency planner. The rule as published: candidates are the gaps
+between adjacent accesses of an activation with at least one op inside; sorted by (length in ops, bytes, earlier release), the largest
+first; one is taken only if it covers an op that is over budget; its bytes are then subtracted over its inside; it stops when the peak
+fits. The copy down starts after the latest write at or before the release, the copy up just before the op that needs it, with no lead.
+
+Our reading: the budget is the whole device tier's, so the account of ops over budget holds parameters and workspaces too. Everything
+else stays where it is at home, unless what is at home in the device tier does not fit there at the step's start or end: then all of that
+starts below and comes up just before its first use.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.plan import AT_START, Plan
+from hosim.policies.below import Shelf, starts, tiers_below
+from hosim.policies.idle import Idle, below_at_ends, between_uses, held_bytes, take_away
+from hosim.policies.insertion import Absence, insert
+
+
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+    """The plan. O(candidates log candidates) steps, each along its gap."""
+    initial = starts(graph, hardware, budget_bytes)
+    residency = Plan(graph, initial=initial).residency(hardware.device_tier)
+    shelf = Shelf(graph, hardware, [b.tier for b in tiers_below(hardware)], residency)
+    held = held_bytes(graph)
+    absences = []
+    for idle in below_at_ends(graph, residency, hardware.device_tier):
+        absence = _absence(graph, idle, residency[idle.tensor][0])
+        take_away(held, graph, absence)
+        absences.append(absence)
+    sizes = [tensor.size_bytes for tensor in graph.tensors]
+    found = list(between_uses(graph, (t for t, tensor in enumerate(graph.tensors) if tensor.kind == "activation" and tensor.size_bytes)))
+    found.sort(key=lambda idle: (idle.after - idle.before, -sizes[idle.tensor], idle.after))
+    over = int((held > budget_bytes).sum())
+    for idle in found:
+        if not over:
+            break
+        inside = held[idle.after + 1 : idle.before] > budget_bytes
+        if not inside.any():
+            continue
+        tier = shelf.place(idle.tensor, idle.after)
+        if tier is None:
+            continue
+        absence = _absence(graph, idle, tier)
+        take_away(held, graph, absence)
+        over -= int(inside.sum()) - int((held[idle.after + 1 : idle.before] > budget_bytes).sum())
+        absences.append(absence)
+    return insert(graph, hardware, "longest_gap", absences, initial)
+
+
+def _absence(graph: Graph, idle: Idle, tier: str) -> Absence:
+    """Stored after the latest write, released at the last use, back just before the next one."""
+    users = graph.users[idle.tensor]
+    store = idle.after
+    for u in reversed(users[: bisect_right(users, idle.after)]):
+        if idle.tensor in graph.ops[u].writes:
+            store = u
+            break
+    return Absence(idle.tensor, idle.after, idle.before, store, idle.after, max(idle.before - 1, AT_START), tier)

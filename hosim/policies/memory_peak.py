@@ -1,0 +1,146 @@
+"""``memory_peak``: gaps that cover the peak, the best score first, as the peak strategy of MindSpore 2.10 does.
+
+Source: the knobs documented in ``mindspore/graph/_parse/compile_config.py`` of the 2.10 wheel, and its public headers
+(``MemoryPeakBasedHyperOffloadStrategy``, ``CalculateAdaptiveReleaseDistance``, ``CalculateAdaptivePrefetchDistance``). Documented: while
+the modelled peak exceeds ``max_device_memory`` less ``peak_modeled_headroom_bytes``, gaps that cover it are scored by size (w1), how
+early they begin before it (w2), how late they end after it (w3), less a penalty for clustering with others (w4); adaptive distances
+follow from size, bandwidth and kernel time; views and what ops write in place are skipped.
+
+Our reading, since the formula is not documented: each of the first three terms is a share of the largest among the gaps that cover the
+peak; the penalty is the share of the gaps taken so far that leave or come back within ``prefetch_distance`` ops of where this one does.
+The best one is taken (ties: the earlier one), its bytes are subtracted from release to prefetch, and the peak is looked for again; it
+stops where no gap covers the peak. An adaptive release waits for as many ops as the copy down takes, an adaptive prefetch leads by as
+many as the copy up takes; an op of unknown time counts as ``default_kernel_time_us``. ``max_device_memory`` is to be set "according to
+the real available memory capacity": here that is the budget. The published headroom of 4 GiB is a tenth of the published 40 GiB: so it
+is a tenth here, too.
+
+Tensors start where they are at home, unless those at home in the device tier do not fit there at the step's start or end: then all of
+them start below.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+
+import numpy as np
+
+from hosim.costmodel.op_time import op_durations
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.plan import Plan
+from hosim.policies.below import Shelf, starts, tiers_below
+from hosim.policies.distance import at_distance, not_in_place
+from hosim.policies.idle import Idle, below_at_ends, between_uses, held_bytes, take_away
+from hosim.policies.insertion import Absence, insert
+
+
+def plan(
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    *,
+    max_device_memory: int | None,
+    peak_modeled_headroom_bytes: int | None,
+    score_weight_size: float,
+    score_weight_cover_start: float,
+    score_weight_cover_end: float,
+    score_weight_neighbor_impact: float,
+    prefetch_distance: int,
+    release_distance: int,
+    enable_adaptive_prefetch_distance: bool,
+    enable_adaptive_release_distance: bool,
+    h2d_bandwidth_gbps: float,
+    d2h_bandwidth_gbps: float,
+    default_kernel_time_us: float,
+) -> Plan:
+    """The plan. Each gap taken costs O(ops + candidates) array steps."""
+    most = budget_bytes if max_device_memory is None else max_device_memory
+    headroom = most // 10 if peak_modeled_headroom_bytes is None else peak_modeled_headroom_bytes
+    initial = starts(graph, hardware, budget_bytes)
+    residency = Plan(graph, initial=initial).residency(hardware.device_tier)
+    shelf = Shelf(graph, hardware, [b.tier for b in tiers_below(hardware)], residency)
+    clock = _KernelClock(graph, hardware, default_kernel_time_us)
+    sizes = [tensor.size_bytes for tensor in graph.tensors]
+
+    def absence(idle: Idle, tier: str) -> Absence:
+        lead, wait = prefetch_distance, release_distance
+        if enable_adaptive_prefetch_distance and h2d_bandwidth_gbps:
+            lead = clock.ops_before(idle.before, sizes[idle.tensor] / h2d_bandwidth_gbps)
+        if enable_adaptive_release_distance and d2h_bandwidth_gbps:
+            wait = clock.ops_after(idle.after, sizes[idle.tensor] / d2h_bandwidth_gbps)
+        return at_distance(idle, tier, lead, wait)
+
+    held = held_bytes(graph)
+    absences = [absence(idle, residency[idle.tensor][0]) for idle in below_at_ends(graph, residency, hardware.device_tier)]
+    for forced in absences:
+        take_away(held, graph, forced)
+    found = [idle for idle in between_uses(graph, not_in_place(graph)) if sizes[idle.tensor]]
+    scores = _Scores([absence(idle, "") for idle in found], sizes, len(graph.ops), prefetch_distance)
+    weights = (score_weight_size, score_weight_cover_start, score_weight_cover_end, score_weight_neighbor_impact)
+    while most and len(held):
+        peak = int(held.argmax())
+        best = scores.best(peak, weights) if held[peak] > most - headroom else None
+        if best is None:
+            break
+        tier = shelf.place(found[best].tensor, found[best].after)
+        scores.take(best, counts=tier is not None)
+        if tier is not None:
+            chosen = absence(found[best], tier)
+            take_away(held, graph, chosen)
+            absences.append(chosen)
+    return insert(graph, hardware, "memory_peak", absences, initial)
+
+
+class _KernelClock:
+    """Time by op position in the plan's order, for distances that follow from it."""
+
+    def __init__(self, graph: Graph, hardware: Hardware, default_kernel_time_us: float) -> None:
+        unknown = round(default_kernel_time_us * 1000)
+        durations = op_durations(graph, hardware)
+        pairs = zip(durations, graph.ops, strict=True)
+        known = (d if op.duration_ns is not None or op.flops or op.bytes_accessed else unknown for d, op in pairs)
+        self._starts = [0, *accumulate(known)]
+
+    def ops_after(self, op: int, ns: float) -> int:
+        """How many ops after ``op`` begin within ``ns`` of its end."""
+        return max(0, bisect_left(self._starts, self._starts[op + 1] + ns) - (op + 1))
+
+    def ops_before(self, op: int, ns: float) -> int:
+        """How many ops before ``op`` are to have begun at least ``ns`` before it does, the fewest."""
+        return max(0, op - max(0, bisect_left(self._starts, self._starts[op] - ns + 1) - 1))
+
+
+class _Scores:
+    """Candidates as arrays: where each is away, its bytes, and whether it is still to be had."""
+
+    def __init__(self, candidates: list[Absence], sizes: list[int], ops: int, near: int) -> None:
+        self._release = np.array([a.release for a in candidates], dtype=np.int64)
+        self._prefetch = np.array([a.prefetch for a in candidates], dtype=np.int64)
+        self._size = np.array([sizes[a.tensor] for a in candidates], dtype=np.float64)
+        self._open = self._prefetch > self._release
+        self._crowd = np.zeros(ops + 1, dtype=np.int64)
+        self._near = near
+        self._taken = 0
+
+    def best(self, peak: int, weights: tuple[float, float, float, float]) -> int | None:
+        """The candidate of highest score whose absence covers op ``peak``; the first one of equals, ``None`` if there is none."""
+        (covering,) = np.nonzero(self._open & (self._release < peak) & (self._prefetch >= peak))
+        if not len(covering):
+            return None
+        release, prefetch = self._release[covering], self._prefetch[covering]
+        score = np.zeros(len(covering))
+        for weight, term in zip(weights, (self._size[covering], peak - release, prefetch - peak), strict=False):
+            score += weight * term / max(term.max(), 1)
+        if self._taken:
+            score -= weights[3] * (self._crowd[release + 1] + self._crowd[prefetch + 1]) / (2 * self._taken)
+        return int(covering[score.argmax()])
+
+    def take(self, best: int, *, counts: bool) -> None:
+        """It is had no more; if it ``counts``, those near it are penalized from now on."""
+        self._open[best] = False
+        if not counts:
+            return
+        self._taken += 1
+        for place in (int(self._release[best]) + 1, int(self._prefetch[best]) + 1):
+            self._crowd[max(0, place - self._near) : place + self._near + 1] += 1
