@@ -3,11 +3,11 @@
 One way through: an importer or a builder makes a :class:`Graph`, a policy turns it into a :class:`Plan`, the
 engine replays the plan on a :class:`Hardware` and gives a :class:`Result`.
 
->>> from hosim import GraphBuilder, load_hardware, replay, Plan
+>>> from hosim import GraphBuilder, Plan, find_hardware, load_hardware, replay
 >>> b = GraphBuilder("toy")
 >>> _ = b.tensor("w", 40, "parameter"), b.tensor("a", 30)
 >>> _ = b.op("f", "matmul", inputs=["w"], outputs=["a"], duration_ns=50)
->>> replay(Plan(b.build()), load_hardware("toy")).makespan_ns
+>>> replay(Plan(b.build()), load_hardware(find_hardware("toy"))).makespan_ns
 50
 """
 
@@ -24,7 +24,7 @@ from hosim.result import Result
 
 if TYPE_CHECKING:
     from hosim.engine import replay
-    from hosim.io import load_hardware, load_plan, load_workload, save_plan, save_workload
+    from hosim.io import find_hardware, find_workload, load_hardware, load_plan, load_workload, save_plan, save_workload
 
 __version__ = "0.1.0"
 
@@ -45,6 +45,8 @@ __all__ = [
     "Tensor",
     "UnitError",
     "__version__",
+    "find_hardware",
+    "find_workload",
     "load_hardware",
     "load_plan",
     "load_workload",
@@ -55,6 +57,8 @@ __all__ = [
 
 # Rooms that need third-party packages are entered when they are first asked for: `import hosim` stays light.
 _LAZY = {
+    "find_hardware": "hosim.io",
+    "find_workload": "hosim.io",
     "load_hardware": "hosim.io",
     "load_plan": "hosim.io",
     "load_workload": "hosim.io",
@@ -68,3 +72,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'hosim' has no attribute {name!r}")
     return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

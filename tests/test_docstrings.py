@@ -8,7 +8,9 @@ import pytest
 
 import hosim
 
-MODULES = sorted(module.name for module in pkgutil.walk_packages(hosim.__path__, "hosim.") if not module.name.endswith("__main__"))
+MODULES = ["hosim"] + sorted(
+    module.name for module in pkgutil.walk_packages(hosim.__path__, "hosim.") if not module.name.endswith("__main__")
+)
 OPTIONAL = {"torch", "transformers", "onnx", "mindspore", "ortools"}
 """Packages of hosim's extras: a module that needs one at import is not there without it."""
 

@@ -130,11 +130,11 @@ def workload(graph: Graph) -> RenderableType:
 
 
 def policies(listed: Sequence[Listed]) -> Table:
-    """One row a policy: name, parameters with their defaults, summary."""
+    """One row a policy: name, parameters with their defaults (none shown: follows from the question), summary."""
     table = open_table("Policies", "policy", left=1)
     table.add_column("parameters")
     table.add_column("summary")
     for policy in listed:
-        parameters = ", ".join(f"{key}={value}" for key, value in policy.parameters.items())
+        parameters = ", ".join(key if value is None else f"{key}={value}" for key, value in policy.parameters.items())
         table.add_row(escape(policy.name), escape(parameters) or NOTHING, escape(policy.summary))
     return table

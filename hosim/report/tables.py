@@ -133,10 +133,15 @@ def _size(value: int) -> str:
 
 
 def timing(results: Sequence[Result], hardware: Hardware) -> Table:
-    """One row a policy: makespan, distance to the lower bound, stall by cause, and the peak of the device tier."""
+    """One row a policy: makespan, distance to the lower bound, stall by cause, and the peak of the device tier.
+
+    The bound is :func:`least_bound`: a row's own one may stand on a worse start than another's.
+    """
     stalls = [f"{cause}\nstall" for cause in STALL_CAUSES]
     peak = f"peak\n{hardware.device_tier}"
-    table = open_table("Time", "policy", "makespan", "above\nbound", *stalls, peak, "of\nbudget")
+    bound = least_bound(results)
+    title = f"Time (lower bound {human_time(bound)})" if bound else "Time"
+    table = open_table(title, "policy", "makespan", "above\nbound", *stalls, peak, "of\nbudget")
     best = min((r.makespan_ns for r in results if r.feasible and r.makespan_ns is not None), default=None)
     for result in results:
         if not result.feasible or result.makespan_ns is None:
@@ -146,7 +151,7 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
         table.add_row(
             escape(result.policy),
             human_time(result.makespan_ns),
-            above(result.makespan_ns, result.lower_bound_ns),
+            above(result.makespan_ns, bound),
             *(_time(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES),
             _size(peak_bytes),
             percent(peak_bytes, result.budget_bytes),
@@ -155,10 +160,16 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
     return table
 
 
+def least_bound(results: Iterable[Result]) -> int | None:
+    """The least lower bound of the results that fit: what none of their starts can beat; ``None`` if there is none."""
+    return min((r.lower_bound_ns for r in results if r.feasible and r.lower_bound_ns is not None), default=None)
+
+
 def effort(results: Sequence[Result]) -> Text:
     """What planning and replaying took on this machine, in one line."""
-    figures = [f"{r.policy} {human_time(round(r.planning_s * 1e9))} + {human_time(round(r.replay_s * 1e9))}" for r in results]
-    return Text(f"Planning + replay took {', '.join(figures)}.\n", style="dim")
+    spent = [" + ".join(human_time(round(s * 1e9)) for s in (r.planning_s, r.replay_s) if s) for r in results]
+    figures = ", ".join(f"{r.policy} {seconds}" for r, seconds in zip(results, spent, strict=True))
+    return Text(f"Planning + replay took {figures}.\n", style="dim")
 
 
 def peaks(results: Sequence[Result], hardware: Hardware, tiers: Sequence[str] = ()) -> Table:
@@ -222,8 +233,9 @@ def verdict(results: Sequence[Result]) -> str:
     fastest = [r for makespan, r in fitting if makespan == best_ns]
     names = " and ".join(r.policy for r in fastest)
     sentence = f"{names} {'is' if len(fastest) == 1 else 'are'} fastest within {budget}: {human_time(best_ns)}"
-    if fastest[0].lower_bound_ns:
-        sentence += f", {above(best_ns, fastest[0].lower_bound_ns).lstrip('+')} {_unit_of_distance(best_ns, fastest[0].lower_bound_ns)}"
+    bound = least_bound(results)
+    if bound:
+        sentence += f", {_distance(best_ns, bound)}"
     slower = [(makespan, r) for makespan, r in fitting if makespan > best_ns]
     if slower:
         sentence += "; " + ", ".join(f"{r.policy} takes {makespan / best_ns:.2f}x as long" for makespan, r in slower)
@@ -233,5 +245,9 @@ def verdict(results: Sequence[Result]) -> str:
     return sentence + "."
 
 
-def _unit_of_distance(value: int, bound: int) -> str:
-    return "the lower bound" if value >= 2 * bound else "above the lower bound"
+def _distance(value: int, bound: int) -> str:
+    if value == bound:
+        return "which is the lower bound"
+    if value >= 2 * bound:
+        return f"{above(value, bound)} the lower bound"
+    return f"{percent(value - bound, bound)} above the lower bound"

@@ -286,7 +286,8 @@ def test_waiting_for_a_prefetch_orders_ops():
 @given(cases(max_streams=3, roomy=None))
 def test_plans_that_are_legal_by_construction_have_no_findings(case):
     _, machine, plan = case
-    assert [str(f) for f in verify(plan, machine) if f.rule != "capacity"] == []
+    # drawn plans may also be too large, and copy between lower tiers right before an op that mutates the tensor
+    assert [str(f) for f in verify(plan, machine) if f.rule not in ("capacity", "overwritten")] == []
 
 
 @st.composite

@@ -175,7 +175,7 @@ CHANGED = [
     ),
     ("hw.yaml", put("channels", "h2d", "width", value=16), "hw.yaml: channels.h2d.width: unknown key 'width'; did you mean 'bandwidth'?"),
     ("hw.yaml", put("device_tier", value="vram"), "hw.yaml: device_tier: no tier 'vram' (tiers: ddr, hbm)"),
-    ("hw.yaml", put("compute", "efficiency", value=1.5), "hw.yaml: compute.efficiency: expected at most 1.0, got 1.5"),
+    ("hw.yaml", put("compute", "efficiency", value=1.5), "hw.yaml: compute.efficiency: expected at most 1, got 1.5"),
     (
         "hw.yaml",
         put("fabrics", value={"pcie": {"bandwidth": "1 GB/s", "channels": ["h3d"]}}),

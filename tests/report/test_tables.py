@@ -113,7 +113,16 @@ def test_the_verdict_names_the_fastest_the_slower_and_those_that_do_not_fit() ->
         tables.verdict([result("a", 900 * MS), result("b", 900 * MS)])
         == "a and b are fastest within 12.0 GiB: 900 ms, 2.25x the lower bound."
     )
+    assert tables.verdict([result("a", 400 * MS)]) == "a is fastest within 12.0 GiB: 400 ms, which is the lower bound."
     assert tables.verdict([failing]).startswith("Nothing fits within 12.0 GiB")
+
+
+def test_every_row_is_held_against_the_bound_of_the_best_start(hardware: Hardware) -> None:
+    streamed = replace(result("layerwise", 540 * MS), lower_bound_ns=540 * MS)
+    output = text(tables.timing([result("resident", 400 * MS), streamed], hardware))
+    assert "Time (lower bound 400 ms)" in output
+    assert row(output, "resident").startswith("resident 400 ms +0 %")
+    assert row(output, "layerwise").startswith("layerwise 540 ms +35 %")
 
 
 def test_names_are_text_and_never_markup(graph: Graph, hardware: Hardware) -> None:

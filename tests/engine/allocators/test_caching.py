@@ -305,9 +305,7 @@ def test_held_blocks_never_overlap_and_accounts_agree(steps, expandable, split, 
         blocks = [block for segment in state for block in segment.blocks]
         stats = allocator.stats
         assert {b.address: b.requested_bytes for b in blocks if b.use == "allocated"} == live
-        assert all(
-            left.address + left.size_bytes <= right.address for left, right in zip(state, state[1:], strict=False) for left in left.blocks
-        )
+        assert all(left.address + left.size_bytes <= right.address for left, right in pairwise(state) for left in left.blocks)
         assert stats.allocated_bytes == sum(b.size_bytes for b in blocks if b.use == "allocated")
         assert stats.active_bytes == sum(b.size_bytes for b in blocks if b.use != "free")
         assert stats.reserved_bytes == sum(s.size_bytes for s in state) <= 150 * MIB

@@ -1,0 +1,374 @@
+"""A second replay, written from design.md section 3 alone: slow, literal, without simpy and sharing nothing with the engine.
+
+Everything is looked up anew at every round of every instant: occupancy is a sum over what is held, producers come from the rule's own
+words, rates from progressive filling. Only plans without a runtime policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from hosim.errors import PlanError
+
+VALID, WRITING = "valid", "writing"
+
+
+@dataclass
+class NaiveTransfer:
+    """A cache op from its issue on; a detach has no channel."""
+
+    k: int
+    tensor: int
+    source: str
+    destination: str | None
+    channel: object
+    issue: int
+    start: int | None = None
+    end: int | None = None
+    flows_from: int = 0
+    left: Fraction = Fraction(0)
+    rate: Fraction = Fraction(0)
+
+
+class NaiveReplay:
+    """Runs on construction; the figures are in ``figures``, or ``error`` says what did not fit."""
+
+    def __init__(self, plan, hardware, budget=None):
+        self.plan, self.hw, self.graph = plan, hardware, plan.graph
+        self.ops, self.tensors = plan.graph.ops, plan.graph.tensors
+        self.device = hardware.device_tier
+        self.capacity = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
+        if budget is not None:
+            self.capacity[self.device] = min(budget, self.capacity[self.device])
+        self.users = [[i for i, op in enumerate(self.ops) if t in (*op.inputs, *op.outputs, *op.mutates)] for t in range(len(self.tensors))]
+        self.survives = [tensor.persistent or tensor.kind == "output" for tensor in self.tensors]
+        self.producers = [self._producers(i) for i in range(len(self.ops))]
+        self.streams = list(dict.fromkeys(op.stream for op in self.ops))
+        self.main = "compute" if "compute" in self.streams else self.streams[0]
+        self.now = 0
+        self.op_start: list[int | None] = [None] * len(self.ops)
+        self.op_end: list[int | None] = [None] * len(self.ops)
+        self.ended = [False] * len(self.ops)
+        self.residency_since: dict[int, int] = {}
+        self.copies: dict[tuple[int, str], str] = {}
+        self.dead: set[int] = set()
+        self.issued: list[NaiveTransfer] = []  # in order of issue, done ones included
+        self.waiting: dict[int, list[NaiveTransfer]] = {}  # by tensor, in order of issue: not yet done
+        self.peak = dict.fromkeys(self.capacity, 0)
+        self.peak_at = dict.fromkeys(self.capacity, 0)
+        self.composition: dict[str, dict[str, int]] = {name: {} for name in self.capacity}
+        self.busy_channel = dict.fromkeys((c.name for c in hardware.channels), 0)
+        self.exposed = dict.fromkeys((c.name for c in hardware.channels), 0)
+        self.stalls = {s: {"dependency": 0, "transfer": 0, "capacity": 0, "runtime": 0} for s in self.streams}
+        self.error: tuple[str, str] | None = None
+        self._run()
+
+    # -- words of the rules ------------------------------------------------------------------------------------
+
+    def _producers(self, i):
+        """The last op listed before it that writes one of its inputs; for what it writes, every op before that uses it; its deps."""
+        op = self.ops[i]
+        found = set(op.deps)
+        for t in op.inputs:
+            writers = [j for j in range(i) if t in (*self.ops[j].outputs, *self.ops[j].mutates)]
+            found.update(writers[-1:])
+        for t in (*op.outputs, *op.mutates):
+            found.update(j for j in range(i) if t in (*self.ops[j].inputs, *self.ops[j].outputs, *self.ops[j].mutates))
+        return found
+
+    def held(self, tier):
+        """Bytes by kind."""
+        kinds: dict[str, int] = {}
+        for t, where in self.copies:
+            if where == tier:
+                kinds[self.tensors[t].kind] = kinds.get(self.tensors[t].kind, 0) + self.tensors[t].size_bytes
+        if tier == self.device:
+            for i in self.running():
+                kinds["workspace"] = kinds.get("workspace", 0) + self.ops[i].workspace_bytes
+        return {kind: size for kind, size in kinds.items() if size}
+
+    def fits(self, wanted, tier):
+        return not wanted or sum(self.held(tier).values()) + wanted <= self.capacity[tier]
+
+    def note_peak(self):
+        for tier in self.capacity:
+            held = self.held(tier)
+            if sum(held.values()) > self.peak[tier]:
+                self.peak[tier], self.peak_at[tier], self.composition[tier] = sum(held.values()), self.now, held
+
+    def running(self):
+        return [i for i in range(len(self.ops)) if self.op_start[i] is not None and not self.ended[i]]
+
+    def moving(self):
+        return [x for x in self.issued if x.start is not None and x.end is None]
+
+    def head(self, stream):
+        """The op that the stream is free to start next."""
+        listed = [i for i, op in enumerate(self.ops) if op.stream == stream and not self.ended[i]]
+        return listed[0] if listed and self.op_start[listed[0]] is None else None
+
+    def free_since(self, stream):
+        return max([self.op_end[i] for i, op in enumerate(self.ops) if op.stream == stream and self.ended[i]], default=0)
+
+    def last_prefetch(self, t, i):
+        """The last prefetch of t into the device tier that is issued at time 0 or after an op before op i."""
+        found = [
+            (c.after, k)
+            for k, c in enumerate(self.plan.cache_ops)
+            if c.op == "prefetch" and c.tensor == t and c.after < i and c.destination == self.device
+        ]
+        return max(found)[1] if found else None
+
+    def residency_met(self, i):
+        op = self.ops[i]
+        for t in (*op.inputs, *op.mutates):
+            k = self.last_prefetch(t, i)
+            if k is not None and not any(x.k == k and x.end is not None for x in self.issued):
+                return False
+            if self.copies.get((t, self.device)) != VALID:
+                return False
+        return not any(x.tensor in (*op.outputs, *op.mutates) for x in self.moving())
+
+    def wanted(self, i):
+        op = self.ops[i]
+        return op.workspace_bytes + sum(self.tensors[t].size_bytes for t in op.outputs if (t, self.device) not in self.copies)
+
+    # -- an instant --------------------------------------------------------------------------------------------
+
+    def _run(self):
+        for t, where in self.plan.residency(self.device).items():
+            for tier in where:
+                self.copies[t, tier] = VALID
+        self.note_peak()
+        for tier, capacity in self.capacity.items():
+            if sum(self.held(tier).values()) > capacity:
+                self.error = ("initial", tier)
+                return
+        self.issue([k for k, c in enumerate(self.plan.cache_ops) if c.after == -1])
+        while True:
+            while self.one_round():
+                pass
+            upcoming = self.next_instant()
+            if upcoming is None:
+                break
+            for x in self.moving():
+                x.left -= x.rate * (upcoming - self.now)
+            for c in self.hw.channels:
+                self.busy_channel[c.name] += (upcoming - self.now) * any(x.channel is c for x in self.moving())
+            self.now = upcoming
+        if not all(self.ended) or any(self.waiting.values()):
+            self.error = self.culprit()
+            return
+        for t, where in self.plan.residency(self.device).items():
+            for tier in where:
+                if self.survives[t] and self.copies.get((t, tier)) != VALID:
+                    raise PlanError(f"end of step: {t} {tier}")
+
+    def one_round(self):
+        """Ends, issues, op starts, transfer starts; says whether anything happened."""
+        ends = self.end_all()
+        if ends:
+            self.issue([k for k, c in enumerate(self.plan.cache_ops) if c.after in ends[0]])
+        starts = [self.start_op(stream) for stream in self.streams]
+        moves = [self.start_transfer(x) for x in list(self.issued)]
+        self.set_rates()
+        return bool(ends) or any(starts) or any(moves)
+
+    def end_all(self):
+        ops = [i for i in self.running() if self.op_end[i] == self.now]
+        transfers = [x for x in self.moving() if x.flows_from <= self.now and x.left <= 0]
+        if not ops and not transfers:
+            return None
+        for i in ops:
+            self.ended[i] = True
+            for t in (*self.ops[i].outputs, *self.ops[i].mutates):
+                self.copies[t, self.device] = VALID
+        for x in transfers:
+            x.end = self.now
+            self.copies[x.tensor, x.destination] = VALID
+            self.waiting[x.tensor].remove(x)
+        for t in {t for i in ops for t in (*self.ops[i].inputs, *self.ops[i].outputs, *self.ops[i].mutates)}:
+            if not self.survives[t] and all(self.ended[i] for i in self.users[t]):
+                self.dead.add(t)
+        for t in self.dead:  # its cache ops that have not begun are forgotten; bytes that flow are released when they are through
+            self.waiting[t] = [x for x in self.waiting.get(t, []) if x.start is not None]
+            self.issued = [x for x in self.issued if x.tensor != t or x.start is not None]
+            if not self.waiting[t]:
+                for tier in self.capacity:
+                    self.copies.pop((t, tier), None)
+        for x in list(self.issued):
+            if x.destination is None and x.end is None:
+                self.try_detach(x)
+        return ops, transfers
+
+    def issue(self, ks):
+        for k in sorted(ks):
+            c = self.plan.cache_ops[k]
+            if c.tensor in self.dead:
+                continue
+            channel = None if c.destination is None else self.hw.channel_between[c.source, c.destination]
+            x = NaiveTransfer(k, c.tensor, c.source, c.destination, channel, self.now)
+            self.issued.append(x)
+            self.waiting.setdefault(c.tensor, []).append(x)
+            if channel is None:
+                self.try_detach(x)
+
+    def try_detach(self, x):
+        t = x.tensor
+        if self.waiting[t][0] is not x:
+            return
+        if (t, x.source) not in self.copies:
+            raise PlanError("detach: nothing there")
+        if x.source == self.device and any(t in (*self.ops[i].inputs, *self.ops[i].outputs, *self.ops[i].mutates) for i in self.running()):
+            raise PlanError("detach: in use")
+        if not any(u == t and tier != x.source and state == VALID for (u, tier), state in self.copies.items()):
+            left = [i for i in self.users[t] if not self.ended[i]]
+            if t in (*self.ops[left[0]].inputs, *self.ops[left[0]].mutates) if left else self.survives[t]:
+                raise PlanError("detach: last copy")
+        del self.copies[t, x.source]
+        self.waiting[t].remove(x)
+        x.start = x.end = self.now
+
+    def start_op(self, stream):
+        i = self.head(stream)
+        if i is None or not all(self.ended[j] for j in self.producers[i]):
+            return False
+        if not self.residency_met(i):
+            self.residency_since.pop(i, None)
+            return False
+        self.residency_since.setdefault(i, self.now)
+        if not self.fits(self.wanted(i), self.device):
+            return False
+        op, duration = self.ops[i], self.ops[i].duration_ns
+        self.divide(i, stream)
+        self.op_start[i], self.op_end[i] = self.now, self.now + duration
+        for t in (*op.outputs, *op.mutates):
+            for tier in self.capacity:
+                if tier != self.device:
+                    self.copies.pop((t, tier), None)
+            self.copies[t, self.device] = WRITING
+        self.note_peak()
+        return True
+
+    def divide(self, i, stream):
+        op, free = self.ops[i], self.free_since(stream)
+        t_dep = max([free, *(self.op_end[j] for j in self.producers[i])])
+        t_res = max(t_dep, self.residency_since[i])
+        self.stalls[stream]["dependency"] += t_dep - free
+        self.stalls[stream]["transfer"] += t_res - t_dep
+        self.stalls[stream]["capacity"] += self.now - t_res
+        if stream == self.main and t_res > t_dep:
+            met = [
+                x
+                for x in self.issued
+                if x.channel is not None
+                and x.end is not None
+                and x.end <= t_res
+                and (x.tensor in (*op.outputs, *op.mutates) or (x.tensor in op.inputs and x.destination == self.device))
+            ]
+            last = max(met, key=lambda x: (x.end, self.issued.index(x)))
+            self.exposed[last.channel.name] += t_res - t_dep
+
+    def start_transfer(self, x):
+        if x.channel is None or x.start is not None or self.waiting[x.tensor][0] is not x:
+            return False
+        same = [y for y in self.issued if y.channel is x.channel]
+        if sum(y.start is not None and y.end is None for y in same) >= x.channel.engines:
+            return False
+        if any(y.start is None for y in same[: same.index(x)]):
+            return False
+        if self.copies.get((x.tensor, x.source)) != VALID:
+            return False
+        if (x.tensor, x.destination) not in self.copies:
+            if not self.fits(self.tensors[x.tensor].size_bytes, x.destination):
+                return False
+            self.copies[x.tensor, x.destination] = WRITING
+        x.start, x.flows_from, x.left = self.now, self.now + x.channel.latency_ns, Fraction(self.tensors[x.tensor].size_bytes)
+        self.note_peak()
+        return True
+
+    # -- rates -------------------------------------------------------------------------------------------------
+
+    def fabrics(self, channel):
+        return [f for f in self.hw.fabrics if channel.name in f.channels]
+
+    def set_rates(self):
+        """Max-min fair: raise all rates together; whoever crosses a full link keeps its rate."""
+        flows = [x for x in self.moving() if x.flows_from <= self.now and x.left > 0]
+        for x in self.moving():
+            x.rate = Fraction(0)
+        links = [((c,), c.bandwidth_bytes_per_s) for c in self.hw.channels]
+        links += [(tuple(c for c in self.hw.channels if c.name in f.channels), f.bandwidth_bytes_per_s) for f in self.hw.fabrics]
+        rising = list(flows)
+        while rising:
+            steps = []
+            for members, bandwidth in links:
+                on = [x for x in flows if x.channel in members]
+                count = sum(x in rising for x in on)
+                if count:
+                    steps.append(((Fraction(bandwidth, 10**9) - sum(x.rate for x in on)) / count, members))
+            step = min(s for s, _ in steps)
+            for x in rising:
+                x.rate += step
+            full = [members for s, members in steps if s == step]
+            rising = [x for x in rising if not any(x.channel in members for members in full)]
+
+    def next_instant(self):
+        times = [self.op_end[i] for i in self.running()]
+        for x in self.moving():
+            if x.flows_from > self.now:
+                times.append(x.flows_from)
+            else:
+                times.append(self.now - int(-x.left // x.rate))
+        return min(times, default=None)
+
+    # -- figures -----------------------------------------------------------------------------------------------
+
+    def culprit(self):
+        """Who is named: the first op that does not fit, the first transfer that does not, the first op that waits in vain, any transfer."""
+        for stream in self.streams:
+            i = self.head(stream)
+            if i is not None and all(self.ended[j] for j in self.producers[i]) and self.residency_met(i):
+                return ("op", self.ops[i].name)
+        waiting = [x for x in self.issued if x.channel is not None and x.start is None]
+        heads = [x for x in waiting if x is next(y for y in waiting if y.channel is x.channel)]
+        for x in heads:
+            if self.waiting[x.tensor][0] is x and self.copies.get((x.tensor, x.source)) == VALID:
+                return ("transfer", self.tensors[x.tensor].name)
+        for stream in self.streams:
+            if self.head(stream) is not None:
+                return ("vain", self.ops[self.head(stream)].name)
+        return ("transfer", self.tensors[heads[0].tensor].name)
+
+    def figures(self):
+        """What a result of the engine is compared with."""
+        transfers = [x for x in self.issued if x.channel is not None and x.end is not None]
+        makespan = max([0, *(e for e in self.op_end if e is not None), *(x.end for x in transfers)])
+        channels = {}
+        for c in self.hw.channels:
+            begun = [x for x in self.issued if x.channel is c and x.start is not None]
+            bandwidth = min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in self.fabrics(c))])
+            alone = {id(x): c.latency_ns - (-self.tensors[x.tensor].size_bytes * 10**9 // bandwidth) for x in begun}
+            channels[c.name] = {
+                "transfers": len(begun),
+                "bytes": sum(self.tensors[x.tensor].size_bytes for x in begun),
+                "busy_ns": self.busy_channel[c.name],
+                "queue_ns": sum(x.start - x.issue for x in begun),
+                "contention_ns": sum(x.end - x.start - alone[id(x)] for x in begun if x.end is not None),
+                "exposed_ns": self.exposed[c.name],
+                "hidden_ns": max(0, self.busy_channel[c.name] - self.exposed[c.name]),
+            }
+        return {
+            "error": self.error,
+            "makespan_ns": None if self.error else makespan,
+            "busy_ns": {s: sum(op.duration_ns for op in self.ops if op.stream == s) for s in self.streams} if not self.error else None,
+            "stall_ns": self.stalls if not self.error else None,
+            "drain_ns": {s: makespan - self.free_since(s) for s in self.streams} if not self.error else None,
+            "peak_bytes": self.peak,
+            "peak_at_ns": self.peak_at,
+            "peak_breakdown": self.composition,
+            "channels": channels,
+            "op_start_ns": tuple(-1 if s is None else s for s in self.op_start),
+            "transfers": sorted((x.k, x.tensor, x.channel.name, x.issue, x.start, x.end) for x in transfers),
+        }

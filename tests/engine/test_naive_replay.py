@@ -1,0 +1,87 @@
+"""The engine against a second implementation of design.md section 3 that shares nothing with it."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive_replay import NaiveReplay
+from strategies import cases, graphs, hardware, sized, wild_plans
+
+from hosim.engine import replay
+from hosim.errors import PlanError
+
+
+def figures(result):
+    """A result of the engine as the naive replay words it."""
+    feasible = result.feasible
+    named = "compute" if "compute" not in result.streams else None
+    main = named or "compute"
+    streams = {main: result, **result.streams}
+    return {
+        "makespan_ns": result.makespan_ns,
+        "busy_ns": {s: f.busy_ns for s, f in streams.items()} if feasible else None,
+        "stall_ns": {s: dict(f.stall_ns) for s, f in streams.items()} if feasible else None,
+        "drain_ns": {s: f.drain_ns for s, f in streams.items()} if feasible else None,
+        "peak_bytes": dict(result.peak_bytes),
+        "peak_at_ns": dict(result.peak_at_ns),
+        "peak_breakdown": {tier: dict(mix) for tier, mix in result.peak_breakdown.items()},
+        "channels": {
+            name: {
+                key: getattr(f, key) for key in ("transfers", "bytes", "busy_ns", "queue_ns", "contention_ns", "exposed_ns", "hidden_ns")
+            }
+            for name, f in result.channels.items()
+        },
+    }
+
+
+def compare(plan, machine, budget):
+    """Both replays of one plan; says how it ended."""
+    try:
+        naive = NaiveReplay(plan, machine, budget)
+    except PlanError:
+        naive = None
+    for record in (False, True):
+        try:
+            result = replay(plan, machine, budget, record=record)
+        except PlanError as error:
+            assert naive is None, f"the engine alone objects: {error}"
+            continue
+        assert naive is not None, "the naive replay alone objects"
+        expected = naive.figures()
+        error = expected.pop("error")
+        if error is None:
+            assert result.error is None
+        else:
+            assert result.error is not None
+            assert result.error.startswith("out of memory")
+            assert error[1] in result.error
+            assert ("in vain" in result.error) == (error[0] == "vain")
+        starts, transfers = expected.pop("op_start_ns"), expected.pop("transfers")
+        got = figures(result)
+        if error is None and set(got["busy_ns"]) != set(naive.streams):  # a graph without a stream named compute
+            for key in ("busy_ns", "stall_ns", "drain_ns"):
+                got[key][naive.main] = got[key].pop("compute")
+        if error is not None:  # what moves when nothing can proceed any more has no end to divide by
+            assert result.makespan_ns is None
+        assert got == expected
+        if record:
+            assert result.timeline.op_start_ns == starts
+            assert (
+                sorted((x.cache_op, x.tensor, x.channel, x.issue_ns, x.start_ns, x.end_ns) for x in result.timeline.transfers) == transfers
+            )
+
+
+@settings(max_examples=400)
+@given(cases(max_ops=9, max_streams=3, fabrics=True, roomy=None))
+def test_legal_plans(case):
+    graph, machine, plan = case
+    compare(plan, machine, None)
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_any_plan(data):
+    machine = data.draw(hardware(fabrics=True))
+    graph = data.draw(graphs(8, 3, homes=[tier.name for tier in machine.tiers]))
+    plan = data.draw(wild_plans(graph, machine))
+    if data.draw(st.booleans()):
+        machine = sized(machine, graph)
+    compare(plan, machine, data.draw(st.sampled_from([None, 60, 120])))
