@@ -8,9 +8,8 @@ import pytest
 
 import hosim
 
-MODULES = ["hosim"] + sorted(
-    module.name for module in pkgutil.walk_packages(hosim.__path__, "hosim.") if not module.name.endswith("__main__")
-)
+FOUND = pkgutil.walk_packages(hosim.__path__, "hosim.")
+MODULES = ["hosim", *sorted(module.name for module in FOUND if not module.name.endswith("__main__"))]
 OPTIONAL = {"torch", "transformers", "onnx", "mindspore", "ortools"}
 """Packages of hosim's extras: a module that needs one at import is not there without it."""
 
