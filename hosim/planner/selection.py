@@ -20,10 +20,12 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
 from hosim.costmodel.transfer_time import alone_ns
+from hosim.hardware import Hardware
 from hosim.planner.choices import BELOW, COPY, HOME, Choice
 from hosim.planner.problem import START, Below, Gap, Problem, initial_set
 from hosim.planner.timeline import ChannelTimeline
@@ -35,16 +37,16 @@ _LOOK = 8
 @dataclass(frozen=True, slots=True)
 class Weights:
     """How candidates are judged. ``waiting`` weighs over-budget time spent waiting after an early return, ``stall`` the nanoseconds
-    of stall, ``lead_ns`` is how long before its use a prefetch should have ended, ``reach`` the weight of the over-budget time covered, ``size``
-    that of bytes (nanoseconds a byte).
+    of stall; ``lead_ns`` is how long before its use a prefetch should have ended, ``slow`` what transfer times are multiplied with (room for
+    contention), ``copies`` whether persistent tensors may start with a second copy below, and ``tiers`` how many tiers below are used, the fastest first.
     """
 
-    waiting: float = 1.0
+    waiting: float = 0.0
     stall: float = 4.0
     lead_ns: int = 0
-    reach: float = 1.0
-    start_below: bool = True
     copies: bool = True
+    slow: float = 1.0
+    tiers: int = 99
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,9 @@ class _Sweep:
         self.start_ns, self.end_ns = problem.start_ns, problem.end_ns
         self.horizon = problem.horizon_ns
         self.ends = list(accumulate(problem.end_ns, max))
-        self.up = {b.name: ChannelTimeline() for b in problem.below}
-        self.down = {b.name: ChannelTimeline() for b in problem.below}
+        self.tiers = problem.below[: weights.tiers]
+        self.up = _timelines(problem.hardware, {b.name: b.up.name for b in problem.below})
+        self.down = _timelines(problem.hardware, {b.name: b.down.name for b in problem.below})
         self.room = {b.name: b.capacity_bytes for b in problem.below}
         for t, tier in problem.starts_below.items():
             if tier in self.room:
@@ -199,7 +202,7 @@ class _Sweep:
         choice = self.choices.get(gap.tensor)
         forced = self.problem.starts_below.get(gap.tensor)
         best: _Offer | None = None
-        for below in self.problem.below:
+        for below in self.tiers if forced is None and choice is None else self.problem.below:
             if (choice is not None and below.name != choice.below) or (forced is not None and below.name != forced):
                 continue
             if choice is None and forced is None and self.room[below.name] < self.problem.graph.tensors[gap.tensor].size_bytes:
@@ -218,9 +221,7 @@ class _Sweep:
         store_at = final_at = None
         lateness = 0
         begins_below = gap.after == START and start == HOME
-        if begins_below and not weights.start_below:
-            return None
-        down = alone_ns(problem.hardware, below.down.name, tensor.size_bytes) if not begins_below or t in problem.last_write else 0
+        down = self._time(below.down.name, t)
         if begins_below:
             start = BELOW
             if t in problem.last_write:
@@ -247,9 +248,9 @@ class _Sweep:
         weights = self.weights
         deadline_at = self._at(gap.before)
         if not gap.returns:
-            score = weights.reach * self._over_until(deadline_at) - weights.stall * lateness
+            score = self._over_until(deadline_at) - weights.stall * lateness
             return _Offer(score, gap, below, start, store_at, final_at, None, None, lateness)
-        length = self._up_time(below, gap.tensor)
+        length = self._time(below.up.name, gap.tensor)
         deadline = deadline_at - weights.lead_ns
         again = gap.after == START and i >= gap.before
         if again:
@@ -263,7 +264,7 @@ class _Sweep:
         back = min(back if again else max(back, i), gap.before - 1)
         covered = self.over[-1] if again else self._over_until(fetch_at)
         waiting = self._over_until(deadline_at) - self._over_until(min(deadline_at, fetch_at + length))
-        score = weights.reach * covered - weights.waiting * waiting - weights.stall * stall
+        score = covered - weights.waiting * waiting - weights.stall * stall
         return _Offer(score, gap, below, start, store_at, final_at, fetch_at, back, stall)
 
     def _at(self, i: int) -> int:
@@ -286,17 +287,18 @@ class _Sweep:
         here = self.over[k + 1] - self.over[k]
         return self.over[k] + min(here, max(0, at - self.start_ns[k]))
 
-    def _up_time(self, below: Below, t: int) -> int:
+    def _time(self, channel: str, t: int) -> int:
+        """Nanoseconds that the tensor takes on a channel, as this sweep reckons."""
         size = self.problem.graph.tensors[t].size_bytes
-        key = (below.name, size)
+        key = (channel, size)
         if key not in self.times:
-            self.times[key] = alone_ns(self.problem.hardware, below.up.name, size)
+            self.times[key] = int(alone_ns(self.problem.hardware, channel, size) * self.weights.slow)
         return self.times[key]
 
     def _time_up(self, gap: Gap) -> int:
         choice = self.choices.get(gap.tensor)
         name = choice.below if choice is not None else self.problem.below[0].name
-        return self._up_time(next(b for b in self.problem.below if b.name == name), gap.tensor)
+        return self._time(next(b for b in self.problem.below if b.name == name).up.name, gap.tensor)
 
     # -- taking ------------------------------------------------------------------------------------------------
 
@@ -314,14 +316,14 @@ class _Sweep:
         if gap.after == START:
             choice = choice.without(problem.graph.users[t][-1])
         self.choices[t] = choice.with_return(gap.after, offer.back)
-        down = alone_ns(problem.hardware, below.down.name, size)
+        down = self._time(below.down.name, t)
         for at in (offer.store_at, offer.final_store_at):
             if at is not None:
-                self.down[below.name].reserve(at, down)
+                self.down[below.name].reserve(self.down[below.name].earliest(at, down), down)
         if offer.store_at is not None:
             self.versions.add((t, gap.version))
         if offer.fetch_at is not None:
-            self.up[below.name].reserve(self.up[below.name].earliest(offer.fetch_at, self._up_time(below, t)), self._up_time(below, t))
+            self.up[below.name].reserve(self.up[below.name].earliest(offer.fetch_at, self._time(below.up.name, t)), self._time(below.up.name, t))
         self.stall += offer.stall
         if gap.after == START and i >= gap.before:
             return
@@ -345,7 +347,7 @@ class _Sweep:
             if users and tier in below and t in graph.ops[users[0]].reads:
                 todo.append((users[0], t, tier))
         for first, t, tier in sorted(todo, reverse=True):
-            length = self._up_time(below[tier], t)
+            length = self._time(below[tier].up.name, t)
             at = self.up[tier].latest(self.start_ns[first] - self.weights.lead_ns, length, 0)
             if at is None:
                 back, at = START, self.up[tier].earliest(0, length)
@@ -356,3 +358,15 @@ class _Sweep:
             if back + 1 < first:
                 self.level[back + 1] += graph.tensors[t].size_bytes
                 self.level[first] -= graph.tensors[t].size_bytes
+
+
+def _timelines(hardware: Hardware, channels: Mapping[str, str]) -> dict[str, ChannelTimeline]:
+    """A timeline for the channel of each tier; one for both where a fabric cannot carry two of them at full rate."""
+    rate = {c.name: c.bandwidth_bytes_per_s for c in hardware.channels}
+    timelines = {tier: ChannelTimeline() for tier in channels}
+    for fabric in hardware.fabrics:
+        sharing = [tier for tier, channel in channels.items() if channel in fabric.channels]
+        if sum(rate[channels[tier]] for tier in sharing) > fabric.bandwidth_bytes_per_s:
+            for tier in sharing:
+                timelines[tier] = timelines[sharing[0]]
+    return timelines

@@ -9,6 +9,15 @@ _RELEASE_DISTANCE = Parameter(0, "int", "ops after the last use before the tenso
 
 BUILT_IN = (
     Policy(
+        "hyperoffload",
+        "global refinement of the execution order: hosim's own planner (arXiv 2602.00748)",
+        "hosim.policies.hyperoffload:plan",
+        {
+            "effort": Parameter(1.0, "float", "scales how many candidate plans are replayed"),
+            "seed": Parameter(0, "int", "of the search on small graphs"),
+        },
+    ),
+    Policy(
         "resident",
         "everything in device memory; what lives below comes up once, at time 0",
         "hosim.policies.resident:plan",
@@ -73,6 +82,11 @@ BUILT_IN = (
         "reactive and clairvoyant: evict what is used farthest in the future",
         "hosim.policies.belady:plan",
         runtime=True,
+    ),
+    Policy(
+        "g10",
+        "the most relief per transfer time first, in reserved slots of bandwidth (G10, MICRO 2023)",
+        "hosim.policies.g10:plan",
     ),
 )
 """Every policy that hosim ships, in display order."""

@@ -1,0 +1,1 @@
+"""The refinement pipeline: candidates, selection, placement, refinement, budget loop."""

@@ -1,0 +1,223 @@
+"""What a plan may decide on a small graph: every absence and every store that an optimal plan could need.
+
+The decisions are those of design.md section 3 and no others: where persistent tensors start (the device tier, copies below, both), which gaps a
+tensor spends below, to which tiers each version of its contents is stored, from which it comes back. Left out is only what no
+plan gains by: absences that cover no op and no wait at which memory could run out, and moving contents that nobody reads any more.
+Shares no code with the planner's own passes, so that it can judge them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hosim.costmodel.transfer_time import alone_ns
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+
+START = -1
+"""``after`` of the absence that begins at time 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lower:
+    """A tier joined to the device tier. ``up`` and ``down`` are its channels' names, if there is one that way."""
+
+    name: str
+    capacity_bytes: int
+    up: str | None
+    down: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """``tensor`` may be out of the device tier from the end of op ``after`` to the start of op ``before``.
+
+    ``after`` is :data:`START` at time 0, ``before`` the number of ops at the end of the step. ``version`` counts the writes until then. ``returns``: the
+    next op reads it. ``dead``: the next op replaces its contents, so that nothing need be kept.
+    """
+
+    tensor: int
+    after: int
+    before: int
+    version: int
+    returns: bool
+    dead: bool
+
+
+@dataclass(frozen=True)
+class Course:
+    """One tensor that may move: its possible absences in order, and what holds at both ends of the step.
+
+    ``writers[v]`` is the op that writes version v (:data:`START` for the contents of time 0) and ``rewriters[v]`` the next one to write (the number of ops if
+    there is none). ``free_start``: the plan may choose where it is at time 0; ``home`` is where it is otherwise (None: nowhere, an op produces it).
+    """
+
+    tensor: int
+    size_bytes: int
+    first: int
+    last: int
+    absences: tuple[Absence, ...]
+    writers: tuple[int, ...]
+    rewriters: tuple[int, ...]
+    home: str | None
+    free_start: bool
+    persistent: bool
+    survives: bool
+
+    @property
+    def starts(self) -> bool:
+        """Whether it holds contents at time 0."""
+        return self.home is not None
+
+
+@dataclass(frozen=True)
+class Space:
+    """All courses, and the tensors (``fixed``) that stay in the device tier as (tensor, first op or START, last op or the number of ops)."""
+
+    graph: Graph
+    hardware: Hardware
+    capacity_bytes: int
+    durations: tuple[int, ...]
+    lower: tuple[Lower, ...]
+    courses: tuple[Course, ...]
+    fixed: tuple[tuple[int, int, int], ...]
+    idle: tuple[int, ...]
+    """Persistent tensors at home in the device tier that no op uses: they start below."""
+    most_bytes: tuple[int, ...]
+    """By op: what the device tier would hold if every tensor were there whenever it could be."""
+
+    @cached_property
+    def lower_tight(self) -> tuple[str, ...]:
+        """Lower tiers that could not hold every tensor at once."""
+        everything = sum(tensor.size_bytes for tensor in self.graph.tensors)
+        return tuple(tier.name for tier in self.lower if tier.capacity_bytes < everything)
+
+    def transfer_ns(self, channel: str, size_bytes: int) -> int:
+        """Nanoseconds of a transfer alone on its channel."""
+        return alone_ns(self.hardware, channel, size_bytes)
+
+    @cached_property
+    def horizon_ns(self) -> int:
+        """Some optimal plan ends by then: when one thing happens at a time."""
+        total = sum(self.durations)
+        for course in self.courses:
+            for tier in self.lower:
+                for channel, times in ((tier.up, len(course.absences)), (tier.down, len(course.writers))):
+                    if channel is not None:
+                        total += times * self.transfer_ns(channel, course.size_bytes)
+        return total
+
+
+def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacity_bytes: int) -> Space:
+    """Every decision that an optimal plan could need; raises :class:`InputError` for what the exact model does not know.
+
+    That is: several streams, and channels whose transfers share bandwidth.
+    """
+    lower = _lower(graph, hardware)
+    count = len(graph.ops)
+    initial = set(graph.initial)
+    device = hardware.device_tier
+    most = [op.workspace_bytes for op in graph.ops]
+    between = [0] * (count + 1)
+    for t, users in enumerate(graph.users):
+        begin, end = _span(graph, t, t in initial)
+        for i in range(max(begin, 0), min(end, count - 1) + 1):
+            most[i] += graph.tensors[t].size_bytes
+        for i in range(begin + 1, end + 1):
+            between[i] += graph.tensors[t].size_bytes
+    tight_op = [m > capacity_bytes for m in most]
+    tight_wait = [m > capacity_bytes for m in between]
+
+    courses: list[Course] = []
+    fixed: list[tuple[int, int, int]] = []
+    idle: list[int] = []
+    for t, users in enumerate(graph.users):
+        tensor = graph.tensors[t]
+        home = (tensor.home or device) if t in initial else None
+        if home is not None and home != device and home not in [tier.name for tier in lower]:
+            raise InputError(f"policy optimal: tensor {tensor.name!r} starts in {home}, which no channel joins to {device} on {hardware.name}")
+        if not users or not tensor.size_bytes:
+            if home == device and tensor.persistent and lower:
+                idle.append(t)
+            elif home == device:
+                fixed.append((t, START, count))
+            elif home is None and users:
+                fixed.append((t, *_span(graph, t, False)))
+            if not users or home in (None, device):
+                continue
+        course = _course(graph, t, home, device)
+        begin, end = _span(graph, t, home is not None)
+        useful = {a for a in course.absences if any(tight_op[a.after + 1 : a.before]) or any(tight_wait[a.after + 1 : a.before + 1])}
+        if course.free_start and any(a in useful for a in course.absences if a.after == START or a.before == count):
+            useful |= {a for a in course.absences if a.after == START or a.before == count}
+        if home not in (None, device):
+            useful |= {a for a in course.absences if a.after == START or a.before == count}
+        if not useful or not lower:
+            fixed.append((t, begin, end))
+            continue
+        kept = tuple([a for a in course.absences if a in useful])
+        courses.append(Course(**{**{f: getattr(course, f) for f in Course.__dataclass_fields__}, "absences": kept}))
+    return Space(graph, hardware, capacity_bytes, tuple(durations), lower, tuple(courses), tuple(fixed), tuple(idle), tuple(most))
+
+
+def _lower(graph: Graph, hardware: Hardware) -> tuple[Lower, ...]:
+    if len(graph.streams) > 1:
+        raise InputError(f"policy optimal knows graphs with one stream; {graph.name} has {', '.join(graph.streams)}")
+    device = hardware.device_tier
+    joined = hardware.channel_between
+    lower = []
+    for tier in hardware.tiers:
+        up, down = joined.get((tier.name, device)), joined.get((device, tier.name))
+        for channel in (up, down):
+            if channel is None:
+                continue
+            fabrics = [f for f in hardware.fabrics if channel.name in f.channels]
+            demand = [sum(c.bandwidth_bytes_per_s for c in hardware.channels if c.name in f.channels) for f in fabrics]
+            shared = any(d > f.bandwidth_bytes_per_s for d, f in zip(demand, fabrics, strict=True))
+            if channel.engines > 1 or shared:
+                raise InputError(f"policy optimal knows channels whose transfers run one at a time at full rate; {channel.name} shares its bandwidth")
+        if up is not None or down is not None:
+            lower.append(Lower(tier.name, tier.capacity_bytes, up and up.name, down and down.name))
+    return tuple(lower)
+
+
+def _span(graph: Graph, t: int, starts: bool) -> tuple[int, int]:
+    """First and last op position at which a tensor can hold bytes; START and the number of ops for both ends of the step."""
+    users, count = graph.users[t], len(graph.ops)
+    begin = START if starts else (users[0] if users else count)
+    end = count if graph.survives[t] or not users else users[-1]
+    return begin, end
+
+
+def _course(graph: Graph, t: int, home: str | None, device: str) -> Course:
+    users, count = graph.users[t], len(graph.ops)
+    tensor = graph.tensors[t]
+    writers = [START] if home is not None else []
+    writers += [u for u in users if t in graph.ops[u].writes]
+    absences = []
+    version = 0
+    places = ([START] if home is not None else []) + list(users)
+    for after, before in zip(places, [*places[1:], count], strict=True):
+        if after != START and t in graph.ops[after].writes:
+            version += 1
+        if before < count:
+            reads = t in graph.ops[before].reads
+            absences.append(Absence(t, after, before, version - (home is None), reads, not reads))
+        elif graph.survives[t]:
+            absences.append(Absence(t, after, count, version - (home is None), False, False))
+    return Course(
+        tensor=t,
+        size_bytes=tensor.size_bytes,
+        first=users[0],
+        last=users[-1],
+        absences=tuple(absences),
+        writers=tuple(writers),
+        rewriters=(*writers[1:], count),
+        home=home,
+        free_start=bool(tensor.persistent) and home == device,
+        persistent=bool(tensor.persistent),
+        survives=graph.survives[t],
+    )

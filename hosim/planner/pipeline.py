@@ -1,0 +1,139 @@
+"""HyperOffload's planner from end to end, as passes that one can read in order.
+
+1. :func:`hosim.planner.problem.analyse`: lifetimes, pressure points, gaps.
+2. :func:`hosim.planner.selection.select`: which gaps to use, judged on the channels' timelines, under several weightings.
+3. :func:`hosim.planner.choices.insert`: the cache ops, placed in the graph with their dependencies.
+4. Replay in the engine; then refinement: the op times of the best replay, waits and all, are planned for anew, since a stall gives
+   transfers more time than an undisturbed step does.
+5. Tightening: where the replay still waits for memory, or does not fit, a smaller budget is planned for.
+6. On small graphs, :func:`hosim.planner.local_search.improve`.
+
+Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its cost ``max(0, C_trans - C_comp_overlap) + alpha * residency``
+is what a candidate's stall and waiting amount to on an idle channel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hosim.errors import InfeasibleError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.plan import Plan
+from hosim.planner.evaluation import Evaluator, Outcome
+from hosim.planner.local_search import improve
+from hosim.planner.problem import Problem, analyse, check_floor
+from hosim.planner.selection import Weights, select
+from hosim.units import human_size
+
+_SLOW = (1.0, 0.85, 0.7, 0.55, 0.4, 0.3)
+"""What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that much more time for them."""
+
+_WORK = 40_000
+"""Ops and cache ops replayed in all, about: a graph of n ops is replayed about ``_WORK / n`` times, but at least ``_FEWEST`` times."""
+_FEWEST, _MOST = 8, 1500
+_SMALL = 200
+"""Ops up to which single decisions are searched."""
+
+
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, policy: str = "hyperoffload", effort: float = 1.0, seed: int = 0) -> Plan:
+    """The best plan found within ``budget_bytes`` of the device tier.
+
+    ``effort`` scales the number of replays spent; ``seed`` that of the search on small graphs. Raises :class:`InfeasibleError`, naming the
+    smallest budget found feasible, if nothing fits.
+    """
+    return search(graph, hardware, budget_bytes, policy=policy, effort=effort, seed=seed).plan
+
+
+def search(graph: Graph, hardware: Hardware, budget_bytes: int, *, policy: str = "hyperoffload", effort: float = 1.0, seed: int = 0) -> Outcome:
+    """Like :func:`plan`, with the choices and the replay's result."""
+    budget = min(budget_bytes, hardware.device.capacity_bytes)
+    problem = analyse(graph, hardware)
+    check_floor(problem, budget)
+    count = max(1, len(graph.ops))
+    allowance = max(_FEWEST, min(_MOST, int(_WORK * effort / count)))
+    evaluate = Evaluator(problem, budget, policy, allowance)
+    floor_ns = problem.horizon_ns
+    best = _sweeps(evaluate, problem, budget, floor_ns)
+    if count <= _SMALL and not _at(best, floor_ns):
+        evaluate.left = allowance
+        best = improve(evaluate, best, floor_ns, seed)
+    if best.worth.infeasible:
+        raise InfeasibleError(_explain(problem, budget, best), report=best.result.error or "")
+    return best
+
+
+def _at(outcome: Outcome, floor_ns: int) -> bool:
+    return not outcome.worth.infeasible and outcome.worth.makespan_ns <= floor_ns
+
+
+def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int) -> Outcome:
+    """Sweeps on the unhindered step, stretched until transfers fit in it; then again for the op times of the best replay, while that helps."""
+    best = _Sweeper(evaluate, problem, budget, floor_ns)
+    for slow in _SLOW:
+        if not best.attempt(replace(Weights(), slow=slow)) and best.outcome is not None and best.since > 1:
+            break
+    best.vary()
+    while not best.finished and best.outcome is not None and not best.outcome.worth.infeasible:
+        before = best.outcome.worth
+        best.problem = analyse(problem.graph, problem.hardware, evaluate.times(best.outcome))
+        best.attempt(replace(best.weights, slow=1.0))
+        best.attempt(replace(best.weights, slow=0.9))
+        if before <= best.outcome.worth:
+            break
+        best.vary()
+    assert best.outcome is not None
+    return best.outcome
+
+
+class _Sweeper:
+    """The best sweep so far, and how to look around it."""
+
+    def __init__(self, evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int) -> None:
+        self.evaluate = evaluate
+        self.problem = problem
+        self.budget = budget
+        self.floor_ns = floor_ns
+        self.weights = Weights()
+        self.target = 1.0
+        self.outcome: Outcome | None = None
+        self.since = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing better can be, or no replays are left."""
+        return self.outcome is not None and (self.evaluate.left <= 0 or _at(self.outcome, self.floor_ns))
+
+    def attempt(self, weights: Weights, target: float = 0.0) -> bool:
+        """Sweep and replay; says whether that is the best so far."""
+        if self.finished:
+            return False
+        target = target or self.target
+        outcome = self.evaluate(select(self.problem, int(self.budget * target), weights).choices)
+        if self.outcome is None or outcome.worth < self.outcome.worth:
+            self.outcome, self.weights, self.target, self.since = outcome, weights, target, 0
+            return True
+        self.since += 1
+        return False
+
+    def vary(self) -> None:
+        """Look around the best, one weight after the other."""
+        for waiting in (0.3, 1.0, 0.0):
+            if waiting != self.weights.waiting:
+                self.attempt(replace(self.weights, waiting=waiting))
+        for slow in (0.93, 1.07):
+            self.attempt(replace(self.weights, slow=self.weights.slow * slow))
+        for target in (0.97, 0.92):
+            self.attempt(self.weights, target)
+        if len(self.problem.below) > 1:
+            self.attempt(replace(self.weights, tiers=1))
+        self.attempt(replace(self.weights, copies=not self.weights.copies))
+
+
+def _explain(problem: Problem, budget: int, best: Outcome) -> str:
+    """Why nothing fits."""
+    floor = max(problem.floor_bytes)
+    return (
+        f"no plan found within {human_size(budget)} ({budget} B); the largest single op uses {human_size(floor)} ({floor} B), the budget below which "
+        f"none can exist; the best attempt ended with: {best.result.error}"
+    )
