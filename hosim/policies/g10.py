@@ -1,0 +1,187 @@
+"""``g10``: gaps with the most relief per transfer time first, in reserved slots of bandwidth, after G10.
+
+Source: H. Zhang et al., G10: Enabling an efficient unified GPU memory and storage architecture with smart tensor migrations, MICRO 2023,
+and its published simulator (github platformxlab/G10, ``scheduling_prefetch``). The rule as published: every op is a slot with so many
+bytes of bandwidth in each direction and to each tier below. While some op is over the memory line, take the idle time with the best
+relief, which is what it would free over the time for which the line is exceeded, if it is longer than the transfer there and
+back. The tensor goes to the slowest tier (the SSD) unless other transfers there delay its eviction, else to a faster one (the
+host). The eviction takes the first free bandwidth after the last use, the prefetch the last before the next use; if these
+meet, it stays. When all fits, each prefetch is moved ahead, the first one first, as long as memory allows.
+
+Our reading: relief is divided by the transfer time, as the paper has it; the line is the budget (the simulator's is 99 % of the memory);
+weights that start in the device tier may be away until their first use and after their last one, and come back for the end of the step
+(in the simulator nothing makes them return); an eviction counts its bytes as free once its last slot is over. The time of an op is its
+duration with everything resident. Reliefs only shrink as others are taken, so an out-of-date one is looked at again only when it comes up.
+
+Tensors start where they are at home, unless those at home in the device tier do not fit there at the step's start or end: then all of
+them start below, and come up in reserved slots before their first uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from hosim.costmodel.op_time import op_durations
+from hosim.costmodel.transfer_time import alone_ns
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.plan import AT_START, Plan
+from hosim.policies.below import Below, Shelf, starts, tiers_below
+from hosim.policies.idle import Idle, below_at_ends, between_uses, held_bytes
+from hosim.policies.insertion import Absence, insert
+from hosim.policies.slots import Slots
+
+
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+    """The plan. Each idle time is looked at a few times, along its ops."""
+    initial = starts(graph, hardware, budget_bytes)
+    residency = Plan(graph, initial=initial).residency(hardware.device_tier)
+    planner = _G10(graph, hardware, budget_bytes, residency)
+    planner.start_below()
+    planner.evict()
+    planner.advance_prefetches()
+    return insert(graph, hardware, "g10", planner.absences, initial)
+
+
+class _G10:
+    """Memory and bandwidth by op, and the absences decided so far."""
+
+    def __init__(self, graph: Graph, hardware: Hardware, line: int, residency: Mapping[int, tuple[str, ...]]) -> None:
+        self.graph = graph
+        self.hardware = hardware
+        self.device = hardware.device_tier
+        self.line = line
+        self.residency = residency
+        self.sizes = [tensor.size_bytes for tensor in graph.tensors]
+        self.durations = np.array(op_durations(graph, hardware), dtype=np.int64)
+        self.begins = np.concatenate(([0], np.cumsum(self.durations)))
+        self.held = held_bytes(graph)
+        self.tiers = tiers_below(hardware)
+        self.shelf = Shelf(graph, hardware, [b.tier for b in self.tiers], dict(residency))
+        self.ways = {b.tier: b for b in self.tiers}
+        self.down = {b.tier: Slots(self.durations.tolist()) for b in self.tiers}
+        self.up = {b.tier: Slots(self.durations.tolist()) for b in self.tiers}
+        self.absences: list[Absence] = []
+        self._gone: dict[Absence, int] = {}
+
+    # -- what starts below -------------------------------------------------------------------------------------
+
+    def start_below(self) -> None:
+        """What starts below comes up in the last free slots before its first use, and leaves in the first ones after its last."""
+        end = len(self.graph.ops)
+        away = sorted(below_at_ends(self.graph, self.residency, self.device), key=lambda idle: (-idle.before, idle.tensor))
+        for idle in away:
+            t, tier = idle.tensor, self.residency[idle.tensor][0]
+            way = self.ways.get(tier)
+            if idle.after == AT_START:
+                start = self.up[tier].reserve_before(idle.before, self._time(way.up, t)) if way else 0
+                self._take(Absence(t, AT_START, idle.before, AT_START, AT_START, max(start, 0) - 1, tier), 0, max(start, 0))
+            else:
+                written = any(t in self.graph.ops[u].writes for u in self.graph.users[t])
+                free = idle.after + 1
+                if way and written:
+                    free = self.down[tier].reserve_after(free, self._time(way.down, t))
+                self._take(Absence(t, idle.after, end, idle.after, idle.after, end, tier), free, end)
+
+    # -- eviction ----------------------------------------------------------------------------------------------
+
+    def evict(self) -> None:
+        """Take idle times, the best relief per transfer time first, until no op is over the line."""
+        found = list(self._idle_times())
+        over = int((self.held > self.line).sum())
+        if not over or not self.tiers:
+            return
+        queue = [(-self._benefit(idle), k) for k, idle in enumerate(found)]
+        queue = [entry for entry in queue if entry[0]]
+        heapify(queue)
+        while queue and over:
+            _, k = heappop(queue)
+            benefit = self._benefit(found[k])
+            if not benefit:
+                continue
+            if queue and (-benefit, k) > queue[0]:
+                heappush(queue, (-benefit, k))
+                continue
+            over -= self._place(found[k])
+
+    def _idle_times(self) -> Iterator[Idle]:
+        """Between two uses; and of persistent tensors of the device tier before the first and after the last."""
+        end = len(self.graph.ops)
+        yield from between_uses(self.graph, (t for t, size in enumerate(self.sizes) if size))
+        for t, where in self.residency.items():
+            users = self.graph.users[t]
+            if self.device in where and self.sizes[t] and users and self.graph.tensors[t].persistent:
+                if users[0] > 0 and t in self.graph.ops[users[0]].reads:
+                    yield Idle(t, AT_START, users[0])
+                if users[-1] < end - 1:
+                    yield Idle(t, users[-1], end)
+
+    def _benefit(self, idle: Idle) -> float:
+        """Bytes freed over the time above the line, per time of a transfer to the nearest tier and back."""
+        inside = slice(idle.after + 1, idle.before)
+        above = int(self.durations[inside][self.held[inside] > self.line].sum())
+        size = self.sizes[idle.tensor]
+        return above * size / (self._round_trip(self.tiers[0], idle.tensor) or 1)
+
+    def _place(self, idle: Idle) -> int:
+        """Evict over the idle time, to the slowest tier that is free for it, else to any; returns how many ops fit thereby."""
+        length = int(self.begins[idle.before] - self.begins[idle.after + 1])
+        slowest_first = sorted(self.tiers, key=lambda below: -self._round_trip(below, idle.tensor))
+        fitting = [below for below in slowest_first if length > self._round_trip(below, idle.tensor)]
+        free = [below for below in fitting if below is slowest_first[-1] or not self._contended(below, idle)]
+        for below in dict.fromkeys((*free, *fitting)):
+            fitted = self._place_in(below, idle)
+            if fitted is not None:
+                return fitted
+        return 0
+
+    def _contended(self, below: Below, idle: Idle) -> bool:
+        """Whether an eviction there ends in a later op than it would on an idle channel."""
+        ns = self._time(below.down, idle.tensor)
+        alone = int(np.searchsorted(self.begins, self.begins[idle.after + 1] + ns))
+        return self.down[below.tier].end_after(idle.after + 1, ns) > alone
+
+    def _place_in(self, below: Below, idle: Idle) -> int | None:
+        """Evict to that tier if slots and room allow it; returns how many ops fit thereby, ``None`` if they do not."""
+        t, down, up = idle.tensor, self._time(below.down, idle.tensor), self._time(below.up, idle.tensor)
+        gone = self.down[below.tier].end_after(idle.after + 1, down)
+        back = self.up[below.tier].start_before(idle.before, up)
+        if gone >= back or self.shelf.place(t, idle.after, [below.tier]) != below.tier:
+            return None
+        self.down[below.tier].reserve_after(idle.after + 1, down)
+        self.up[below.tier].reserve_before(idle.before, up)
+        over = int((self.held[gone:back] > self.line).sum())
+        self._take(Absence(t, idle.after, idle.before, idle.after, idle.after, back - 1, below.tier), gone, back)
+        return over - int((self.held[gone:back] > self.line).sum())
+
+    def _take(self, absence: Absence, gone: int, back: int) -> None:
+        self.held[gone:back] -= self.sizes[absence.tensor]
+        self.absences.append(absence)
+        self._gone[absence] = gone
+
+    # -- prefetching -------------------------------------------------------------------------------------------
+
+    def advance_prefetches(self) -> None:
+        """Move each prefetch ahead, the first one first, as far as memory allows and the tensor is gone."""
+        end = len(self.graph.ops)
+        for n, absence in sorted(enumerate(self.absences), key=lambda entry: (entry[1].prefetch, entry[0])):
+            if absence.before == end:
+                continue
+            gone, back, size = self._gone[absence], absence.prefetch + 1, self.sizes[absence.tensor]
+            (full,) = np.nonzero(self.held[gone:back] + size > self.line)
+            ahead = gone + int(full[-1]) + 1 if len(full) else gone
+            if ahead < back:
+                self.held[ahead:back] += size
+                self.absences[n] = replace(absence, prefetch=ahead - 1)
+
+    # -- times -------------------------------------------------------------------------------------------------
+
+    def _time(self, channel: str, t: int) -> int:
+        return alone_ns(self.hardware, channel, self.sizes[t])
+
+    def _round_trip(self, below: Below, t: int) -> int:
+        return self._time(below.down, t) + self._time(below.up, t)
