@@ -1,19 +1,18 @@
-"""Channels: first-in first-out queues of transfers in front of DMA engines, and the simpy processes that end them.
+"""Channels: first-in first-out queues of transfers in front of DMA engines, and the processes that end them.
 
-Channels that share a fabric, and a channel with several engines, form a :class:`LinkGroup`: its transfers flow at max-min fair rates, and one
-simpy process wakes when the next one ends. A channel of its own with one engine needs no sharing: its transfer's end is known at its start.
+Channels that share a fabric, and a channel with several engines, form a :class:`LinkGroup`: its transfers flow at max-min fair
+rates, and one process wakes when the next one ends. A channel of its own with one engine needs no sharing: its transfer's end is
+known at its start.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Protocol
 
-import simpy
-
-from hosim.engine.alarm import Alarm
-from hosim.engine.clock import Clock
+from hosim.engine.clock import Alarm, Clock, Process
 from hosim.engine.flow import NS_PER_S, max_min_rates
 from hosim.engine.program import Way
 
@@ -57,11 +56,21 @@ class Transfer:
         self.alone_ns = 0
 
 
+class Driver(Protocol):
+    """Makes the transfers of a channel flow, and ends them."""
+
+    def start(self, transfer: Transfer) -> None:
+        """Let a transfer begin now."""
+
+
 class Channel:
     """One channel of one device: its queue, its engines and its figures.
 
-    ``bandwidth`` is what a transfer gets alone: the least of the channel's and its fabrics'.
+    ``bandwidth`` is what a transfer gets alone: the least of the channel's and its fabrics'. ``links`` are what its transfers
+    share with others.
     """
+
+    driver: Driver
 
     def __init__(self, index: int, name: str, bandwidth: int, latency: int, engines: int) -> None:
         self.index = index
@@ -69,8 +78,7 @@ class Channel:
         self.bandwidth = bandwidth
         self.latency = latency
         self.engines = engines
-        self.driver: LoneChannel | LinkGroup | None = None
-        self.links: tuple[object, ...] = ()
+        self.links: tuple[str, ...] = ()
         self.queue: deque[Transfer] = deque()
         self.running = 0
         self.busy_since = 0
@@ -79,10 +87,9 @@ class Channel:
         self.busy_ns = 0
         self.queue_ns = 0
         self.contention_ns = 0
-        self.exposed_ns = 0
 
     def begin(self, transfer: Transfer, now: int) -> None:
-        """Take an engine for the head of the queue and note its figures; the caller makes it flow."""
+        """Take an engine for the head of the queue and let it flow."""
         self.queue.popleft()
         if not self.running:
             self.busy_since = now
@@ -92,6 +99,7 @@ class Channel:
         self.transfers += 1
         self.bytes += transfer.size
         self.queue_ns += now - transfer.issue_ns
+        self.driver.start(transfer)
 
     def end(self, transfer: Transfer, now: int) -> None:
         """Give the engine back and note the figures."""
@@ -103,107 +111,77 @@ class Channel:
 
 
 class LoneChannel:
-    """The simpy process of a channel that shares nothing: sleeps until the one transfer's end."""
+    """The process of a channel that shares nothing: sleeps until the one transfer's end."""
 
-    def __init__(self, env: Clock, ended: Callable[[Transfer], None]) -> None:
-        self._env = env
-        self._ended = ended
-        self._alarm = Alarm(env)
-        self._current: Transfer | None = None
-        env.process(self._run())
+    _current: Transfer
+
+    def __init__(self, clock: Clock, ended: Callable[[Transfer], None]) -> None:
+        self._alarm = Alarm(clock, self._run(ended))
 
     def start(self, transfer: Transfer) -> None:
         """Let the transfer flow: it ends after its time alone."""
         self._current = transfer
-        self._alarm.ring_after(transfer.alone_ns)
+        self._alarm.ring_at(transfer.start_ns + transfer.alone_ns)
 
-    def settle(self) -> None:
-        """Nothing is shared, so rates never change."""
-
-    def _run(self) -> Generator[simpy.Event, None, None]:
-        env, ended = self._env, self._ended
+    def _run(self, ended: Callable[[Transfer], None]) -> Process:
         while True:
-            yield self._alarm
-            self._alarm = Alarm(env)
-            transfer = self._current
-            assert transfer is not None
-            ended(transfer)
+            yield
+            ended(self._current)
 
 
 class LinkGroup:
-    """Channels that share bandwidth with one another, and the simpy process that ends their transfers.
+    """Channels that share bandwidth with one another, and the process that ends their transfers.
 
     ``capacity`` is bytes per second by link. Rates are computed anew once an instant, after everything has ended and started at it.
     """
 
-    def __init__(self, env: Clock, capacity: dict[object, int], ended: Callable[[Transfer], None]) -> None:
-        self._env = env
+    def __init__(self, clock: Clock, capacity: dict[str, int], ended: Callable[[Transfer], None]) -> None:
+        self._clock = clock
         self._capacity = capacity
-        self._ended = ended
         self._latent: list[Transfer] = []
         self._flowing: list[Transfer] = []
         self._since = 0
-        self._dirty = False
-        self._alarm = Alarm(env)
-        self._alarm_at: int | None = None
-        self._process = env.process(self._run())
+        self._alarm = Alarm(clock, self._run(ended))
+        self.dirty = False
 
     def start(self, transfer: Transfer) -> None:
         """Begin the transfer's latency; its bytes flow after it."""
-        transfer.flowing_since = self._env.time + transfer.channel.latency
+        transfer.flowing_since = self._clock.time + transfer.channel.latency
         transfer.remaining = Fraction(transfer.size)
         self._latent.append(transfer)
-        self._dirty = True
+        self.dirty = True
 
     def settle(self) -> None:
-        """If anything started or ended at this instant, set the rates anew and the alarm to the next change."""
-        if not self._dirty:
-            return
-        self._dirty = False
-        now = self._env.time
+        """After something started or ended at this instant: set the rates anew, and the alarm to the next change."""
+        self.dirty = False
+        now = self._clock.time
         self._advance(now)
-        due = [x for x in self._latent if x.flowing_since <= now]
-        if due:
-            self._latent = [x for x in self._latent if x.flowing_since > now]
-            self._flowing.extend(due)
         rates = max_min_rates([x.channel.links for x in self._flowing], self._capacity)
-        wake: list[int] = [x.flowing_since for x in self._latent]
+        changes: list[int] = [x.flowing_since for x in self._latent]
         for transfer, rate in zip(self._flowing, rates, strict=True):
             transfer.rate = rate
-            wake.append(now - int(-transfer.remaining // rate))
-        if wake:
-            self._set_alarm(min(wake))
-
-    def _set_alarm(self, at: int) -> None:
-        if self._alarm_at is not None:
-            if self._alarm_at <= at:
-                return  # it wakes early, finds nothing due and sets the alarm anew
-            self._alarm = Alarm(self._env)
-            self._process.interrupt()
-        self._alarm_at = at
-        self._alarm.ring_after(at - self._env.time)
+            changes.append(now - int(-transfer.remaining // rate))
+        if changes:
+            self._alarm.move_to(min(changes))
 
     def _advance(self, now: int) -> None:
+        """Let bytes flow until now, and what has spent its latency begin to."""
         elapsed = now - self._since
         if elapsed:
             for transfer in self._flowing:
                 transfer.remaining -= transfer.rate * elapsed
             self._since = now
+        for transfer in [x for x in self._latent if x.flowing_since <= now]:
+            self._latent.remove(transfer)
+            self._flowing.append(transfer)
 
-    def _run(self) -> Generator[simpy.Event, None, None]:
-        env = self._env
+    def _run(self, ended: Callable[[Transfer], None]) -> Process:
         while True:
-            try:
-                yield self._alarm
-            except simpy.Interrupt:
-                continue  # an earlier alarm has been set
-            self._alarm = Alarm(env)
-            self._alarm_at = None
-            self._dirty = True
-            env.unsettled = True
-            self._advance(env.time)
+            yield
+            self.dirty = True
+            self._clock.unsettled = True
+            self._advance(self._clock.time)
             done = [x for x in self._flowing if x.remaining <= 0]
-            if done:
-                self._flowing = [x for x in self._flowing if x.remaining > 0]
-                for transfer in sorted(done, key=lambda x: x.sequence):
-                    self._ended(transfer)
+            self._flowing = [x for x in self._flowing if x.remaining > 0]
+            for transfer in sorted(done, key=lambda x: x.sequence):
+                ended(transfer)

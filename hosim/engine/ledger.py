@@ -1,51 +1,63 @@
-"""Occupancy of one tier: bytes held now, by kind, and the largest ever held."""
+"""Occupancy of one tier: bytes held now, by kind, and the largest ever held.
+
+Bytes by kind are one integer, a *mix*, with :data:`MIX_BITS` bits a kind: two mixes add up in one operation, and keeping one costs no copy.
+"""
 
 from __future__ import annotations
 
-from hosim.engine.program import LEDGER_KINDS
+from hosim.graph import KINDS
+from hosim.result import WORKSPACE
 
-_KINDS = len(LEDGER_KINDS)
+LEDGER_KINDS = (*KINDS, WORKSPACE)
+"""Kinds by which occupancy is composed; the last one is the workspace of running ops."""
+
+MIX_BITS = 80
+"""Bits of a kind in a mix: no sum of sizes comes near 2^80."""
+
+_SHIFTS = {kind: MIX_BITS * k for k, kind in enumerate(LEDGER_KINDS)}
+
+
+def mix_of(kind: str, size: int) -> int:
+    """``size`` bytes of ``kind`` as a mix."""
+    return size << _SHIFTS[kind]
 
 
 class Ledger:
-    """Bytes held in a tier. ``held`` never exceeds ``capacity``: callers ask :meth:`fits` first.
+    """Bytes held in a tier. ``held`` never exceeds ``capacity``: callers see to it.
 
     The peak is the largest occupancy ever reached, with its composition, at the first instant at which it is reached; what is
     released at an instant makes room for what is allocated at it, as callers do it in that order (design.md section 3, rules 0 and 9).
     """
 
-    __slots__ = ("by_kind", "capacity", "held", "peak", "peak_at", "peak_by_kind")
+    __slots__ = ("capacity", "held", "mix", "peak", "peak_at", "peak_mix")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.held = 0
-        self.by_kind = [0] * _KINDS
+        self.mix = 0
         self.peak = 0
         self.peak_at = 0
-        self.peak_by_kind = [0] * _KINDS
+        self.peak_mix = 0
 
-    def fits(self, wanted: int) -> bool:
-        """Whether ``wanted`` more bytes fit."""
-        return self.held + wanted <= self.capacity
-
-    def allocate(self, size: int, kind: int, now: int) -> None:
-        """Hold ``size`` bytes of ``kind`` from ``now`` on."""
-        self.by_kind[kind] += size
+    def allocate(self, size: int, mix: int, now: int) -> None:
+        """Hold ``size`` bytes more from ``now`` on."""
+        self.mix += mix
         self.held += size
         if self.held > self.peak:
             self.mark_peak(now)
 
-    def release(self, size: int, kind: int) -> None:
-        """Hold ``size`` bytes of ``kind`` no longer."""
-        self.by_kind[kind] -= size
+    def release(self, size: int, mix: int) -> None:
+        """Hold ``size`` bytes no longer."""
+        self.mix -= mix
         self.held -= size
 
     def mark_peak(self, now: int) -> None:
         """Note the present occupancy as the peak."""
         self.peak = self.held
         self.peak_at = now
-        self.peak_by_kind = self.by_kind.copy()
+        self.peak_mix = self.mix
 
     def breakdown(self) -> dict[str, int]:
         """Composition of the peak: bytes by kind, those with bytes only."""
-        return {kind: size for kind, size in zip(LEDGER_KINDS, self.peak_by_kind, strict=True) if size}
+        sizes = {kind: self.peak_mix >> shift & (1 << MIX_BITS) - 1 for kind, shift in _SHIFTS.items()}
+        return {kind: size for kind, size in sizes.items() if size}

@@ -11,17 +11,18 @@ _LISTED = 5
 
 
 def describe(device: Device, tier_names: tuple[str, ...]) -> str:
-    """One line on why nothing can proceed: the first op that does not fit, else the first transfer, else the first op that waits in vain."""
-    blocked = [stream for stream in device.streams if stream.position < stream.length]
+    """One line on why nothing can proceed: the first op that does not fit, else transfer, else the first op that waits in vain."""
+    memory = device.memory
+    blocked = [stream for stream in device.streams if stream.done < stream.length]
     for stream in blocked:
         if stream.residency_met >= 0:
             return _op(device, stream, tier_names)
-    waiting = sorted((channel.queue[0] for channel in device.channels if channel.queue), key=lambda x: x.sequence)
+    waiting = sorted((channel.queue[0] for channel in memory.channels if channel.queue), key=lambda x: x.sequence)
     for transfer in waiting:
         t, way = transfer.tensor, transfer.way
-        absent = not device.copies[way.destination][t]
-        turn = device.pending[t][0][1] is transfer
-        if turn and absent and device.has_valid(t, way.source):
+        absent = not memory.copies[way.destination][t]
+        turn = memory.pending[t][0] is transfer
+        if turn and absent and device.memory.has_valid(t, way.source):
             return _transfer(device, transfer, tier_names)
     if blocked:
         return _residency(device, blocked[0], tier_names)
@@ -30,7 +31,7 @@ def describe(device: Device, tier_names: tuple[str, ...]) -> str:
 
 def initial(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
     """One line on an initial residency that is more than a tier holds."""
-    ledger = device.ledgers[tier]
+    ledger = device.memory.ledgers[tier]
     return (
         f"out of memory: the initial residents of {tier_names[tier]} take {_size(ledger.held)}, "
         f"its capacity is {_size(ledger.capacity)}; largest residents: {_largest(device, tier)}"
@@ -38,11 +39,11 @@ def initial(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
 
 
 def _op(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> str:
-    i = stream.queue[stream.position]
+    i = stream.queue[stream.done]
     op = device.graph.ops[i]
-    held = set(_held_tensors(device, device.tier))
-    wanted = op.workspace_bytes + sum(device.sizes[t] for t in op.outputs if t not in held)
-    return f"out of memory: op {op.name!r} wants {_size(wanted)} {_held(device, device.tier, tier_names)}"
+    held = set(_held_tensors(device, device.memory.tier))
+    wanted = op.workspace_bytes + sum(device.memory.sizes[t] for t in op.outputs if t not in held)
+    return f"out of memory: op {op.name!r} wants {_size(wanted)} {_held(device, device.memory.tier, tier_names)}"
 
 
 def _transfer(device: Device, transfer: Transfer, tier_names: tuple[str, ...]) -> str:
@@ -55,18 +56,19 @@ def _transfer(device: Device, transfer: Transfer, tier_names: tuple[str, ...]) -
 
 
 def _residency(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> str:
-    op = device.graph.ops[stream.queue[stream.position]]
-    missing = [t for t in op.reads if device.program.tracked[t] and not device.has_valid(t, device.tier)]
-    tier = tier_names[device.tier]
+    op = device.graph.ops[stream.queue[stream.done]]
+    missing = [t for t in op.reads if device.program.tracked[t] and not device.memory.has_valid(t, device.memory.tier)]
+    tier = tier_names[device.memory.tier]
     if missing:
         name = device.graph.tensors[missing[0]].name
-        size = _size(device.sizes[missing[0]])
-        return f"out of memory: op {op.name!r} waits in vain for {name!r} ({size}) to be resident in {tier}: no cache op can bring it there any more"
+        size = _size(device.memory.sizes[missing[0]])
+        wanted = f"{name!r} ({size}) to be resident in {tier}"
+        return f"out of memory: op {op.name!r} waits in vain for {wanted}: no cache op can bring it there any more"
     return f"out of memory: op {op.name!r} waits in vain for its producers or for a prefetch that cannot start"
 
 
 def _held(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
-    ledger = device.ledgers[tier]
+    ledger = device.memory.ledgers[tier]
     return (
         f"of {tier_names[tier]} at {device.clock.time} ns, where {_size(ledger.held)} of {_size(ledger.capacity)} are held; "
         f"largest residents: {_largest(device, tier)}"
@@ -74,7 +76,7 @@ def _held(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
 
 
 def _largest(device: Device, tier: int) -> str:
-    sizes = device.sizes
+    sizes = device.memory.sizes
     held = sorted(_held_tensors(device, tier), key=lambda t: (-sizes[t], t))
     if not held:
         return "none"
@@ -83,10 +85,10 @@ def _largest(device: Device, tier: int) -> str:
 
 
 def _held_tensors(device: Device, tier: int) -> list[int]:
-    """Tensors that hold bytes in a tier now. Untracked ones are in the device tier from their first user's start to their last one's end."""
+    """Tensors that hold bytes in a tier now. Untracked ones: in the device tier, from their first user's start to their last one's end."""
     graph, program = device.graph, device.program
-    held = [t for t, state in enumerate(device.copies[tier]) if state]
-    if tier != device.tier:
+    held = [t for t, state in enumerate(device.memory.copies[tier]) if state]
+    if tier != device.memory.tier:
         return held
     initial = set(graph.initial)
     streams = [device.streams[s] for s in program.graph.stream_of]

@@ -1,4 +1,4 @@
-"""A plan compiled for replay: flat, integer-indexed arrays that the hot loop reads without looking anything up.
+"""A plan compiled for replay: flat, integer-indexed data that the hot loop reads without looking anything up.
 
 A tensor is *tracked* if its copies can differ from op to op: some cache op moves it, or it does not start in the device tier alone.
 All others live and die with their ops, so that an op's allocation and release are numbers known beforehand. Most ops of most
@@ -7,21 +7,26 @@ plans touch no tracked tensor, and cost accordingly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hosim.engine.ledger import mix_of
 from hosim.errors import PlanError
-from hosim.graph import KINDS, Graph
+from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import AT_START, DETACH, PREFETCH, Plan
+from hosim.plan import DETACH, PREFETCH, Plan
 from hosim.result import WORKSPACE
 
-LEDGER_KINDS = (*KINDS, WORKSPACE)
-"""Kinds by which occupancy is composed; the last one is the workspace of running ops."""
+Waits = tuple[tuple[int, int], ...]
+"""Producers on other streams, as (stream, how many of its ops must have ended)."""
 
-Amounts = tuple[tuple[int, int], ...]
-"""Bytes by kind, as (kind position, bytes)."""
+Launch = tuple[int, int, Waits]
+"""What the start of an op allocates (bytes, and as a mix) and waits for."""
+
+Finish = tuple[int, int, tuple[int, ...]]
+"""What the end of an op releases (bytes, and as a mix), and which tensors it perhaps releases, being used on several streams."""
 
 
 class Way(NamedTuple):
@@ -33,23 +38,25 @@ class Way(NamedTuple):
     channel: int
 
 
+IssuedOp = tuple[int, int, Way]
+"""A cache op to issue: its position in the plan (-1: decided by a runtime policy), its tensor, what it does."""
+
+
 @dataclass(frozen=True, slots=True)
 class GraphProgram:
     """What replaying a graph needs whatever the plan, with no tensor tracked. Lists are indexed by op or tensor position.
 
-    ``launch[i]`` is ``(bytes, amounts, waits)`` that starting op i allocates and waits for; ``waits`` are ``(stream, ops of it that must have ended)`` for
-    producers on other streams. ``finish[i]`` is ``(bytes, amounts, shared)`` that its end releases; ``shared`` are the tensors it uses that
-    have users on several streams: the last of these to end releases them.
-    ``dying`` are the tensors that the end of an op surely releases, ``allocates`` those that its start allocates, and ``homes`` those that hold a valid copy
-    at time 0 by default (``None``: in the device tier).
+    ``dying`` are the tensors that the end of an op surely releases, ``users_left`` counts the users of those with users on several
+    streams, ``allocates`` are the tensors that the start of an op allocates, and ``homes`` those that hold a valid copy at time 0 by
+    default (``None``: in the device tier).
     """
 
     sizes: tuple[int, ...]
-    kinds: tuple[int, ...]
+    mixes: tuple[int, ...]
     stream_of: tuple[int, ...]
     queues: tuple[tuple[int, ...], ...]
-    launch: list[tuple[int, Amounts, Amounts]]
-    finish: list[tuple[int, Amounts, tuple[int, ...]]]
+    launch: list[Launch]
+    finish: list[Finish]
     dying: dict[int, tuple[int, ...]]
     users_left: dict[int, int]
     allocates: dict[int, tuple[int, ...]]
@@ -74,21 +81,20 @@ class TrackedOp(NamedTuple):
 class Program:
     """A plan on a machine. ``launch`` and ``finish`` are the graph's, less what is tracked, which ``tracked_ops`` has.
 
-    Cache op k moves tensor ``moved[k]`` the way ``ways[k]``; ``after[i]`` are the cache ops that the end of op i issues, in the plan's order. ``initial`` has the tier positions at time 0 of tracked tensors, and
-    ``initial_amounts`` what the others take of the device tier then.
+    ``after[i]`` are the cache ops that the end of op i issues, in the plan's order. ``initial`` has the tier positions at time 0 of
+    tracked tensors, and ``initial_bytes`` and ``initial_mix`` are what the others take of the device tier then.
     """
 
     graph: GraphProgram
     durations: tuple[int, ...]
-    launch: list[tuple[int, Amounts, Amounts]]
-    finish: list[tuple[int, Amounts, tuple[int, ...]]]
+    launch: list[Launch]
+    finish: list[Finish]
     tracked: bytearray
     tracked_ops: dict[int, TrackedOp]
-    moved: list[int]
-    ways: list[Way]
-    after: dict[int, list[int]]
+    after: dict[int, list[IssuedOp]]
     initial: dict[int, tuple[int, ...]]
-    initial_amounts: Amounts
+    initial_bytes: int
+    initial_mix: int
 
 
 def way(op: str, source: str, destination: str | None, hardware: Hardware, where: str) -> Way:
@@ -137,10 +143,11 @@ def compile_graph(graph: Graph) -> GraphProgram:
             for u in users:
                 shared.setdefault(u, []).append(t)
 
-    kind_index = {kind: k for k, kind in enumerate(LEDGER_KINDS)}
     sizes = tuple([t.size_bytes for t in graph.tensors])
-    kinds = tuple([kind_index[t.kind] for t in graph.tensors])
-    launch, finish = [], []
+    known: dict[tuple[str, int], int] = {}  # equal mixes are one object: many tensors are alike
+    mixes = tuple([known.setdefault((t.kind, t.size_bytes), mix_of(t.kind, t.size_bytes)) for t in graph.tensors])
+    launch: list[Launch] = []
+    finish: list[Finish] = []
     for i, op in enumerate(ops):
         waits: dict[int, int] = {}
         if len(streams) > 1:
@@ -148,13 +155,11 @@ def compile_graph(graph: Graph) -> GraphProgram:
                 s = stream_of[p]
                 if s != stream_of[i]:
                     waits[s] = max(waits.get(s, 0), place[p] + 1)
-        taken = _amounts(allocates.get(i, ()), sizes, kinds, op.workspace_bytes)
-        given = _amounts(dying.get(i, ()), sizes, kinds, op.workspace_bytes)
-        launch.append((sum([b for _, b in taken]), taken, tuple(waits.items())))
-        finish.append((sum([b for _, b in given]), given, tuple(shared.get(i, ()))))
+        launch.append((*_total(allocates.get(i, ()), sizes, mixes, op.workspace_bytes), tuple(waits.items())))
+        finish.append((*_total(dying.get(i, ()), sizes, mixes, op.workspace_bytes), tuple(shared.get(i, ()))))
     return GraphProgram(
         sizes,
-        kinds,
+        mixes,
         stream_of,
         tuple(map(tuple, queues)),
         launch,
@@ -166,14 +171,13 @@ def compile_graph(graph: Graph) -> GraphProgram:
     )
 
 
-def _amounts(tensors: Iterable[int], sizes: tuple[int, ...], kinds: tuple[int, ...], workspace: int = 0) -> Amounts:
-    amounts: dict[int, int] = {}
+def _total(tensors: Iterable[int], sizes: tuple[int, ...], mixes: tuple[int, ...], workspace: int = 0) -> tuple[int, int]:
+    """Bytes of ``tensors`` and a workspace, and the same as a mix."""
+    size, mix = workspace, mix_of(WORKSPACE, workspace) if workspace else 0
     for t in tensors:
-        if sizes[t]:
-            amounts[kinds[t]] = amounts.get(kinds[t], 0) + sizes[t]
-    if workspace:
-        amounts[len(LEDGER_KINDS) - 1] = workspace
-    return tuple(amounts.items())
+        size += sizes[t]
+        mix += mixes[t]
+    return size, mix
 
 
 def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], track_all: bool = False) -> Program:
@@ -182,104 +186,112 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     Costs O(cache ops + uses of tracked tensors) once the graph's part is there. ``track_all`` tracks every tensor: runtime policies may
     move any, and a recorded replay wants to see all.
     """
-    graph = plan.graph
+    graph, device = plan.graph, hardware.device_tier
     base = graph.derived(compile_graph)
-    users = graph.users
-    tracked = bytearray(b"\1" if track_all else b"\0") * len(graph.tensors)
-
-    ways: list[Way] = []
-    known: dict[tuple[str, str, str | None], Way] = {}
-    after: dict[int, list[int]] = {}
+    ways: dict[tuple[str, str, str | None], Way] = {}
+    after: dict[int, list[IssuedOp]] = {}
     prefetches: dict[int, list[tuple[int, int]]] = {}
+    moving = dict.fromkeys(range(len(graph.tensors)) if track_all else plan.initial)
     for k, c in enumerate(plan.cache_ops):
-        op, position, t = c.op, c.after, c.tensor
-        key = (op, c.source, c.destination)
-        if key not in known:
-            known[key] = way(*key, hardware, f"cache_ops[{k}]")
-        ways.append(known[key])
+        position, t, key = c.after, c.tensor, (c.op, c.source, c.destination)
+        if key not in ways:
+            ways[key] = way(*key, hardware, f"cache_ops[{k}]")
         if position in after:
-            after[position].append(k)
+            after[position].append((k, t, ways[key]))
         else:
-            after[position] = [k]
-        tracked[t] = 1
-        if op == PREFETCH:
+            after[position] = [(k, t, ways[key])]
+        if t not in moving:
+            moving[t] = None
+        if key[0] == PREFETCH and key[2] == device:  # rule 1 asks for what comes into the device tier, not for what is staged below it
             if t in prefetches:
                 prefetches[t].append((position, k))
             else:
                 prefetches[t] = [(position, k)]
-    for listed in prefetches.values():
+    moving.update(dict.fromkeys([t for t, home in base.homes.items() if home is not None and home != device]))
+    tracked = bytearray(len(graph.tensors))
+    for t in moving:
+        tracked[t] = 1
+
+    touched: dict[int, list[int]] = {i: [] for i in range(len(graph.ops))} if track_all else {}
+    users = graph.users
+    for t in moving:
+        for i in users[t]:
+            if i in touched:
+                touched[i].append(t)
+            else:
+                touched[i] = [t]
+    launch, finish = base.launch.copy(), base.finish.copy()
+    needed = _needed_prefetches(graph, prefetches)
+    tracked_ops = {i: _track(graph, base, i, ts, needed.get(i, ()), tracked, launch, finish) for i, ts in touched.items()}
+    initial = _initial(plan, hardware, base, moving)
+    resident = _total([t for t in base.homes if not tracked[t]], base.sizes, base.mixes)
+    return Program(base, durations, launch, finish, tracked, tracked_ops, after, initial, *resident)
+
+
+def _needed_prefetches(graph: Graph, prefetches: dict[int, list[tuple[int, int]]]) -> dict[int, tuple[int, ...]]:
+    """For each op that reads a prefetched tensor, the cache ops that must have ended (rule 1): the last one that stands before it."""
+    needed: dict[int, tuple[int, ...]] = {}
+    ops, users = graph.ops, graph.users
+    for t, listed in prefetches.items():
         if len(listed) > 1:
             listed.sort()
+        for i in users[t]:
+            before = bisect_left(listed, (i, -1))
+            if before and (t in ops[i].inputs or t in ops[i].mutates):
+                needed[i] = (*needed.get(i, ()), listed[before - 1][1])
+    return needed
 
-    device = hardware.device_tier
-    for t, home in base.homes.items():
-        if home is not None and home != device:
-            tracked[t] = 1
-    for t in plan.initial:
-        tracked[t] = 1
-    moving = [t for t, flag in enumerate(tracked) if flag]
 
-    launch, finish = base.launch.copy(), base.finish.copy()
-    tracked_ops: dict[int, TrackedOp] = {}
-    sizes, kinds = base.sizes, base.kinds
+def _track(
+    graph: Graph,
+    base: GraphProgram,
+    i: int,
+    touched: list[int],
+    needed: tuple[int, ...],
+    tracked: bytearray,
+    launch: list[Launch],
+    finish: list[Finish],
+) -> TrackedOp:
+    """What op ``i`` does to the tracked tensors that it touches, taken out of its ``launch`` and ``finish``."""
+    op = graph.ops[i]
     none: tuple[int, ...] = ()
-    for i in range(len(graph.ops)) if track_all else sorted({u for t in moving for u in users[t]}):
-        op = graph.ops[i]
-        reads = tuple([t for t in op.reads if tracked[t]])
-        needs = none
-        for t in reads:
-            if t in prefetches:
-                before = [k for position, k in prefetches[t] if position < i]
-                if before:
-                    needs = (*needs, before[-1])
+    reads, outputs = tuple(touched), none
+    if op.outputs:
         outputs = tuple([t for t in op.outputs if tracked[t]])
-        writes = outputs if not op.mutates else tuple([t for t in op.writes if tracked[t]])
-        dying = base.dying.get(i, none)
-        gone = tuple([t for t in dying if tracked[t]])
-        size, amounts, shared = finish[i]
-        kept = tuple([t for t in shared if tracked[t]]) if shared else none
-        tracked_ops[i] = TrackedOp(needs, reads, writes, outputs, gone, kept)
-        if gone or kept:
-            given = _amounts([t for t in dying if not tracked[t]], sizes, kinds, op.workspace_bytes)
-            finish[i] = (sum([b for _, b in given]), given, tuple([t for t in shared if not tracked[t]]))
         if outputs:
-            taken = _amounts([t for t in base.allocates.get(i, none) if not tracked[t]], sizes, kinds, op.workspace_bytes)
-            launch[i] = (sum([b for _, b in taken]), taken, launch[i][2])
-    return Program(
-        base,
-        durations,
-        launch,
-        finish,
-        tracked,
-        tracked_ops,
-        [c.tensor for c in plan.cache_ops],
-        ways,
-        after,
-        _initial(plan, hardware, base, moving),
-        _amounts([t for t in graph.initial if not tracked[t]], sizes, kinds),
-    )
+            reads = tuple([t for t in op.reads if tracked[t]])
+    writes = tuple([t for t in op.writes if tracked[t]]) if op.mutates else outputs
+    dying, gone = base.dying.get(i, none), none
+    if dying:
+        gone = tuple([t for t in dying if tracked[t]])
+    shared = finish[i][2]
+    kept = tuple([t for t in shared if tracked[t]]) if shared else none
+    if gone or kept:
+        left = [t for t in dying if not tracked[t]]
+        finish[i] = (*_total(left, base.sizes, base.mixes, op.workspace_bytes), tuple([t for t in shared if not tracked[t]]))
+    if outputs:
+        fresh = [t for t in base.allocates.get(i, none) if not tracked[t]]
+        launch[i] = (*_total(fresh, base.sizes, base.mixes, op.workspace_bytes), launch[i][2])
+    return TrackedOp(needed, reads, writes, outputs, gone, kept)
 
 
-def _initial(plan: Plan, hardware: Hardware, base: GraphProgram, moving: list[int]) -> dict[int, tuple[int, ...]]:
-    """Tier positions at time 0 of the tracked tensors that have any."""
+def _initial(plan: Plan, hardware: Hardware, base: GraphProgram, moving: Iterable[int]) -> dict[int, tuple[int, ...]]:
+    """Tier positions at time 0 of the tracked tensors that have any; each tier once."""
     index = hardware.tier_index
+    known: dict[tuple[str, ...], tuple[int, ...]] = {}
     initial: dict[int, tuple[int, ...]] = {}
-    for t in moving:
+    for t in sorted(moving):
         if t in plan.initial:
-            where: Sequence[str] = plan.initial[t]
+            where = tuple(plan.initial[t])
         elif t in base.homes:
             where = (base.homes[t] or hardware.device_tier,)
         else:
             continue
-        for tier in where:
-            if tier not in index:
-                name = plan.graph.tensors[t].name
-                known = ", ".join(index)
-                raise PlanError(f"tensor {name!r} starts in tier {tier!r}, which {hardware.name} has not (tiers: {known})", where="initial")
-        initial[t] = tuple([index[tier] for tier in where])
+        if where not in known:
+            for tier in where:
+                if tier not in index:
+                    text = f"tensor {plan.graph.tensors[t].name!r} starts in tier {tier!r}, which {hardware.name} has not"
+                    raise PlanError(f"{text} (tiers: {', '.join(index)})", where="initial")
+            known[where] = tuple(dict.fromkeys([index[tier] for tier in where]))
+        initial[t] = known[where]
     return initial
-
-
-def at_start(program: Program) -> list[int]:
-    """Cache ops that are issued at time 0, in the plan's order."""
-    return program.after.get(AT_START, [])

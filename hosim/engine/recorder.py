@@ -46,14 +46,10 @@ class Recorder:
     def transfer(self, x: Transfer) -> None:
         """A transfer ended."""
         contention = x.end_ns - x.start_ns - x.alone_ns
-        self._transfers.append(
-            TransferRecord(x.cache_op, x.tensor, x.channel.name, x.size, x.issue_ns, x.start_ns, x.end_ns, contention)
-        )
+        self._transfers.append(TransferRecord(x.cache_op, x.tensor, x.channel.name, x.size, x.issue_ns, x.start_ns, x.end_ns, contention))
 
     def timeline(self, makespan: int) -> Timeline:
         """Everything recorded; what is still held is held to the end of everything."""
-        held = [
-            Residency(t, self._tiers[tier], start, makespan, self._sizes[t]) for (t, tier), start in self._held.items()
-        ]
+        held = [Residency(t, self._tiers[tier], start, makespan, self._sizes[t]) for (t, tier), start in self._held.items()]
         residencies = sorted((*self._residencies, *held), key=lambda r: (r.start_ns, r.tier, r.tensor, r.op, r.end_ns))
         return Timeline(tuple(self._start), tuple(self._end), tuple(self._stalls), tuple(self._transfers), tuple(residencies))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from hosim.engine.program import Way, way
+from hosim.engine.program import IssuedOp, way
 from hosim.hardware import Hardware
 from hosim.plan import CacheOp, RuntimePolicy
 
@@ -28,35 +28,35 @@ class DeviceView:
     @property
     def capacity_bytes(self) -> int:
         """Capacity of the device tier under the budget."""
-        return self._device.ledgers[self._device.tier].capacity
+        return self._device.ledger.capacity
 
     @property
     def free_bytes(self) -> int:
         """Bytes of the device tier that nothing holds now."""
-        ledger = self._device.ledgers[self._device.tier]
+        ledger = self._device.ledger
         return ledger.capacity - ledger.held
 
     def residents(self) -> Iterable[int]:
         """Tensors that hold bytes in the device tier now, including those still in flight, ascending."""
-        return (t for t, state in enumerate(self._device.resident) if state)
+        return (t for t, state in enumerate(self._device.memory.resident) if state)
 
     def is_resident(self, tensor: int) -> bool:
         """Whether the tensor holds bytes in the device tier now, valid or in flight."""
-        return bool(self._device.resident[tensor])
+        return bool(self._device.memory.resident[tensor])
 
     def is_busy(self, tensor: int) -> bool:
         """Whether an op that runs now uses the tensor, or a cache op of it is issued and not yet done."""
         device = self._device
-        return tensor in device.pending or any(
+        return tensor in device.memory.pending or any(
             stream.running >= 0 and tensor in device.graph.ops[stream.running].uses for stream in device.streams
         )
 
     def tiers_of(self, tensor: int) -> Sequence[str]:
         """Tiers other than the device tier that hold a valid copy."""
         device = self._device
-        if not device.copies_below[tensor]:
+        if not device.memory.copies_below[tensor]:
             return ()
-        return [self._tiers[k] for k in range(len(self._tiers)) if k != device.tier and device.has_valid(tensor, k)]
+        return [self._tiers[k] for k in range(len(self._tiers)) if k != device.memory.tier and device.memory.has_valid(tensor, k)]
 
 
 class Runtime:
@@ -72,15 +72,15 @@ class Runtime:
         """Show the policy this device."""
         self._view = view
 
-    def before_op(self, i: int) -> list[tuple[int, Way]]:
+    def before_op(self, i: int) -> list[IssuedOp]:
         """Decisions just before op ``i`` is launched."""
         assert self._view is not None
         return self._compiled(self._policy.before_op(i, self._view))
 
-    def make_room(self, i: int, wanted: int) -> list[tuple[int, Way]]:
+    def make_room(self, i: int, wanted: int) -> list[IssuedOp]:
         """Decisions when ``i`` waits for ``wanted`` bytes and nothing is under way."""
         assert self._view is not None
         return self._compiled(self._policy.make_room(i, wanted, self._view))
 
-    def _compiled(self, decisions: Iterable[CacheOp]) -> list[tuple[int, Way]]:
-        return [(c.tensor, way(c.op, c.source, c.destination, self._hardware, "runtime policy")) for c in decisions]
+    def _compiled(self, decisions: Iterable[CacheOp]) -> list[IssuedOp]:
+        return [(-1, c.tensor, way(c.op, c.source, c.destination, self._hardware, "runtime policy")) for c in decisions]

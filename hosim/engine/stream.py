@@ -4,91 +4,81 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import simpy
-
-from hosim.engine.alarm import Alarm
+from hosim.engine.clock import Alarm
 from hosim.engine.recorder import Recorder
-from hosim.engine.runtime import Runtime
 from hosim.result import STALL_CAUSES, StreamFigures
+
+NEVER = 2**62
+"""More ops than a stream has."""
 
 
 class Stream:
     """Runs its ops one at a time, in order.
 
-    ``dependency_met`` and ``residency_met`` are rule 8's t_dep and t_res of the op at its head, -1 while not met; ``free_since`` is
-    when its last op ended. ``done`` counts ended ops, ``position`` is the head in ``queue``, ``running`` the op that runs or -1. ``alarm`` is
-    what its process sleeps on (:meth:`hosim.engine.device.Device.run_stream`).
+    ``done`` counts ended ops, so that ``queue[done]`` is the op at its head, and ``running`` is that op's position while it runs, else -1.
+    ``dependency_met`` and ``residency_met`` are rule 8's t_dep and t_res of the head, -1 while not met; ``free_since`` is when its last op
+    ended, if it is idle, and ``waited_for`` the channel on which the wait for residency is blamed. Another stream waits until
+    ``awaited`` ops of this one have ended. ``alarm`` wakes its process (:meth:`hosim.engine.device.Device.run_stream`).
     """
 
     __slots__ = (
         "alarm",
-        "busy_ns",
+        "awaited",
         "dependency_met",
         "done",
+        "exposed_ns",
         "free_since",
-        "index",
         "inspected_at",
         "length",
         "name",
-        "position",
         "queue",
         "recorder",
         "residency_met",
         "running",
-        "runtime",
         "stalls",
+        "waited_for",
     )
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        index: int,
-        name: str,
-        queue: Sequence[int],
-        recorder: Recorder | None,
-        runtime: Runtime | None,
-    ) -> None:
-        self.index = index
+    alarm: Alarm
+
+    def __init__(self, name: str, queue: Sequence[int], channels: int, recorder: Recorder | None) -> None:
         self.name = name
         self.queue = queue
         self.length = len(queue)
         self.recorder = recorder
-        self.runtime = runtime
-        self.position = 0
         self.done = 0
         self.running = -1
         self.free_since = 0
+        self.awaited = NEVER
         self.inspected_at = -1
         self.dependency_met = -1
         self.residency_met = -1
-        self.busy_ns = 0
+        self.waited_for = -1
         self.stalls = dict.fromkeys(STALL_CAUSES, 0)
-        self.alarm = Alarm(env)
+        self.exposed_ns = [0] * channels
 
-    def inspect(self, now: int) -> bool:
+    def inspect(self, now: int, inspect_ns: int) -> bool:
         """Spend the runtime's inspection of the head op; says whether it is over."""
-        assert self.runtime is not None
         if self.inspected_at < 0:
-            self.inspected_at = now + self.runtime.inspect_ns
-            if self.runtime.inspect_ns:
-                self.alarm.ring_after(self.runtime.inspect_ns)
+            self.inspected_at = now + inspect_ns
+            if inspect_ns:
+                self.alarm.ring_at(self.inspected_at)
         return now >= self.inspected_at
 
-    def start(self, i: int, duration: int, now: int) -> None:
-        """Run op ``i`` from now on."""
+    def start(self, i: int, now: int, duration: int) -> None:
+        """Run the head, op ``i``, from now on."""
         if now > self.free_since:
             self._divide(i, now)
-        if self.recorder is not None:
-            self.recorder.op(i, now, duration)
         self.running = i
-        self.position += 1
-        self.busy_ns += duration
-        self.alarm.ring_after(duration)
+        self.alarm.ring_at(now + duration)
 
-    def end(self) -> None:
+    def rest(self, now: int) -> None:
         """The running op has ended, and nothing is known yet of the next one."""
         self.running = -1
-        self.inspected_at = self.dependency_met = self.residency_met = -1
+        self.free_since = now
+        self.inspected_at = self.dependency_met = self.residency_met = self.waited_for = -1
+        if self.done >= self.awaited:
+            self.awaited = NEVER
 
     def has_ended(self, i: int) -> bool:
         """Whether op ``i``, one of this stream's, has ended."""
@@ -110,12 +100,14 @@ class Stream:
                 self.stalls[cause] += end - start
                 if self.recorder is not None:
                     self.recorder.stall(i, cause, start, end)
+        if self.waited_for >= 0:
+            self.exposed_ns[self.waited_for] += residency - dependency
 
     @property
     def transfer_wait(self) -> int:
         """Nanoseconds for which the head op has waited for residency alone."""
         return self.residency_met - max(self.dependency_met, self.inspected_at, self.free_since)
 
-    def figures(self, makespan: int) -> StreamFigures:
+    def figures(self, busy_ns: int, makespan: int) -> StreamFigures:
         """Division of the makespan. ``drain`` runs from the last op's end to the end of everything."""
-        return StreamFigures(self.busy_ns, dict(self.stalls), makespan - self.free_since)
+        return StreamFigures(busy_ns, dict(self.stalls), makespan - self.free_since)

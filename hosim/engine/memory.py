@@ -1,0 +1,279 @@
+"""The tiers of one device as the plan's cache ops see them: which copies are where, what is issued, what moves.
+
+The rules in comments are those of design.md section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hosim.engine.channels import Channel, Transfer
+from hosim.engine.clock import Clock
+from hosim.engine.ledger import Ledger
+from hosim.engine.program import IssuedOp, Program, Way
+from hosim.engine.recorder import Recorder
+from hosim.engine.stream import Stream
+from hosim.errors import PlanError
+from hosim.graph import Graph
+
+ABSENT, PENDING, VALID = 0, 1, 2
+"""State of a tracked tensor's copy in a tier: no bytes held; bytes held but being written; valid."""
+
+
+class Memory:
+    """State and moves of tracked tensors. ``ledgers`` and ``copies`` are indexed by tier position; ``tier`` is the device tier's.
+
+    ``copies[tier][t]`` is the state of a tracked tensor, ``resident`` is that of the device tier; of the others only their ops' amounts are
+    known. ``pending[t]`` are the issued cache ops of a tensor that have not taken effect, in order (a transfer, or a detach's way);
+    ``transferring[t]`` is the one whose bytes flow, ``due`` the tensors whose next one is a detach that a transfer's end set free.
+    ``stuck`` says whether, when an instant was last settled, something was left waiting that the end of any op or transfer might
+    set free.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        graph: Graph,
+        program: Program,
+        ledgers: Sequence[Ledger],
+        device_tier: int,
+        channels: Sequence[Channel],
+        streams: Sequence[Stream],
+        recorder: Recorder | None,
+    ) -> None:
+        self.clock = clock
+        self.graph = graph
+        self.program = program
+        self.sizes = program.graph.sizes
+        self.mixes = program.graph.mixes
+        self.ledgers = ledgers
+        self.tier = device_tier
+        self.channels = channels
+        self.streams = streams
+        self.recorder = recorder
+        tensors = len(graph.tensors)
+        self.copies = [bytearray(tensors) for _ in ledgers]
+        self.resident = self.copies[device_tier]
+        self.copies_below = bytearray(tensors)
+        self.users_left = program.graph.users_left.copy()
+        self.released = bytearray(tensors)
+        self.ended_cache_ops: set[int] = set()
+        self.pending: dict[int, list[Transfer | Way]] = {}
+        self.transferring: dict[int, Transfer] = {}
+        self.last_transfer: dict[int, Transfer] = {}
+        self.due: list[int] = []
+        self.transfers_issued = 0
+        self.stuck = False
+        self.last_end = 0
+        self._place_initial()
+
+    def _place_initial(self) -> None:
+        self.ledgers[self.tier].allocate(self.program.initial_bytes, self.program.initial_mix, 0)
+        if self.recorder is None:  # once a tier, not once a tensor
+            for tier, ledger in enumerate(self.ledgers):
+                here = [t for t, where in self.program.initial.items() if tier in where]
+                ledger.allocate(sum([self.sizes[t] for t in here]), sum([self.mixes[t] for t in here]), 0)
+        for t, where in self.program.initial.items():
+            for tier in where:
+                if self.recorder is not None:
+                    self.hold(t, tier, 0)
+                else:
+                    self.copies_below[t] += tier != self.tier
+                self.copies[tier][t] = VALID
+
+    # -- residency ---------------------------------------------------------------------------------------------
+
+    def has_valid(self, t: int, tier: int) -> bool:
+        """Whether the tensor has a valid copy in the tier."""
+        return self.copies[tier][t] == VALID
+
+    def hold(self, t: int, tier: int, now: int) -> None:
+        """Take a tensor's bytes in a tier; what state the copy is in is the caller's to say."""
+        self.ledgers[tier].allocate(self.sizes[t], self.mixes[t], now)
+        if tier != self.tier:
+            self.copies_below[t] += 1
+        if self.recorder is not None:
+            self.recorder.hold(t, tier, now)
+
+    def release(self, t: int, tier: int) -> None:
+        """Give a tensor's bytes in a tier back."""
+        self.copies[tier][t] = ABSENT
+        ledger = self.ledgers[tier]
+        ledger.held -= self.sizes[t]
+        ledger.mix -= self.mixes[t]
+        if tier != self.tier:
+            self.copies_below[t] -= 1
+        if self.recorder is not None:
+            self.recorder.release(t, tier, self.clock.time)
+
+    def drop_below(self, t: int) -> None:
+        """Rule 5: a write makes the copies on other tiers stale."""
+        for tier, copies in enumerate(self.copies):
+            if copies[t] and tier != self.tier:
+                self.release(t, tier)
+
+    def die(self, t: int) -> None:
+        """The last user of a tensor has ended: release it on all tiers, and forget cache ops that have not begun.
+
+        Bytes that flow at this moment cannot be released under the transfer: they go when it ends.
+        """
+        self.released[t] = 1
+        waiting = self.pending.pop(t, None)
+        if waiting:
+            flowing = self.transferring.get(t)
+            for entry in waiting:
+                if isinstance(entry, Transfer) and entry is not flowing:
+                    entry.channel.queue.remove(entry)
+            if flowing is not None:
+                self.pending[t] = [flowing]
+                return
+        if self.resident[t]:
+            self.release(t, self.tier)
+        if self.copies_below[t]:
+            self.drop_below(t)
+
+    # -- cache ops (rules 3 and 5) -----------------------------------------------------------------------------
+
+    def issue(self, cache_ops: Iterable[IssuedOp]) -> None:
+        """Issue cache ops in the order given. Those of a tensor whose last user has ended are forgotten: there is nothing to move."""
+        pending = self.pending
+        for k, t, way in cache_ops:
+            if self.released[t]:
+                continue
+            if way.channel < 0:
+                if t not in pending:
+                    self._detach(t, way.source)
+                    continue
+                entry: Transfer | Way = way
+            else:
+                self.transfers_issued += 1
+                channel = self.channels[way.channel]
+                entry = Transfer(self.transfers_issued, k, t, way, channel, self.sizes[t], self.clock.time)
+                channel.queue.append(entry)
+            if t in pending:
+                pending[t].append(entry)
+            else:
+                pending[t] = [entry]
+
+    def detach_due(self) -> None:
+        """Let detaches take effect that stood behind transfers which have ended."""
+        due = self.due.copy()
+        self.due.clear()
+        for t in due:
+            waiting = self.pending.get(t)
+            while waiting and isinstance(waiting[0], Way):
+                self._detach(t, waiting[0].source)
+                del waiting[0]
+            if waiting is not None and not waiting:
+                del self.pending[t]
+
+    def _detach(self, t: int, tier: int) -> None:
+        copies = self.copies
+        if copies[tier][t] == ABSENT:
+            raise PlanError(f"{self._detach_of(t)}: it holds no bytes there")
+        if tier == self.tier:
+            for stream in self.streams:
+                tracked = self.program.tracked_ops.get(stream.running)
+                if tracked is not None and (t in tracked.reads or t in tracked.writes):
+                    raise PlanError(f"{self._detach_of(t)}: op {self.graph.ops[stream.running].name!r} is using it")
+        for other, copy in enumerate(copies):
+            if copy[t] == VALID and other != tier:
+                break
+        else:
+            if self._still_needed(t):
+                raise PlanError(f"{self._detach_of(t)} would drop its last valid copy")
+        self.release(t, tier)
+
+    def _detach_of(self, t: int) -> str:
+        return f"detach of tensor {self.graph.tensors[t].name!r} at {self.clock.time} ns"
+
+    def _still_needed(self, t: int) -> bool:
+        """Whether the tensor's contents are: they are not if the next user writes it anew."""
+        for user in self.graph.users[t]:
+            if not self.streams[self.program.graph.stream_of[user]].has_ended(user):
+                return t in self.graph.ops[user].reads
+        return self.graph.survives[t]
+
+    # -- transfers (rules 3 and 4) -----------------------------------------------------------------------------
+
+    def start_transfers(self) -> bool:
+        """In order of issue; one that cannot start holds back those behind it on its channel only. Says whether any is held back."""
+        free = [channel for channel in self.channels if channel.queue and channel.running < channel.engines]
+        stuck = False
+        while free:
+            channel = free[0] if len(free) == 1 else min(free, key=lambda c: c.queue[0].sequence)
+            if self._begin(channel):
+                if channel.queue and channel.running < channel.engines:
+                    continue
+            else:
+                stuck = True
+            free.remove(channel)
+        return stuck
+
+    def _begin(self, channel: Channel) -> bool:
+        """Begin the head of a channel's queue if it can: its turn among its tensor's cache ops, source valid, room for its bytes."""
+        transfer = channel.queue[0]
+        t = transfer.tensor
+        _, source, destination, _ = transfer.way
+        if self.pending[t][0] is not transfer or self.copies[source][t] != VALID:
+            return False
+        copies = self.copies[destination]
+        now = self.clock.time
+        if copies[t] == ABSENT:
+            ledger = self.ledgers[destination]
+            if ledger.held + transfer.size > ledger.capacity:
+                return False
+            self.hold(t, destination, now)
+            copies[t] = PENDING
+        self.transferring[t] = transfer
+        channel.begin(transfer, now)
+        return True
+
+    def end_transfer(self, transfer: Transfer) -> None:
+        """The bytes are through: the copy is valid, and the tensor's next cache ops may take effect."""
+        clock, channel, t = self.clock, transfer.channel, transfer.tensor
+        now = clock.time
+        channel.end(transfer, now)
+        del self.transferring[t]
+        self.last_transfer[t] = transfer
+        self.last_end = now
+        self.copies[transfer.way.destination][t] = VALID
+        self.ended_cache_ops.add(transfer.cache_op)
+        if self.recorder is not None:
+            self.recorder.transfer(transfer)
+        pending = self.pending[t]
+        if len(pending) == 1:
+            del self.pending[t]
+        else:
+            del pending[0]
+            self.due.append(t)
+            clock.unsettled = True
+        if self.released[t]:
+            self.die(t)
+            clock.unsettled = True
+        if self.stuck:
+            clock.unsettled = True
+            if transfer.start_ns < now:
+                self._interrupted(t)
+        elif channel.queue:
+            clock.unsettled = True
+
+    def _interrupted(self, t: int) -> None:
+        """While a transfer read ``t``, an op that writes it was not free to start, even if it had been before."""
+        for stream in self.streams:
+            if stream.running < 0 and stream.residency_met >= 0:
+                tracked = self.program.tracked_ops.get(stream.queue[stream.done])
+                if tracked is not None and t in tracked.writes:
+                    stream.residency_met = -1
+
+    # -- the end of the step (rule 2) --------------------------------------------------------------------------
+
+    def check_persistence(self, tier_names: Sequence[str]) -> None:
+        """Raise :class:`PlanError` if a tensor that survives the step is not valid again where it was at time 0."""
+        for t, where in self.program.initial.items():
+            for tier in where:
+                if self.copies[tier][t] != VALID and self.graph.survives[t]:
+                    raise PlanError(
+                        f"tensor {self.graph.tensors[t].name!r} has no valid copy in {tier_names[tier]} at the end of the step, "
+                        "where it was at its start: store it back, or change the plan's initial residency"
+                    )
