@@ -1,0 +1,209 @@
+"""An independent check of a replay: that its timeline keeps the rules, and that its figures follow from it.
+
+Nothing here is shared with the engine: who waits for whom, what is held when, and every figure are derived anew from
+the plan, the machine and the recorded instants. This file checks ops and the division of time (design.md section 3,
+rules 0, 1 and 8), :mod:`hosim.analysis.timeline_memory` residencies and peaks (rules 1, 2, 4, 5 and 9), and
+:mod:`hosim.analysis.timeline_transfers` transfers and channels (rules 3, 6 and 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hosim.analysis.finding import Finding
+from hosim.analysis.timeline_memory import check_memory
+from hosim.analysis.timeline_transfers import check_transfers
+from hosim.costmodel.op_time import op_durations
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.plan import AT_START, DETACH, PREFETCH, STORE, Plan
+from hosim.result import STALL_CAUSES, Result, StreamFigures, Timeline, Transfer
+
+__all__ = ["check_result"]
+
+MAIN_STREAM = "compute"
+
+
+def check_result(plan: Plan, hardware: Hardware, result: Result) -> tuple[Finding, ...]:
+    """Every rule of design.md section 3 that the recorded ``result`` of replaying ``plan`` on ``hardware`` breaks.
+
+    ``result`` must carry its timeline; raises :class:`InputError` if it does not. Of an infeasible result only the
+    form is checked: that it says why, and carries no times. Of a plan with a runtime policy, what follows from its
+    decisions is left out: which cache ops there are, and which prefetch an op waits for.
+    """
+    if not result.feasible:
+        wrong = result.error is None or result.makespan_ns is not None or result.busy_ns is not None or result.drain_ns is not None
+        return (Finding("infeasible", "an infeasible result says why, and has no times"),) if wrong else ()
+    if result.timeline is None:
+        raise InputError("expected a result with its timeline: replay with record=True")
+    ran = tuple(_ops(plan, hardware, result.timeline))
+    if ran:
+        return ran  # without ops at their places, the rest would only repeat it
+    producers = producers_of(plan.graph)
+    return (
+        *_order(plan.graph, producers, result.timeline),
+        *_makespan(result, result.timeline),
+        *_division(plan, producers, result, result.timeline),
+        *check_memory(plan, hardware, result, result.timeline),
+        *check_transfers(plan, hardware, result, result.timeline),
+        *_counts(plan, result),
+    )
+
+
+def producers_of(graph: Graph) -> list[set[int]]:
+    """For each op, every op that must end before it starts (rule 1), other than through its stream."""
+    producers = []
+    writer: dict[int, int] = {}
+    users: dict[int, list[int]] = {}
+    for i, op in enumerate(graph.ops):
+        before = set(op.deps)
+        before.update(writer[t] for t in op.inputs if t in writer)
+        for t in (*op.outputs, *op.mutates):
+            before.update(users.get(t, ()))
+        for t in {*op.inputs, *op.outputs, *op.mutates}:
+            if t in op.outputs or t in op.mutates:
+                writer[t] = i
+                users[t] = [i]  # whoever waits for this op waits for all users before it
+            else:
+                users.setdefault(t, []).append(i)
+        producers.append(before)
+    return producers
+
+
+def _ops(plan: Plan, hardware: Hardware, timeline: Timeline) -> Iterator[Finding]:
+    """Every op ran, for its duration."""
+    for i, duration in enumerate(op_durations(plan.graph, hardware)):
+        start, end = timeline.op_start_ns[i], timeline.op_end_ns[i]
+        if start < 0 or end - start != duration:
+            name = plan.graph.ops[i].name
+            yield Finding("duration", f"op {name!r} ran {start}..{end} ns; its duration is {duration} ns", op=i)
+
+
+def _order(graph: Graph, producers: Sequence[set[int]], timeline: Timeline) -> Iterator[Finding]:
+    """Ops of a stream in listed order, one at a time; each after its producers."""
+    start, end = timeline.op_start_ns, timeline.op_end_ns
+    last: dict[str, int] = {}
+    for i, op in enumerate(graph.ops):
+        before = last.get(op.stream)
+        if before is not None and end[before] > start[i]:
+            other = graph.ops[before].name
+            yield Finding("stream", f"op {op.name!r} starts at {start[i]} ns, when {other!r} before it on its stream has not ended", op=i)
+        for p in sorted(producers[i]):
+            if end[p] > start[i]:
+                other = graph.ops[p].name
+                yield Finding("producer", f"op {op.name!r} starts at {start[i]} ns, when its producer {other!r} has not ended", op=i)
+        last[op.stream] = i
+
+
+def _makespan(result: Result, timeline: Timeline) -> Iterator[Finding]:
+    end = max([0, *timeline.op_end_ns, *(x.end_ns for x in timeline.transfers)])
+    if result.makespan_ns != end:
+        yield Finding("makespan", f"the makespan is given as {result.makespan_ns} ns, and everything has ended at {end} ns")
+
+
+# -- the division of time (rule 8) -----------------------------------------------------------------------------
+
+
+def _division(plan: Plan, producers: Sequence[set[int]], result: Result, timeline: Timeline) -> Iterator[Finding]:
+    """The stalls before each op are its idle time, by cause; the figures of each stream are their sums."""
+    graph = plan.graph
+    if not graph.ops:
+        return
+    before: dict[int, dict[str, int]] = {}
+    idle_until: dict[int, int] = {}
+    for i, cause, start, end in timeline.stalls:
+        amounts = before.setdefault(i, dict.fromkeys(STALL_CAUSES, 0))
+        if cause not in amounts or end <= start:
+            yield Finding("stall", f"op {graph.ops[i].name!r} has a stall of cause {cause!r} over {start}..{end} ns", op=i)
+            continue
+        amounts[cause] += end - start
+        if start < idle_until.get(i, start):
+            yield Finding("stall", f"the stalls before op {graph.ops[i].name!r} overlap", op=i)
+        idle_until[i] = end
+    prefetches = _awaited(plan, timeline)
+    moving = transfers_of_tensors(timeline)
+    free: dict[str, int] = {}
+    busy: dict[str, int] = dict.fromkeys(graph.streams, 0)
+    stalls: dict[str, dict[str, int]] = {stream: dict.fromkeys(STALL_CAUSES, 0) for stream in graph.streams}
+    for i, op in enumerate(graph.ops):
+        since, start = free.get(op.stream, 0), timeline.op_start_ns[i]
+        amounts = before.get(i, dict.fromkeys(STALL_CAUSES, 0))
+        if sum(amounts.values()) != start - since:
+            message = f"before op {op.name!r} its stream is idle {since}..{start} ns, and the stalls there are {_nonzero(amounts)}"
+            yield Finding("stall", message, op=i)
+        elif plan.runtime is None:
+            met = max([since, *(timeline.op_end_ns[p] for p in producers[i])])
+            resident = _residency_met(max([met, *(x.end_ns for x in prefetches[i])]), (*op.outputs, *op.mutates), moving, start)
+            expected = {"dependency": met - since, "transfer": resident - met, "capacity": start - resident, "runtime": 0}
+            if amounts != expected:
+                message = (
+                    f"the stalls before op {op.name!r} are {_nonzero(amounts)} ns; its producers and transfers say {_nonzero(expected)}"
+                )
+                yield Finding("stall", message, op=i)
+        for cause, amount in amounts.items():
+            stalls[op.stream][cause] += amount
+        busy[op.stream] += timeline.op_end_ns[i] - start
+        free[op.stream] = timeline.op_end_ns[i]
+    main = MAIN_STREAM if MAIN_STREAM in busy else graph.streams[0]
+    for stream in graph.streams:
+        figures = result.streams.get(stream)
+        if stream == main and result.busy_ns is not None and result.drain_ns is not None:
+            figures = StreamFigures(result.busy_ns, result.stall_ns, result.drain_ns)
+        expected_figures = StreamFigures(busy[stream], stalls[stream], (result.makespan_ns or 0) - free[stream])
+        if figures is None or _amounts(figures) != _amounts(expected_figures):
+            yield Finding("division", f"the figures of stream {stream!r} are {figures}; its timeline says {expected_figures}")
+
+
+def _amounts(figures: StreamFigures) -> tuple[int, int, dict[str, int]]:
+    return figures.busy_ns, figures.drain_ns, _nonzero(dict(figures.stall_ns))
+
+
+def _nonzero(amounts: dict[str, int]) -> dict[str, int]:
+    return {cause: amount for cause, amount in amounts.items() if amount}
+
+
+def _awaited(plan: Plan, timeline: Timeline) -> list[list[Transfer]]:
+    """For each op, the transfers of the prefetches that it waits for: the last one of each tensor it reads that stands before it."""
+    by_cache_op: dict[int, list[Transfer]] = {}
+    for x in timeline.transfers:
+        by_cache_op.setdefault(x.cache_op, []).append(x)
+    placed: dict[int, list[int]] = {}
+    for c, cache_op in sorted(enumerate(plan.cache_ops), key=lambda item: item[1].after):
+        if cache_op.op == PREFETCH:
+            placed.setdefault(cache_op.after, []).append(c)
+    last = {plan.cache_ops[c].tensor: c for c in placed.get(AT_START, ())}
+    awaited = []
+    for i, op in enumerate(plan.graph.ops):
+        awaited.append([x for t in {*op.inputs, *op.mutates} if t in last for x in by_cache_op.get(last[t], ())])
+        last.update((plan.cache_ops[c].tensor, c) for c in placed.get(i, ()))
+    return awaited
+
+
+def transfers_of_tensors(timeline: Timeline) -> dict[int, list[Transfer]]:
+    """The transfers of each tensor, in order of start."""
+    moving: dict[int, list[Transfer]] = {}
+    for x in sorted(timeline.transfers, key=lambda x: (x.start_ns, x.end_ns)):
+        moving.setdefault(x.tensor, []).append(x)
+    return moving
+
+
+def _residency_met(earliest: int, written: Sequence[int], moving: dict[int, list[Transfer]], start: int) -> int:
+    """The first instant from ``earliest`` on with no transfer under way of what the op writes; one that starts then comes after the op."""
+    met = earliest
+    changed = True
+    while changed and met < start:
+        changed = False
+        for t in written:
+            for x in moving.get(t, ()):
+                if x.start_ns < met < x.end_ns:
+                    met, changed = x.end_ns, True
+    return met
+
+
+def _counts(plan: Plan, result: Result) -> Iterator[Finding]:
+    if plan.runtime is not None:
+        return
+    expected = {"prefetches": plan.count(PREFETCH), "stores": plan.count(STORE), "detaches": plan.count(DETACH)}
+    if dict(result.plan) != expected:
+        yield Finding("counts", f"the result counts {dict(result.plan)}; the plan has {expected}")

@@ -1,0 +1,208 @@
+"""The check of a timeline's transfers: queues, engines, times, and the figures of channels (design.md section 3, rules 3, 6, 8)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from hosim.analysis.finding import Finding
+from hosim.costmodel.transfer_time import alone_ns
+from hosim.hardware import Channel, Hardware
+from hosim.plan import AT_START, DETACH, Plan
+from hosim.result import ChannelFigures, Result, Timeline, Transfer
+
+_NS_PER_S = 10**9
+
+
+def check_transfers(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline) -> Iterator[Finding]:
+    """Findings on transfers and channels."""
+    by_channel: dict[str, list[Transfer]] = {channel.name: [] for channel in hardware.channels}
+    for x in timeline.transfers:
+        if x.channel not in by_channel:
+            yield _finding(plan, x, "channel", "takes a channel that the machine does not have")
+            return
+        by_channel[x.channel].append(x)
+    yield from _cache_ops(plan, hardware, timeline)
+    yield from _copies(plan, hardware, timeline)
+    for channel in hardware.channels:
+        yield from _times(plan, hardware, by_channel[channel.name])
+        yield from _queue(plan, channel, by_channel[channel.name])
+        yield from _figures(channel, by_channel[channel.name], result)
+    shared = [(c.name, c.bandwidth_bytes_per_s, (c.name,)) for c in hardware.channels]
+    for name, bandwidth, members in [*shared, *((f.name, f.bandwidth_bytes_per_s, f.channels) for f in hardware.fabrics)]:
+        yield from _bandwidth(hardware, name, bandwidth, [x for member in members for x in by_channel[member]])
+    yield from _exposed(plan, result, timeline)
+
+
+def _finding(plan: Plan, x: Transfer, rule: str, message: str) -> Finding:
+    name = plan.graph.tensors[x.tensor].name
+    cache_op = x.cache_op if x.cache_op >= 0 else None
+    return Finding(
+        rule, f"the transfer of tensor {name!r} on {x.channel} over {x.start_ns}..{x.end_ns} ns {message}", None, x.tensor, cache_op
+    )
+
+
+def _cache_ops(plan: Plan, hardware: Hardware, timeline: Timeline) -> Iterator[Finding]:
+    """Every cache op that copies moves its whole tensor, issued when the plan says; those of one tensor one after the other."""
+    moved: dict[int, list[Transfer]] = {}
+    for x in timeline.transfers:
+        if x.cache_op >= 0:
+            moved.setdefault(x.cache_op, []).append(x)
+    last: dict[int, int] = {}
+    for c, cache_op in sorted(enumerate(plan.cache_ops), key=lambda item: item[1].after):
+        tensor = plan.graph.tensors[cache_op.tensor]
+        if cache_op.op == DETACH:
+            continue
+        issued = 0 if cache_op.after == AT_START else timeline.op_end_ns[cache_op.after]
+        transfers = moved.pop(c, [])
+        users = plan.graph.users[cache_op.tensor]
+        forgotten = not plan.graph.survives[cache_op.tensor] and bool(users)
+        if not transfers:
+            if not forgotten:
+                yield Finding("whole", f"cache op {c} ({cache_op.op} of {tensor.name!r}) never ran", tensor=cache_op.tensor, cache_op=c)
+            continue
+        by_channel: dict[str, int] = {}
+        for x in transfers:
+            by_channel[x.channel] = by_channel.get(x.channel, 0) + x.bytes
+            if x.tensor != cache_op.tensor or x.start_ns < issued:
+                yield _finding(plan, x, "issue", f"is not what cache op {c} issues at {issued} ns")
+        taken = [channel for channel in hardware.channels if channel.name in by_channel]
+        begins, arrives = cache_op.source in {c.source for c in taken}, cache_op.destination in {c.destination for c in taken}
+        if any(size != tensor.size_bytes for size in by_channel.values()) or not (begins and arrives):
+            message = f"cache op {c} ({cache_op.op} of {tensor.name!r}) moved {by_channel} of {tensor.size_bytes} bytes"
+            yield Finding("whole", message, tensor=cache_op.tensor, cache_op=c)
+        if len(transfers) == 1 and transfers[0].issue_ns != issued:
+            yield _finding(plan, transfers[0], "issue", f"was issued at {transfers[0].issue_ns} ns; the plan says {issued}")
+        if len(plan.graph.streams) == 1:  # on several, the order of issue is that of time
+            if min(x.start_ns for x in transfers) < last.get(cache_op.tensor, 0):
+                yield _finding(plan, transfers[0], "one-by-one", "starts before the tensor's cache op before it has taken effect")
+            last[cache_op.tensor] = max(x.end_ns for x in transfers)
+    for c in moved:
+        yield Finding("whole", f"a transfer belongs to cache op {c}, which the plan does not have or which copies nothing", cache_op=c)
+
+
+def _copies(plan: Plan, hardware: Hardware, timeline: Timeline) -> Iterator[Finding]:
+    """Source and destination are held throughout, and nobody writes the tensor meanwhile."""
+    ends = {channel.name: (channel.source, channel.destination) for channel in hardware.channels}
+    held: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    for r in timeline.residencies:
+        held.setdefault((r.tensor, r.tier), []).append((r.start_ns, r.end_ns))
+    for x in timeline.transfers:
+        for tier in ends[x.channel]:
+            if not any(start <= x.start_ns and x.end_ns <= end for start, end in held.get((x.tensor, tier), ())):
+                yield _finding(plan, x, "copy", f"is not held in {tier} throughout")
+        for u in plan.graph.users[x.tensor]:
+            op = plan.graph.ops[u]
+            if x.tensor in (*op.outputs, *op.mutates) and timeline.op_start_ns[u] < x.end_ns and x.start_ns < timeline.op_end_ns[u]:
+                yield _finding(plan, x, "copy", f"goes on while op {op.name!r} writes the tensor")
+
+
+def _times(plan: Plan, hardware: Hardware, transfers: Iterable[Transfer]) -> Iterator[Finding]:
+    """No transfer is faster than alone; what sharing cost it is the rest."""
+    for x in transfers:
+        alone = alone_ns(hardware, x.channel, x.bytes)
+        if x.end_ns - x.start_ns < alone or x.contention_ns != x.end_ns - x.start_ns - alone:
+            yield _finding(plan, x, "time", f"has {x.contention_ns} ns of contention; alone it takes {alone} ns")
+
+
+def _queue(plan: Plan, channel: Channel, transfers: list[Transfer]) -> Iterator[Finding]:
+    """First-in first-out, and no more at once than there are engines (rule 3)."""
+    order = sorted(range(len(transfers)), key=lambda k: (transfers[k].start_ns, transfers[k].issue_ns))
+    latest: Transfer | None = None
+    for k in order:
+        x = transfers[k]
+        if x.start_ns < x.issue_ns:
+            yield _finding(plan, x, "queue", f"starts before its issue at {x.issue_ns} ns")
+        if latest is not None and x.start_ns > latest.start_ns and _issued_before(plan, x, latest):
+            yield _finding(plan, x, "queue", f"was issued before one of {plan.graph.tensors[latest.tensor].name!r} that started before it")
+        if latest is None or not _issued_before(plan, x, latest):
+            latest = x
+    changes = sorted(
+        [(x.start_ns, 1) for x in transfers if x.end_ns > x.start_ns] + [(x.end_ns, -1) for x in transfers if x.end_ns > x.start_ns]
+    )
+    running = 0
+    for now, change in changes:
+        running += change
+        if running > channel.engines:
+            yield Finding("engines", f"at {now} ns {running} transfers run on {channel.name}, which has {channel.engines} engines")
+            return
+
+
+def _issued_before(plan: Plan, x: Transfer, other: Transfer) -> bool:
+    """Whether ``x`` was surely issued before ``other``: earlier, or at the same place of the plan and before it there."""
+    if x.issue_ns != other.issue_ns:
+        return x.issue_ns < other.issue_ns
+    if x.cache_op < 0 or other.cache_op < 0:
+        return False
+    return plan.cache_ops[x.cache_op].after == plan.cache_ops[other.cache_op].after and x.cache_op < other.cache_op
+
+
+def _bandwidth(hardware: Hardware, name: str, bandwidth: int, transfers: list[Transfer]) -> Iterator[Finding]:
+    """What flowed through a channel or fabric in each stretch of time without a pause is not more than it carries."""
+    latency = {channel.name: channel.latency_ns for channel in hardware.channels}
+    flows = sorted((x.start_ns + latency[x.channel], x.end_ns, x.bytes) for x in transfers)
+    after_all = max((stop for _, stop, _ in flows), default=0)
+    begin = end = size = 0
+    for start, stop, amount in [*flows, (after_all, after_all, 0)]:
+        if start >= end:
+            if size * _NS_PER_S > (end - begin) * bandwidth:
+                yield Finding("bandwidth", f"{size} bytes flow through {name} in {begin}..{end} ns, more than it carries")
+            begin, size = start, 0
+        end, size = max(end, stop), size + amount
+
+
+def _figures(channel: Channel, transfers: list[Transfer], result: Result) -> Iterator[Finding]:
+    """The channel's figures are the sums over its transfers."""
+    figures = result.channels.get(channel.name)
+    if figures is None:
+        yield Finding("figures", f"the result has no channel {channel.name}")
+        return
+    busy = _union((x.start_ns, x.end_ns) for x in transfers)
+    expected = ChannelFigures(
+        transfers=len(transfers),
+        bytes=sum(x.bytes for x in transfers),
+        busy_ns=busy,
+        queue_ns=sum(x.start_ns - x.issue_ns for x in transfers),
+        contention_ns=sum(x.contention_ns for x in transfers),
+        exposed_ns=figures.exposed_ns,
+        hidden_ns=max(0, busy - figures.exposed_ns),
+        utilization=busy / result.makespan_ns if result.makespan_ns else 0.0,
+    )
+    if figures != expected:
+        yield Finding("figures", f"the figures of {channel.name} are {figures}; its transfers say {expected}")
+
+
+def _union(intervals: Iterable[tuple[int, int]]) -> int:
+    """Nanoseconds covered by at least one interval."""
+    total = until = 0
+    for start, end in sorted(intervals):
+        total += max(0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def _exposed(plan: Plan, result: Result, timeline: Timeline) -> Iterator[Finding]:
+    """Each transfer stall of the result's stream is blamed on the transfer of the op's tensors that ended last (rule 8)."""
+    graph = plan.graph
+    if not graph.ops:
+        return
+    main = "compute" if "compute" in graph.streams else graph.streams[0]
+    ending: dict[tuple[int, int], set[str]] = {}
+    for x in timeline.transfers:
+        ending.setdefault((x.tensor, x.end_ns), set()).add(x.channel)
+    sure: Counter[str] = Counter()
+    perhaps: Counter[str] = Counter()
+    for i, cause, start, end in timeline.stalls:
+        op = graph.ops[i]
+        if cause != "transfer" or op.stream != main:
+            continue
+        blamed = {channel for t in {*op.inputs, *op.outputs, *op.mutates} for channel in ending.get((t, end), ())}
+        for channel in blamed:
+            perhaps[channel] += end - start
+            sure[channel] += (end - start) * (len(blamed) == 1)
+    for channel, figures in result.channels.items():
+        if not sure[channel] <= figures.exposed_ns <= perhaps[channel]:
+            message = (
+                f"the exposed time of {channel} is given as {figures.exposed_ns} ns; the stalls that waited for it last {sure[channel]} ns"
+            )
+            yield Finding("exposed", message)
