@@ -109,13 +109,13 @@ class _Sweep:
 
     def run(self) -> Selection:
         problem, graph = self.problem, self.problem.graph
-        self._fetch_what_starts_below()
+        returning: dict[int, list[Gap]] = defaultdict(list)
+        self._fetch_what_starts_below(returning)
         opening: dict[int, list[Gap]] = defaultdict(list)
         for gap in problem.gaps:
             opening[gap.after + 1].append(gap)
             if gap.after == START:  # what starts below is below again after its last use
                 opening[graph.users[gap.tensor][-1] + 1].append(gap)
-        returning: dict[int, list[Gap]] = defaultdict(list)
         heap: list[tuple[float, int, int, int, Gap, bool]] = []
         taken: set[tuple[int, int]] = set()
         serial = 0
@@ -337,7 +337,7 @@ class _Sweep:
             if gone <= self.count:
                 self.level[gone] -= size
 
-    def _fetch_what_starts_below(self) -> None:
+    def _fetch_what_starts_below(self, returning: dict[int, list[Gap]]) -> None:
         """Prefetches of tensors whose home is below: as late as hides, the latest use first."""
         problem, graph = self.problem, self.problem.graph
         below = {b.name: b for b in problem.below}
@@ -358,6 +358,7 @@ class _Sweep:
             if back + 1 < first:
                 self.level[back + 1] += graph.tensors[t].size_bytes
                 self.level[first] -= graph.tensors[t].size_bytes
+                returning[back + 1].append(Gap(t, START, first, 0, True))
 
 
 def _timelines(hardware: Hardware, channels: Mapping[str, str]) -> dict[str, ChannelTimeline]:
