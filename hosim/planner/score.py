@@ -74,7 +74,8 @@ def scores(problem: Problem, budget_bytes: int) -> tuple[Score, ...]:
     """The score of every gap of a tensor that has bytes, by tensor and then by position; O(ops + uses).
 
     These are the gaps of :func:`hosim.analysis.gaps.gaps`, and the time from the last use of an ``output`` to the end of the step
-    (``before`` is then the number of ops). :func:`ranked` puts the best first.
+    (``before`` is then the number of ops). :func:`ranked` puts the best first. What lives below is not in the device tier across the step
+    to begin with: that gap relieves nothing.
     """
     graph = problem.graph
     count = len(graph.ops)
@@ -86,27 +87,29 @@ def scores(problem: Problem, budget_bytes: int) -> tuple[Score, ...]:
     tiers = {b.name: b for b in problem.below}
     found = []
     for gap in candidates(graph):
-        tensor = graph.tensors[gap.tensor]
+        t, size = gap.tensor, graph.tensors[gap.tensor].size_bytes
         pieces = spans(gap, count)
-        below = _below(problem, gap.tensor, tiers)
-        writer = max((w for w in writes[gap.tensor] if w <= gap.after), default=None)
-        alone = writer is not None and gap.tensor not in graph.ops[writer].reads
+        held = () if gap.wraps and t in problem.starts_below else pieces
+        below = _below(problem, t, tiers)
+        down = below is not None and not _clean(problem, gap, writes)
+        up = below is not None and returns(graph, gap)
+        writer = max((w for w in writes[t] if w <= gap.after), default=None)
+        if writer is not None and t in graph.ops[writer].reads:
+            writer = None
         found.append(
             Score(
                 gap=gap,
-                bytes=tensor.size_bytes,
+                bytes=size,
                 below=below.name if below else None,
-                accesses=len(graph.users[gap.tensor]),
+                accesses=len(graph.users[t]),
                 gap_ns=_length(problem, gap),
                 covered_ns=_within(computed, pieces),
-                down_ns=0
-                if below is None or _clean(problem, gap, writes)
-                else alone_ns(problem.hardware, below.down.name, tensor.size_bytes),
-                up_ns=alone_ns(problem.hardware, below.up.name, tensor.size_bytes) if below is not None and returns(graph, gap) else 0,
-                over_budget_ns=_within(over, pieces),
-                peak_bytes=tensor.size_bytes * any(a < peak_op < b for a, b in pieces),
-                recompute_ns=problem.durations[writer] if writer is not None and alone else None,
-                recompute_flops=graph.ops[writer].flops if writer is not None and alone else 0,
+                down_ns=alone_ns(problem.hardware, below.down.name, size) if below is not None and down else 0,
+                up_ns=alone_ns(problem.hardware, below.up.name, size) if below is not None and up else 0,
+                over_budget_ns=_within(over, held),
+                peak_bytes=size * any(a < peak_op < b for a, b in held),
+                recompute_ns=problem.durations[writer] if writer is not None else None,
+                recompute_flops=graph.ops[writer].flops if writer is not None else 0,
                 channel_pressure=0.0,
             )
         )
@@ -179,8 +182,8 @@ def _length(problem: Problem, gap: Gap) -> int:
 def _with_pressure(problem: Problem, found: Sequence[Score]) -> Iterator[Score]:
     """The scores with the channel pressure filled in.
 
-    A candidate (it covers over-budget time) that moves needs ``transfer / gap`` of its channel, spread evenly over its gap. The pressure on a gap
-    is the mean, over its ops' time, of what all candidates need together, of the way down or the way up, whichever is more.
+    A candidate (it covers over-budget time) that moves needs ``transfer / gap`` of its channel, spread evenly over its gap. The pressure
+    on a gap is the mean, over its ops' time, of what all candidates need together, of the way down or up, whichever is more.
     """
     count = len(problem.graph.ops)
     change: dict[tuple[str, bool], list[float]] = {}
