@@ -1,4 +1,4 @@
-"""``hosim plan``: write the plan of one policy."""
+"""``hosim plan``: write the plan of one policy, or say why it is what it is."""
 
 from __future__ import annotations
 
@@ -7,28 +7,59 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, HardwareName, Workload, budget_of, graph_of, hardware_of
+from hosim.cli.options import Budget, HardwareName, Json, Workload, budget_of, console, graph_of, hardware_of
+from hosim.errors import InputError
 
 Policy = Annotated[
     str, typer.Option("--policy", "-p", metavar="P", help="A policy (see 'hosim policies'); parameters as in layerwise:k=2.")
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the plan: .json, .json.gz or .yaml.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the plan: .json, .json.gz or .yaml.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Say of each tensor whether it moves or stays, and why.")]
+Top = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="With --explain: at most N rows of each table.")]
 
 
-def plan(workload: Workload, hardware: HardwareName, policy: Policy, output: Output, budget: Budget = None) -> None:
-    """Write the plan that one policy makes."""
+def plan(
+    workload: Workload,
+    hardware: HardwareName,
+    policy: Policy = "hyperoffload",
+    output: Output = None,
+    budget: Budget = None,
+    explain: Explain = False,
+    top: Top = None,
+    json: Json = False,
+) -> None:
+    """Write the plan that one policy makes, or explain it (--explain, as JSON with --json), or both.
+
+    Exit code 3 if the policy finds none, or the plan to explain does not fit.
+    """
     from hosim.io import save_plan
     from hosim.study.choice import parse_choice
     from hosim.study.compare import check, make_plan
 
+    if output is None and not explain:
+        raise InputError("nothing to do: give a file to write the plan to (-o plan.json), or --explain, or both", source="plan")
+    if not explain and (top is not None or json):
+        raise InputError(f"{'--json' if json else '--top'} is for --explain, which is not given", source="plan")
     machine = hardware_of(hardware)
     choice = parse_choice(policy)
     graph = graph_of(workload)
     budget_bytes = budget_of(budget, graph, machine)
     made = make_plan(graph, machine, choice, budget_bytes)
     check(made, machine, budget_bytes)
-    save_plan(made, output)
-    counts = ", ".join(
-        f"{made.count(op):,} {label}" for op, label in (("prefetch", "prefetches"), ("store", "stores"), ("detach", "detaches"))
-    )
-    typer.echo(f"wrote {output}: {counts}", err=True)
+    if output is not None:
+        save_plan(made, output)
+        counts = ", ".join(
+            f"{made.count(op):,} {label}" for op, label in (("prefetch", "prefetches"), ("store", "stores"), ("detach", "detaches"))
+        )
+        typer.echo(f"wrote {output}: {counts}", err=True)
+    if explain:
+        from hosim.planner.explain import explain as explained
+        from hosim.report import explanation
+
+        why = explained(made, machine, budget_bytes)
+        if json:
+            from hosim.io import to_json
+
+            typer.echo(to_json(explanation.to_dict(why, top)))
+        else:
+            console().print(explanation.explanation(why, top))

@@ -1,0 +1,330 @@
+"""An explained plan for people (tables) and for machines (a dictionary): ``hosim plan --explain``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.text import Text
+
+from hosim.analysis.gaps import Gap
+from hosim.planner.explain import REASONS, Explanation, Line
+from hosim.planner.observed import Copy
+from hosim.report.tables import NOTHING, channels, open_table, percent
+from hosim.result import STALL_CAUSES
+from hosim.units import human_size, human_time
+
+FORMAT = "hosim.explanation/1"
+
+_BARS = " ▁▂▃▄▅▆▇█"
+_NS_PER_S = 10**9
+
+
+def explanation(explained: Explanation, top: int | None = None) -> RenderableType:
+    """The passes' results and one row a gap; ``top`` bounds the rows of each table, the most important ones first."""
+    return Group(
+        pressure(explained, top),
+        Text(counts(explained) + "\n"),
+        lines(explained, top),
+        transfers(explained, top),
+        channels([explained.result]),
+        load(explained),
+        waits(explained, top),
+    )
+
+
+def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
+    """Where the device tier would hold more than the budget if nothing moved, and what it holds there under the plan."""
+    graph, result = explained.plan.graph, explained.result
+    device = explained.hardware.device_tier
+    at = f" at op {graph.ops[explained.peak_op].name}" if explained.peak_op >= 0 else ""
+    head = (
+        f"If nothing moved, {device} would hold {human_size(explained.peak_bytes)}{at}; the plan holds "
+        f"{human_size(result.peak_bytes[device])} at most, within a budget of {human_size(result.budget_bytes)}."
+    )
+    if not explained.regions:
+        return Text(f"{head}\nNothing is over budget.\n")
+    table = open_table(
+        "Pressure: over budget if nothing moved", "from op", "to op", "ops", "time", "over by", "area", "held by plan", left=2
+    )
+    for region in sorted(explained.regions, key=lambda r: (-r.over_byte_ns, r.first))[:top]:
+        table.add_row(
+            escape(graph.ops[region.first].name),
+            escape(graph.ops[region.last].name),
+            f"{region.last - region.first + 1:,}",
+            human_time(region.over_ns),
+            human_size(region.over_bytes),
+            _area(region.over_byte_ns),
+            human_size(region.held_bytes),
+        )
+    return Group(Text(head + "\n"), table, _more(len(explained.regions), top))
+
+
+def counts(explained: Explanation) -> str:
+    """Candidates, what became of them, and the cache ops of the plan, in words."""
+    plan, found = explained.plan, explained.lines
+    moved = [line for line in found if line.moved]
+    parts = [f"{len(found):,} gaps, {len(moved):,} used"]
+    parts += [f"{number:,} {REASONS[reason]}" for reason, number in sorted(Counter(line.reason for line in found).items(), key=_most_first)]
+    cache_ops = ", ".join(
+        f"{plan.count(op):,} {label}" for op, label in (("prefetch", "prefetches"), ("store", "stores"), ("detach", "detaches"))
+    )
+    short = f"{explained.without_gap_tensors:,} tensors ({human_size(explained.without_gap_bytes)}) have no gap: short-lived, never moved"
+    return "\n  ".join([*parts, short]) + f"\nCache ops: {cache_ops}"
+
+
+def _most_first(item: tuple[str, int]) -> tuple[int, str]:
+    return (-item[1], item[0])
+
+
+def lines(explained: Explanation, top: int | None = None) -> RenderableType:
+    """One row a gap: the tensor, its gap, its transfers, what covers them, what is saved, and why."""
+    table = open_table(
+        "Tensors by bytes saved at the peak", "tensor", "kind", "bytes", "uses", "gap", "length", "down", "up", "covered", "relief", left=2
+    )
+    table.add_column("why", min_width=24)
+    table.columns[0].overflow = table.columns[4].overflow = "fold"
+    table.columns[0].no_wrap = table.columns[4].no_wrap = False
+    table.columns[4].justify = "left"
+    graph = explained.plan.graph
+    for line in explained.lines[:top]:
+        score = line.score
+        tensor = graph.tensors[score.gap.tensor]
+        table.add_row(
+            escape(tensor.name),
+            tensor.kind.replace("_", " "),
+            human_size(score.bytes),
+            str(score.accesses),
+            escape(between(explained, score.gap)),
+            human_time(score.gap_ns),
+            _time(score.down_ns),
+            _time(score.up_ns),
+            _time(covered_ns(explained, line)),
+            _area(line.relief_byte_ns),
+            escape(line.why),
+            style=None if line.moved else "dim",
+        )
+    return Group(table, _more(len(explained.lines), top))
+
+
+def between(explained: Explanation, gap: Gap) -> str:
+    """A gap by the names of its ops: ``f > g``, ``f > end``, or ``f > next f`` across the step."""
+    ops = explained.plan.graph.ops
+    if gap.before >= len(ops):
+        return f"{ops[gap.after].name} > end"
+    return f"{ops[gap.after].name} > {'next ' if gap.wraps else ''}{ops[gap.before].name}"
+
+
+def covered_ns(explained: Explanation, line: Line) -> int:
+    """Computation that covers a line's transfers: while they are under way if it moves, else what there is in the gap."""
+    if line.copies:
+        return sum(explained.copies[k].covered_ns for k in line.copies)
+    return line.score.covered_ns
+
+
+def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
+    """One row a transfer: those that an op waits for first, the longest wait first, then in order of time."""
+    if not explained.copies:
+        return Text("Transfers: none.\n")
+    table = open_table(
+        "Transfers", "tensor", "channel", "issued", "start", "end", "queued", "covered", "while", "exposed", "waiting", left=2
+    )
+    table.columns[7].justify = table.columns[9].justify = "left"
+    ops = explained.plan.graph.ops
+    order = sorted(explained.copies, key=lambda c: (-c.exposed_ns, c.transfer.issue_ns, c.transfer.cache_op))
+    for copy in order[:top]:
+        x = copy.transfer
+        table.add_row(
+            escape(explained.plan.graph.tensors[x.tensor].name),
+            escape(x.channel),
+            human_time(x.issue_ns),
+            human_time(x.start_ns),
+            human_time(x.end_ns),
+            _time(copy.queue_ns),
+            percent(copy.covered_ns, x.end_ns - x.start_ns),
+            escape(_meanwhile(explained, copy)),
+            _time(copy.exposed_ns),
+            escape(", ".join(ops[i].name for i in copy.waiting)) or NOTHING,
+        )
+    for column in (0, 7, 9):
+        table.columns[column].no_wrap, table.columns[column].overflow = False, "fold"
+    return Group(table, _more(len(order), top))
+
+
+def _meanwhile(explained: Explanation, copy: Copy) -> str:
+    """The ops that run while a transfer is under way."""
+    if copy.first_op < 0:
+        return NOTHING
+    ops = explained.plan.graph.ops
+    first, last = ops[copy.first_op].name, ops[copy.last_op].name
+    return first if copy.first_op == copy.last_op else f"{first} .. {last}"
+
+
+def load(explained: Explanation) -> RenderableType:
+    """How busy each channel is over the makespan, in equal parts of it from left to right."""
+    rows = [(name, shares) for name, shares in explained.loads.items() if any(shares)]
+    if not rows:
+        return Text("", end="")
+    table = open_table("Channels over the step (empty to full)", "channel", "load", left=2)
+    for name, shares in rows:
+        table.add_row(escape(name), "|" + "".join(_BARS[max(int(share > 0), round(share * 8))] for share in shares) + "|")
+    return table
+
+
+def waits(explained: Explanation, top: int | None = None) -> RenderableType:
+    """One row a wait, the longest first."""
+    if not explained.waits:
+        return Text("Waits: none.\n")
+    table = open_table("Waits", "op", "cause", "from", "for", left=2)
+    table.add_column("transfer")
+    graph = explained.plan.graph
+    for wait in sorted(explained.waits, key=lambda w: (w.start_ns - w.end_ns, w.start_ns, w.op))[:top]:
+        x = explained.copies[wait.copy].transfer if wait.copy >= 0 else None
+        blamed = f"{graph.tensors[x.tensor].name} on {x.channel}" if x is not None else NOTHING
+        length = human_time(wait.end_ns - wait.start_ns)
+        table.add_row(escape(graph.ops[wait.op].name), wait.cause, human_time(wait.start_ns), length, escape(blamed))
+    return Group(table, _more(len(explained.waits), top))
+
+
+def _more(count: int, top: int | None) -> Text:
+    return Text("", end="") if top is None or count <= top else Text(f"and {count - top:,} more\n", style="dim")
+
+
+def _time(value: int) -> str:
+    return human_time(value) if value else NOTHING
+
+
+def _area(byte_ns: int) -> str:
+    """Bytes times time, in bytes times seconds.
+
+    >>> _area(3 * 2**30 * 10**9), _area(0)
+    ('3.00 GiB s', '-')
+    """
+    return f"{human_size(round(byte_ns / _NS_PER_S))} s" if byte_ns else NOTHING
+
+
+# -- for machines ------------------------------------------------------------------------------------------------------
+
+
+def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
+    """Everything, by names, in nanoseconds, bytes and byte-nanoseconds; ``top`` bounds lines, regions, transfers and waits alike."""
+    graph, result = explained.plan.graph, explained.result
+    ops = graph.ops
+    device = explained.hardware.device_tier
+    return {
+        "format": FORMAT,
+        "workload": graph.name,
+        "hardware": explained.hardware.name,
+        "policy": explained.plan.policy,
+        "budget_bytes": result.budget_bytes,
+        "makespan_ns": result.makespan_ns,
+        "stall_ns": {cause: result.stall_ns.get(cause, 0) for cause in STALL_CAUSES},
+        "peak": {
+            "op": ops[explained.peak_op].name if explained.peak_op >= 0 else None,
+            "before_bytes": explained.peak_bytes,
+            "after_bytes": result.peak_bytes[device],
+        },
+        "plan": dict(result.plan),
+        "without_gap": {"tensors": explained.without_gap_tensors, "bytes": explained.without_gap_bytes},
+        "reasons": dict(sorted(Counter(line.reason for line in explained.lines).items(), key=_most_first)),
+        "regions": [
+            {
+                "first": ops[region.first].name,
+                "last": ops[region.last].name,
+                "ops": region.last - region.first + 1,
+                "over_ns": region.over_ns,
+                "over_bytes": region.over_bytes,
+                "over_byte_ns": region.over_byte_ns,
+                "held_bytes": region.held_bytes,
+            }
+            for region in explained.regions[:top]
+        ],
+        "tensors": [_line_dict(explained, line) for line in explained.lines[:top]],
+        "transfers": [_copy_dict(explained, copy) for copy in explained.copies[:top]],
+        "waits": [
+            {
+                "op": ops[wait.op].name,
+                "cause": wait.cause,
+                "start_ns": wait.start_ns,
+                "end_ns": wait.end_ns,
+                "transfer": _of(explained, explained.copies[wait.copy]) if wait.copy >= 0 else None,
+            }
+            for wait in explained.waits[:top]
+        ],
+        "channels": {
+            name: {
+                "transfers": channel.transfers,
+                "bytes": channel.bytes,
+                "busy_ns": channel.busy_ns,
+                "queue_ns": channel.queue_ns,
+                "contention_ns": channel.contention_ns,
+                "exposed_ns": channel.exposed_ns,
+                "hidden_ns": channel.hidden_ns,
+                "load": [round(share, 4) for share in explained.loads[name]],
+            }
+            for name, channel in result.channels.items()
+        },
+    }
+
+
+def _of(explained: Explanation, copy: Copy) -> dict[str, str]:
+    return {"tensor": explained.plan.graph.tensors[copy.transfer.tensor].name, "channel": copy.transfer.channel}
+
+
+def _line_dict(explained: Explanation, line: Line) -> dict[str, Any]:
+    graph, score = explained.plan.graph, line.score
+    gap = score.gap
+    tensor = graph.tensors[gap.tensor]
+    return {
+        "tensor": tensor.name,
+        "kind": tensor.kind,
+        "bytes": score.bytes,
+        "accesses": score.accesses,
+        "gap": {
+            "after": graph.ops[gap.after].name,
+            "before": graph.ops[gap.before].name if gap.before < len(graph.ops) else None,
+            "wraps": gap.wraps,
+            "length_ns": score.gap_ns,
+        },
+        "moved": line.moved,
+        "reason": line.reason,
+        "why": line.why,
+        "saved_bytes": line.saved_bytes,
+        "relief_byte_ns": line.relief_byte_ns,
+        "away_ns": line.away_ns,
+        "score": {
+            "value": score.value,
+            "below": score.below,
+            "down_ns": score.down_ns,
+            "up_ns": score.up_ns,
+            "covered_ns": score.covered_ns,
+            "exposed_ns": score.exposed_ns,
+            "over_budget_ns": score.over_budget_ns,
+            "relief_byte_ns": score.relief_byte_ns,
+            "peak_bytes": score.peak_bytes,
+            "recompute_ns": score.recompute_ns,
+            "recompute_flops": score.recompute_flops,
+            "channel_pressure": score.channel_pressure,
+        },
+        "transfers": [_copy_dict(explained, explained.copies[k]) for k in line.copies],
+    }
+
+
+def _copy_dict(explained: Explanation, copy: Copy) -> dict[str, Any]:
+    ops, x = explained.plan.graph.ops, copy.transfer
+    return {
+        **_of(explained, copy),
+        "direction": "up" if copy.up else "down",
+        "bytes": x.bytes,
+        "issue_ns": x.issue_ns,
+        "start_ns": x.start_ns,
+        "end_ns": x.end_ns,
+        "queue_ns": copy.queue_ns,
+        "contention_ns": x.contention_ns,
+        "covered_ns": copy.covered_ns,
+        "covered_by": [ops[copy.first_op].name, ops[copy.last_op].name] if copy.first_op >= 0 else [],
+        "exposed_ns": copy.exposed_ns,
+        "waiting": [ops[i].name for i in copy.waiting],
+    }
