@@ -102,7 +102,10 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
 
 def _held(graph: Graph, t: int, users: Sequence[int], count: int, starts_below: bool) -> tuple[int, int]:
     """Op positions from and up to which a tensor is in the device tier if nothing moves that need not."""
-    if t in graph.derived(initial_set) and not starts_below:
+    initial = t in graph.derived(initial_set)
+    if not users and not initial:  # neither there nor ever made
+        return 0, 0
+    if initial and not starts_below:
         first = 0
     else:
         first = users[0] if users else 0
