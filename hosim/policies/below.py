@@ -87,6 +87,8 @@ class Shelf:
                 if tier in self._free:
                     self._free[tier] -= graph.tensors[t].size_bytes
         self._initial = {t: set(where) for t, where in initial.items()}
+        total = sum([tensor.size_bytes for tensor in graph.tensors])
+        self._ample = {name: capacity[name] >= 2 * total for name in tiers}  # room for all at once, beside what starts there
 
     def place(self, tensor: int, start: int, tiers: Iterable[str] | None = None) -> str | None:
         """The tier that takes the tensor from op position ``start`` on, the first of ``tiers`` with room; ``None`` if none has it.
@@ -107,6 +109,8 @@ class Shelf:
         for tier in self.tiers if tiers is None else tiers:
             if tier in self._initial.get(tensor, ()):
                 return tier  # its own place is kept for it
+            if self._ample[tier]:
+                return tier
             free = self._free[tier][start:end]
             if not len(free) or free.min() >= size:
                 free -= size

@@ -11,7 +11,7 @@ meet, it stays. When all fits, each prefetch is moved ahead, the first one first
 Our reading: relief is divided by the transfer time, as the paper has it; the line is the budget (the simulator's is 99 % of the memory);
 weights that start in the device tier may be away until their first use and after their last one, and come back for the end of the step
 (in the simulator nothing makes them return); an eviction counts its bytes as free once its last slot is over. The time of an op is its
-duration with everything resident. Reliefs only shrink as others are taken, so an out-of-date one is looked at again only when it comes up.
+duration with everything resident.
 
 Tensors start where they are at home, unless those at home in the device tier do not fit there at the step's start or end: then all of
 them start below, and come up in reserved slots before their first uses.
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -90,23 +89,23 @@ class _G10:
     # -- eviction ----------------------------------------------------------------------------------------------
 
     def evict(self) -> None:
-        """Take idle times, the best relief per transfer time first, until no op is over the line."""
+        """Take idle times until no op is over the line: the most bytes freed over time above it, per time of a round trip."""
         found = list(self._idle_times())
-        over = int((self.held > self.line).sum())
-        if not over or not self.tiers:
+        if not found or not self.tiers:
             return
-        queue = [(-self._benefit(idle), k) for k, idle in enumerate(found)]
-        queue = [entry for entry in queue if entry[0]]
-        heapify(queue)
-        while queue and over:
-            _, k = heappop(queue)
-            benefit = self._benefit(found[k])
-            if not benefit:
-                continue
-            if queue and (-benefit, k) > queue[0]:
-                heappush(queue, (-benefit, k))
-                continue
-            over -= self._place(found[k])
+        inside = np.array([(idle.after + 1, idle.before) for idle in found])
+        per_ns = np.array([self.sizes[idle.tensor] / (self._round_trip(self.tiers[0], idle.tensor) or 1) for idle in found])
+        while (over := self.held > self.line).any():
+            above = np.concatenate(([0], np.cumsum(np.where(over, self.durations, 0))))
+            relief = (above[inside[:, 1]] - above[inside[:, 0]]) * per_ns
+            fits = False
+            while not fits:  # until then no relief changes
+                best = int(relief.argmax())
+                if relief[best] <= 0:
+                    return
+                relief[best] = per_ns[best] = 0
+                a, b = inside[best]
+                fits = self._place(found[best]) and bool((self.held[a:b][over[a:b]] <= self.line).any())
 
     def _idle_times(self) -> Iterator[Idle]:
         """Between two uses; and of persistent tensors of the device tier before the first and after the last."""
@@ -120,24 +119,13 @@ class _G10:
                 if users[-1] < end - 1:
                     yield Idle(t, users[-1], end)
 
-    def _benefit(self, idle: Idle) -> float:
-        """Bytes freed over the time above the line, per time of a transfer to the nearest tier and back."""
-        inside = slice(idle.after + 1, idle.before)
-        above = int(self.durations[inside][self.held[inside] > self.line].sum())
-        size = self.sizes[idle.tensor]
-        return above * size / (self._round_trip(self.tiers[0], idle.tensor) or 1)
-
-    def _place(self, idle: Idle) -> int:
-        """Evict over the idle time, to the slowest tier that is free for it, else to any; returns how many ops fit thereby."""
+    def _place(self, idle: Idle) -> bool:
+        """Evict over the idle time, to the slowest tier that is free for it, else to any; says whether it could."""
         length = int(self.begins[idle.before] - self.begins[idle.after + 1])
         slowest_first = sorted(self.tiers, key=lambda below: -self._round_trip(below, idle.tensor))
         fitting = [below for below in slowest_first if length > self._round_trip(below, idle.tensor)]
         free = [below for below in fitting if below is slowest_first[-1] or not self._contended(below, idle)]
-        for below in dict.fromkeys((*free, *fitting)):
-            fitted = self._place_in(below, idle)
-            if fitted is not None:
-                return fitted
-        return 0
+        return any(self._place_in(below, idle) for below in dict.fromkeys((*free, *fitting)))
 
     def _contended(self, below: Below, idle: Idle) -> bool:
         """Whether an eviction there ends in a later op than it would on an idle channel."""
@@ -145,18 +133,17 @@ class _G10:
         alone = int(np.searchsorted(self.begins, self.begins[idle.after + 1] + ns))
         return self.down[below.tier].end_after(idle.after + 1, ns) > alone
 
-    def _place_in(self, below: Below, idle: Idle) -> int | None:
-        """Evict to that tier if slots and room allow it; returns how many ops fit thereby, ``None`` if they do not."""
+    def _place_in(self, below: Below, idle: Idle) -> bool:
+        """Evict to that tier if slots and room allow it; says whether they do."""
         t, down, up = idle.tensor, self._time(below.down, idle.tensor), self._time(below.up, idle.tensor)
         gone = self.down[below.tier].end_after(idle.after + 1, down)
         back = self.up[below.tier].start_before(idle.before, up)
         if gone >= back or self.shelf.place(t, idle.after, [below.tier]) != below.tier:
-            return None
+            return False
         self.down[below.tier].reserve_after(idle.after + 1, down)
         self.up[below.tier].reserve_before(idle.before, up)
-        over = int((self.held[gone:back] > self.line).sum())
         self._take(Absence(t, idle.after, idle.before, idle.after, idle.after, back - 1, below.tier), gone, back)
-        return over - int((self.held[gone:back] > self.line).sum())
+        return True
 
     def _take(self, absence: Absence, gone: int, back: int) -> None:
         self.held[gone:back] -= self.sizes[absence.tensor]

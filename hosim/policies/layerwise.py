@@ -15,6 +15,7 @@ again stays.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -57,18 +58,21 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: i
     streamed = {t for t in initial if graph.tensors[t].persistent}
     streamed |= {t for t, where in residency.items() if graph.tensors[t].kind in KINDS and device not in where and graph.users[t]}
     visited = visits(graph, streamed)
-    absences = [absence for t in sorted(streamed) for absence in _absences(graph, t, visited, layers_ahead, residency[t][0])]
+    visits_of: dict[int, list[int]] = {t: [] for t in sorted(streamed)}
+    for v, visit in enumerate(visited):
+        for t in visit.parameters:
+            visits_of[t].append(v)
+    absences = [a for t, mine in visits_of.items() for a in _absences(graph, t, visited, mine, layers_ahead, residency[t][0])]
     return insert(graph, hardware, "layerwise", absences, initial)
 
 
-def _absences(graph: Graph, t: int, visited: Sequence[Visit], ahead: int, tier: str) -> Iterator[Absence]:
+def _absences(graph: Graph, t: int, visited: Sequence[Visit], mine: Sequence[int], ahead: int, tier: str) -> Iterator[Absence]:
     """Where parameter ``t`` is away: before its first visit, between visits further apart than ``ahead``, and after its last one."""
     users, end = graph.users[t], len(graph.ops)
-    mine = [v for v, visit in enumerate(visited) if t in visit.parameters]
     yield Absence(t, AT_START, users[0], AT_START, AT_START, _begin(visited, mine[0] - ahead), tier)
     for v, w in pairwise(mine):
-        after = max(u for u in users if u <= visited[v].last)
-        before = min(u for u in users if u >= visited[w].first)
+        after = users[bisect_right(users, visited[v].last) - 1]
+        before = users[bisect_left(users, visited[w].first)]
         if w - v > ahead and before - after > 1:
             yield Absence(t, after, before, visited[v].last, visited[v].last, max(_begin(visited, w - ahead), visited[v].last), tier)
     if graph.survives[t]:

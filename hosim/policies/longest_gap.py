@@ -36,19 +36,18 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     found = list(between_uses(graph, (t for t, tensor in enumerate(graph.tensors) if tensor.kind == "activation" and tensor.size_bytes)))
     found.sort(key=lambda idle: (idle.after - idle.before, -sizes[idle.tensor], idle.after))
-    over = int((held > budget_bytes).sum())
+    peak = held.max(initial=0)
     for idle in found:
-        if not over:
+        if peak <= budget_bytes:
             break
-        inside = held[idle.after + 1 : idle.before] > budget_bytes
-        if not inside.any():
+        if held[idle.after + 1 : idle.before].max() <= budget_bytes:
             continue
         tier = shelf.place(idle.tensor, idle.after)
         if tier is None:
             continue
         absence = _absence(graph, idle, tier)
         take_away(held, graph, absence)
-        over -= int(inside.sum()) - int((held[idle.after + 1 : idle.before] > budget_bytes).sum())
+        peak = held.max()
         absences.append(absence)
     return insert(graph, hardware, "longest_gap", absences, initial)
 

@@ -6,13 +6,13 @@ the modelled peak exceeds ``max_device_memory`` less ``peak_modeled_headroom_byt
 early they begin before it (w2), how late they end after it (w3), less a penalty for clustering with others (w4); adaptive distances
 follow from size, bandwidth and kernel time; views and what ops write in place are skipped.
 
-Our reading, since the formula is not documented: each of the first three terms is a share of the largest among the gaps that cover the
-peak; the penalty is the share of the gaps taken so far that leave or come back within ``prefetch_distance`` ops of where this one does.
-The best one is taken (ties: the earlier one), its bytes are subtracted from release to prefetch, and the peak is looked for again; it
-stops where no gap covers the peak. An adaptive release waits for as many ops as the copy down takes, an adaptive prefetch leads by as
-many as the copy up takes; an op of unknown time counts as ``default_kernel_time_us``. ``max_device_memory`` is to be set "according to
-the real available memory capacity": here that is the budget. The published headroom of 4 GiB is a tenth of the published 40 GiB: so it
-is a tenth here, too.
+Our reading, since the formula is not documented: each of the first three terms is a share of the largest among the gaps that
+cover the peak; the penalty is the transfers of gaps taken so far that begin within ``prefetch_distance`` ops of this one's, per op
+so near. The best is taken (ties: the earlier one) and its bytes are subtracted from release to prefetch, until that peak fits; then the
+peak is looked for again. It stops where no gap covers the peak. An adaptive release waits for as many ops as the copy down takes, an
+adaptive prefetch leads by as many as the copy up takes; an op of unknown time counts as ``default_kernel_time_us``.
+``max_device_memory`` is to be set "according to the real available memory capacity": here that is the budget. The published headroom of
+4 GiB is a tenth of the published 40 GiB: so it is a tenth here, too.
 
 Tensors start where they are at home, unless those at home in the device tier do not fit there at the step's start or end: then all of
 them start below.
@@ -21,6 +21,8 @@ them start below.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
+from heapq import heappop, heappush
 from itertools import accumulate
 
 import numpy as np
@@ -76,19 +78,22 @@ def plan(
     for forced in absences:
         take_away(held, graph, forced)
     found = [idle for idle in between_uses(graph, not_in_place(graph)) if sizes[idle.tensor]]
-    scores = _Scores([absence(idle, "") for idle in found], sizes, len(graph.ops), prefetch_distance)
     weights = (score_weight_size, score_weight_cover_start, score_weight_cover_end, score_weight_neighbor_impact)
+    scores = _Scores([absence(idle, "") for idle in found], sizes, len(graph.ops), prefetch_distance, weights)
     while most and len(held):
         peak = int(held.argmax())
-        best = scores.best(peak, weights) if held[peak] > most - headroom else None
-        if best is None:
+        if held[peak] <= most - headroom:
             break
-        tier = shelf.place(found[best].tensor, found[best].after)
-        scores.take(best, counts=tier is not None)
-        if tier is not None:
-            chosen = absence(found[best], tier)
-            take_away(held, graph, chosen)
-            absences.append(chosen)
+        for best in scores.ranked(peak):
+            tier = shelf.place(found[best].tensor, found[best].after)
+            if tier is not None:
+                absences.append(absence(found[best], tier))
+                take_away(held, graph, absences[-1])
+                scores.take(best)
+                if held[peak] <= most - headroom:
+                    break
+        else:
+            break  # "the peak could not be reduced"
     return insert(graph, hardware, "memory_peak", absences, initial)
 
 
@@ -114,33 +119,52 @@ class _KernelClock:
 class _Scores:
     """Candidates as arrays: where each is away, its bytes, and whether it is still to be had."""
 
-    def __init__(self, candidates: list[Absence], sizes: list[int], ops: int, near: int) -> None:
+    def __init__(
+        self, candidates: list[Absence], sizes: list[int], ops: int, near: int, weights: tuple[float, float, float, float]
+    ) -> None:
         self._release = np.array([a.release for a in candidates], dtype=np.int64)
         self._prefetch = np.array([a.prefetch for a in candidates], dtype=np.int64)
         self._size = np.array([sizes[a.tensor] for a in candidates], dtype=np.float64)
         self._open = self._prefetch > self._release
         self._crowd = np.zeros(ops + 1, dtype=np.int64)
         self._near = near
-        self._taken = 0
+        self._weights = weights
 
-    def best(self, peak: int, weights: tuple[float, float, float, float]) -> int | None:
-        """The candidate of highest score whose absence covers op ``peak``; the first one of equals, ``None`` if there is none."""
+    def ranked(self, peak: int) -> Iterator[int]:
+        """The candidates whose absences cover op ``peak``, best score first, the first one of equals; each is had once.
+
+        What is taken meanwhile lowers the scores of those near it, never raises one: so one that is the best by its present score before
+        all others by their earlier ones is the best.
+        """
         (covering,) = np.nonzero(self._open & (self._release < peak) & (self._prefetch >= peak))
         if not len(covering):
-            return None
-        release, prefetch = self._release[covering], self._prefetch[covering]
-        score = np.zeros(len(covering))
-        for weight, term in zip(weights, (self._size[covering], peak - release, prefetch - peak), strict=False):
-            score += weight * term / max(term.max(), 1)
-        if self._taken:
-            score -= weights[3] * (self._crowd[release + 1] + self._crowd[prefetch + 1]) / (2 * self._taken)
-        return int(covering[score.argmax()])
-
-    def take(self, best: int, *, counts: bool) -> None:
-        """It is had no more; if it ``counts``, those near it are penalized from now on."""
-        self._open[best] = False
-        if not counts:
             return
-        self._taken += 1
-        for place in (int(self._release[best]) + 1, int(self._prefetch[best]) + 1):
+        release, prefetch = self._release[covering], self._prefetch[covering]
+        plain = np.zeros(len(covering))
+        for weight, term in zip(self._weights, (self._size[covering], peak - release, prefetch - peak), strict=False):
+            plain += weight * term / max(term.max(), 1)
+        order = np.argsort(-plain, kind="stable")
+        queue: list[tuple[float, int, int]] = []
+        n = 0
+        while queue or n < len(order):
+            while n < len(order) and (not queue or -plain[order[n]] <= queue[0][0]):
+                k = int(order[n])
+                heappush(queue, (self._penalty(int(covering[k])) - float(plain[k]), int(covering[k]), k))
+                n += 1
+            _, candidate, k = heappop(queue)
+            present = self._penalty(candidate) - float(plain[k])
+            if (queue and (present, candidate) > queue[0][:2]) or (n < len(order) and -plain[order[n]] < present):
+                heappush(queue, (present, candidate, k))
+                continue
+            self._open[candidate] = False
+            yield candidate
+
+    def _penalty(self, candidate: int) -> float:
+        """w4 times the transfers of gaps taken so far that begin near this one's, per op that counts as near."""
+        places = self._release[candidate] + 1, self._prefetch[candidate] + 1
+        return self._weights[3] * float(self._crowd[places[0]] + self._crowd[places[1]]) / (2 * (2 * self._near + 1))
+
+    def take(self, candidate: int) -> None:
+        """It is taken: those near it are penalized from now on."""
+        for place in (int(self._release[candidate]) + 1, int(self._prefetch[candidate]) + 1):
             self._crowd[max(0, place - self._near) : place + self._near + 1] += 1
