@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="workload, hardware, plan, result or comparison.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="workload, hardware, plan, result, comparison or routing.")]
 
 
 def schema(name: Name) -> None:

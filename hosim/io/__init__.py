@@ -1,4 +1,4 @@
-"""Files and data: workload, hardware, plan and result, in JSON (gzip) or YAML, as design.md section 4 defines them.
+"""Files and data: workload, hardware, plan, routing and result, in JSON (gzip) or YAML, as design.md section 4 defines them.
 
 The only place that uses pydantic; it is imported when the first of these functions is, not before.
 """
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hosim.io.hardware import hardware_from_dict, hardware_to_dict, load_hardware, save_hardware
     from hosim.io.plan import check_tiers, load_plan, plan_from_dict, plan_to_dict, save_plan
     from hosim.io.result import comparison_to_dict, result_from_dict, result_to_dict, to_json
+    from hosim.io.routing import load_routing, routing_from_dict, routing_to_dict, save_routing
     from hosim.io.schemas import schema
     from hosim.io.shipped import find_hardware, find_workload
     from hosim.io.workload import load_workload, save_workload, workload_from_dict, workload_to_dict
@@ -19,6 +20,7 @@ _HOMES = {
     "hardware": ("hardware_from_dict", "hardware_to_dict", "load_hardware", "save_hardware"),
     "plan": ("check_tiers", "load_plan", "plan_from_dict", "plan_to_dict", "save_plan"),
     "result": ("comparison_to_dict", "result_from_dict", "result_to_dict", "to_json"),
+    "routing": ("load_routing", "routing_from_dict", "routing_to_dict", "save_routing"),
     "schemas": ("schema",),
     "shipped": ("find_hardware", "find_workload"),
     "workload": ("load_workload", "save_workload", "workload_from_dict", "workload_to_dict"),
@@ -34,13 +36,17 @@ __all__ = [
     "hardware_to_dict",
     "load_hardware",
     "load_plan",
+    "load_routing",
     "load_workload",
     "plan_from_dict",
     "plan_to_dict",
     "result_from_dict",
     "result_to_dict",
+    "routing_from_dict",
+    "routing_to_dict",
     "save_hardware",
     "save_plan",
+    "save_routing",
     "save_workload",
     "schema",
     "to_json",

@@ -23,7 +23,7 @@ from hosim.errors import InputError
 VERSION = 1
 """The version of every format that this hosim reads and writes."""
 
-KINDS = ("workload", "hardware", "plan", "result", "comparison")
+KINDS = ("workload", "hardware", "plan", "result", "comparison", "routing")
 """Every kind of file; its ``format`` is ``hosim.KIND/VERSION``."""
 
 _GZIP_MAGIC = b"\x1f\x8b"

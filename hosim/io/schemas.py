@@ -16,7 +16,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of ``workload``, ``hardware``, ``plan``, ``result`` or ``comparison``.
+    """The JSON Schema (draft 2020-12) of ``workload``, ``hardware``, ``plan``, ``result``, ``comparison`` or ``routing``.
 
     Raises :class:`InputError` for another name.
     """

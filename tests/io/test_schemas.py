@@ -29,6 +29,12 @@ EXAMPLES = {
     "plan": PLAN,
     "result": json.loads(RESULT),
     "comparison": {"format": "hosim.comparison/1", "results": [json.loads(RESULT)]},
+    "routing": {
+        "format": "hosim.routing/1",
+        "workload": "toy",
+        "gates": [{"op": "gate", "experts": [{"tensors": ["w0"], "ops": ["ffn0"]}, {"tensors": ["w1"], "ops": ["ffn1"]}]}],
+        "steps": [[[0]], [[1]], [[]]],
+    },
 }
 
 

@@ -1,0 +1,1 @@
+"""Analytic builders of language-model graphs, and what goes with them."""

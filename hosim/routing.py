@@ -1,0 +1,300 @@
+"""Routing: ops that run only if a gate chooses them, and a trace of what the gates chose.
+
+A workload with a mixture of experts lists the ops of every expert. A :class:`Routing` says which: each :class:`Gate` is an op whose end
+decides among candidate :class:`Expert` s, each with the tensors and the ops that are its own. :func:`realise` gives the
+graph of steps of the trace, in which the experts that were not chosen have no ops. What may be known of the routing, and when, goes with
+that graph (in its ``meta``); :func:`routed` reads it back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hosim.errors import GraphError
+from hosim.graph import Graph, Op, Tensor
+
+META = "routing"
+"""The key of a realised graph's ``meta`` that says what was routed."""
+
+Choices = tuple[tuple[int, ...], ...]
+"""One step of a trace: for each gate, the numbers of the experts that it chose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expert:
+    """One candidate of a gate: the tensors that only its ops use, and the ops that run only if it is chosen, by position."""
+
+    tensors: tuple[int, ...]
+    ops: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """An op whose end decides which of ``experts`` run."""
+
+    op: int
+    experts: tuple[Expert, ...]
+
+
+@dataclass(frozen=True)
+class Routing:
+    """The gates of ``graph`` and a trace, ``steps``, of what they chose. Checked when made; raises :class:`GraphError`.
+
+    ``meta`` is free-form: where the trace comes from.
+    """
+
+    graph: Graph
+    gates: tuple[Gate, ...]
+    steps: tuple[Choices, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_gates(self.graph, self.gates)
+        for s, step in enumerate(self.steps):
+            if len(step) != len(self.gates):
+                raise GraphError(
+                    f"expected a list of experts for each of {len(self.gates)} gates, got {len(step)} lists", where=f"steps[{s}]"
+                )
+            for g, (chosen, gate) in enumerate(zip(step, self.gates, strict=True)):
+                for j, e in enumerate(chosen):
+                    where = f"steps[{s}][{g}][{j}]"
+                    if not 0 <= e < len(gate.experts):
+                        name = self.graph.ops[gate.op].name
+                        raise GraphError(f"gate {name!r} has experts 0 to {len(gate.experts) - 1}, got {e}", where=where)
+                    if e in chosen[:j]:
+                        raise GraphError(f"expert {e} is chosen twice", where=where)
+
+
+def gates_of(graph: Graph, named: Mapping[str, Sequence[tuple[Sequence[str], Sequence[str]]]]) -> tuple[Gate, ...]:
+    """Gates by names: for each gate's op, its experts as (tensors, ops). Raises :class:`GraphError` for an unknown name."""
+
+    def positions(names: Sequence[str], index: Mapping[str, int], what: str) -> tuple[int, ...]:
+        for name in names:
+            if name not in index:
+                raise GraphError(f"unknown {what} {name!r}")
+        return tuple([index[name] for name in names])
+
+    return tuple(
+        Gate(
+            positions([gate], graph.op_index, "op")[0],
+            tuple(Expert(positions(ts, graph.tensor_index, "tensor"), positions(ops, graph.op_index, "op")) for ts, ops in experts),
+        )
+        for gate, experts in named.items()
+    )
+
+
+def _check_gates(graph: Graph, gates: Sequence[Gate]) -> None:
+    """Raise :class:`GraphError` at the first contradiction, with its path as in the file format."""
+    owner: dict[int, str] = {}
+    gate_ops = {gate.op for gate in gates}
+    for g, gate in enumerate(gates):
+        if not 0 <= gate.op < len(graph.ops):
+            raise GraphError(f"no op number {gate.op}", where=f"gates[{g}].op")
+        if any(other.op == gate.op for other in gates[:g]):
+            raise GraphError(f"op {graph.ops[gate.op].name!r} is two gates", where=f"gates[{g}].op")
+        for e, expert in enumerate(gate.experts):
+            where = f"gates[{g}].experts[{e}]"
+            if not expert.tensors or not expert.ops:
+                raise GraphError("expected at least one tensor and one op: an expert is what is moved and what runs", where=where)
+            for j, i in enumerate(expert.ops):
+                at = f"{where}.ops[{j}]"
+                if not 0 <= i < len(graph.ops):
+                    raise GraphError(f"no op number {i}", where=at)
+                if i <= gate.op:
+                    raise GraphError(f"op {graph.ops[i].name!r} is not listed after its gate {graph.ops[gate.op].name!r}", where=at)
+                if i in gate_ops:
+                    raise GraphError(f"op {graph.ops[i].name!r} is a gate itself", where=at)
+                if i in owner:
+                    raise GraphError(f"op {graph.ops[i].name!r} is listed for {owner[i]} too", where=at)
+                owner[i] = where
+            for j, t in enumerate(expert.tensors):
+                if t in expert.tensors[:j]:
+                    raise GraphError(f"tensor {graph.tensors[t].name!r} is listed twice", where=f"{where}.tensors[{j}]")
+                _check_tensor(graph, t, expert, f"{where}.tensors[{j}]")
+
+
+def _check_tensor(graph: Graph, t: int, expert: Expert, where: str) -> None:
+    if not 0 <= t < len(graph.tensors):
+        raise GraphError(f"no tensor number {t}", where=where)
+    tensor = graph.tensors[t]
+    if not tensor.persistent:
+        raise GraphError(f"tensor {tensor.name!r} is of one step only; an expert's tensors are persistent", where=where)
+    if not graph.users[t]:
+        raise GraphError(f"tensor {tensor.name!r} is used by none of its expert's ops", where=where)
+    for i in graph.users[t]:
+        if i not in expert.ops:
+            raise GraphError(f"tensor {tensor.name!r} is used by op {graph.ops[i].name!r}, which is not its expert's", where=where)
+        if t in graph.ops[i].writes:
+            raise GraphError(f"op {graph.ops[i].name!r} writes tensor {tensor.name!r}; an expert's tensors are only read", where=where)
+
+
+# -- steps of a trace ------------------------------------------------------------------------------------------------
+
+
+def realise(routing: Routing, steps: int | range) -> Graph:
+    """The graph of one step of the trace, or of several one after the other.
+
+    Of each gate's experts only those that it chose have their ops, which then depend on the gate. Other ops go without what only an
+    absent op would have given them: a sum of experts' outputs adds up those that there are. In a graph of several steps the
+    persistent tensors are shared, ops and other tensors are named ``NAME@STEP``, and no step begins before the one before it has ended.
+    Its ``meta`` has the workload's, and what :func:`routed` reads. O(steps x uses). Raises :class:`GraphError` for a step that the trace
+    has not.
+    """
+    wanted = range(steps, steps + 1) if isinstance(steps, int) else steps
+    for s in wanted:
+        if not 0 <= s < len(routing.steps):
+            has = f"steps 0 to {len(routing.steps) - 1}" if routing.steps else "none"
+            raise GraphError(f"there is no step {s} in the routing trace, which has {has}")
+    base = routing.graph
+    weave = _Weave(routing, len(wanted) > 1)
+    for s in wanted:
+        weave.add(s)
+    name = base.name if not wanted else f"{base.name}@{wanted[0]}" if len(wanted) == 1 else f"{base.name}@{wanted[0]}-{wanted[-1]}"
+    meta = {
+        **base.meta,
+        META: {
+            "experts": [[[base.tensors[t].name for t in expert.tensors] for expert in gate.experts] for gate in routing.gates],
+            "visits": weave.visits,
+            "history": [[list(chosen) for chosen in step] for step in routing.steps[: wanted[0] if wanted else 0]],
+        },
+    }
+    return Graph(name, tuple(weave.tensors), tuple(weave.ops), meta)
+
+
+class _Weave:
+    """Steps of a trace being put one after the other."""
+
+    def __init__(self, routing: Routing, several: bool) -> None:
+        base = self.base = routing.graph
+        self.routing = routing
+        self.several = several
+        self.shared = {t: k for k, t in enumerate(t for t, tensor in enumerate(base.tensors) if tensor.persistent)}
+        self.tensors: list[Tensor] = [base.tensors[t] for t in self.shared]
+        self.ops: list[Op] = []
+        self.visits: list[list[Any]] = []
+        self.last: dict[str, int] = {}  # of each stream, in the steps so far
+        self.conditional = {i: (g, e) for g, gate in enumerate(routing.gates) for e, expert in enumerate(gate.experts) for i in expert.ops}
+        self.gate_number = {gate.op: g for g, gate in enumerate(routing.gates)}
+        self.makers: list[list[int]] = [[] for _ in base.tensors]
+        for i, op in enumerate(base.ops):
+            for t in op.outputs:
+                self.makers[t].append(i)
+        self.from_start = frozenset(base.initial)
+
+    def add(self, step: int) -> None:
+        """Append the ops of one step."""
+        base, chosen = self.base, self.routing.steps[step]
+        runs = [i not in self.conditional or self.conditional[i][1] in chosen[self.conditional[i][0]] for i in range(len(base.ops))]
+        suffix = f"@{step}" if self.several else ""
+        tensor_at, op_at = dict(self.shared), dict[int, int]()
+        before, entered = dict(self.last), set[str]()
+
+        def there(listed: Sequence[int]) -> tuple[int, ...]:
+            """Positions of the tensors that exist in this step."""
+            found = []
+            for t in listed:
+                if t not in tensor_at:
+                    if t not in self.from_start and not any(runs[i] for i in self.makers[t]):
+                        continue
+                    tensor_at[t] = len(self.tensors)
+                    self.tensors.append(replace(base.tensors[t], name=base.tensors[t].name + suffix))
+                found.append(tensor_at[t])
+            return tuple(found)
+
+        for i, op in enumerate(base.ops):
+            if not runs[i]:
+                continue
+            deps = {op_at[d] for d in self._deps(i, runs)}
+            if op.stream not in entered:
+                entered.add(op.stream)
+                deps.update(last for stream, last in before.items() if stream != op.stream)
+            op_at[i] = self.last[op.stream] = len(self.ops)
+            if i in self.gate_number:
+                self.visits.append([self.gate_number[i], op.name + suffix])
+            self.ops.append(
+                replace(
+                    op,
+                    name=op.name + suffix,
+                    inputs=there(op.inputs),
+                    outputs=there(op.outputs),
+                    mutates=there(op.mutates),
+                    deps=tuple(sorted(deps)),
+                )
+            )
+
+    def _deps(self, i: int, runs: Sequence[bool]) -> Iterator[int]:
+        """What op ``i`` depends on besides its tensors: its gate, and for an absent op what that one depends on."""
+        if i in self.conditional:
+            yield self.routing.gates[self.conditional[i][0]].op
+        for d in self.base.ops[i].deps:
+            if runs[d]:
+                yield d
+            else:
+                yield from self._deps(d, runs)
+
+
+# -- what a realised graph says of its routing -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One decision of a gate in a realised graph: gate number ``gate`` is op ``op``, and chose ``chosen``, in the order of their first use.
+
+    ``uses`` are the ops that use chosen experts' tensors, by tensor and ascending.
+    """
+
+    gate: int
+    op: int
+    chosen: tuple[int, ...]
+    uses: Mapping[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What was routed in a realised graph: the tensors of each gate's experts, each decision in listed order, and the trace before."""
+
+    experts: tuple[tuple[tuple[int, ...], ...], ...]
+    visits: tuple[Visit, ...]
+    history: tuple[Choices, ...]
+
+    @property
+    def marked(self) -> tuple[int, ...]:
+        """The tensors of all experts, ascending."""
+        return tuple(sorted(t for gate in self.experts for tensors in gate for t in tensors))
+
+
+def routed(graph: Graph) -> Routed | None:
+    """What was routed in a graph that :func:`realise` made, from a file or not; ``None`` if nothing was.
+
+    Raises :class:`GraphError` if its ``meta`` names what the graph has not.
+    """
+    return graph.derived(_routed)
+
+
+def _routed(graph: Graph) -> Routed | None:
+    said = graph.meta.get(META)
+    if not said:
+        return None
+    try:
+        experts = tuple(tuple(tuple(graph.tensor_index[name] for name in tensors) for tensors in gate) for gate in said["experts"])
+        places = [(int(gate), graph.op_index[name]) for gate, name in said["visits"]]
+        history = tuple(tuple(tuple(map(int, chosen)) for chosen in step) for step in said["history"])
+        uses: list[dict[int, list[int]]] = [{} for _ in places]
+        for gate, candidates in enumerate(experts):
+            mine = [v for v, (g, _) in enumerate(places) if g == gate]
+            decided = [places[v][1] for v in mine]
+            for t in (t for tensors in candidates for t in tensors):
+                for user in graph.users[t]:
+                    v = mine[bisect_right(decided, user) - 1]
+                    uses[v].setdefault(t, []).append(user)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise GraphError(f"does not fit the graph ({type(error).__name__}: {error}); realise it anew", where=f"meta.{META}") from None
+    visits = []
+    for v, (gate, op) in enumerate(places):
+        used = {t: tuple(users) for t, users in sorted(uses[v].items(), key=lambda item: item[1])}
+        number = {t: e for e, tensors in enumerate(experts[gate]) for t in tensors}
+        visits.append(Visit(gate, op, tuple(dict.fromkeys(number[t] for t in used)), used))
+    return Routed(experts, tuple(visits), history)
