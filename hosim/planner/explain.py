@@ -277,8 +277,8 @@ class _Lines:
             others = sum(len(copy.waiting) for copy in exposed) - 1
             more = f" and {others} more" if others else ""
             return EXPOSED, f"{gain}; op {ops[first.waiting[0]].name}{more} waits {total} for its {'prefetch' if first.up else 'store'}"
-        count = len(line.copies)
-        hidden = f"{'transfer' if count == 1 else 'transfers'} hidden" if count else "no transfer needed"
+        channels = dict.fromkeys(self.copies[k].transfer.channel for k in line.copies)
+        hidden = f"{' and '.join(channels)} hidden" if channels else "no transfer needed"
         reason = HIDDEN if line.relief_byte_ns else FROM_HOME if gap.tensor in self.problem.starts_below else UNNEEDED
         return reason, f"{gain}, {hidden}"
 

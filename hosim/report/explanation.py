@@ -99,8 +99,8 @@ def lines(explained: Explanation, top: int | None = None) -> RenderableType:
             str(score.accesses),
             escape(between(explained, score.gap)),
             human_time(score.gap_ns),
-            _time(score.down_ns),
-            _time(score.up_ns),
+            _time(transfer_ns(explained, line, up=False)),
+            _time(transfer_ns(explained, line, up=True)),
             _time(covered_ns(explained, line)),
             _area(line.relief_byte_ns),
             escape(line.why),
@@ -115,6 +115,14 @@ def between(explained: Explanation, gap: Gap) -> str:
     if gap.before >= len(ops):
         return f"{ops[gap.after].name} > end"
     return f"{ops[gap.after].name} > {'next ' if gap.wraps else ''}{ops[gap.before].name}"
+
+
+def transfer_ns(explained: Explanation, line: Line, up: bool) -> int:
+    """How long a line's transfers take that way: in the replay if it moves, else alone on the channel that it would take."""
+    if line.moved:
+        found = [explained.copies[k] for k in line.copies]
+        return sum(copy.transfer.end_ns - copy.transfer.start_ns for copy in found if copy.up == up)
+    return line.score.up_ns if up else line.score.down_ns
 
 
 def covered_ns(explained: Explanation, line: Line) -> int:
