@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from hosim.edits import Edits
 from hosim.graph import Graph
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ class Plan:
 
     ``cache_ops`` are in issue order among those of the same ``after``. ``initial`` overrides, by tensor position, the tiers that hold
     a valid copy at time 0 (default: the tensor's home). ``runtime`` makes decisions during
-    the replay (a fresh object per call); such a plan has no file.
+    the replay (a fresh object per call); such a plan has no file. ``edits`` say how ``graph`` came from the workload where it is not the
+    workload's own.
     """
 
     graph: Graph
@@ -91,6 +93,17 @@ class Plan:
     cache_ops: tuple[CacheOp, ...] = ()
     initial: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     runtime: RuntimeFactory | None = field(default=None, compare=False)
+    edits: Edits | None = None
+
+    @property
+    def workload(self) -> Graph:
+        """The graph that the plan is for, before edits."""
+        return self.graph if self.edits is None else self.edits.base
+
+    @property
+    def recomputes(self) -> int:
+        """How many ops run again."""
+        return 0 if self.edits is None else len(self.edits.recompute)
 
     def residency(self, device_tier: str) -> dict[int, tuple[str, ...]]:
         """Tiers with a valid copy at time 0, for every tensor that has one."""

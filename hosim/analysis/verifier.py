@@ -30,6 +30,8 @@ one finding. The rules, and what each objects to:
     a copy from a lower tier that nothing waits for before an op writes the tensor, which makes the source stale
 ``end-of-step``
     a persistent tensor that is not valid at the end in each tier where it was at time 0 (rule 2)
+``edit``
+    an edited graph that does not compute what the workload computes: an op lost or added, or one that sees other contents
 ``race``
     on several streams, what the plan's order suggests and nothing ensures: a detach that an earlier user may not have
     ended before, a store that an earlier write may overtake, two cache ops of a tensor issued in either order
@@ -42,6 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hosim.analysis.edits_check import check_edits
 from hosim.analysis.finding import Finding
 from hosim.analysis.verifier_walk import walk
 from hosim.graph import Graph
@@ -66,6 +69,8 @@ def verify(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> t
             wrong = _impossible(cache_op, c, plan.graph, hardware)
         if wrong is not None:
             findings.append(wrong)
+    if plan.edits is not None:
+        findings += check_edits(plan.graph, plan.edits)
     if plan.runtime is None:
         findings += walk(plan, hardware, well_formed)
     return tuple(findings)

@@ -9,7 +9,8 @@ from typing import Any, Literal, NotRequired
 from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from hosim.errors import InputError
+from hosim.edits import Edits, Recompute
+from hosim.errors import GraphError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import files
@@ -31,12 +32,27 @@ with_config(STRICT)(CacheOpModel)
 
 
 @with_config(STRICT)
+class RecomputeModel(TypedDict):
+    """Op ``op`` of the workload runs again, as op ``name``, just before op ``before``; its outputs are then called ``a@name``."""
+
+    op: str
+    before: str
+    name: Name
+
+
+@with_config(STRICT)
 class PlanModel(TypedDict):
-    """Cache ops in order of issue among those of the same ``after``, and where tensors lie at time 0."""
+    """Cache ops in order of issue among those of the same ``after``, and where tensors lie at time 0.
+
+    ``order`` lists the workload's ops where the plan runs them in another order, ``recompute`` those that it runs again; cache ops name
+    the tensors and ops that there are then.
+    """
 
     format: Literal["hosim.plan/1"]
     workload: str
     policy: NotRequired[str]
+    order: NotRequired[list[str]]
+    recompute: NotRequired[list[RecomputeModel]]
     initial: NotRequired[dict[str, list[Name]]]
     cache_ops: NotRequired[list[CacheOpModel]]
 
@@ -58,8 +74,9 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
 def plan_from_dict(data: object, graph: Graph, source: str | None = None) -> Plan:
     """The plan as :func:`plan_to_dict` gives it, for ``graph``; ``source`` names it in errors.
 
-    Raises :class:`InputError` for another workload's plan, an unknown tensor or op and a copy without two
-    different tiers. Whether the tiers exist is :func:`check_tiers`' business, whether the plan is legal the verifier's.
+    Raises :class:`InputError` for another workload's plan, an order or a recomputation that would change what is computed, an unknown
+    tensor or op and a copy without two different tiers. Whether the tiers exist is :func:`check_tiers`' business, whether the plan is
+    legal the verifier's.
     """
     checked = FORMAT.check(data, source)
     if checked["workload"] != graph.name:
@@ -68,6 +85,12 @@ def plan_from_dict(data: object, graph: Graph, source: str | None = None) -> Pla
             source=source,
             where="workload",
         )
+    edits = _edits(checked, graph)
+    if edits is not None:
+        try:
+            graph = edits.graph()
+        except GraphError as error:
+            raise InputError(error.message, source=source, where=error.where) from None
     tensor_at, op_at = graph.tensor_index, graph.op_index
 
     def position(name: str, at: Mapping[str, int], what: str, where: str) -> int:
@@ -94,7 +117,15 @@ def plan_from_dict(data: object, graph: Graph, source: str | None = None) -> Pla
             raise InputError(f"a {op} joins two different tiers, both are {end!r}", source=source, where=f"cache_ops[{i}].to")
         issue = AT_START if after is None else position(after, op_at, "op", f"cache_ops[{i}].after")
         cache_ops.append(CacheOp(op, tensor, start, end, issue))
-    return Plan(graph, checked.get("policy", "manual"), tuple(cache_ops), initial)
+    return Plan(graph, checked.get("policy", "manual"), tuple(cache_ops), initial, edits=edits)
+
+
+def _edits(checked: PlanModel, graph: Graph) -> Edits | None:
+    """What the plan changes about the workload ``graph``; ``None`` if nothing."""
+    order, recompute = checked.get("order", []), checked.get("recompute", [])
+    if not order and not recompute:
+        return None
+    return Edits(graph, tuple(order), tuple([Recompute(entry["op"], entry["before"], entry["name"]) for entry in recompute]))
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
@@ -109,10 +140,16 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             entry["to"] = c.destination
         entry["after"] = None if c.after == AT_START else ops[c.after].name
         cache_ops.append(entry)
+    edits: dict[str, Any] = {}
+    if plan.edits is not None and plan.edits.order:
+        edits["order"] = list(plan.edits.order)
+    if plan.edits is not None and plan.edits.recompute:
+        edits["recompute"] = [{"op": r.op, "before": r.before, "name": r.name} for r in plan.edits.recompute]
     return {
         "format": files.format_of("plan"),
-        "workload": plan.graph.name,
+        "workload": plan.workload.name,
         "policy": plan.policy,
+        **edits,
         "initial": {tensors[t].name: list(tiers) for t, tiers in plan.initial.items()},
         "cache_ops": cache_ops,
     }

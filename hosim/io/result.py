@@ -55,11 +55,12 @@ class ChannelModel(TypedDict):
 
 @with_config(STRICT)
 class PlanCountModel(TypedDict):
-    """How many cache ops of each kind the plan has."""
+    """How many cache ops of each kind the plan has, and how many ops it runs again, if any."""
 
     prefetches: NotRequired[Count]
     stores: NotRequired[Count]
     detaches: NotRequired[Count]
+    recomputes: NotRequired[Count]
 
 
 @with_config(STRICT)
@@ -131,7 +132,7 @@ def result_to_dict(result: Result) -> dict[str, Any]:
         "peak_at_ns": dict(result.peak_at_ns),
         "peak_breakdown": {tier: _by_kind(result.peak_breakdown.get(tier, {})) for tier in tiers},
         "channels": {name: asdict(channel) | {"utilization": round(channel.utilization, 2)} for name, channel in result.channels.items()},
-        "plan": _all_of(_PLAN, result.plan),
+        "plan": _counts(result.plan),
         "planning_s": result.planning_s,
         "replay_s": result.replay_s,
     }
@@ -165,7 +166,7 @@ def _result(data: ResultModel) -> Result:
         peak_at_ns=data.get("peak_at_ns", {}),
         peak_breakdown=data.get("peak_breakdown", {}),
         channels={name: _channel(channel) for name, channel in data.get("channels", {}).items()},
-        plan=_all_of(_PLAN, data.get("plan", {})),
+        plan=_counts(data.get("plan", {})),
         streams={
             name: StreamFigures(stream.get("busy_ns", 0), _stall_of(stream), stream.get("drain_ns", 0))
             for name, stream in data.get("streams", {}).items()
@@ -177,6 +178,10 @@ def _result(data: ResultModel) -> Result:
 
 def _stall_of(data: ResultModel | StreamModel) -> dict[str, int]:
     return _all_of(STALL_CAUSES, data.get("stall_ns", {}))
+
+
+def _counts(given: Mapping[str, Any]) -> dict[str, int]:
+    return _all_of(_PLAN, given) | ({"recomputes": given["recomputes"]} if given.get("recomputes") else {})
 
 
 def _all_of(keys: Iterable[str], given: Mapping[str, Any]) -> dict[str, int]:

@@ -15,6 +15,8 @@ BUILT_IN = (
         {
             "effort": Parameter(1.0, "float", "scales how many candidate plans are replayed"),
             "seed": Parameter(0, "int", "of the search on small graphs"),
+            "reorder": Parameter(False, "bool", "whether ops may run in another order, within their dependencies"),
+            "recompute": Parameter(False, "bool", "whether tensors may be dropped and computed again instead of moved"),
         },
     ),
     Policy(

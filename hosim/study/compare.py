@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from hosim import engine
 from hosim.analysis.bounds import lower_bound_ns
+from hosim.analysis.free_order_bound import free_order_bound_ns
 from hosim.analysis.verifier import verify
 from hosim.costmodel.op_time import op_durations
 from hosim.errors import InfeasibleError, PlanError
@@ -68,13 +69,16 @@ def check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:
 def replay(plan: Plan, hardware: Hardware, budget_bytes: int, *, repeats: bool = True) -> Result:
     """The result of one plan, with the lower bound on what any plan takes from the same initial residency.
 
-    ``repeats`` false is for a plan that does not put every copy back (rule 2), and so may take less than one that does.
+    For a plan that edits the graph, it is one on what any edit of the workload takes. ``repeats`` false is for a plan that does not put
+    every copy back (rule 2), and so may take less than one that does.
     """
     result = engine.replay(plan, hardware, budget_bytes)
     if not result.feasible:
         return result
-    durations = op_durations(plan.graph, hardware)
+    durations = op_durations(plan.workload, hardware)
     residency = plan.residency(hardware.device_tier)
+    if plan.edits is not None:
+        return replace(result, lower_bound_ns=free_order_bound_ns(plan.workload, durations, hardware, residency))
     return replace(result, lower_bound_ns=lower_bound_ns(plan.graph, durations, hardware, residency, budget_bytes, repeats=repeats))
 
 

@@ -1,0 +1,79 @@
+"""Whether an edited graph still computes what the workload computes: every op sees the contents that it saw there.
+
+Independent of how edits are applied (:mod:`hosim.edits`): both graphs are walked with a name for the contents of each tensor, which says
+which op of the workload made them, as its how-manieth output. A recomputed op makes the contents that its original made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from hosim.analysis.finding import Finding
+from hosim.edits import Edits
+from hosim.graph import Graph, Op
+
+Contents = tuple[str, str, int]
+"""Contents of a tensor: the op that made them, whether as an output or in place, and its place there; ``("", tensor, 0)`` at time 0."""
+
+
+def check_edits(graph: Graph, edits: Edits) -> Iterator[Finding]:
+    """What ``graph`` computes otherwise than the workload of ``edits``; O(uses)."""
+    base = edits.base
+    original = {entry.name: entry.op for entry in edits.recompute}
+    expected = {op.name: (op, seen) for op, seen in _walk(base, {})}
+    runs = dict.fromkeys(expected, 0)
+    for i, (op, seen) in enumerate(_walk(graph, original)):
+        name = original.get(op.name, op.name)
+        if name not in expected:
+            yield Finding("edit", f"op {op.name!r} is neither one of {base.name!r} nor a recomputed one", i)
+            continue
+        runs[name] += op.name == name
+        first, should_see = expected[name]
+        if op.name != name and op.mutates:
+            yield Finding("edit", f"op {op.name!r} runs {name!r} again, which changes a tensor in place", i)
+        if (op.kind, op.stream, op.duration_ns, op.flops, op.bytes_accessed, op.workspace_bytes) != (
+            first.kind, first.stream, first.duration_ns, first.flops, first.bytes_accessed, first.workspace_bytes
+        ):  # fmt: skip
+            yield Finding("edit", f"op {op.name!r} is not the op {name!r} of {base.name!r}", i)
+        if seen != should_see:
+            at = next((k for k, (a, b) in enumerate(zip(seen, should_see, strict=False)) if a != b), 0)
+            tensor = graph.tensors[op.reads[at]].name if at < len(op.reads) else "?"
+            yield Finding("edit", f"op {op.name!r} reads other contents in tensor {tensor!r} than op {name!r} of {base.name!r} does", i)
+    for name, count in runs.items():
+        if count != 1:
+            yield Finding("edit", f"op {name!r} of {base.name!r} is listed {count} times, not once")
+    yield from _at_the_end(graph, base, original)
+
+
+def _at_the_end(graph: Graph, base: Graph, original: Mapping[str, str]) -> Iterator[Finding]:
+    """Tensors that survive the step with other contents than the workload's."""
+    ends = []
+    for g, names in ((base, {}), (graph, original)):
+        contents = _start(g)
+        for op in g.ops:
+            _write(op, names.get(op.name, op.name), contents)
+        ends.append({g.tensors[t].name: contents[t] for t, survives in enumerate(g.survives) if survives})
+    for name in ends[0]:
+        if ends[1].get(name) != ends[0][name]:
+            yield Finding(
+                "edit", f"tensor {name!r} survives the step with other contents than in {base.name!r}", tensor=graph.tensor_index.get(name)
+            )
+
+
+def _walk(graph: Graph, original: Mapping[str, str]) -> Iterator[tuple[Op, tuple[Contents, ...]]]:
+    """Each op with the contents that it reads."""
+    contents = _start(graph)
+    for op in graph.ops:
+        yield op, tuple([contents[t] for t in op.reads])
+        _write(op, original.get(op.name, op.name), contents)
+
+
+def _start(graph: Graph) -> list[Contents]:
+    return [("", tensor.name, 0) for tensor in graph.tensors]
+
+
+def _write(op: Op, name: str, contents: list[Contents]) -> None:
+    listed: Iterable[tuple[str, tuple[int, ...]]] = (("output", op.outputs), ("in place", op.mutates))
+    for how, tensors in listed:
+        for k, t in enumerate(tensors):
+            contents[t] = (name, how, k)

@@ -1,0 +1,202 @@
+"""A workload's ops in another order, and some of them run once more: what a plan may change about the graph itself.
+
+A recomputed op is a copy of an op of the workload. Its outputs are tensors of their own (``a@f~2`` is ``a`` as op ``f~2`` makes it), and
+whoever uses ``a`` from there on uses that one. So the first ``a`` is released after its last user before the copy, as rule 1 of
+design.md section 3 says of any tensor: dropping it needs no cache op, and liveness, planners, verifier and engine see two
+tensors with a short life each instead of one with a long one.
+
+An edited graph computes what the workload computes: :func:`edited` refuses whatever would let an op see other contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hosim.errors import GraphError
+from hosim.graph import Graph, Op, Tensor
+
+RANDOM_KINDS = frozenset({"random", "rand", "randn", "randint", "dropout", "native_dropout", "bernoulli", "normal", "multinomial"})
+"""Kinds of ops that give something else each time they run: none of them is recomputed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """Op ``op`` of the workload runs once more, as op ``name``, just before its op ``before``."""
+
+    op: str
+    before: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Edits:
+    """How a plan's graph came from the workload ``base``: the ops in ``order`` (by name; empty: as listed), then ``recompute``."""
+
+    base: Graph
+    order: tuple[str, ...] = ()
+    recompute: tuple[Recompute, ...] = ()
+
+    def graph(self) -> Graph:
+        """The edited graph; raises :class:`GraphError` as :func:`edited` does."""
+        return edited(self.base, self.order, self.recompute)
+
+
+def edited(graph: Graph, order: Sequence[str] = (), recompute: Sequence[Recompute] = ()) -> Graph:
+    """``graph`` with its ops in ``order`` and those of ``recompute`` run again, each just before its ``before`` and in the order given.
+
+    O(uses). Raises :class:`GraphError`, with the path in the plan's file, for an unknown or repeated name, for an order that puts an op
+    before one that it must follow (naming the two and the tensor between them), and for a recomputation of what is not listed
+    before, is random, changes a tensor in place, or would read other contents than it did at first.
+
+    >>> from hosim.graph import GraphBuilder
+    >>> b = GraphBuilder("toy")
+    >>> _ = b.tensor("a", 30), b.op("f", "relu", outputs=["a"]), b.op("g", "relu", inputs=["a"]), b.op("h", "relu", inputs=["a"])
+    >>> again = edited(b.build(), recompute=[Recompute("f", "h", "f~2")])
+    >>> [op.name for op in again.ops], [again.tensors[t].name for t in again.ops[3].inputs]
+    (['f', 'g', 'f~2', 'h'], ['a@f~2'])
+    """
+    if order:
+        graph = permuted(graph, _positions(graph, order))
+    return _Recomputing(graph, recompute).graph() if recompute else graph
+
+
+def permuted(graph: Graph, positions: Sequence[int]) -> Graph:
+    """``graph`` with its ops listed as ``positions`` says, a permutation of theirs.
+
+    Raises :class:`GraphError` where an op would come before one of its producers (:attr:`Graph.producers`). With these kept, every read
+    sees the same writer as before.
+    """
+    place = [-1] * len(graph.ops)
+    for new, old in enumerate(positions):
+        place[old] = new
+    ops = []
+    for new, i in enumerate(positions):
+        for p in graph.producers[i]:
+            if place[p] > new:
+                raise GraphError(
+                    f"op {graph.ops[i].name!r} stands before op {graph.ops[p].name!r}, but {_why(graph, i, p)}", where=f"order[{new}]"
+                )
+        op = graph.ops[i]
+        ops.append(replace(op, deps=tuple([place[d] for d in op.deps])) if op.deps else op)
+    return Graph(graph.name, graph.tensors, tuple(ops), graph.meta)
+
+
+def _positions(graph: Graph, order: Sequence[str]) -> list[int]:
+    """The positions of the ops named, each exactly once."""
+    index = graph.op_index
+    seen: set[str] = set()
+    for k, name in enumerate(order):
+        if name not in index:
+            raise GraphError(f"unknown op {name!r}; the order lists the ops of {graph.name!r}", where=f"order[{k}]")
+        if name in seen:
+            raise GraphError(f"op {name!r} is listed twice", where=f"order[{k}]")
+        seen.add(name)
+    missing = [op.name for op in graph.ops if op.name not in seen]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise GraphError(f"op {missing[0]!r}{more} missing; the order lists every op of {graph.name!r} once", where="order")
+    return [index[name] for name in order]
+
+
+def _why(graph: Graph, i: int, p: int) -> str:
+    """Why op ``i`` must follow op ``p``."""
+    later, earlier = graph.ops[i], graph.ops[p]
+    for t in later.inputs:
+        if t in earlier.writes:
+            return f"it reads tensor {graph.tensors[t].name!r}, which that writes"
+    for t in later.writes:
+        if t in earlier.uses:
+            return f"it writes tensor {graph.tensors[t].name!r}, which that uses first"
+    return "its deps name that"
+
+
+class _Recomputing:
+    """The walk that inserts recomputed ops.
+
+    ``version[t]`` is the op that wrote the contents of tensor t last (-1: none), ``current[t]`` the
+    tensor that holds them where it is not t itself.
+    """
+
+    def __init__(self, graph: Graph, recompute: Sequence[Recompute]) -> None:
+        self.base = graph
+        self.tensors: list[Tensor] = list(graph.tensors)
+        self.ops: list[Op] = []
+        self.place: list[int] = []
+        self.version = [-1] * len(graph.tensors)
+        self.current: dict[int, int] = {}
+        self.names = {op.name for op in graph.ops}
+        self.read: dict[int, tuple[int, ...]] = {}
+        self.before: dict[int, list[tuple[int, int, str]]] = {}
+        index = graph.op_index
+        for j, entry in enumerate(recompute):
+            for label, name in (("op", entry.op), ("before", entry.before)):
+                if name not in index:
+                    raise GraphError(f"unknown op {name!r}; expected one of {graph.name!r}", where=f"recompute[{j}].{label}")
+            if not entry.name or entry.name in self.names:
+                wrong = f"op name {entry.name!r} is taken" if entry.name else "op name is empty"
+                raise GraphError(f"{wrong}; give the recomputed op a name of its own, such as '{entry.op}~2'", where=f"recompute[{j}].name")
+            self.names.add(entry.name)
+            op, before = index[entry.op], index[entry.before]
+            self._check_pure(graph.ops[op], j)
+            if op >= before:
+                raise GraphError(
+                    f"op {entry.op!r} has not run before op {entry.before!r}: it cannot run again there", where=f"recompute[{j}].before"
+                )
+            self.before.setdefault(before, []).append((j, op, entry.name))
+            self.read[op] = ()
+
+    def _check_pure(self, op: Op, j: int) -> None:
+        if op.mutates:
+            name = self.base.tensors[op.mutates[0]].name
+            raise GraphError(
+                f"op {op.name!r} changes tensor {name!r} in place: run again, it would change it twice", where=f"recompute[{j}].op"
+            )
+        if op.kind in RANDOM_KINDS:
+            raise GraphError(f"op {op.name!r} is of kind {op.kind!r}: run again, it would give something else", where=f"recompute[{j}].op")
+
+    def graph(self) -> Graph:
+        for i, op in enumerate(self.base.ops):
+            for entry in self.before.get(i, ()):
+                self._again(*entry)
+            self._run(i, op)
+        return Graph(self.base.name, tuple(self.tensors), tuple(self.ops), self.base.meta)
+
+    def _run(self, i: int, op: Op) -> None:
+        if i in self.read:
+            self.read[i] = tuple([self.version[t] for t in op.inputs])
+        for t in op.writes:
+            self.version[t] = i
+            if t in self.current and t not in op.reads:
+                del self.current[t]  # written anew: from here on the tensor is itself again
+        inputs, outputs, mutates, deps = self._now(op.inputs), self._now(op.outputs), self._now(op.mutates), self._deps(op)
+        if (inputs, outputs, mutates, deps) != (op.inputs, op.outputs, op.mutates, op.deps):
+            op = replace(op, inputs=inputs, outputs=outputs, mutates=mutates, deps=deps)
+        self.place.append(len(self.ops))
+        self.ops.append(op)
+
+    def _again(self, j: int, f: int, name: str) -> None:
+        op = self.base.ops[f]
+        for t, version in zip(op.inputs, self.read[f], strict=True):
+            if self.version[t] != version:
+                changed, writer = self.base.tensors[t].name, self.base.ops[self.version[t]].name
+                raise GraphError(
+                    f"op {op.name!r} reads tensor {changed!r}, which op {writer!r} has written since", where=f"recompute[{j}].before"
+                )
+        outputs = []
+        for t in op.outputs:
+            tensor = self.base.tensors[t]
+            outputs.append(len(self.tensors))
+            kind = "activation" if self.base.survives[t] else tensor.kind
+            self.tensors.append(Tensor(f"{tensor.name}@{name}", tensor.size_bytes, kind, None, False))
+        inputs = self._now(op.inputs)
+        for t, again in zip(op.outputs, outputs, strict=True):
+            if self.version[t] == f and not self.base.survives[t]:
+                self.current[t] = again
+        self.ops.append(replace(op, name=name, inputs=inputs, outputs=tuple(outputs), deps=self._deps(op)))
+
+    def _now(self, tensors: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple([self.current.get(t, t) for t in tensors]) if self.current else tensors
+
+    def _deps(self, op: Op) -> tuple[int, ...]:
+        return tuple([self.place[d] for d in op.deps]) if op.deps else op.deps

@@ -1,0 +1,319 @@
+"""The ops in another order, within their dependencies, so that less has to be held at once.
+
+What an op's place decides is how long its inputs and outputs live. Sethi and Ullman (J. ACM 17(4), 1970) found the best order of a tree
+by going where most is freed first; for graphs in general the question is NP-complete (Sethi, 1975), so several list schedules are made
+and the best one is kept:
+
+- *greedy*: of the ops that are ready, one that frees more than it takes as soon as there is one; else the next of the given order
+  (so an optimizer's update follows its gradient at once), or the one that takes least;
+- *greedy from the end*: the same on the reversed graph, where an op frees its outputs and takes its inputs (so a cast or a mask is
+  made when it is needed, not when it could be);
+- on small graphs, a beam over sets of ops done, which is exact (a dynamic programme over all down-sets) where the beam is as wide as
+  their number.
+
+Then single ops are moved across the peak while that helps. All of it counts bytes as :func:`hosim.analysis.liveness.static_curve` does:
+exact for one stream; for several it takes them as run one at a time. Keeping :attr:`Graph.producers` keeps every read's writer, so what
+is computed is the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hosim.analysis.liveness import static_curve
+from hosim.edits import permuted
+from hosim.graph import Graph
+
+_BEAM_OPS, _BEAM_WIDTH = 200, 256
+"""Graphs up to this many ops get a beam this wide."""
+
+_ROUNDS, _REACH, _PASSES = 60, 48, 500_000
+"""Moves across the peak at most, how many ops away from it they begin or end, and ops looked at for them in all."""
+
+_MANY = 20_000
+"""Graphs with more ops get fewer list schedules."""
+
+
+def reorder(graph: Graph, durations: Sequence[int], budget_bytes: int) -> Graph:
+    """``graph`` with its ops in the best order found; ``graph`` itself where none is better.
+
+    Better is: a lower static peak where that exceeds ``budget_bytes``, then fewer byte-nanoseconds above the budget, which is what
+    transfers would have to take away. The static peak is never above the given order's, unless both are within the budget. ``durations``
+    are nanoseconds by op position. O((ops + uses) log ops), and a bounded number of passes.
+    """
+    given = list(range(len(graph.ops)))
+    best, best_key = given, _key(static_curve(graph), durations, given, budget_bytes)
+    if not best_key[0]:
+        return graph
+    model = _model(graph)
+    for order in _proposals(model):
+        key = _key(_curve(model, order), durations, order, budget_bytes)
+        if key < best_key:
+            best, best_key = order, key
+    best = _across_the_peak(model, best, durations, budget_bytes)
+    return graph if best == given else permuted(graph, best)
+
+
+Key = tuple[int, int]
+
+
+def _key(curve: Sequence[int], durations: Sequence[int], order: Sequence[int], budget: int) -> Key:
+    """Bytes above the budget at the peak, and byte-nanoseconds above it."""
+    above = [max(0, held - budget) for held in curve]
+    return max(above, default=0), sum([a * durations[i] for a, i in zip(above, order, strict=True) if a])
+
+
+# -- what an order decides -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A graph as dependencies and bytes.
+
+    ``makes[i]`` are the tensors that op i is the first to use in any order (it writes them first),
+    ``users[t]`` the ops that use a tensor which dies when all of them have run.
+    """
+
+    producers: Sequence[Sequence[int]]
+    consumers: Sequence[Sequence[int]]
+    workspace: Sequence[int]
+    makes: Sequence[Sequence[int]]
+    uses: Sequence[Sequence[int]]
+    users: Sequence[Sequence[int]]
+    sizes: Sequence[int]
+    held: int
+
+
+def _model(graph: Graph) -> _Model:
+    count = len(graph.ops)
+    consumers: list[list[int]] = [[] for _ in range(count)]
+    for i, producers in enumerate(graph.producers):
+        for p in producers:
+            consumers[p].append(i)
+    sizes = [tensor.size_bytes for tensor in graph.tensors]
+    initial = set(graph.initial)
+    makes: list[list[int]] = [[] for _ in range(count)]
+    uses: list[list[int]] = [[] for _ in range(count)]
+    held = 0
+    for t, users in enumerate(graph.users):
+        if t in initial:
+            held += sizes[t]
+        elif users:
+            makes[users[0]].append(t)  # its first writer, before which nobody can use it
+        if not graph.survives[t]:
+            for u in users:
+                uses[u].append(t)
+    return _Model(graph.producers, consumers, [op.workspace_bytes for op in graph.ops], makes, uses, graph.users, sizes, held)
+
+
+def _curve(model: _Model, order: Sequence[int]) -> list[int]:
+    """Bytes held while each op runs, by place in ``order``."""
+    left = [len(users) for users in model.users]
+    held, curve = model.held, []
+    for i in order:
+        held += sum([model.sizes[t] for t in model.makes[i]])
+        curve.append(held + model.workspace[i])
+        for t in model.uses[i]:
+            left[t] -= 1
+            if not left[t]:
+                held -= model.sizes[t]
+    return curve
+
+
+# -- list schedules ------------------------------------------------------------------------------------------------
+
+
+def _proposals(model: _Model) -> Iterator[list[int]]:
+    count = len(model.producers)
+    makers = _users_of(model.makes, len(model.sizes))
+    users = _users_of(model.uses, len(model.sizes))
+    forward = _Schedule(model.producers, model.consumers, model.makes, makers, model.uses, users, model.sizes)
+    backward = _Schedule(model.consumers, model.producers, model.uses, users, model.makes, makers, model.sizes)
+    given = list(range(count))
+    for eager in (True, False) if count <= _MANY else (True,):
+        yield forward.greedy(given, eager)
+        late = backward.greedy(given[::-1], eager)[::-1]
+        yield late
+        yield forward.greedy(late, eager)
+    if count <= _BEAM_OPS:
+        yield _beam(model)
+
+
+def _users_of(tensors: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+    """The ops of each tensor, from the tensors of each op."""
+    ops: list[list[int]] = [[] for _ in range(count)]
+    for i, listed in enumerate(tensors):
+        for t in listed:
+            ops[t].append(i)
+    return ops
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """List scheduling in one direction.
+
+    ``takes[i]`` are the tensors that are held from op i on if they were not before, ``frees[i]`` those
+    that are not after it if no other of their ``users`` is left; ``takers`` and ``users`` are the same by tensor.
+    """
+
+    before: Sequence[Sequence[int]]
+    after: Sequence[Sequence[int]]
+    takes: Sequence[Sequence[int]]
+    takers: Sequence[Sequence[int]]
+    frees: Sequence[Sequence[int]]
+    users: Sequence[Sequence[int]]
+    sizes: Sequence[int]
+
+    def greedy(self, preferred: Sequence[int], eager: bool) -> list[int]:
+        """An order in which the ready op that frees most goes first, if it frees at least what it takes.
+
+        Else, if ``eager``, the first of ``preferred`` that is ready, or the one that takes least. O((ops + uses) log ops).
+        """
+        count = len(self.before)
+        waiting = [len(b) for b in self.before]
+        left = [len(users) for users in self.users]
+        pending = [sum(users) for users in self.users]  # when one user is left, this is that user
+        held = bytearray(len(self.sizes))
+        net = [
+            self._bytes(takes) - self._bytes(t for t in frees if left[t] == 1) for takes, frees in zip(self.takes, self.frees, strict=True)
+        ]
+        rank = [0] * count
+        for k, i in enumerate(preferred):
+            rank[i] = k
+        by_net: list[tuple[int, int, int]] = []
+        by_rank: list[tuple[int, int]] = []
+        done = bytearray(count)
+
+        def ready(i: int) -> None:
+            heapq.heappush(by_net, (net[i], rank[i], i))
+            heapq.heappush(by_rank, (rank[i], i))
+
+        for i in range(count):
+            if not waiting[i]:
+                ready(i)
+        order: list[int] = []
+        while len(order) < count:
+            while done[by_net[0][2]] or by_net[0][0] != net[by_net[0][2]]:
+                heapq.heappop(by_net)
+            while done[by_rank[0][1]]:
+                heapq.heappop(by_rank)
+            i = by_net[0][2] if by_net[0][0] <= 0 or not eager else by_rank[0][1]
+            done[i] = 1
+            order.append(i)
+            lighter = []
+            for t in self.takes[i]:
+                if not held[t]:
+                    held[t] = 1
+                    lighter += [(j, t) for j in self.takers[t] if j != i]
+            for t in self.frees[i]:
+                left[t] -= 1
+                pending[t] -= i
+                if left[t] == 1:
+                    lighter.append((pending[t], t))
+            for j, t in lighter:
+                net[j] -= self.sizes[t]
+                if not waiting[j] and not done[j]:
+                    heapq.heappush(by_net, (net[j], rank[j], j))
+            for j in self.after[i]:
+                waiting[j] -= 1
+                if not waiting[j]:
+                    ready(j)
+        return order
+
+    def _bytes(self, tensors: Iterable[int]) -> int:
+        return sum([self.sizes[t] for t in tensors])
+
+
+def _beam(model: _Model) -> list[int]:
+    """The order of lowest peak among those that a beam over sets of ops done keeps; exact where no size has more sets than it is wide."""
+    count = len(model.producers)
+    needs = [sum(1 << p for p in producers) for producers in model.producers]
+    used_by = [sum(1 << u for u in users) for users in model.users]
+    takes = [sum([model.sizes[t] for t in made]) for made in model.makes]
+    # done -> (peak, bytes held, order as a linked list)
+    layer: dict[int, tuple[int, int, tuple[object, int] | None, tuple[int, ...]]]
+    first = tuple([i for i in range(count) if not needs[i]])
+    layer = {0: (0, model.held, None, first)}
+    for _ in range(count):
+        following: dict[int, tuple[int, int, tuple[object, int] | None, tuple[int, ...]]] = {}
+        for done, (peak, held, order, ready) in layer.items():
+            for i in ready:
+                after = done | 1 << i
+                running = held + takes[i]
+                reached = max(peak, running + model.workspace[i])
+                known = following.get(after)
+                if known is None or reached < known[0]:
+                    still = running - sum([model.sizes[t] for t in model.uses[i] if not used_by[t] & ~after])
+                    unlocked = [j for j in model.consumers[i] if not needs[j] & ~after]
+                    following[after] = (reached, still, (order, i), (*[j for j in ready if j != i], *unlocked))
+        if len(following) > _BEAM_WIDTH:
+            kept = heapq.nsmallest(_BEAM_WIDTH, following.items(), key=lambda item: item[1][:2])
+            following = dict(kept)
+        layer = following
+    order = next(iter(layer.values()))[2]
+    found: list[int] = []
+    while order is not None:
+        found.append(order[1])
+        order = order[0]  # type: ignore[assignment]
+    return found[::-1]
+
+
+# -- local improvement ---------------------------------------------------------------------------------------------
+
+
+def _across_the_peak(model: _Model, order: list[int], durations: Sequence[int], budget: int) -> list[int]:
+    """Single ops moved from one side of the peak to the other, nearest first, while the order gets better."""
+    curve = _curve(model, order)
+    key = _key(curve, durations, order, budget)
+    for _ in range(min(_ROUNDS, 1 + _PASSES // (len(order) + 1))):
+        peak = curve.index(max(curve, default=0)) if key[0] else -1
+        better = _better_move(model, order, curve, peak, durations, budget) if key[0] else None
+        if better is None:
+            break
+        moved_curve = _curve(model, better)
+        moved_key = _key(moved_curve, durations, better, budget)
+        if moved_key >= key:
+            break
+        order, curve, key = better, moved_curve, moved_key
+    return order
+
+
+def _better_move(model: _Model, order: list[int], curve: list[int], peak: int, durations: Sequence[int], budget: int) -> list[int] | None:
+    """The first order with one op moved that is better between the places it moved from and to; nothing changes outside these."""
+    last = [0] * len(model.sizes)
+    for k, i in enumerate(order):
+        for t in model.uses[i]:
+            last[t] = k
+    for low, part in _moves(model, order, peak):
+        high = low + len(part)
+        held = curve[low] - model.workspace[order[low]] - sum([model.sizes[t] for t in model.makes[order[low]]])
+        left: dict[int, int] = {}
+        for i in part:
+            for t in model.uses[i]:
+                left[t] = left.get(t, 0) + 1
+        moved = []
+        for i in part:
+            held += sum([model.sizes[t] for t in model.makes[i]])
+            moved.append(held + model.workspace[i])
+            for t in model.uses[i]:
+                left[t] -= 1
+                if not left[t] and last[t] < high:
+                    held -= model.sizes[t]
+        if _key(moved, durations, part, budget) < _key(curve[low:high], durations, order[low:high], budget):
+            return [*order[:low], *part, *order[high:]]
+    return None
+
+
+def _moves(model: _Model, order: list[int], peak: int) -> Iterator[tuple[int, list[int]]]:
+    """Stretches of the order (first place, ops) with one op moved across the peak.
+
+    From before the peak right behind it, or from behind it right before it, if nothing between depends on the op.
+    """
+    for k in range(peak - 1, max(-1, peak - _REACH), -1):
+        if not set(model.consumers[order[k]]).intersection(order[k + 1 : peak + 1]):
+            yield k, [*order[k + 1 : peak + 1], order[k]]
+    for k in range(peak + 1, min(len(order), peak + _REACH)):
+        if not set(model.producers[order[k]]).intersection(order[peak:k]):
+            yield peak, [order[k], *order[peak:k]]
