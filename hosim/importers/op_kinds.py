@@ -21,15 +21,16 @@ _NAMES = {
     "elementwise": """add sub rsub mul div floor_divide remainder fmod pow neg abs sign sqrt rsqrt reciprocal exp exp2 expm1 log log1p log2
         sin cos tan tanh sigmoid relu relu6 gelu silu mish elu leaky_relu hardswish hardsigmoid hardtanh softplus clamp clamp_min clamp_max
         maximum minimum erf floor ceil round trunc square addcmul addcdiv lerp where masked_fill eq ne lt le gt ge logical_and logical_or
-        logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor __and__ __or__ __xor__ isnan isinf isfinite dropout
-        native_dropout tril triu sinc polar complex nan_to_num""",
+        logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor __and__ __or__ __xor__ isnan isinf isfinite
+        tril triu sinc polar complex nan_to_num""",
     "reduction": """sum mean max min amax amin prod any all var std var_mean norm linalg_vector_norm argmax argmin cumsum cumprod diff histc
         bincount logsumexp""",
     "sort": "sort topk argsort unique",
     "copy": """clone copy contiguous to to_copy reshape cat stack repeat repeat_interleave roll flip constant_pad_nd pad type_as flatten
         lift_fresh""",
-    "fill": """zeros ones full arange linspace zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor eye rand randn
-        randint fill zero""",
+    "fill": """zeros ones full arange linspace zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor eye fill zero""",
+    "random": """rand randn randint rand_like randn_like randint_like randperm dropout native_dropout alpha_dropout feature_dropout
+        bernoulli normal multinomial poisson exponential geometric uniform rrelu_with_noise""",
     "allocate": "empty empty_like empty_strided new_empty new_empty_strided empty_permuted",
     "pool": "max_pool2d max_pool2d_with_indices avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d adaptive_avg_pool1d avg_pool1d",
     "resize": "upsample_bicubic2d upsample_bilinear2d upsample_nearest2d grid_sampler_2d",
