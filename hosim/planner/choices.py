@@ -3,6 +3,8 @@
 Insertion pass of the pipeline: :func:`insert` turns choices into a :class:`Plan` that keeps every rule of design.md section 3 by
 construction, whatever the choices: each version is stored once, before its first absence; a detach follows its store; a
 prefetch follows the detach; and at the end of the step each persistent tensor is valid again where the plan's initial residency has it.
+On several streams, where the listed order does not say what has ended when, detaches and prefetches move to the nearest place that is
+safe (:mod:`hosim.planner.ordering`), and an absence that has none is left out.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hosim.plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.planner.ordering import Order
 from hosim.planner.problem import START, Problem, initial_set
 
 HOME, COPY, BELOW = "home", "copy", "below"
@@ -66,6 +69,7 @@ def _one(problem: Problem, t: int, choice: Choice, initial: tuple[str, ...], pla
     below = problem.starts_below.get(t, choice.below)
     valid_below = below in initial
     starts_there = t in graph.derived(initial_set)
+    order = graph.derived(Order)
 
     def store(after: int) -> None:
         placed.append((after, 0, after, t, CacheOp(STORE, t, device, below, after)))
@@ -90,21 +94,28 @@ def _one(problem: Problem, t: int, choice: Choice, initial: tuple[str, ...], pla
             prefetch(back, users[0])
     last_write = problem.last_write.get(t, START)
     wanted_below = below in initial and bool(graph.tensors[t].persistent)
+    since = 0  # the users from the last write on: together they follow all others
     for k, u in enumerate(users):
         if t in graph.ops[u].writes:
             valid_below = False
+            since = k
         following = users[k + 1] if k + 1 < len(users) else count
         if u == last_write and wanted_below and not valid_below:
             store(u)
             valid_below = True
         if u not in choice.away:
             continue
+        release = u if order.single else order.first_after(users[since : k + 1], u)
+        if release is None or release >= following:
+            continue  # on several streams no place is surely between the two uses: it stays
         if not valid_below:
             store(u)
             valid_below = True
-        detach(u)
+        detach(release)
         back = choice.away[u]
         if back is not None:
-            prefetch(back, following)
+            prefetch(back if order.single else order.last_before(release, back), following)
     if wanted_below and device not in initial and users and users[-1] not in choice.away:
-        detach(users[-1])
+        release = users[-1] if order.single else order.first_after(users[since:], users[-1])
+        if release is not None:
+            detach(release)

@@ -4,7 +4,7 @@ A tensor leaves by a store (if no copy below holds its present contents) and a d
 overwrites it makes the copies below stale; one that does so without reading it needs none, so contents that nobody will read are dropped
 unsaved. What starts below comes up before its first reader, and what the step writes of it goes back (design.md section 3, rule 2).
 
-A policy names the places it wants; each is moved to the nearest one that is safe on several streams (:mod:`hosim.policies.ordering`), and
+A policy names the places it wants; each is moved to the nearest one that is safe on several streams (:mod:`hosim.planner.ordering`), and
 an absence that has none is left out: the tensor stays.
 """
 
@@ -18,8 +18,8 @@ from itertools import pairwise
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.planner.ordering import Order
 from hosim.policies.below import route
-from hosim.policies.ordering import Order
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from typing import Protocol
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import DETACH, PREFETCH, STORE, CacheOp, MemoryView, Plan
+from hosim.planner.ordering import Order
 from hosim.policies.below import route, starts, tiers_below
-from hosim.policies.ordering import Order
 
 _ATTEMPTS = 64
 """How often one op may ask for room before it is told that there is none."""

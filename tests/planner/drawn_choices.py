@@ -1,0 +1,37 @@
+"""Hypothesis strategy for any choices that the planner's data can express on a problem."""
+
+from hypothesis import strategies as st
+
+from hosim.planner.choices import BELOW, COPY, HOME, Choice
+from hosim.planner.problem import START, Problem
+
+
+@st.composite
+def choices(draw, problem: Problem) -> dict[int, Choice]:
+    """For some tensors a tier, a start and absences, each with a place to return at: every combination that a sweep or a search may take.
+
+    What starts below is not away after its last use as well: it goes there anyway.
+    """
+    graph = problem.graph
+    made: dict[int, Choice] = {}
+    gaps: dict[int, list] = {t: [] for t in problem.starts_below}
+    for gap in problem.gaps:
+        gaps.setdefault(gap.tensor, []).append(gap)
+    for t, open_gaps in sorted(gaps.items()):
+        forced = problem.starts_below.get(t)
+        if not problem.below or (forced is None and draw(st.booleans())):
+            continue
+        tier = forced or draw(st.sampled_from([b.name for b in problem.below]))
+        start = HOME
+        if forced is None and t in graph.initial and graph.tensors[t].persistent:
+            start = draw(st.sampled_from((HOME, COPY, BELOW)))
+        away: dict[int, int | None] = {}
+        first = graph.users[t][0] if graph.users[t] else 0
+        if forced is not None or start == BELOW:
+            away[START] = draw(st.integers(START, max(START, first - 1)))
+        for gap in open_gaps:
+            if gap.after in away or (start == BELOW and gap.before == len(graph.ops)) or draw(st.booleans()):
+                continue
+            away[gap.after] = draw(st.integers(gap.after, gap.before - 1)) if gap.returns else None
+        made[t] = Choice(tier, start, dict(sorted(away.items())))
+    return made
