@@ -1,0 +1,188 @@
+"""Candidate selection on toys whose answer is derived by hand, and its account of memory, recomputed from the choices alone."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import graphs, hardware, sized
+from toys import hill, machine, plateau, told, training
+
+from hosim.engine import replay
+from hosim.graph import Graph, GraphBuilder
+from hosim.planner.choices import BELOW, COPY, HOME, Choice, insert
+from hosim.planner.problem import START, analyse
+from hosim.planner.selection import Weights, select
+
+
+def chosen(graph: Graph, budget: int, weights: Weights = Weights(), below: tuple[str, ...] = ("ddr",)) -> dict[str, Choice]:  # noqa: B008
+    selection = select(analyse(graph, machine(*below)), budget, weights)
+    assert selection.short_bytes == 0
+    return {graph.tensors[t].name: choice for t, choice in selection.choices.items()}
+
+
+def held_by(graph: Graph, choices: Mapping[int, Choice], starts_below: Mapping[int, str]) -> list[int]:
+    """Bytes of the device tier at each position of the listed order, the one after the last op included, from the choices alone."""
+    count = len(graph.ops)
+    held = [op.workspace_bytes for op in graph.ops] + [0]
+    for t, tensor in enumerate(graph.tensors):
+        users, choice = graph.users[t], choices.get(t)
+        if not users and t not in graph.initial:
+            continue
+        first = 0 if t in graph.initial else users[0]
+        last = count if graph.survives[t] or not users else users[-1]
+        there = set(range(first, last + 1))
+        if t in starts_below or (choice is not None and choice.start == BELOW):
+            there = set(range(users[0], users[-1] + 1)) if users else set()
+            back = choice.away.get(START) if choice is not None else None
+            if choice is not None and back is not None and users:
+                there |= set(range(back + 1, users[0]))
+        for after, back in (choice.away if choice is not None else {}).items():
+            if after != START:
+                there -= set(range(after + 1, count + 1 if back is None else back + 1))
+            elif choice is not None and choice.start != BELOW and t not in starts_below:
+                there -= set(range(back + 1 if back is not None else users[0]))
+        for i in there:
+            held[i] += tensor.size_bytes
+    return held
+
+
+def test_within_the_budget_nothing_moves() -> None:
+    assert chosen(hill(4), 40) == {}
+
+
+def test_a_hill_is_covered_by_the_gap_that_reaches_over_it() -> None:
+    # held: 10 20 30 40 40 30 20 10; over 30 B at f3 and b3 (60 to 100 ns). Open at f3: a0 (f1 to b0) and a1 (f2 to b1). Both are away for
+    # all 40 ns over budget; the first one listed goes. b0 starts at 140: its prefetch takes 130 to 140, after b2 ends at 120 (op 5).
+    assert chosen(hill(4), 30) == {"a0": Choice("ddr", HOME, {1: 5})}
+
+
+def test_a_higher_hill_takes_the_next_gap_too() -> None:
+    # 20 B: over at f2 (30), f3, b3 (40), b2 (30). a0 as before. Left over 20 B: f3 and b3, which a1 (f2 to b1) covers: b1 starts at 120,
+    # its prefetch takes 110 to 120, after b3 ends at 100 (op 4).
+    assert chosen(hill(4), 20) == {"a0": Choice("ddr", HOME, {1: 5}), "a1": Choice("ddr", HOME, {2: 4})}
+
+
+def test_on_a_plateau_the_choice_is_spread_so_that_nothing_waits() -> None:
+    # 8 weights of 10 B, 20 ns an op, half of a channel's time: within 3 weights each can come up just before its use, and none waits
+    graph = plateau(8)
+    hw = machine()
+    problem = analyse(graph, hw)
+    selection = select(problem, 30, Weights())
+    assert (selection.short_bytes, selection.expected_stall_ns) == (0, 0)
+    plan = insert(problem, selection.choices, "test")
+    assert plan.count("store") == 0
+    result = replay(plan, hw, 30)
+    assert result.feasible
+    assert result.makespan_ns == problem.horizon_ns == 160
+    returns = [back for choice in selection.choices.values() for back in choice.away.values()]
+    assert len(set(returns)) == len(returns)  # no two at one place
+
+
+def test_an_unwritten_parameter_leaves_without_a_store() -> None:
+    graph = plateau(6)
+    problem = analyse(graph, machine())
+    selection = select(problem, 50, Weights())
+    plan = insert(problem, selection.choices, "test")
+    assert plan.count("detach") > 0
+    assert plan.count("store") == 0
+    assert {choice.start for choice in selection.choices.values()} <= {COPY, BELOW}
+
+
+def test_without_copies_a_parameter_that_starts_at_home_is_stored_first() -> None:
+    b = GraphBuilder("once")
+    b.tensor("w", 10, "parameter")
+    b.tensor("a", 10)
+    b.op("f0", "op", inputs=["w"], duration_ns=20)
+    b.op("f1", "op", duration_ns=20)
+    b.op("f2", "op", outputs=["a"], duration_ns=20)
+    b.op("f3", "op", duration_ns=20)
+    b.op("f4", "op", inputs=["w"], duration_ns=20)
+    graph = b.build()  # held: 10 10 20 10 10: over 10 B at f2 alone (a is used by nobody else)
+    assert chosen(graph, 10) == {"w": Choice("ddr", COPY, {0: 2})}
+    assert chosen(graph, 10, Weights(copies=False)) == {"w": Choice("ddr", HOME, {0: 2})}
+    plan = insert(analyse(graph, machine()), {0: Choice("ddr", HOME, {0: 2})}, "test")
+    assert told(plan, "w") == ["store@f0", "detach@f0", "prefetch@f2"]
+
+
+def test_short_lived_tensors_never_move() -> None:
+    graph = training(4)
+    problem = analyse(graph, machine())
+    for budget in range(max(problem.floor_bytes), max(problem.held_bytes) + 1, 7):
+        moved = {graph.tensors[t].name for t in select(problem, budget, Weights()).choices}
+        assert not any(name.startswith("s") for name in moved)
+        assert "a3" not in moved  # written by n3, read by b3 right behind it
+
+
+def test_optimizer_states_leave_across_the_step() -> None:
+    # with 40 B too little: states start below, come up for their update, and go down after it
+    graph = training(3)
+    problem = analyse(graph, machine())
+    selection = select(problem, max(problem.held_bytes) - 40, Weights())
+    assert selection.short_bytes == 0
+    states = {graph.tensors[t].name: choice for t, choice in selection.choices.items() if graph.tensors[t].kind == "optimizer_state"}
+    assert states
+    plan = insert(problem, selection.choices, "test")
+    for name, choice in states.items():
+        assert choice.start == BELOW
+        assert [step.partition("@")[0] for step in told(plan, name)] == ["prefetch", "store", "detach"]
+
+
+def test_what_lives_below_comes_up_as_late_as_hides() -> None:
+    # w2 (10 B) is wanted at 40 ns: its prefetch takes 30 to 40, after f0 ends at 20; w1 takes 10 to 20, so from time 0; w3 50 to 60
+    assert chosen(plateau(4, home="ddr"), 1000) == {
+        "w0": Choice("ddr", HOME, {START: START}),
+        "w1": Choice("ddr", HOME, {START: START}),
+        "w2": Choice("ddr", HOME, {START: 0}),
+        "w3": Choice("ddr", HOME, {START: 1}),
+    }
+
+
+def test_what_cannot_be_met_is_said() -> None:
+    problem = analyse(plateau(2, size=10), machine())
+    assert select(problem, 4, Weights()).short_bytes == 6  # the op's own weight
+
+
+def test_a_full_tier_takes_no_more() -> None:
+    graph = hill(4)
+    problem = analyse(graph, machine("ddr", below=15))
+    selection = select(problem, 20, Weights())
+    assert [graph.tensors[t].name for t in selection.choices] == ["a0"]
+    assert selection.short_bytes == 10
+
+
+def test_more_than_one_tier_is_used_when_the_first_is_full() -> None:
+    graph = hill(4)
+    problem = analyse(graph, machine("ddr", "pool", below=15))
+    selection = select(problem, 20, Weights())
+    assert {graph.tensors[t].name: choice.below for t, choice in selection.choices.items()} == {"a0": "ddr", "a1": "pool"}
+    assert select(problem, 20, Weights(tiers=1)).short_bytes == 10
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@settings(max_examples=100)
+@given(data=st.data())
+def test_the_account_in_listed_order_stays_within_the_budget(streams: int, data: st.DataObject) -> None:
+    graph = data.draw(graphs(max_ops=12, max_streams=streams))
+    hw = sized(data.draw(hardware()), graph)
+    problem = analyse(graph, hw)
+    low, high = max(problem.floor_bytes, default=0), max(problem.held_bytes)
+    budget = data.draw(st.integers(min(low, high), high))
+    weights = data.draw(st.builds(Weights, waiting=st.sampled_from((0.0, 1.0)), copies=st.booleans(), slow=st.sampled_from((1.0, 0.4))))
+    selection = select(problem, budget, weights)
+    held = held_by(graph, selection.choices, problem.starts_below)
+    if selection.short_bytes == 0:
+        assert max(held) <= budget
+    assert select(problem, budget, weights) == selection
+
+
+@settings(max_examples=100)
+@given(graphs(max_ops=12), hardware())
+def test_a_budget_of_everything_moves_nothing_that_need_not(graph: Graph, drawn) -> None:
+    hw = sized(drawn, graph)
+    problem = analyse(graph, hw)
+    everything = sum(tensor.size_bytes for tensor in graph.tensors) + max(op.workspace_bytes for op in graph.ops)
+    selection = select(problem, everything, Weights())
+    assert selection.short_bytes == 0
+    assert set(selection.choices) <= set(problem.starts_below)
+    assert all(list(choice.away) == [START] for choice in selection.choices.values())
