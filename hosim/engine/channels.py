@@ -8,13 +8,14 @@ known at its start.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Protocol
 
 from hosim.engine.clock import Alarm, Clock, Process
 from hosim.engine.flow import NS_PER_S, max_min_rates
 from hosim.engine.program import Way
+from hosim.hardware import Hardware
 
 
 class Transfer:
@@ -23,6 +24,9 @@ class Transfer:
     ``flowing_since``, ``remaining`` (bytes) and ``rate`` (bytes a nanosecond) are the :class:`LinkGroup`'s, once it has started.
     """
 
+    start_ns: int
+    end_ns: int
+    alone_ns: int
     flowing_since: int
     remaining: Fraction
     rate: Fraction
@@ -51,9 +55,6 @@ class Transfer:
         self.channel = channel
         self.size = size
         self.issue_ns = now
-        self.start_ns = -1
-        self.end_ns = -1
-        self.alone_ns = 0
 
 
 class Driver(Protocol):
@@ -151,10 +152,9 @@ class LinkGroup:
         self._latent.append(transfer)
         self.dirty = True
 
-    def settle(self) -> None:
+    def settle(self, now: int) -> None:
         """After something started or ended at this instant: set the rates anew, and the alarm to the next change."""
         self.dirty = False
-        now = self._clock.time
         self._advance(now)
         rates = max_min_rates([x.channel.links for x in self._flowing], self._capacity)
         changes: list[int] = [x.flowing_since for x in self._latent]
@@ -185,3 +185,40 @@ class LinkGroup:
             self._flowing = [x for x in self._flowing if x.remaining > 0]
             for transfer in sorted(done, key=lambda x: x.sequence):
                 ended(transfer)
+
+
+def build_channels(hardware: Hardware) -> list[Channel]:
+    """One device's channels, in the machine's order; :func:`drive_channels` makes them run."""
+    channels = []
+    for k, c in enumerate(hardware.channels):
+        fabrics = [f for f in hardware.fabrics if c.name in f.channels]
+        channel = Channel(k, c.name, min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in fabrics)]), c.latency_ns, c.engines)
+        channel.links = (f"channel {c.name}", *(f"fabric {f.name}" for f in fabrics))
+        channels.append(channel)
+    return channels
+
+
+def drive_channels(channels: Sequence[Channel], hardware: Hardware, clock: Clock, ended: Callable[[Transfer], None]) -> list[LinkGroup]:
+    """Give each channel the process that ends its transfers, by calling ``ended``; returns those that several share."""
+    capacity = {f"channel {c.name}": c.bandwidth_bytes_per_s for c in hardware.channels}
+    capacity |= {f"fabric {f.name}": f.bandwidth_bytes_per_s for f in hardware.fabrics}
+    component = _components(hardware)
+    groups: dict[int, LinkGroup] = {}
+    for channel, number in zip(channels, component, strict=True):
+        if channel.engines == 1 and component.count(number) == 1:
+            channel.driver = LoneChannel(clock, ended)
+            continue
+        if number not in groups:
+            groups[number] = LinkGroup(clock, capacity, ended)
+        channel.driver = groups[number]
+    return list(groups.values())
+
+
+def _components(hardware: Hardware) -> list[int]:
+    """For each channel, a number that it shares with the channels it is joined to through fabrics."""
+    index = {c.name: k for k, c in enumerate(hardware.channels)}
+    component = list(range(len(index)))
+    for fabric in hardware.fabrics:
+        members = {component[index[name]] for name in fabric.channels}
+        component = [min(members) if c in members else c for c in component]
+    return component

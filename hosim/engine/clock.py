@@ -19,22 +19,15 @@ Process = Generator[None, simpy.Event, None]
 class Clock(simpy.Environment):
     """A simpy environment whose :meth:`run_instants` calls back at the end of each instant that asked for it.
 
-    ``unsettled`` is set by whatever ends at an instant and leaves something to be done at it.
+    ``time`` is the current instant, in nanoseconds: simpy's ``now`` without a call. ``unsettled`` is set by whatever ends at an
+    instant and leaves something to be done at it; ``schedule`` are the events to come, the next one first.
     """
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
+        self.time = 0
         self.unsettled = True
-
-    @property
-    def time(self) -> int:
-        """The current instant, in nanoseconds."""
-        return self._now  # type: ignore[return-value]
-
-    def is_last(self) -> bool:
-        """Whether no further event is due at this instant."""
-        queue = self._queue
-        return not queue or queue[0][0] > self._now
+        self.schedule: list[tuple[int, int, int, simpy.Event]] = self._queue  # type: ignore[assignment]
 
     def run_instants(self, settle: Callable[[], None]) -> None:
         """Process events until none is left, and ``settle`` at the end of every instant that is unsettled.
@@ -42,15 +35,16 @@ class Clock(simpy.Environment):
         The loop body is that of simpy's ``step``, without a call for each event: it is the hottest line of hosim. An error in
         a callback ends the run.
         """
-        queue = self._queue
+        schedule = self.schedule
         if self.unsettled:
             settle()
-        while queue:
-            self._now, _, _, event = heappop(queue)
+        while schedule:
+            now, _, _, event = heappop(schedule)
+            self.time = self._now = now
             callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
             for callback in callbacks:
                 callback(event)
-            if self.unsettled and (not queue or queue[0][0] > self._now):
+            if self.unsettled and (not schedule or schedule[0][0] > now):
                 settle()
 
 
@@ -68,7 +62,7 @@ class Alarm(simpy.Event):
         self._value = None
         next(process)  # up to its first sleep
         self._sleeper = [process.send]
-        self._schedule = clock._queue
+        self._schedule = clock.schedule
         self._sequence = clock._eid
 
     def ring_at(self, time: int) -> None:

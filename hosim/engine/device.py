@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from hosim.engine.clock import Alarm, Clock, Process
 from hosim.engine.memory import PENDING, VALID, Memory
-from hosim.engine.program import IssuedOp, Program, TrackedOp, Waits
+from hosim.engine.program import IssuedOp, Program, TrackedOp
 from hosim.engine.recorder import Recorder
 from hosim.engine.runtime import Runtime
 from hosim.engine.stream import Stream
@@ -43,6 +43,9 @@ class Device:
         self.streams = streams
         self.memory = memory
         self.ledger = memory.ledgers[memory.tier]
+        self.launch = program.launch
+        self.tracked_ops = program.tracked_ops
+        self.durations = program.durations
         self.recorder = recorder
         self.runtime = runtime
         self.issued: list[IssuedOp] = []
@@ -58,21 +61,22 @@ class Device:
     def run_stream(self, stream: Stream) -> Process:
         """The process of a stream: wakes at the end of its op (or of a runtime's inspection).
 
-        Where nothing else ends, is issued or waits for anything at this instant, and the next op touches nothing tracked, that starts here;
-        otherwise the instant is left to be settled. Both come to the same; this is what most ops of most plans take.
+        Where nothing else ends at this instant, and no other stream or channel waits for anything that this end may bring, the
+        instant is this stream's alone. Then its parts follow here, if the next op writes nothing tracked; otherwise the instant is
+        left to be settled. Both come to the same, and this is what most ops of most plans take.
         """
-        clock, program, ledger, memory, issued = self.clock, self.program, self.ledger, self.memory, self.issued
-        launch, finish, durations = program.launch, program.finish, program.durations
-        tracked_ops, after = program.tracked_ops, program.after
-        queue, length, schedule, capacity = stream.queue, stream.length, clock._queue, ledger.capacity
+        clock, ledger, memory, issued, streams = self.clock, self.ledger, self.memory, self.issued, self.streams
+        launch, tracked_ops, durations = self.launch, self.tracked_ops, self.durations
+        finish, after = self.program.finish, self.program.after
+        queue, length, capacity, schedule = stream.queue, stream.length, ledger.capacity, clock.schedule
         direct = self.runtime is None and self.recorder is None
         while True:
             yield
             i = stream.running
+            now = clock.time
             if i < 0:  # an inspection is over
                 clock.unsettled = True
                 continue
-            now = clock.time
             size, mix, shared = finish[i]
             if size:
                 ledger.held -= size
@@ -82,63 +86,75 @@ class Device:
             if i in tracked_ops:
                 self._finish_tracked(tracked_ops[i])
             stream.done = done = stream.done + 1
-            if i in after:
-                issued.extend(after[i])
-            elif (
-                direct
-                and done < length
-                and done < stream.awaited
-                and not (clock.unsettled or memory.stuck)
-                and (not schedule or schedule[0][0] > now)
+            issues = after.get(i)
+            if (
+                not direct
+                or done == length
+                or clock.unsettled
+                or memory.stuck
+                or done >= stream.awaited
+                or (schedule and schedule[0][0] == now)
             ):
-                i = queue[done]
-                if i not in tracked_ops:
-                    size, mix, waits = launch[i]
-                    held = ledger.held + size
-                    if held <= capacity and not (waits and self._unmet(waits)):
-                        if size:
-                            ledger.held = held
-                            ledger.mix += mix
-                            if held > ledger.peak:
-                                ledger.mark_peak(now)
-                        stream.running = i
-                        stream.alarm.ring_at(now + durations[i])
-                        continue
-            stream.rest(now)
-            clock.unsettled = True
+                if issues is not None:
+                    issued += issues
+                stream.rest(now)
+                clock.unsettled = True
+                continue
+            if issues is not None:
+                stream.running = -1
+                memory.issue(issues, now)
+            i = queue[done]
+            size, mix, waits = launch[i]
+            for s, count in waits:
+                if streams[s].done < count:
+                    stream.rest(now)
+                    stream.wait_for(streams[s], count)
+                    break
+            else:
+                tracked = tracked_ops.get(i)
+                if ledger.held + size > capacity or (tracked is not None and (tracked.writes or not self._resident(tracked))):
+                    stream.rest(now)
+                    clock.unsettled = True
+                    continue
+                if size:
+                    ledger.held = held = ledger.held + size
+                    ledger.mix += mix
+                    if held > ledger.peak:
+                        ledger.mark_peak(now)
+                stream.running = i
+                stream.alarm.ring_at(now + durations[i])
+            if issues is not None:
+                memory.start_transfers(now)
 
     # -- ops (rule 1) ------------------------------------------------------------------------------------------
 
-    def start_ops(self) -> bool:
+    def start_ops(self, now: int) -> bool:
         """Start every op that can start now, streams in the order of their first op.
 
         Says whether one waits for something else than its producers.
         """
         stuck = False
         for stream in self.streams:
-            if stream.running < 0 and stream.done < stream.length and not self._try_op(stream):
-                stuck = stuck or stream.dependency_met >= 0
+            if stream.running < 0 and stream.done < stream.length and not self._try_op(stream, now) and stream.dependency_met >= 0:
+                stuck = True
         return stuck
 
-    def _try_op(self, stream: Stream) -> bool:
-        now = self.clock.time
+    def _try_op(self, stream: Stream, now: int) -> bool:
         i = stream.queue[stream.done]
         runtime = self.runtime
-        if runtime is not None and not stream.inspect(now, runtime.inspect_ns):
+        if runtime is not None and not stream.inspect(now, runtime.inspection_ns(i)):
             return False
-        size, mix, waits = self.program.launch[i]
+        size, mix, waits = self.launch[i]
         if stream.dependency_met < 0:
-            if waits:
-                unmet = self._unmet(waits)
-                if unmet:
-                    producer, count = unmet
-                    producer.awaited = min(producer.awaited, count)
+            for s, count in waits:
+                if self.streams[s].done < count:
+                    stream.wait_for(self.streams[s], count)
                     return False
             stream.dependency_met = now
             if runtime is not None and self.issue_decided(runtime.before_op(i)):
                 self.decided = True
-        memory, ledger = self.memory, self.ledger
-        tracked = self.program.tracked_ops.get(i)
+        ledger = self.ledger
+        tracked = self.tracked_ops.get(i)
         if tracked is None:
             stream.residency_met = stream.dependency_met
         else:
@@ -149,6 +165,7 @@ class Device:
                 stream.residency_met = now
                 if stream is self.main and stream.transfer_wait > 0:
                     stream.waited_for = self._last_transfer(tracked)
+            memory = self.memory
             for t in tracked.outputs:
                 if not memory.resident[t]:
                     size += memory.sizes[t]
@@ -159,19 +176,15 @@ class Device:
             self._begin_writes(tracked, now)
         if size:
             ledger.allocate(size, mix, now)
-        duration = self.program.durations[i]
+        duration = self.durations[i]
         if self.recorder is not None:
             self.recorder.op(i, now, duration)
-        stream.start(i, now, duration)
+        if now > stream.free_since:
+            stream.divide(i, now)
+        stream.inspected_at = -1
+        stream.running = i
+        stream.alarm.ring_at(now + duration)
         return True
-
-    def _unmet(self, waits: Waits) -> tuple[Stream, int] | None:
-        """A stream on which a producer has not ended, and how many ops of it must have."""
-        for s, count in waits:
-            stream = self.streams[s]
-            if stream.done < count:
-                return stream, count
-        return None
 
     def _resident(self, tracked: TrackedOp) -> bool:
         """Rule 1's residency: the prefetches have ended, what is read is valid, and no transfer reads what is written."""
@@ -238,7 +251,7 @@ class Device:
         for cache_op in cache_ops:
             _, t, way = cache_op
             self.executed[way.op] += not self.memory.released[t]
-            self.memory.issue([cache_op])
+            self.memory.issue([cache_op], self.clock.time)
             decided = True
         return decided
 
@@ -256,6 +269,6 @@ class Device:
 
     def _wanted(self, i: int) -> int:
         """Bytes of the device tier that op ``i`` still needs: its workspace, and of what it uses whatever is not there."""
-        memory, tracked = self.memory, self.program.tracked_ops.get(i)
+        memory, tracked = self.memory, self.tracked_ops.get(i)
         absent = {t for t in (*tracked.reads, *tracked.writes) if not memory.resident[t]} if tracked is not None else ()
-        return self.program.launch[i][0] + sum(memory.sizes[t] for t in absent)
+        return self.launch[i][0] + sum(memory.sizes[t] for t in absent)

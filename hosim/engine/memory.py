@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hosim.engine.channels import Channel, Transfer
+from hosim.engine.channels import Channel, LinkGroup, Transfer
 from hosim.engine.clock import Clock
 from hosim.engine.ledger import Ledger
 from hosim.engine.program import IssuedOp, Program, Way
@@ -25,7 +25,8 @@ class Memory:
 
     ``copies[tier][t]`` is the state of a tracked tensor, ``resident`` is that of the device tier; of the others only their ops' amounts are
     known. ``pending[t]`` are the issued cache ops of a tensor that have not taken effect, in order (a transfer, or a detach's way);
-    ``transferring[t]`` is the one whose bytes flow, ``due`` the tensors whose next one is a detach that a transfer's end set free.
+    ``transferring[t]`` is the one whose bytes flow, ``queued`` counts those that wait on a channel, and ``due`` are the tensors whose
+    next one, a detach perhaps, a transfer's end has set free.
     ``stuck`` says whether, when an instant was last settled, something was left waiting that the end of any op or transfer might
     set free.
     """
@@ -49,6 +50,7 @@ class Memory:
         self.ledgers = ledgers
         self.tier = device_tier
         self.channels = channels
+        self.groups: Sequence[LinkGroup] = ()
         self.streams = streams
         self.recorder = recorder
         tensors = len(graph.tensors)
@@ -63,23 +65,22 @@ class Memory:
         self.last_transfer: dict[int, Transfer] = {}
         self.due: list[int] = []
         self.transfers_issued = 0
+        self.queued = 0
         self.stuck = False
         self.last_end = 0
         self._place_initial()
 
     def _place_initial(self) -> None:
         self.ledgers[self.tier].allocate(self.program.initial_bytes, self.program.initial_mix, 0)
-        if self.recorder is None:  # once a tier, not once a tensor
-            for tier, ledger in enumerate(self.ledgers):
-                here = [t for t, where in self.program.initial.items() if tier in where]
-                ledger.allocate(sum([self.sizes[t] for t in here]), sum([self.mixes[t] for t in here]), 0)
-        for t, where in self.program.initial.items():
+        for where, tensors in self.program.initial.items():
             for tier in where:
-                if self.recorder is not None:
-                    self.hold(t, tier, 0)
-                else:
-                    self.copies_below[t] += tier != self.tier
-                self.copies[tier][t] = VALID
+                self.ledgers[tier].allocate(sum([self.sizes[t] for t in tensors]), sum([self.mixes[t] for t in tensors]), 0)
+                copies, below = self.copies[tier], tier != self.tier
+                for t in tensors:
+                    copies[t] = VALID
+                    self.copies_below[t] += below
+                    if self.recorder is not None:
+                        self.recorder.hold(t, tier, 0)
 
     # -- residency ---------------------------------------------------------------------------------------------
 
@@ -124,6 +125,7 @@ class Memory:
             for entry in waiting:
                 if isinstance(entry, Transfer) and entry is not flowing:
                     entry.channel.queue.remove(entry)
+                    self.queued -= 1
             if flowing is not None:
                 self.pending[t] = [flowing]
                 return
@@ -134,21 +136,23 @@ class Memory:
 
     # -- cache ops (rules 3 and 5) -----------------------------------------------------------------------------
 
-    def issue(self, cache_ops: Iterable[IssuedOp]) -> None:
+    def issue(self, cache_ops: Iterable[IssuedOp], now: int) -> None:
         """Issue cache ops in the order given. Those of a tensor whose last user has ended are forgotten: there is nothing to move."""
-        pending = self.pending
+        pending, released = self.pending, self.released
         for k, t, way in cache_ops:
-            if self.released[t]:
+            if released[t]:
                 continue
-            if way.channel < 0:
+            c = way[3]
+            if c < 0:
                 if t not in pending:
-                    self._detach(t, way.source)
+                    self._detach(t, way[1])
                     continue
                 entry: Transfer | Way = way
             else:
                 self.transfers_issued += 1
-                channel = self.channels[way.channel]
-                entry = Transfer(self.transfers_issued, k, t, way, channel, self.sizes[t], self.clock.time)
+                self.queued += 1
+                channel = self.channels[c]
+                entry = Transfer(self.transfers_issued, k, t, way, channel, self.sizes[t], now)
                 channel.queue.append(entry)
             if t in pending:
                 pending[t].append(entry)
@@ -169,7 +173,7 @@ class Memory:
 
     def _detach(self, t: int, tier: int) -> None:
         copies = self.copies
-        if copies[tier][t] == ABSENT:
+        if not copies[tier][t]:
             raise PlanError(f"{self._detach_of(t)}: it holds no bytes there")
         if tier == self.tier:
             for stream in self.streams:
@@ -196,13 +200,19 @@ class Memory:
 
     # -- transfers (rules 3 and 4) -----------------------------------------------------------------------------
 
-    def start_transfers(self) -> bool:
-        """In order of issue; one that cannot start holds back those behind it on its channel only. Says whether any is held back."""
+    def start_transfers(self, now: int) -> None:
+        """In order of issue; one that cannot start holds back those behind it on its channel only. Then rates are set."""
+        self.stuck = self.queued > 0 and self._start_queued(now)
+        for group in self.groups:
+            if group.dirty:
+                group.settle(now)
+
+    def _start_queued(self, now: int) -> bool:
         free = [channel for channel in self.channels if channel.queue and channel.running < channel.engines]
         stuck = False
         while free:
             channel = free[0] if len(free) == 1 else min(free, key=lambda c: c.queue[0].sequence)
-            if self._begin(channel):
+            if self._begin(channel, now):
                 if channel.queue and channel.running < channel.engines:
                     continue
             else:
@@ -210,7 +220,7 @@ class Memory:
             free.remove(channel)
         return stuck
 
-    def _begin(self, channel: Channel) -> bool:
+    def _begin(self, channel: Channel, now: int) -> bool:
         """Begin the head of a channel's queue if it can: its turn among its tensor's cache ops, source valid, room for its bytes."""
         transfer = channel.queue[0]
         t = transfer.tensor
@@ -218,7 +228,6 @@ class Memory:
         if self.pending[t][0] is not transfer or self.copies[source][t] != VALID:
             return False
         copies = self.copies[destination]
-        now = self.clock.time
         if copies[t] == ABSENT:
             ledger = self.ledgers[destination]
             if ledger.held + transfer.size > ledger.capacity:
@@ -226,6 +235,7 @@ class Memory:
             self.hold(t, destination, now)
             copies[t] = PENDING
         self.transferring[t] = transfer
+        self.queued -= 1
         channel.begin(transfer, now)
         return True
 
@@ -270,10 +280,12 @@ class Memory:
 
     def check_persistence(self, tier_names: Sequence[str]) -> None:
         """Raise :class:`PlanError` if a tensor that survives the step is not valid again where it was at time 0."""
-        for t, where in self.program.initial.items():
+        for where, tensors in self.program.initial.items():
             for tier in where:
-                if self.copies[tier][t] != VALID and self.graph.survives[t]:
+                copies = self.copies[tier]
+                missing = [t for t in tensors if copies[t] != VALID and self.graph.survives[t]]
+                if missing:
                     raise PlanError(
-                        f"tensor {self.graph.tensors[t].name!r} has no valid copy in {tier_names[tier]} at the end of the step, "
+                        f"tensor {self.graph.tensors[missing[0]].name!r} has no valid copy in {tier_names[tier]} at the end of the step, "
                         "where it was at its start: store it back, or change the plan's initial residency"
                     )

@@ -8,7 +8,7 @@ plans touch no tracked tensor, and cost accordingly.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,8 +81,8 @@ class TrackedOp(NamedTuple):
 class Program:
     """A plan on a machine. ``launch`` and ``finish`` are the graph's, less what is tracked, which ``tracked_ops`` has.
 
-    ``after[i]`` are the cache ops that the end of op i issues, in the plan's order. ``initial`` has the tier positions at time 0 of
-    tracked tensors, and ``initial_bytes`` and ``initial_mix`` are what the others take of the device tier then.
+    ``after[i]`` are the cache ops that the end of op i issues, in the plan's order. ``initial`` has the tracked tensors that are in some
+    tiers at time 0, by the positions of these, and ``initial_bytes`` and ``initial_mix`` are what the others take of the device tier then.
     """
 
     graph: GraphProgram
@@ -92,7 +92,7 @@ class Program:
     tracked: bytearray
     tracked_ops: dict[int, TrackedOp]
     after: dict[int, list[IssuedOp]]
-    initial: dict[int, tuple[int, ...]]
+    initial: dict[tuple[int, ...], list[int]]
     initial_bytes: int
     initial_mix: int
 
@@ -123,6 +123,7 @@ def compile_graph(graph: Graph) -> GraphProgram:
     for i, s in enumerate(stream_of):
         place.append(len(queues[s]))
         queues[s].append(i)
+    waits, before = _waits(graph, stream_of, place) if len(streams) > 1 else ({}, [])
 
     dying: dict[int, list[int]] = {}
     shared: dict[int, list[int]] = {}
@@ -136,8 +137,9 @@ def compile_graph(graph: Graph) -> GraphProgram:
             allocates.setdefault(users[0], []).append(t)
         if graph.survives[t]:
             continue
-        if len(streams) == 1 or len({stream_of[u] for u in users}) == 1:
-            dying.setdefault(users[-1], []).append(t)
+        last = users[-1]
+        if len(streams) == 1 or all([place[u] < before[last][stream_of[u]] for u in users if u != last]):
+            dying.setdefault(last, []).append(t)  # whatever the timing, the last one listed is the last to end
         else:
             users_left[t] = len(users)
             for u in users:
@@ -148,15 +150,13 @@ def compile_graph(graph: Graph) -> GraphProgram:
     mixes = tuple([known.setdefault((t.kind, t.size_bytes), mix_of(t.kind, t.size_bytes)) for t in graph.tensors])
     launch: list[Launch] = []
     finish: list[Finish] = []
+    launches: dict[Launch, Launch] = {}  # so are equal launches and finishes: what few objects there are stay in the processor's cache
+    finishes: dict[Finish, Finish] = {}
     for i, op in enumerate(ops):
-        waits: dict[int, int] = {}
-        if len(streams) > 1:
-            for p in graph.producers[i]:
-                s = stream_of[p]
-                if s != stream_of[i]:
-                    waits[s] = max(waits.get(s, 0), place[p] + 1)
-        launch.append((*_total(allocates.get(i, ()), sizes, mixes, op.workspace_bytes), tuple(waits.items())))
-        finish.append((*_total(dying.get(i, ()), sizes, mixes, op.workspace_bytes), tuple(shared.get(i, ()))))
+        start: Launch = (*_total(allocates.get(i, ()), sizes, mixes, op.workspace_bytes), waits.get(i, ()))
+        end: Finish = (*_total(dying.get(i, ()), sizes, mixes, op.workspace_bytes), tuple(shared.get(i, ())))
+        launch.append(launches.setdefault(start, start))
+        finish.append(finishes.setdefault(end, end))
     return GraphProgram(
         sizes,
         mixes,
@@ -169,6 +169,33 @@ def compile_graph(graph: Graph) -> GraphProgram:
         {i: tuple(ts) for i, ts in allocates.items()},
         {t: graph.tensors[t].home for t in graph.initial},
     )
+
+
+def _waits(graph: Graph, stream_of: Sequence[int], place: Sequence[int]) -> tuple[dict[int, Waits], list[list[int]]]:
+    """What each op waits for on other streams, and how many ops of each stream have surely ended when it starts (a vector clock).
+
+    A producer that has surely ended when the op before on the same stream does, is none to wait for.
+    """
+    waits: dict[int, Waits] = {}
+    before: list[list[int]] = []
+    last: dict[int, int] = {}
+    streams = len(graph.streams)
+    for i, s in enumerate(stream_of):
+        ended = before[last[s]].copy() if s in last else [0] * streams
+        ended[s] = place[i]
+        missing: dict[int, int] = {}
+        for p in graph.producers[i]:
+            count = place[p] + 1
+            if ended[stream_of[p]] < count:
+                missing[stream_of[p]] = max(missing.get(stream_of[p], 0), count)
+        if missing:
+            waits[i] = tuple(missing.items())
+            for p in graph.producers[i]:
+                ended = list(map(max, ended, before[p]))
+                ended[stream_of[p]] = max(ended[stream_of[p]], place[p] + 1)
+        before.append(ended)
+        last[s] = i
+    return waits, before
 
 
 def _total(tensors: Iterable[int], sizes: tuple[int, ...], mixes: tuple[int, ...], workspace: int = 0) -> tuple[int, int]:
@@ -191,23 +218,24 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     ways: dict[tuple[str, str, str | None], Way] = {}
     after: dict[int, list[IssuedOp]] = {}
     prefetches: dict[int, list[tuple[int, int]]] = {}
-    moving = dict.fromkeys(range(len(graph.tensors)) if track_all else plan.initial)
+    moving = set(range(len(graph.tensors)) if track_all else plan.initial)
     for k, c in enumerate(plan.cache_ops):
-        position, t, key = c.after, c.tensor, (c.op, c.source, c.destination)
-        if key not in ways:
-            ways[key] = way(*key, hardware, f"cache_ops[{k}]")
+        position, t, destination = c.after, c.tensor, c.destination
+        key = (c.op, c.source, destination)
+        does = ways.get(key)
+        if does is None:
+            does = ways[key] = way(*key, hardware, f"cache_ops[{k}]")
         if position in after:
-            after[position].append((k, t, ways[key]))
+            after[position].append((k, t, does))
         else:
-            after[position] = [(k, t, ways[key])]
-        if t not in moving:
-            moving[t] = None
-        if key[0] == PREFETCH and key[2] == device:  # rule 1 asks for what comes into the device tier, not for what is staged below it
+            after[position] = [(k, t, does)]
+        moving.add(t)
+        if destination == device and key[0] == PREFETCH:  # rule 1 asks for what comes into the device tier, not for what is staged below
             if t in prefetches:
                 prefetches[t].append((position, k))
             else:
                 prefetches[t] = [(position, k)]
-    moving.update(dict.fromkeys([t for t, home in base.homes.items() if home is not None and home != device]))
+    moving.update([t for t, home in base.homes.items() if home is not None and home != device])
     tracked = bytearray(len(graph.tensors))
     for t in moving:
         tracked[t] = 1
@@ -256,6 +284,8 @@ def _track(
     op = graph.ops[i]
     none: tuple[int, ...] = ()
     reads, outputs = tuple(touched), none
+    if not op.mutates and len(reads) == 1 and graph.survives[reads[0]] and reads[0] not in op.outputs:
+        return TrackedOp(needed, reads, none, none, none, none)  # a parameter that is read: most of what most plans move
     if op.outputs:
         outputs = tuple([t for t in op.outputs if tracked[t]])
         if outputs:
@@ -275,11 +305,10 @@ def _track(
     return TrackedOp(needed, reads, writes, outputs, gone, kept)
 
 
-def _initial(plan: Plan, hardware: Hardware, base: GraphProgram, moving: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    """Tier positions at time 0 of the tracked tensors that have any; each tier once."""
+def _initial(plan: Plan, hardware: Hardware, base: GraphProgram, moving: Iterable[int]) -> dict[tuple[int, ...], list[int]]:
+    """The tracked tensors that are in some tiers at time 0, by the positions of these tiers."""
     index = hardware.tier_index
-    known: dict[tuple[str, ...], tuple[int, ...]] = {}
-    initial: dict[int, tuple[int, ...]] = {}
+    by_names: dict[tuple[str, ...], list[int]] = {}
     for t in sorted(moving):
         if t in plan.initial:
             where = tuple(plan.initial[t])
@@ -287,11 +316,12 @@ def _initial(plan: Plan, hardware: Hardware, base: GraphProgram, moving: Iterabl
             where = (base.homes[t] or hardware.device_tier,)
         else:
             continue
-        if where not in known:
-            for tier in where:
-                if tier not in index:
-                    text = f"tensor {plan.graph.tensors[t].name!r} starts in tier {tier!r}, which {hardware.name} has not"
-                    raise PlanError(f"{text} (tiers: {', '.join(index)})", where="initial")
-            known[where] = tuple(dict.fromkeys([index[tier] for tier in where]))
-        initial[t] = known[where]
+        by_names.setdefault(where, []).append(t)
+    initial: dict[tuple[int, ...], list[int]] = {}
+    for where, tensors in by_names.items():
+        for tier in where:
+            if tier not in index:
+                text = f"tensor {plan.graph.tensors[tensors[0]].name!r} starts in tier {tier!r}, which {hardware.name} has not"
+                raise PlanError(f"{text} (tiers: {', '.join(index)})", where="initial")
+        initial.setdefault(tuple(sorted({index[tier] for tier in where})), []).extend(tensors)
     return initial

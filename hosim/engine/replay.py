@@ -3,18 +3,19 @@
 simpy keeps the order of time (:mod:`hosim.engine.clock`); this module keeps the order within an instant. Every event that simpy hands
 out ends something: an op, a transfer, an inspection. When no more end at this instant, :meth:`_Replay.settle` lets detaches take
 effect that transfers' ends set free, issues the cache ops that the ops' ends issue, starts what ops can start and then what
-transfers can, and sets the rates of what flows. What these begin ends in a later event, perhaps at the same instant: then it is settled again.
+transfers can, and sets the rates of what flows. What these begin ends in a later event, perhaps at the same instant: then it is
+settled again.
 """
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import oom
-from hosim.engine.channels import Channel, LinkGroup, LoneChannel, Transfer
+from hosim.engine.channels import Channel, build_channels, drive_channels
 from hosim.engine.clock import Clock
 from hosim.engine.device import Device
 from hosim.engine.ledger import Ledger
@@ -38,8 +39,14 @@ def replay(plan: Plan, hardware: Hardware, budget_bytes: int | None = None, *, r
     Raises :class:`hosim.errors.PlanError` if the plan breaks a rule on the way.
     """
     begin = time.perf_counter()
-    run = _Replay(plan, hardware, budget_bytes, record)
-    result = run.result(run.run())
+    collecting = gc.isenabled()
+    gc.disable()  # a replay leaves no cycles while it runs, and looking for them among the objects of a large graph takes longer than it
+    try:
+        run = _Replay(plan, hardware, budget_bytes, record)
+        result = run.result(run.run())
+    finally:
+        if collecting:
+            gc.enable()
     return replace(result, replay_s=time.perf_counter() - begin)
 
 
@@ -58,7 +65,7 @@ class _Replay:
         program = self.program = compile_plan(plan, hardware, _durations(graph, hardware), track_all=record or plan.runtime is not None)
         ledgers = [Ledger(tier.capacity_bytes) for tier in hardware.tiers]
         ledgers[device_tier].capacity = min(capacity, self.budget)
-        self.channels, self.groups = self._build_channels()
+        channels = self.channels = build_channels(hardware)
         recorder = None
         if record:
             workspaces = [op.workspace_bytes for op in graph.ops]
@@ -66,35 +73,12 @@ class _Replay:
         self.recorder = recorder
         runtime = Runtime(plan.runtime(), hardware) if plan.runtime is not None else None
         queues = zip(graph.streams, program.graph.queues, strict=True)
-        streams = [Stream(name, queue, len(self.channels), recorder) for name, queue in queues]
-        self.memory = Memory(self.clock, graph, program, ledgers, device_tier, self.channels, streams, recorder)
+        streams = [Stream(name, queue, len(channels), recorder) for name, queue in queues]
+        self.memory = Memory(self.clock, graph, program, ledgers, device_tier, channels, streams, recorder)
+        self.memory.groups = drive_channels(channels, hardware, self.clock, self.memory.end_transfer)
         self.device = Device(self.clock, graph, program, streams, self.memory, recorder, runtime)
         if runtime is not None:
             runtime.attach(DeviceView(self.device, self.tier_names))
-
-    def _build_channels(self) -> tuple[list[Channel], list[LinkGroup]]:
-        """The channels, and for each the process that ends its transfers: shared where they share a fabric."""
-        hardware = self.hardware
-        fabrics_of = {c.name: [f for f in hardware.fabrics if c.name in f.channels] for c in hardware.channels}
-        channels: list[Channel] = []
-        component = _components(hardware)
-        groups: dict[int, LinkGroup] = {}
-        for k, c in enumerate(hardware.channels):
-            fabrics = fabrics_of[c.name]
-            alone = min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in fabrics)])
-            channel = Channel(k, c.name, alone, c.latency_ns, c.engines)
-            channels.append(channel)
-            if c.engines == 1 and component.count(component[k]) == 1:
-                channel.driver = LoneChannel(self.clock, self._ended)
-                continue
-            channel.links = (f"channel {c.name}", *(f"fabric {f.name}" for f in fabrics))
-            group = groups.get(component[k])
-            if group is None:
-                capacity = {f"channel {c.name}": c.bandwidth_bytes_per_s for c in hardware.channels}
-                capacity |= {f"fabric {f.name}": f.bandwidth_bytes_per_s for f in hardware.fabrics}
-                group = groups[component[k]] = LinkGroup(self.clock, capacity, self._ended)
-            channel.driver = group
-        return channels, list(groups.values())
 
     # -- the order of events -----------------------------------------------------------------------------------
 
@@ -104,7 +88,7 @@ class _Replay:
         for tier, ledger in enumerate(memory.ledgers):
             if ledger.held > ledger.capacity:
                 return oom.initial(device, tier, self.tier_names)
-        memory.issue(self.program.after.get(AT_START, ()))
+        memory.issue(self.program.after.get(AT_START, ()), 0)
         self.clock.run_instants(self.settle)
         while device.make_room():
             self.clock.run_instants(self.settle)
@@ -113,27 +97,23 @@ class _Replay:
         memory.check_persistence(self.tier_names)
         return None
 
-    def _ended(self, transfer: Transfer) -> None:
-        self.memory.end_transfer(transfer)
-
     def settle(self) -> None:
         """Everything of this instant has ended: detaches that were behind it, issue, start ops, start transfers, set rates."""
         device, memory = self.device, self.memory
+        now = self.clock.time
         self.clock.unsettled = False
         if memory.due:
             memory.detach_due()
         if device.issued:
             device.issued.sort()  # by place in the plan
-            memory.issue(device.issued)
+            memory.issue(device.issued, now)
             device.issued.clear()
-        stuck = device.start_ops()
+        stuck = device.start_ops(now)
         while device.decided:  # a runtime policy's decisions may have set another stream free
             device.decided = False
-            stuck = device.start_ops()
-        memory.stuck = memory.start_transfers() or stuck
-        for group in self.groups:
-            if group.dirty:
-                group.settle()
+            stuck = device.start_ops(now)
+        memory.start_transfers(now)
+        memory.stuck = memory.stuck or stuck
 
     # -- figures -----------------------------------------------------------------------------------------------
 
@@ -170,10 +150,10 @@ class _Replay:
         )
 
     def _counts(self) -> dict[str, int]:
-        if self.plan.runtime is not None:
-            executed = self.device.executed
-            return {"prefetches": executed[PREFETCH], "stores": executed[STORE], "detaches": executed[DETACH]}
-        return {"prefetches": self.plan.count(PREFETCH), "stores": self.plan.count(STORE), "detaches": self.plan.count(DETACH)}
+        plan, decided = self.plan, self.device.executed
+        labels = {PREFETCH: "prefetches", STORE: "stores", DETACH: "detaches"}
+        counts = {label: plan.count(op) + decided[op] for op, label in labels.items()}
+        return counts | {"recomputes": self.plan.recomputes} if self.plan.recomputes else counts
 
 
 def _channel_figures(channel: Channel, exposed: int, makespan: int) -> ChannelFigures:
@@ -196,15 +176,6 @@ def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
 
 def _measured(graph: Graph) -> tuple[int, ...]:
     """Durations if every op has one, else nothing."""
-    measured = [op.duration_ns for op in graph.ops if op.duration_ns is not None]
+    known: dict[int, int] = {}  # equal durations are one object
+    measured = [known.setdefault(op.duration_ns, op.duration_ns) for op in graph.ops if op.duration_ns is not None]
     return tuple(measured) if len(measured) == len(graph.ops) else ()
-
-
-def _components(hardware: Hardware) -> Sequence[int]:
-    """For each channel, a number that it shares with the channels it is joined to through fabrics."""
-    index = {c.name: k for k, c in enumerate(hardware.channels)}
-    component = list(range(len(index)))
-    for fabric in hardware.fabrics:
-        members = {component[index[name]] for name in fabric.channels}
-        component = [min(members) if c in members else c for c in component]
-    return component

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hosim.engine.program import IssuedOp, way
@@ -60,10 +60,14 @@ class DeviceView:
 
 
 class Runtime:
-    """A runtime policy bound to one device of one replay. Raises :class:`hosim.errors.PlanError` on a tier it does not have."""
+    """A runtime policy bound to one device of one replay. Raises :class:`hosim.errors.PlanError` on a tier it does not have.
+
+    A policy that decides before some ops only names them in ``inspected``; before the others it is not asked, and no time is spent.
+    """
 
     def __init__(self, policy: RuntimePolicy, hardware: Hardware) -> None:
-        self.inspect_ns = hardware.inspect_ns
+        self._inspect_ns = hardware.inspect_ns
+        self._inspected: Container[int] | None = getattr(policy, "inspected", None)
         self._policy = policy
         self._hardware = hardware
         self._view: DeviceView | None = None
@@ -72,9 +76,15 @@ class Runtime:
         """Show the policy this device."""
         self._view = view
 
+    def inspection_ns(self, i: int) -> int:
+        """Time that the policy spends before op ``i``."""
+        return self._inspect_ns if self._inspected is None or i in self._inspected else 0
+
     def before_op(self, i: int) -> list[IssuedOp]:
         """Decisions just before op ``i`` is launched."""
         assert self._view is not None
+        if self._inspected is not None and i not in self._inspected:
+            return []
         return self._compiled(self._policy.before_op(i, self._view))
 
     def make_room(self, i: int, wanted: int) -> list[IssuedOp]:

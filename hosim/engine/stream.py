@@ -65,28 +65,27 @@ class Stream:
                 self.alarm.ring_at(self.inspected_at)
         return now >= self.inspected_at
 
-    def start(self, i: int, now: int, duration: int) -> None:
-        """Run the head, op ``i``, from now on."""
-        if now > self.free_since:
-            self._divide(i, now)
-        self.running = i
-        self.alarm.ring_at(now + duration)
-
     def rest(self, now: int) -> None:
         """The running op has ended, and nothing is known yet of the next one."""
-        self.running = -1
+        self.running = self.dependency_met = self.residency_met = -1
         self.free_since = now
-        self.inspected_at = self.dependency_met = self.residency_met = self.waited_for = -1
         if self.done >= self.awaited:
             self.awaited = NEVER
+
+    def wait_for(self, producer: Stream, count: int) -> None:
+        """The head waits until ``count`` ops of another stream have ended: let that one's process know."""
+        producer.awaited = min(producer.awaited, count)
 
     def has_ended(self, i: int) -> bool:
         """Whether op ``i``, one of this stream's, has ended."""
         return self.done == self.length or i < self.queue[self.done]
 
-    def _divide(self, i: int, now: int) -> None:
-        """Rule 8: idle time before an op, by cause, in the order runtime, dependency, transfer, capacity."""
+    def divide(self, i: int, now: int) -> None:
+        """Rule 8: divide the idle time before op ``i``, which starts now, by cause: runtime, dependency, transfer, capacity."""
         begin = self.free_since
+        if self.dependency_met == now and self.inspected_at <= begin and self.recorder is None:
+            self.stalls["dependency"] += now - begin
+            return
         runtime = max(self.inspected_at, begin)
         dependency = max(self.dependency_met, runtime)
         residency = max(self.residency_met, dependency)
@@ -102,6 +101,7 @@ class Stream:
                     self.recorder.stall(i, cause, start, end)
         if self.waited_for >= 0:
             self.exposed_ns[self.waited_for] += residency - dependency
+            self.waited_for = -1
 
     @property
     def transfer_wait(self) -> int:

@@ -69,14 +69,14 @@ def compare(plan, machine, budget):
             )
 
 
-@settings(max_examples=400)
+@settings(max_examples=300, deadline=None)
 @given(cases(max_ops=9, max_streams=3, fabrics=True, roomy=None))
 def test_legal_plans(case):
     _, machine, plan = case
     compare(plan, machine, None)
 
 
-@settings(max_examples=400)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_any_plan(data):
     machine = data.draw(hardware(fabrics=True))
