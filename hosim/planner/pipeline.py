@@ -29,9 +29,11 @@ from hosim.units import human_size
 _SLOW = (1.0, 0.85, 0.7, 0.55, 0.4, 0.3)
 """What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that much more time for them."""
 
-_WORK = 40_000
+_WORK = 25_000
 """Ops and cache ops replayed in all, about: a graph of n ops is replayed about ``_WORK / n`` times, but at least ``_FEWEST`` times."""
-_FEWEST, _MOST = 8, 1500
+_FEWEST, _MOST = 3, 1500
+_LARGE, _CLOSE = 5_000, 5_000
+"""Above so many ops, a makespan within a ``_CLOSE``-th of one without any wait is good enough."""
 _SMALL = 200
 """Ops up to which single decisions are searched."""
 
@@ -51,9 +53,11 @@ def search(graph: Graph, hardware: Hardware, budget_bytes: int, *, policy: str =
     problem = analyse(graph, hardware)
     check_floor(problem, budget)
     count = max(1, len(graph.ops))
+    floor_ns = problem.horizon_ns
+    if count > _LARGE:
+        floor_ns += floor_ns // _CLOSE
     allowance = max(_FEWEST, min(_MOST, int(_WORK * effort / count)))
     evaluate = Evaluator(problem, budget, policy, allowance)
-    floor_ns = problem.horizon_ns
     best = _sweeps(evaluate, problem, budget, floor_ns)
     if count <= _SMALL and not _at(best, floor_ns):
         evaluate.left = allowance

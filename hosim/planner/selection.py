@@ -30,8 +30,8 @@ from hosim.planner.choices import BELOW, COPY, HOME, Choice
 from hosim.planner.problem import START, Below, Gap, Problem, initial_set
 from hosim.planner.timeline import ChannelTimeline
 
-_LOOK = 8
-"""Candidates that are judged anew before one is taken: their place in the heap may be stale."""
+_LOOK, _LOOK_IF_LARGE, _LARGE = 8, 3, 20_000
+"""Candidates that are judged anew before one is taken, as their place in the heap may be stale; fewer in graphs with many ops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,12 @@ class _Sweep:
         self.start_ns, self.end_ns = problem.start_ns, problem.end_ns
         self.horizon = problem.horizon_ns
         self.ends = list(accumulate(problem.end_ns, max))
+        self.look = _LOOK if self.count < _LARGE else _LOOK_IF_LARGE
         self.tiers = problem.below[: weights.tiers]
-        self.up = _timelines(problem.hardware, {b.name: b.up.name for b in problem.below})
-        self.down = _timelines(problem.hardware, {b.name: b.down.name for b in problem.below})
+        sizes = sorted(graph.tensors[gap.tensor].size_bytes for gap in problem.gaps)
+        usual = sizes[len(sizes) // 20] if sizes else 0
+        self.up = _timelines(problem.hardware, {b.name: b.up.name for b in problem.below}, usual)
+        self.down = _timelines(problem.hardware, {b.name: b.down.name for b in problem.below}, usual)
         self.room = {b.name: b.capacity_bytes for b in problem.below}
         for t, tier in problem.starts_below.items():
             if tier in self.room:
@@ -160,7 +163,7 @@ class _Sweep:
         """The best candidate at op i among those on top of the heap, judged anew; the others go back."""
         looked = []
         best: tuple[_Offer, bool] | None = None
-        while heap and len(looked) < _LOOK:
+        while heap and len(looked) < self.look:
             _, _, _, t, gap, late = heapq.heappop(heap)
             if not self._open(gap, i) or (not late and (t, gap.after) in taken):
                 continue
@@ -361,10 +364,13 @@ class _Sweep:
                 returning[back + 1].append(Gap(t, START, first, 0, True))
 
 
-def _timelines(hardware: Hardware, channels: Mapping[str, str]) -> dict[str, ChannelTimeline]:
-    """A timeline for the channel of each tier; one for both where a fabric cannot carry two of them at full rate."""
+def _timelines(hardware: Hardware, channels: Mapping[str, str], usual_bytes: int) -> dict[str, ChannelTimeline]:
+    """A timeline for the channel of each tier; one for both where a fabric cannot carry two of them at full rate.
+
+    Holes in which not even half a tensor of ``usual_bytes`` fits are not kept.
+    """
     rate = {c.name: c.bandwidth_bytes_per_s for c in hardware.channels}
-    timelines = {tier: ChannelTimeline() for tier in channels}
+    timelines = {tier: ChannelTimeline(usual_bytes * 10**9 // rate[channel] // 2) for tier, channel in channels.items()}
     for fabric in hardware.fabrics:
         sharing = [tier for tier, channel in channels.items() if channel in fabric.channels]
         if sum(rate[channels[tier]] for tier in sharing) > fabric.bandwidth_bytes_per_s:

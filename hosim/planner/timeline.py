@@ -9,9 +9,13 @@ _FAR = 256
 
 
 class ChannelTimeline:
-    """Disjoint busy intervals ``[start, end)`` of one channel, in nanoseconds; neighbours that touch are merged."""
+    """Disjoint busy intervals ``[start, end)`` of one channel, in nanoseconds; neighbours that touch are merged.
 
-    def __init__(self) -> None:
+    Holes shorter than ``smallest`` count as busy: nothing would fit, and walking past them takes time.
+    """
+
+    def __init__(self, smallest: int = 1) -> None:
+        self._smallest = smallest
         self._starts: list[int] = []
         self._ends: list[int] = []
 
@@ -21,8 +25,8 @@ class ChannelTimeline:
             return
         end = start + length
         k = bisect_left(self._starts, start)
-        joins_left = k > 0 and self._ends[k - 1] == start
-        joins_right = k < len(self._starts) and self._starts[k] == end
+        joins_left = k > 0 and start - self._ends[k - 1] < self._smallest
+        joins_right = k < len(self._starts) and self._starts[k] - end < self._smallest
         if joins_left and joins_right:
             self._ends[k - 1] = self._ends[k]
             del self._starts[k], self._ends[k]
