@@ -1,0 +1,185 @@
+"""Rules 2, 4, 5 and 9 where a replay cannot go on: out of memory, persistence, illegal detaches. And the toy of the design."""
+
+import pytest
+from by_hand import machine, plan, replayed, workload
+
+from hosim import find_hardware, load_hardware
+from hosim.analysis.bounds import lower_bound_ns
+from hosim.engine import replay
+from hosim.errors import PlanError
+from hosim.io import plan_from_dict, result_to_dict, workload_from_dict
+
+
+def test_out_of_memory_names_the_op():
+    # a (50) is held when g wants 45 and a workspace of 10: 105 of 100.
+    graph = workload(
+        {"a": (50,), "b": (45,)},
+        {
+            "f": {"ns": 10, "outputs": ["a"]},
+            "g": {"ns": 10, "outputs": ["b"], "workspace_bytes": 10},
+            "h": {"ns": 1, "inputs": ["a"]},
+        },
+    )
+    r = replayed(plan(graph), machine())
+    assert not r.result.feasible
+    expected = "out of memory: op 'g' wants 55 B of hbm at 10 ns, where 50 B of 100 B are held; largest residents: a 50 B"
+    assert r.result.error == expected
+    assert (r.result.makespan_ns, r.result.busy_ns, r.result.drain_ns) == (None, None, None)
+    assert (r.result.peak_bytes["hbm"], r.result.peak_at_ns["hbm"]) == (50, 0)
+
+
+def test_the_budget_is_the_capacity_where_it_is_less():
+    # 60 fit into 100, not into a budget of 59, and a budget of 1000 does not add memory.
+    graph = workload({"a": (60,)}, {"f": {"ns": 10, "outputs": ["a"]}})
+    assert replayed(plan(graph), machine(), 60).result.feasible
+    assert "wants 60 B of hbm" in replayed(plan(graph), machine(), 59).result.error
+    assert not replayed(plan(graph), machine(hbm=59), 1000).result.feasible
+
+
+def test_out_of_memory_names_the_transfer():
+    # w (60) needs room beside p (50), which stays: f waits for w, and w for room that nobody can make.
+    graph = workload({"w": (60, "parameter", "ddr"), "p": (50, "parameter")}, {"f": {"ns": 10, "inputs": ["w"]}})
+    error = replayed(plan(graph, ("prefetch w", None)), machine()).result.error
+    expected = (
+        "out of memory: prefetch of 'w' (ddr to hbm) wants 60 B of hbm at 0 ns, where 50 B of 100 B are held; largest residents: p 50 B"
+    )
+    assert error == expected
+    # on the way down as well: ddr holds 20 of w's 30
+    graph = workload({"w": (30, "parameter")}, {"f": {"ns": 10, "inputs": ["w"]}})
+    error = replayed(plan(graph, ("store w", "f")), machine(ddr=20)).result.error
+    assert (
+        error == "out of memory: store of 'w' (hbm to ddr) wants 30 B of ddr at 10 ns, where 0 B of 20 B are held; largest residents: none"
+    )
+
+
+def test_out_of_memory_names_an_op_that_waits_in_vain():
+    graph = workload({"w": (30, "parameter", "ddr")}, {"f": {"ns": 10, "inputs": ["w"]}})
+    assert "op 'f' waits in vain for 'w' (30 B)" in replayed(plan(graph), machine()).result.error
+
+
+def test_out_of_memory_at_time_zero():
+    graph = workload({"w": (101, "parameter")}, {"f": {"ns": 10, "inputs": ["w"]}})
+    error = replayed(plan(graph), machine()).result.error
+    assert error.startswith("out of memory: the initial residents of hbm take 101 B, its capacity is 100 B")
+
+
+def test_persistence():
+    # w starts in ddr and is mutated in hbm: its copy in ddr is stale at the end unless it is stored back.
+    graph = workload({"w": (30, "parameter", "ddr")}, {"f": {"ns": 10, "mutates": ["w"]}})
+    with pytest.raises(PlanError, match=r"'w' has no valid copy in ddr at the end of the step"):
+        replay(plan(graph, ("prefetch w", None)), machine())
+    # stored back 40..70, after f's 30..40: the step may end with one more copy than it began with
+    r = replayed(plan(graph, ("prefetch w", None), ("store w", "f")), machine())
+    assert (r.result.makespan_ns, r.result.drain_ns) == (70, 30)
+    # the plan's word against the home: it starts in hbm, and is there again
+    r = replayed(plan(graph, initial={"w": ["hbm"]}), machine())
+    assert r.result.makespan_ns == 10
+    assert r.result.peak_bytes == {"hbm": 30, "ddr": 0}
+
+
+def test_what_survives_and_what_does_not():
+    # y is of kind output: it survives f, its only user. b, of kind activation but persistent, is there from the start and survives.
+    graph = workload({"y": (20, "output"), "b": (10, "activation", None, True), "a": (5,)}, {"f": {"ns": 10, "outputs": ["y", "a"]}})
+    r = replayed(plan(graph), machine())
+    held = {(x.bytes, x.start_ns, x.end_ns) for x in r.result.timeline.residencies}
+    assert held == {(20, 0, 10), (10, 0, 10), (5, 0, 10)}
+    # the only copy of y must not be dropped, as it survives; a is gone when the detach comes, which says nothing then
+    with pytest.raises(PlanError, match=r"'y' at 10 ns would drop its last valid copy"):
+        replay(plan(graph, ("detach y", "f")), machine())
+    assert replayed(plan(graph, ("detach a", "f")), machine()).result.makespan_ns == 10
+
+
+def test_illegal_detaches():
+    graph = workload({"w": (30, "parameter", "ddr")}, {"e": {"ns": 5, "stream": "side"}, "f": {"ns": 10, "inputs": ["w"]}})
+    with pytest.raises(PlanError, match=r"'w' at 0 ns: it holds no bytes there"):
+        replay(plan(graph, ("detach w", None)), machine())
+    with pytest.raises(PlanError, match=r"'w' at 0 ns would drop its last valid copy"):
+        replay(plan(graph, ("detach w ddr", None)), machine())
+    with pytest.raises(PlanError, match=r"'w' at 5 ns: op 'f' is using it"):
+        replay(plan(graph, ("detach w", "e"), initial={"w": ["hbm", "ddr"]}), machine())
+
+
+def test_contents_that_nobody_needs_may_be_dropped():
+    # g writes a again without reading it: what f left there is not needed, and may go. h takes the room.
+    graph = workload(
+        {"a": (60,), "b": (60,)},
+        {
+            "f": {"ns": 10, "outputs": ["a"]},
+            "h": {"ns": 10, "outputs": ["b"]},
+            "g": {"ns": 10, "outputs": ["a"]},
+            "k": {"ns": 10, "inputs": ["a"]},
+        },
+    )
+    r = replayed(plan(graph, ("detach a", "f")), machine())
+    assert r.ops == {"f": (0, 10), "h": (10, 20), "g": (20, 30), "k": (30, 40)}
+
+
+WORKLOAD = {
+    "format": "hosim.workload/1",
+    "name": "toy",
+    "tensors": [{"name": "w", "bytes": 40, "kind": "parameter", "home": "hbm"}, {"name": "a", "bytes": 30, "kind": "activation"}],
+    "ops": [{"name": "f", "kind": "matmul", "stream": "compute", "inputs": ["w"], "outputs": ["a"], "duration_ns": 50}],
+}
+PLAN = {
+    "format": "hosim.plan/1",
+    "workload": "toy",
+    "policy": "manual",
+    "initial": {"w": ["ddr"]},
+    "cache_ops": [
+        {"op": "prefetch", "tensor": "w", "from": "ddr", "to": "hbm", "after": None},
+        {"op": "detach", "tensor": "w", "from": "hbm", "after": "f"},
+    ],
+}
+RESULT = {
+    "format": "hosim.result/1",
+    "workload": "toy",
+    "hardware": "toy",
+    "policy": "manual",
+    "budget_bytes": 100,
+    "feasible": True,
+    "error": None,
+    "makespan_ns": 90,
+    "busy_ns": 50,
+    "stall_ns": {"dependency": 0, "transfer": 40, "capacity": 0, "runtime": 0},
+    "drain_ns": 0,
+    "lower_bound_ns": 90,
+    "peak_bytes": {"hbm": 70, "ddr": 40},
+    "peak_at_ns": {"hbm": 40, "ddr": 0},
+    "peak_breakdown": {"hbm": {"parameter": 40, "activation": 30}},
+    "channels": {
+        "h2d": {
+            "transfers": 1,
+            "bytes": 40,
+            "busy_ns": 40,
+            "queue_ns": 0,
+            "contention_ns": 0,
+            "exposed_ns": 40,
+            "hidden_ns": 0,
+            "utilization": 0.44,
+        }
+    },
+    "plan": {"prefetches": 1, "stores": 0, "detaches": 1},
+}
+
+
+def test_the_toy_of_the_design():
+    # the prefetch runs 0..40, f 40..90, a has no later use and is released at 90
+    graph, hardware = workload_from_dict(WORKLOAD), load_hardware(find_hardware("toy"))
+    the_plan = plan_from_dict(PLAN, graph)
+    r = replayed(the_plan, hardware, 100)
+    assert r.ops == {"f": (40, 90)}
+    assert r.moves == [("prefetch", "w", 0, 0, 40)]
+    assert {(x.tier, x.bytes, x.start_ns, x.end_ns) for x in r.result.timeline.residencies} == {
+        ("ddr", 40, 0, 90),
+        ("hbm", 40, 0, 90),
+        ("hbm", 30, 40, 90),
+    }
+    got = result_to_dict(r.result)
+    assert got.pop("planning_s") >= 0
+    assert got.pop("replay_s") >= 0
+    got["lower_bound_ns"] = lower_bound_ns(graph, [50], hardware, the_plan.residency("hbm"), 100)
+    # what the page leaves out, as every format may: a channel without transfers, the composition of a tier below
+    idle = got["channels"].pop("d2h")
+    assert not any(idle.values())
+    assert got["peak_breakdown"].pop("ddr") == {"parameter": 40}
+    assert got == RESULT
