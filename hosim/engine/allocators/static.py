@@ -1,0 +1,153 @@
+"""Static allocation: one offset for each tensor of a whole plan, so that tensors that live at the same time do not overlap.
+
+This is dynamic storage allocation, which is NP-hard: rectangles of fixed place and width in time and of given height are packed as low as
+possible. `pack` first places greedily in many orders (`hosim.engine.allocators.greedy`), then searches exactly for a packing that is as low
+as the most that ever lives at once (`hosim.engine.allocators.skyline`), and for the heights between if there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hosim.engine.allocators.greedy import improve
+from hosim.engine.allocators.skyline import SkylineSearch
+from hosim.errors import InputError
+
+_Ints = npt.NDArray[np.int64]
+DEFAULT_EFFORT = 1_500_000_000
+_QUICK = 20_000_000
+_STEPS = 6
+_LARGEST_SEARCH = 4_000_000
+"""Beyond so many cells (tensors times instants) of its matrix, the exact search is not tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """An offset for each tensor, in the order given, and the height: the least memory that holds them all at these offsets.
+
+    ``optimal`` says that it is proven that no packing is lower.
+    """
+
+    offsets: tuple[int, ...]
+    height: int
+    optimal: bool
+
+
+def pack(
+    lowers: Sequence[int],
+    uppers: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    alignment: int = 1,
+    capacity: int | None = None,
+    effort: int = DEFAULT_EFFORT,
+    seed: int = 0,
+) -> Packing:
+    """Offsets for tensors of ``sizes`` bytes that live over the half-open ``[lower, upper)``; every offset is a multiple of ``alignment``.
+
+    With a ``capacity`` it stops at the first packing that is no higher; without, or if there is none, it packs as low as it can. ``effort``
+    limits the exact search, in steps of about 5 ns; 0 leaves it out. The result depends on the arguments alone, never on the clock. Raises
+    `InputError` for arguments that contradict each other.
+    """
+    lower, upper, size = _checked(lowers, uppers, sizes, alignment)
+    present = np.flatnonzero((lower < upper) & (size > 0))
+    if not len(present):
+        return Packing((0,) * len(lower), 0, optimal=True)
+    problem = _Problem.of(lower[present], upper[present], size[present], alignment)
+    enough = problem.floor if capacity is None else max(problem.floor, capacity // problem.unit)
+    offsets, proven = _lowest(problem, enough, effort, seed)
+    result = np.zeros(len(lower), np.int64)
+    result[present] = offsets * problem.unit
+    height = int((result + size)[present].max())
+    return Packing(tuple(result.tolist()), height, optimal=height <= problem.least or (proven and problem.exact))
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """The tensors in units of ``unit`` bytes and sections of time between whose ends nothing starts or ends.
+
+    ``floor`` units are the most that live at once; ``least`` bytes are a bound on the height, padding at the top left out; ``exact`` says
+    that units lose nothing, for no size has padding.
+    """
+
+    first: _Ints
+    last: _Ints
+    load: _Ints
+    duration: _Ints
+    unit: int
+    floor: int
+    least: int
+    exact: bool
+
+    @classmethod
+    def of(cls, lower: _Ints, upper: _Ints, size: _Ints, alignment: int) -> _Problem:
+        padded = -(-size // alignment) * alignment
+        unit = int(np.gcd.reduce(padded))
+        times = np.unique(np.concatenate([lower, upper]))
+        first, last = np.searchsorted(times, lower), np.searchsorted(times, upper)
+        live = _live_sum(first, last, padded, len(times))
+        # The topmost tensor of a section needs no padding: at most the largest padding is saved.
+        least = int(live.max()) - int((padded - size).max())
+        return cls(first, last, padded // unit, upper - lower, unit, int(live.max()) // unit, least, bool((padded == size).all()))
+
+
+def _live_sum(first: _Ints, last: _Ints, size: _Ints, instants: int) -> _Ints:
+    change = np.zeros(instants, np.int64)
+    np.add.at(change, first, size)
+    np.subtract.at(change, last, size)
+    return np.cumsum(change)
+
+
+def _lowest(problem: _Problem, enough: int, effort: int, seed: int) -> tuple[_Ints, bool]:
+    """Offsets in units of a packing no higher than ``enough`` if one is found, else of a low one; and whether it is proven the lowest."""
+    best = improve(problem.first, problem.last, problem.load, problem.duration, enough, seed)
+    if len(best) * int(problem.last.max()) > _LARGEST_SEARCH:
+        effort = 0
+    impossible = problem.floor - 1
+
+    def search(target: int, share: int) -> bool:
+        nonlocal best, effort, impossible
+        skyline = SkylineSearch(problem.first, problem.last, problem.load, problem.duration, target)
+        found, spent = skyline.run(min(share, effort), seed)
+        effort -= spent
+        best = best if found is None else found
+        impossible = max(impossible, target) if skyline.exhausted else impossible
+        return found is not None
+
+    # A little effort at first, for a packing that is not far off.
+    for step in range(_STEPS):
+        target = enough + enough * step // 50
+        if effort <= 0 or target >= _height(problem, best) or search(target, _QUICK):
+            break
+    # Then what it takes at the target, and after that between it and the best so far.
+    target = enough
+    share = effort if enough > problem.floor else effort // 2
+    failed = enough - 1
+    while effort > 0 and failed < target < _height(problem, best):
+        if not search(target, share):
+            failed = target
+        target = (failed + _height(problem, best)) // 2 if failed >= enough else enough
+        share = effort // 2 + 1
+    return best, _height(problem, best) == impossible + 1
+
+
+def _height(problem: _Problem, offsets: _Ints) -> int:
+    return int((offsets + problem.load).max())
+
+
+def _checked(lowers: Sequence[int], uppers: Sequence[int], sizes: Sequence[int], alignment: int) -> tuple[_Ints, _Ints, _Ints]:
+    if not len(lowers) == len(uppers) == len(sizes):
+        raise InputError(f"expected as many lower and upper ends as sizes, got {len(lowers)}, {len(uppers)} and {len(sizes)}")
+    if alignment < 1:
+        raise InputError(f"expected at least 1, got {alignment}", where="alignment")
+    lower, upper, size = (np.asarray(values, np.int64).reshape(-1) for values in (lowers, uppers, sizes))
+    if (size < 0).any() or (upper < lower).any():
+        index = int(np.flatnonzero((size < 0) | (upper < lower))[0])
+        raise InputError(
+            f"expected a size of at least 0 and no end before the start, got {size[index]} in [{lower[index]}, {upper[index]})"
+        )
+    return lower, upper, size
