@@ -143,7 +143,7 @@ class Graph:
         held = []
         for t, tensor in enumerate(self.tensors):
             first = self.users[t][0] if self.users[t] else None
-            read_first = first is not None and t not in self.ops[first].outputs
+            read_first = first is not None and t in self.ops[first].reads
             if tensor.persistent or read_first:
                 held.append(t)
         return tuple(held)

@@ -15,13 +15,20 @@ from hosim.planner.evaluation import Evaluator, Outcome
 from hosim.planner.problem import START, Gap, Problem, initial_set
 
 
+_IDLE = 3
+"""Restarts in a row that find nothing they have not seen before the search ends: a tiny plan has few neighbours."""
+
+
 def improve(evaluate: Evaluator, best: Outcome, floor_ns: int, seed: int) -> Outcome:
     """The best outcome found from ``best`` on; stops at ``floor_ns``, which no plan can beat, or when the replays are used up."""
     rng = random.Random(seed)
     problem = evaluate.problem
     current = best
-    while evaluate.left > 0:
+    idle = 0
+    while evaluate.left > 0 and idle < _IDLE:
+        before = evaluate.left
         current = _climb(evaluate, current, floor_ns, rng)
+        idle = idle + 1 if evaluate.left == before else 0
         if current.worth < best.worth:
             best = current
         if _done(best, floor_ns) or evaluate.left <= 0:
