@@ -123,13 +123,22 @@ class _Course:
         if before < end and not read and not self.order.ended_by(release, before):
             return  # the op that overwrites it might come first
         if store is not None:
-            tier = next((own for own in self.start if (self.device, own) in self.hardware.channel_between), absence.tier)
-            self._put(STORE, self.device, tier, store, before)
-            self.below = {tier}
+            hops = route(self.hardware, [self.device], self._shelf(absence))
+            for source, destination in pairwise(hops):
+                self._put(STORE, source, destination, store, before)
+            for passed in hops[1:-1]:
+                self._put(DETACH, passed, None, store, before)
+            self.below = {hops[-1]}
         self._put(DETACH, self.device, None, release, before)
         self.here = False
         if read or (before == end and self.device in self.start and self.graph.tensors[self.tensor].persistent):
             self._come(before, absence.prefetch)
+
+    def _shelf(self, absence: Absence) -> str:
+        """Where a store goes: to the tensor's own place if a channel leads there, or if it is to stay; else where the policy says."""
+        own = [tier for tier in self.start if tier != self.device]
+        joined = [tier for tier in own if (self.device, tier) in self.hardware.channel_between]
+        return next(iter(joined or (own if absence.before == len(self.graph.ops) else ())), absence.tier)
 
     def _come(self, before: int, wanted: int) -> None:
         """A prefetch for the op ``before``, if that op reads the tensor or there is none and it must be back."""

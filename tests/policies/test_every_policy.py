@@ -1,0 +1,139 @@
+"""What holds for every policy, on any graph, machine and budget."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import graphs, hardware, sized
+
+from hosim import engine
+from hosim.analysis.verifier import verify
+from hosim.errors import InfeasibleError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.importers.g10 import import_g10
+from hosim.io import load_hardware
+from hosim.policies import registry
+
+RIVALS = ("resident", "on_demand", "lookahead", "layerwise", "distance", "memory_peak", "longest_gap", "belady", "g10")
+SMALL = {"distance": {"select_distance": 2, "prefetch_distance": 1}, "memory_peak": {"prefetch_distance": 1, "release_distance": 1}}
+"""Parameters for graphs of a few ops: the published distances are those of large models."""
+
+
+@st.composite
+def worlds(draw):
+    """A graph, a machine that may or may not hold it, and a budget."""
+    machine = draw(hardware(fabrics=True))
+    graph = draw(graphs(max_ops=10, max_streams=3, homes=[tier.name for tier in machine.tiers]))
+    if draw(st.booleans()):  # tiers below hold everything, so that only the device tier is short
+        machine = sized(machine, graph, machine.device.capacity_bytes)
+    return graph, machine, draw(st.integers(30, machine.device.capacity_bytes))
+
+
+@pytest.mark.parametrize("policy", RIVALS)
+@given(world=worlds())
+def test_plans_are_legal_and_replays_are_feasible_or_say_why(policy: str, world) -> None:
+    graph, machine, budget = world
+    chosen = registry.get(policy)
+    try:
+        plan = chosen.plan(graph, machine, budget, **SMALL.get(policy, {}))
+    except InfeasibleError as error:
+        assert "out of memory" in str(error) or "no channels" in str(error)
+        return
+    assert plan.policy == policy
+    assert (plan.runtime is not None) == chosen.runtime
+    assert verify(plan, machine, budget) == ()
+    result = engine.replay(plan, machine, budget)  # a broken rule would raise
+    assert result.feasible or (result.error or "").startswith("out of memory")
+    for tier in machine.tiers:
+        assert result.peak_bytes[tier.name] <= (budget if tier.name == machine.device_tier else tier.capacity_bytes)
+    again = chosen.plan(graph, machine, budget, **SMALL.get(policy, {}))
+    assert (again.cache_ops, again.initial) == (plan.cache_ops, plan.initial)
+    assert engine.replay(again, machine, budget) == result
+
+
+@pytest.mark.parametrize("policy", RIVALS)
+@settings(max_examples=60)
+@given(world=worlds())
+def test_with_room_for_everything_every_policy_fits(policy: str, world) -> None:
+    graph, machine, _ = world
+    machine = sized(machine, graph)
+    plan = registry.get(policy).plan(graph, machine, None, **SMALL.get(policy, {}))
+    assert engine.replay(plan, machine).feasible
+
+
+@pytest.mark.parametrize("policy", RIVALS)
+@settings(max_examples=60)
+@given(world=worlds(), random=st.randoms(use_true_random=False))
+def test_names_do_not_matter(policy: str, world, random) -> None:
+    graph, machine, budget = world
+
+    def renamed(items, letter):
+        numbers = random.sample(range(100, 1000), len(items))  # numbers that no two share: they tell no layers
+        return tuple(replace(item, name=f"{letter}{number}") for item, number in zip(items, numbers, strict=True))
+
+    other = Graph(graph.name, renamed(graph.tensors, "x"), renamed(graph.ops, "op"))
+    plans = []
+    for each in (graph, other):
+        try:
+            plans.append(registry.get(policy).plan(each, machine, budget, **SMALL.get(policy, {})))
+        except InfeasibleError:
+            plans.append(None)
+    one, two = plans
+    assert (one is None) == (two is None)
+    if one is None or two is None:
+        return
+    assert (one.cache_ops, one.initial) == (two.cache_ops, two.initial)
+    results = [replace(engine.replay(plan, machine, budget), error=None) for plan in (one, two)]
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("policy", [name for name in RIVALS if name != "resident"])
+def test_every_rival_fits_bert_on_the_machine_of_g10(policy: str, shared, root) -> None:
+    graph = import_g10(shared / "data" / "g10" / "bert_256")
+    machine = load_hardware(root / "hardware_profiles" / "g10-a100-40gb.yaml")
+    plan = registry.get(policy).plan(graph, machine)
+    assert verify(plan, machine) == ()
+    assert engine.replay(plan, machine).feasible
+
+
+def training(layers: int) -> tuple[Graph, Hardware]:
+    """A training step of ``layers`` layers of 10 ops, and a machine."""
+    b = GraphBuilder("training")
+    last = b.tensor("x", 1000, "input")
+    saved = []
+    for i in range(layers):
+        w = b.tensor(f"layers.{i}.w", 40_000 + 37 * i % 9999, "parameter")
+        for k in range(5):
+            a = b.tensor(f"a{i}_{k}", 10_000 + 71 * (5 * i + k) % 9999)
+            b.op(f"f{i}_{k}", "m", inputs=[last, *([] if k else [w])], outputs=[a], duration_ns=2000)
+            saved.append((a, last, [] if k else [w]))
+            last = a
+    gradient = b.tensor("g", 1000)
+    b.op("loss", "m", inputs=[last], outputs=[gradient], duration_ns=1000)
+    for n, (a, before, w) in enumerate(reversed(saved)):
+        made = b.tensor(f"g{n}", 1000)
+        b.op(f"b{n}", "m", inputs=[gradient, a, before], outputs=[made], mutates=w, duration_ns=2500)
+        gradient = made
+    tiers = (Tier("hbm", 10**13, 10**13, "device"), Tier("ddr", 10**13, 10**11))
+    channels = (Channel("h2d", "ddr", "hbm", 50 * 10**9, 1000), Channel("d2h", "hbm", "ddr", 50 * 10**9, 1000))
+    return b.build(), Hardware("machine", tiers, channels, Compute({"bf16": 10**12}))
+
+
+@pytest.mark.parametrize("policy", RIVALS)
+def test_time_grows_about_linearly(policy: str) -> None:
+    """Ten times the ops cost at most 40 times the time, with a plan for each that is worth it: a quadratic one would cost 100."""
+    spent = []
+    for layers in (60, 600):
+        graph, machine = training(layers)
+        budget = 700_000 * layers // 10
+        begin = time.process_time()
+        plan = registry.get(policy).plan(graph, machine, budget)
+        if plan.runtime is not None:
+            engine.replay(plan, machine, budget)
+        spent.append(time.process_time() - begin)
+    assert spent[1] <= 40 * max(spent[0], 0.01)

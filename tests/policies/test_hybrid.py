@@ -1,0 +1,294 @@
+"""Hybrid: a static plan for the backbone, experts in a cache at run time. Every figure is derived from the toy's durations.
+
+The toy (:mod:`moe_toy`): attention 100 ns, gate 10, expert 50, combine 20; an expert's 40 bytes take 40 ns; an inspection takes 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import moe_toy
+import pytest
+from moe_toy import ATTENTION, COMBINE, EXPERT, FFN, GATE, INSPECT
+
+from hosim.analysis.timeline_check import check_result
+from hosim.engine import replay
+from hosim.errors import InfeasibleError, InputError
+from hosim.graph import Graph
+from hosim.hardware import Channel, Hardware
+from hosim.models.routing import generate
+from hosim.plan import DETACH, PREFETCH, Plan
+from hosim.policies import registry
+from hosim.policies.experts import Fetch, Predictor, Rule
+from hosim.policies.hybrid import Deciding
+from hosim.result import Result
+from hosim.routing import Routing, Visit, realise, routed
+
+UNTIL_DECIDED = ATTENTION + GATE
+ALONE = ATTENTION + GATE + FFN + COMBINE
+"""A layer with one expert, nothing waiting."""
+
+
+def plan(graph: Graph, budget: int = 1000, hardware: Hardware | None = None, **settings) -> Plan:
+    return registry.get("hybrid").plan(graph, hardware or moe_toy.machine(), budget, **settings)
+
+
+def run(made: Plan, budget: int = 1000, hardware: Hardware | None = None) -> tuple[Result, list[str]]:
+    """The result, checked against the rules, and what was fetched: ``w0.1`` after its gate had decided, ``w0.1?`` before."""
+    machine = hardware or moe_toy.machine()
+    fetches: list[Fetch] = []
+    assert isinstance(made.runtime, Deciding)
+    result = replay(replace(made, runtime=replace(made.runtime, fetches=fetches)), machine, budget, record=True)
+    assert result.feasible, result.error
+    assert check_result(made, machine, result) == ()
+    return result, [made.graph.tensors[f.tensor].name + ("?" if f.predicted else "") for f in fetches]
+
+
+def one_layer(*chosen: tuple[int, ...], experts: int = 5) -> Routing:
+    return moe_toy.routing(1, experts, [(step,) for step in chosen])
+
+
+# ------------------------------------------------------------------------------------------------------------- predictions
+
+
+def test_a_right_prediction_hides_the_transfer() -> None:
+    result, fetched = run(plan(realise(one_layer((0,), (0,)), 1)))
+    assert fetched == ["w0.0?"]
+    assert result.stall_ns == {"dependency": 0, "transfer": 0, "capacity": 0, "runtime": 2 * INSPECT}
+    assert result.makespan_ns == INSPECT + UNTIL_DECIDED + INSPECT + FFN + COMBINE
+
+
+def test_a_misprediction_costs_exactly_the_fetch() -> None:
+    result, fetched = run(plan(realise(one_layer((0,), (1,)), 1)))
+    assert fetched == ["w0.0?", "w0.1"]
+    assert result.stall_ns == {"dependency": 0, "transfer": EXPERT, "capacity": 0, "runtime": 2 * INSPECT}
+    assert result.makespan_ns == INSPECT + UNTIL_DECIDED + INSPECT + EXPERT + FFN + COMBINE
+    right, _ = run(plan(realise(one_layer((0,), (0,)), 1)))
+    assert result.makespan_ns - right.makespan_ns == EXPERT
+
+
+def test_without_prediction_every_expert_is_fetched_when_its_gate_has_decided() -> None:
+    result, fetched = run(plan(realise(one_layer((0,), (0,)), 1), predictor="none"))
+    assert fetched == ["w0.0"]
+    assert result.makespan_ns == UNTIL_DECIDED + INSPECT + EXPERT + FFN + COMBINE
+
+
+def test_wrong_prefetches_still_under_way_delay_the_fetch() -> None:
+    # four wrong ones take the channel from 5 to 165; the gate's decision is known at 120
+    result, fetched = run(plan(realise(one_layer((0, 1, 2, 3), (4,)), 1)))
+    assert fetched == ["w0.0?", "w0.1?", "w0.2?", "w0.3?", "w0.4"]
+    assert result.makespan_ns == INSPECT + 4 * EXPERT + EXPERT + FFN + COMBINE
+    fewer, fetched = run(plan(realise(one_layer((0, 1, 2, 3), (4,)), 1), top=1))
+    assert fetched == ["w0.0?", "w0.4"]
+    assert fewer.makespan_ns == INSPECT + UNTIL_DECIDED + INSPECT + EXPERT + FFN + COMBINE
+
+
+def test_the_next_layer_is_predicted_behind_this_one() -> None:
+    # known at 120: layer 0 misses expert 1, and behind it layer 1's two predicted ones come until 240, long before they are needed at 380
+    steps = [((0,), (2, 3)), ((1,), (2, 3))]
+    result, fetched = run(plan(realise(moe_toy.routing(2, 4, steps), 1)))
+    assert fetched == ["w0.0?", "w0.1", "w1.2?", "w1.3?"]
+    assert result.stall_ns["transfer"] == EXPERT
+    assert result.stall_ns["runtime"] == 3 * INSPECT  # before the first attention, and when each gate has decided
+    assert result.makespan_ns == 3 * INSPECT + EXPERT + 2 * ALONE + FFN
+
+
+def test_the_first_step_of_a_trace_has_nothing_to_predict_from() -> None:
+    result, fetched = run(plan(realise(one_layer((0,)), 0)))
+    assert fetched == ["w0.0"]
+    assert result.stall_ns["runtime"] == INSPECT
+
+
+def test_predictors() -> None:
+    history = (((2, 1),), ((1, 3),), ((0, 3),))
+    nobody = Visit(0, 1, (), {})
+    assert Predictor(Rule("previous"), 1, history).predict(nobody) == (0, 3)
+    assert Predictor(Rule("previous", 1), 1, history).predict(nobody) == (0,)
+    assert Predictor(Rule("popular"), 1, history).predict(nobody) == (1, 3)  # twice each; of equals the lower number
+    assert Predictor(Rule("popular", 3), 1, history).predict(nobody) == (1, 3, 0)
+    assert Predictor(Rule("none"), 1, history).predict(nobody) == ()
+    assert Predictor(Rule("perfect"), 1, history).predict(replace(nobody, chosen=(4,))) == (4,)
+    assert Predictor(Rule("popular"), 1, ()).predict(nobody) == ()
+
+
+def test_what_was_chosen_is_learned_during_the_replay() -> None:
+    # step 1 is predicted from step 0, which the same replay has seen
+    result, fetched = run(plan(realise(moe_toy.routing(1, 4, [((2,),), ((2,),), ((3,),)]), range(3)), cache_bytes=EXPERT))
+    assert fetched == ["w0.2", "w0.3"]
+    # step 1: resident. step 2: expert 2 is predicted, and there already
+    assert result.stall_ns["transfer"] == 2 * EXPERT
+
+
+# ------------------------------------------------------------------------------------------------------------------- cache
+
+
+def test_the_least_recently_used_is_evicted() -> None:
+    routing = one_layer((0,), (1,), (0,), (2,), (0,), (1,))
+    result, fetched = run(plan(realise(routing, range(6)), cache_bytes=2 * EXPERT, predictor="none"))
+    # 0 and 1 fill the cache; 0 is used again, so 2 evicts 1; 0 is there; 1 evicts 2. First in first out would miss 0 as well.
+    assert fetched == ["w0.0", "w0.1", "w0.2", "w0.1"]
+    assert result.plan == {"prefetches": 4, "stores": 0, "detaches": 2}
+    assert result.peak_breakdown["hbm"]["expert"] == 2 * EXPERT
+    assert result.makespan_ns == 6 * (ALONE + INSPECT) + 4 * EXPERT
+
+
+def test_chosen_experts_are_not_evicted_for_predicted_ones() -> None:
+    # the cache holds two: layer 0's, so that layer 1's wait until they have been used, and come during its attention
+    steps = [((0, 1), (0, 1))] * 2
+    result, fetched = run(plan(realise(moe_toy.routing(2, 4, steps), 1), cache_bytes=2 * EXPERT))
+    assert fetched == ["w0.0?", "w0.1?", "w1.0?", "w1.1?"]
+    assert result.stall_ns["transfer"] == 0
+    assert result.stall_ns["runtime"] == 4 * INSPECT  # once more, when there is room
+    assert result.peak_breakdown["hbm"]["expert"] == 2 * EXPERT
+
+
+def test_chosen_experts_that_do_not_fit_together_come_one_after_the_other() -> None:
+    result, fetched = run(plan(realise(one_layer((0, 1)), 0), cache_bytes=EXPERT, predictor="none"))
+    assert fetched == ["w0.0", "w0.1"]
+    assert result.peak_breakdown["hbm"]["expert"] == EXPERT
+    assert result.makespan_ns == UNTIL_DECIDED + 2 * (INSPECT + EXPERT + FFN) + COMBINE
+
+
+def test_a_wrong_prefetch_that_fills_the_cache_gives_way_when_it_has_arrived() -> None:
+    # 1 byte takes 4 ns: the wrong one is under way from 5 to 165, the gate's decision known at 120
+    toy = moe_toy.machine()
+    slow = replace(toy, channels=(Channel("h2d", "ddr", "hbm", 250_000_000), toy.channels[1]))
+    made = plan(realise(one_layer((0,), (1,)), 1), hardware=slow, cache_bytes=EXPERT)
+    result, fetched = run(made, hardware=slow)
+    assert fetched == ["w0.0?", "w0.1"]
+    assert result.makespan_ns == INSPECT + 4 * EXPERT + 4 * EXPERT + FFN + COMBINE
+
+
+def test_experts_without_a_home_below_get_one() -> None:
+    routing = one_layer((0,), (0,))
+    tensors = tuple(replace(t, home=None) for t in routing.graph.tensors)
+    made = plan(realise(Routing(Graph("moe", tensors, routing.graph.ops), routing.gates, routing.steps), 1))
+    assert {made.graph.tensors[t].name: where for t, where in made.initial.items()} == {f"w0.{e}": ("ddr",) for e in range(5)}
+    assert run(made)[1] == ["w0.0?"]
+
+
+def test_experts_two_hops_away() -> None:
+    toy = moe_toy.machine()
+    far = replace(
+        toy,
+        tiers=(*toy.tiers, replace(toy.tiers[1], name="nvme")),
+        channels=(*toy.channels, Channel("up", "nvme", "ddr", 10**9), Channel("down", "ddr", "nvme", 10**9)),
+    )
+    routing = one_layer((0,), (1,))
+    tensors = tuple(replace(t, home="nvme" if t.kind == "expert" else None) for t in routing.graph.tensors)
+    graph = realise(Routing(Graph("moe", tensors, routing.graph.ops), routing.gates, routing.steps), 1)
+    result, fetched = run(plan(graph, hardware=far), hardware=far)
+    assert fetched == ["w0.0?", "w0.1"]
+    assert result.stall_ns["transfer"] == 2 * EXPERT
+
+
+# ---------------------------------------------------------------------------------------------------------------- backbone
+
+WEIGHT = 100
+TRACED = generate(*(lambda r: (r.graph, r.gates))(moe_toy.routing(4, 8, weight=WEIGHT)), steps=8, top=2, seed=7, persistence=0.6)
+BACKBONE = 4 * WEIGHT + 8  # four weights, and the little that is passed on
+
+
+@pytest.mark.parametrize("budget", [BACKBONE + 160, 450, 400, 360])
+def test_the_backbone_is_planned_as_if_there_were_no_experts(budget: int) -> None:
+    made = [plan(realise(TRACED, step), budget, cache_bytes=160) for step in (2, 5)]
+    names = [[(c.op, p.graph.tensors[c.tensor].name, c.after) for c in p.cache_ops] for p in made]
+    assert names[0] == names[1]  # the routing has no part in it
+    marked = {p.graph.tensors[t].name for p in made for t in routed(p.graph).marked}
+    assert not marked & {name for _, name, _ in names[0]}
+    assert bool(names[0]) == (budget < BACKBONE + 160)
+    for p in made:
+        result, _ = run(p, budget)
+        assert result.peak_bytes["hbm"] <= budget
+        assert result.peak_breakdown["hbm"].get("expert", 0) <= 160
+        assert result.plan["prefetches"] > p.count(PREFETCH)
+        assert result.plan["detaches"] >= p.count(DETACH)
+
+
+@pytest.mark.parametrize("predictor", ["previous", "popular", "none", "perfect"])
+@pytest.mark.parametrize("cache", [40, 80, 120, 200])
+def test_it_fits_wherever_the_backbone_does_beside_the_cache(predictor: str, cache: int) -> None:
+    graph = realise(TRACED, range(1, 5))
+    for rest in (110, 140, 210, 250, 310, 330, 420):
+        result, _ = run(plan(graph, cache + rest, cache_bytes=cache, predictor=predictor), cache + rest)
+        assert result.peak_bytes["hbm"] <= cache + rest
+        assert result.peak_breakdown["hbm"].get("expert", 0) <= cache
+
+
+def test_a_prefetch_of_the_backbone_does_not_take_the_experts_room() -> None:
+    graph = realise(TRACED, range(4))
+    made = plan(graph, 270, cache_bytes=40, predictor="none")
+    for c in made.cache_ops:
+        if c.op == PREFETCH and c.after >= 0:
+            held = [graph.tensors[t].name for t in graph.ops[c.after + 1].inputs]
+            assert graph.ops[c.after].name.split("@")[0] != "gate0" or f"a{0}.w" not in held
+    run(made, 270)
+
+
+def test_without_routing_it_is_hyperoffload() -> None:
+    graph = moe_toy.graph(2, 2)
+    made, ours = plan(graph, 200), registry.get("hyperoffload").plan(graph, moe_toy.machine(), 200)
+    assert made.runtime is None
+    assert (made.cache_ops, dict(made.initial)) == (ours.cache_ops, dict(ours.initial))
+
+
+# ------------------------------------------------------------------------------------- four layers, eight experts, top two
+
+
+def test_four_layers_of_eight_experts_with_two_each() -> None:
+    routing = moe_toy.routing(4, 8)
+    traced = generate(routing.graph, routing.gates, steps=2, top=2, seed=1)
+    graph = realise(traced, 1)
+    # nobody predicted: of two misses the second comes while the first computes
+    none, fetched = run(plan(graph, predictor="none"))
+    assert none.makespan_ns == 4 * (UNTIL_DECIDED + INSPECT + EXPERT + 2 * FFN + COMBINE)
+    assert len(fetched) == 8
+    # all predicted: nothing waits, but for the runtime, once at the start and once a gate
+    perfect, fetched = run(plan(graph, predictor="perfect"))
+    assert perfect.makespan_ns == INSPECT + 4 * (UNTIL_DECIDED + INSPECT + 2 * FFN + COMBINE)
+    assert len(fetched) == 8
+    # a reactive runtime inspects every op: five a layer
+    machine = moe_toy.machine()
+    reactive = replay(registry.get("on_demand").plan(graph, machine, 1000), machine, 1000)
+    assert reactive.stall_ns["runtime"] == 4 * 5 * INSPECT
+    assert reactive.makespan_ns > none.makespan_ns > perfect.makespan_ns
+
+
+def test_a_seed_is_a_result() -> None:
+    routing = moe_toy.routing(4, 8)
+    traces = [generate(routing.graph, routing.gates, steps=6, top=2, seed=seed) for seed in (1, 1, 2)]
+    graphs = [realise(trace, range(6)) for trace in traces]
+    results = [run(plan(graph, 300, cache_bytes=160), 300) for graph in graphs]
+    assert results[0] == results[1]
+    assert results[0][0].timeline == results[1][0].timeline
+    assert results[0][1] != results[2][1]
+
+
+# ---------------------------------------------------------------------------------------------------------- what is refused
+
+
+def test_a_cache_that_holds_no_expert() -> None:
+    with pytest.raises(InfeasibleError, match=r"an op uses 40 B .* of experts, which the cache of 39 B cannot hold"):
+        plan(realise(one_layer((0,)), 0), cache_bytes=39)
+
+
+def test_a_backbone_that_does_not_fit_beside_the_cache() -> None:
+    with pytest.raises(InfeasibleError, match="beside a cache of 160 B for experts, the backbone does not fit"):
+        plan(realise(TRACED, 0), 200, cache_bytes=160)
+
+
+def test_the_default_cache_shrinks_until_the_backbone_fits() -> None:
+    # of 145 bytes the backbone needs 102 for its largest op: that leaves one expert
+    made = plan(realise(TRACED, 0), 145)
+    assert isinstance(made.runtime, Deciding)
+    assert made.runtime.books.cache_bytes == EXPERT
+    run(made, 145)
+    # with room for all, all may stay
+    roomy = plan(realise(TRACED, 0), 10_000, replace(moe_toy.machine(), tiers=moe_toy.machine(10_000).tiers))
+    assert isinstance(roomy.runtime, Deciding)
+    assert roomy.runtime.books.cache_bytes == 32 * EXPERT
+
+
+def test_an_unknown_predictor() -> None:
+    with pytest.raises(InputError, match="policy hybrid: predictor: expected one of previous, popular, none, perfect, got 'oracle'"):
+        plan(realise(one_layer((0,)), 0), predictor="oracle")

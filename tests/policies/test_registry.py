@@ -1,0 +1,173 @@
+"""The registry: names, parameters and plugins."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from hosim.errors import InfeasibleError, InputError
+from hosim.graph import GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.plan import Plan
+from hosim.policies import registry
+from hosim.policies.policy import Parameter, Policy
+
+MACHINE = Hardware(
+    "machine",
+    (Tier("hbm", 100, 10**12, "device"), Tier("ddr", 1000, 10**11)),
+    (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)),
+    Compute({"bf16": 10**12}),
+)
+
+
+def toy():
+    builder = GraphBuilder("toy")
+    builder.tensor("w", 40, "parameter", home="ddr")
+    builder.tensor("a", 30)
+    builder.op("f", "matmul", inputs=["w"], outputs=["a"], duration_ns=50)
+    return builder.build()
+
+
+@pytest.fixture
+def plugins(monkeypatch):
+    """Announces entry points as installed packages would; ``plugins(name="module:attribute")``."""
+
+    def announce(**points: str) -> None:
+        found = [EntryPoint(name, value, registry.GROUP) for name, value in points.items()]
+        monkeypatch.setattr(registry, "entry_points", lambda group: found if group == registry.GROUP else [])
+        registry._plugins.cache_clear()
+
+    yield announce
+    registry._plugins.cache_clear()
+
+
+def eager(graph, hardware, budget_bytes, *, twice):
+    """What a stranger's policy may look like."""
+    return Plan(graph, f"eager{2 if twice else 1}")
+
+
+EAGER = Policy("eager", "a stranger's", eager, {"twice": Parameter(False, "bool", "do it twice")})
+NO_POLICY = 7
+
+
+def test_names_have_a_fixed_order_and_each_is_a_policy() -> None:
+    names = registry.names()
+    ours = ["resident", "on_demand", "lookahead", "layerwise", "distance", "memory_peak", "longest_gap", "belady", "g10"]
+    assert [name for name in names if name in ours] == ours
+    assert len(set(names)) == len(names)
+    for name in names:
+        policy = registry.get(name)
+        assert policy.name == name
+        assert policy.summary
+        assert policy.parameters == {key: setting.default for key, setting in policy.settings.items()}
+        assert all(setting.help for setting in policy.settings.values())
+
+
+def test_listing_imports_nothing_that_plans() -> None:
+    code = (
+        "import sys; from hosim.policies import registry; [registry.get(n).summary for n in registry.names()];"
+        "heavy = [m for m in sys.modules if m.split('.')[0] in ('numpy', 'simpy', 'networkx', 'ortools') or m.startswith('hosim.planner')];"
+        "print(heavy); assert not heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_unknown_policy_has_near_names_and_the_list() -> None:
+    with pytest.raises(InputError) as caught:
+        registry.get("on-demand")
+    assert str(caught.value).startswith("unknown policy 'on-demand'; did you mean on_demand? (policies: ")
+    with pytest.raises(InputError) as caught:
+        registry.get("qqqq")
+    assert "did you mean" not in str(caught.value)
+    assert "layerwise" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "key", "text", "value"),
+    [
+        ("lookahead", "k", "7", 7),
+        ("memory_peak", "score_weight_size", "0.5", 0.5),
+        ("memory_peak", "score_weight_size", "2", 2.0),
+        ("memory_peak", "max_device_memory", "40 GiB", 40 * 2**30),
+        ("memory_peak", "enable_adaptive_prefetch_distance", "true", True),
+    ],
+)
+def test_values_are_read_by_type(policy: str, key: str, text: str, value: object) -> None:
+    read = registry.get(policy).read(key, text)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "key", "text", "message"),
+    [
+        ("lookahead", "k", "many", "policy lookahead: k: expected a whole number of at least 0, got 'many'"),
+        ("lookahead", "k", "4.5", "policy lookahead: k: expected a whole number of at least 0, got '4.5'"),
+        ("lookahead", "k", "-1", "policy lookahead: k: expected a whole number of at least 0, got -1"),
+        ("lookahead", "depth", "4", "policy lookahead: no parameter 'depth' (parameters: k=4)"),
+        ("resident", "k", "4", "policy resident: no parameter 'k' (parameters: none)"),
+        ("memory_peak", "score_weight_size", "nan", "policy memory_peak: score_weight_size: expected a number of at least 0, got nan"),
+        ("memory_peak", "enable_adaptive_release_distance", "yes", "expected true or false, got 'yes'"),
+    ],
+)
+def test_wrong_parameters_are_one_line(policy: str, key: str, text: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        registry.get(policy).read(key, text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_size_needs_its_unit() -> None:
+    with pytest.raises(InputError, match=r"policy memory_peak: max_device_memory: expected a size .* got '40'"):
+        registry.get("memory_peak").read("max_device_memory", "40")
+
+
+@pytest.mark.parametrize("parameters", [{"k": True}, {"k": "4"}, {"k": 4.0}, {"k": None}, {"kk": 4}])
+def test_plan_checks_parameters_too(parameters) -> None:
+    with pytest.raises(InputError):
+        registry.get("lookahead").plan(toy(), MACHINE, 100, **parameters)
+
+
+def test_a_plugin_is_a_policy_like_any_other(plugins) -> None:
+    plugins(eager=f"{__name__}:EAGER")
+    assert registry.names()[-1] == "eager"
+    policy = registry.get("eager")
+    assert policy.plan(toy(), MACHINE, 100).policy == "eager1"
+    assert policy.plan(toy(), MACHINE, 100, twice=policy.read("twice", "true")).policy == "eager2"
+
+
+def test_a_broken_plugin_is_one_warning_and_no_crash(plugins, caplog) -> None:
+    plugins(gone="no_such_package_of_anybody:POLICY", odd=f"{__name__}:NO_POLICY", eager=f"{__name__}:EAGER")
+    assert registry.names()[-1] == "eager"
+    assert {"gone", "odd"}.isdisjoint(registry.names())
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert lines[0].startswith("policy plugin 'gone' (no_such_package_of_anybody:POLICY) cannot be loaded: ModuleNotFoundError")
+    assert lines[1] == f"policy plugin 'odd' ({__name__}:NO_POLICY) is of type int: expected a hosim.policies.registry.Policy"
+    with pytest.raises(InputError, match="policy plugin 'gone'"):
+        registry.get("gone")
+
+
+def test_a_plugin_does_not_replace_a_policy_of_hosim(plugins, caplog) -> None:
+    plugins(mine=f"{__name__}:IMPOSTOR")
+    assert registry.names().count("resident") == 1
+    assert registry.get("resident").summary != IMPOSTOR.summary
+    assert "there is a policy 'resident' already" in caplog.text
+
+
+IMPOSTOR = Policy("resident", "an impostor", eager)
+
+
+def test_what_cannot_fit_is_said_before_planning() -> None:
+    with pytest.raises(InfeasibleError, match=r"op 'f' needs 70 B of hbm .* the budget is 69 B"):
+        registry.get("on_demand").plan(toy(), MACHINE, 69)
+    builder = GraphBuilder("full")
+    for name in ("v", "w"):
+        builder.tensor(name, 40, "parameter")
+        builder.op(f"use {name}", "matmul", inputs=[name], duration_ns=1)
+    with pytest.raises(InfeasibleError, match="resident has 80 B of tensors in hbm at time 0; there are 79 B"):
+        registry.get("resident").plan(builder.build(), MACHINE, 79)
