@@ -6,12 +6,14 @@ bytes of bandwidth in each direction and to each tier below. While some op is ov
 relief, which is what it would free over the time for which the line is exceeded, if it is longer than the transfer there and
 back. The tensor goes to the slowest tier (the SSD) unless other transfers there delay its eviction, else to a faster one (the
 host). The eviction takes the first free bandwidth after the last use, the prefetch the last before the next use; if these
-meet, it stays. When all fits, each prefetch is moved ahead, the first one first, as long as memory allows.
+meet, it stays. Then each prefetch is moved ahead, the first one first, as long as memory allows. In the variants over direct
+storage, which have no page faults to fall back on, what is still over the line makes idle times that cover it go regardless of
+bandwidth, the largest bytes times length first.
 
 Our reading: relief is divided by the transfer time, as the paper has it; the line is the budget (the simulator's is 99 % of the memory);
 weights that start in the device tier may be away until their first use and after their last one, and come back for the end of the step
 (in the simulator nothing makes them return); an eviction counts its bytes as free once its last slot is over. The time of an op is its
-duration with everything resident.
+duration with everything resident. The last resort is taken only if the plan runs out of memory without it.
 
 Tensors start where they are at home, unless those at home in the device tier do not fit there at the step's start or end: then all of
 them start below, and come up in reserved slots before their first uses.
@@ -24,6 +26,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hosim import engine
 from hosim.costmodel.op_time import op_durations
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.graph import Graph
@@ -36,14 +39,20 @@ from hosim.policies.slots import Slots
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
-    """The plan. Each idle time is looked at a few times, along its ops."""
+    """The plan. Each idle time taken costs O(ops + idle times) array steps."""
     initial = starts(graph, hardware, budget_bytes)
-    residency = Plan(graph, initial=initial).residency(hardware.device_tier)
-    planner = _G10(graph, hardware, budget_bytes, residency)
-    planner.start_below()
-    planner.evict()
-    planner.advance_prefetches()
-    return insert(graph, hardware, "g10", planner.absences, initial)
+    for last_resort in (False, True):
+        planner = _G10(graph, hardware, budget_bytes, Plan(graph, initial=initial).residency(hardware.device_tier))
+        planner.start_below()
+        planner.evict()
+        fits = planner.fits()
+        if last_resort:
+            planner.evict_unreserved()
+        planner.advance_prefetches()
+        made = insert(graph, hardware, "g10", planner.absences, initial)
+        if fits or last_resort or engine.replay(made, hardware, budget_bytes).feasible:
+            break
+    return made
 
 
 class _G10:
@@ -106,6 +115,29 @@ class _G10:
                 relief[best] = per_ns[best] = 0
                 a, b = inside[best]
                 fits = self._place(found[best]) and bool((self.held[a:b][over[a:b]] <= self.line).any())
+
+    def fits(self) -> bool:
+        """Whether no op is over the line by the account so far."""
+        return bool(self.held.max(initial=0) <= self.line)
+
+    def evict_unreserved(self) -> None:
+        """While an op is over the line that no slots could help: idle times that cover it, the largest bytes times length first."""
+        taken = {(absence.tensor, absence.after) for absence in self.absences}
+        found = [idle for idle in self._idle_times() if (idle.tensor, idle.after) not in taken]
+        ends = np.array([(idle.after + 1, idle.before) for idle in found], dtype=np.int64).reshape(-1, 2)
+        area = np.array([self.sizes[idle.tensor] for idle in found], dtype=np.int64) * (self.begins[ends[:, 1]] - self.begins[ends[:, 0]])
+        while found and not self.fits():
+            peak = self.held.argmax()
+            covering = np.where((ends[:, 0] <= peak) & (ends[:, 1] > peak), area, -1)
+            best = int(covering.argmax())
+            if covering[best] < 0:
+                return
+            area[best] = -1
+            idle = found[best]
+            tier = self.shelf.place(idle.tensor, idle.after)
+            if tier is not None:
+                absence = Absence(idle.tensor, idle.after, idle.before, idle.after, idle.after, idle.before - 1, tier)
+                self._take(absence, idle.after + 1, idle.before)
 
     def _idle_times(self) -> Iterator[Idle]:
         """Between two uses; and of persistent tensors of the device tier before the first and after the last."""
