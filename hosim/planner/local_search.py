@@ -14,7 +14,6 @@ from hosim.planner.choices import BELOW, COPY, HOME, Choice, Choices
 from hosim.planner.evaluation import Evaluator, Outcome
 from hosim.planner.problem import START, Gap, Problem, initial_set
 
-
 _IDLE = 3
 """Restarts in a row that find nothing they have not seen before the search ends: a tiny plan has few neighbours."""
 
@@ -100,11 +99,11 @@ def _changes(problem: Problem, t: int, choice: Choice | None, gaps: list[Gap]) -
         elif gap.after != START or not forced:
             if gap.after == START:
                 below = Choice(base.below, BELOW, {a: p for a, p in base.away.items() if a != problem.graph.users[t][-1]})
-                for position in _positions(gap):
-                    yield below.with_return(START, position)
+                for again in _positions(gap):
+                    yield below.with_return(START, again)
             elif not (base.start == BELOW and gap.before == len(problem.graph.ops)):
-                for position in _positions(gap) if gap.returns else (None,):
-                    yield base.with_return(gap.after, position)
+                for again in _positions(gap) if gap.returns else [None]:
+                    yield base.with_return(gap.after, again)
     if forced or choice is None or t not in problem.graph.derived(initial_set):
         starts: tuple[str, ...] = ()
     else:
@@ -119,7 +118,7 @@ def _changes(problem: Problem, t: int, choice: Choice | None, gaps: list[Gap]) -
             yield Choice(tier, base.start, base.away)
 
 
-def _positions(gap: Gap) -> list[int]:
+def _positions(gap: Gap) -> list[int | None]:
     """Where a new absence might return: late, in the middle, at once."""
     last = gap.before - 1
     return list(dict.fromkeys([last, max(gap.after, last - 1), max(gap.after, last - 2), (gap.after + last) // 2, gap.after]))

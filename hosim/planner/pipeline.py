@@ -8,8 +8,8 @@
 5. Tightening: where the replay still waits for memory, or does not fit, a smaller budget is planned for.
 6. On small graphs, :func:`hosim.planner.local_search.improve`.
 
-Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its cost ``max(0, C_trans - C_comp_overlap) + alpha * residency``
-is what a candidate's stall and waiting amount to on an idle channel.
+Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its cost
+``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidate's stall and waiting amount to on an idle channel.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, policy: str = "
     return search(graph, hardware, budget_bytes, policy=policy, effort=effort, seed=seed).plan
 
 
-def search(graph: Graph, hardware: Hardware, budget_bytes: int, *, policy: str = "hyperoffload", effort: float = 1.0, seed: int = 0) -> Outcome:
+def search(
+    graph: Graph, hardware: Hardware, budget_bytes: int, *, policy: str = "hyperoffload", effort: float = 1.0, seed: int = 0
+) -> Outcome:
     """Like :func:`plan`, with the choices and the replay's result."""
     budget = min(budget_bytes, hardware.device.capacity_bytes)
     problem = analyse(graph, hardware)
@@ -72,7 +74,7 @@ def _at(outcome: Outcome, floor_ns: int) -> bool:
 
 
 def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int) -> Outcome:
-    """Sweeps on the unhindered step, stretched until transfers fit in it; then again for the op times of the best replay, while that helps."""
+    """Sweeps on the unhindered step, stretched until transfers fit in it; then for the op times of the best replay, while that helps."""
     best = _Sweeper(evaluate, problem, budget, floor_ns)
     for slow in _SLOW:
         if not best.attempt(replace(Weights(), slow=slow)) and best.outcome is not None and best.since > 1:
@@ -138,6 +140,6 @@ def _explain(problem: Problem, budget: int, best: Outcome) -> str:
     """Why nothing fits."""
     floor = max(problem.floor_bytes)
     return (
-        f"no plan found within {human_size(budget)} ({budget} B); the largest single op uses {human_size(floor)} ({floor} B), the budget below which "
-        f"none can exist; the best attempt ended with: {best.result.error}"
+        f"no plan found within {human_size(budget)} ({budget} B); the largest single op uses {human_size(floor)} ({floor} B), "
+        f"the budget below which none can exist; the best attempt ended with: {best.result.error}"
     )

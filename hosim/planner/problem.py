@@ -35,8 +35,8 @@ class Gap:
     """A tensor is not used between op ``after`` and op ``before``: it could spend that time below.
 
     ``after`` is :data:`START` for the time before a persistent tensor's first use, ``before`` is the number of ops for the time
-    after its last. ``returns`` says whether it must be back at the end of it. ``version`` numbers the contents (writes so far): a store serves
-    every later gap of the same version.
+    after its last. ``returns`` says whether it must be back at the end of it. ``version`` numbers the contents (writes so far): a store
+    serves every later gap of the same version.
     """
 
     tensor: int
@@ -48,11 +48,11 @@ class Gap:
 
 @dataclass(frozen=True)
 class Problem:
-    """A graph on a machine, ready to plan. ``held_bytes[i]`` is what the device tier holds while op i runs if nothing moves, and at its end what it holds after
-    the last op.
+    """A graph on a machine, ready to plan.
 
-    ``floor_bytes[i]`` is the least that it must hold then: what op i uses, and its workspace.
-    ``below`` are the tiers that tensors can move to, fastest round trip first.
+    ``held_bytes[i]`` is what the device tier holds while op i runs if nothing moves, and its last element what it holds after the last
+    op; ``floor_bytes[i]`` the least that it must hold: what op i uses, and its workspace. ``below`` are the tiers that
+    tensors can move to, fastest round trip first.
     """
 
     graph: Graph
@@ -167,9 +167,7 @@ def tiers_below(hardware: Hardware) -> tuple[Below, ...]:
         if (tier.name, device) in joined and (device, tier.name) in joined
     ]
     probe = 64 * 2**20
-    return tuple(
-        sorted(found, key=lambda b: alone_ns(hardware, b.up.name, probe) + alone_ns(hardware, b.down.name, probe))
-    )
+    return tuple(sorted(found, key=lambda b: alone_ns(hardware, b.up.name, probe) + alone_ns(hardware, b.down.name, probe)))
 
 
 def check_floor(problem: Problem, budget_bytes: int) -> None:

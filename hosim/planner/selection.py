@@ -36,9 +36,12 @@ _LOOK, _LOOK_IF_LARGE, _LARGE = 8, 3, 20_000
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How candidates are judged. ``waiting`` weighs over-budget time spent waiting after an early return, ``stall`` the nanoseconds
-    of stall; ``lead_ns`` is how long before its use a prefetch should have ended, ``slow`` what transfer times are multiplied with (room for
-    contention), ``copies`` whether persistent tensors may start with a second copy below, and ``tiers`` how many tiers below are used, the fastest first.
+    """How candidates are judged.
+
+    ``waiting`` weighs over-budget time spent waiting after an early return, ``stall`` the nanoseconds of stall. ``lead_ns`` is how long
+    before its use a prefetch should have ended, ``slow`` what transfer times are multiplied with (above 1: room for contention; below:
+    the step is stretched). ``copies`` says whether persistent tensors may start with a second copy below, and ``tiers`` how many tiers
+    below are used, the fastest first.
     """
 
     waiting: float = 0.0
@@ -60,17 +63,18 @@ class Selection:
 
 @dataclass(slots=True)
 class _Offer:
-    """A candidate judged: where its transfers would go."""
+    """A candidate judged: where its transfers would go. ``late`` ones are only delayed."""
 
     score: float
     gap: Gap
     below: Below
-    start: str
-    store_at: int | None
-    final_store_at: int | None
-    fetch_at: int | None
-    back: int | None
-    stall: int
+    start: str = HOME
+    store_at: int | None = None
+    final_store_at: int | None = None
+    fetch_at: int | None = None
+    back: int | None = None
+    stall: int = 0
+    late: bool = False
 
 
 def select(problem: Problem, budget_bytes: int, weights: Weights) -> Selection:
@@ -98,6 +102,8 @@ class _Sweep:
         for t, tier in problem.starts_below.items():
             if tier in self.room:
                 self.room[tier] -= graph.tensors[t].size_bytes
+        self.heap: list[tuple[float, int, int, Gap, bool]] = []
+        self.serial = 0
         self.level = [0] * (self.count + 2)
         self.choices: dict[int, Choice] = {}
         self.versions: set[tuple[int, int]] = set()
@@ -119,39 +125,26 @@ class _Sweep:
             opening[gap.after + 1].append(gap)
             if gap.after == START:  # what starts below is below again after its last use
                 opening[graph.users[gap.tensor][-1] + 1].append(gap)
-        heap: list[tuple[float, int, int, int, Gap, bool]] = []
         taken: set[tuple[int, int]] = set()
-        serial = 0
-
-        def push(gap: Gap, score: float, late: bool) -> None:
-            nonlocal serial
-            serial += 1
-            heapq.heappush(heap, (-score, -graph.tensors[gap.tensor].size_bytes, serial, gap.tensor, gap, late))
-
         moved = 0
         for i in range(self.count + 1):
             for gap in opening.get(i, ()):
                 if graph.tensors[gap.tensor].size_bytes:
                     offer = self._judge(gap, i)
                     if offer is not None:
-                        push(gap, offer.score, False)
+                        self._push(gap, offer.score, False)
             for gap in returning.get(i, ()):
                 if gap.before - 1 > i:
-                    push(gap, float(-self.horizon) - self._time_up(gap), True)
+                    self._push(gap, self._late_score(gap), True)
             moved += self.level[i]
             while problem.held_bytes[i] + moved > self.budget:
-                found = self._best(heap, i, taken, push)
-                if found is None:
+                offer = self._best(i, taken)
+                if offer is None:
                     self.short = max(self.short, problem.held_bytes[i] + moved - self.budget)
                     break
-                offer, late = found
                 moved -= graph.tensors[offer.gap.tensor].size_bytes
-                if late:
-                    back = offer.gap.before - 1
-                    self.level[back + 1] += graph.tensors[offer.gap.tensor].size_bytes
-                    choice = self.choices[offer.gap.tensor]
-                    self.choices[offer.gap.tensor] = choice.with_return(offer.gap.after, back)
-                    self.stall += self._time_up(offer.gap)
+                if offer.late:
+                    self._delay(offer.gap)
                 else:
                     taken.add((offer.gap.tensor, offer.gap.after))
                     self._take(offer, i)
@@ -159,30 +152,39 @@ class _Sweep:
                         returning[offer.back + 1].append(offer.gap)
         return Selection(self.choices, self.short, self.stall)
 
-    def _best(self, heap, i, taken, push):  # type: ignore[no-untyped-def]
+    def _push(self, gap: Gap, score: float, late: bool) -> None:
+        self.serial += 1
+        heapq.heappush(self.heap, (-score, -self.problem.graph.tensors[gap.tensor].size_bytes, self.serial, gap, late))
+
+    def _best(self, i: int, taken: set[tuple[int, int]]) -> _Offer | None:
         """The best candidate at op i among those on top of the heap, judged anew; the others go back."""
-        looked = []
-        best: tuple[_Offer, bool] | None = None
-        while heap and len(looked) < self.look:
-            _, _, _, t, gap, late = heapq.heappop(heap)
-            if not self._open(gap, i) or (not late and (t, gap.after) in taken):
+        looked: list[_Offer] = []
+        while self.heap and len(looked) < self.look:
+            _, _, _, gap, late = heapq.heappop(self.heap)
+            if not self._open(gap, i) or (not late and (gap.tensor, gap.after) in taken):
                 continue
-            if late:
-                if gap.before - 1 < i:
-                    continue
-                offer = _Offer(float(-self.horizon) - self._time_up(gap), gap, self.problem.below[0], "", None, None, None, gap.before - 1, 0)
-            else:
-                judged = self._judge(gap, i)
-                if judged is None:
-                    continue
-                offer = judged
-            looked.append((offer, late))
-            if best is None or offer.score > best[0].score:
-                best = (offer, late)
-        for offer, late in looked:
-            if best is None or offer is not best[0]:
-                push(offer.gap, offer.score, late)
+            if not late:
+                offer = self._judge(gap, i)
+                if offer is not None:
+                    looked.append(offer)
+            elif gap.before - 1 >= i:
+                looked.append(_Offer(self._late_score(gap), gap, self.problem.below[0], late=True))
+        best = max(looked, key=lambda offer: offer.score, default=None)
+        for offer in looked:
+            if offer is not best:
+                self._push(offer.gap, offer.score, offer.late)
         return best
+
+    def _late_score(self, gap: Gap) -> float:
+        """Worse than any gap that is not taken yet: its transfer is exposed."""
+        return float(-self.horizon) - self._time_up(gap)
+
+    def _delay(self, gap: Gap) -> None:
+        """Let a tensor that is back too early return only for its use."""
+        back = gap.before - 1
+        self.level[gap.before] += self.problem.graph.tensors[gap.tensor].size_bytes
+        self.choices[gap.tensor] = self.choices[gap.tensor].with_return(gap.after, back)
+        self.stall += self._time_up(gap)
 
     def _open(self, gap: Gap, i: int) -> bool:
         """Whether a gap spans op i and its tensor has not gone for good by then."""
@@ -326,7 +328,8 @@ class _Sweep:
         if offer.store_at is not None:
             self.versions.add((t, gap.version))
         if offer.fetch_at is not None:
-            self.up[below.name].reserve(self.up[below.name].earliest(offer.fetch_at, self._time(below.up.name, t)), self._time(below.up.name, t))
+            up, length = self.up[below.name], self._time(below.up.name, t)
+            up.reserve(up.earliest(offer.fetch_at, length), length)
         self.stall += offer.stall
         if gap.after == START and i >= gap.before:
             return

@@ -48,7 +48,7 @@ class ChannelTimeline:
         return start
 
     def latest(self, deadline: int, length: int, release: int) -> int | None:
-        """Latest start of a free interval of ``length`` that ends by ``deadline`` and starts at or after ``release``; None if there is none."""
+        """Latest start, from ``release`` on, of a free interval of ``length`` that ends by ``deadline``; None if there is none."""
         end = deadline
         k = bisect_left(self._starts, end) - 1
         for _ in range(_FAR):
