@@ -26,7 +26,7 @@ from hosim.planner.problem import Problem, analyse, check_floor
 from hosim.planner.selection import Weights, select
 from hosim.units import human_size
 
-_SLOW = (1.0, 0.85, 0.7, 0.55, 0.4, 0.3)
+_SLOW = (1.0, 0.9, 0.8, 0.7, 0.55, 0.4, 0.3)
 """What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that much more time for them."""
 
 _WORK = 25_000
@@ -124,7 +124,7 @@ class _Sweeper:
 
     def vary(self) -> None:
         """Look around the best, one weight after the other."""
-        for waiting in (0.3, 1.0, 0.0):
+        for waiting in (0.1, 0.3, 1.0, 0.0):
             if waiting != self.weights.waiting:
                 self.attempt(replace(self.weights, waiting=waiting))
         for slow in (0.93, 1.07):
