@@ -4,8 +4,8 @@ from by_hand import GB, machine, plan, replayed, workload
 
 
 def test_first_in_first_out_and_the_head_holds_back():
-    # hbm 100 holds a (50, of f, 0..30). Issued at 0 on h2d: w (60), which does not fit until 30, then v (10), which would but is
-    # behind it. On d2h nothing waits: p (20, resident) is stored 0..20. w 30..90, v 90..100. g 100..101.
+    # hbm 100 holds p (30) and a (20, of f, 0..30). Issued at 0 on h2d: w (60), which does not fit until 30, then v (10), which would
+    # but is behind it. On d2h nothing holds p back: it is stored 0..30. w 30..90, v 90..100. g 100..101.
     graph = workload(
         {"a": (20,), "w": (60, "parameter", "ddr"), "v": (10, "parameter", "ddr"), "p": (30, "parameter")},
         {"f": {"ns": 30, "outputs": ["a"]}, "g": {"ns": 1, "inputs": ["w", "v", "p"]}},
