@@ -62,7 +62,11 @@ class MemoryView(Protocol):
 
 
 class RuntimePolicy(Protocol):
-    """Decisions taken during the replay, one object a replay."""
+    """Decisions taken during the replay, one object a replay.
+
+    One that decides before some ops only has them as a container of positions, ``inspected``, which may change as it learns: before the
+    others it is not asked, and no inspection time is spent.
+    """
 
     def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
         """Cache ops to issue now, in order, just before ``op`` is launched; their ``after`` is ignored.

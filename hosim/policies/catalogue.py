@@ -90,5 +90,17 @@ BUILT_IN = (
         "the most relief per transfer time first, in reserved slots of bandwidth (G10, MICRO 2023)",
         "hosim.policies.g10:plan",
     ),
+    Policy(
+        "hybrid",
+        "hyperoffload for the backbone; experts, which routing decides on, in a cache at run time",
+        "hosim.policies.hybrid:plan",
+        {
+            "cache_bytes": Parameter(None, "size", "memory for experts; none: what the backbone leaves, at least two decisions' worth"),
+            "predictor": Parameter("previous", "str", "who is prefetched before a gate decides: previous, popular, none, perfect"),
+            "top": Parameter(None, "int", "how many experts are predicted for a decision; none: as many as the gate chose last"),
+        },
+        runtime=True,
+        needs_routing=True,
+    ),
 )
 """Every policy that hosim ships, in display order."""

@@ -86,7 +86,7 @@ class Policy:
     """A registered policy.
 
     ``make`` is its function, or where it is (``"module:function"``), so that listing policies imports none. ``runtime`` says that its
-    decisions are taken during the replay.
+    decisions are taken during the replay, ``needs_routing`` that without a routing it does what another policy does.
     """
 
     name: str
@@ -94,6 +94,7 @@ class Policy:
     make: Maker | str = field(repr=False)
     settings: Mapping[str, Parameter] = field(default_factory=dict)
     runtime: bool = False
+    needs_routing: bool = False
 
     @property
     def parameters(self) -> Mapping[str, Any]:

@@ -32,10 +32,13 @@ def parse_choice(text: str) -> Choice:
     return Choice(name, parameters, text.strip())
 
 
-def parse_choices(text: str | None) -> list[Choice]:
-    """Choices from a comma-separated list; every registered policy with its defaults if there is none."""
+def parse_choices(text: str | None, routed: bool = False) -> list[Choice]:
+    """Choices from a comma-separated list; if there is none, every registered policy with its defaults.
+
+    Those that need a routing are among the latter only if the workload is ``routed``.
+    """
     if text is None:
-        return [Choice(name, {}, name) for name in registry.names()]
+        return [Choice(name, {}, name) for name in registry.names() if routed or not registry.get(name).needs_routing]
     choices = [parse_choice(part) for part in text.split(",") if part.strip()]
     if not choices:
         raise InputError(f"no policy named; expected some of {', '.join(registry.names())}", source="policies")

@@ -14,15 +14,15 @@ from moe_toy import ATTENTION, COMBINE, EXPERT, FFN, GATE, INSPECT
 from hosim.analysis.timeline_check import check_result
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
-from hosim.graph import Graph
+from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware
 from hosim.models.routing import generate
-from hosim.plan import DETACH, PREFETCH, Plan
+from hosim.plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.policies import registry
-from hosim.policies.experts import Fetch, Predictor, Rule
-from hosim.policies.hybrid import Deciding
+from hosim.policies.experts import Fetch, Predictor, Rule, books
+from hosim.policies.hybrid import Deciding, as_started
 from hosim.result import Result
-from hosim.routing import Routing, Visit, realise, routed
+from hosim.routing import Routing, Visit, gates_of, realise, routed
 
 UNTIL_DECIDED = ATTENTION + GATE
 ALONE = ATTENTION + GATE + FFN + COMBINE
@@ -215,14 +215,43 @@ def test_it_fits_wherever_the_backbone_does_beside_the_cache(predictor: str, cac
         assert result.peak_breakdown["hbm"].get("expert", 0) <= cache
 
 
-def test_a_prefetch_of_the_backbone_does_not_take_the_experts_room() -> None:
-    graph = realise(TRACED, range(4))
-    made = plan(graph, 270, cache_bytes=40, predictor="none")
-    for c in made.cache_ops:
-        if c.op == PREFETCH and c.after >= 0:
-            held = [graph.tensors[t].name for t in graph.ops[c.after + 1].inputs]
-            assert graph.ops[c.after].name.split("@")[0] != "gate0" or f"a{0}.w" not in held
-    run(made, 270)
+def test_a_prefetch_of_the_backbone_that_waits_for_room_does_not_take_the_experts() -> None:
+    # Beside a cache of 40, the backbone has 100: p (60) until `last` has used it, then q (80), whose prefetch has waited since time 0.
+    b = GraphBuilder("waiting")
+    b.tensor("p", 60, "parameter", home="ddr"), b.tensor("q", 80, "parameter", home="ddr"), b.tensor("w", EXPERT, "expert", home="ddr")
+    b.op("first", "matmul", inputs=["p"], duration_ns=10)
+    b.op("gate", "matmul", duration_ns=10)
+    b.op("expert", "matmul", inputs=["w"], duration_ns=10)
+    b.op("last", "matmul", inputs=["p"], duration_ns=10)
+    b.op("next", "matmul", inputs=["q"], duration_ns=10)
+    built = b.build()
+    graph = realise(Routing(built, gates_of(built, {"gate": [(["w"], ["expert"])]}), (((0,),),)), 0)
+    t, i = graph.tensor_index, graph.op_index
+    eager = (
+        CacheOp(PREFETCH, t["p"], "ddr", "hbm"),
+        CacheOp(PREFETCH, t["q"], "ddr", "hbm"),
+        CacheOp(DETACH, t["p"], "hbm", None, i["last"]),
+        CacheOp(DETACH, t["q"], "hbm", None, i["next"]),
+    )
+    alone = replace(graph, ops=tuple(replace(op, inputs=tuple(u for u in op.inputs if u != t["w"])) for op in graph.ops))
+    backbone = Plan(alone, "hybrid", eager)
+    result = replay(backbone, moe_toy.machine(), 100, record=True)
+    assert result.timeline is not None
+    assert [x.start_ns for x in result.timeline.transfers] == [0, 100]
+    kept = as_started(backbone, result.timeline, "hbm")
+    assert [(c.op, graph.tensors[c.tensor].name, c.after) for c in kept] == [
+        ("prefetch", "p", -1),
+        ("prefetch", "q", i["last"]),
+        ("detach", "p", i["last"]),
+        ("detach", "q", i["next"]),
+    ]
+    view = routed(graph)
+    assert view is not None
+    decide = Deciding(books(graph, view, EXPERT, "hbm", {t["w"]: ("ddr", "hbm")}), Rule("none"))
+    assert not replay(Plan(graph, "hybrid", eager, {}, decide), moe_toy.machine(), 140).feasible
+    beside, _ = run(Plan(graph, "hybrid", tuple(kept), {}, decide), 140)
+    # p until 60, first and gate until 80, the runtime until 85, the expert's bytes until 125, expert and last until 145, q until 225
+    assert beside.makespan_ns == 235
 
 
 def test_without_routing_it_is_hyperoffload() -> None:

@@ -1,0 +1,154 @@
+"""``hybrid``: a static plan for the backbone, runtime decisions for what routing decides.
+
+What a gate chooses is unknown when a plan is made. So the tensors of conditional experts (:mod:`hosim.routing`) are left out of it: they
+start below, ``cache_bytes`` of the device tier are set apart for them, and ``hyperoffload`` plans the graph without them in what remains.
+While the step runs, :mod:`hosim.policies.experts` fetches and evicts them in that cache: what is predicted before the gate has decided,
+what was mispredicted when it has. The machine's inspection time is spent at these decisions only.
+
+Source: the "hybrid approach" of the HyperOffload description, for graphs with data-dependent control flow: static scheduling for the fixed
+backbone, runtime scheduling for dynamic branches. A graph without routing has nothing dynamic: its plan is ``hyperoffload``'s.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from hosim.analysis.liveness import static_peak
+from hosim.engine import replay
+from hosim.errors import InfeasibleError, InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.plan import AT_START, PREFETCH, CacheOp, Plan
+from hosim.planner import pipeline
+from hosim.policies.below import Shelf, route, tiers_below
+from hosim.policies.experts import PREDICTORS, Books, ExpertCache, Fetch, Rule, books
+from hosim.result import Timeline
+from hosim.routing import Routed, routed
+from hosim.units import human_size
+
+__all__ = ["Deciding", "plan"]
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """The dynamic part of a plan: makes the :class:`~hosim.policies.experts.ExpertCache` of each replay.
+
+    A replay appends what it prefetches to ``fetches``.
+    """
+
+    books: Books
+    rule: Rule
+    fetches: list[Fetch] | None = None
+
+    def __call__(self) -> ExpertCache:
+        """An empty cache."""
+        return ExpertCache(self.books, self.rule, self.fetches)
+
+
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, cache_bytes: int | None, predictor: str, top: int | None) -> Plan:
+    """The plan; its ``runtime`` is a :class:`Deciding`.
+
+    Without ``cache_bytes`` the cache is what the backbone leaves when nothing of it moves, but at least twice what the largest decision
+    chooses (what is used, and what comes), or where that leaves too little for the backbone, once, or what the largest op uses. Raises
+    :class:`InfeasibleError` where the backbone does not fit beside the cache, :class:`InputError` for an unknown predictor.
+    """
+    if predictor not in PREDICTORS:
+        raise InputError(f"expected one of {', '.join(PREDICTORS)}, got {predictor!r}", where="policy hybrid: predictor")
+    dynamic = routed(graph)
+    if dynamic is None or not dynamic.marked:
+        return pipeline.plan(graph, hardware, budget_bytes, policy="hybrid")
+    homes = _homes(graph, dynamic, hardware)
+    backbone = _backbone(graph, homes)
+    sizes = _sizes(graph, dynamic)
+    refused: InfeasibleError | None = None
+    for cache in [cache_bytes] if cache_bytes is not None else _caches(backbone, dynamic, sizes, budget_bytes):
+        if cache < sizes.op:
+            message = f"an op uses {human_size(sizes.op)} ({sizes.op} B) of experts, which the cache of {human_size(cache)} cannot hold"
+            raise InfeasibleError(f"{message}: give hybrid cache_bytes of at least that")
+        try:
+            found = pipeline.search(backbone, hardware, budget_bytes - cache, policy="hybrid").plan
+        except InfeasibleError as error:
+            message = f"beside a cache of {human_size(cache)} for experts, the backbone does not fit: {error}"
+            refused = InfeasibleError(message, report=error.report)
+            continue
+        timeline = replay(found, hardware, budget_bytes - cache, record=True).timeline
+        assert timeline is not None
+        initial = {**found.initial, **{t: (tier,) for t, tier in homes.items()}}
+        hops = {t: route(hardware, [tier], hardware.device_tier) for t, tier in homes.items()}
+        static = Plan(graph, "hybrid", tuple(as_started(found, timeline, hardware.device_tier)), initial)
+        kept = books(graph, dynamic, cache, hardware.device_tier, hops)
+        return replace(static, runtime=Deciding(kept, Rule(predictor, top)))
+    assert refused is not None
+    raise refused
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Bytes of experts: of all, of the largest decision, and of the op that uses most."""
+
+    total: int
+    decision: int
+    op: int
+
+
+def _sizes(graph: Graph, dynamic: Routed) -> _Sizes:
+    by_op: dict[int, int] = {}
+    for visit in dynamic.visits:
+        for t, users in visit.uses.items():
+            for i in users:
+                by_op[i] = by_op.get(i, 0) + graph.tensors[t].size_bytes
+    decisions = [sum(graph.tensors[t].size_bytes for t in visit.uses) for visit in dynamic.visits]
+    total = sum(graph.tensors[t].size_bytes for t in dynamic.marked)
+    return _Sizes(total, max(decisions, default=0), max(by_op.values(), default=0))
+
+
+def _caches(backbone: Graph, dynamic: Routed, sizes: _Sizes, budget: int) -> Iterator[int]:
+    """Sizes of the cache to try, the largest first."""
+    left = budget - (static_peak(backbone).bytes - sizes.total)
+    ample = min(sizes.total, 2 * sizes.decision)
+    yield from sorted({max(ample, min(left, sizes.total)), ample, sizes.decision, sizes.op}, reverse=True)
+
+
+def _homes(graph: Graph, dynamic: Routed, hardware: Hardware) -> dict[int, str]:
+    """The tier below in which each expert's tensor lives: its home if that is one, else the nearest with room."""
+    device = hardware.device_tier
+    initial = {t: (home,) for t in graph.initial if (home := graph.tensors[t].home) is not None and home != device}
+    shelf = Shelf(graph, hardware, [b.tier for b in tiers_below(hardware)], dict(initial))
+    homes: dict[int, str] = {}
+    for t in dynamic.marked:
+        tier = initial[t][0] if t in initial else shelf.place(t, 0)
+        if tier is None:
+            raise InfeasibleError(f"no tier below {device} of {hardware.name} has room for expert tensor {graph.tensors[t].name!r}")
+        homes[t] = tier
+    return homes
+
+
+def _backbone(graph: Graph, homes: dict[int, str]) -> Graph:
+    """The graph in which no op uses an expert's tensor: same positions, same durations."""
+    tensors = tuple([replace(tensor, home=homes[t]) if t in homes else tensor for t, tensor in enumerate(graph.tensors)])
+    ops = tuple([replace(op, inputs=tuple([t for t in op.inputs if t not in homes])) for op in graph.ops])
+    return Graph(graph.name, tensors, ops, graph.meta)
+
+
+def as_started(plan: Plan, timeline: Timeline, device: str) -> list[CacheOp]:
+    """The plan's cache ops, each prefetch issued no earlier than by the last op that had ended when it started.
+
+    In its own replay that changes nothing. Beside the cache of experts, a prefetch that waited for memory would find the experts' free, and
+    an expert that an op waits for would find none: the backbone must keep to what it held.
+    """
+    graph, ends = plan.graph, timeline.op_end_ns
+    queues = {name: [i for i, op in enumerate(graph.ops) if op.stream == name] for name in graph.streams}
+    started = {x.cache_op: x.start_ns for x in timeline.transfers}
+    moved: list[CacheOp] = []
+    for k, cache_op in enumerate(plan.cache_ops):
+        users = [i for i in graph.users[cache_op.tensor] if i > cache_op.after]
+        if cache_op.op == PREFETCH and cache_op.destination == device and k in started and (users or cache_op.after != AT_START):
+            queue = queues[graph.ops[users[0] if cache_op.after == AT_START else cache_op.after].stream]
+            place = bisect_right(queue, started[k], key=lambda i: ends[i]) - 1
+            if place >= 0 and cache_op.after < queue[place] < (users[0] if users else len(ends)):
+                cache_op = replace(cache_op, after=queue[place])
+        moved.append(cache_op)
+    # those of one op in the order in which they started
+    return [moved[k] for k in sorted(range(len(moved)), key=lambda k: (moved[k].after, plan.cache_ops[k].after, k))]
