@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hosim.cli.options import Budget, HardwareName, Json, Workload, budget_of, console, graph_of, hardware_of, progress
+from hosim.cli.options import (
+    Budget,
+    HardwareName,
+    Json,
+    RoutingFile,
+    Steps,
+    Workload,
+    budget_of,
+    console,
+    graph_of,
+    hardware_of,
+    progress,
+    realised,
+)
 from hosim.errors import InfeasibleError
+
+if TYPE_CHECKING:
+    from hosim.plan import Plan
+    from hosim.result import Result
+    from hosim.study.choice import Choice
 
 Policies = Annotated[
     str | None,
@@ -21,7 +39,13 @@ Policies = Annotated[
 
 
 def compare_policies(
-    workload: Workload, hardware: HardwareName, policies: Policies = None, budget: Budget = None, json: Json = False
+    workload: Workload,
+    hardware: HardwareName,
+    policies: Policies = None,
+    budget: Budget = None,
+    routing: RoutingFile = None,
+    steps: Steps = None,
+    json: Json = False,
 ) -> None:
     """Say which policies fit, who waits, and why.
 
@@ -29,21 +53,35 @@ def compare_policies(
     """
     from hosim.study.choice import parse_choices
     from hosim.study.compare import compare
+    from hosim.study.routing import Mispredictions, mispredictions, predicts
 
     machine = hardware_of(hardware)
-    choices = parse_choices(policies)
-    graph = graph_of(workload)
+    choices = parse_choices(policies, routed=routing is not None)
+    graph = realised(graph_of(workload), routing, steps)
     budget_bytes = budget_of(budget, graph, machine)
+    predictions: list[Mispredictions] = []
+
+    def keep(choice: Choice, plan: Plan, result: Result) -> None:
+        if predicts(plan) and result.feasible:
+            tell(f"{choice.label}: replaying with other predictions")
+            row = mispredictions(plan, machine, budget_bytes, choice.label)
+            predictions.extend([row] if row else [])
+
     with progress() as tell:
-        results = compare(graph, machine, choices, budget_bytes, tell)
+        results = compare(graph, machine, choices, budget_bytes, tell, keep)
     if json:
+        from dataclasses import asdict
+
         from hosim.io import comparison_to_dict, to_json
 
-        typer.echo(to_json(comparison_to_dict(results)))
+        typer.echo(to_json(comparison_to_dict(results, map(asdict, predictions))))
     else:
         from hosim.analysis.liveness import static_peak
+        from hosim.report import routing as routing_tables
         from hosim.report import tables
 
         console().print(tables.comparison(graph, machine, static_peak(graph).breakdown, results))
+        if routing is not None or predictions:
+            console().print(routing_tables.predictions(predictions))
     if not any(result.feasible for result in results):
         raise typer.Exit(InfeasibleError.exit_code)

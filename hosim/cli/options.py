@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,6 +35,17 @@ Budget = Annotated[
         help="Device memory that may be used: a size such as 40GiB, or a share of the resident peak such as 75%.  [default: all there is]",
     ),
 ]
+RoutingFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--routing",
+        metavar="FILE",
+        help="A routing file: which experts each gate chooses in each step. The workload is then that of these steps, one after the other.",
+    ),
+]
+Steps = Annotated[
+    str | None, typer.Option("--steps", metavar="N|A:B", help="Steps of the routing: one, or from A to before B.  [default: all]")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
 
 
@@ -43,6 +55,26 @@ def graph_of(text: str) -> Graph:
     from hosim.io import find_workload
 
     return load_any(find_workload(text))
+
+
+def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
+    """The graph of the steps of a routing that a STEPS argument names; the graph itself without a routing.
+
+    Raises :class:`InputError` for steps without a routing, and for those that it has not.
+    """
+    from hosim.errors import InputError
+
+    if routing is None:
+        if steps is not None:
+            raise InputError("there are steps of a routing only: give one with --routing FILE", source="steps")
+        return graph
+    from hosim.io import load_routing
+    from hosim.routing import realise
+    from hosim.study.steps import parse_steps
+
+    loaded = load_routing(routing, graph)
+    wanted = parse_steps(steps, len(loaded.steps))
+    return realise(loaded, wanted if len(wanted) > 1 else wanted[0])
 
 
 def hardware_of(text: str) -> Hardware:

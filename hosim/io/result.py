@@ -90,11 +90,33 @@ class ResultModel(TypedDict):
 
 
 @with_config(STRICT)
+class MispredictionsModel(TypedDict):
+    """How well one policy predicted the routing: counts of experts' tensors, bytes, and times in nanoseconds."""
+
+    policy: str
+    predictor: str
+    decisions: NotRequired[Count]
+    chosen: NotRequired[Count]
+    resident: NotRequired[Count]
+    prefetched: NotRequired[Count]
+    missed: NotRequired[Count]
+    missed_bytes: NotRequired[Count]
+    wrong: NotRequired[Count]
+    wrong_bytes: NotRequired[Count]
+    wrong_ns: NotRequired[Count]
+    makespan_ns: Count
+    right_ns: NotRequired[Count | None]
+    perfect_ns: NotRequired[Count | None]
+    none_ns: NotRequired[Count | None]
+
+
+@with_config(STRICT)
 class ComparisonModel(TypedDict):
-    """One result a policy."""
+    """One result a policy; ``mispredictions`` of those that predict a routing."""
 
     format: Literal["hosim.comparison/1"]
     results: NotRequired[list[ResultModel]]
+    mispredictions: NotRequired[list[MispredictionsModel]]
 
 
 FORMAT = Format("result", lambda: TypeAdapter(ResultModel))
@@ -201,9 +223,11 @@ def _channel(data: ChannelModel) -> ChannelFigures:
     )
 
 
-def comparison_to_dict(results: Iterable[Result]) -> dict[str, Any]:
-    """What ``compare-policies --json`` prints: one result a policy, in the order given."""
-    return {"format": files.format_of("comparison"), "results": [result_to_dict(result) for result in results]}
+def comparison_to_dict(results: Iterable[Result], mispredictions: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """What ``compare-policies --json`` prints: one result a policy, in the order given, and the mispredictions of those that predict."""
+    data = {"format": files.format_of("comparison"), "results": [result_to_dict(result) for result in results]}
+    listed = [dict(row) for row in mispredictions]
+    return data | {"mispredictions": listed} if listed else data
 
 
 def comparison_from_dict(data: object, source: str | None = None) -> list[Result]:

@@ -26,11 +26,12 @@ def compare(
     choices: Sequence[Choice],
     budget_bytes: int,
     progress: Callable[[str], None] = lambda doing: None,
+    keep: Callable[[Choice, Plan, Result], None] = lambda choice, plan, result: None,
 ) -> list[Result]:
     """The result of each choice, in the order given, with ``planning_s`` and ``replay_s`` measured.
 
-    What does not fit is a result like any other, with ``feasible`` false. ``progress`` is told what is under way. Raises
-    :class:`PlanError` if a policy's plan breaks a rule of the replay: that is a bug of the policy.
+    What does not fit is a result like any other, with ``feasible`` false. ``progress`` is told what is under way, ``keep`` gets
+    each plan with its result. Raises :class:`PlanError` if a policy's plan breaks a rule of the replay: that is a bug of the policy.
     """
     results = []
     for choice in choices:
@@ -46,6 +47,7 @@ def compare(
         progress(f"{choice.label}: replaying")
         check(plan, hardware, budget_bytes)
         results.append(replace(replay(plan, hardware, budget_bytes), policy=choice.label, planning_s=planning_s))
+        keep(choice, plan, results[-1])
     return results
 
 

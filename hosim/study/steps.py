@@ -1,0 +1,31 @@
+"""Which steps of a routing trace somebody means."""
+
+from __future__ import annotations
+
+from hosim.errors import InputError
+
+
+def parse_steps(text: str | None, count: int) -> range:
+    """The steps that ``text`` names of ``count``: one (``3``), from one to before another (``0:8``, ``:8``, ``2:``), or all (``None``).
+
+    Raises :class:`InputError` for text that is none of these, and for steps that are not there or none.
+
+    >>> parse_steps("2:", 8)
+    range(2, 8)
+    """
+    first, colon, last = (":" if text is None else text).partition(":")
+    begin, end = _number(first, 0), _number(last, count)
+    if begin is not None and end is not None and (colon or first.strip()):
+        wanted = range(begin, end if colon else begin + 1)
+        if wanted and wanted[-1] < count:
+            return wanted
+    has = f"the routing has steps 0 to {count - 1}" if count else "the routing has none"
+    raise InputError(f"expected a step such as 3, or some such as 0:8, got {'all' if text is None else repr(text)}; {has}", source="steps")
+
+
+def _number(text: str, default: int) -> int | None:
+    """The number in a text, ``default`` if that is blank, ``None`` if it is something else."""
+    text = text.strip()
+    if not text:
+        return default
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
