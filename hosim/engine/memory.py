@@ -160,13 +160,17 @@ class Memory:
                 pending[t] = [entry]
 
     def detach_due(self) -> None:
-        """Let detaches take effect that stood behind transfers which have ended."""
+        """Let detaches take effect that stood behind transfers which have ended.
+
+        A copy that was there at the issue may have become stale since (rule 5); then there is nothing left to release.
+        """
         due = self.due.copy()
         self.due.clear()
         for t in due:
             waiting = self.pending.get(t)
             while waiting and isinstance(waiting[0], Way):
-                self._detach(t, waiting[0].source)
+                if self.copies[waiting[0].source][t]:
+                    self._detach(t, waiting[0].source)
                 del waiting[0]
             if waiting is not None and not waiting:
                 del self.pending[t]

@@ -29,6 +29,7 @@ class NaiveTransfer:
     flows_from: int = 0
     left: Fraction = Fraction(0)
     rate: Fraction = Fraction(0)
+    behind: bool = False
 
 
 class NaiveReplay:
@@ -210,6 +211,7 @@ class NaiveReplay:
             channel = None if c.destination is None else self.hw.channel_between[c.source, c.destination]
             x = NaiveTransfer(k, c.tensor, c.source, c.destination, channel, self.now)
             self.issued.append(x)
+            x.behind = bool(self.waiting.get(c.tensor))
             self.waiting.setdefault(c.tensor, []).append(x)
             if channel is None:
                 self.try_detach(x)
@@ -219,6 +221,10 @@ class NaiveReplay:
         if self.waiting[t][0] is not x:
             return
         if (t, x.source) not in self.copies:
+            if x.behind:  # it was there at the issue; an op has written the tensor since
+                self.waiting[t].remove(x)
+                x.start = x.end = self.now
+                return
             raise PlanError("detach: nothing there")
         if x.source == self.device and any(t in (*self.ops[i].inputs, *self.ops[i].outputs, *self.ops[i].mutates) for i in self.running()):
             raise PlanError("detach: in use")

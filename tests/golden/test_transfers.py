@@ -146,3 +146,14 @@ def test_hidden_behind_computation():
     r = replayed(plan(graph, ("prefetch w", None), ("detach w", "g")), machine())
     assert (r.result.makespan_ns, r.stalls) == (55, {})
     assert (r.result.channels["h2d"].exposed_ns, r.result.channels["h2d"].hidden_ns) == (0, 40)
+
+
+def test_a_detach_of_what_has_become_stale_meanwhile_does_nothing():
+    # w (20) is stored to nvme 0..20, and again to ddr (issued at 30 by f, 30..50) with a detach from nvme behind it, also issued at 30.
+    # g mutates w: free at 30, before that store starts, it drops the copy in nvme at once. The store waits for w's new contents, 40..60,
+    # and the detach behind it finds nothing.
+    graph = workload({"w": (20, "parameter")}, {"f": {"ns": 30, "inputs": ["w"]}, "g": {"ns": 10, "mutates": ["w"]}})
+    r = replayed(plan(graph, ("store w nvme", None), ("store w ddr", "f"), ("detach w nvme", "f")), machine(nvme=100))
+    assert r.ops == {"f": (0, 30), "g": (30, 40)}
+    assert r.moves == [("store", "w", 0, 0, 20), ("store", "w", 30, 40, 60)]
+    assert [(x.start_ns, x.end_ns) for x in r.result.timeline.residencies if x.tier == "nvme"] == [(0, 30)]
