@@ -10,6 +10,7 @@
   survives is where it was at time 0. With several streams they are free of races: a cache op is ordered, by producers, ``deps`` and
   stream order, against every op that uses its tensor and against the other cache ops of that tensor.
 - :func:`wild_plans`: any plan that a file can hold: it names real tensors, ops and tiers, and breaks every other rule.
+- :func:`edits`: another legal order of a graph's ops, with some of them run again.
 - :func:`cases`: a graph, a hardware and a legal plan that belong together; ``roomy`` decides whether everything fits.
 
 Legal is not feasible: a legal plan may run out of memory. In a ``roomy`` case it cannot: each tier holds the whole graph at once.
@@ -24,6 +25,8 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
+from hosim.edits import Edits, Recompute, edited
+from hosim.errors import GraphError
 from hosim.graph import KINDS, PERSISTENT_KINDS, Graph, Op, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
@@ -342,3 +345,27 @@ def cases(
     total = sum(tensor.size_bytes for tensor in graph.tensors)
     machine = sized(machine, graph, draw(st.integers(max(1, total // 3), total)) if tight else None)
     return graph, machine, draw(plans(graph, machine))
+
+
+# ----------------------------------------------------------------------------------------------------------------- edits
+
+
+@st.composite
+def edits(draw, graph: Graph) -> Edits:
+    """A legal order of the ops, and some of them run again: of entries drawn at random, those that are legal together."""
+    order: list[int] = []
+    while len(order) < len(graph.ops):
+        done = set(order)
+        ready = [i for i in range(len(graph.ops)) if i not in done and done.issuperset(graph.producers[i])]
+        order.append(draw(st.sampled_from(ready)))
+    names = () if draw(st.booleans()) else tuple(graph.ops[i].name for i in order)
+    again: list[Recompute] = []
+    positions = st.sampled_from(order)
+    for k, (op, before) in enumerate(draw(st.lists(st.tuples(positions, positions), max_size=4))):
+        entry = Recompute(graph.ops[op].name, graph.ops[before].name, f"{graph.ops[op].name}~{k + 2}")
+        try:
+            edited(graph, names, (*again, entry))
+        except GraphError:
+            continue
+        again.append(entry)
+    return Edits(graph, names, tuple(again))

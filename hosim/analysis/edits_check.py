@@ -35,10 +35,12 @@ def check_edits(graph: Graph, edits: Edits) -> Iterator[Finding]:
             first.kind, first.stream, first.duration_ns, first.flops, first.bytes_accessed, first.workspace_bytes
         ):  # fmt: skip
             yield Finding("edit", f"op {op.name!r} is not the op {name!r} of {base.name!r}", i)
-        if seen != should_see:
-            at = next((k for k, (a, b) in enumerate(zip(seen, should_see, strict=False)) if a != b), 0)
-            tensor = graph.tensors[op.reads[at]].name if at < len(op.reads) else "?"
-            yield Finding("edit", f"op {op.name!r} reads other contents in tensor {tensor!r} than op {name!r} of {base.name!r} does", i)
+        if len(seen) != len(should_see):
+            yield Finding("edit", f"op {op.name!r} reads {len(seen)} tensors, op {name!r} of {base.name!r} {len(should_see)}", i)
+        elif seen != should_see:
+            t = next(t for t, a, b in zip(op.reads, seen, should_see, strict=True) if a != b)
+            tensor = graph.tensors[t].name
+            yield Finding("edit", f"op {op.name!r} reads other contents in tensor {tensor!r} than op {name!r} of {base.name!r} does", i, t)
     for name, count in runs.items():
         if count != 1:
             yield Finding("edit", f"op {name!r} of {base.name!r} is listed {count} times, not once")

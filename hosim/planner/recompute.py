@@ -283,5 +283,5 @@ def _cuts(problem: Problem, offered: Sequence[Candidate], turn: int, crossing: S
         high = min(turn, bisect_left(weight, total * (4 * k + 1) // (4 * count)))
         begin = max(low, cuts[-1] + 1 if cuts else 1)
         if begin <= high:
-            cuts.append(min(range(begin, high + 1), key=lambda i: (crossing[i], i)))
+            cuts.append(min((crossing[i], abs(weight[i] * count - total * k), i) for i in range(begin, high + 1))[2])
     return cuts

@@ -101,11 +101,17 @@ class _Search:
         else:
             better = self.best is None or outcome.worth < self.best.worth
             if better:
-                edited_at_all = edits.order or edits.recompute
-                self.best = replace(outcome, plan=replace(outcome.plan, edits=edits)) if edited_at_all else outcome
+                self.best = _with_edits(outcome, edits) if edits.order or edits.recompute else outcome
         if edits.order and not edits.recompute and (better or self.best is None):
             self.ordered = (graph, edits)
         return better
+
+
+def _with_edits(outcome: Outcome, edits: Edits) -> Outcome:
+    """An outcome on an edited graph that says so."""
+    plan = replace(outcome.plan, edits=edits)
+    again = {"recomputes": plan.recomputes} if plan.recomputes else {}
+    return replace(outcome, plan=plan, result=replace(outcome.result, plan={**outcome.result.plan, **again}))
 
 
 # -- recomputation -------------------------------------------------------------------------------------------------

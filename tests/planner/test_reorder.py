@@ -145,7 +145,9 @@ def scattered(rng: random.Random, ops: int) -> Graph:
 def test_names_do_not_matter():
     graph = scattered(random.Random(3), 40)
     other = replace(graph, ops=tuple(replace(op, name=f"z{99 - i}") for i, op in enumerate(graph.ops)))
-    assert [op.inputs for op in reorder(graph, durations_of(graph), 0).ops] == [op.inputs for op in reorder(other, durations_of(other), 0).ops]
+    assert [op.inputs for op in reorder(graph, durations_of(graph), 0).ops] == [
+        op.inputs for op in reorder(other, durations_of(other), 0).ops
+    ]
 
 
 def test_time_grows_no_faster_than_n_log_n():

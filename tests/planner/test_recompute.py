@@ -1,0 +1,289 @@
+"""Recomputation: what can be dropped, what runs again for it, and that plans with it are never worse."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from instances import instances
+from strategies import graphs
+from typer.testing import CliRunner
+
+from hosim.analysis.edits_check import check_edits
+from hosim.analysis.liveness import static_peak
+from hosim.analysis.verifier import verify
+from hosim.cli.main import app
+from hosim.edits import Edits
+from hosim.engine import replay
+from hosim.errors import InfeasibleError, PlanError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.io import save_hardware, save_workload
+from hosim.plan import DETACH, CacheOp, Plan
+from hosim.planner import pipeline, variants
+from hosim.planner.problem import analyse
+from hosim.planner.recompute import Candidate, apply, candidates, cheapest, recomputes, segments
+
+NS = 10**9
+FLAT = Hardware("flat", (Tier("hbm", 10**6, NS, "device"),), (), Compute({}))
+"""Nothing below the device tier."""
+
+
+def machine(bytes_per_ns: float = 1.0) -> Hardware:
+    rate = int(NS * bytes_per_ns)
+    tiers = (Tier("hbm", 10**6, NS, "device"), Tier("ddr", 10**6, NS, "host"))
+    return Hardware("two", tiers, (Channel("up", "ddr", "hbm", rate), Channel("down", "hbm", "ddr", rate)), Compute({}))
+
+
+def layers(count: int, matmul_ns: int = 10, relu_ns: int = 1) -> Graph:
+    """``h = matmul(a); a = relu(h)`` a layer, then backwards with a and h read again; 4 B each, input x of 4 B, gradients of 4 B."""
+    b = GraphBuilder("layers")
+    last = b.tensor("x", 4, "input")
+    for i in range(count):
+        b.op(f"m{i}", "matmul", inputs=[last], outputs=[b.tensor(f"h{i}", 4)], duration_ns=matmul_ns)
+        last = b.tensor(f"a{i}", 4)
+        b.op(f"r{i}", "relu", inputs=[f"h{i}"], outputs=[last], duration_ns=relu_ns)
+    gradient: list[str] = []
+    for i in reversed(range(count)):
+        made = b.tensor(f"g{i}", 4, "gradient")
+        b.op(f"b{i}", "matmul", inputs=[*gradient, f"a{i}", f"h{i}"], outputs=[made], duration_ns=20)
+        gradient = [made]
+    return b.build()
+
+
+def named(graph: Graph, drops) -> set[tuple[str, str]]:
+    return {(graph.tensors[t].name, graph.ops[after].name) for t, after in drops}
+
+
+def drop(graph: Graph, *pairs: tuple[str, str]) -> frozenset[tuple[int, int]]:
+    return frozenset((graph.tensor_index[t], graph.op_index[after]) for t, after in pairs)
+
+
+# ------------------------------------------------------------------------------------------------------------ candidates
+
+
+def test_what_a_candidate_takes_and_saves():
+    """a0 waits from m1 to b0. h0 is read by b0 too, so r0 alone makes a0 again (1 ns); h0's own producer m0 reads x, which survives."""
+    graph = layers(3)
+    found = {(graph.tensors[c.gap.tensor].name): c for c in candidates(analyse(graph, machine()))}
+    assert set(found) == {"a0", "h0", "a1", "h1"}  # b2 follows right after the uses of h2 and a2
+    a0, h1 = found["a0"], found["h1"]
+    assert (named(graph, a0.drops), [graph.ops[f].name for f in a0.chain]) == ({("a0", "m1")}, ["r0"])
+    assert (a0.recompute_ns, a0.saved_bytes, a0.transfer_ns, a0.ns_per_byte) == (1, 4, 8, 0.25)
+    assert (h1.recompute_ns, [graph.ops[f].name for f in h1.chain]) == (10, ["m1"])
+    assert {c.transfer_ns for c in candidates(analyse(graph, FLAT))} == {None}
+
+
+def dead_input(kept_bytes: int, first_ns: int) -> Graph:
+    """a (40 B) is made from s by g, and s from x by f; s is dead after g. k reads a twice, far apart."""
+    b = GraphBuilder("dead")
+    b.tensor("x", 1, "input")
+    b.tensor("s", kept_bytes)
+    b.tensor("a", 40)
+    b.tensor("big", 60)
+    b.op("f", "matmul", inputs=["x"], outputs=["s"], duration_ns=first_ns)
+    b.op("g", "relu", inputs=["s"], outputs=["a"], duration_ns=3)
+    b.op("k", "add", inputs=["a"], duration_ns=5)
+    b.op("p", "fill", outputs=["big"], duration_ns=5)
+    b.op("q", "add", inputs=["big"], duration_ns=5)
+    b.op("z", "add", inputs=["a"], duration_ns=5)
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("kept_bytes", "first_ns", "chain", "saved", "drops"),
+    [
+        # keep s: 3 ns for 40 - 4 bytes; make it again: 13 ns for 40
+        (4, 10, ["g"], 36, {("a", "k")}),
+        # keep s: 3 ns for 4 bytes, 0.75 a byte; make it again: 13 ns for 40 bytes
+        (36, 10, ["f", "g"], 40, {("a", "k"), ("s", "g")}),
+        # s is larger than a: keeping it saves nothing
+        (50, 1000, ["f", "g"], 40, {("a", "k"), ("s", "g")}),
+    ],
+)
+def test_a_dead_input_is_kept_or_made_again(kept_bytes, first_ns, chain, saved, drops):
+    graph = dead_input(kept_bytes, first_ns)
+    (found,) = candidates(analyse(graph, FLAT))
+    assert ([graph.ops[f].name for f in found.chain], found.saved_bytes, named(graph, found.drops)) == (chain, saved, drops)
+    made = apply(graph, found.drops)
+    held = max(60 + 1 + (kept_bytes if chain == ["g"] else 0), kept_bytes + 40 + 1)
+    assert static_peak(made).bytes == held
+    assert static_peak(graph).bytes == 1 + max(40 + 60, kept_bytes + 40)
+
+
+@pytest.mark.parametrize("wrong", ["random", "in place", "input changed", "survives"])
+def test_what_cannot_run_again_is_no_candidate_and_its_drop_is_ignored(wrong):
+    b = GraphBuilder("impure")
+    b.tensor("x", 1, "parameter")
+    b.tensor("a", 40, "output" if wrong == "survives" else "activation")
+    b.op(
+        "f",
+        "dropout" if wrong == "random" else "k",
+        inputs=["x"],
+        outputs=["a"],
+        mutates=["x"] if wrong == "in place" else [],
+        duration_ns=1,
+    )
+    b.op("g", "k", inputs=["a"], mutates=["x"] if wrong == "input changed" else [], duration_ns=1)
+    b.op("h", "k", duration_ns=1)
+    b.op("z", "k", inputs=["a"], duration_ns=1)
+    graph = b.build()
+    assert candidates(analyse(graph, FLAT)) == ()
+    assert recomputes(graph, drop(graph, ("a", "g"))) == ()
+
+
+# ----------------------------------------------------------------------------------------------------------------- drops
+
+
+@given(graphs(max_ops=10, max_streams=2), st.data())
+def test_any_drops_give_a_graph_that_computes_the_same(graph, data):
+    uses = sorted((t, u) for t, users in enumerate(graph.users) for u in users)
+    drops = data.draw(st.lists(st.sampled_from(uses), unique=True)) if uses else []
+    again = recomputes(graph, drops)
+    made = apply(graph, drops)
+    assert list(check_edits(made, Edits(graph, (), again))) == []
+
+
+def test_a_dropped_segment_is_made_again_once_and_in_order():
+    """Everything of layers 0 and 1 dropped: b1 needs h1 and a1; h1 needs a0, that h0, that x. Each runs once, right before b1."""
+    graph = layers(3)
+    drops = drop(graph, ("h0", "r0"), ("a0", "m1"), ("h1", "r1"), ("a1", "m2"))
+    assert [(r.op, r.before, r.name) for r in recomputes(graph, drops)] == [(f, "b1", f"{f}~2") for f in ("m0", "r0", "m1", "r1")]
+    assert recomputes(graph, sorted(drops, reverse=True)) == recomputes(graph, drops)
+
+
+def test_a_tensor_dropped_twice_runs_twice():
+    graph = layers(2)
+    drops = drop(graph, ("h1", "r1"), ("a0", "m1"))
+    twice = replace(graph, ops=(*graph.ops, replace(graph.ops[-1], name="b0 again", outputs=())))
+    assert [r.name for r in recomputes(twice, drops | {(twice.tensor_index["a0"], len(graph.ops) - 1)})] == ["r0~2", "m1~2", "r0~3"]
+
+
+def test_checkpointing_by_segments():
+    """32 layers hold 64 activations of 4 B at the turn. In k segments: k - 1 checkpoints and one segment of 64 / k."""
+    graph = layers(32)
+    problem = analyse(graph, FLAT)
+    offered = candidates(problem)
+    peaks = {k: static_peak(apply(graph, segments(problem, offered, k))).bytes for k in (2, 4, 8, 16)}
+    assert static_peak(graph).bytes == 4 * (1 + 64 + 1)
+    for k, peak in peaks.items():
+        assert peak <= 4 * (1 + 64 / k + k + 4), k
+    again = recomputes(graph, segments(problem, offered, 8))
+    assert len({r.op for r in again}) == len(again) <= 56  # each op of 7 segments at most once
+
+
+def test_the_cheapest_by_byte_go_first():
+    """Down to half, the relus' outputs alone do it: 31 of them, at 1 ns each."""
+    graph = layers(32)
+    problem = analyse(graph, FLAT)
+    drops = cheapest(problem, candidates(problem), 160)
+    assert {graph.tensors[t].name[0] for t, _ in drops} == {"a"}
+    assert static_peak(apply(graph, drops)).bytes <= 160 + 2 * 4
+    assert cheapest(problem, candidates(problem), 10**6) == frozenset()
+
+
+def test_contents_that_are_written_anew_may_be_dropped_by_hand():
+    """A workload may list a producer twice itself: contents whose next user only writes them may be detached, say verifier and engine."""
+    b = GraphBuilder("by hand")
+    b.tensor("a", 40)
+    b.tensor("big", 60)
+    for name, reads, writes in (
+        ("f", [], ["a"]),
+        ("g", ["a"], []),
+        ("p", [], ["big"]),
+        ("q", ["big"], []),
+        ("f2", [], ["a"]),
+        ("z", ["a"], []),
+    ):
+        b.op(name, "k", inputs=reads, outputs=writes, duration_ns=5)
+    graph = b.build()
+    plan = Plan(graph, cache_ops=(CacheOp(DETACH, 0, "hbm", None, 1),))
+    assert verify(plan, FLAT) == ()
+    assert replay(plan, FLAT).peak_bytes["hbm"] == 60
+    assert replay(Plan(graph), FLAT).peak_bytes["hbm"] == 100
+    early = replace(plan, cache_ops=(CacheOp(DETACH, 0, "hbm", None, 0),))
+    assert [finding.rule for finding in verify(early, FLAT)] == ["last-copy"]
+    with pytest.raises(PlanError, match="would drop its last valid copy"):
+        replay(early, FLAT)
+
+
+# ----------------------------------------------------------------------------------------------------------------- plans
+
+
+def test_only_recomputation_fits_where_there_is_nothing_below():
+    """Two layers' worth of slack below the peak: no transfer can help, relus can, at 1 ns each."""
+    graph = layers(8)
+    budget = static_peak(graph).bytes - 16
+    with pytest.raises(InfeasibleError):
+        pipeline.search(graph, FLAT, budget)
+    found = variants.search(graph, FLAT, budget, recompute=True)
+    busy = sum(op.duration_ns or 0 for op in graph.ops)
+    assert found.worth.makespan_ns <= busy + 6
+    assert found.result.peak_bytes["hbm"] <= budget
+    assert verify(found.plan, FLAT, budget) == ()
+    assert found.plan.recomputes == found.result.plan["recomputes"] > 0
+    with pytest.raises(InfeasibleError):
+        variants.search(graph, FLAT, 11, recompute=True, reorder=True)
+
+
+def test_a_slow_channel_is_relieved():
+    """At 0.1 B/ns a tensor's 4 B take 40 ns each way: moving 8 of them cannot hide; 8 relus take 8 ns."""
+    graph = layers(8)
+    slow = machine(0.1)
+    budget = static_peak(graph).bytes - 24
+    without = pipeline.search(graph, slow, budget).worth.makespan_ns
+    found = variants.search(graph, slow, budget, recompute=True)
+    busy = sum(op.duration_ns or 0 for op in graph.ops)
+    assert without > found.worth.makespan_ns
+    assert found.worth.makespan_ns <= busy + 8
+
+
+def test_nothing_is_recomputed_where_transfers_hide():
+    graph = layers(8)
+    found = variants.search(graph, machine(10), static_peak(graph).bytes - 12, recompute=True, reorder=True)
+    assert found.plan.edits is None
+    assert found.worth.makespan_ns == sum(op.duration_ns or 0 for op in graph.ops)
+
+
+def test_never_worse_than_without():
+    gains = compared = 0
+    for case in instances(16, seed=7):
+        try:
+            plain = pipeline.search(case.graph, case.hardware, case.budget_bytes, effort=0.05)
+        except InfeasibleError:  # as little effort as this does not find every plan
+            continue
+        compared += 1
+        found = variants.search(case.graph, case.hardware, case.budget_bytes, effort=0.05, reorder=True, recompute=True)
+        assert found.worth <= plain.worth
+        assert verify(found.plan, case.hardware, case.budget_bytes) == ()
+        assert replay(found.plan, case.hardware, case.budget_bytes) == found.result
+        gains += found.worth.makespan_ns < plain.worth.makespan_ns
+    assert compared >= 12
+    assert gains >= 3
+
+
+def test_candidates_say_their_ratio():
+    gap = analyse(layers(3), FLAT).gaps[0]
+    assert Candidate(gap, (), (), 10, 4, None).ns_per_byte == 2.5
+
+
+# ---------------------------------------------------------------------------------------------------------- command line
+
+
+def test_through_the_commands(tmp_path: Path):
+    graph = layers(8)
+    save_workload(graph, tmp_path / "w.json")
+    save_hardware(FLAT, tmp_path / "flat.yaml")
+    where = [str(tmp_path / "w.json"), "--hardware", str(tmp_path / "flat.yaml"), "--budget", f"{static_peak(graph).bytes - 16} B"]
+    plan = str(tmp_path / "p.json")
+    run = CliRunner().invoke
+    assert run(app, ["plan", *where, "--policy", "hyperoffload", "-o", plan]).exit_code == 3
+    made = run(app, ["plan", *where, "--policy", "hyperoffload:recompute=true:reorder=true", "-o", plan])
+    assert made.exit_code == 0, made.output
+    replayed = run(app, ["replay", plan, *where, "--json"])
+    assert replayed.exit_code == 0, replayed.output
+    result = json.loads(replayed.stdout)
+    assert result["plan"]["recomputes"] == len(json.loads(Path(plan).read_text())["recompute"])
+    assert result["lower_bound_ns"] == sum(op.duration_ns or 0 for op in graph.ops) <= result["makespan_ns"]
