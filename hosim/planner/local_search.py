@@ -87,6 +87,8 @@ def _gaps_by_tensor(graph: object, gaps: tuple[Gap, ...]) -> dict[int, list[Gap]
 def _changes(problem: Problem, t: int, choice: Choice | None, gaps: list[Gap]) -> Iterator[Choice | None]:
     forced = t in problem.starts_below
     tiers = [problem.starts_below[t]] if forced else [b.name for b in problem.below]
+    if not tiers:
+        return
     base = choice or Choice(tiers[0])
     for gap in gaps:
         if gap.after in base.away:
