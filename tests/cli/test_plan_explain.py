@@ -1,0 +1,105 @@
+"""``hosim plan`` end to end: what it writes replays to the same figures, and --explain says why."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from hosim.cli.main import app
+
+LLAMA = ("llama-3.1-8b-prefill-4k", "--hardware", "h100-80gb-sxm", "--budget", "60%")
+
+
+def hosim(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The default policy's plan of the Llama workload: its file, and its explanation."""
+    path = tmp_path_factory.mktemp("plan") / "plan.json.gz"
+    outcome = hosim("plan", *LLAMA, "-o", path, "--explain", "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.stderr.startswith(f"wrote {path}: ")
+    return path, json.loads(outcome.stdout)
+
+
+def test_the_plan_that_is_written_replays_to_the_figures_of_the_comparison(planned: tuple[Path, dict[str, Any]]) -> None:
+    path, why = planned
+    workload, *rest = LLAMA
+    replayed = json.loads(hosim("replay", path, workload, *rest, "--json").stdout)
+    (compared,) = json.loads(hosim("compare-policies", *LLAMA, "--policies", "hyperoffload", "--json").stdout)["results"]
+    for result in (replayed, compared):
+        del result["planning_s"], result["replay_s"]
+    assert replayed == compared
+    assert replayed["feasible"]
+    assert replayed["peak_bytes"]["hbm"] <= replayed["budget_bytes"]
+    assert why["makespan_ns"] == replayed["makespan_ns"]
+    assert why["stall_ns"] == replayed["stall_ns"]
+    assert why["plan"] == replayed["plan"]
+    assert why["peak"]["after_bytes"] == replayed["peak_bytes"]["hbm"]
+    for name, channel in replayed["channels"].items():
+        assert {key: why["channels"][name][key] for key in channel if key != "utilization"} == {
+            key: value for key, value in channel.items() if key != "utilization"
+        }
+
+
+def test_the_explanation_accounts_for_every_transfer_and_every_byte_off_the_peak(planned: tuple[Path, dict[str, Any]]) -> None:
+    _, why = planned
+    tensors = why["tensors"]
+    assert len(why["transfers"]) == why["plan"]["prefetches"] + why["plan"]["stores"]
+    assert sum(len(line["transfers"]) for line in tensors) == len(why["transfers"])
+    assert sum(line["saved_bytes"] for line in tensors) >= why["peak"]["before_bytes"] - why["budget_bytes"]
+    assert [line["saved_bytes"] for line in tensors] == sorted((line["saved_bytes"] for line in tensors), reverse=True)
+    assert all(line["why"].startswith("moved" if line["moved"] else "kept") for line in tensors)
+    assert {line["kind"] for line in tensors if line["moved"]} <= {"parameter", "buffer", "input"}  # prefill keeps no activation for later
+
+
+def test_two_explanations_are_the_same(planned: tuple[Path, dict[str, Any]]) -> None:
+    assert json.loads(hosim("plan", *LLAMA, "--explain", "--json").stdout) == planned[1]
+
+
+def test_top_shows_the_first_lines(planned: tuple[Path, dict[str, Any]]) -> None:
+    why = json.loads(hosim("plan", *LLAMA, "--explain", "--json", "--top", 3).stdout)
+    assert why["tensors"] == planned[1]["tensors"][:3]
+    output = hosim("plan", *LLAMA, "--explain", "--top", 3).stdout
+    assert "Tensors by bytes saved at the peak" in output
+    assert max(map(len, output.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 2, "error: plan: nothing to do: give a file to write the plan to (-o plan.json), or --explain, or both"),
+        (["-o", "x.json", "--json"], 2, "error: plan: --json is for --explain, which is not given"),
+        (["-o", "x.json", "--top", "3"], 2, "error: plan: --top is for --explain, which is not given"),
+        (["--explain", "--policy", "on_demand"], 2, "error: policy on_demand decides during the replay: there is no plan to explain"),
+        (["--explain", "--policy", "resident"], 3, "error: the plan of resident cannot be explained, it does not fit: out of memory"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(arguments: list[str], code: int, said: str, tmp_path: Path) -> None:
+    arguments = [str(tmp_path / text) if text == "x.json" else text for text in arguments]
+    workload = tmp_path / "toy.json"
+    b = {"name": "w", "bytes": 40, "kind": "parameter"}
+    ops = [
+        {"name": f"f{i}", "kind": "op", "inputs": ["w"] if i == 0 else [], "workspace_bytes": 50 * i, "duration_ns": 50} for i in range(2)
+    ]
+    workload.write_text(json.dumps({"format": "hosim.workload/1", "name": "toy", "tensors": [b], "ops": ops}))
+    outcome = hosim("plan", workload, "--hardware", "toy", "--budget", "60 B", *arguments)
+    assert (outcome.exit_code, outcome.stdout) == (code, "")
+    assert outcome.stderr.startswith(said)
+    assert outcome.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("policy", ["layerwise", "distance", "memory_peak", "g10"])
+def test_plans_of_other_policies_are_explained_too(policy: str) -> None:
+    outcome = hosim("plan", *LLAMA, "--policy", policy, "--explain", "--json", "--top", 5)
+    assert outcome.exit_code in (0, 3), outcome.stderr
+    if outcome.exit_code == 0:
+        why = json.loads(outcome.stdout)
+        assert why["policy"].startswith(policy)
+        assert len(why["tensors"]) == 5
+    else:
+        assert "does not fit" in outcome.stderr or "out of memory" in outcome.stderr

@@ -1,0 +1,100 @@
+"""Explained plans as tables and as a dictionary: every figure in its place, names that a terminal would misread included."""
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console, RenderableType
+
+from hosim.graph import GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.plan import DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.planner.explain import Explanation, explain
+from hosim.report import explanation
+
+NS = 10**9
+
+
+@pytest.fixture(scope="module")
+def explained() -> Explanation:
+    """A hill of four activations of 10 MB, 1 GB/s each way and 20 ms an op; ``a[0]`` comes back too late, by its 10 ms."""
+    size, ms = 10**7, 10**6
+    b = GraphBuilder("hill")
+    for i in range(4):
+        b.tensor(f"a[{i}]", size)
+        b.op(f"f{i}", "matmul", inputs=[f"a[{i - 1}]"] if i else [], outputs=[f"a[{i}]"], duration_ns=20 * ms)
+    for i in reversed(range(4)):
+        b.op(f"b{i}", "matmul", inputs=[f"a[{i}]"], duration_ns=20 * ms)
+    tiers = (Tier("hbm", 10**9, NS, "device"), Tier("ddr", 10**9, NS))
+    hw = Hardware("toy", tiers, (Channel("up", "ddr", "hbm", NS), Channel("down", "hbm", "ddr", NS)), Compute({}))
+    cache_ops = (CacheOp(STORE, 0, "hbm", "ddr", 1), CacheOp(DETACH, 0, "hbm", None, 1), CacheOp(PREFETCH, 0, "ddr", "hbm", 6))
+    return explain(Plan(b.build(), "manual", cache_ops), hw, 3 * size)
+
+
+def text(renderable: RenderableType, width: int = 160) -> str:
+    console = Console(width=width, file=StringIO(), highlight=False)
+    console.print(renderable)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def rows(output: str) -> list[str]:
+    return [" ".join(line.split()) for line in output.splitlines()]
+
+
+def test_a_row_has_every_figure_of_its_gap(explained: Explanation) -> None:
+    output = rows(text(explanation.lines(explained), 240))
+    why = "moved: covers the peak at op f3; op b0 waits 10.0 ms for its prefetch; a[1] was open too"
+    assert f"a[0] activation 9.54 MiB 3 f1 > b0 100 ms 10.0 ms 10.0 ms 10.0 ms 391 KiB s {why}" in output
+    assert "a[1] activation 9.54 MiB 3 f2 > b1 60.0 ms 10.0 ms 10.0 ms 60.0 ms - kept: enough moved already" in output
+
+
+def test_pressure_transfers_waits_and_channels(explained: Explanation) -> None:
+    output = rows(text(explanation.explanation(explained), 240))
+    assert "f3 b3 2 40.0 ms 9.54 MiB 391 KiB s 28.6 MiB" in output
+    assert "a[0] up 140 ms 140 ms 150 ms - 0 % - 10.0 ms b0" in output
+    assert "a[0] down 40.0 ms 40.0 ms 50.0 ms - 100 % f2 - -" in output
+    assert "b0 transfer 140 ms 10.0 ms a[0] on up" in output
+    assert "3 gaps, 1 used" in output
+    assert any(line.startswith("down |") and line.endswith("|") for line in output)
+
+
+def test_top_bounds_every_table(explained: Explanation) -> None:
+    output = rows(text(explanation.explanation(explained, 1), 240))
+    assert "and 2 more" in output
+    assert not any(line.startswith("a[1]") for line in output)
+    data = explanation.to_dict(explained, 1)
+    assert [len(data[key]) for key in ("tensors", "transfers", "waits", "regions")] == [1, 1, 1, 1]
+
+
+def test_tables_keep_to_the_width_of_a_terminal(explained: Explanation) -> None:
+    output = text(explanation.explanation(explained), 120)
+    assert max(map(len, output.splitlines())) <= 120
+    assert "…" not in output
+
+
+def test_the_dictionary_is_the_explanation_by_names(explained: Explanation) -> None:
+    data = json.loads(json.dumps(explanation.to_dict(explained), allow_nan=False))
+    assert data["format"] == "hosim.explanation/1"
+    assert data["peak"] == {"op": "f3", "before_bytes": 40_000_000, "after_bytes": 30_000_000}
+    first = data["tensors"][0]
+    assert (first["tensor"], first["moved"], first["reason"]) == ("a[0]", True, "exposed")
+    assert first["gap"] == {"after": "f1", "before": "b0", "wraps": False, "length_ns": 100_000_000}
+    assert first["score"]["over_budget_ns"] == 40_000_000
+    down, up = first["transfers"]
+    assert (down["direction"], down["covered_by"], down["exposed_ns"]) == ("down", ["f2", "f2"], 0)
+    assert (up["direction"], up["issue_ns"], up["end_ns"], up["waiting"]) == ("up", 140_000_000, 150_000_000, ["b0"])
+    assert data["waits"] == [
+        {"op": "b0", "cause": "transfer", "start_ns": 140_000_000, "end_ns": 150_000_000, "transfer": {"tensor": "a[0]", "channel": "up"}}
+    ]
+    assert data["channels"]["up"]["exposed_ns"] == 10_000_000
+    assert data["reasons"] == {"enough": 2, "exposed": 1}
+
+
+def test_nothing_moves_nothing_waits(explained: Explanation) -> None:
+    calm = explain(Plan(explained.plan.graph), explained.hardware, 10**9)
+    output = text(explanation.explanation(calm))
+    assert "Nothing is over budget." in output
+    assert "Transfers: none." in output
+    assert "Waits: none." in output
+    assert "kept: never idle while over budget" in " ".join(output.split())
