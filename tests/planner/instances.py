@@ -1,0 +1,195 @@
+"""Random small workloads on toy machines, for the exact solver and the planners that are measured against it.
+
+:func:`instance` draws one from its seed and its number; equal arguments give equal instances, on any machine. Toy scale: 1 byte takes
+1 to 2 ns each way, ops take 4 to 20 ns, so that a typical tensor's transfer takes 0.3 to 5 ops. Budgets reach from the largest working
+set of a single op (nothing tighter can run) to the peak with everything resident (nothing has to move). Every lower tier holds
+everything, so each instance is feasible.
+
+Families:
+
+``inference_hbm``, ``inference_ddr``
+    a chain of layers, one parameter each (at home in the device tier, or below), now and then a tied parameter, a residual connection, a
+    cache that the layer updates in place
+``training``
+    forward, backward in mirrored order with the activations used again, then parameters and optimizer states updated
+    in place: at the end of the step or right after each backward op
+``dag``
+    ops that read any earlier results and parameters of either home, with long and short live ranges, in-place updates, workspaces
+
+Three machines in four have one tier below; the others a second, slower one, ``pool``, with channels of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+
+NS = 10**9
+FAMILIES = ("inference_hbm", "inference_ddr", "training", "dag")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A graph, a machine and a budget; ``name`` says how to draw it again."""
+
+    name: str
+    family: str
+    graph: Graph
+    hardware: Hardware
+    budget_bytes: int
+
+
+def instances(count: int, seed: int = 0) -> Iterator[Instance]:
+    """``count`` instances, the families in turn, of 10 to 40 ops."""
+    for number in range(count):
+        yield instance(number, seed)
+
+
+def instance(number: int, seed: int = 0) -> Instance:
+    """Instance ``number`` of ``seed``."""
+    draw = Random(f"{seed}/{number}")
+    family = FAMILIES[number % len(FAMILIES)]
+    ops = draw.randint(10, 40)
+    name = f"{family}-{seed}-{number}"
+    graph = {"inference_hbm": _inference, "inference_ddr": _inference, "training": _training, "dag": _dag}[family](draw, name, ops, family)
+    hardware = _machine(draw, graph)
+    floor, peak = working_set(graph), resident_peak(graph)
+    budget = floor + round((peak - floor) * draw.choice((0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)))
+    return Instance(name, family, graph, hardware, budget)
+
+
+def working_set(graph: Graph) -> int:
+    """Bytes of the op that uses most, its workspace included: the least budget within which anything can run."""
+    return max(op.workspace_bytes + sum(graph.tensors[t].size_bytes for t in op.uses) for op in graph.ops)
+
+
+def resident_peak(graph: Graph) -> int:
+    """Peak bytes if everything is in the device tier from the start, or its first use, to the end, or its last use."""
+    peak = 0
+    for i, op in enumerate(graph.ops):
+        held = op.workspace_bytes
+        for t, users in enumerate(graph.users):
+            begins = t in graph.initial or (users and users[0] <= i)
+            ends = not graph.survives[t] and users and users[-1] < i
+            held += graph.tensors[t].size_bytes if begins and not ends else 0
+        peak = max(peak, held)
+    return peak
+
+
+def _machine(draw: Random, graph: Graph) -> Hardware:
+    everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops) + 1
+    lower = ("ddr", "pool") if draw.random() < 0.25 else ("ddr",)
+    tiers, channels = [Tier("hbm", everything, NS, "device")], []
+    for k, name in enumerate(lower):
+        up, down = draw.choice(((1.0, 1.0), (1.0, 0.8), (1.0, 0.5), (0.8, 1.0)))
+        slower = draw.choice((0.5, 0.8)) if k else 1.0
+        latency = draw.choice((0, 0, 1, 2))
+        tiers.append(Tier(name, everything, NS, "global" if k else "host"))
+        channels.append(Channel(f"h2d{k or ''}", name, "hbm", int(NS * up * slower), latency))
+        channels.append(Channel(f"d2h{k or ''}", "hbm", name, int(NS * down * slower), latency))
+    return Hardware("toy-" + "-".join(lower), tuple(tiers), tuple(channels), Compute({}))
+
+
+def _duration(draw: Random) -> int:
+    return draw.randint(4, 20)
+
+
+def _large(draw: Random) -> int:
+    """Bytes of a parameter: 0.3 to 5 ops of transfer, small ones as likely as large ones."""
+    return round(4 * 15 ** draw.random())
+
+
+def _small(draw: Random) -> int:
+    return draw.randint(3, 25)
+
+
+def _workspace(draw: Random) -> int:
+    return draw.randint(1, 12) if draw.random() < 0.2 else 0
+
+
+def _inference(draw: Random, name: str, ops: int, family: str) -> Graph:
+    b = GraphBuilder(name)
+    home = "ddr" if family == "inference_ddr" else None
+    mixed = draw.random() < 0.2
+    uniform = _large(draw) if draw.random() < 0.5 else None
+    last = b.tensor("x", _small(draw), "input")
+    weights: list[str] = []
+    results: list[str] = []
+    for i in range(ops):
+        reads, mutates = [last], []
+        if weights and draw.random() < 0.08:
+            reads.append(draw.choice(weights))
+        elif draw.random() < 0.6:
+            where = draw.choice((None, "ddr")) if mixed else home
+            weights.append(b.tensor(f"w{i}", uniform or _large(draw), "parameter", where))
+            reads.append(weights[-1])
+        if len(results) > 2 and draw.random() < 0.12:
+            reads.append(draw.choice(results[-6:-1]))
+        if draw.random() < 0.1:
+            mutates.append(b.tensor(f"kv{i}", _small(draw), "kv_cache"))
+        last = b.tensor(f"a{i}", _small(draw), "output" if i == ops - 1 else "activation")
+        results.append(last)
+        b.op(
+            f"f{i}", "matmul", inputs=reads, outputs=[last], mutates=mutates, duration_ns=_duration(draw), workspace_bytes=_workspace(draw)
+        )
+    return b.build()
+
+
+def _training(draw: Random, name: str, ops: int, family: str) -> Graph:
+    b = GraphBuilder(name)
+    layers = max(3, ops // 3)
+    offloaded = draw.random() < 0.4  # optimizer states at home below
+    interleaved = draw.random() < 0.5  # updates right after each backward op
+    share = draw.choice((0, 1, 2))
+    b.tensor("x", _small(draw), "input")
+    for i in range(layers):
+        size = draw.randint(4, 30)
+        b.tensor(f"w{i}", size, "parameter")
+        if share:
+            b.tensor(f"o{i}", share * size, "optimizer_state", "ddr" if offloaded else None)
+        b.tensor(f"a{i}", draw.randint(4, 50))
+        b.tensor(f"gw{i}", size, "gradient")
+        b.tensor(f"g{i}", _small(draw), "gradient")
+
+    def update(i: int) -> None:
+        states = [f"w{i}", f"o{i}"] if share else [f"w{i}"]
+        b.op(f"update{i}", "adam", inputs=[f"gw{i}"], mutates=states, duration_ns=_duration(draw))
+
+    for i in range(layers):
+        before = f"a{i - 1}" if i else "x"
+        b.op(f"f{i}", "matmul", inputs=[before, f"w{i}"], outputs=[f"a{i}"], duration_ns=_duration(draw), workspace_bytes=_workspace(draw))
+    for i in reversed(range(layers)):
+        reads = [f"a{i - 1}" if i else "x", f"w{i}", f"a{i}" if i == layers - 1 else f"g{i + 1}"]
+        b.op(f"b{i}", "matmul", inputs=reads, outputs=[f"g{i}", f"gw{i}"], duration_ns=_duration(draw), workspace_bytes=_workspace(draw))
+        if interleaved:
+            update(i)
+    if not interleaved:
+        for i in range(layers):
+            update(i)
+    return b.build()
+
+
+def _dag(draw: Random, name: str, ops: int, family: str) -> Graph:
+    b = GraphBuilder(name)
+    reach = draw.choice((4, 12, 40))
+    held = [b.tensor(f"w{i}", _large(draw), "parameter", draw.choice((None, None, "ddr"))) for i in range(draw.randint(2, 6))]
+    results = [b.tensor("x", _small(draw), "input")]
+    for i in range(ops):
+        reads = draw.sample(results[-reach:], min(len(results), draw.choice((1, 1, 2, 3))))
+        mutates = []
+        if draw.random() < 0.5:
+            (mutates if draw.random() < 0.25 else reads).append(draw.choice(held))
+        if draw.random() < 0.1:
+            target = draw.choice(results[-reach:])
+            if target not in reads:
+                mutates.append(target)
+        outputs = [
+            b.tensor(f"a{i}_{k}", _small(draw), "output" if draw.random() < 0.05 else "activation") for k in range(draw.choice((1, 1, 2)))
+        ]
+        b.op(f"f{i}", "op", inputs=reads, outputs=outputs, mutates=mutates, duration_ns=_duration(draw), workspace_bytes=_workspace(draw))
+        results.extend(outputs)
+    return b.build()
