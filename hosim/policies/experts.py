@@ -211,11 +211,11 @@ class ExpertCache:
         visit = self.books.routed.visits[v]
         candidates = self.books.routed.experts[visit.gate]
         predicted = [t for e in self.predictor.predict(visit) for t in candidates[e]]
-        if self.predictor.rule.only_right:
-            predicted = [t for t in predicted if t in visit.uses]
         for t in predicted:
             if t in self.here:
                 self._touch(t)
+                continue
+            if self.predictor.rule.only_right and t not in visit.uses:
                 continue
             if not self._room(self.sizes[t], predicted, view, decisions):
                 return False
@@ -259,7 +259,11 @@ class ExpertCache:
     def _victims(self, spared: Iterable[int], view: MemoryView, pinned: bool = False) -> Iterator[int]:
         """What may be evicted, the least recently used first; then ``pinned`` ones, the one used last first."""
         kept = set(spared)
-        there = [t for t in self.here if t not in kept and view.is_resident(t) and not view.is_busy(t)]
-        yield from (t for t in there if t not in self.pinned)
+
+        def may_go(t: int) -> bool:
+            return t not in kept and view.is_resident(t) and not view.is_busy(t)
+
+        yield from (t for t in list(self.here) if t not in self.pinned and may_go(t))
         if pinned:
-            yield from sorted((t for t in there if t in self.pinned), key=lambda t: self.pinned[t], reverse=True)
+            later = sorted((t for t in self.pinned if t in self.here), key=lambda t: self.pinned[t], reverse=True)
+            yield from (t for t in later if may_go(t))

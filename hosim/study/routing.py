@@ -51,7 +51,10 @@ class Mispredictions:
 
     @property
     def lost_ns(self) -> int | None:
-        """What perfect prediction would save: the harm, and what was not predicted."""
+        """What perfect prediction would save: the harm, and what was not predicted.
+
+        Below 0 where predictions that were wrong for their gate kept the better experts in the cache.
+        """
         return None if self.perfect_ns is None else self.makespan_ns - self.perfect_ns
 
     @property

@@ -72,6 +72,12 @@ def test_the_accounts_agree_on_a_trace() -> None:
             assert row.wrong > 0
 
 
+def test_predictions_of_what_is_there_do_no_harm() -> None:
+    # the cache holds all: what is predicted from the step before is there already, right or wrong
+    row = study(realise(moe_toy.routing(1, 4, [((0,),), ((1,),), ((2,),)]), range(3)))
+    assert (row.missed, row.prefetched, row.wrong, row.harm_ns) == (3, 0, 0, 0)
+
+
 def test_a_plan_that_predicts_nothing() -> None:
     graph = moe_toy.graph(1, 2)
     assert not predicts(Plan(graph))
