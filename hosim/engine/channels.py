@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Protocol
 
 from hosim.engine.clock import Alarm, Clock, Process
 from hosim.engine.flow import NS_PER_S, max_min_rates
@@ -57,29 +56,25 @@ class Transfer:
         self.issue_ns = now
 
 
-class Driver(Protocol):
-    """Makes the transfers of a channel flow, and ends them."""
-
-    def start(self, transfer: Transfer) -> None:
-        """Let a transfer begin now."""
-
-
 class Channel:
     """One channel of one device: its queue, its engines and its figures.
 
     ``bandwidth`` is what a transfer gets alone: the least of the channel's and its fabrics'. ``links`` are what its transfers
-    share with others.
+    share with others in their ``group``. A channel that shares nothing has none: its own process, which ``alarm`` wakes, ends
+    its one transfer, ``current``.
     """
 
-    driver: Driver
+    alarm: Alarm
+    current: Transfer
+    group: LinkGroup | None = None
 
-    def __init__(self, index: int, name: str, bandwidth: int, latency: int, engines: int) -> None:
+    def __init__(self, index: int, name: str, bandwidth: int, latency: int, engines: int, links: tuple[str, ...]) -> None:
         self.index = index
         self.name = name
         self.bandwidth = bandwidth
         self.latency = latency
         self.engines = engines
-        self.links: tuple[str, ...] = ()
+        self.links = links
         self.queue: deque[Transfer] = deque()
         self.running = 0
         self.busy_since = 0
@@ -89,45 +84,36 @@ class Channel:
         self.queue_ns = 0
         self.contention_ns = 0
 
-    def begin(self, transfer: Transfer, now: int) -> None:
+    def begin(self, now: int) -> None:
         """Take an engine for the head of the queue and let it flow."""
-        self.queue.popleft()
+        transfer = self.queue.popleft()
         if not self.running:
             self.busy_since = now
         self.running += 1
         transfer.start_ns = now
-        transfer.alone_ns = self.latency - (-transfer.size * NS_PER_S // self.bandwidth)
+        size = transfer.size
+        transfer.alone_ns = alone = self.latency - (-size * NS_PER_S // self.bandwidth)
         self.transfers += 1
-        self.bytes += transfer.size
+        self.bytes += size
         self.queue_ns += now - transfer.issue_ns
-        self.driver.start(transfer)
+        if self.group is None:
+            self.current = transfer
+            self.alarm.ring_at(now + alone)
+        else:
+            self.group.start(transfer, now)
 
     def end(self, transfer: Transfer, now: int) -> None:
         """Give the engine back and note the figures."""
         transfer.end_ns = now
-        self.contention_ns += now - transfer.start_ns - transfer.alone_ns
         self.running -= 1
         if not self.running:
             self.busy_ns += now - self.busy_since
 
-
-class LoneChannel:
-    """The process of a channel that shares nothing: sleeps until the one transfer's end."""
-
-    _current: Transfer
-
-    def __init__(self, clock: Clock, ended: Callable[[Transfer], None]) -> None:
-        self._alarm = Alarm(clock, self._run(ended))
-
-    def start(self, transfer: Transfer) -> None:
-        """Let the transfer flow: it ends after its time alone."""
-        self._current = transfer
-        self._alarm.ring_at(transfer.start_ns + transfer.alone_ns)
-
-    def _run(self, ended: Callable[[Transfer], None]) -> Process:
+    def run_alone(self, ended: Callable[[Transfer], None]) -> Process:
+        """The process of a channel that shares nothing: sleeps until its one transfer's end, which is known at its start."""
         while True:
             yield
-            ended(self._current)
+            ended(self.current)
 
 
 class LinkGroup:
@@ -145,9 +131,9 @@ class LinkGroup:
         self._alarm = Alarm(clock, self._run(ended))
         self.dirty = False
 
-    def start(self, transfer: Transfer) -> None:
+    def start(self, transfer: Transfer, now: int) -> None:
         """Begin the transfer's latency; its bytes flow after it."""
-        transfer.flowing_since = self._clock.time + transfer.channel.latency
+        transfer.flowing_since = now + transfer.channel.latency
         transfer.remaining = Fraction(transfer.size)
         self._latent.append(transfer)
         self.dirty = True
@@ -180,10 +166,12 @@ class LinkGroup:
             yield
             self.dirty = True
             self._clock.unsettled = True
-            self._advance(self._clock.time)
+            now = self._clock.time
+            self._advance(now)
             done = [x for x in self._flowing if x.remaining <= 0]
             self._flowing = [x for x in self._flowing if x.remaining > 0]
             for transfer in sorted(done, key=lambda x: x.sequence):
+                transfer.channel.contention_ns += now - transfer.start_ns - transfer.alone_ns
                 ended(transfer)
 
 
@@ -192,9 +180,9 @@ def build_channels(hardware: Hardware) -> list[Channel]:
     channels = []
     for k, c in enumerate(hardware.channels):
         fabrics = [f for f in hardware.fabrics if c.name in f.channels]
-        channel = Channel(k, c.name, min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in fabrics)]), c.latency_ns, c.engines)
-        channel.links = (f"channel {c.name}", *(f"fabric {f.name}" for f in fabrics))
-        channels.append(channel)
+        alone = min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in fabrics)])
+        links = (f"channel {c.name}", *(f"fabric {f.name}" for f in fabrics))
+        channels.append(Channel(k, c.name, alone, c.latency_ns, c.engines, links))
     return channels
 
 
@@ -206,11 +194,11 @@ def drive_channels(channels: Sequence[Channel], hardware: Hardware, clock: Clock
     groups: dict[int, LinkGroup] = {}
     for channel, number in zip(channels, component, strict=True):
         if channel.engines == 1 and component.count(number) == 1:
-            channel.driver = LoneChannel(clock, ended)
+            channel.alarm = Alarm(clock, channel.run_alone(ended))
             continue
         if number not in groups:
             groups[number] = LinkGroup(clock, capacity, ended)
-        channel.driver = groups[number]
+        channel.group = groups[number]
     return list(groups.values())
 
 

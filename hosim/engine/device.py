@@ -67,7 +67,7 @@ class Device:
         """
         clock, ledger, memory, issued, streams = self.clock, self.ledger, self.memory, self.issued, self.streams
         launch, tracked_ops, durations = self.launch, self.tracked_ops, self.durations
-        finish, after = self.program.finish, self.program.after
+        finish, after, closing = self.program.finish, self.program.after, self.program.closing
         queue, length, capacity, schedule = stream.queue, stream.length, ledger.capacity, clock.schedule
         direct = self.runtime is None and self.recorder is None
         while True:
@@ -83,18 +83,11 @@ class Device:
                 ledger.mix -= mix
             if shared:
                 self._end_shared(shared)
-            if i in tracked_ops:
+            if i in closing:
                 self._finish_tracked(tracked_ops[i])
             stream.done = done = stream.done + 1
             issues = after.get(i)
-            if (
-                not direct
-                or done == length
-                or clock.unsettled
-                or memory.stuck
-                or done >= stream.awaited
-                or (schedule and schedule[0][0] == now)
-            ):
+            if not direct or clock.unsettled or memory.stuck or (schedule and schedule[0][0] == now):
                 if issues is not None:
                     issued += issues
                 stream.rest(now)
@@ -103,6 +96,12 @@ class Device:
             if issues is not None:
                 stream.running = -1
                 memory.issue(issues, now)
+            if done == length or done >= stream.awaited:  # another stream may go on
+                stream.rest(now)
+                stuck = self.start_ops(now)
+                if stuck or issues is not None:
+                    memory.start_transfers(now, stuck)
+                continue
             i = queue[done]
             size, mix, waits = launch[i]
             for s, count in waits:
@@ -124,7 +123,7 @@ class Device:
                 stream.running = i
                 stream.alarm.ring_at(now + durations[i])
             if issues is not None:
-                memory.start_transfers(now)
+                memory.start_transfers(now, False)
 
     # -- ops (rule 1) ------------------------------------------------------------------------------------------
 
@@ -147,13 +146,13 @@ class Device:
         size, mix, waits = self.launch[i]
         if stream.dependency_met < 0:
             for s, count in waits:
-                if self.streams[s].done < count:
-                    stream.wait_for(self.streams[s], count)
+                producer = self.streams[s]
+                if producer.done < count:
+                    stream.wait_for(producer, count)
                     return False
             stream.dependency_met = now
             if runtime is not None and self.issue_decided(runtime.before_op(i)):
                 self.decided = True
-        ledger = self.ledger
         tracked = self.tracked_ops.get(i)
         if tracked is None:
             stream.residency_met = stream.dependency_met
@@ -170,17 +169,25 @@ class Device:
                 if not memory.resident[t]:
                     size += memory.sizes[t]
                     mix += memory.mixes[t]
-        if ledger.held + size > ledger.capacity:
+        ledger = self.ledger
+        held = ledger.held + size
+        if held > ledger.capacity:
             return False
         if tracked is not None and tracked.writes:
             self._begin_writes(tracked, now)
         if size:
-            ledger.allocate(size, mix, now)
-        duration = self.durations[i]
-        if self.recorder is not None:
-            self.recorder.op(i, now, duration)
+            ledger.held = held
+            ledger.mix += mix
+            if held > ledger.peak:
+                ledger.mark_peak(now)
+        duration, recorder = self.durations[i], self.recorder
+        if recorder is not None:
+            recorder.op(i, now, duration)
         if now > stream.free_since:
-            stream.divide(i, now)
+            if stream.dependency_met == now and runtime is None and recorder is None:  # all of the wait, in most of them
+                stream.stalls["dependency"] += now - stream.free_since
+            else:
+                stream.divide(i, now)
         stream.inspected_at = -1
         stream.running = i
         stream.alarm.ring_at(now + duration)
@@ -188,15 +195,17 @@ class Device:
 
     def _resident(self, tracked: TrackedOp) -> bool:
         """Rule 1's residency: the prefetches have ended, what is read is valid, and no transfer reads what is written."""
+        prefetches, reads, writes, _, _, _ = tracked
         memory = self.memory
-        for k in tracked.prefetches:
+        for k in prefetches:
             if k not in memory.ended_cache_ops:
                 return False
-        for t in tracked.reads:
-            if memory.resident[t] != VALID:
+        resident = memory.resident
+        for t in reads:
+            if resident[t] != VALID:
                 return False
-        if memory.transferring:
-            for t in tracked.writes:
+        if writes and memory.transferring:
+            for t in writes:
                 if t in memory.transferring:
                     return False
         return True
@@ -204,12 +213,14 @@ class Device:
     def _last_transfer(self, tracked: TrackedOp) -> int:
         """Rule 8: the channel of the transfer that ended last before the op's residency was met, of those that it waits for.
 
-        These are transfers into the device tier of what it reads, and any transfer of what it writes.
+        These are transfers into the device tier of what it reads, and any transfer of what it writes. The last one has ended at
+        this instant; of several that have, it is the one issued last.
         """
         memory = self.memory
-        ended = [memory.last_transfer[t] for t in (*tracked.reads, *tracked.writes) if t in memory.last_transfer]
-        waited = [x for x in ended if x.way.destination == memory.tier or x.tensor in tracked.writes]
-        return max(waited, key=lambda x: (x.end_ns, x.sequence)).channel.index
+        waited = [
+            x for x in memory.just_ended if x.tensor in tracked.writes or (x.tensor in tracked.reads and x.way.destination == memory.tier)
+        ]
+        return max(waited, key=lambda x: x.sequence).channel.index
 
     def _begin_writes(self, tracked: TrackedOp, now: int) -> None:
         """What the op writes is invalid until it ends, and stale elsewhere (rule 5)."""

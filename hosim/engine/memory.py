@@ -26,7 +26,7 @@ class Memory:
     ``copies[tier][t]`` is the state of a tracked tensor, ``resident`` is that of the device tier; of the others only their ops' amounts are
     known. ``pending[t]`` are the issued cache ops of a tensor that have not taken effect, in order (a transfer, or a detach's way);
     ``transferring[t]`` is the one whose bytes flow, ``queued`` counts those that wait on a channel, and ``due`` are the tensors whose
-    next one, a detach perhaps, a transfer's end has set free.
+    next one, a detach perhaps, a transfer's end has set free. ``just_ended`` are the transfers that last ended while something waited.
     ``stuck`` says whether, when an instant was last settled, something was left waiting that the end of any op or transfer might
     set free.
     """
@@ -45,6 +45,7 @@ class Memory:
         self.clock = clock
         self.graph = graph
         self.program = program
+        self.tracked_ops = program.tracked_ops
         self.sizes = program.graph.sizes
         self.mixes = program.graph.mixes
         self.ledgers = ledgers
@@ -62,7 +63,7 @@ class Memory:
         self.ended_cache_ops: set[int] = set()
         self.pending: dict[int, list[Transfer | Way]] = {}
         self.transferring: dict[int, Transfer] = {}
-        self.last_transfer: dict[int, Transfer] = {}
+        self.just_ended: list[Transfer] = []
         self.due: list[int] = []
         self.transfers_issued = 0
         self.queued = 0
@@ -90,7 +91,11 @@ class Memory:
 
     def hold(self, t: int, tier: int, now: int) -> None:
         """Take a tensor's bytes in a tier; what state the copy is in is the caller's to say."""
-        self.ledgers[tier].allocate(self.sizes[t], self.mixes[t], now)
+        ledger = self.ledgers[tier]
+        ledger.held = held = ledger.held + self.sizes[t]
+        ledger.mix += self.mixes[t]
+        if held > ledger.peak:
+            ledger.mark_peak(now)
         if tier != self.tier:
             self.copies_below[t] += 1
         if self.recorder is not None:
@@ -181,7 +186,7 @@ class Memory:
             raise PlanError(f"{self._detach_of(t)}: it holds no bytes there")
         if tier == self.tier:
             for stream in self.streams:
-                tracked = self.program.tracked_ops.get(stream.running)
+                tracked = self.tracked_ops.get(stream.running)
                 if tracked is not None and (t in tracked.reads or t in tracked.writes):
                     raise PlanError(f"{self._detach_of(t)}: op {self.graph.ops[stream.running].name!r} is using it")
         for other, copy in enumerate(copies):
@@ -204,25 +209,28 @@ class Memory:
 
     # -- transfers (rules 3 and 4) -----------------------------------------------------------------------------
 
-    def start_transfers(self, now: int) -> None:
-        """In order of issue; one that cannot start holds back those behind it on its channel only. Then rates are set."""
-        self.stuck = self.queued > 0 and self._start_queued(now)
+    def start_transfers(self, now: int, stuck: bool) -> None:
+        """In order of issue; one that cannot start holds back those behind it on its channel only. Then rates are set.
+
+        ``stuck`` says whether an op is left waiting for something else than its producers.
+        """
+        self.stuck = stuck
+        if self.queued:
+            free = []
+            for channel in self.channels:
+                if channel.queue and channel.running < channel.engines:
+                    free.append(channel)  # noqa: PERF401 (a loop in this frame takes less than a comprehension in its own)
+            while free:
+                channel = free[0] if len(free) == 1 else min(free, key=lambda c: c.queue[0].sequence)
+                if self._begin(channel, now):
+                    if channel.queue and channel.running < channel.engines:
+                        continue
+                else:
+                    self.stuck = True
+                free.remove(channel)
         for group in self.groups:
             if group.dirty:
                 group.settle(now)
-
-    def _start_queued(self, now: int) -> bool:
-        free = [channel for channel in self.channels if channel.queue and channel.running < channel.engines]
-        stuck = False
-        while free:
-            channel = free[0] if len(free) == 1 else min(free, key=lambda c: c.queue[0].sequence)
-            if self._begin(channel, now):
-                if channel.queue and channel.running < channel.engines:
-                    continue
-            else:
-                stuck = True
-            free.remove(channel)
-        return stuck
 
     def _begin(self, channel: Channel, now: int) -> bool:
         """Begin the head of a channel's queue if it can: its turn among its tensor's cache ops, source valid, room for its bytes."""
@@ -240,26 +248,24 @@ class Memory:
             copies[t] = PENDING
         self.transferring[t] = transfer
         self.queued -= 1
-        channel.begin(transfer, now)
+        channel.begin(now)
         return True
 
     def end_transfer(self, transfer: Transfer) -> None:
         """The bytes are through: the copy is valid, and the tensor's next cache ops may take effect."""
         clock, channel, t = self.clock, transfer.channel, transfer.tensor
-        now = clock.time
+        now = self.last_end = clock.time
         channel.end(transfer, now)
         del self.transferring[t]
-        self.last_transfer[t] = transfer
-        self.last_end = now
-        self.copies[transfer.way.destination][t] = VALID
+        self.copies[transfer.way[2]][t] = VALID
         self.ended_cache_ops.add(transfer.cache_op)
         if self.recorder is not None:
             self.recorder.transfer(transfer)
-        pending = self.pending[t]
-        if len(pending) == 1:
-            del self.pending[t]
+        pending = self.pending
+        if len(pending[t]) == 1:
+            del pending[t]
         else:
-            del pending[0]
+            del pending[t][0]
             self.due.append(t)
             clock.unsettled = True
         if self.released[t]:
@@ -267,6 +273,9 @@ class Memory:
             clock.unsettled = True
         if self.stuck:
             clock.unsettled = True
+            if self.just_ended and self.just_ended[0].end_ns < now:
+                self.just_ended.clear()
+            self.just_ended.append(transfer)
             if transfer.start_ns < now:
                 self._interrupted(t)
         elif channel.queue:
@@ -276,7 +285,7 @@ class Memory:
         """While a transfer read ``t``, an op that writes it was not free to start, even if it had been before."""
         for stream in self.streams:
             if stream.running < 0 and stream.residency_met >= 0:
-                tracked = self.program.tracked_ops.get(stream.queue[stream.done])
+                tracked = self.tracked_ops.get(stream.queue[stream.done])
                 if tracked is not None and t in tracked.writes:
                     stream.residency_met = -1
 

@@ -81,6 +81,8 @@ class TrackedOp(NamedTuple):
 class Program:
     """A plan on a machine. ``launch`` and ``finish`` are the graph's, less what is tracked, which ``tracked_ops`` has.
 
+    ``closing`` are the ops whose end changes something tracked.
+
     ``after[i]`` are the cache ops that the end of op i issues, in the plan's order. ``initial`` has the tracked tensors that are in some
     tiers at time 0, by the positions of these, and ``initial_bytes`` and ``initial_mix`` are what the others take of the device tier then.
     """
@@ -91,6 +93,7 @@ class Program:
     finish: list[Finish]
     tracked: bytearray
     tracked_ops: dict[int, TrackedOp]
+    closing: set[int]
     after: dict[int, list[IssuedOp]]
     initial: dict[tuple[int, ...], list[int]]
     initial_bytes: int
@@ -253,7 +256,8 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     tracked_ops = {i: _track(graph, base, i, ts, needed.get(i, ()), tracked, launch, finish) for i, ts in touched.items()}
     initial = _initial(plan, hardware, base, moving)
     resident = _total([t for t in base.homes if not tracked[t]], base.sizes, base.mixes)
-    return Program(base, durations, launch, finish, tracked, tracked_ops, after, initial, *resident)
+    closing = {i for i, (_, _, writes, _, dying, shared) in tracked_ops.items() if writes or dying or shared}
+    return Program(base, durations, launch, finish, tracked, tracked_ops, closing, after, initial, *resident)
 
 
 def _needed_prefetches(graph: Graph, prefetches: dict[int, list[tuple[int, int]]]) -> dict[int, tuple[int, ...]]:
@@ -261,12 +265,12 @@ def _needed_prefetches(graph: Graph, prefetches: dict[int, list[tuple[int, int]]
     needed: dict[int, tuple[int, ...]] = {}
     ops, users = graph.ops, graph.users
     for t, listed in prefetches.items():
-        if len(listed) > 1:
-            listed.sort()
+        listed.sort()
+        first = listed[0][0]
         for i in users[t]:
-            before = bisect_left(listed, (i, -1))
-            if before and (t in ops[i].inputs or t in ops[i].mutates):
-                needed[i] = (*needed.get(i, ()), listed[before - 1][1])
+            if first < i and (t in ops[i].inputs or t in ops[i].mutates):
+                k = listed[bisect_left(listed, (i, -1)) - 1][1]
+                needed[i] = (*needed[i], k) if i in needed else (k,)
     return needed
 
 

@@ -112,8 +112,7 @@ class _Replay:
         while device.decided:  # a runtime policy's decisions may have set another stream free
             device.decided = False
             stuck = device.start_ops(now)
-        memory.start_transfers(now)
-        memory.stuck = memory.stuck or stuck
+        memory.start_transfers(now, stuck)
 
     # -- figures -----------------------------------------------------------------------------------------------
 

@@ -74,7 +74,8 @@ class Stream:
 
     def wait_for(self, producer: Stream, count: int) -> None:
         """The head waits until ``count`` ops of another stream have ended: let that one's process know."""
-        producer.awaited = min(producer.awaited, count)
+        if count < producer.awaited:
+            producer.awaited = count
 
     def has_ended(self, i: int) -> bool:
         """Whether op ``i``, one of this stream's, has ended."""
@@ -83,9 +84,6 @@ class Stream:
     def divide(self, i: int, now: int) -> None:
         """Rule 8: divide the idle time before op ``i``, which starts now, by cause: runtime, dependency, transfer, capacity."""
         begin = self.free_since
-        if self.dependency_met == now and self.inspected_at <= begin and self.recorder is None:
-            self.stalls["dependency"] += now - begin
-            return
         runtime = max(self.inspected_at, begin)
         dependency = max(self.dependency_met, runtime)
         residency = max(self.residency_met, dependency)
