@@ -225,11 +225,12 @@ class _Sweep:
         released = self.end_ns[gap.after] if gap.after != START else 0
         store_at = final_at = None
         lateness = 0
-        begins_below = gap.after == START and start == HOME
+        copied = start == COPY
+        begins_below = gap.after == START and (start == HOME or i >= gap.before)  # away after its last use: then at the step's start too
         down = self._time(below.down.name, t)
         if begins_below:
             start = BELOW
-            if t in problem.last_write:
+            if t in problem.last_write and not copied:  # the store of a copy has its place already
                 final_at = self.down[below.name].earliest(self.end_ns[problem.last_write[t]], down)
                 lateness = max(0, final_at + down - self.horizon)
         elif not self._clean(t, gap, start):

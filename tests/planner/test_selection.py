@@ -1,6 +1,7 @@
 """Candidate selection on toys whose answer is derived by hand, and its account of memory, recomputed from the choices alone."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau, told, training
 
 from hosim.engine import replay
-from hosim.graph import Graph, GraphBuilder
+from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.planner.choices import BELOW, COPY, HOME, Choice, insert
 from hosim.planner.problem import START, analyse
 from hosim.planner.selection import Weights, select
@@ -157,6 +158,36 @@ def test_more_than_one_tier_is_used_when_the_first_is_full() -> None:
     selection = select(problem, 20, Weights())
     assert {graph.tensors[t].name: choice.below for t, choice in selection.choices.items()} == {"a0": "ddr", "a1": "pool"}
     assert select(problem, 20, Weights(tiers=1)).short_bytes == 10
+
+
+def test_a_copy_that_leaves_for_good_after_its_last_use_starts_below() -> None:
+    # found by chance: s2 leaves before its first use with a copy below, comes back, and is wanted away after its last use as well
+    sizes = [15, 2, 5, 31, 32, 27, 5, 22, 3, 34, 15, 2, 15, 7]
+    kinds = ["input", "kv_cache", "optimizer_state", "input"] + ["activation"] * 10
+    uses = [  # inputs, outputs, mutated, duration, workspace
+        ((0, 1), (4,), (), 7, 0),
+        ((0, 4), (5,), (1,), 27, 20),
+        ((2, 1, 0), (), (), 33, 0),
+        ((3, 0), (6, 7), (), 47, 20),
+        ((), (8,), (), 38, 7),
+        ((5, 2, 7), (9, 10), (), 19, 0),
+        ((), (11,), (), 4, 0),
+        ((9, 4, 11), (12,), (0,), 37, 0),
+        ((1, 9), (), (), 54, 0),
+        ((), (13,), (6,), 9, 0),
+    ]
+    tensors = tuple(Tensor(f"s{t}", size, kind) for t, (size, kind) in enumerate(zip(sizes, kinds, strict=True)))
+    ops = tuple(
+        Op(f"f{i}", "op", reads, writes, mutated, duration_ns=ns, workspace_bytes=work)
+        for i, (reads, writes, mutated, ns, work) in enumerate(uses)
+    )
+    hw = machine()
+    channels = tuple(replace(channel, bandwidth_bytes_per_s=10**10, latency_ns=1) for channel in hw.channels)
+    problem = analyse(Graph("found", tensors, ops), replace(hw, channels=channels))
+    selection = select(problem, 103, Weights())
+    assert selection.short_bytes == 0
+    assert max(held_by(problem.graph, selection.choices, {})) <= 103
+    assert selection.choices[2].start == BELOW
 
 
 @pytest.mark.parametrize("streams", [1, 2])
