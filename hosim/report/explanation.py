@@ -81,23 +81,18 @@ def _most_first(item: tuple[str, int]) -> tuple[int, str]:
 
 def lines(explained: Explanation, top: int | None = None) -> RenderableType:
     """One row a gap: the tensor, its gap, its transfers, what covers them, what is saved, and why."""
-    table = open_table(
-        "Tensors by bytes saved at the peak", "tensor", "kind", "bytes", "uses", "gap", "length", "down", "up", "covered", "relief", left=2
-    )
-    table.add_column("why", min_width=24)
-    table.columns[0].overflow = table.columns[4].overflow = "fold"
-    table.columns[0].no_wrap = table.columns[4].no_wrap = False
-    table.columns[4].justify = "left"
+    names = ("tensor\nkind: gap", "bytes", "uses", "gap\nlength", "down", "up", "covered", "relief")
+    table = open_table("Tensors by bytes saved at the peak", *names)
+    table.add_column("why", ratio=1)
+    table.columns[0].overflow, table.columns[0].no_wrap = "fold", False
     graph = explained.plan.graph
     for line in explained.lines[:top]:
         score = line.score
         tensor = graph.tensors[score.gap.tensor]
         table.add_row(
-            escape(tensor.name),
-            tensor.kind.replace("_", " "),
+            escape(f"{tensor.name}\n{tensor.kind.replace('_', ' ')}: {between(explained, score.gap)}"),
             human_size(score.bytes),
             str(score.accesses),
-            escape(between(explained, score.gap)),
             human_time(score.gap_ns),
             _time(transfer_ns(explained, line, up=False)),
             _time(transfer_ns(explained, line, up=True)),
