@@ -124,18 +124,24 @@ def test_what_lives_below_and_is_moved_for_no_pressure() -> None:
     assert line(idle, "w3").reason == verdicts.UNNEEDED
 
 
-def test_no_tier_and_nothing_to_keep() -> None:
-    found = explained(hill(4), {}, 1000, machine(below=5))
-    assert {one.reason for one in found.lines} == {verdicts.NO_PRESSURE}
-    b = GraphBuilder("anew")
-    b.tensor("a", 8)
-    b.tensor("w", 10, "parameter")
-    b.tensor("big", 6, "parameter")
-    b.op("f", "op", outputs=["a"], duration_ns=10)
-    b.op("g", "op", inputs=["w", "big"], duration_ns=30)
-    b.op("h", "op", outputs=["a"], duration_ns=10)
-    graph = b.build()  # 24 B throughout; w away during h: 14 B there, so the plan fits into 24 B only
-    assert line(explained(graph, {}, 24), "a").reason == verdicts.NO_PRESSURE
+@pytest.mark.parametrize(
+    ("reads", "below", "reason", "why"),
+    [
+        (True, 15, verdicts.NO_TIER, "kept: no tier below that can hold it is joined both ways"),  # a has 20 B, ddr 15 B
+        (False, 1000, verdicts.OVERWRITTEN, "kept: op f2 writes it anew"),
+    ],
+)
+def test_what_cannot_leave_and_what_need_not_come_back(reads: bool, below: int, reason: str, why: str) -> None:
+    # 30 B while f0, f1 and f2 run if nothing moved; x starts below and comes up for f3, so that 25 B are enough
+    b = GraphBuilder("cannot")
+    b.tensor("a", 20)
+    b.tensor("x", 10, "parameter")
+    b.op("f0", "op", outputs=["a"], duration_ns=20)
+    b.op("f1", "op", duration_ns=60)
+    b.op("f2", "op", inputs=["a"] if reads else [], outputs=[] if reads else ["a"], duration_ns=20)
+    b.op("f3", "op", inputs=["x"], duration_ns=20)
+    one = line(explained(b.build(), {"x": Choice("ddr", BELOW, {START: 2})}, 25, machine(below=below)), "a")
+    assert (one.moved, one.reason, one.why) == (False, reason, why)
 
 
 def test_short_lived_tensors_are_counted_and_not_listed() -> None:
