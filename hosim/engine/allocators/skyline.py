@@ -3,8 +3,8 @@
 Time is cut into *sections* between whose ends nothing starts or ends. The search fills memory from the bottom: its state is the *skyline*,
 the lowest offset still free in each section, and the tensors that are not placed yet. It branches at the edge of a *valley*, a run of
 sections of one height between higher ones: next to the wall, either one of the tensors that fit into the valley and reach the wall lies on
-its bottom, or nothing does and that bottom is wasted. Of all valley edges it takes the one with the fewest choices. Every packing can be
-pushed down until each tensor lies on the ground or on another one, so only such offsets are tried, and nothing is lost.
+its bottom, or nothing does and that bottom is wasted. Every packing can be pushed down until each tensor lies on the ground or on another
+one, so only such offsets are tried, and nothing is lost.
 
 Four things keep it small (some known from google/minimalloc, ASPLOS 2024; the code is hosim's own):
 
@@ -12,7 +12,7 @@ Four things keep it small (some known from google/minimalloc, ASPLOS 2024; the c
   above do not fit between it and the target, the state is hopeless. And the skyline rises to the lowest start in each section.
 * Parts of the remaining problem that no tensor joins are solved one by one, and one hopeless part is enough.
 * Hopeless parts are remembered by what matters for them, skyline and tensors, however these came about.
-* Restarts with another order of choices, mostly short ones, some longer and longer; what was remembered stays.
+* Restarts with another order of edges and choices, mostly short ones, some longer and longer; what was remembered stays.
 """
 
 from __future__ import annotations
@@ -68,12 +68,11 @@ class SkylineSearch:
     """
 
     def __init__(self, first: _Ints, last: _Ints, size: _Ints, duration: _Ints, target: int) -> None:
-        sections = np.arange(int(last.max()))[:, None]
+        sections = np.arange(int(last.max()))
         self._first, self._last, self._size, self._duration = first, last, size, duration
         self._target = target
         self._wall = target + 1
-        self._live = (first <= sections) & (sections < last)
-        self._load = np.where(self._live, size, 0)
+        self._load = np.where((first[:, None] <= sections) & (sections < last[:, None]), size[:, None], 0)
         self._meets = (first[:, None] < last) & (first < last[:, None])
         self._starting: list[list[int]] = [np.flatnonzero(first == section).tolist() for section in range(len(sections))]
         self._ending: list[list[int]] = [np.flatnonzero(last == section + 1).tolist() for section in range(len(sections))]
@@ -83,6 +82,7 @@ class SkylineSearch:
         self._hopeless: set[bytes] = set()
         self._offsets = np.zeros(len(size), np.int64)
         self._rank: list[float] = []
+        self._low_first = False
         self._left = 0
         self.exhausted = False
 
@@ -90,7 +90,8 @@ class SkylineSearch:
         """The offsets of a packing, or None, and the steps spent, which exceed ``effort`` by one state at most."""
         rng = random.Random(seed)
         spent = 0
-        for attempt in count():
+        for number in count():
+            attempt, self._low_first = number // 2, number % 2 == 1
             self._rank = self._ranks(attempt, rng)
             limit = min(_restart_length(attempt) * _ATTEMPT, effort - spent)
             self._left = limit
@@ -116,7 +117,7 @@ class SkylineSearch:
 
     def _search(self) -> bool:
         """Depth first, without recursion: all parts of a choice have to be solved, for one of the choices at each edge."""
-        zeros = np.zeros(len(self._live), np.int64)
+        zeros = np.zeros(len(self._starting), np.int64)
         root = _State(np.arange(len(self._size)), zeros, np.zeros(len(self._size), np.int64))
         parts = [self._parts(root)]
         choices: list[tuple[bytes, Iterator[_State]]] = []
@@ -169,20 +170,20 @@ class SkylineSearch:
         """The key of a part and the states of the choices at its best edge; None if it is hopeless."""
         tensors, starts = state.tensors, state.starts
         low, high = int(self._first[tensors].min()), int(self._last[tensors].max())
-        live = self._live[low:high, tensors]
-        load = self._load[low:high, tensors]
-        rest = load.sum(axis=1).tolist()
         tops: list[int] = state.tops[low:high].tolist()
         while True:
             if self._left <= 0:
                 raise _OutOfEffortError
-            self._left -= _PER_CELL * live.size + _OVERHEAD
-            own = starts[tensors]
-            order = np.argsort(-own, kind="stable")
-            needed = np.cumsum(load[:, order], axis=1) + own[order]
+            order = tensors[np.argsort(-starts[tensors], kind="stable")]
+            lowest = starts[order][:, None]
+            load = self._load[order, low:high]
+            self._left -= _PER_CELL * load.size + _OVERHEAD
+            needed = load.cumsum(axis=0)
+            rest: list[int] = needed[-1].tolist()
+            needed += lowest
             if needed.max() > self._target:
                 return None
-            skyline = np.where(live, own, self._wall).min(axis=1)
+            skyline = np.where(load > 0, lowest, self._wall).min(axis=0)
             heights: list[int] = skyline.tolist()
             valleys = _valleys(heights, self._wall)
             drowned = next((valley for valley in valleys if heights[valley[0]] not in tops[valley[0] : valley[1]]), None)
@@ -192,7 +193,7 @@ class SkylineSearch:
             a, b, wall = drowned
             if wall >= self._wall:
                 return None
-            raised = tensors[live[a:b].any(axis=0)]
+            raised = order[(load[:, a:b] > 0).any(axis=1)]
             starts = starts.copy()
             starts[raised] = np.maximum(starts[raised], wall)
         edge = self._best_edge(set(tensors.tolist()), low, heights, tops, rest, valleys)
@@ -207,7 +208,7 @@ class SkylineSearch:
     def _best_edge(
         self, tensors: set[int], low: int, heights: list[int], tops: list[int], rest: list[int], valleys: list[tuple[int, int, int]]
     ) -> _Edge | None:
-        """The valley edge with the fewest choices (then the least slack, the lowest); None if one has none at all."""
+        """The edge to branch at, by the attempt's rule: one with only one way, else the tightest or the lowest. None if one has none."""
         best: tuple[tuple[int, int, int], _Edge] | None = None
         for a, b, wall in valleys:
             height = heights[a]
@@ -222,9 +223,11 @@ class SkylineSearch:
                     and self._lasts[tensor] <= low + b
                     and height in tops[self._firsts[tensor] - low : self._lasts[tensor] - low]
                 ]
-                score = (len(choices) + (slack > 0), slack, height)
-                if not score[0]:
+                ways = len(choices) + (slack > 0)
+                if not ways:
                     return None
+                # Where there is only one way, nothing can be lost by going it first.
+                score = (min(ways, 2), height if self._low_first else slack, ways)
                 if best is None or score < best[0]:
                     best = score, _Edge(low + section, low + a, low + b, height, wall, choices, slack)
         return best[1] if best is not None else None
@@ -236,7 +239,8 @@ class SkylineSearch:
             top = edge.height + self._sizes[tensor]
             tops = state.tops.copy()
             tops[self._firsts[tensor] : self._lasts[tensor]] = top
-            starts = np.where(self._meets[tensor], np.maximum(state.starts, top), state.starts)
+            starts = state.starts.copy()
+            np.maximum(starts, top, out=starts, where=self._meets[tensor])
             self._offsets[tensor] = edge.height
             yield _State(tensors[tensors != tensor], tops, starts)
         # What starts here then lies on a wall, or on a tensor in the valley beside it.
@@ -245,7 +249,7 @@ class SkylineSearch:
         lowest = int(self._size[tensors][beside].min()) if beside.any() else self._wall
         raised = min(edge.wall, edge.height + lowest)
         if raised - edge.height <= edge.slack:
-            here = tensors[self._live[edge.section, tensors]]
+            here = tensors[(first <= edge.section) & (edge.section < last)]
             starts = state.starts.copy()
             starts[here] = np.maximum(starts[here], raised)
             yield _State(tensors, state.tops, starts)

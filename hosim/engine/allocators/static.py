@@ -18,11 +18,9 @@ from hosim.engine.allocators.skyline import SkylineSearch
 from hosim.errors import InputError
 
 _Ints = npt.NDArray[np.int64]
-DEFAULT_EFFORT = 1_500_000_000
-_QUICK = 20_000_000
-_STEPS = 6
-_LARGEST_SEARCH = 4_000_000
-"""Beyond so many cells (tensors times instants) of its matrix, the exact search is not tried."""
+DEFAULT_EFFORT = 4_000_000_000
+_LARGEST_SEARCH = 500_000
+"""With more cells than this (tensors times sections of time), the exact search is not tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ def pack(
     alignment: int = 1,
     capacity: int | None = None,
     effort: int = DEFAULT_EFFORT,
-    seed: int = 0,
+    seed: int = 1,
 ) -> Packing:
     """Offsets for tensors of ``sizes`` bytes that live over the half-open ``[lower, upper)``; every offset is a multiple of ``alignment``.
 
@@ -118,20 +116,16 @@ def _lowest(problem: _Problem, enough: int, effort: int, seed: int) -> tuple[_In
         impossible = max(impossible, target) if skyline.exhausted else impossible
         return found is not None
 
-    # A little effort at first, for a packing that is not far off.
-    for step in range(_STEPS):
-        target = enough + enough * step // 50
-        if effort <= 0 or target >= _height(problem, best) or search(target, _QUICK):
-            break
-    # Then what it takes at the target, and after that between it and the best so far.
-    target = enough
-    share = effort if enough > problem.floor else effort // 2
-    failed = enough - 1
+    # At the target first: where next to nothing may be wasted, there are few choices. If that fails, in steps above it until something is
+    # found, and last between what failed and what was found.
+    target, share, failed, found = enough, effort // 2, enough - 1, False
     while effort > 0 and failed < target < _height(problem, best):
-        if not search(target, share):
+        if search(target, share):
+            found = True
+        else:
             failed = target
-        target = (failed + _height(problem, best)) // 2 if failed >= enough else enough
-        share = effort // 2 + 1
+        target = (failed + _height(problem, best)) // 2 if found else failed + enough // 50 + 1
+        share = effort // 4 + 1 if found else effort // 16 + 1
     return best, _height(problem, best) == impossible + 1
 
 

@@ -77,15 +77,15 @@ def test_published_instances_are_packed_exactly(instances, name):
     spent = time.process_time() - start
     assert check(*problem, packing) <= KNOWN
     assert packing.optimal or most_live(*problem) < packing.height
-    assert spent < 60  # a few seconds alone; the bar is 120
+    assert spent < 30  # 0.3 to 4 s on an idle machine
 
 
-@pytest.mark.parametrize("name", "ABCDEF")
-def test_published_instances_are_packed_closely_with_little_effort(instances, name):
+@pytest.mark.parametrize("name", "ABCE")
+def test_the_lowest_packing_is_found_without_being_told(instances, name):
     problem = instances[name]
-    close = KNOWN * 103 // 100
-    packing = pack(*problem, capacity=close, effort=400_000_000)
-    assert check(*problem, packing) <= close
+    packing = pack(*problem)
+    assert check(*problem, packing) == most_live(*problem)
+    assert packing.optimal
 
 
 def test_the_same_arguments_give_the_same_packing(instances):
