@@ -32,19 +32,18 @@ class Clock(simpy.Environment):
     def run_instants(self, settle: Callable[[], None]) -> None:
         """Process events until none is left, and ``settle`` at the end of every instant that is unsettled.
 
-        The loop body is that of simpy's ``step``, without a call for each event: it is the hottest line of hosim. An error in
-        a callback ends the run.
+        The loop body is that of simpy's ``step``, without a call for each event, as it is the hottest line of hosim; and an alarm keeps
+        its callback, to ring again. An error in a callback ends the run.
         """
         schedule = self.schedule
         if self.unsettled:
             settle()
         while schedule:
-            now, _, _, event = heappop(schedule)
-            self.time = self._now = now
-            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-            for callback in callbacks:
+            self.time, _, _, event = heappop(schedule)
+            self._now = self.time
+            for callback in event.callbacks:
                 callback(event)
-            if self.unsettled and (not schedule or schedule[0][0] > now):
+            if self.unsettled and (not schedule or schedule[0][0] > self.time):
                 settle()
 
 
@@ -61,13 +60,12 @@ class Alarm(simpy.Event):
         self._ok = True
         self._value = None
         next(process)  # up to its first sleep
-        self._sleeper = [process.send]
+        self.callbacks = [process.send]
         self._schedule = clock.schedule
         self._sequence = clock._eid
 
     def ring_at(self, time: int) -> None:
         """Wake the process at ``time``; it must not be set already."""
-        self.callbacks = self._sleeper
         heappush(self._schedule, (time, NORMAL, next(self._sequence), self))
 
     def move_to(self, time: int) -> None:

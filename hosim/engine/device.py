@@ -70,8 +70,11 @@ class Device:
         finish, after, closing = self.program.finish, self.program.after, self.program.closing
         queue, length, capacity, schedule = stream.queue, stream.length, ledger.capacity, clock.schedule
         direct = self.runtime is None and self.recorder is None
+        skipped = False
         while True:
-            yield
+            if not skipped:
+                yield
+            skipped = False
             i = stream.running
             now = clock.time
             if i < 0:  # an inspection is over
@@ -96,34 +99,40 @@ class Device:
             if issues is not None:
                 stream.running = -1
                 memory.issue(issues, now)
-            if done == length or done >= stream.awaited:  # another stream may go on
+            awaited, waiting = done >= stream.awaited, done == length
+            if not waiting:
+                i = queue[done]
+                size, mix, waits = launch[i]
+                for s, count in waits:
+                    if streams[s].done < count:
+                        stream.wait_for(streams[s], count)
+                        waiting = True
+                        break
+            if awaited or waiting:
                 stream.rest(now)
-                stuck = self.start_ops(now)
+                stuck = awaited and self.start_ops(now)
                 if stuck or issues is not None:
                     memory.start_transfers(now, stuck)
                 continue
-            i = queue[done]
-            size, mix, waits = launch[i]
-            for s, count in waits:
-                if streams[s].done < count:
-                    stream.rest(now)
-                    stream.wait_for(streams[s], count)
-                    break
-            else:
-                tracked = tracked_ops.get(i)
-                if ledger.held + size > capacity or (tracked is not None and (tracked.writes or not self._resident(tracked))):
-                    stream.rest(now)
-                    clock.unsettled = True
-                    continue
-                if size:
-                    ledger.held = held = ledger.held + size
-                    ledger.mix += mix
-                    if held > ledger.peak:
-                        ledger.mark_peak(now)
-                stream.running = i
-                stream.alarm.ring_at(now + durations[i])
+            tracked = tracked_ops.get(i)
+            if ledger.held + size > capacity or (tracked is not None and (tracked.writes or not self._resident(tracked))):
+                stream.rest(now)
+                clock.unsettled = True
+                continue
+            if size:
+                ledger.held = held = ledger.held + size
+                ledger.mix += mix
+                if held > ledger.peak:
+                    ledger.mark_peak(now)
+            stream.running = i
             if issues is not None:
                 memory.start_transfers(now, False)
+            end = now + durations[i]
+            if schedule and schedule[0][0] <= end:
+                stream.alarm.ring_at(end)
+            else:  # nothing else happens until this op ends: its end need not go through the schedule
+                clock.time = end
+                skipped = True
 
     # -- ops (rule 1) ------------------------------------------------------------------------------------------
 
@@ -134,7 +143,12 @@ class Device:
         """
         stuck = False
         for stream in self.streams:
-            if stream.running < 0 and stream.done < stream.length and not self._try_op(stream, now) and stream.dependency_met >= 0:
+            if stream.running >= 0 or stream.done == stream.length:
+                continue
+            producer = stream.producer
+            if producer is not None and producer.done < stream.needed:
+                stream.wait_for(producer, stream.needed)
+            elif not self._try_op(stream, now) and stream.dependency_met >= 0:
                 stuck = True
         return stuck
 

@@ -48,7 +48,7 @@ class GraphProgram:
 
     ``dying`` are the tensors that the end of an op surely releases, ``users_left`` counts the users of those with users on several
     streams, ``allocates`` are the tensors that the start of an op allocates, and ``homes`` those that hold a valid copy at time 0 by
-    default (``None``: in the device tier).
+    default, by their home (``None``: the device tier).
     """
 
     sizes: tuple[int, ...]
@@ -60,7 +60,7 @@ class GraphProgram:
     dying: dict[int, tuple[int, ...]]
     users_left: dict[int, int]
     allocates: dict[int, tuple[int, ...]]
-    homes: dict[int, str | None]
+    homes: dict[str | None, list[int]]
 
 
 class TrackedOp(NamedTuple):
@@ -81,7 +81,7 @@ class TrackedOp(NamedTuple):
 class Program:
     """A plan on a machine. ``launch`` and ``finish`` are the graph's, less what is tracked, which ``tracked_ops`` has.
 
-    ``closing`` are the ops whose end changes something tracked.
+    ``closing`` are the ops whose end may change something tracked.
 
     ``after[i]`` are the cache ops that the end of op i issues, in the plan's order. ``initial`` has the tracked tensors that are in some
     tiers at time 0, by the positions of these, and ``initial_bytes`` and ``initial_mix`` are what the others take of the device tier then.
@@ -148,6 +148,9 @@ def compile_graph(graph: Graph) -> GraphProgram:
             for u in users:
                 shared.setdefault(u, []).append(t)
 
+    homes: dict[str | None, list[int]] = {}
+    for t in graph.initial:
+        homes.setdefault(graph.tensors[t].home, []).append(t)
     sizes = tuple([t.size_bytes for t in graph.tensors])
     known: dict[tuple[str, int], int] = {}  # equal mixes are one object: many tensors are alike
     mixes = tuple([known.setdefault((t.kind, t.size_bytes), mix_of(t.kind, t.size_bytes)) for t in graph.tensors])
@@ -170,7 +173,7 @@ def compile_graph(graph: Graph) -> GraphProgram:
         {i: tuple(ts) for i, ts in dying.items()},
         users_left,
         {i: tuple(ts) for i, ts in allocates.items()},
-        {t: graph.tensors[t].home for t in graph.initial},
+        homes,
     )
 
 
@@ -238,7 +241,9 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
                 prefetches[t].append((position, k))
             else:
                 prefetches[t] = [(position, k)]
-    moving.update([t for t, home in base.homes.items() if home is not None and home != device])
+    for home, tensors in base.homes.items():
+        if home is not None and home != device:
+            moving.update(tensors)
     tracked = bytearray(len(graph.tensors))
     for t in moving:
         tracked[t] = 1
@@ -253,10 +258,20 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
                 touched[i] = [t]
     launch, finish = base.launch.copy(), base.finish.copy()
     needed = _needed_prefetches(graph, prefetches)
-    tracked_ops = {i: _track(graph, base, i, ts, needed.get(i, ()), tracked, launch, finish) for i, ts in touched.items()}
-    initial = _initial(plan, hardware, base, moving)
-    resident = _total([t for t in base.homes if not tracked[t]], base.sizes, base.mixes)
-    closing = {i for i, (_, _, writes, _, dying, shared) in tracked_ops.items() if writes or dying or shared}
+    tracked_ops: dict[int, TrackedOp] = {}
+    closing: set[int] = set()
+    none: tuple[int, ...] = ()
+    ops, survives = graph.ops, graph.survives
+    for i, ts in touched.items():
+        op = ops[i]
+        if len(ts) == 1 and survives[ts[0]] and not op.mutates and ts[0] not in op.outputs:
+            # a parameter that is read: most of what most plans move
+            tracked_ops[i] = TrackedOp(needed.get(i, none), (ts[0],), none, none, none, none)
+        else:
+            tracked_ops[i] = _track(graph, base, i, ts, needed.get(i, none), tracked, launch, finish)
+            closing.add(i)
+    initial = _initial(plan, hardware, base, tracked)
+    resident = _total([t for tensors in base.homes.values() for t in tensors if not tracked[t]], base.sizes, base.mixes)
     return Program(base, durations, launch, finish, tracked, tracked_ops, closing, after, initial, *resident)
 
 
@@ -266,10 +281,11 @@ def _needed_prefetches(graph: Graph, prefetches: dict[int, list[tuple[int, int]]
     ops, users = graph.ops, graph.users
     for t, listed in prefetches.items():
         listed.sort()
-        first = listed[0][0]
+        first, k = listed[0]
         for i in users[t]:
             if first < i and (t in ops[i].inputs or t in ops[i].mutates):
-                k = listed[bisect_left(listed, (i, -1)) - 1][1]
+                if len(listed) > 1:
+                    k = listed[bisect_left(listed, (i, -1)) - 1][1]
                 needed[i] = (*needed[i], k) if i in needed else (k,)
     return needed
 
@@ -288,8 +304,6 @@ def _track(
     op = graph.ops[i]
     none: tuple[int, ...] = ()
     reads, outputs = tuple(touched), none
-    if not op.mutates and len(reads) == 1 and graph.survives[reads[0]] and reads[0] not in op.outputs:
-        return TrackedOp(needed, reads, none, none, none, none)  # a parameter that is read: most of what most plans move
     if op.outputs:
         outputs = tuple([t for t in op.outputs if tracked[t]])
         if outputs:
@@ -309,20 +323,19 @@ def _track(
     return TrackedOp(needed, reads, writes, outputs, gone, kept)
 
 
-def _initial(plan: Plan, hardware: Hardware, base: GraphProgram, moving: Iterable[int]) -> dict[tuple[int, ...], list[int]]:
+def _initial(plan: Plan, hardware: Hardware, base: GraphProgram, tracked: bytearray) -> dict[tuple[int, ...], list[int]]:
     """The tracked tensors that are in some tiers at time 0, by the positions of these tiers."""
     index = hardware.tier_index
     by_names: dict[tuple[str, ...], list[int]] = {}
-    for t in sorted(moving):
-        if t in plan.initial:
-            where = tuple(plan.initial[t])
-        elif t in base.homes:
-            where = (base.homes[t] or hardware.device_tier,)
-        else:
-            continue
-        by_names.setdefault(where, []).append(t)
+    own = plan.initial
+    for home, listed in base.homes.items():
+        by_names.setdefault((home or hardware.device_tier,), []).extend([t for t in listed if tracked[t] and t not in own])
+    for t in sorted(own):
+        by_names.setdefault(tuple(own[t]), []).append(t)
     initial: dict[tuple[int, ...], list[int]] = {}
     for where, tensors in by_names.items():
+        if not tensors:
+            continue
         for tier in where:
             if tier not in index:
                 text = f"tensor {plan.graph.tensors[tensors[0]].name!r} starts in tier {tier!r}, which {hardware.name} has not"

@@ -17,8 +17,9 @@ class Stream:
 
     ``done`` counts ended ops, so that ``queue[done]`` is the op at its head, and ``running`` is that op's position while it runs, else -1.
     ``dependency_met`` and ``residency_met`` are rule 8's t_dep and t_res of the head, -1 while not met; ``free_since`` is when its last op
-    ended, if it is idle, and ``waited_for`` the channel on which the wait for residency is blamed. Another stream waits until
-    ``awaited`` ops of this one have ended. ``alarm`` wakes its process (:meth:`hosim.engine.device.Device.run_stream`).
+    ended, if it is idle, and ``waited_for`` the channel on which the wait for residency is blamed. The head waits until ``needed`` ops
+    of the stream ``producer`` have ended, and another stream until ``awaited`` ops of this one have. ``alarm`` wakes its process
+    (:meth:`hosim.engine.device.Device.run_stream`).
     """
 
     __slots__ = (
@@ -31,6 +32,8 @@ class Stream:
         "inspected_at",
         "length",
         "name",
+        "needed",
+        "producer",
         "queue",
         "recorder",
         "residency_met",
@@ -54,6 +57,8 @@ class Stream:
         self.dependency_met = -1
         self.residency_met = -1
         self.waited_for = -1
+        self.producer: Stream | None = None
+        self.needed = 0
         self.stalls = dict.fromkeys(STALL_CAUSES, 0)
         self.exposed_ns = [0] * channels
 
@@ -74,6 +79,7 @@ class Stream:
 
     def wait_for(self, producer: Stream, count: int) -> None:
         """The head waits until ``count`` ops of another stream have ended: let that one's process know."""
+        self.producer, self.needed = producer, count
         if count < producer.awaited:
             producer.awaited = count
 
