@@ -28,8 +28,9 @@ def plan(
     top: Top = None,
     json: Json = False,
 ) -> None:
-    """Write the plan that one policy makes, or explain it (--explain, as JSON with --json), or both.
+    """Write the plan that one policy makes, or explain it.
 
+    --explain says why each tensor moves or stays, as JSON with --json; -o writes the plan; both together do both.
     Exit code 3 if the policy finds none, or the plan to explain does not fit.
     """
     from hosim.io import save_plan

@@ -34,7 +34,7 @@ class Listed(Protocol):
         """Defaults by parameter."""
 
 
-def machines(profiles: Iterable[Hardware]) -> Table:
+def machines(profiles: Sequence[Hardware]) -> Table:
     """One row a machine: compute (of bf16 where it has it), the device tier and its fastest way in and out, and the other tiers."""
     table = open_table("Hardware", "name", "compute", "memory", "bandwidth", "way in", "way out", "other tiers", left=1)
     for hw in profiles:
@@ -53,6 +53,9 @@ def machines(profiles: Iterable[Hardware]) -> Table:
             *(human_rate(max(way)) if way else NOTHING for way in ways),
             ", ".join(f"{t.name} {human_size(t.capacity_bytes)}" for t in hw.tiers if t is not device) or NOTHING,
         )
+    for column in table.columns:  # a narrow terminal folds figures; a name stays whole, since people copy it
+        column.no_wrap, column.overflow = False, "fold"
+    table.columns[0].no_wrap, table.columns[0].min_width = True, max((len(hw.name) for hw in profiles), default=0)
     return table
 
 

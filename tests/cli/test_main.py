@@ -70,7 +70,7 @@ def test_a_bug_is_called_one_and_shows_its_traceback_only_when_asked(
         (["schema"], "Missing argument 'NAME'"),
         (["compare-policies", "x"], "Missing option '--hardware'"),
         (["compare-policies", "x", "--hardwar", "toy"], "No such option: --hardwar"),
-        (["plan", "x", "-H", "toy"], "Missing option '--policy'"),
+        (["plan", "x"], "Missing option '--hardware'"),
         (["hardware", "nonesuch"], "No such command 'nonesuch'"),
     ],
     ids=" ".join,
