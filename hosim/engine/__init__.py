@@ -11,7 +11,8 @@ What is still to come has its place:
   each over all devices (in the order of issue for transfers); channels that share a fabric across devices are one
   :class:`~hosim.engine.channels.LinkGroup`, which knows links by name and not by device.
 - *Routes* are transfers of several hops: :class:`~hosim.engine.program.Way` would name the channels one after the other instead of
-  one, and a cache op would put its chunks into their queues one by one; ``pending`` already lets only the first cache op of a tensor proceed.
+  one, and a cache op would put its chunks into their queues one by one; ``pending`` already lets only the first cache op of a
+  tensor proceed.
 """
 
 from hosim.engine.replay import replay
