@@ -1,15 +1,15 @@
 """What a plan may decide on a small graph: every absence and every store that an optimal plan could need.
 
-The decisions are those of design.md section 3 and no others: where persistent tensors start (the device tier, copies below, both), which gaps a
-tensor spends below, to which tiers each version of its contents is stored, from which it comes back. Left out is only what no
-plan gains by: absences that cover no op and no wait at which memory could run out, and moving contents that nobody reads any more.
+The decisions are those of design.md section 3 and no others: where persistent tensors start (the device tier, copies below, both), which
+gaps a tensor spends below, to which tiers each version of its contents is stored, from which it comes back. Left out is only what no plan
+gains by: absences that cover no op and no wait at which memory could run out, and moving contents that nobody reads any more.
 Shares no code with the planner's own passes, so that it can judge them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hosim.costmodel.transfer_time import alone_ns
@@ -35,8 +35,8 @@ class Lower:
 class Absence:
     """``tensor`` may be out of the device tier from the end of op ``after`` to the start of op ``before``.
 
-    ``after`` is :data:`START` at time 0, ``before`` the number of ops at the end of the step. ``version`` counts the writes until then. ``returns``: the
-    next op reads it. ``dead``: the next op replaces its contents, so that nothing need be kept.
+    ``after`` is :data:`START` at time 0, ``before`` the number of ops at the end of the step. ``version`` counts the writes until then.
+    ``returns``: the next op reads it. ``dead``: the next op replaces its contents, so that nothing need be kept.
     """
 
     tensor: int
@@ -51,8 +51,9 @@ class Absence:
 class Course:
     """One tensor that may move: its possible absences in order, and what holds at both ends of the step.
 
-    ``writers[v]`` is the op that writes version v (:data:`START` for the contents of time 0) and ``rewriters[v]`` the next one to write (the number of ops if
-    there is none). ``free_start``: the plan may choose where it is at time 0; ``home`` is where it is otherwise (None: nowhere, an op produces it).
+    ``writers[v]`` is the op that writes version v (:data:`START` for the contents of time 0) and ``rewriters[v]`` the next one to
+    write (the number of ops if there is none). ``free_start``: the plan may choose where it is at time 0; ``home`` is where it is otherwise
+    (None: nowhere, an op produces it).
     """
 
     tensor: int
@@ -75,7 +76,7 @@ class Course:
 
 @dataclass(frozen=True)
 class Space:
-    """All courses, and the tensors (``fixed``) that stay in the device tier as (tensor, first op or START, last op or the number of ops)."""
+    """All courses, and the tensors (``fixed``) that stay in the device tier: (tensor, first op or START, last op or the number of ops)."""
 
     graph: Graph
     hardware: Hardware
@@ -85,7 +86,7 @@ class Space:
     courses: tuple[Course, ...]
     fixed: tuple[tuple[int, int, int], ...]
     idle: tuple[int, ...]
-    """Persistent tensors at home in the device tier that no op uses: they start below."""
+    """Persistent tensors at home in the device tier that no op uses: they start below, where a tier has room for everything."""
     most_bytes: tuple[int, ...]
     """By op: what the device tier would hold if every tensor were there whenever it could be."""
 
@@ -123,6 +124,8 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
     most = [op.workspace_bytes for op in graph.ops]
     between = [0] * (count + 1)
     for t, users in enumerate(graph.users):
+        if not users and lower:
+            continue
         begin, end = _span(graph, t, t in initial)
         for i in range(max(begin, 0), min(end, count - 1) + 1):
             most[i] += graph.tensors[t].size_bytes
@@ -131,6 +134,8 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
     tight_op = [m > capacity_bytes for m in most]
     tight_wait = [m > capacity_bytes for m in between]
 
+    everything = sum(tensor.size_bytes for tensor in graph.tensors)
+    roomy = any(tier.capacity_bytes >= everything for tier in lower)
     courses: list[Course] = []
     fixed: list[tuple[int, int, int]] = []
     idle: list[int] = []
@@ -138,9 +143,11 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
         tensor = graph.tensors[t]
         home = (tensor.home or device) if t in initial else None
         if home is not None and home != device and home not in [tier.name for tier in lower]:
-            raise InputError(f"policy optimal: tensor {tensor.name!r} starts in {home}, which no channel joins to {device} on {hardware.name}")
+            raise InputError(
+                f"policy optimal: tensor {tensor.name!r} starts in {home}, which no channel joins to {device} on {hardware.name}"
+            )
         if not users or not tensor.size_bytes:
-            if home == device and tensor.persistent and lower:
+            if home == device and tensor.persistent and roomy:
                 idle.append(t)
             elif home == device:
                 fixed.append((t, START, count))
@@ -159,7 +166,7 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
             fixed.append((t, begin, end))
             continue
         kept = tuple([a for a in course.absences if a in useful])
-        courses.append(Course(**{**{f: getattr(course, f) for f in Course.__dataclass_fields__}, "absences": kept}))
+        courses.append(replace(course, absences=kept))
     return Space(graph, hardware, capacity_bytes, tuple(durations), lower, tuple(courses), tuple(fixed), tuple(idle), tuple(most))
 
 
@@ -178,9 +185,11 @@ def _lower(graph: Graph, hardware: Hardware) -> tuple[Lower, ...]:
             demand = [sum(c.bandwidth_bytes_per_s for c in hardware.channels if c.name in f.channels) for f in fabrics]
             shared = any(d > f.bandwidth_bytes_per_s for d, f in zip(demand, fabrics, strict=True))
             if channel.engines > 1 or shared:
-                raise InputError(f"policy optimal knows channels whose transfers run one at a time at full rate; {channel.name} shares its bandwidth")
+                raise InputError(
+                    f"policy optimal knows channels whose transfers run one at a time at full rate; {channel.name} shares its bandwidth"
+                )
         if up is not None or down is not None:
-            lower.append(Lower(tier.name, tier.capacity_bytes, up and up.name, down and down.name))
+            lower.append(Lower(tier.name, tier.capacity_bytes, up.name if up else None, down.name if down else None))
     return tuple(lower)
 
 

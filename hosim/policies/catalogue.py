@@ -102,5 +102,15 @@ BUILT_IN = (
         runtime=True,
         needs_routing=True,
     ),
+    Policy(
+        "optimal",
+        "the exact optimum on small graphs (OR-tools CP-SAT; extra 'solver')",
+        "hosim.policies.optimal:plan",
+        {
+            "limit": Parameter(30.0, "float", "deterministic seconds of the solver's work, after which the best plan so far is taken"),
+            "seed": Parameter(0, "int", "of the solver"),
+            "largest": Parameter(400, "int", "gaps that tensors could spend below, up to which a graph counts as small"),
+        },
+    ),
 )
 """Every policy that hosim ships, in display order."""

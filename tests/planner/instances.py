@@ -3,7 +3,8 @@
 :func:`instance` draws one from its seed and its number; equal arguments give equal instances, on any machine. Toy scale: 1 byte takes
 1 to 2 ns each way, ops take 4 to 20 ns, so that a typical tensor's transfer takes 0.3 to 5 ops. Budgets reach from the largest working
 set of a single op (nothing tighter can run) to the peak with everything resident (nothing has to move). Every lower tier holds
-everything, so each instance is feasible.
+everything, so each instance is feasible. The tighter the budget the fewer the ops, at most 14 to 40, so that nearly all can be solved
+exactly.
 
 Families:
 
@@ -30,6 +31,8 @@ from hosim.hardware import Channel, Compute, Hardware, Tier
 
 NS = 10**9
 FAMILIES = ("inference_hbm", "inference_ddr", "training", "dag")
+FRACTIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+"""Where a budget lies between the least that runs and the most that helps."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,13 @@ def instance(number: int, seed: int = 0) -> Instance:
     """Instance ``number`` of ``seed``."""
     draw = Random(f"{seed}/{number}")
     family = FAMILIES[number % len(FAMILIES)]
-    ops = draw.randint(10, 40)
+    fraction = draw.choice(FRACTIONS)
+    ops = draw.randint(10, min(40, 14 + round(fraction * 45)))
     name = f"{family}-{seed}-{number}"
     graph = {"inference_hbm": _inference, "inference_ddr": _inference, "training": _training, "dag": _dag}[family](draw, name, ops, family)
     hardware = _machine(draw, graph)
     floor, peak = working_set(graph), resident_peak(graph)
-    budget = floor + round((peak - floor) * draw.choice((0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)))
+    budget = floor + round((peak - floor) * fraction)
     return Instance(name, family, graph, hardware, budget)
 
 
@@ -141,7 +145,7 @@ def _inference(draw: Random, name: str, ops: int, family: str) -> Graph:
 
 def _training(draw: Random, name: str, ops: int, family: str) -> Graph:
     b = GraphBuilder(name)
-    layers = max(3, ops // 3)
+    layers = max(4, ops // 3)
     offloaded = draw.random() < 0.4  # optimizer states at home below
     interleaved = draw.random() < 0.5  # updates right after each backward op
     share = draw.choice((0, 1, 2))
