@@ -193,7 +193,7 @@ def _busy(model: Model, var: AwayVars, at: Any) -> Iterator[Any]:
 
 
 def _short(model: Model, i: int, at: Any, before: int, wanted: int, *, skip: AwayVars) -> Any:
-    """A literal that implies that ``wanted`` bytes are not free at an instant between ops ``i - 1`` and ``i`` (``before``: just before it)."""
+    """A literal that implies that ``wanted`` bytes are not free at a time between ops ``i - 1`` and ``i`` (``before``: just before it)."""
     cp = model.cp
     terms: list[Any] = [model.units(model.space.graph.tensors[t].size_bytes) for t, first, last in model.space.fixed if first < i <= last]
     for course in model.space.courses:

@@ -111,6 +111,7 @@ BUILT_IN = (
             "seed": Parameter(0, "int", "of the solver"),
             "largest": Parameter(400, "int", "gaps that tensors could spend below, up to which a graph counts as small"),
         },
+        by_name_only=True,
     ),
 )
 """Every policy that hosim ships, in display order."""

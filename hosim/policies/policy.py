@@ -86,7 +86,8 @@ class Policy:
     """A registered policy.
 
     ``make`` is its function, or where it is (``"module:function"``), so that listing policies imports none. ``runtime`` says that its
-    decisions are taken during the replay, ``needs_routing`` that without a routing it does what another policy does.
+    decisions are taken during the replay, ``needs_routing`` that without a routing it does what another policy does,
+    ``by_name_only`` that a comparison of all policies leaves it out: it takes too long, or does not know every workload.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Policy:
     settings: Mapping[str, Parameter] = field(default_factory=dict)
     runtime: bool = False
     needs_routing: bool = False
+    by_name_only: bool = False
 
     @property
     def parameters(self) -> Mapping[str, Any]:

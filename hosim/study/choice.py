@@ -35,10 +35,11 @@ def parse_choice(text: str) -> Choice:
 def parse_choices(text: str | None, routed: bool = False) -> list[Choice]:
     """Choices from a comma-separated list; if there is none, every registered policy with its defaults.
 
-    Those that need a routing are among the latter only if the workload is ``routed``.
+    Those that need a routing are among the latter only if the workload is ``routed``, those for small graphs only if named.
     """
     if text is None:
-        return [Choice(name, {}, name) for name in registry.names() if routed or not registry.get(name).needs_routing]
+        every = [registry.get(name) for name in registry.names()]
+        return [Choice(p.name, {}, p.name) for p in every if (routed or not p.needs_routing) and not p.by_name_only]
     choices = [parse_choice(part) for part in text.split(",") if part.strip()]
     if not choices:
         raise InputError(f"no policy named; expected some of {', '.join(registry.names())}", source="policies")

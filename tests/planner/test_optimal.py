@@ -22,6 +22,7 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.planner.optimal import Solution, require_solver, solve
 from hosim.policies import registry
+from hosim.study.choice import parse_choices
 
 NS = 10**9
 
@@ -258,6 +259,12 @@ def test_the_policy_and_its_parameters():
     assert plan.policy == "optimal"
     with pytest.raises(InputError, match=r"small graphs.*largest"):
         registry.get("optimal").plan(drawn.graph, drawn.hardware, drawn.budget_bytes, largest=3)
+
+
+def test_a_comparison_of_all_policies_leaves_it_out():
+    assert "optimal" in registry.names()
+    assert "optimal" not in [choice.name for choice in parse_choices(None)]
+    assert parse_choices("optimal:limit=2")[0].parameters == {"limit": 2.0}
 
 
 def test_without_the_solver_the_error_names_the_extra(monkeypatch):
