@@ -189,16 +189,12 @@ def transfers_of_tensors(timeline: Timeline) -> dict[int, list[Transfer]]:
 
 
 def _residency_met(earliest: int, written: Sequence[int], moving: dict[int, list[Transfer]], start: int) -> int:
-    """The first instant from ``earliest`` on with no transfer under way of what the op writes; one that starts then comes after the op."""
-    met = earliest
-    changed = True
-    while changed and met < start:
-        changed = False
-        for t in written:
-            for x in moving.get(t, ()):
-                if x.start_ns < met < x.end_ns:
-                    met, changed = x.end_ns, True
-    return met
+    """The last instant, from ``earliest`` on, at which a transfer of what the op writes ended before it: from then on nothing read it.
+
+    A transfer may begin while the op waits for room; then its residency is lost and met again, and the later instant counts.
+    """
+    ends = [x.end_ns for t in written for x in moving.get(t, ()) if x.start_ns < x.end_ns <= start]
+    return max([earliest, *ends])
 
 
 def _counts(plan: Plan, result: Result) -> Iterator[Finding]:
