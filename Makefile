@@ -37,7 +37,7 @@ check: .venv/.installed-dev
 # One release of torch, by name: a range would fetch the newest with gigabytes of libraries for a GPU that no test needs.
 .venv/.installed-dev: pyproject.toml | .venv/.created
 	$(PIP) install torch==2.13.0
-	$(PIP) install --editable '.[dev,torch]'
+	$(PIP) install --editable '.[dev,solver,torch]'
 	touch .venv/.installed $@
 
 clean:
