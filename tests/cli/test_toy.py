@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def hosim(*arguments: object, code: int = 0) -> str:
-    outcome = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    outcome = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "120"})
     assert outcome.exit_code == code, outcome.stderr
     return outcome.stdout
 
