@@ -1,7 +1,8 @@
 """Makes a workload from its spec (``hosim.spec/1``, see :mod:`hosim.io.spec`).
 
-A spec of the importer ``torch_export`` builds a model of ``transformers`` from its config alone, on the meta device (no weights are
-made, none are downloaded), and exports it with ``torch.export.export(model, (), inputs, strict=False)``.
+A spec with a ``builder`` is the business of :mod:`hosim.models`. One of the importer ``torch_export`` builds a model of ``transformers``
+from its config alone, on the meta device (no weights are made, none are downloaded), and exports it with
+``torch.export.export(model, (), inputs, strict=False)``.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
 _FOREIGN_KEYS = ("attn_implementation", "experts_implementation", "auto_map", "trust_remote_code", "quantization_config")
 """Keys of a config by which transformers would fetch code, or run another model than the class names."""
 
+_READ_BY_GETATTR = {"head_dim"}
+"""Keys that models look for although not every config class declares them (Qwen3-MoE: 128, where hidden_size / heads is 64)."""
+
 
 def import_spec(path: str | os.PathLike[str]) -> Graph:
-    """The graph of the model that the spec at ``path`` describes.
+    """The graph that the spec at ``path`` describes.
 
     Equal specs and equal versions of torch and transformers give equal graphs; ``meta`` says which they were. Raises :class:`InputError`.
     """
@@ -33,6 +37,8 @@ def import_spec(path: str | os.PathLike[str]) -> Graph:
 
     source = os.fspath(path)
     spec = load_spec(source)
+    if "builder" in spec:
+        return _built(spec, source)
     try:
         program = export_model(spec["model"], spec["inputs"])
         import transformers
@@ -46,6 +52,15 @@ def import_spec(path: str | os.PathLike[str]) -> Graph:
         return import_exported(program, name=spec["name"], meta=meta)
     except InputError as error:
         raise error if error.source else InputError(error.message, source=source, where=error.where) from error
+
+
+def _built(spec: Mapping[str, Any], source: str) -> Graph:
+    from hosim.models.build import build
+
+    try:
+        return build(spec["name"], spec["builder"])
+    except InputError as error:
+        raise InputError(error.message, source=source, where=f"builder.{error.where}") from None
 
 
 def export_model(model: Mapping[str, Any], inputs: Mapping[str, Any]) -> ExportedProgram:
@@ -99,7 +114,7 @@ def _module(model: Mapping[str, Any], dtype: Any) -> Any:
 
 def _known_keys(config_class: Any, config: Mapping[str, Any]) -> None:
     """Raise :class:`InputError` for a key that the config class does not know: it would take it without a word."""
-    known = set(config_class().to_dict())
+    known = set(config_class().to_dict()) | _READ_BY_GETATTR
     for key in config:
         if key not in known and key not in config_class.attribute_map:
             raise InputError(f"unknown key {key!r} of {config_class.__name__}{did_you_mean(key, known)}", where=f"model.config.{key}")

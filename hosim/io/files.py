@@ -65,10 +65,15 @@ def read(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     :class:`InputError` with the file's name for everything that can be wrong up to that point.
     """
     source = os.fspath(path)
-    data = parse(_text(_bytes(source), source), source)
+    data = content(source)
     check_format(data, kind, source)
     assert isinstance(data, dict)
     return data
+
+
+def content(source: str) -> object:
+    """The data in the file ``source``, whatever it is; raises :class:`InputError` for what is neither JSON nor YAML."""
+    return parse(_text(_bytes(source), source), source)
 
 
 @contextmanager

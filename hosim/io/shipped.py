@@ -12,7 +12,7 @@ from hosim.errors import InputError
 from hosim.io.files import did_you_mean
 
 _PACKAGE = Path(hosim.__file__).resolve().parent
-_WORKLOADS = (".json.gz", ".json")  # not .yaml: those beside them are the specs they were made from
+_WORKLOADS = (".json.gz", ".json", ".yaml")  # a workload before the spec it was made from; a builder's spec is alone, and quick
 _HARDWARE = (".yaml",)
 
 

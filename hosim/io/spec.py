@@ -14,8 +14,14 @@ A spec names an importer and everything that determines its result::
       input_ids: {shape: [1, 4096], dtype: int64}
     versions: {torch: 2.13.0, transformers: 5.23.0}
 
+or a builder of :mod:`hosim.models` with its parameters, and then nothing but hosim is needed::
+
+    format: hosim.spec/1
+    name: llama-3.1-8b-train-4k
+    builder: {model: llama-3.1-8b, phase: train, sequence: 4096}
+
 ``versions`` are those that gave the workload beside the spec; another one may trace another graph, and the importer
-records in ``meta`` which it was.
+records in ``meta`` which it was. ``sha256`` is that of the workload file that the spec gives, unpacked.
 """
 
 from __future__ import annotations
@@ -66,10 +72,22 @@ class SpecModel(TypedDict):
     versions: NotRequired[dict[Name, Name]]
 
 
-FORMAT = Format("spec", lambda: TypeAdapter(SpecModel))
+@with_config(STRICT)
+class BuiltModel(TypedDict):
+    """A recipe of a workload that a builder makes; the builder checks its parameters."""
+
+    format: Literal["hosim.spec/1"]
+    name: Name
+    builder: dict[Identifier, Any]
+    sha256: NotRequired[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]
+
+
+TRACED = Format("spec", lambda: TypeAdapter(SpecModel))
+BUILT = Format("spec", lambda: TypeAdapter(BuiltModel))
 
 
 def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The spec in a file, checked. Raises :class:`InputError` naming file and path inside it."""
     source = os.fspath(path)
-    return dict(FORMAT.check(files.read(source, "spec"), source))
+    data = files.read(source, "spec")
+    return dict(BUILT.check(data, source) if "builder" in data else TRACED.check(data, source))

@@ -61,12 +61,18 @@ FORMAT = Format("workload", lambda: TypeAdapter(WorkloadModel))
 
 
 def load_workload(path: str | os.PathLike[str]) -> Graph:
-    """The graph in a workload file (JSON or YAML, gzip or not).
+    """The graph in a workload file (JSON or YAML, gzip or not), or the one that a workload spec describes.
 
     Raises :class:`InputError` naming file and path inside it.
     """
+    source = os.fspath(path)
     with files.no_collection():
-        return workload_from_dict(files.read(path, "workload"), source=os.fspath(path))
+        data = files.content(source)
+        if isinstance(data, Mapping) and data.get("format") == files.format_of("spec"):
+            from hosim.importers.spec import import_spec
+
+            return import_spec(source)
+        return workload_from_dict(data, source=source)
 
 
 def save_workload(graph: Graph, path: str | os.PathLike[str]) -> None:

@@ -1,0 +1,116 @@
+"""Attention over queries, keys and values, fused or not, and the rotation of their heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from hosim.models.functions import copied
+from hosim.models.tape import ITEM_BYTES, Tape, Value
+
+MODES = ("causal", "masked", "math")
+"""``causal``: the fused kernel, told that it is causal, with grouped heads inside. ``masked``: the fused kernel with an explicit mask and
+keys repeated to the queries' heads, which is what transformers runs where it cannot see that the mask is causal (when traced).
+``math``: no kernel takes these heads, scores are in memory (torch on heads of unequal width)."""
+
+
+def attention(
+    t: Tape,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value | None = None,
+    *,
+    mode: str = "causal",
+    extra: Sequence[Value] = (),
+    label: str = "sdpa",
+) -> Value:
+    """``softmax(q k') v`` of ``q`` [batch, heads, queries, width], ``k`` and ``v`` [batch, fewer heads, keys, width].
+
+    The result is [batch, queries, heads, width of v]. FLOP count every key for every query, as torch's counter does. ``extra``
+    are tensors that hold part of the keys and values.
+    """
+    batch, heads, queries, width = q.shape
+    keys, out_width = k.shape[2], v.shape[-1]
+    if mode != "causal" and k.shape[1] < heads:
+        k = copied(t, k, (batch, heads, keys, k.shape[-1]), f"{label}.repeat_k")
+        v = copied(t, v, (batch, heads, keys, out_width), f"{label}.repeat_v")
+    scores = batch * heads * queries * keys
+    flops = 2 * scores * (width + out_width)
+    shape = (batch, queries, heads, out_width)
+    statistics = batch * heads * queries * 4
+    seen = [x for x in (mask, q, k, v) if x is not None]
+    inputs = [*seen, *(x for x in extra if x.tensor not in {s.tensor for s in seen})]
+    # beside its result: the softmax' statistics, the mask as numbers; or scores before and after softmax and which rows are masked
+    spare = prod(mask.shape) * ITEM_BYTES[q.dtype] if mask is not None else 0
+    workspace = 9 * scores if mode == "math" else spare
+    # torch's math path goes over its scores some nine times, in four bytes
+    accessed = sum([x.size for x in inputs]) + q.rows * out_width * ITEM_BYTES[q.dtype] + (34 * scores if mode == "math" else 0)
+    if not q.node:
+        return t.op(
+            label, "attention", inputs, shape, flops=flops, accessed=accessed, workspace=workspace + (0 if mode == "math" else statistics)
+        )
+    if mode == "math":  # the probabilities are kept
+        kept: tuple[tuple[int, ...], str] = ((batch, heads, queries, keys), q.dtype)
+    else:
+        kept = ((batch, heads, queries), "fp32")
+    y, lse = t.ops(label, "attention", inputs, [(shape, q.dtype), kept], flops=flops, accessed=accessed, workspace=workspace)
+
+    def gradient(g: Value) -> None:
+        # the fused kernel computes the scores again: five products for the two going forward
+        work = 2 * scores * ((2 if mode == "math" else 3) * width + 2 * out_width)
+        grads = t.ops(
+            f"{label}.grad",
+            "attention",
+            [g, *seen, y, lse],
+            [(x.shape, x.dtype) for x in (q, k, v)],
+            flops=work,
+            workspace=2 * lse.size if mode == "math" else statistics + spare,
+        )
+        for x, grad in zip((q, k, v), grads, strict=True):
+            t.give(x, grad)
+
+    t.note(y, gradient)
+    return y
+
+
+def rotated(t: Tape, x: Value, cos: Value, sin: Value, *, fused: bool = False, label: str = "rope") -> Value:
+    """Rotary positions on ``x``; ``cos`` and ``sin`` have no gradient, and are all that is kept."""
+    if fused:
+        y = t.op(label, "elementwise", [x, cos, sin], x.shape)
+        t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g, cos, sin], x.shape)))
+        return y
+    half = (*x.shape[:-1], x.shape[-1] // 2)
+    along = t.op(f"{label}.mul_cos", "elementwise", [x, cos], x.shape)
+    minus = t.op(f"{label}.neg", "elementwise", [x], half, accessed=x.size)
+    turned = t.op(f"{label}.cat", "copy", [minus, x], x.shape, accessed=2 * x.size)
+    across = t.op(f"{label}.mul_sin", "elementwise", [turned, sin], x.shape)
+    y = t.op(f"{label}.add", "elementwise", [along, across], x.shape)
+
+    def gradient(g: Value) -> None:
+        across = t.op(f"{label}.mul_sin.grad", "elementwise", [g, sin], x.shape)
+        minus = t.op(f"{label}.neg.grad", "elementwise", [across], half, accessed=x.size)
+        turned = t.op(f"{label}.slice.grad", "copy", [minus, across], x.shape, workspace=x.size)
+        along = t.op(f"{label}.mul_cos.grad", "elementwise", [g, cos], x.shape)
+        t.ops(f"{label}.accumulate", "elementwise", [turned], [], mutates=[along], accessed=3 * x.size)
+        t.give(x, along)
+
+    t.note(y, gradient)
+    return y
+
+
+def rotated_pairs(t: Tape, x: Value, cos: Value, sin: Value, *, fused: bool = False, label: str = "rope") -> Value:
+    """Rotary positions on interleaved pairs of ``x``, as DeepSeek lays them out."""
+    if fused:
+        return rotated(t, x, cos, sin, fused=True, label=label)
+    half = (*x.shape[:-1], x.shape[-1] // 2)
+    touched = x.size + cos.size // 2
+
+    def turned(part: str, join: str) -> Value:
+        one = t.op(f"{label}.{part}_mul_cos", "elementwise", [x, cos], half, accessed=touched)
+        other = t.op(f"{label}.{part}_mul_sin", "elementwise", [x, sin], half, accessed=touched)
+        return t.op(f"{label}.{part}_{join}", "elementwise", [one, other], half)
+
+    y = t.op(f"{label}.cat", "copy", [turned("even", "sub"), turned("odd", "add")], x.shape)
+    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g, cos, sin], x.shape, workspace=2 * x.size)))
+    return y

@@ -1,0 +1,114 @@
+"""Builds a workload from the name of a model and parameters, as a spec's ``builder`` has them (:mod:`hosim.io.spec`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from hosim.errors import InputError, UnitError
+from hosim.graph import Graph
+from hosim.models.attention import MODES
+from hosim.models.config import Run
+from hosim.models.families import FAMILIES
+from hosim.models.presets import PRESETS
+from hosim.models.step import step
+from hosim.units import parse_rate
+
+Data = TypeVar("Data")
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "phase": ("train", "prefill", "decode"),
+    "dtype": ("bf16", "fp16", "fp32"),
+    "attention": MODES,
+    "logits": ("last", "all"),
+    "optimizer": ("adamw", "none"),
+}
+_FROM_ZERO = ("stage",)
+
+
+def build(name: str, parameters: Mapping[str, Any]) -> Graph:
+    """The graph of a model run in some way; ``name`` is the graph's.
+
+    ``parameters``: ``model``, one of :data:`~hosim.models.presets.PRESETS`; ``config``, values that replace some of the preset's;
+    ``link``, a rate such as ``400 GB/s``, for ``link_bytes_per_s``; and any field of :class:`~hosim.models.config.Run`. Equal parameters
+    give equal graphs, in milliseconds. ``meta`` has them. Raises :class:`InputError` that names the parameter.
+    """
+    given = dict(parameters)
+    model = given.pop("model", None)
+    if not isinstance(model, str) or model not in PRESETS:
+        raise InputError(f"expected a model, one of {', '.join(PRESETS)}; got {model!r}{_near(model, PRESETS)}", where="model")
+    preset = PRESETS[model]
+    overrides = given.pop("config", {})
+    if not isinstance(overrides, Mapping):
+        raise InputError("expected a mapping of the model's sizes", where="config")
+    config = changed(preset, overrides, "config.")
+    if "link" in given:
+        given["link_bytes_per_s"] = _link(given.pop("link"))
+    family = FAMILIES[type(preset)]
+    run = changed(Run(**family.defaults), given, "", extra=("model", "config", "link"))
+    if run.phase not in family.phases:
+        raise InputError(f"{model} is built for {', '.join(family.phases)}; got {run.phase!r}", where="phase")
+    _check_shards(config, run)
+    graph = step(name, family.forward, config, run)
+    meta = {"source": "hosim.models", "builder": {key: parameters[key] for key in sorted(parameters)}}
+    return replace(graph, meta=meta)
+
+
+def changed(data: Data, values: Mapping[str, Any], prefix: str, extra: Iterable[str] = ()) -> Data:
+    """The dataclass instance ``data`` with other values; raises :class:`InputError` for a field it has not, or a value of another type."""
+    hints = get_type_hints(type(data))
+    for key, value in values.items():
+        if key not in hints:
+            known = [*hints, *extra]
+            hint = _near(key, known) or f" (known: {', '.join(known)})"
+            raise InputError(f"unknown parameter {key!r}{hint}", where=f"{prefix}{key}")
+        _check(f"{prefix}{key}", key, value, get_args(hints[key]) or (hints[key],))
+    return replace(data, **values)  # type: ignore[type-var]
+
+
+def _check(where: str, key: str, value: Any, types: tuple[type, ...]) -> None:
+    if key in _CHOICES:
+        if value not in _CHOICES[key]:
+            raise InputError(f"expected one of {', '.join(_CHOICES[key])}; got {value!r}", where=where)
+    elif type(value) not in types:
+        expected = " or ".join({int: "an integer", bool: "true or false", str: "text", float: "a number"}.get(t, "null") for t in types)
+        raise InputError(f"expected {expected}, got {value!r}", where=where)
+    elif type(value) is int and value < (least := 0 if key in _FROM_ZERO or where.startswith("config.") else 1):
+        raise InputError(f"expected at least {least}, got {value}", where=where)
+    elif type(value) is int and value > 2**40:
+        raise InputError(f"expected at most 2^40, got {value}", where=where)
+
+
+def _check_shards(config: Any, run: Run) -> None:
+    """Raise :class:`InputError` unless the devices divide what they share."""
+    names = {f.name for f in fields(config)}
+    shared = [
+        ("tensor", run.tensor, ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")),
+        ("expert", run.expert, ("num_experts",)),
+    ]
+    for key, devices, divided in shared:
+        for name in divided:
+            if devices > 1 and (name not in names or getattr(config, name) % devices):
+                size = f"{name} {getattr(config, name)}" if name in names else "this model"
+                raise InputError(f"{devices} devices cannot share {size} evenly", where=key)
+    if run.stage >= run.pipeline:
+        raise InputError(f"expected a stage from 0 to {run.pipeline - 1}, got {run.stage}", where="stage")
+    layers = getattr(config, "num_hidden_layers", run.pipeline)
+    if (layers if run.layers is None else run.layers) < run.pipeline or (run.pipeline > 1 and "num_hidden_layers" not in names):
+        raise InputError(f"{run.pipeline} stages need at least a layer each", where="pipeline")
+    if run.layers is not None and run.layers > layers:
+        raise InputError(f"the model has {layers} layers, got {run.layers}", where="layers")
+
+
+def _link(value: object) -> int:
+    try:
+        return parse_rate(value)
+    except UnitError as error:
+        raise InputError(error.message, where="link") from None
+
+
+def _near(name: object, known: Iterable[str]) -> str:
+    near = get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,70 @@
+"""What devices that share a model send each other: ops of the stream ``comm``, on the tensors of one device."""
+
+from __future__ import annotations
+
+from hosim.models.config import Run
+from hosim.models.tape import Tape, Value
+
+STREAM = "comm"
+
+
+def all_reduced(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
+    """The sum of every device's ``x``, in its place; its gradient is the same on each."""
+    if run.tensor == 1:
+        return x
+    _in_place(t, run, x, label, run.tensor)
+    return x
+
+
+def replicated(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
+    """``x``, which every device has and multiplies by its own weights: going backward, the sum of what each finds."""
+    if run.tensor == 1:
+        return x
+    y = t.alias(x)
+
+    def gradient(g: Value) -> None:
+        _in_place(t, run, g, f"{label}.grad", run.tensor)
+        t.give(x, g)
+
+    t.note(y, gradient)
+    return y
+
+
+def exchanged(t: Tape, run: Run, x: Value, label: str) -> Value:
+    """Rows of ``x`` sent to the devices that have their experts, as many coming as going; backward, their gradients return."""
+    if run.expert == 1:
+        return x
+    y = _exchange(t, run, x, label)
+    t.note(y, lambda g: t.give(x, _exchange(t, run, g, f"{label}.grad")))
+    return y
+
+
+def received(t: Tape, run: Run, shape: tuple[int, ...], label: str = "recv") -> Value:
+    """What the stage before sends; going backward its gradient is sent there."""
+    x = t.ops(label, "recv", [], [(shape, run.dtype)], stream=STREAM, duration_ns=_ns(run, _bytes(shape, run)))[0]
+    x = t.detached(x) if run.training else x
+    t.note(x, lambda g: sent(t, run, g, f"{label}.grad"))
+    return x
+
+
+def sent(t: Tape, run: Run, x: Value, label: str = "send") -> None:
+    """``x`` goes to the next stage."""
+    t.ops(label, "send", [x], [], stream=STREAM, duration_ns=_ns(run, x.size))
+
+
+def _exchange(t: Tape, run: Run, x: Value, label: str) -> Value:
+    leaves = x.size * (run.expert - 1) // run.expert
+    return t.ops(label, "all_to_all", [x], [(x.shape, x.dtype)], stream=STREAM, duration_ns=_ns(run, leaves))[0]
+
+
+def _in_place(t: Tape, run: Run, x: Value, label: str, devices: int) -> None:
+    # a ring: each device sends every byte twice, except its own share
+    t.ops(label, "all_reduce", [], [], mutates=[x], stream=STREAM, duration_ns=_ns(run, 2 * x.size * (devices - 1) // devices))
+
+
+def _bytes(shape: tuple[int, ...], run: Run) -> int:
+    return Value("", shape, run.dtype).size
+
+
+def _ns(run: Run, size: int) -> int | None:
+    return None if run.link_bytes_per_s is None else -(-size * 10**9 // run.link_bytes_per_s)

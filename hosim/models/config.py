@@ -1,0 +1,85 @@
+"""What a builder is told: the sizes of a model (one dataclass a family) and how it is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A decoder of rotary positions, root-mean-square norms and gated MLPs; fields as in the public ``config.json`` files.
+
+    ``num_experts`` 0: dense. Layers before ``first_k_dense_replace`` are dense in any case. ``n_group`` 0: the router is a softmax
+    (Qwen3); else sigmoid scores and groups of experts (DeepSeek-V3). ``kv_lora_rank`` 0: heads of keys and values; else latent attention.
+    """
+
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+    vocab_size: int
+    head_dim: int
+    tie_word_embeddings: bool = False
+    qk_norm: bool = False
+    num_experts: int = 0
+    num_experts_per_tok: int = 0
+    moe_intermediate_size: int = 0
+    n_shared_experts: int = 0
+    first_k_dense_replace: int = 0
+    n_group: int = 0
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    qk_nope_head_dim: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How a model is run, on one device.
+
+    ``phase``: ``train`` (forward, backward, optimizer), ``prefill`` (a prompt of ``sequence`` tokens) or ``decode`` (the next token, with
+    ``context`` tokens in the cache, itself among them). ``layers``: how many to take of the model (none: all); the other parts are whole.
+    ``attention``: see :data:`hosim.models.attention.MODES`. ``fused``: norms, rotary positions and gates are one kernel each.
+    ``checkpoint``: keep only each layer's input for backward. ``logits`` of a prefill: of the ``last`` position or of ``all``.
+    ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments, and fp32 parameters beside those in a
+    narrower dtype) or ``none``.
+
+    ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the layers; the graph is that of one device, of
+    the pipeline stage ``stage``. Collectives are ops of the stream ``comm``. ``link_bytes_per_s`` is what one device sends, and receives at
+    the same time; without it collectives take the time of their bytes in the device tier.
+
+    ``states_home``, ``experts_home``, ``cache_home``: tiers in which optimizer states, experts and the cache live; none: the device tier.
+    """
+
+    phase: str = "prefill"
+    batch: int = 1
+    sequence: int = 4096
+    context: int = 4096
+    layers: int | None = None
+    dtype: str = "bf16"
+    attention: str = "causal"
+    fused: bool = False
+    checkpoint: bool = False
+    logits: str = "last"
+    cache: bool = True
+    optimizer: str = "adamw"
+    tensor: int = 1
+    expert: int = 1
+    pipeline: int = 1
+    stage: int = 0
+    link_bytes_per_s: int | None = None
+    states_home: str | None = None
+    experts_home: str | None = None
+    cache_home: str | None = None
+
+    @property
+    def training(self) -> bool:
+        """Whether there is a backward pass."""
+        return self.phase == "train"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one sequence that pass through the layers."""
+        return 1 if self.phase == "decode" else self.sequence

@@ -1,0 +1,44 @@
+"""The keys and values that a decoder keeps of the tokens before: whole, or in blocks of which attention reads some."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hosim.models.config import Decoder, Run
+from hosim.models.tape import Tape, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """One layer's cache as two tensors, allocated for all tokens from the start: keys and values, or latents and rotated keys."""
+
+    first: Value
+    second: Value
+    decoding: bool
+
+    def update(self, t: Tape, first: Value, second: Value) -> tuple[Value, Value, tuple[Value, ...]]:
+        """Write new tokens; returns what attention reads: the cache when decoding, else what was written, and the other tensors with it."""
+        for new, kept, label in ((first, self.first, "cache_first"), (second, self.second, "cache_second")):
+            t.ops(label, "scatter", [new], [], mutates=[kept], accessed=2 * new.size)
+        if not self.decoding:
+            return first, second, ()
+        if self.first.shape[:3] == self.second.shape[:3] and len(self.first.shape) == 4:
+            return self.first, self.second, ()
+        batch, tokens, rank = self.first.shape  # latents: one head of keys, which are the values too
+        keys = Value(self.first.tensor, (batch, 1, tokens, rank + self.second.shape[-1]), self.first.dtype)
+        return keys, keys, (Value(self.second.tensor, (0,), self.second.dtype),)
+
+
+def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
+    """The cache of the layer whose scope it is; ``None`` where nothing is kept."""
+    if run.training or (run.phase == "prefill" and not run.cache):
+        return None
+    tokens = run.context if run.phase == "decode" else run.sequence
+    if config.kv_lora_rank:
+        shapes: list[tuple[int, ...]] = [(run.batch, tokens, config.kv_lora_rank), (run.batch, tokens, config.qk_rope_head_dim)]
+        names = ("latent_cache", "rope_cache")
+    else:
+        shapes = [(run.batch, config.num_key_value_heads // run.tensor, tokens, config.head_dim)] * 2
+        names = ("k_cache", "v_cache")
+    first, second = [t.held(name, shape, run.dtype, "kv_cache", run.cache_home) for name, shape in zip(names, shapes, strict=True)]
+    return Cache(first, second, run.phase == "decode")

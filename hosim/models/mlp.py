@@ -1,0 +1,142 @@
+"""Gated MLPs, and mixtures of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hosim.models.collectives import all_reduced, exchanged, replicated
+from hosim.models.config import Decoder, Run
+from hosim.models.functions import activation, add, cast, gathered, linear, mul, scale, softmax, split, summed
+from hosim.models.tape import ITEM_BYTES, Tape, Value
+
+
+def gated_mlp(t: Tape, run: Run, x: Value, width: int) -> Value:
+    """``down(silu(gate(x)) * up(x))``."""
+    hidden = x.shape[-1]
+    mine = width // run.tensor
+    x = replicated(t, run, x)
+    gate = linear(t, x, t.parameter("gate_proj.weight", (mine, hidden), run.dtype), label="gate_proj")
+    if run.fused:
+        up = linear(t, x, t.parameter("up_proj.weight", (mine, hidden), run.dtype), label="up_proj")
+        inside = _swiglu(t, gate, up)
+    else:
+        opened = activation(t, gate, "silu")
+        inside = mul(t, opened, linear(t, x, t.parameter("up_proj.weight", (mine, hidden), run.dtype), label="up_proj"))
+    y = linear(t, inside, t.parameter("down_proj.weight", (hidden, mine), run.dtype), label="down_proj")
+    return all_reduced(t, run, y)
+
+
+def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
+    """The chosen experts' outputs by weight, and those of the shared ones.
+
+    All experts' weights of a layer are two tensors, which grouped products take at once, as in transformers. Tokens are taken to be spread
+    evenly over the devices that share the experts.
+    """
+    flat = x.view(x.rows, x.shape[-1])
+    with t.scope("gate"):
+        weights, chosen = router(t, config, run, flat)
+    with t.scope("experts"):
+        y = _experts(t, config, run, flat, weights, chosen)
+    if config.n_shared_experts:
+        with t.scope("shared_experts"):
+            y = add(t, y, gated_mlp(t, run, flat, config.moe_intermediate_size * config.n_shared_experts))
+    return y.view(*x.shape)
+
+
+def router(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
+    """Weight and number of each chosen expert, [tokens, chosen]."""
+    tokens, top = x.shape[0], config.num_experts_per_tok
+    weight = t.parameter("weight", (config.num_experts, x.shape[-1]), run.dtype)
+    if not config.n_group:
+        chances = softmax(t, linear(t, x, weight, label="router"), "fp32")
+        found, chosen = _top(t, chances, top)
+        total = summed(t, found, (tokens, 1))
+        return cast(t, mul(t, found, total, "div"), run.dtype), chosen
+    scores = activation(t, linear(t, cast(t, x, "fp32"), cast(t, weight, "fp32"), label="router"), "sigmoid", keeps="output")
+    bias = t.held("e_score_correction_bias", (config.num_experts,), run.dtype, "buffer")
+    corrected = add(t, replace(scores, node=0), bias)
+    groups = t.op("group_topk", "sort", [corrected], (tokens, config.n_group), accessed=corrected.size + 8 * tokens * config.n_group)
+    left = t.op("mask_groups", "elementwise", [corrected, groups], corrected.shape)
+    chosen = t.op("topk", "sort", [left], (tokens, top), "int64")
+    found = gathered_columns(t, scores, chosen)
+    total = summed(t, found, (tokens, 1))
+    return scale(t, mul(t, found, total, "div")), chosen
+
+
+def _top(t: Tape, chances: Value, top: int) -> tuple[Value, Value]:
+    shape = (chances.shape[0], top)
+    found, chosen = t.ops("topk", "sort", [chances], [(shape, chances.dtype), (shape, "int64")])
+    t.note(found, lambda g: t.give(chances, t.op("topk.grad", "scatter", [g, chosen], chances.shape)))
+    return found, replace(chosen, node=0)
+
+
+def gathered_columns(t: Tape, x: Value, columns: Value) -> Value:
+    """Of each row of ``x`` the elements in ``columns``."""
+    y = t.op("gather", "gather", [x, columns], columns.shape, accessed=2 * x.rows * columns.shape[-1] * ITEM_BYTES[x.dtype] + columns.size)
+    t.note(y, lambda g: t.give(x, t.op("gather.grad", "scatter", [g, columns], x.shape)))
+    return y
+
+
+def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chosen: Value) -> Value:
+    tokens, hidden = x.shape
+    rows = tokens * config.num_experts_per_tok
+    mine = config.num_experts // run.expert
+    width = config.moe_intermediate_size // (run.tensor if run.expert == 1 else 1)
+    place = t.ops("sort", "sort", [chosen], [((rows,), "int64"), ((rows,), "int64")])[1]
+    source = t.op("floor_divide", "elementwise", [place], (rows,))
+    offsets = t.op("cumsum", "reduction", [place], (mine,), "int32")
+    x = replicated(t, run, x) if run.expert == 1 else x
+    picked = exchanged(t, run, gathered(t, x, source, rows), "dispatch")
+    weight = gathered(t, weights.view(rows), place, rows, "index_weights")
+    both = _grouped(
+        t, picked, t.parameter("gate_up_proj", (mine, 2 * width, hidden), run.dtype, "expert", run.experts_home), offsets, "gate_up"
+    )
+    if run.fused:
+        inside = _swiglu_of(t, both, width)
+    else:
+        gate, up = split(t, both, (width, width), "chunk")
+        inside = mul(t, activation(t, gate, "silu"), up)
+    out = _grouped(t, inside, t.parameter("down_proj", (mine, hidden, width), run.dtype, "expert", run.experts_home), offsets, "down")
+    out = exchanged(t, run, out, "combine")
+    back = t.op("inverse", "scatter", [place], (rows,))
+    weighted = gathered(t, mul(t, out, weight.view(rows, 1)), back, rows, "index_back")
+    y = cast(t, summed(t, weighted, (tokens, hidden)), run.dtype)
+    return all_reduced(t, run, y) if run.expert == 1 else y
+
+
+def _grouped(t: Tape, x: Value, weight: Value, offsets: Value, label: str) -> Value:
+    """Rows of ``x``, sorted by group, times one matrix of ``weight`` [groups, out, in] each; only groups that have rows are read."""
+    groups, wide, narrow = weight.shape
+    rows = x.shape[0]
+    flops = 2 * rows * wide * narrow
+    result = rows * wide * ITEM_BYTES[x.dtype]
+    read = weight.size * min(groups, rows) // groups
+    accessed = x.size + result + read + offsets.size
+    y = t.op(label, "matmul", [x, weight, offsets], (rows, wide), flops=flops, accessed=accessed)
+
+    def gradient(g: Value) -> None:
+        if x.node:
+            t.give(x, t.op(f"{label}.grad_input", "matmul", [g, weight, offsets], x.shape, flops=flops, accessed=accessed))
+        grad = t.op(f"{label}.grad_weight", "matmul", [g, x, offsets], weight.shape, flops=flops, gradient_of=weight)
+        t.give(weight, grad)
+
+    t.note(y, gradient)
+    return y
+
+
+def _swiglu(t: Tape, gate: Value, up: Value) -> Value:
+    y = t.op("swiglu", "elementwise", [gate, up], gate.shape)
+
+    def gradient(g: Value) -> None:
+        grads = t.ops("swiglu.grad", "elementwise", [g, gate, up], [(gate.shape, gate.dtype), (up.shape, up.dtype)])
+        t.give(gate, grads[0])
+        t.give(up, grads[1])
+
+    t.note(y, gradient)
+    return y
+
+
+def _swiglu_of(t: Tape, both: Value, width: int) -> Value:
+    y = t.op("swiglu", "elementwise", [both], (*both.shape[:-1], width))
+    t.note(y, lambda g: t.give(both, t.op("swiglu.grad", "elementwise", [g, both], both.shape)))
+    return y

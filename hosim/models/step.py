@@ -1,0 +1,29 @@
+"""One step of a model: its forward pass, and in training what follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from hosim.graph import Graph
+from hosim.models.collectives import received
+from hosim.models.config import Run
+from hosim.models.optimizer import adamw
+from hosim.models.tape import Tape, Value
+
+Config = TypeVar("Config")
+
+
+def step(name: str, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run) -> Graph:
+    """The graph of ``forward`` on a fresh tape; in training with its backward pass and the optimizer."""
+    t = Tape(name, training=run.training)
+    result = forward(t, config, run)
+    if run.training:
+        if result.shape:  # not the last stage: the gradient of what it sent comes back
+            start = received(t, run, result.shape, "recv_grad")
+        else:
+            start = t.ops("loss.grad", "fill", [], [((), result.dtype)])[0]
+        t.backward(result, start)
+        if run.optimizer == "adamw":
+            adamw(t, run)
+    return t.build()

@@ -1,0 +1,300 @@
+"""A tape: writes the ops of a model into a graph and remembers how to differentiate them.
+
+Model code calls functions (:mod:`hosim.models.functions`) on :class:`Value` s. Each emits its ops at once. When the tape records, it also
+notes what emits the ops of its gradient; :meth:`Tape.backward` plays these notes in reverse, as autograd does. So the layers of
+a model are written once, and inference, training and recomputation follow. Which activations a training step keeps is written
+nowhere: those that an op of the backward pass uses.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+
+from hosim.graph import Graph, GraphBuilder
+
+ITEM_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
+"""Bytes of an element by dtype; the widest floating ones first."""
+
+_WIDTH = {dtype: -rank for rank, dtype in enumerate(ITEM_BYTES)}
+
+RECOMPUTE, BACKWARD = "recompute.", "backward."
+"""What the names of ops of these phases begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor in a shape. Values of one ``node`` have one gradient; node 0 has none."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    node: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def rows(self) -> int:
+        """Elements over the last extent."""
+        return prod(self.shape[:-1])
+
+    def view(self, *shape: int) -> Value:
+        """The same elements in another shape or order; it launches nothing, and so does its gradient."""
+        return replace(self, shape=shape)
+
+
+class Tape:
+    """Ops being written. ``training``: whether functions note their gradients."""
+
+    def __init__(self, name: str, *, training: bool = False) -> None:
+        self.builder = GraphBuilder(name)
+        self.training = training
+        self._notes: list[tuple[Value, Callable[[Value], None]]] | None = [] if training else None
+        self._nodes = 0
+        self._gradients: dict[int, Value] = {}
+        self._holders: Counter[str] = Counter()  # how many nodes a gradient's tensor stands for
+        self._held: dict[str, Value] = {}
+        self.parameters: dict[int, Value] = {}
+        self._taken: set[str] = set()
+        self._scope = ""
+        self._phase = ""
+
+    # -- tensors ------------------------------------------------------------------------------------------------------
+
+    def held(self, name: str, shape: Sequence[int], dtype: str, kind: str, home: str | None = None) -> Value:
+        """A tensor that is there from the start; made when first asked for. ``name`` is under the current scope."""
+        full = self._scope + name
+        if full not in self._held:
+            self._taken.add(full)
+            value = Value(full, tuple(shape), dtype)
+            self.builder.tensor(full, value.size, kind, home)
+            self._held[full] = value
+        return self._held[full]
+
+    def parameter(self, name: str, shape: Sequence[int], dtype: str, kind: str = "parameter", home: str | None = None) -> Value:
+        """A tensor that the model learns."""
+        full = self._scope + name
+        if full not in self._held:
+            value = replace(self.held(name, shape, dtype, kind, home), node=self._node())
+            self._held[full] = self.parameters[value.node] = value
+        return self._held[full]
+
+    def detached(self, value: Value) -> Value:
+        """The same tensor with a gradient of its own, of which what made it gets nothing."""
+        return replace(value, node=self._node())
+
+    def alias(self, value: Value) -> Value:
+        """The same tensor under a node of its own, for a function that emits nothing going forward."""
+        return replace(value, node=self._node() if value.node and self._notes is not None else 0)
+
+    def _node(self) -> int:
+        self._nodes += 1
+        return self._nodes
+
+    # -- ops ----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Names inside begin with ``name`` and a dot."""
+        before = self._scope
+        self._scope = f"{before}{name}."
+        try:
+            yield
+        finally:
+            self._scope = before
+
+    def ops(
+        self,
+        label: str,
+        kind: str,
+        inputs: Sequence[Value],
+        results: Sequence[tuple[tuple[int, ...], str]],
+        *,
+        mutates: Sequence[Value] = (),
+        flops: int = 0,
+        accessed: int | None = None,
+        workspace: int = 0,
+        stream: str = "compute",
+        duration_ns: int | None = None,
+        gradient_of: Value | None = None,
+        result_kind: str = "activation",
+    ) -> tuple[Value, ...]:
+        """Emit one op; returns its results, each of (shape, dtype).
+
+        ``accessed`` defaults to what it reads and writes, mutated tensors twice. A result that is the gradient of a parameter is of kind
+        ``gradient``, if it is the first one.
+        """
+        name = self._unique(label)
+        learned = gradient_of is not None and gradient_of.node in self.parameters and gradient_of.node not in self._gradients
+        kept = self._notes is not None and any([v.node for v in inputs])
+        made = []
+        for i, (shape, dtype) in enumerate(results):
+            value = Value(name if len(results) == 1 else f"{name}.{i}", shape, dtype, self._node() if kept else 0)
+            self.builder.tensor(value.tensor, value.size, "gradient" if learned else result_kind)
+            made.append(value)
+        if accessed is None:
+            accessed = sum([v.size for v in inputs]) + sum([v.size for v in made]) + 2 * sum([v.size for v in mutates])
+        written = {v.tensor for v in mutates}
+        involved = inputs[:1] if flops else (*inputs, *mutates, *made)
+        self.builder.op(
+            name,
+            kind,
+            inputs=list(dict.fromkeys(v.tensor for v in inputs if v.tensor not in written)),
+            outputs=[v.tensor for v in made],
+            mutates=list(dict.fromkeys(v.tensor for v in mutates)),
+            flops=flops,
+            bytes_accessed=accessed,
+            dtype=max([v.dtype for v in involved], key=_WIDTH.__getitem__, default="bf16"),
+            workspace_bytes=workspace,
+            stream=stream,
+            duration_ns=duration_ns,
+        )
+        return tuple(made)
+
+    def op(
+        self,
+        label: str,
+        kind: str,
+        inputs: Sequence[Value],
+        shape: tuple[int, ...],
+        dtype: str | None = None,
+        *,
+        flops: int = 0,
+        accessed: int | None = None,
+        workspace: int = 0,
+        gradient_of: Value | None = None,
+        result_kind: str = "activation",
+    ) -> Value:
+        """Emit one op of one result; its dtype is the first input's unless given."""
+        results = [(shape, dtype or inputs[0].dtype)]
+        return self.ops(
+            label,
+            kind,
+            inputs,
+            results,
+            flops=flops,
+            accessed=accessed,
+            workspace=workspace,
+            gradient_of=gradient_of,
+            result_kind=result_kind,
+        )[0]
+
+    def _unique(self, label: str) -> str:
+        wanted = name = f"{self._phase}{self._scope}{label}"
+        n = 1
+        while name in self._taken:
+            name = f"{wanted}_{n}"
+            n += 1
+        self._taken.add(name)
+        return name
+
+    # -- gradients ----------------------------------------------------------------------------------------------------
+
+    def note(self, result: Value, gradient: Callable[[Value], None]) -> None:
+        """Going backward, call ``gradient`` with the gradient of ``result``, which passes on what follows by :meth:`give`."""
+        if self._notes is not None and result.node:
+            scope = self._scope
+
+            def scoped(g: Value) -> None:
+                self._scope = scope
+                gradient(g)
+
+            self._notes.append((result, scoped))
+
+    def give(self, value: Value, gradient: Value) -> None:
+        """Add ``gradient`` to that of ``value``, in place where its tensor stands for nothing else."""
+        if not value.node:
+            return
+        before = self._gradients.get(value.node)
+        if before is None:
+            self._gradients[value.node] = gradient
+            self._holders[gradient.tensor] += 1
+        elif self._holders[before.tensor] == 1:
+            self.ops("accumulate", "elementwise", [gradient], [], mutates=[before], accessed=3 * before.size)
+        else:
+            total = self.op("accumulate", "elementwise", [before, gradient], before.shape, gradient_of=None)
+            self._holders[before.tensor] -= 1
+            self._holders[total.tensor] += 1
+            self._gradients[value.node] = total
+
+    def take(self, value: Value) -> Value | None:
+        """The gradient of ``value``, which the tape then forgets."""
+        gradient = self._gradients.pop(value.node, None)
+        if gradient is not None:
+            self._holders[gradient.tensor] -= 1
+        return gradient
+
+    def backward(self, result: Value, gradient: Value) -> None:
+        """Emit the ops that take ``gradient``, that of ``result``, to the parameters."""
+        notes, self._notes = self._notes or [], None
+        before = self._scope, self._phase
+        self._phase = BACKWARD
+        self.give(result, gradient)
+        for value, passes_on in reversed(notes):
+            arrived = self.take(value)
+            if arrived is not None:
+                passes_on(arrived)
+        self._scope, self._phase = before
+        self._notes = []
+
+    def checkpointed(self, function: Callable[[Value], Value], x: Value) -> Value:
+        """``function(x)`` of which only ``x`` is kept; going backward it is computed again (torch's activation checkpointing)."""
+        if self._notes is None:
+            return function(x)
+        notes, self._notes = self._notes, None
+        result = replace(function(replace(x, node=0)), node=self._node())
+        self._notes = notes
+
+        def gradient(g: Value) -> None:
+            self._notes, self._phase = [], RECOMPUTE
+            again = function(x)
+            notes, self._notes, self._phase = self._notes, None, BACKWARD
+            self.give(again, g)
+            for value, passes_on in reversed(notes):
+                arrived = self.take(value)
+                if arrived is not None:
+                    passes_on(arrived)
+
+        self.note(result, gradient)
+        return result
+
+    def learned(self) -> list[tuple[Value, Value]]:
+        """Parameters with their gradients, in the order of the parameters' first use."""
+        return [(value, self._gradients[node]) for node, value in self.parameters.items() if node in self._gradients]
+
+    def build(self) -> Graph:
+        """The graph. What was computed again and is used by nothing is left out: torch stops recomputing at the last kept tensor."""
+        return _without_idle_recomputation(self.builder.build())
+
+
+def _without_idle_recomputation(graph: Graph) -> Graph:
+    needed = bytearray(len(graph.tensors))
+    keep = []
+    for op in reversed(graph.ops):
+        if op.name.startswith(RECOMPUTE) and not op.mutates and not any([needed[t] for t in op.outputs]):
+            continue
+        keep.append(op)
+        for t in op.inputs:
+            needed[t] = 1
+    if len(keep) == len(graph.ops):
+        return graph
+    ops = tuple(reversed(keep))
+    used = sorted({t for op in ops for t in op.uses} | {t for t, tensor in enumerate(graph.tensors) if tensor.persistent})
+    place = {t: i for i, t in enumerate(used)}
+
+    def moved(listed: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple([place[t] for t in listed])
+
+    tensors = tuple(graph.tensors[t] for t in used)
+    return Graph(
+        graph.name,
+        tensors,
+        tuple(replace(op, inputs=moved(op.inputs), outputs=moved(op.outputs), mutates=moved(op.mutates)) for op in ops),
+        graph.meta,
+    )
