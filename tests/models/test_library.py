@@ -1,0 +1,32 @@
+"""The shipped workloads: each is made again, to the byte, by the spec beside it."""
+
+import pytest
+from digest_specs import digest
+
+from hosim.analysis.liveness import static_peak
+from hosim.importers import load_any
+from hosim.io import files, load_workload, shipped
+
+NAMES = shipped.workloads()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_spec_gives_its_workload_to_the_byte(name, root):
+    path = root / "workloads" / f"{name}.yaml"
+    spec = files.read(path, "spec")
+    assert spec["name"] == name
+    if "builder" in spec:  # traced ones: tests/bench/test_bench_import.py
+        assert digest(path) == digest(path) == spec["sha256"], (
+            "builders give another graph: run tests/models/digest_specs.py if it is meant"
+        )
+        assert shipped.workload_path(name) == path
+        assert load_workload(path) == load_any(path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shipped_workload_is_worth_planning(name):
+    graph = load_any(shipped.workload_path(name))
+    assert graph.name == name
+    assert 100 < len(graph.ops) <= 10_000
+    assert static_peak(graph).bytes > 2**30
+    assert sum(op.flops for op in graph.ops) > 0
