@@ -11,6 +11,12 @@ STALL_CAUSES = ("dependency", "transfer", "capacity", "runtime")
 WORKSPACE = "workspace"
 """The kind under which a peak's composition counts the workspaces of running ops."""
 
+LEDGER, CACHING, EXPANDABLE, STATIC = ALLOCATORS = ("ledger", "caching", "caching-expandable", "static")
+"""The allocators of a replay; ``caching-expandable`` is ``caching`` with expandable segments."""
+
+IN_TIME, IN_PROGRAM_ORDER = ACCOUNTS = ("time", "program")
+"""The two accounts of memory (design.md section 3, rule 10)."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
@@ -81,6 +87,39 @@ class Timeline:
     residencies: tuple[Residency, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class AllocatorState:
+    """An allocator at one moment, in bytes: what is allocated, what is reserved for it, and the largest block that is free in that."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    largest_free_bytes: int
+
+    @property
+    def fragmentation(self) -> float:
+        """(reserved - allocated) / reserved; 0 with nothing reserved."""
+        return (self.reserved_bytes - self.allocated_bytes) / self.reserved_bytes if self.reserved_bytes else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorFigures:
+    """What an allocator made of the device tier.
+
+    ``name`` is one of :data:`ALLOCATORS`, ``account`` one of :data:`ACCOUNTS`. *Allocated* bytes are those of the blocks that are held,
+    rounding included; *active* ones add what was freed and still waits for another stream's work; *reserved* ones are all that the
+    allocator holds. The state ``at_peak`` is that at the first peak of allocated bytes, ``out_of_memory`` the one in which it ended, if it
+    did so for want of memory.
+    """
+
+    name: str
+    account: str
+    peak_allocated_bytes: int
+    peak_active_bytes: int
+    peak_reserved_bytes: int
+    at_peak: AllocatorState
+    out_of_memory: AllocatorState | None = None
+
+
 @dataclass(frozen=True)
 class Result:
     """The figures of one replay, in nanoseconds and bytes. Infeasible results carry ``error`` and no times.
@@ -106,6 +145,7 @@ class Result:
     channels: Mapping[str, ChannelFigures]
     plan: Mapping[str, int]
     streams: Mapping[str, StreamFigures] = field(default_factory=dict)
+    allocator: AllocatorFigures | None = None
     planning_s: float = field(default=0.0, compare=False)
     replay_s: float = field(default=0.0, compare=False)
     timeline: Timeline | None = field(default=None, compare=False, repr=False)

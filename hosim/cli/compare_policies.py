@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hosim.cli.options import (
+    Allocator,
     Budget,
     HardwareName,
     Json,
@@ -17,6 +18,7 @@ from hosim.cli.options import (
     console,
     graph_of,
     hardware_of,
+    known_allocator,
     progress,
     realised,
 )
@@ -45,6 +47,7 @@ def compare_policies(
     budget: Budget = None,
     routing: RoutingFile = None,
     steps: Steps = None,
+    allocator: Allocator = "ledger",
     json: Json = False,
 ) -> None:
     """Say which policies fit, who waits, and why.
@@ -55,6 +58,7 @@ def compare_policies(
     from hosim.study.compare import compare
     from hosim.study.routing import Mispredictions, mispredictions, predicts
 
+    known_allocator(allocator)
     machine = hardware_of(hardware)
     choices = parse_choices(policies, routed=routing is not None)
     graph = realised(graph_of(workload), routing, steps)
@@ -68,7 +72,7 @@ def compare_policies(
             predictions.extend([row] if row else [])
 
     with progress() as tell:
-        results = compare(graph, machine, choices, budget_bytes, tell, keep)
+        results = compare(graph, machine, choices, budget_bytes, tell, keep, allocator)
     if json:
         from dataclasses import asdict
 

@@ -46,6 +46,16 @@ RoutingFile = Annotated[
 Steps = Annotated[
     str | None, typer.Option("--steps", metavar="N|A:B", help="Steps of the routing: one, or from A to before B.  [default: all]")
 ]
+Allocator = Annotated[
+    str,
+    typer.Option(
+        "--allocator",
+        metavar="A",
+        help="What places the device tier's bytes: ledger (only counts them), caching (PyTorch's caching allocator), caching-expandable "
+        "(with expandable segments) or static (offsets planned for the whole replay).",
+        show_default=True,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
 
 
@@ -94,6 +104,16 @@ def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
             f"note: {hardware.name} has {hardware.device_tier} of {allowed:,} B, less than the budget of {text}: that counts", err=True
         )
     return allowed
+
+
+def known_allocator(name: str) -> str:
+    """The A of ``--allocator``; raises :class:`InputError` if there is no such one."""
+    from hosim.errors import InputError
+    from hosim.result import ALLOCATORS
+
+    if name not in ALLOCATORS:
+        raise InputError(f"no allocator {name!r}; expected one of {', '.join(ALLOCATORS)}", source="allocator")
+    return name
 
 
 def console() -> Console:

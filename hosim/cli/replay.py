@@ -7,13 +7,31 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, HardwareName, Json, Workload, budget_of, console, graph_of, hardware_of
+from hosim.cli.options import (
+    Allocator,
+    Budget,
+    HardwareName,
+    Json,
+    Workload,
+    budget_of,
+    console,
+    graph_of,
+    hardware_of,
+    known_allocator,
+)
 from hosim.errors import InfeasibleError
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
 
 
-def replay(plan: PlanFile, workload: Workload, hardware: HardwareName, budget: Budget = None, json: Json = False) -> None:
+def replay(
+    plan: PlanFile,
+    workload: Workload,
+    hardware: HardwareName,
+    budget: Budget = None,
+    allocator: Allocator = "ledger",
+    json: Json = False,
+) -> None:
     """Replay a plan, whoever made it.
 
     Rules that it breaks are warnings on stderr. Exit code 3 if it runs out of memory.
@@ -22,6 +40,7 @@ def replay(plan: PlanFile, workload: Workload, hardware: HardwareName, budget: B
     from hosim.io import check_tiers, load_plan
     from hosim.study import compare
 
+    known_allocator(allocator)
     machine = hardware_of(hardware)
     graph = graph_of(workload)
     budget_bytes = budget_of(budget, graph, machine)
@@ -30,7 +49,7 @@ def replay(plan: PlanFile, workload: Workload, hardware: HardwareName, budget: B
     findings = verify(loaded, machine, budget_bytes)
     for finding in findings:
         typer.echo(f"warning: {finding}", err=True)
-    result = compare.replay(loaded, machine, budget_bytes, repeats=not findings)
+    result = compare.replay(loaded, machine, budget_bytes, repeats=not findings, allocator=allocator)
     if json:
         from hosim.io import result_to_dict, to_json
 

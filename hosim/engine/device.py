@@ -47,6 +47,8 @@ class Device:
         self.tracked_ops = program.tracked_ops
         self.durations = program.durations
         self.recorder = recorder
+        self.arena = memory.arena
+        self.closing = program.closing if self.arena is None else range(len(graph.ops))
         self.runtime = runtime
         self.issued: list[IssuedOp] = []
         self.decided = False
@@ -67,9 +69,9 @@ class Device:
         """
         clock, ledger, memory, issued, streams = self.clock, self.ledger, self.memory, self.issued, self.streams
         launch, tracked_ops, durations = self.launch, self.tracked_ops, self.durations
-        finish, after, closing = self.program.finish, self.program.after, self.program.closing
+        finish, after, closing = self.program.finish, self.program.after, self.closing
         queue, length, capacity, schedule = stream.queue, stream.length, ledger.capacity, clock.schedule
-        direct = self.runtime is None and self.recorder is None
+        direct = self.runtime is None and self.recorder is None and self.arena is None
         skipped = False
         while True:
             if not skipped:
@@ -87,7 +89,7 @@ class Device:
             if shared:
                 self._end_shared(shared)
             if i in closing:
-                self._finish_tracked(tracked_ops[i])
+                self._finish_tracked(i)
             stream.done = done = stream.done + 1
             issues = after.get(i)
             if not direct or clock.unsettled or memory.stuck or (schedule and schedule[0][0] == now):
@@ -185,7 +187,7 @@ class Device:
                     mix += memory.mixes[t]
         ledger = self.ledger
         held = ledger.held + size
-        if held > ledger.capacity:
+        if held > ledger.capacity or (self.arena is not None and not self._place(i)):
             return False
         if tracked is not None and tracked.writes:
             self._begin_writes(tracked, now)
@@ -206,6 +208,12 @@ class Device:
         stream.running = i
         stream.alarm.ring_at(now + duration)
         return True
+
+    def _place(self, i: int) -> bool:
+        """Whether the arena has a place for what op ``i`` allocates, which then is its own."""
+        assert self.arena is not None
+        resident = self.memory.resident
+        return self.arena.begin_op(i, [t for t in self.tracked_ops[i].outputs if not resident[t]])
 
     def _resident(self, tracked: TrackedOp) -> bool:
         """Rule 1's residency: the prefetches have ended, what is read is valid, and no transfer reads what is written."""
@@ -248,9 +256,11 @@ class Device:
             if memory.copies_below[t]:
                 memory.drop_below(t)
 
-    def _finish_tracked(self, tracked: TrackedOp) -> None:
+    def _finish_tracked(self, i: int) -> None:
         """What the op wrote is valid, and what nobody uses any more is released."""
-        memory = self.memory
+        memory, tracked = self.memory, self.tracked_ops[i]
+        if self.arena is not None:
+            self.arena.end_op(i)
         for t in tracked.writes:
             memory.resident[t] = VALID
         for t in tracked.dying:

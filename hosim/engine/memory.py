@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hosim.engine.arenas import Arena
 from hosim.engine.channels import Channel, LinkGroup, Transfer
 from hosim.engine.clock import Clock
 from hosim.engine.ledger import Ledger
@@ -41,6 +42,7 @@ class Memory:
         channels: Sequence[Channel],
         streams: Sequence[Stream],
         recorder: Recorder | None,
+        arena: Arena | None,
     ) -> None:
         self.clock = clock
         self.graph = graph
@@ -54,6 +56,7 @@ class Memory:
         self.groups: Sequence[LinkGroup] = ()
         self.streams = streams
         self.recorder = recorder
+        self.arena = arena
         tensors = len(graph.tensors)
         self.copies = [bytearray(tensors) for _ in ledgers]
         self.resident = self.copies[device_tier]
@@ -83,6 +86,10 @@ class Memory:
                     if self.recorder is not None:
                         self.recorder.hold(t, tier, 0)
 
+    def place_residents(self) -> bool:
+        """Place what is in the device tier at time 0, in the graph's order; says whether all of it found a place."""
+        return self.arena is None or all([self.arena.take(t) for t, state in enumerate(self.resident) if state])
+
     # -- residency ---------------------------------------------------------------------------------------------
 
     def has_valid(self, t: int, tier: int) -> bool:
@@ -109,6 +116,8 @@ class Memory:
         ledger.mix -= self.mixes[t]
         if tier != self.tier:
             self.copies_below[t] -= 1
+        elif self.arena is not None:
+            self.arena.drop(t)
         if self.recorder is not None:
             self.recorder.release(t, tier, self.clock.time)
 
@@ -243,6 +252,8 @@ class Memory:
         if copies[t] == ABSENT:
             ledger = self.ledgers[destination]
             if ledger.held + transfer.size > ledger.capacity:
+                return False
+            if self.arena is not None and destination == self.tier and not self.arena.take(t):
                 return False
             self.hold(t, destination, now)
             copies[t] = PENDING

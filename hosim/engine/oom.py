@@ -38,6 +38,12 @@ def initial(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
     )
 
 
+def unplaced(device: Device, tier_names: tuple[str, ...]) -> str:
+    """One line on initial residents of the device tier that fit by their bytes, but find no place."""
+    tier = device.memory.tier
+    return f"out of memory: the initial residents of {tier_names[tier]} want more {_held(device, tier, tier_names)}"
+
+
 def _op(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> str:
     i = stream.queue[stream.done]
     op = device.graph.ops[i]
@@ -70,8 +76,20 @@ def _residency(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> s
 def _held(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
     ledger = device.memory.ledgers[tier]
     return (
-        f"of {tier_names[tier]} at {device.clock.time} ns, where {_size(ledger.held)} of {_size(ledger.capacity)} are held; "
-        f"largest residents: {_largest(device, tier)}"
+        f"of {tier_names[tier]} at {device.clock.time} ns, where {_size(ledger.held)} of {_size(ledger.capacity)} are held"
+        f"{_arena(device, tier)}; largest residents: {_largest(device, tier)}"
+    )
+
+
+def _arena(device: Device, tier: int) -> str:
+    """What the allocator makes of what is held: where it is more than its bytes, this may be why the rest does not fit."""
+    arena = device.memory.arena
+    if arena is None or tier != device.memory.tier:
+        return ""
+    state = arena.state()
+    return (
+        f" (allocator {arena.name}: {_size(state.allocated_bytes)} allocated, {_size(state.reserved_bytes)} reserved, "
+        f"fragmentation {state.fragmentation:.1%}, largest free block {_size(state.largest_free_bytes)})"
     )
 
 

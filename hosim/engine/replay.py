@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import oom
+from hosim.engine.arenas import make_arena
 from hosim.engine.channels import Channel, build_channels, drive_channels
 from hosim.engine.clock import Clock
 from hosim.engine.device import Device
@@ -27,22 +28,24 @@ from hosim.engine.stream import Stream
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import AT_START, DETACH, PREFETCH, STORE, Plan
-from hosim.result import STALL_CAUSES, ChannelFigures, Result
+from hosim.result import LEDGER, STALL_CAUSES, ChannelFigures, Result
 
 
-def replay(plan: Plan, hardware: Hardware, budget_bytes: int | None = None, *, record: bool = False) -> Result:
+def replay(plan: Plan, hardware: Hardware, budget_bytes: int | None = None, *, record: bool = False, allocator: str = LEDGER) -> Result:
     """Replay a plan on a machine by the rules of design.md section 3; two runs give equal results.
 
-    ``budget_bytes`` bounds the device tier further than its capacity does. ``record`` keeps the timeline in the result.
+    ``budget_bytes`` bounds the device tier further than its capacity does. ``record`` keeps the timeline in the result. ``allocator`` says
+    what the device tier's bytes take beyond themselves (:mod:`hosim.engine.arenas`): with another than ``ledger`` the result has its
+    figures, and what it reserves has to stay within the budget. It counts in time, as the replay does.
     A plan that does not fit gives a result with ``feasible`` false and an ``error`` that begins with ``out of memory``; its times are
     ``None`` and its peaks those reached until then. ``lower_bound_ns`` is left to the caller (:mod:`hosim.analysis.bounds`).
-    Raises :class:`hosim.errors.PlanError` if the plan breaks a rule on the way.
+    Raises :class:`hosim.errors.PlanError` if the plan breaks a rule on the way, :class:`hosim.errors.InputError` for an unknown allocator.
     """
     begin = time.perf_counter()
     collecting = gc.isenabled()
     gc.disable()  # a replay leaves no cycles while it runs, and looking for them among the objects of a large graph takes longer than it
     try:
-        run = _Replay(plan, hardware, budget_bytes, record)
+        run = _Replay(plan, hardware, budget_bytes, record, allocator)
         result = run.result(run.run())
     finally:
         if collecting:
@@ -53,7 +56,7 @@ def replay(plan: Plan, hardware: Hardware, budget_bytes: int | None = None, *, r
 class _Replay:
     """One replay: the clock, the device with its memory and streams, and the channels."""
 
-    def __init__(self, plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bool) -> None:
+    def __init__(self, plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bool, allocator: str) -> None:
         self.plan = plan
         self.hardware = hardware
         self.tier_names = tuple(tier.name for tier in hardware.tiers)
@@ -62,7 +65,8 @@ class _Replay:
         capacity = hardware.device.capacity_bytes
         self.budget = capacity if budget_bytes is None else budget_bytes
         self.clock = Clock()
-        program = self.program = compile_plan(plan, hardware, _durations(graph, hardware), track_all=record or plan.runtime is not None)
+        track_all = record or plan.runtime is not None or allocator != LEDGER
+        program = self.program = compile_plan(plan, hardware, _durations(graph, hardware), track_all=track_all)
         ledgers = [Ledger(tier.capacity_bytes) for tier in hardware.tiers]
         ledgers[device_tier].capacity = min(capacity, self.budget)
         channels = self.channels = build_channels(hardware)
@@ -74,7 +78,8 @@ class _Replay:
         runtime = Runtime(plan.runtime(), hardware) if plan.runtime is not None else None
         queues = zip(graph.streams, program.graph.queues, strict=True)
         streams = [Stream(name, queue, len(channels), recorder) for name, queue in queues]
-        self.memory = Memory(self.clock, graph, program, ledgers, device_tier, channels, streams, recorder)
+        self.arena = make_arena(allocator, graph, program.graph.stream_of, ledgers[device_tier].capacity)
+        self.memory = Memory(self.clock, graph, program, ledgers, device_tier, channels, streams, recorder, self.arena)
         self.memory.groups = drive_channels(channels, hardware, self.clock, self.memory.end_transfer)
         self.device = Device(self.clock, graph, program, streams, self.memory, recorder, runtime)
         if runtime is not None:
@@ -88,6 +93,8 @@ class _Replay:
         for tier, ledger in enumerate(memory.ledgers):
             if ledger.held > ledger.capacity:
                 return oom.initial(device, tier, self.tier_names)
+        if not memory.place_residents():
+            return oom.unplaced(device, self.tier_names)
         memory.issue(self.program.after.get(AT_START, ()), 0)
         self.clock.run_instants(self.settle)
         while device.make_room():
@@ -95,7 +102,7 @@ class _Replay:
         if any(s.done < s.length for s in device.streams) or any(c.queue for c in self.channels):
             return oom.describe(device, self.tier_names)
         memory.check_persistence(self.tier_names)
-        return None
+        return self.arena.failure() if self.arena is not None else None
 
     def settle(self) -> None:
         """Everything of this instant has ended: detaches that were behind it, issue, start ops, start transfers, set rates."""
@@ -145,6 +152,7 @@ class _Replay:
             channels={c.name: _channel_figures(c, exposed[c.index], makespan) for c in self.channels},
             plan=counts,
             streams=figures,
+            allocator=self.arena.figures(failed=not feasible) if self.arena is not None else None,
             timeline=timeline,
         )
 

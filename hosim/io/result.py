@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from hosim.graph import KINDS
 from hosim.io import files
 from hosim.io.models import STRICT, Count, Format
-from hosim.result import STALL_CAUSES, WORKSPACE, ChannelFigures, Result, StreamFigures
+from hosim.result import IN_TIME, STALL_CAUSES, WORKSPACE, AllocatorFigures, AllocatorState, ChannelFigures, Result, StreamFigures
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -64,6 +64,29 @@ class PlanCountModel(TypedDict):
 
 
 @with_config(STRICT)
+class AllocatorStateModel(TypedDict):
+    """An allocator at one moment; ``fragmentation`` is (reserved - allocated) / reserved."""
+
+    allocated_bytes: Count
+    reserved_bytes: Count
+    largest_free_bytes: NotRequired[Count]
+    fragmentation: NotRequired[Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]]
+
+
+@with_config(STRICT)
+class AllocatorModel(TypedDict):
+    """What an allocator made of the device tier; ``out_of_memory`` is null where it did not run out."""
+
+    name: Literal["ledger", "caching", "caching-expandable", "static"]
+    account: NotRequired[Literal["time", "program"]]
+    peak_allocated_bytes: Count
+    peak_active_bytes: NotRequired[Count]
+    peak_reserved_bytes: Count
+    at_peak: AllocatorStateModel
+    out_of_memory: NotRequired[AllocatorStateModel | None]
+
+
+@with_config(STRICT)
 class ResultModel(TypedDict):
     """The figures of one replay; times are null where it was infeasible."""
 
@@ -85,6 +108,7 @@ class ResultModel(TypedDict):
     peak_breakdown: NotRequired[dict[str, dict[str, Count]]]
     channels: NotRequired[dict[str, ChannelModel]]
     plan: NotRequired[PlanCountModel]
+    allocator: NotRequired[AllocatorModel]
     planning_s: NotRequired[Seconds]
     replay_s: NotRequired[Seconds]
 
@@ -126,8 +150,8 @@ COMPARISON = Format("comparison", lambda: TypeAdapter(ComparisonModel))
 def result_to_dict(result: Result) -> dict[str, Any]:
     """The result as ``--json`` prints it: every key, in the order of design.md; utilization to two decimals.
 
-    ``streams`` is there only when the workload has other streams than the one whose figures stand above; a timeline is not
-    part of it. ``peak_breakdown`` has every tier, with the kinds that hold bytes.
+    ``streams`` is there only when the workload has other streams than the one whose figures stand above, ``allocator`` only when one
+    placed the bytes; a timeline is not part of it. ``peak_breakdown`` has every tier, with the kinds that hold bytes.
     """
     data: dict[str, Any] = {
         "format": files.format_of("result"),
@@ -155,10 +179,26 @@ def result_to_dict(result: Result) -> dict[str, Any]:
         "peak_breakdown": {tier: _by_kind(result.peak_breakdown.get(tier, {})) for tier in tiers},
         "channels": {name: asdict(channel) | {"utilization": round(channel.utilization, 2)} for name, channel in result.channels.items()},
         "plan": _counts(result.plan),
-        "planning_s": result.planning_s,
-        "replay_s": result.replay_s,
     }
-    return data
+    if result.allocator is not None:
+        data["allocator"] = _allocator_to_dict(result.allocator)
+    return data | {"planning_s": result.planning_s, "replay_s": result.replay_s}
+
+
+def _allocator_to_dict(figures: AllocatorFigures) -> dict[str, Any]:
+    return {
+        "name": figures.name,
+        "account": figures.account,
+        "peak_allocated_bytes": figures.peak_allocated_bytes,
+        "peak_active_bytes": figures.peak_active_bytes,
+        "peak_reserved_bytes": figures.peak_reserved_bytes,
+        "at_peak": _state_to_dict(figures.at_peak),
+        "out_of_memory": None if figures.out_of_memory is None else _state_to_dict(figures.out_of_memory),
+    }
+
+
+def _state_to_dict(state: AllocatorState) -> dict[str, Any]:
+    return asdict(state) | {"fragmentation": round(state.fragmentation, 4)}
 
 
 def _by_kind(held: Mapping[str, int]) -> dict[str, int]:
@@ -189,6 +229,7 @@ def _result(data: ResultModel) -> Result:
         peak_breakdown=data.get("peak_breakdown", {}),
         channels={name: _channel(channel) for name, channel in data.get("channels", {}).items()},
         plan=_counts(data.get("plan", {})),
+        allocator=_allocator(data["allocator"]) if "allocator" in data else None,
         streams={
             name: StreamFigures(stream.get("busy_ns", 0), _stall_of(stream), stream.get("drain_ns", 0))
             for name, stream in data.get("streams", {}).items()
@@ -196,6 +237,23 @@ def _result(data: ResultModel) -> Result:
         planning_s=data.get("planning_s", 0.0),
         replay_s=data.get("replay_s", 0.0),
     )
+
+
+def _allocator(data: AllocatorModel) -> AllocatorFigures:
+    ended = data.get("out_of_memory")
+    return AllocatorFigures(
+        name=data["name"],
+        account=data.get("account", IN_TIME),
+        peak_allocated_bytes=data["peak_allocated_bytes"],
+        peak_active_bytes=data.get("peak_active_bytes", data["peak_allocated_bytes"]),
+        peak_reserved_bytes=data["peak_reserved_bytes"],
+        at_peak=_state(data["at_peak"]),
+        out_of_memory=None if ended is None else _state(ended),
+    )
+
+
+def _state(data: AllocatorStateModel) -> AllocatorState:
+    return AllocatorState(data["allocated_bytes"], data["reserved_bytes"], data.get("largest_free_bytes", 0))
 
 
 def _stall_of(data: ResultModel | StreamModel) -> dict[str, int]:

@@ -17,11 +17,16 @@ from rich.text import Text
 
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
-from hosim.result import STALL_CAUSES, WORKSPACE, Result
+from hosim.result import IN_PROGRAM_ORDER, IN_TIME, STALL_CAUSES, WORKSPACE, AllocatorState, Result
 from hosim.units import human_size, human_time
 
 NOTHING = "-"
 """What a cell shows for a figure that is zero or does not exist."""
+
+_ALLOCATOR = {
+    IN_TIME: "Allocator: {name}, in time (what a stream-ordered one holds)",
+    IN_PROGRAM_ORDER: "Allocator: {name}, in program order",
+}
 
 
 def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], results: Sequence[Result]) -> RenderableType:
@@ -33,7 +38,7 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
     feasible = [result for result in results if result.feasible]
     if feasible:
         parts += [peaks(feasible, hardware), channels(feasible)]
-    parts += [failures(results), Text(verdict(results), style="bold")]
+    parts += [allocators(results), failures(results), Text(verdict(results), style="bold")]
     return Group(*parts)
 
 
@@ -44,7 +49,7 @@ def replay(graph: Graph, hardware: Hardware, resident: Mapping[str, int], result
         parts += [peaks([result], hardware, tiers=tuple(result.peak_bytes)), channels([result])]
         if len(result.streams) > 1:
             parts.append(streams(result))
-    parts.append(failures([result]))
+    parts += [allocators([result]), failures([result])]
     return Group(*parts)
 
 
@@ -206,6 +211,26 @@ def channels(results: Sequence[Result]) -> RenderableType:
                     _time(channel.contention_ns),
                 )
     return table if table.row_count else Text("Channels: nothing moved.\n")
+
+
+def allocators(results: Sequence[Result]) -> RenderableType:
+    """The largest reservation of each result, and how the allocator stood at the peak and where memory ran out; nothing without one."""
+    figures = [(result.policy, result.allocator) for result in results if result.allocator is not None]
+    if not figures:
+        return Text("", end="")
+    first = figures[0][1]
+    names = ("policy", "at", "allocated", "reserved", "fragmentation", "largest free", "peak reserved")
+    table = open_table(_ALLOCATOR[first.account].format(name=first.name), *names, left=2)
+    for policy, figure in figures:
+        table.add_row(escape(policy), "peak", *_state_cells(figure.at_peak), human_size(figure.peak_reserved_bytes))
+        if figure.out_of_memory is not None:
+            table.add_row("", "out of memory", *_state_cells(figure.out_of_memory), "")
+    return table
+
+
+def _state_cells(state: AllocatorState) -> tuple[str, ...]:
+    unused = percent(state.reserved_bytes - state.allocated_bytes, state.reserved_bytes)
+    return human_size(state.allocated_bytes), human_size(state.reserved_bytes), unused, human_size(state.largest_free_bytes)
 
 
 def streams(result: Result) -> Table:

@@ -309,6 +309,10 @@ def test_a_budget_above_the_capacity_is_noted(folder: Path) -> None:
             ["hardware", "show", "h100-80gb"],
             "h100-80gb: no file and no shipped hardware profile of that name; did you mean 'h100-80gb-sxm'?",
         ),
+        (
+            ["compare-policies", "nonesuch", "-H", "toy", "--allocator", "buddy"],
+            "allocator: no allocator 'buddy'; expected one of ledger, caching, caching-expandable, static",
+        ),
         (["replay", "plan.json", "nonesuch", "-H", "toy"], "nonesuch: no file and no shipped workload of that name (shipped: "),
         (["compare-policies", "nonesuch", "-H", "toy"], "nonesuch: no file and no shipped workload of that name (shipped: "),
         (

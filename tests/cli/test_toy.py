@@ -169,3 +169,30 @@ def test_what_there_is_to_compare(folder: Path) -> None:
     output = hosim("policies")
     assert all(name in output for name in ("resident", "on_demand", "lookahead", "layerwise"))
     assert "k=" in output
+
+
+def test_an_allocator_adds_its_figures(folder):
+    plain = json.loads(hosim("replay", folder / "plan.json", folder / "toy.json", "-H", folder / "toy.yaml", "--json"))
+    wide = folder / "wide.yaml"
+    wide.write_text(HARDWARE.replace("100 B", "100 MiB"))
+    arguments = ("replay", folder / "plan.json", folder / "toy.json", "-H", wide, "--allocator", "caching")
+    placed = json.loads(hosim(*arguments, "--json"))
+    state = {"allocated_bytes": 1024, "reserved_bytes": 2 << 20, "largest_free_bytes": (2 << 20) - 1024, "fragmentation": 0.9995}
+    assert placed["allocator"] == {
+        "name": "caching",
+        "account": "time",
+        "peak_allocated_bytes": 1024,
+        "peak_active_bytes": 1024,
+        "peak_reserved_bytes": 2 << 20,
+        "at_peak": state,
+        "out_of_memory": None,
+    }
+    assert "allocator" not in plain
+    assert (placed["makespan_ns"], placed["peak_bytes"]) == (plain["makespan_ns"], plain["peak_bytes"])
+    shown_to_people = hosim(*arguments)
+    assert "Allocator: caching" in shown_to_people
+    assert "2.00 MiB" in shown_to_people
+    tight = json.loads(hosim(*arguments[:3], "-H", folder / "toy.yaml", "--allocator", "caching", "--json", code=3))
+    assert tight["allocator"]["out_of_memory"]["reserved_bytes"] == 0
+    compared = hosim("compare-policies", folder / "toy.json", "-H", wide, "-p", "resident", "--allocator", "static", "--json")
+    assert json.loads(compared)["results"][0]["allocator"]["peak_reserved_bytes"] == 512 + 30

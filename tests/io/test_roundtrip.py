@@ -35,7 +35,7 @@ from hosim.io import (
     yamltext,
 )
 from hosim.plan import Plan
-from hosim.result import STALL_CAUSES, ChannelFigures, Result, StreamFigures
+from hosim.result import ACCOUNTS, ALLOCATORS, STALL_CAUSES, AllocatorFigures, AllocatorState, ChannelFigures, Result, StreamFigures
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 HUGE = st.integers(0, 2**63 - 1)
@@ -113,6 +113,10 @@ COUNTS = st.integers(0, 10**9)
 STALLS = st.fixed_dictionaries(dict.fromkeys(STALL_CAUSES, COUNTS))
 CHANNELS = st.builds(ChannelFigures, *[COUNTS] * 7, st.integers(0, 100).map(lambda n: n / 100))
 TIERS = ("hbm", "ddr")
+STATES = st.builds(AllocatorState, *[COUNTS] * 2, COUNTS).filter(lambda s: s.allocated_bytes <= s.reserved_bytes)
+ALLOCATOR_FIGURES = st.builds(
+    AllocatorFigures, st.sampled_from(ALLOCATORS), st.sampled_from(ACCOUNTS), *[COUNTS] * 3, STATES, st.none() | STATES
+)
 RESULTS = st.builds(
     Result,
     workload=NAMES,
@@ -134,6 +138,7 @@ RESULTS = st.builds(
     channels=st.dictionaries(NAMES, CHANNELS, max_size=2),
     plan=st.fixed_dictionaries({"prefetches": COUNTS, "stores": COUNTS, "detaches": COUNTS}),
     streams=st.dictionaries(NAMES, st.builds(StreamFigures, COUNTS, STALLS, COUNTS), max_size=2),
+    allocator=st.none() | ALLOCATOR_FIGURES,
     planning_s=st.floats(0, 1e6),
     replay_s=st.floats(0, 1e6),
 )

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosim.engine.allocators.greedy import first_fit
+from hosim.engine.allocators.greedy import first_fit, sweep
 from hosim.engine.allocators.skyline import SkylineSearch
-from hosim.engine.allocators.static import pack
+from hosim.engine.allocators.static import Packing, pack
 from hosim.errors import InputError
 
 KNOWN = 1 << 20
@@ -149,6 +149,22 @@ def test_thousands_of_tensors_are_placed_greedily():
     assert floor <= check(lowers.tolist(), uppers.tolist(), sizes.tolist(), packing) <= 1.25 * floor
 
 
+def test_a_hundred_thousand_tensors_are_placed_in_one_sweep():
+    rng = np.random.default_rng(1)
+    lowers = rng.integers(0, 100_000, 60_000)
+    uppers = lowers + rng.geometric(0.01, 60_000)
+    sizes = 512 * rng.integers(1, 1000, 60_000)
+    problem = lowers.tolist(), uppers.tolist(), sizes.tolist()
+    begin = time.process_time()
+    packing = pack(*problem)
+    assert time.process_time() - begin < 20  # about 1 s on an idle machine; placing each against all others would take minutes
+    changes = np.zeros(uppers.max() + 1, np.int64)
+    np.add.at(changes, lowers, sizes)
+    np.subtract.at(changes, uppers, sizes)
+    floor = int(np.cumsum(changes).max())
+    assert floor <= check(*problem, packing) <= 1.35 * floor
+
+
 tensors = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5), st.integers(0, 6)), max_size=6)
 
 
@@ -166,6 +182,24 @@ def test_small_problems_are_packed_as_low_as_can_be(rows, seed):
     assert check(lowers, uppers, sizes, packing) == expected
     assert packing.optimal
     assert packing.height >= most_live(lowers, uppers, sizes)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=20))
+def test_a_sweep_is_a_packing_that_uses_every_gap_that_fits(rows):
+    lowers, uppers, sizes = [a for a, _, _ in rows], [a + d for a, d, _ in rows], [s for _, _, s in rows]
+    offsets = sweep(np.array(lowers), np.array(uppers), np.array(sizes)).tolist()
+    height = max(o + s for o, s in zip(offsets, sizes, strict=True))
+    check(lowers, uppers, sizes, Packing(tuple(offsets), height, optimal=False))
+    order = sorted(range(len(rows)), key=lambda i: (lowers[i], -sizes[i], i))
+    for position, i in enumerate(order):
+        live = sorted((offsets[j], sizes[j]) for j in order[:position] if uppers[j] > lowers[i])
+        top = max((o + s for o, s in live), default=0)
+        gaps, end = [], 0
+        for o, s in live:
+            gaps.append((o - end, end))
+            end = o + s
+        fitting = [gap for gap in gaps if gap[0] >= sizes[i]]
+        assert offsets[i] == (min(fitting)[1] if fitting else top)
 
 
 @given(tensors.filter(bool), st.integers(0, 12))

@@ -1,0 +1,148 @@
+"""Arenas: where in the device tier a replay's bytes lie, when an allocator is chosen for it.
+
+An arena is told of every allocation and release of the device tier, in the order of the replay. The default, ``ledger``, has none: only
+bytes count, and nothing is called. This is the account *in time* (design.md section 3, rule 10): memory is allocated when an op or a
+transfer starts and released when its last use ends, on the device. A program under PyTorch's caching allocator moves in program order
+instead: :mod:`hosim.engine.program_account` counts that.
+
+* ``caching`` places by the rules of PyTorch's caching allocator. What does not find a place waits, where PyTorch would raise, until
+  something is released; if nothing can proceed, the replay is out of memory. So a plan that fits by its bytes may fail for fragmentation.
+* ``static`` gives every allocation of the whole replay an offset, once it is known when each lives: what a planned arena needs. It
+  delays nothing; a packing that is higher than the budget is out of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from hosim.engine.allocators.caching import CachingAllocator
+from hosim.engine.planned_arena import PlannedArena
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.result import ALLOCATORS as ALLOCATORS
+from hosim.result import CACHING, EXPANDABLE, IN_TIME, LEDGER, STATIC, AllocatorFigures, AllocatorState
+
+
+class Arena(Protocol):
+    """What a replay tells of the device tier. Tensors and ops are positions in the graph; sizes are the graph's."""
+
+    name: str
+
+    def take(self, t: int) -> bool:
+        """Allocate a tensor; False if there is no place for it now, and then nothing has changed."""
+
+    def begin_op(self, i: int, outputs: Sequence[int]) -> bool:
+        """Allocate the ``outputs`` of op ``i`` that are not there yet, and its workspace; False if not all of them find a place."""
+
+    def end_op(self, i: int) -> None:
+        """Release the workspace of op ``i``."""
+
+    def drop(self, t: int) -> None:
+        """Release a tensor."""
+
+    def state(self) -> AllocatorState:
+        """What is held now."""
+
+    def failure(self) -> str | None:
+        """At the end of the replay: why it does not fit after all, or None."""
+
+    def figures(self, failed: bool) -> AllocatorFigures:
+        """The figures of the replay; ``failed`` says that it ended out of memory, now."""
+
+
+def make_arena(allocator: str, graph: Graph, stream_of: Sequence[int], capacity_bytes: int) -> Arena | None:
+    """The arena of an allocator of :data:`ALLOCATORS` for one replay; None for ``ledger``. Raises :class:`InputError` for another name.
+
+    ``stream_of`` is the stream of each op. A tensor's blocks are its first user's stream's, whoever fills them.
+    """
+    if allocator == LEDGER:
+        return None
+    if allocator == STATIC:
+        return PlannedArena(graph, capacity_bytes)
+    if allocator in (CACHING, EXPANDABLE):
+        return CachingArena(graph, stream_of, capacity_bytes, expandable=allocator == EXPANDABLE)
+    raise InputError(f"no allocator {allocator!r} (allocators: {', '.join(ALLOCATORS)})", source="allocator")
+
+
+def streams_of_tensors(graph: Graph, stream_of: Sequence[int]) -> list[int]:
+    """The stream of each tensor's first user, which its blocks belong to; 0 for a tensor without users."""
+    return [stream_of[users[0]] if users else 0 for users in graph.users]
+
+
+class CachingArena:
+    """PyTorch's caching allocator under a replay: what is asked of it is what the device holds at each instant."""
+
+    def __init__(self, graph: Graph, stream_of: Sequence[int], capacity_bytes: int, *, expandable: bool) -> None:
+        self.name = EXPANDABLE if expandable else CACHING
+        self._allocator = CachingAllocator(capacity_bytes, expandable=expandable)
+        self._sizes = [tensor.size_bytes for tensor in graph.tensors]
+        self._workspaces = [op.workspace_bytes for op in graph.ops]
+        self._stream_of = stream_of
+        self._stream_of_tensor = streams_of_tensors(graph, stream_of)
+        self._where: dict[int, int] = {}
+        self._workspace_at: dict[int, int] = {}
+        self._releases = 0
+        self._refused: dict[int, int] = {}
+
+    def take(self, t: int) -> bool:
+        """Allocate a tensor; False if there is no place for it now."""
+        if self._refused.get(t) == self._releases:
+            return False
+        address = self._allocator.try_malloc(self._sizes[t], self._stream_of_tensor[t])
+        if address is None:
+            self._refused[t] = self._releases  # until something is released, asking again is in vain
+            return False
+        self._where[t] = address
+        return True
+
+    def begin_op(self, i: int, outputs: Sequence[int]) -> bool:
+        """Allocate outputs in the op's order, then its workspace: all of them or none."""
+        if self._refused.get(~i) == self._releases:
+            return False
+        taken: list[int] = []
+        for t in outputs:
+            if not self.take(t):
+                break
+            taken.append(t)
+        else:
+            address = self._allocator.try_malloc(self._workspaces[i], self._stream_of[i])
+            if address is not None:
+                self._workspace_at[i] = address
+                return True
+        for t in reversed(taken):
+            self._allocator.free(self._where.pop(t))
+        self._refused[~i] = self._releases
+        return False
+
+    def end_op(self, i: int) -> None:
+        """Release the workspace of op ``i``."""
+        self._releases += 1
+        self._allocator.free(self._workspace_at.pop(i))
+
+    def drop(self, t: int) -> None:
+        """Release a tensor."""
+        self._releases += 1
+        self._allocator.free(self._where.pop(t))
+
+    def state(self) -> AllocatorState:
+        """What is held now."""
+        stats = self._allocator.stats
+        return AllocatorState(stats.allocated_bytes, stats.reserved_bytes, stats.largest_free_bytes)
+
+    def failure(self) -> str | None:
+        """None: what does not fit has waited."""
+        return None
+
+    def figures(self, failed: bool) -> AllocatorFigures:
+        """The allocator's own counters."""
+        stats = self._allocator.stats
+        return AllocatorFigures(
+            name=self.name,
+            account=IN_TIME,
+            peak_allocated_bytes=stats.peak_allocated_bytes,
+            peak_active_bytes=stats.peak_active_bytes,
+            peak_reserved_bytes=stats.peak_reserved_bytes,
+            at_peak=AllocatorState(stats.peak_allocated_bytes, stats.reserved_at_peak_bytes, stats.largest_free_at_peak_bytes),
+            out_of_memory=self.state() if failed else None,
+        )

@@ -1,0 +1,53 @@
+"""Allocators in the loop of a replay, over random cases."""
+
+from dataclasses import replace
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import cases
+
+from hosim.engine import replay
+from hosim.graph import Graph
+from hosim.plan import Plan
+from hosim.result import ALLOCATORS, STATIC
+
+MIB = 1 << 20
+
+anything = cases(max_ops=9, max_streams=3, fabrics=True, roomy=None, measured=False)
+
+
+def enlarged(graph: Graph, factor: int) -> Graph:
+    """The graph with all of its bytes times ``factor``."""
+    tensors = tuple(replace(t, size_bytes=t.size_bytes * factor) for t in graph.tensors)
+    return Graph(graph.name, tensors, tuple(replace(op, workspace_bytes=op.workspace_bytes * factor) for op in graph.ops))
+
+
+@given(anything, st.sampled_from(ALLOCATORS))
+def test_with_room_an_allocator_changes_nothing_but_its_figures(case, allocator):
+    _, hardware, steps = case
+    vast = replace(hardware, tiers=tuple(replace(t, capacity_bytes=1 << 50) for t in hardware.tiers))
+    plain = replay(steps, vast)
+    assume("in vain" not in (plain.error or ""))
+    placed = replay(steps, vast, allocator=allocator)
+    assert replace(placed, allocator=None) == plain
+    assert (placed.allocator is None) == (allocator == "ledger")
+    if placed.allocator is not None:
+        assert placed.allocator.peak_reserved_bytes >= placed.allocator.peak_allocated_bytes >= plain.peak_bytes[vast.device_tier]
+    if allocator == STATIC:
+        assert placed.allocator.peak_allocated_bytes == plain.peak_bytes[vast.device_tier]
+
+
+@given(anything, st.integers(1, 3 * MIB), st.sampled_from(["caching", "caching-expandable"]))
+def test_what_is_reserved_stays_within_the_capacity(case, factor, allocator):
+    graph, hardware, steps = case
+    steps = Plan(enlarged(graph, factor), steps.policy, steps.cache_ops, steps.initial)
+    hardware = replace(hardware, tiers=tuple(replace(t, capacity_bytes=t.capacity_bytes * factor) for t in hardware.tiers))
+    result = replay(steps, hardware, allocator=allocator)
+    again = replay(steps, hardware, allocator=allocator, record=True)
+    assert again == result
+    figures = result.allocator
+    assert figures.peak_allocated_bytes <= figures.peak_reserved_bytes <= hardware.device.capacity_bytes
+    assert (figures.out_of_memory is None) == result.feasible
+    if figures.out_of_memory is not None:
+        assert "largest free block" in result.error or "initial residents" in result.error or "in vain" in result.error
+        assert figures.out_of_memory.largest_free_bytes <= figures.out_of_memory.reserved_bytes - figures.out_of_memory.allocated_bytes
