@@ -19,7 +19,7 @@ from hosim.units import parse_rate
 Data = TypeVar("Data")
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
-    "phase": ("train", "prefill", "decode"),
+    "phase": ("train", "forward", "prefill", "decode"),
     "dtype": ("bf16", "fp16", "fp32"),
     "attention": MODES,
     "logits": ("last", "all"),
@@ -84,6 +84,8 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...]) -> None:
 def _check_shards(config: Any, run: Run) -> None:
     """Raise :class:`InputError` unless the devices divide what they share."""
     names = {f.name for f in fields(config)}
+    if "num_key_value_heads" not in names and (run.tensor > 1 or run.expert > 1 or run.pipeline > 1):
+        raise InputError("only decoders can be shared among devices", where="tensor" if run.tensor > 1 else "pipeline")
     shared = [
         ("tensor", run.tensor, ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")),
         ("expert", run.expert, ("num_experts",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,9 @@ class Decoder:
 class Run:
     """How a model is run, on one device.
 
-    ``phase``: ``train`` (forward, backward, optimizer), ``prefill`` (a prompt of ``sequence`` tokens) or ``decode`` (the next token, with
-    ``context`` tokens in the cache, itself among them). ``layers``: how many to take of the model (none: all); the other parts are whole.
+    ``phase``: ``train`` (forward, backward, optimizer), ``forward``, or for a decoder ``prefill`` (a prompt of ``sequence`` tokens) and
+    ``decode`` (the next token, with ``context`` tokens in the cache, itself among them). ``layers``: how many to take of the model (none:
+    all); the other parts are whole.
     ``attention``: see :data:`hosim.models.attention.MODES`. ``fused``: norms, rotary positions and gates are one kernel each.
     ``checkpoint``: keep only each layer's input for backward. ``logits`` of a prefill: of the ``last`` position or of ``all``.
     ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments, and fp32 parameters beside those in a
@@ -83,3 +85,17 @@ class Run:
     def tokens(self) -> int:
         """Tokens of one sequence that pass through the layers."""
         return 1 if self.phase == "decode" else self.sequence
+
+
+class Layered(Protocol):
+    """The sizes of a model of equal layers."""
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """How many."""
+
+
+def layers_of(config: Layered, run: Run) -> range:
+    """The layers of the device's pipeline stage."""
+    taken = config.num_hidden_layers if run.layers is None else run.layers
+    return range(taken * run.stage // run.pipeline, taken * (run.stage + 1) // run.pipeline)

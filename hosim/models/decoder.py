@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hosim.models.attention import attention, rotated, rotated_pairs
 from hosim.models.collectives import all_reduced, received, replicated, sent
-from hosim.models.config import Decoder, Run
+from hosim.models.config import Decoder, Run, layers_of
 from hosim.models.functions import add, concatenated, copied, cross_entropy, embedding, linear, split
 from hosim.models.kv_cache import Cache, make_cache
 from hosim.models.mlp import gated_mlp, mixture
@@ -27,7 +27,7 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
             x = received(t, run, shape)
         cos, sin = _rotary(t, config, run)
         mask = _mask(t, run)
-        for n in stage_layers(config.num_hidden_layers, run):
+        for n in layers_of(config, run):
 
             def layer(x: Value, n: int = n) -> Value:
                 with t.scope(f"layers.{n}"):
@@ -40,12 +40,6 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
         with t.scope("norm"):
             x = rms_norm(t, x, t.parameter("weight", (config.hidden_size,), run.dtype), fused=run.fused)
     return _head(t, config, run, x)
-
-
-def stage_layers(layers: int, run: Run) -> range:
-    """The layers of the device's pipeline stage."""
-    taken = layers if run.layers is None else run.layers
-    return range(taken * run.stage // run.pipeline, taken * (run.stage + 1) // run.pipeline)
 
 
 def _head(t: Tape, config: Decoder, run: Run, x: Value) -> Value:

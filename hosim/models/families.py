@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hosim.models.bert import Bert, bert
 from hosim.models.config import Decoder, Run
 from hosim.models.decoder import decoder
+from hosim.models.gpt2 import Gpt2, gpt2
+from hosim.models.t5 import T5, t5
 from hosim.models.tape import Tape, Value
+from hosim.models.vision import Dit, Vit, dit, vit
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,5 +24,12 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-FAMILIES: Mapping[type, Family] = {Decoder: Family(decoder, ("train", "prefill", "decode"))}
+FAMILIES: Mapping[type, Family] = {
+    Decoder: Family(decoder, ("train", "prefill", "decode")),
+    Gpt2: Family(gpt2, ("train", "prefill"), {"sequence": 1024}),
+    Bert: Family(bert, ("train", "forward"), {"sequence": 512, "phase": "forward"}),
+    Vit: Family(vit, ("train", "forward"), {"sequence": 197, "phase": "forward"}),
+    T5: Family(t5, ("train", "forward"), {"sequence": 512, "phase": "forward"}),
+    Dit: Family(dit, ("train", "forward"), {"sequence": 256, "phase": "forward"}),
+}
 """By the dataclass of a model's sizes."""

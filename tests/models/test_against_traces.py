@@ -1,7 +1,8 @@
 """What the builders give, beside what importing the traced model of transformers gives."""
 
+import json
+
 import pytest
-import yaml
 
 from hosim.analysis.liveness import static_peak
 from hosim.importers import load_any
@@ -38,6 +39,24 @@ REDUCED = {
     ),
 }
 
+IDS = {"shape": [2, 512], "dtype": "int64"}
+OTHERS = {
+    "gpt2": ("GPT2LMHeadModel", {"n_layer": 2, "use_cache": False}, {"input_ids": IDS}, {"sequence": 512, **TRACED}),
+    "bert-base": ("BertForMaskedLM", {"num_hidden_layers": 2}, {"input_ids": IDS}, {}),
+    "vit-l-16": (
+        "ViTForImageClassification",
+        {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096, "num_hidden_layers": 2},
+        {"pixel_values": {"shape": [2, 3, 224, 224], "dtype": "bf16"}},
+        {"config": {"num_labels": 2}},
+    ),
+    "t5-large": (
+        "T5ForConditionalGeneration",
+        {"d_model": 1024, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 16, "d_kv": 64, "d_ff": 4096, "use_cache": False},
+        {"input_ids": IDS, "decoder_input_ids": IDS},
+        {},
+    ),
+}
+
 
 def figures(graph):
     parameters = sorted(t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert"))
@@ -50,11 +69,18 @@ def compare(built, traced):
     assert parameters == true_parameters
     assert flops == pytest.approx(true_flops, rel=0.01)
     assert peak.bytes == pytest.approx(true_peak.bytes, rel=0.03)
-    assert set(peak.breakdown) == set(true_peak.breakdown)
+    assert set(peak.breakdown) - {"buffer"} == set(true_peak.breakdown) - {"buffer"}
     # names of parameters are the model's
     assert {t.name for t in built.tensors if t.kind in ("parameter", "expert")} == {
         t.name for t in traced.tensors if t.kind in ("parameter", "expert")
     }
+
+
+def traced(folder, name, config, inputs):
+    model = {"class": name, "config": config, "dtype": "bf16"}
+    spec = {"format": "hosim.spec/1", "name": "traced", "importer": "torch_export", "model": model, "inputs": inputs}
+    (folder / "traced.json").write_text(json.dumps(spec))
+    return load_any(folder / "traced.json")
 
 
 def test_llama(root):
@@ -68,13 +94,26 @@ def test_mixtures_of_experts(model, sequence, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     name, config, parameters = REDUCED[model]
-    spec = {
-        "format": "hosim.spec/1",
-        "name": "traced",
-        "importer": "torch_export",
-        "model": {"class": name, "config": config, "dtype": "bf16"},
-        "inputs": {"input_ids": {"shape": [1, sequence], "dtype": "int64"}},
-    }
-    (tmp_path / "traced.yaml").write_text(yaml.safe_dump(spec))
     built = build("built", {"model": model, "sequence": sequence, **TRACED, **parameters})
-    compare(built, load_any(tmp_path / "traced.yaml"))
+    compare(built, traced(tmp_path, name, config, {"input_ids": {"shape": [1, sequence], "dtype": "int64"}}))
+
+
+@pytest.mark.parametrize("model", sorted(OTHERS))
+def test_other_models(model, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    name, config, inputs, parameters = OTHERS[model]
+    compare(build("built", {"model": model, "batch": 2, "layers": 2, **parameters}), traced(tmp_path, name, config, inputs))
+
+
+def test_published_numbers_of_parameters():
+    sizes = {
+        "llama-3.1-8b": 8_030_261_248,
+        "qwen3-30b-a3b": 30_532_122_624,
+        "gpt2": 124_439_808,
+        "gpt2-xl": 1_557_611_200,
+        "dit-xl-2": 675_129_632 - 256 * 1152,  # published with its fixed positions, a buffer here
+    }
+    for model, published in sizes.items():
+        graph = build(model, {"model": model, "dtype": "bf16"})
+        assert sum(t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert")) == 2 * published

@@ -1,0 +1,65 @@
+"""Layers with their parameters: a linear one, a layer norm, an embedding table, attention of equal heads, an MLP of two layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hosim.models.attention import attention
+from hosim.models.config import Run
+from hosim.models.functions import activation, add, dropout, embedding, linear, mul, scale, square
+from hosim.models.norms import layer_norm
+from hosim.models.tape import Tape, Value
+
+
+def dense(t: Tape, run: Run, name: str, x: Value, width: int, *, bias: bool = True) -> Value:
+    """A linear layer ``name`` to ``width``."""
+    with t.scope(name):
+        weight = t.parameter("weight", (width, x.shape[-1]), run.dtype)
+        offset = t.parameter("bias", (width,), run.dtype) if bias else None
+        return linear(t, x, weight, offset)
+
+
+def normed(t: Tape, run: Run, name: str, x: Value, *, affine: bool = True) -> Value:
+    """A layer norm ``name``; ``affine``: with weight and bias."""
+    with t.scope(name):
+        shape = x.shape[-1:]
+        return layer_norm(
+            t, x, t.parameter("weight", shape, run.dtype) if affine else None, t.parameter("bias", shape, run.dtype) if affine else None
+        )
+
+
+def looked_up(t: Tape, run: Run, name: str, ids: Value, entries: int, width: int) -> Value:
+    """An embedding table ``name`` at ``ids``."""
+    with t.scope(name):
+        return embedding(t, t.parameter("weight", (entries, width), run.dtype), ids)
+
+
+def attended(t: Tape, run: Run, q: Value, k: Value, v: Value, heads: int) -> Value:
+    """Attention of equal heads over ``q``, ``k`` and ``v`` [batch, tokens, heads * width]."""
+
+    def by_head(x: Value) -> Value:
+        batch, tokens, hidden = x.shape
+        return x.view(batch, heads, tokens, hidden // heads)
+
+    return attention(t, by_head(q), by_head(k), by_head(v)).view(*q.shape)
+
+
+def gelu(t: Tape, run: Run, x: Value) -> Value:
+    """The exact one, a kernel of its own."""
+    return activation(t, x, "gelu")
+
+
+def gelu_new(t: Tape, run: Run, x: Value) -> Value:
+    """The approximation by tanh: as written out in transformers, or ``fused`` as one kernel."""
+    if run.fused:
+        return gelu(t, run, x)
+    inside = scale(t, add(t, x, scale(t, square(t, x))))
+    return mul(t, scale(t, x), scale(t, activation(t, inside, "tanh", keeps="output"), "add"))
+
+
+def mlp(
+    t: Tape, run: Run, x: Value, names: tuple[str, str], width: int, act: Callable[[Tape, Run, Value], Value], drop: float = 0.0
+) -> Value:
+    """Two linear layers with ``act`` between them, and dropout after."""
+    inside = act(t, run, dense(t, run, names[0], x, width))
+    return dropout(t, dense(t, run, names[1], inside, x.shape[-1]), drop)

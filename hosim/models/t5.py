@@ -1,0 +1,129 @@
+"""T5: an encoder and a decoder that attends to it, with learned biases of relative positions on the scores.
+
+Scores are in memory, since no fused kernel takes a bias that learns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hosim.models.config import Run, layers_of
+from hosim.models.dense import dense
+from hosim.models.functions import activation, add, cast, cross_entropy, dropout, embedding, linear, mean, mul, scale, softmax, square
+from hosim.models.tape import Tape, Value
+
+
+@dataclass(frozen=True, slots=True)
+class T5:
+    """Fields as in the public ``config.json`` files. ``num_layers`` are those of the encoder, and as many of the decoder."""
+
+    d_model: int
+    num_layers: int
+    num_heads: int
+    d_kv: int
+    d_ff: int
+    vocab_size: int = 32128
+    relative_attention_num_buckets: int = 32
+    dropout: float = 0.1
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers of either half."""
+        return self.num_layers
+
+
+def t5(t: Tape, config: T5, run: Run) -> Value:
+    """The loss in training, else the logits; source and target are of ``sequence`` tokens each."""
+    shape = (run.batch, run.sequence)
+    table = t.parameter("shared.weight", (config.vocab_size, config.d_model), run.dtype)
+    source = dropout(t, embedding(t, table, t.held("input_ids", shape, "int64", "input"), "encoder.embedding"), config.dropout)
+    with t.scope("encoder"):
+        memory = _stack(t, config, run, source, None)
+    target = dropout(t, embedding(t, table, t.held("decoder_input_ids", shape, "int64", "input"), "decoder.embedding"), config.dropout)
+    with t.scope("decoder"):
+        x = _stack(t, config, run, target, memory)
+    x = scale(t, x, "scale_outputs")
+    if not run.training:
+        flops = 2 * x.rows * config.d_model * config.vocab_size
+        return t.op("lm_head", "matmul", [x, table], (*shape, config.vocab_size), flops=flops, result_kind="output")
+    logits = linear(t, x, table, label="lm_head")
+    return cross_entropy(t, logits.view(logits.rows, config.vocab_size), t.held("labels", (logits.rows,), "int64", "input"))
+
+
+def _stack(t: Tape, config: T5, run: Run, x: Value, memory: Value | None) -> Value:
+    with t.scope("block.0.layer.0.SelfAttention"):
+        bias = _bias(t, config, run)
+    for n in layers_of(config, run):
+
+        def layer(x: Value, n: int = n) -> Value:
+            with t.scope(f"block.{n}"):
+                return _layer(t, config, run, x, memory, bias)
+
+        x = t.checkpointed(layer, x) if run.checkpoint else layer(x)
+    return dropout(t, _norm(t, run, "final_layer_norm", x), config.dropout)
+
+
+def _bias(t: Tape, config: T5, run: Run) -> Value:
+    """What the distance of query and key adds to each head's scores, [1, heads, queries, keys]."""
+    shape = (run.sequence, run.sequence)
+    buckets = t.ops("buckets", "elementwise", [], [(shape, "int64")])[0]
+    entries = config.relative_attention_num_buckets
+    with t.scope("relative_attention_bias"):
+        values = embedding(t, t.parameter("weight", (entries, config.num_heads), run.dtype), buckets)
+    return values.view(1, config.num_heads, *shape)
+
+
+def _layer(t: Tape, config: T5, run: Run, x: Value, memory: Value | None, bias: Value) -> Value:
+    def part(n: int, name: str) -> str:
+        return f"layer.{n}.{name}"
+
+    y = _norm(t, run, part(0, "layer_norm"), x)
+    with t.scope(part(0, "SelfAttention")):
+        y = _attention(t, config, run, y, y, bias)
+    x = add(t, x, dropout(t, y, config.dropout))
+    if memory is not None:
+        y = _norm(t, run, part(1, "layer_norm"), x)
+        with t.scope(part(1, "EncDecAttention")):
+            y = _attention(t, config, run, y, memory, None)
+        x = add(t, x, dropout(t, y, config.dropout))
+    last = 1 if memory is None else 2
+    y = _norm(t, run, part(last, "layer_norm"), x)
+    with t.scope(part(last, "DenseReluDense")):
+        inside = activation(t, dense(t, run, "wi", y, config.d_ff, bias=False), "relu", keeps="output")
+        y = dense(t, run, "wo", dropout(t, inside, config.dropout), config.d_model, bias=False)
+    return add(t, x, dropout(t, y, config.dropout))
+
+
+def _attention(t: Tape, config: T5, run: Run, x: Value, memory: Value, bias: Value | None) -> Value:
+    batch, tokens, _ = x.shape
+    heads, width, inner = config.num_heads, config.d_kv, config.num_heads * config.d_kv
+    q = dense(t, run, "q", x, inner, bias=False).view(batch, heads, tokens, width)
+    k, v = [dense(t, run, name, memory, inner, bias=False).view(batch, heads, memory.shape[1], width) for name in "kv"]
+    scores = _product(t, q, k, (batch, heads, tokens, memory.shape[1]), width, "scores")
+    if bias is not None:
+        scores = add(t, scores, bias, "add_bias")
+    chances = dropout(t, softmax(t, scores), config.dropout)
+    y = _product(t, chances, v, (batch, heads, tokens, width), memory.shape[1], "weighted")
+    return dense(t, run, "o", y.view(batch, tokens, inner), config.d_model, bias=False)
+
+
+def _product(t: Tape, a: Value, b: Value, shape: tuple[int, ...], inner: int, label: str) -> Value:
+    """A product of matrices for each head, with ``inner`` added up."""
+    flops = 2 * shape[0] * shape[1] * shape[2] * shape[3] * inner
+    y = t.op(label, "matmul", [a, b], shape, flops=flops)
+
+    def gradient(g: Value) -> None:
+        for value, other, which in ((a, b, "a"), (b, a, "b")):
+            t.give(value, t.op(f"{label}.grad_{which}", "matmul", [g, other], value.shape, flops=flops))
+
+    t.note(y, gradient)
+    return y
+
+
+def _norm(t: Tape, run: Run, name: str, x: Value) -> Value:
+    """The root mean square in fp32 beside ``x``, which is scaled in its own dtype."""
+    with t.scope(name):
+        weight = t.parameter("weight", x.shape[-1:], run.dtype)
+        variance = mean(t, square(t, cast(t, x, "fp32")))
+        deviation = activation(t, scale(t, variance, "add"), "rsqrt", keeps="output")
+        return mul(t, cast(t, mul(t, x, deviation), run.dtype), weight)
