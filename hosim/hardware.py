@@ -6,11 +6,14 @@ Bytes, bytes per second, nanoseconds and FLOP per second throughout; files and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 
 from hosim.errors import HardwareError
+from hosim.graph import KINDS
 
 SCOPES = ("device", "host", "global")
 """Who shares a tier: one device, the devices of a host, or all of a supernode."""
@@ -18,12 +21,21 @@ SCOPES = ("device", "host", "global")
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A memory with a capacity. ``bandwidth_bytes_per_s`` is that of the memory itself, not of a channel to it."""
+    """A memory with a capacity. ``bandwidth_bytes_per_s`` is that of the memory itself, not of a channel to it.
+
+    ``pageable`` are the kinds of tensors whose copies here lie in pageable memory; all others are pinned. ``pin_ns`` is the time to
+    allocate a tensor's pinned bytes here, which the transfer that brings it spends before its latency, holding its engine. With
+    ``pin_pool`` what was once pinned stays so and serves again (fragmentation aside): the time is spent only when the bytes pinned
+    here rise above the most there ever were. What lies here at time 0 is pinned already.
+    """
 
     name: str
     capacity_bytes: int
     bandwidth_bytes_per_s: int
     scope: str = "host"
+    pageable: tuple[str, ...] = ()
+    pin_ns: int = 0
+    pin_pool: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,10 @@ class Channel:
     """A one-way DMA path from tier ``source`` to tier ``destination`` with ``engines`` transfers at once.
 
     ``bandwidth_bytes_per_s`` is shared by the engines; ``latency_ns`` is spent once a transfer, before its bytes flow.
+    ``curve`` is what small transfers reach, as (bytes, bytes per second) with ascending sizes: see :meth:`ceiling`.
+    ``pageable_bytes_per_s`` is what a transfer from or to pageable memory reaches at most (``None``: as much as others).
+    ``beside`` is what the channel carries while bytes flow on another one, as (that channel, bytes per second): two directions
+    that disturb each other. A link on which they merely share one bandwidth, a half-duplex one, is a :class:`Fabric` over both.
     """
 
     name: str
@@ -39,11 +55,28 @@ class Channel:
     bandwidth_bytes_per_s: int
     latency_ns: int = 0
     engines: int = 1
+    curve: tuple[tuple[int, int], ...] = ()
+    pageable_bytes_per_s: int | None = None
+    beside: tuple[tuple[str, int], ...] = ()
+
+    def ceiling(self, size_bytes: int, pageable: bool = False) -> Fraction | None:
+        """Bytes per second that a transfer of this size reaches at most on this channel, however much is free; ``None``: no such limit.
+
+        A point (s, b) of the curve says that s bytes take s / b seconds. Between two points the time is linear in the size; below the
+        first it is that of the first point's bandwidth, and beyond the last every further byte takes what it takes at the
+        channel's own. So the time of a transfer never falls with its size, and its rate nears the channel's bandwidth. Exact.
+        """
+        limits = []
+        if self.curve and size_bytes:
+            limits.append(Fraction(size_bytes) / _seconds(self, size_bytes))
+        if pageable and self.pageable_bytes_per_s is not None:
+            limits.append(Fraction(self.pageable_bytes_per_s))
+        return min(limits, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Bandwidth that several channels share: a PCIe root, a pool switch, a host DRAM bus."""
+    """Bandwidth that several channels share: a PCIe root, a pool switch, a host DRAM bus; over both directions, a half-duplex link."""
 
     name: str
     bandwidth_bytes_per_s: int
@@ -104,6 +137,17 @@ class Hardware:
         return joined
 
 
+def _seconds(channel: Channel, size_bytes: int) -> Fraction:
+    """What the curve of a channel says that so many bytes take, latency aside."""
+    size, seconds = 0, Fraction(0)
+    for following, bandwidth in channel.curve:
+        then = Fraction(following, bandwidth)
+        if size_bytes <= following:
+            return seconds + (then - seconds) * Fraction(size_bytes - size, following - size)
+        size, seconds = following, then
+    return seconds + Fraction(size_bytes - size, channel.bandwidth_bytes_per_s)
+
+
 def _check(hardware: Hardware) -> None:
     """Raise :class:`HardwareError` at the first contradiction, with its path as in the file format."""
     tiers: set[str] = set()
@@ -118,6 +162,14 @@ def _check(hardware: Hardware) -> None:
             raise HardwareError("expected a capacity above 0 B", where=f"{where}.capacity")
         if tier.bandwidth_bytes_per_s <= 0:
             raise HardwareError("expected a bandwidth above 0 B/s", where=f"{where}.bandwidth")
+        for j, kind in enumerate(tier.pageable):
+            if kind not in KINDS:
+                raise HardwareError(f"unknown kind of tensor {kind!r}; expected one of {', '.join(KINDS)}", where=f"{where}.pageable[{j}]")
+        if tier.pin_ns < 0:
+            raise HardwareError("expected a time of at least 0 ns", where=f"{where}.pin.time")
+        if tier.name == hardware.device_tier and (tier.pageable or tier.pin_ns):
+            label = "pageable" if tier.pageable else "pin"
+            raise HardwareError("host memory is pageable or pinned, the device tier is not", where=f"{where}.{label}")
     if hardware.device_tier not in tiers:
         known = ", ".join(sorted(tiers)) or "none"
         raise HardwareError(f"no tier {hardware.device_tier!r} (tiers: {known})", where="device_tier")
@@ -138,6 +190,16 @@ def _check(hardware: Hardware) -> None:
             raise HardwareError("expected a latency of at least 0 ns", where=f"{where}.latency")
         if channel.engines < 1:
             raise HardwareError("expected at least 1 engine", where=f"{where}.engines")
+        for label, message in _uneven(channel):
+            raise HardwareError(message, where=f"{where}.{label}")
+    for channel in hardware.channels:
+        for other, bandwidth in channel.beside:
+            where = f"channels.{channel.name}.beside.{other}"
+            if other not in channels or other == channel.name:
+                known = ", ".join(sorted(channels - {channel.name})) or "none"
+                raise HardwareError(f"expected another channel (channels: {known})", where=where)
+            if not 0 < bandwidth <= channel.bandwidth_bytes_per_s:
+                raise HardwareError("expected a bandwidth above 0 B/s and at most the channel's", where=where)
     for fabric in hardware.fabrics:
         where = f"fabrics.{fabric.name}"
         if fabric.bandwidth_bytes_per_s <= 0:
@@ -162,3 +224,20 @@ def _check(hardware: Hardware) -> None:
         raise HardwareError("expected a launch time of at least 0 ns", where="compute.launch")
     if hardware.inspect_ns < 0:
         raise HardwareError("expected an inspection time of at least 0 ns", where="runtime.inspect")
+
+
+def _uneven(channel: Channel) -> Iterator[tuple[str, str]]:
+    """(Path, message) of what is wrong with what a channel gives to small transfers and to pageable ones."""
+    own = channel.bandwidth_bytes_per_s
+    for j, (size, bandwidth) in enumerate(channel.curve):
+        if size <= 0:
+            yield f"curve[{j}].size", "expected a size above 0 B"
+        if not 0 < bandwidth <= own:
+            yield f"curve[{j}].bandwidth", "expected a bandwidth above 0 B/s and at most the channel's"
+    for j, ((size, bandwidth), (larger, wider)) in enumerate(pairwise(channel.curve), 1):
+        if larger <= size:
+            yield f"curve[{j}].size", "expected sizes in ascending order"
+        if larger * bandwidth < size * wider:
+            yield f"curve[{j}].bandwidth", "a larger transfer would take less time than the one before it: expected a lower bandwidth"
+    if channel.pageable_bytes_per_s is not None and not 0 < channel.pageable_bytes_per_s <= own:
+        yield "pageable", "expected a bandwidth above 0 B/s and at most the channel's"

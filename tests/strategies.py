@@ -124,10 +124,11 @@ _LATENCIES = st.sampled_from((0, 0, 1, 5, 12))
 
 
 @st.composite
-def hardware(draw, fabrics: bool = False, max_engines: int = 2, max_tiers: int = 3) -> Hardware:
+def hardware(draw, fabrics: bool = False, max_engines: int = 2, max_tiers: int = 3, uneven: bool = False) -> Hardware:
     """A machine of 2 or 3 tiers, small enough that graphs of :func:`graphs` may or may not fit.
 
-    The third tier hangs on ``ddr`` or on ``hbm``. With ``fabrics``, some channels share one.
+    The third tier hangs on ``ddr`` or on ``hbm``. With ``fabrics``, some channels share one. With ``uneven``, some may be slower for
+    small transfers, for pageable memory or beside another, and host memory may take time to pin.
     """
     tiers = [Tier(DEVICE, draw(st.integers(60, 400)), 10**12, "device"), Tier("ddr", draw(st.integers(200, 2000)), 10**11, "host")]
     pairs = [("h2d", "ddr", DEVICE), ("d2h", DEVICE, "ddr")]
@@ -142,8 +143,31 @@ def hardware(draw, fabrics: bool = False, max_engines: int = 2, max_tiers: int =
     if fabrics and draw(st.booleans()):
         members = draw(st.lists(st.sampled_from([c.name for c in channels]), min_size=1, unique=True))
         shared = (Fabric("pcie", draw(_RATES), tuple(members)),)
+    if uneven:
+        channels = tuple(draw(_uneven(channels)))
+        kinds = tuple(draw(st.lists(st.sampled_from(KINDS), max_size=3, unique=True)))
+        pin = draw(st.sampled_from((0, 0, 3, 10)))
+        tiers[1] = replace(tiers[1], pageable=kinds, pin_ns=pin, pin_pool=draw(st.booleans()) if pin else False)
     compute = Compute({"bf16": 10**12, "fp32": 10**11}, draw(st.sampled_from((1.0, 0.5))), draw(st.sampled_from((0, 3))))
     return Hardware("drawn", tuple(tiers), channels, compute, fabrics=shared, inspect_ns=draw(st.sampled_from((0, 2))))
+
+
+@st.composite
+def _uneven(draw, channels: tuple[Channel, ...]) -> list[Channel]:
+    """These channels, one of them with a curve and a rate of pageable memory, one disturbed by another."""
+    listed = list(channels)
+    k, disturbed = draw(st.integers(0, len(listed) - 1)), draw(st.integers(0, len(listed) - 1))
+    own = listed[k].bandwidth_bytes_per_s
+    curve: tuple[tuple[int, int], ...] = ()
+    for size in draw(st.lists(st.integers(1, 60), max_size=3, unique=True).map(sorted)):
+        above = own if not curve else min(own, curve[-1][1] * size // curve[-1][0])  # no less time than what is smaller
+        curve = (*curve, (size, draw(st.integers(max(1, above // 4), above))))
+    listed[k] = replace(listed[k], curve=curve, pageable_bytes_per_s=draw(st.sampled_from((None, own // 3, own))))
+    if draw(st.booleans()):
+        other = draw(st.sampled_from([c.name for c in listed if c.name != listed[disturbed].name]))
+        rate = listed[disturbed].bandwidth_bytes_per_s
+        listed[disturbed] = replace(listed[disturbed], beside=((other, draw(st.sampled_from((rate, rate // 2, rate // 3)))),))
+    return listed
 
 
 # ----------------------------------------------------------------------------------------------------------------- plans
@@ -336,10 +360,16 @@ def sized(machine: Hardware, graph: Graph, device_bytes: int | None = None) -> H
 
 @st.composite
 def cases(
-    draw, max_ops: int = 8, max_streams: int = 1, fabrics: bool = False, roomy: bool | None = True, measured: bool = True
+    draw,
+    max_ops: int = 8,
+    max_streams: int = 1,
+    fabrics: bool = False,
+    roomy: bool | None = True,
+    measured: bool = True,
+    uneven: bool = False,
 ) -> tuple[Graph, Hardware, Plan]:
     """A graph, a hardware and a legal plan. ``roomy``: every tier holds everything, or else the device tier is tight (``None``: either)."""
-    machine = draw(hardware(fabrics=fabrics))
+    machine = draw(hardware(fabrics=fabrics, uneven=uneven))
     graph = draw(graphs(max_ops, max_streams, homes=[tier.name for tier in machine.tiers], measured=measured))
     tight = not (draw(st.booleans()) if roomy is None else roomy)
     total = sum(tensor.size_bytes for tensor in graph.tensors)

@@ -44,7 +44,7 @@ def check_result(plan: Plan, hardware: Hardware, result: Result) -> tuple[Findin
     return (
         *_order(plan.graph, producers, result.timeline),
         *_makespan(result, result.timeline),
-        *_division(plan, producers, result, result.timeline),
+        *_division(plan, hardware.device_tier, producers, result, result.timeline),
         *check_memory(plan, hardware, result, result.timeline),
         *check_transfers(plan, hardware, result, result.timeline),
         *_counts(plan, result),
@@ -105,7 +105,7 @@ def _makespan(result: Result, timeline: Timeline) -> Iterator[Finding]:
 # -- the division of time (rule 8) -----------------------------------------------------------------------------
 
 
-def _division(plan: Plan, producers: Sequence[set[int]], result: Result, timeline: Timeline) -> Iterator[Finding]:
+def _division(plan: Plan, device: str, producers: Sequence[set[int]], result: Result, timeline: Timeline) -> Iterator[Finding]:
     """The stalls before each op are its idle time, by cause; the figures of each stream are their sums."""
     graph = plan.graph
     if not graph.ops:
@@ -121,7 +121,7 @@ def _division(plan: Plan, producers: Sequence[set[int]], result: Result, timelin
         if start < idle_until.get(i, start):
             yield Finding("stall", f"the stalls before op {graph.ops[i].name!r} overlap", op=i)
         idle_until[i] = end
-    prefetches = _awaited(plan, timeline)
+    prefetches = _awaited(plan, device, timeline)
     moving = transfers_of_tensors(timeline)
     free: dict[str, int] = {}
     busy: dict[str, int] = dict.fromkeys(graph.streams, 0)
@@ -163,14 +163,14 @@ def _nonzero(amounts: dict[str, int]) -> dict[str, int]:
     return {cause: amount for cause, amount in amounts.items() if amount}
 
 
-def _awaited(plan: Plan, timeline: Timeline) -> list[list[Transfer]]:
-    """For each op, the transfers of the prefetches that it waits for: the last one of each tensor it reads that stands before it."""
+def _awaited(plan: Plan, device: str, timeline: Timeline) -> list[list[Transfer]]:
+    """For each op, the transfers of the prefetches that it waits for: of each tensor it reads, the last into the device tier before it."""
     by_cache_op: dict[int, list[Transfer]] = {}
     for x in timeline.transfers:
         by_cache_op.setdefault(x.cache_op, []).append(x)
     placed: dict[int, list[int]] = {}
     for c, cache_op in sorted(enumerate(plan.cache_ops), key=lambda item: item[1].after):
-        if cache_op.op == PREFETCH:
+        if cache_op.op == PREFETCH and cache_op.destination == device:
             placed.setdefault(cache_op.after, []).append(c)
     last = {plan.cache_ops[c].tensor: c for c in placed.get(AT_START, ())}
     awaited = []

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from hosim.analysis.finding import Finding
-from hosim.costmodel.transfer_time import alone_ns
+from hosim.costmodel.transfer_time import alone_ns, pin_ns
 from hosim.hardware import Channel, Hardware
 from hosim.plan import AT_START, DETACH, Plan
 from hosim.result import ChannelFigures, Result, Timeline, Transfer
@@ -25,7 +25,7 @@ def check_transfers(plan: Plan, hardware: Hardware, result: Result, timeline: Ti
     yield from _cache_ops(plan, hardware, timeline)
     yield from _copies(plan, hardware, timeline)
     for channel in hardware.channels:
-        yield from _times(plan, hardware, by_channel[channel.name])
+        yield from _times(plan, hardware, channel, by_channel[channel.name], timeline)
         yield from _queue(plan, channel, by_channel[channel.name])
         yield from _figures(channel, by_channel[channel.name], result)
     shared = [(c.name, c.bandwidth_bytes_per_s, (c.name,)) for c in hardware.channels]
@@ -97,12 +97,20 @@ def _copies(plan: Plan, hardware: Hardware, timeline: Timeline) -> Iterator[Find
                 yield _finding(plan, x, "copy", f"goes on while op {op.name!r} writes the tensor")
 
 
-def _times(plan: Plan, hardware: Hardware, transfers: Iterable[Transfer]) -> Iterator[Finding]:
-    """No transfer is faster than alone; what sharing cost it is the rest."""
+def _times(plan: Plan, hardware: Hardware, channel: Channel, transfers: Iterable[Transfer], timeline: Timeline) -> Iterator[Finding]:
+    """No transfer is faster than alone; what sharing cost it is the rest.
+
+    One that brings its tensor's bytes into a tier pins them first, unless they come from the tier's pool.
+    """
+    tier = hardware.tiers[hardware.tier_index[channel.destination]]
+    begun = {(r.tensor, r.start_ns) for r in timeline.residencies if tier.pin_ns and r.tier == tier.name and r.bytes}
     for x in transfers:
-        alone = alone_ns(hardware, x.channel, x.bytes)
-        if x.end_ns - x.start_ns < alone or x.contention_ns != x.end_ns - x.start_ns - alone:
-            yield _finding(plan, x, "time", f"has {x.contention_ns} ns of contention; alone it takes {alone} ns")
+        kind = plan.graph.tensors[x.tensor].kind
+        alone, pinning = alone_ns(hardware, x.channel, x.bytes, kind), pin_ns(hardware, tier.name, kind)
+        brings = bool(pinning) and (x.tensor, x.start_ns) in begun
+        times = [alone + pinning] if brings and not tier.pin_pool else [alone, alone + pinning] if brings else [alone]
+        if x.end_ns - x.start_ns < times[0] or x.end_ns - x.start_ns - x.contention_ns not in times:
+            yield _finding(plan, x, "time", f"has {x.contention_ns} ns of contention; alone it takes {times[0]} ns")
 
 
 def _queue(plan: Plan, channel: Channel, transfers: list[Transfer]) -> Iterator[Finding]:

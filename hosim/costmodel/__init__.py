@@ -1,6 +1,6 @@
 """How long things take on a hardware profile: ops by roofline, transfers by bandwidth and latency."""
 
 from hosim.costmodel.op_time import op_durations
-from hosim.costmodel.transfer_time import alone_ns, channel_bandwidth, transfer_ns
+from hosim.costmodel.transfer_time import alone_ns, channel_bandwidth, is_pageable, pin_ns, transfer_ns
 
-__all__ = ["alone_ns", "channel_bandwidth", "op_durations", "transfer_ns"]
+__all__ = ["alone_ns", "channel_bandwidth", "is_pageable", "op_durations", "pin_ns", "transfer_ns"]

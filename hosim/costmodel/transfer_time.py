@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from hosim.errors import HardwareError
 from hosim.hardware import Channel, Hardware
 
 _NS_PER_S = 10**9
 
 
-def transfer_ns(size_bytes: int, bandwidth_bytes_per_s: int, latency_ns: int = 0) -> int:
+def transfer_ns(size_bytes: int, bandwidth_bytes_per_s: int | Fraction, latency_ns: int = 0) -> int:
     """Nanoseconds from the start of a transfer to the first whole one at which its bytes are through.
 
     The latency comes first and moves nothing; then the bytes flow at ``bandwidth_bytes_per_s``, which must be above 0.
@@ -16,7 +18,7 @@ def transfer_ns(size_bytes: int, bandwidth_bytes_per_s: int, latency_ns: int = 0
     >>> transfer_ns(40, 10**9), transfer_ns(10, 3 * 10**9, latency_ns=5), transfer_ns(0, 10**9, latency_ns=5)
     (40, 9, 5)
     """
-    return latency_ns - (-size_bytes * _NS_PER_S // bandwidth_bytes_per_s)
+    return latency_ns - int(-size_bytes * _NS_PER_S // bandwidth_bytes_per_s)
 
 
 def channel_bandwidth(hardware: Hardware, channel_name: str) -> int:
@@ -28,12 +30,28 @@ def channel_bandwidth(hardware: Hardware, channel_name: str) -> int:
     return min([own, *(fabric.bandwidth_bytes_per_s for fabric in hardware.fabrics if channel_name in fabric.channels)])
 
 
-def alone_ns(hardware: Hardware, channel_name: str, size_bytes: int) -> int:
+def alone_ns(hardware: Hardware, channel_name: str, size_bytes: int, kind: str | None = None) -> int:
     """Nanoseconds that a transfer of ``size_bytes`` takes on ``channel_name`` when nothing else moves.
 
+    That of a tensor of ``kind``, which decides whether its host memory is pageable (``None``: pinned). What a small transfer
+    reaches is part of it (:meth:`hosim.hardware.Channel.ceiling`), the time to pin host memory is not: that is :func:`pin_ns`.
     Raises :class:`HardwareError` if the profile has no such channel.
     """
-    return transfer_ns(size_bytes, channel_bandwidth(hardware, channel_name), _channel(hardware, channel_name).latency_ns)
+    channel = _channel(hardware, channel_name)
+    bandwidth: int | Fraction = channel_bandwidth(hardware, channel_name)
+    ceiling = channel.ceiling(size_bytes, is_pageable(hardware, channel, kind))
+    return transfer_ns(size_bytes, bandwidth if ceiling is None else min(bandwidth, ceiling), channel.latency_ns)
+
+
+def is_pageable(hardware: Hardware, channel: Channel, kind: str | None) -> bool:
+    """Whether a tensor of ``kind`` lies in pageable memory at an end of ``channel``."""
+    return any(kind in hardware.tiers[hardware.tier_index[end]].pageable for end in (channel.source, channel.destination))
+
+
+def pin_ns(hardware: Hardware, tier_name: str, kind: str) -> int:
+    """Nanoseconds to allocate a tensor of ``kind`` in a tier as pinned memory, if it is not taken from a pool there."""
+    tier = hardware.tiers[hardware.tier_index[tier_name]]
+    return 0 if kind in tier.pageable else tier.pin_ns
 
 
 def _channel(hardware: Hardware, name: str) -> Channel:

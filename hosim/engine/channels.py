@@ -8,7 +8,7 @@ known at its start.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
 
 from hosim.engine.clock import Alarm, Clock, Process
@@ -20,7 +20,8 @@ from hosim.hardware import Hardware
 class Transfer:
     """One issued copy, from its issue to its end. Times in nanoseconds; ``sequence`` is its place in the order of issue.
 
-    ``flowing_since``, ``remaining`` (bytes) and ``rate`` (bytes a nanosecond) are the :class:`LinkGroup`'s, once it has started.
+    ``flowing_since``, ``remaining`` (bytes) and ``rate`` (bytes a nanosecond) are the :class:`LinkGroup`'s, once it has started;
+    ``ceiling`` is the most bytes per second that it can reach, if it is less than its channel's.
     """
 
     start_ns: int
@@ -29,10 +30,12 @@ class Transfer:
     flowing_since: int
     remaining: Fraction
     rate: Fraction
+    ceiling: Fraction | None
 
     __slots__ = (
         "alone_ns",
         "cache_op",
+        "ceiling",
         "channel",
         "end_ns",
         "flowing_since",
@@ -60,13 +63,17 @@ class Channel:
     """One channel of one device: its queue, its engines and its figures.
 
     ``bandwidth`` is what a transfer gets alone: the least of the channel's and its fabrics'. ``links`` are what its transfers
-    share with others in their ``group``. A channel that shares nothing has none: its own process, which ``alarm`` wakes, ends
-    its one transfer, ``current``.
+    share with others in their ``group``, the channel itself first, and ``beside`` what that one carries while another link does
+    something, as (the other one, bytes per second). A channel that shares nothing has no group: its own process, which ``alarm``
+    wakes, ends its one transfer, ``current``. ``uneven`` says whether some transfers begin otherwise than others: what begins
+    them has to give ``begin`` a ceiling and the time to pin memory then.
     """
 
     alarm: Alarm
     current: Transfer
     group: LinkGroup | None = None
+    beside: tuple[tuple[str, int], ...] = ()
+    uneven = False
 
     def __init__(self, index: int, name: str, bandwidth: int, latency: int, engines: int, links: tuple[str, ...]) -> None:
         self.index = index
@@ -84,15 +91,23 @@ class Channel:
         self.queue_ns = 0
         self.contention_ns = 0
 
-    def begin(self, now: int) -> None:
-        """Take an engine for the head of the queue and let it flow."""
+    def begin(self, now: int, ceiling: Fraction | None = None, pin_ns: int = 0) -> None:
+        """Take an engine for the head of the queue, and let it flow after ``pin_ns`` and the latency.
+
+        It flows at ``ceiling`` bytes per second at most, if there is one.
+        """
         transfer = self.queue.popleft()
         if not self.running:
             self.busy_since = now
         self.running += 1
         transfer.start_ns = now
         size = transfer.size
-        transfer.alone_ns = alone = self.latency - (-size * NS_PER_S // self.bandwidth)
+        if ceiling is None or ceiling >= self.bandwidth:
+            transfer.ceiling = None
+            transfer.alone_ns = alone = pin_ns + self.latency - (-size * NS_PER_S // self.bandwidth)
+        else:
+            transfer.ceiling = ceiling
+            transfer.alone_ns = alone = pin_ns + self.latency - int(-size * NS_PER_S // ceiling)
         self.transfers += 1
         self.bytes += size
         self.queue_ns += now - transfer.issue_ns
@@ -100,7 +115,7 @@ class Channel:
             self.current = transfer
             self.alarm.ring_at(now + alone)
         else:
-            self.group.start(transfer, now)
+            self.group.start(transfer, now + pin_ns + self.latency)
 
     def end(self, transfer: Transfer, now: int) -> None:
         """Give the engine back and note the figures."""
@@ -119,10 +134,11 @@ class Channel:
 class LinkGroup:
     """Channels that share bandwidth with one another, and the process that ends their transfers.
 
-    ``capacity`` is bytes per second by link. Rates are computed anew once an instant, after everything has ended and started at it.
+    ``capacity`` is bytes per second by link, while no channel is disturbed by another. A transfer with a ceiling of its own crosses
+    one more link, itself. Rates are computed anew once an instant, after everything has ended and started at it.
     """
 
-    def __init__(self, clock: Clock, capacity: dict[str, int], ended: Callable[[Transfer], None]) -> None:
+    def __init__(self, clock: Clock, capacity: Mapping[Hashable, int | Fraction], ended: Callable[[Transfer], None]) -> None:
         self._clock = clock
         self._capacity = capacity
         self._latent: list[Transfer] = []
@@ -131,9 +147,9 @@ class LinkGroup:
         self._alarm = Alarm(clock, self._run(ended))
         self.dirty = False
 
-    def start(self, transfer: Transfer, now: int) -> None:
-        """Begin the transfer's latency; its bytes flow after it."""
-        transfer.flowing_since = now + transfer.channel.latency
+    def start(self, transfer: Transfer, flowing_since: int) -> None:
+        """Begin the transfer's latency; its bytes flow from the instant given on."""
+        transfer.flowing_since = flowing_since
         transfer.remaining = Fraction(transfer.size)
         self._latent.append(transfer)
         self.dirty = True
@@ -142,13 +158,32 @@ class LinkGroup:
         """After something started or ended at this instant: set the rates anew, and the alarm to the next change."""
         self.dirty = False
         self._advance(now)
-        rates = max_min_rates([x.channel.links for x in self._flowing], self._capacity)
+        rates = self._rates()
         changes: list[int] = [x.flowing_since for x in self._latent]
         for transfer, rate in zip(self._flowing, rates, strict=True):
             transfer.rate = rate
             changes.append(now - int(-transfer.remaining // rate))
         if changes:
             self._alarm.move_to(min(changes))
+
+    def _rates(self) -> list[Fraction]:
+        """Rates of the flowing transfers, under their own ceilings and what their channels carry beside one another."""
+        flowing = self._flowing
+        disturbed = {x.channel.links[0]: x.channel.beside for x in flowing if x.channel.beside}
+        if not disturbed and all(x.ceiling is None for x in flowing):
+            return max_min_rates([x.channel.links for x in flowing], self._capacity)
+        active = {x.channel.links[0] for x in flowing}
+        capacity = dict(self._capacity)
+        for link, beside in disturbed.items():
+            capacity[link] = min([self._capacity[link], *(carried for other, carried in beside if other in active)])
+        paths: list[tuple[Hashable, ...]] = []
+        for transfer in flowing:
+            if transfer.ceiling is None:
+                paths.append(transfer.channel.links)
+            else:
+                capacity[transfer] = transfer.ceiling
+                paths.append((*transfer.channel.links, transfer))
+        return max_min_rates(paths, capacity)
 
     def _advance(self, now: int) -> None:
         """Let bytes flow until now, and what has spent its latency begin to."""
@@ -182,13 +217,17 @@ def build_channels(hardware: Hardware) -> list[Channel]:
         fabrics = [f for f in hardware.fabrics if c.name in f.channels]
         alone = min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in fabrics)])
         links = (f"channel {c.name}", *(f"fabric {f.name}" for f in fabrics))
-        channels.append(Channel(k, c.name, alone, c.latency_ns, c.engines, links))
+        channel = Channel(k, c.name, alone, c.latency_ns, c.engines, links)
+        channel.beside = tuple((f"channel {other}", bandwidth) for other, bandwidth in c.beside)
+        ends = [hardware.tiers[hardware.tier_index[name]] for name in (c.source, c.destination)]
+        channel.uneven = bool(c.curve) or c.pageable_bytes_per_s is not None or any(tier.pin_ns for tier in ends)
+        channels.append(channel)
     return channels
 
 
 def drive_channels(channels: Sequence[Channel], hardware: Hardware, clock: Clock, ended: Callable[[Transfer], None]) -> list[LinkGroup]:
     """Give each channel the process that ends its transfers, by calling ``ended``; returns those that several share."""
-    capacity = {f"channel {c.name}": c.bandwidth_bytes_per_s for c in hardware.channels}
+    capacity: dict[Hashable, int | Fraction] = {f"channel {c.name}": c.bandwidth_bytes_per_s for c in hardware.channels}
     capacity |= {f"fabric {f.name}": f.bandwidth_bytes_per_s for f in hardware.fabrics}
     component = _components(hardware)
     groups: dict[int, LinkGroup] = {}
@@ -203,10 +242,12 @@ def drive_channels(channels: Sequence[Channel], hardware: Hardware, clock: Clock
 
 
 def _components(hardware: Hardware) -> list[int]:
-    """For each channel, a number that it shares with the channels it is joined to through fabrics."""
+    """For each channel, a number that it shares with the channels it is joined to through fabrics, or by disturbing them."""
     index = {c.name: k for k, c in enumerate(hardware.channels)}
     component = list(range(len(index)))
-    for fabric in hardware.fabrics:
-        members = {component[index[name]] for name in fabric.channels}
+    joined = [fabric.channels for fabric in hardware.fabrics]
+    joined += [(c.name, *(other for other, _ in c.beside)) for c in hardware.channels if c.beside]
+    for names in joined:
+        members = {component[index[name]] for name in names}
         component = [min(members) if c in members else c for c in component]
     return component

@@ -16,7 +16,7 @@ NS_PER_S = 10**9
 L = TypeVar("L", bound=Hashable)
 
 
-def max_min_rates(paths: Sequence[Sequence[L]], capacity: Mapping[L, int]) -> list[Fraction]:
+def max_min_rates(paths: Sequence[Sequence[L]], capacity: Mapping[L, int | Fraction]) -> list[Fraction]:
     """Rate of each flow, in bytes per nanosecond.
 
     ``paths`` are the links that each flow crosses (at least one), ``capacity`` the bytes per second of each link.

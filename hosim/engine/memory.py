@@ -14,6 +14,7 @@ from hosim.engine.ledger import Ledger
 from hosim.engine.program import IssuedOp, Program, Way
 from hosim.engine.recorder import Recorder
 from hosim.engine.stream import Stream
+from hosim.engine.uneven import Uneven
 from hosim.errors import PlanError
 from hosim.graph import Graph
 
@@ -29,7 +30,7 @@ class Memory:
     ``transferring[t]`` is the one whose bytes flow, ``queued`` counts those that wait on a channel, and ``due`` are the tensors whose
     next one, a detach perhaps, a transfer's end has set free. ``just_ended`` are the transfers that last ended while something waited.
     ``stuck`` says whether, when an instant was last settled, something was left waiting that the end of any op or transfer might
-    set free.
+    set free. ``uneven`` is there if some channel is uneven.
     """
 
     def __init__(
@@ -43,10 +44,12 @@ class Memory:
         streams: Sequence[Stream],
         recorder: Recorder | None,
         arena: Arena | None,
+        uneven: Uneven | None = None,
     ) -> None:
         self.clock = clock
         self.graph = graph
         self.program = program
+        self.uneven = uneven
         self.tracked_ops = program.tracked_ops
         self.sizes = program.graph.sizes
         self.mixes = program.graph.mixes
@@ -79,6 +82,8 @@ class Memory:
         for where, tensors in self.program.initial.items():
             for tier in where:
                 self.ledgers[tier].allocate(sum([self.sizes[t] for t in tensors]), sum([self.mixes[t] for t in tensors]), 0)
+                if self.uneven is not None:
+                    self.uneven.place(tensors, tier)
                 copies, below = self.copies[tier], tier != self.tier
                 for t in tensors:
                     copies[t] = VALID
@@ -114,10 +119,13 @@ class Memory:
         ledger = self.ledgers[tier]
         ledger.held -= self.sizes[t]
         ledger.mix -= self.mixes[t]
-        if tier != self.tier:
+        if tier == self.tier:
+            if self.arena is not None:
+                self.arena.drop(t)
+        else:
             self.copies_below[t] -= 1
-        elif self.arena is not None:
-            self.arena.drop(t)
+            if self.uneven is not None:
+                self.uneven.unpin(t, tier)
         if self.recorder is not None:
             self.recorder.release(t, tier, self.clock.time)
 
@@ -248,7 +256,7 @@ class Memory:
         _, source, destination, _ = transfer.way
         if self.pending[t][0] is not transfer or self.copies[source][t] != VALID:
             return False
-        copies = self.copies[destination]
+        copies, pin_ns = self.copies[destination], 0
         if copies[t] == ABSENT:
             ledger = self.ledgers[destination]
             if ledger.held + transfer.size > ledger.capacity:
@@ -257,9 +265,14 @@ class Memory:
                 return False
             self.hold(t, destination, now)
             copies[t] = PENDING
+            if self.uneven is not None:
+                pin_ns = self.uneven.pin(t, destination)
         self.transferring[t] = transfer
         self.queued -= 1
-        channel.begin(now)
+        if channel.uneven and self.uneven is not None:
+            channel.begin(now, self.uneven.ceiling(transfer), pin_ns)
+        else:
+            channel.begin(now)
         return True
 
     def end_transfer(self, transfer: Transfer) -> None:

@@ -25,6 +25,7 @@ from hosim.engine.program import compile_plan
 from hosim.engine.recorder import Recorder
 from hosim.engine.runtime import DeviceView, Runtime
 from hosim.engine.stream import Stream
+from hosim.engine.uneven import Uneven
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import AT_START, DETACH, PREFETCH, STORE, Plan
@@ -79,7 +80,8 @@ class _Replay:
         queues = zip(graph.streams, program.graph.queues, strict=True)
         streams = [Stream(name, queue, len(channels), recorder) for name, queue in queues]
         self.arena = make_arena(allocator, graph, program.graph.stream_of, ledgers[device_tier].capacity)
-        self.memory = Memory(self.clock, graph, program, ledgers, device_tier, channels, streams, recorder, self.arena)
+        uneven = Uneven(graph, hardware) if any(channel.uneven for channel in channels) else None
+        self.memory = Memory(self.clock, graph, program, ledgers, device_tier, channels, streams, recorder, self.arena, uneven)
         self.memory.groups = drive_channels(channels, hardware, self.clock, self.memory.end_transfer)
         self.device = Device(self.clock, graph, program, streams, self.memory, recorder, runtime)
         if runtime is not None:

@@ -41,16 +41,39 @@ class RuntimeModel(TypedDict):
 
 
 @with_config(STRICT)
+class PinModel(TypedDict):
+    """Time to allocate a tensor's pinned bytes; ``pool``: what was once pinned stays so and serves again at no time."""
+
+    time: Time
+    pool: NotRequired[bool]
+    source: NotRequired[str]
+
+
+@with_config(STRICT)
 class TierModel(TypedDict):
-    """A memory. Left out, ``scope`` is ``device`` for the device tier and ``host`` for the others."""
+    """A memory. Left out, ``scope`` is ``device`` for the device tier and ``host`` for the others.
+
+    ``pageable`` are the kinds of tensors that lie here in pageable memory (default: none, all are pinned), ``pin`` what pinning takes.
+    """
 
     capacity: Size
     bandwidth: Rate
     scope: NotRequired[Literal["device", "host", "global"]]
+    pageable: NotRequired[list[Name]]
+    pin: NotRequired[PinModel]
     source: NotRequired[str]
 
 
-# "from" is a keyword: no class body can declare it
+@with_config(STRICT)
+class PointModel(TypedDict):
+    """The bandwidth that a transfer of one size reaches."""
+
+    size: Size
+    bandwidth: Rate
+
+
+# "from" is a keyword: no class body can declare it. "curve": what small transfers reach; "pageable": what those from or to pageable
+# memory do; "beside": what the channel carries while bytes flow on another one (see hosim.hardware.Channel)
 ChannelModel = TypedDict(
     "ChannelModel",
     {
@@ -59,6 +82,9 @@ ChannelModel = TypedDict(
         "bandwidth": Rate,
         "latency": NotRequired[Time],
         "engines": NotRequired[Positive],
+        "curve": NotRequired[list[PointModel]],
+        "pageable": NotRequired[Rate],
+        "beside": NotRequired[dict[Name, Rate]],
         "source": NotRequired[str],
     },
 )
@@ -67,7 +93,7 @@ with_config(STRICT)(ChannelModel)
 
 @with_config(STRICT)
 class FabricModel(TypedDict):
-    """Bandwidth that channels share."""
+    """Bandwidth that channels share; a half-duplex link is one over the channels of both directions."""
 
     bandwidth: Rate
     channels: NotRequired[list[Name]]
@@ -112,13 +138,8 @@ def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
     try:
         return Hardware(
             name=checked["name"],
-            tiers=tuple(
-                Tier(name, tier["capacity"], tier["bandwidth"], tier.get("scope", "device" if name == device_tier else "host"))
-                for name, tier in checked["tiers"].items()
-            ),
-            channels=tuple(
-                Channel(name, c["from"], c["to"], c["bandwidth"], c.get("latency", 0), c.get("engines", 1)) for name, c in channels.items()
-            ),
+            tiers=tuple(_tier(name, tier, "device" if name == device_tier else "host") for name, tier in checked["tiers"].items()),
+            channels=tuple(_channel(name, channel) for name, channel in channels.items()),
             compute=Compute(compute.get("peak", {}), compute.get("efficiency", 1.0), compute.get("launch", 0)),
             device_tier=device_tier,
             fabrics=tuple(Fabric(name, f["bandwidth"], tuple(f.get("channels", ()))) for name, f in checked.get("fabrics", {}).items()),
@@ -128,6 +149,33 @@ def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
         )
     except HardwareError as error:
         raise InputError(error.message, source=source, where=error.where) from None
+
+
+def _tier(name: str, data: TierModel, scope: str) -> Tier:
+    pin = data.get("pin")
+    return Tier(
+        name,
+        data["capacity"],
+        data["bandwidth"],
+        data.get("scope", scope),
+        pageable=tuple(data.get("pageable", ())),
+        pin_ns=pin["time"] if pin else 0,
+        pin_pool=bool(pin and pin.get("pool")),
+    )
+
+
+def _channel(name: str, data: Any) -> Channel:
+    return Channel(
+        name,
+        data["from"],
+        data["to"],
+        data["bandwidth"],
+        data.get("latency", 0),
+        data.get("engines", 1),
+        curve=tuple((point["size"], point["bandwidth"]) for point in data.get("curve", ())),
+        pageable_bytes_per_s=data.get("pageable"),
+        beside=tuple(data.get("beside", {}).items()),
+    )
 
 
 def hardware_to_dict(hw: Hardware) -> dict[str, Any]:
@@ -151,6 +199,8 @@ def hardware_to_dict(hw: Hardware) -> dict[str, Any]:
                 "bandwidth": exact_rate(tier.bandwidth_bytes_per_s),
                 "scope": tier.scope,
             }
+            | ({"pageable": list(tier.pageable)} if tier.pageable else {})
+            | ({"pin": {"time": exact_time(tier.pin_ns), "pool": tier.pin_pool}} if tier.pin_ns or tier.pin_pool else {})
             for tier in hw.tiers
         },
         "channels": {
@@ -161,6 +211,7 @@ def hardware_to_dict(hw: Hardware) -> dict[str, Any]:
                 "latency": exact_time(channel.latency_ns),
                 "engines": channel.engines,
             }
+            | _uneven(channel)
             for channel in hw.channels
         },
     }
@@ -168,4 +219,16 @@ def hardware_to_dict(hw: Hardware) -> dict[str, Any]:
         data["fabrics"] = {
             fabric.name: {"bandwidth": exact_rate(fabric.bandwidth_bytes_per_s), "channels": list(fabric.channels)} for fabric in hw.fabrics
         }
+    return data
+
+
+def _uneven(channel: Channel) -> dict[str, Any]:
+    """What a channel gives to some transfers and not to others, where it does."""
+    data: dict[str, Any] = {}
+    if channel.curve:
+        data["curve"] = [{"size": exact_size(size), "bandwidth": exact_rate(bandwidth)} for size, bandwidth in channel.curve]
+    if channel.pageable_bytes_per_s is not None:
+        data["pageable"] = exact_rate(channel.pageable_bytes_per_s)
+    if channel.beside:
+        data["beside"] = {other: exact_rate(bandwidth) for other, bandwidth in channel.beside}
     return data

@@ -29,6 +29,7 @@ class NaiveTransfer:
     flows_from: int = 0
     left: Fraction = Fraction(0)
     rate: Fraction = Fraction(0)
+    pinning: int = 0
     behind: bool = False
 
 
@@ -52,13 +53,14 @@ class NaiveReplay:
         self.op_end: list[int | None] = [None] * len(self.ops)
         self.ended = [False] * len(self.ops)
         self.residency_since: dict[int, int] = {}
-        self.copies: dict[tuple[int, str], str] = {}
+        self.copies: dict[tuple[int, str], str] = {(t, tier): VALID for t, where in plan.residency(self.device).items() for tier in where}
         self.dead: set[int] = set()
         self.issued: list[NaiveTransfer] = []  # in order of issue, done ones included
         self.waiting: dict[int, list[NaiveTransfer]] = {}  # by tensor, in order of issue: not yet done
         self.peak = dict.fromkeys(self.capacity, 0)
         self.peak_at = dict.fromkeys(self.capacity, 0)
         self.composition: dict[str, dict[str, int]] = {name: {} for name in self.capacity}
+        self.pinned = {tier.name: self.pinned_bytes(tier) for tier in hardware.tiers}  # the most bytes ever pinned
         self.busy_channel = dict.fromkeys((c.name for c in hardware.channels), 0)
         self.exposed = dict.fromkeys((c.name for c in hardware.channels), 0)
         self.stalls = {s: {"dependency": 0, "transfer": 0, "capacity": 0, "runtime": 0} for s in self.streams}
@@ -138,9 +140,6 @@ class NaiveReplay:
     # -- an instant --------------------------------------------------------------------------------------------
 
     def _run(self):
-        for t, where in self.plan.residency(self.device).items():
-            for tier in where:
-                self.copies[t, tier] = VALID
         self.note_peak()
         for tier, capacity in self.capacity.items():
             if sum(self.held(tier).values()) > capacity:
@@ -290,21 +289,57 @@ class NaiveReplay:
             if not self.fits(self.tensors[x.tensor].size_bytes, x.destination):
                 return False
             self.copies[x.tensor, x.destination] = WRITING
-        x.start, x.flows_from, x.left = self.now, self.now + x.channel.latency_ns, Fraction(self.tensors[x.tensor].size_bytes)
+            x.pinning = self.pin(x.tensor, self.tier(x.destination))
+        x.start, x.left = self.now, Fraction(self.tensors[x.tensor].size_bytes)
+        x.flows_from = self.now + x.pinning + x.channel.latency_ns
         self.note_peak()
         return True
+
+    def tier(self, name):
+        return next(tier for tier in self.hw.tiers if tier.name == name)
+
+    def pinned_bytes(self, tier):
+        if not tier.pin_ns:
+            return 0
+        here = [self.tensors[t] for t, where in self.copies if where == tier.name]
+        return sum(tensor.size_bytes for tensor in here if tensor.kind not in tier.pageable)
+
+    def pin(self, t, tier):
+        """Time to pin a tensor's bytes, which have just come to be held in a tier."""
+        before, now = self.pinned[tier.name], self.pinned_bytes(tier)
+        self.pinned[tier.name] = max(before, now)
+        if not tier.pin_ns or not self.tensors[t].size_bytes or self.tensors[t].kind in tier.pageable:
+            return 0
+        return 0 if tier.pin_pool and now <= before else tier.pin_ns
 
     # -- rates -------------------------------------------------------------------------------------------------
 
     def fabrics(self, channel):
         return [f for f in self.hw.fabrics if channel.name in f.channels]
 
+    def own_rate(self, x):
+        """Bytes a nanosecond that a transfer reaches at most: its channel's, what its size does and what pageable memory does."""
+        c, size = x.channel, self.tensors[x.tensor].size_bytes
+        limits = [Fraction(c.bandwidth_bytes_per_s, 10**9)]
+        if c.curve and size:
+            points = [(0, Fraction(0)), *((s, Fraction(s * 10**9, b)) for s, b in c.curve)]
+            below, above = [p for p in points if p[0] < size], [p for p in points if p[0] >= size]
+            (s, time), (larger, later) = below[-1], above[0] if above else (size, below[-1][1] + (size - below[-1][0]) / limits[0])
+            limits.append(size / (time + (later - time) * (size - s) / (larger - s)))
+        if c.pageable_bytes_per_s and any(self.tensors[x.tensor].kind in self.tier(end).pageable for end in (c.source, c.destination)):
+            limits.append(Fraction(c.pageable_bytes_per_s, 10**9))
+        return min(limits)
+
+    def carried(self, c, flows):
+        """Bytes a second that a channel carries beside the others on which bytes flow now."""
+        return min([c.bandwidth_bytes_per_s, *(rate for other, rate in c.beside if any(x.channel.name == other for x in flows))])
+
     def set_rates(self):
         """Max-min fair: raise all rates together; whoever crosses a full link keeps its rate."""
         flows = [x for x in self.moving() if x.flows_from <= self.now and x.left > 0]
         for x in self.moving():
             x.rate = Fraction(0)
-        links = [((c,), c.bandwidth_bytes_per_s) for c in self.hw.channels]
+        links = [((c,), self.carried(c, flows)) for c in self.hw.channels]
         links += [(tuple(c for c in self.hw.channels if c.name in f.channels), f.bandwidth_bytes_per_s) for f in self.hw.fabrics]
         rising = list(flows)
         while rising:
@@ -314,11 +349,11 @@ class NaiveReplay:
                 count = sum(x in rising for x in on)
                 if count:
                     steps.append(((Fraction(bandwidth, 10**9) - sum(x.rate for x in on)) / count, members))
-            step = min(s for s, _ in steps)
+            step = min([*(s for s, _ in steps), *(self.own_rate(x) - x.rate for x in rising)])
             for x in rising:
                 x.rate += step
             full = [members for s, members in steps if s == step]
-            rising = [x for x in rising if not any(x.channel in members for members in full)]
+            rising = [x for x in rising if x.rate < self.own_rate(x) and not any(x.channel in members for members in full)]
 
     def next_instant(self):
         times = [self.op_end[i] for i in self.running()]
@@ -354,8 +389,9 @@ class NaiveReplay:
         channels = {}
         for c in self.hw.channels:
             begun = [x for x in self.issued if x.channel is c and x.start is not None]
-            bandwidth = min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in self.fabrics(c))])
-            alone = {id(x): c.latency_ns - (-self.tensors[x.tensor].size_bytes * 10**9 // bandwidth) for x in begun}
+            fabric = min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in self.fabrics(c))])
+            rate = {id(x): min(Fraction(fabric, 10**9), self.own_rate(x)) for x in begun}
+            alone = {id(x): x.pinning + c.latency_ns - (-self.tensors[x.tensor].size_bytes // rate[id(x)]) for x in begun}
             channels[c.name] = {
                 "transfers": len(begun),
                 "bytes": sum(self.tensors[x.tensor].size_bytes for x in begun),

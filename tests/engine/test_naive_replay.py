@@ -70,7 +70,7 @@ def compare(plan, machine, budget):
 
 
 @settings(max_examples=300, deadline=None)
-@given(cases(max_ops=9, max_streams=3, fabrics=True, roomy=None))
+@given(cases(max_ops=9, max_streams=3, fabrics=True, roomy=None, uneven=True))
 def test_legal_plans(case):
     _, machine, plan = case
     compare(plan, machine, None)
@@ -79,7 +79,7 @@ def test_legal_plans(case):
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_any_plan(data):
-    machine = data.draw(hardware(fabrics=True))
+    machine = data.draw(hardware(fabrics=True, uneven=True))
     graph = data.draw(graphs(8, 3, homes=[tier.name for tier in machine.tiers]))
     plan = data.draw(wild_plans(graph, machine))
     if data.draw(st.booleans()):

@@ -17,7 +17,7 @@ from hosim.graph import Graph
 from hosim.io import result_to_dict, to_json
 from hosim.plan import DETACH, Plan
 
-anything = cases(max_ops=9, max_streams=3, fabrics=True, roomy=None, measured=False)
+anything = cases(max_ops=9, max_streams=3, fabrics=True, roomy=None, measured=False, uneven=True)
 
 
 @given(anything)

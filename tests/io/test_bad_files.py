@@ -168,7 +168,51 @@ HARDWARE = {
     ),
     "channel key": (
         H + TIERS + "channels: {h2d: {form: ddr, to: hbm, bandwidth: 1 GB/s}}",
-        "channels.h2d.from: missing; expected the keys from, to, bandwidth, latency, engines, source (and 1 more)",
+        "channels.h2d.from: missing; expected the keys from, to, bandwidth, latency, engines, curve, pageable, beside, source (and 1 more)",
+    ),
+    "curve": (
+        H + TIERS + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 2 GB/s, curve: [{size: 9 B, bandwidth: 3 GB/s}]}}",
+        "channels.h2d.curve[0].bandwidth: expected a bandwidth above 0 B/s and at most the channel's",
+    ),
+    "curve out of order": (
+        H
+        + TIERS
+        + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 2 GB/s, curve: [{size: 9 B, bandwidth: 1 GB/s}, {size: 9 B, bandwidth: "
+        "1 GB/s}]}}",
+        "channels.h2d.curve[1].size: expected sizes in ascending order",
+    ),
+    "curve that falls": (
+        H
+        + TIERS
+        + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 9 GB/s, curve: [{size: 4 B, bandwidth: 1 GB/s}, {size: 8 B, bandwidth: "
+        "3 GB/s}]}}",
+        "channels.h2d.curve[1].bandwidth: a larger transfer would take less time than the one before it: expected a lower bandwidth",
+    ),
+    "curve without a unit": (
+        H + TIERS + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 2 GB/s, curve: [{size: 9, bandwidth: 3 GB/s}]}}",
+        "channels.h2d.curve[0].size: expected a size with its unit, such as '80 GiB', got 9",
+    ),
+    "pageable faster": (
+        H + TIERS + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 2 GB/s, pageable: 3 GB/s}}",
+        "channels.h2d.pageable: expected a bandwidth above 0 B/s and at most the channel's",
+    ),
+    "pageable kind": (
+        H + TIERS.replace("ddr: {", "ddr: {pageable: [weight], "),
+        "tiers.ddr.pageable[0]: unknown kind of tensor 'weight'; expected one of parameter, gradient, optimizer_state, activation, kv"
+        "_cache, expert, input, output, buffer",
+    ),
+    "pinned device": (
+        H + TIERS.replace("hbm: {", "hbm: {pin: {time: 3 ms}, "),
+        "tiers.hbm.pin: host memory is pageable or pinned, the device tier is not",
+    ),
+    "beside nothing": (
+        H + TIERS + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 2 GB/s, beside: {h2d: 1 GB/s}}}",
+        "channels.h2d.beside.h2d: expected another channel (channels: none)",
+    ),
+    "beside faster": (
+        H + TIERS + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 2 GB/s, beside: {d2h: 3 GB/s}}, d2h: {from: hbm, to: ddr, bandwidth: "
+        "2 GB/s}}",
+        "channels.h2d.beside.d2h: expected a bandwidth above 0 B/s and at most the channel's",
     ),
     "engines": (
         H + TIERS + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 1 GB/s, engines: 0}}",

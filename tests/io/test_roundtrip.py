@@ -79,7 +79,7 @@ def test_meta_is_kept_as_it_is(meta, yaml):
     assert workload_from_dict(through_text(workload_to_dict(graph), "workload", yaml)).meta == meta
 
 
-@given(hardware(fabrics=True), st.booleans())
+@given(hardware(fabrics=True, uneven=True), st.booleans())
 def test_hardware(machine, yaml):
     assert hardware_from_dict(through_text(hardware_to_dict(machine), "hardware", yaml)) == machine
 
