@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hosim.cli.options import (
+    Account,
     Allocator,
     Budget,
     HardwareName,
@@ -15,10 +16,10 @@ from hosim.cli.options import (
     Steps,
     Workload,
     budget_of,
+    check_accounting,
     console,
     graph_of,
     hardware_of,
-    known_allocator,
     progress,
     realised,
 )
@@ -48,6 +49,7 @@ def compare_policies(
     routing: RoutingFile = None,
     steps: Steps = None,
     allocator: Allocator = "ledger",
+    account: Account = "time",
     json: Json = False,
 ) -> None:
     """Say which policies fit, who waits, and why.
@@ -58,7 +60,7 @@ def compare_policies(
     from hosim.study.compare import compare
     from hosim.study.routing import Mispredictions, mispredictions, predicts
 
-    known_allocator(allocator)
+    check_accounting(allocator, account)
     machine = hardware_of(hardware)
     choices = parse_choices(policies, routed=routing is not None)
     graph = realised(graph_of(workload), routing, steps)
@@ -72,7 +74,7 @@ def compare_policies(
             predictions.extend([row] if row else [])
 
     with progress() as tell:
-        results = compare(graph, machine, choices, budget_bytes, tell, keep, allocator)
+        results = compare(graph, machine, choices, budget_bytes, tell, keep, allocator, account)
     if json:
         from dataclasses import asdict
 

@@ -53,7 +53,15 @@ Allocator = Annotated[
         metavar="A",
         help="What places the device tier's bytes: ledger (only counts them), caching (PyTorch's caching allocator), caching-expandable "
         "(with expandable segments) or static (offsets planned for the whole replay).",
-        show_default=True,
+    ),
+]
+Account = Annotated[
+    str,
+    typer.Option(
+        "--account",
+        metavar="A",
+        help="In which order the allocator's bytes are counted: time (what the device holds at each instant) or program (what a host that "
+        "runs ahead has allocated, as PyTorch counts).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
@@ -106,14 +114,14 @@ def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
     return allowed
 
 
-def known_allocator(name: str) -> str:
-    """The A of ``--allocator``; raises :class:`InputError` if there is no such one."""
+def check_accounting(allocator: str, account: str) -> None:
+    """Raise :class:`InputError` if ``--allocator`` or ``--account`` has no such value."""
     from hosim.errors import InputError
-    from hosim.result import ALLOCATORS
+    from hosim.result import ACCOUNTS, ALLOCATORS
 
-    if name not in ALLOCATORS:
-        raise InputError(f"no allocator {name!r}; expected one of {', '.join(ALLOCATORS)}", source="allocator")
-    return name
+    for name, value, values in (("allocator", allocator, ALLOCATORS), ("account", account, ACCOUNTS)):
+        if value not in values:
+            raise InputError(f"no {name} {value!r}; expected one of {', '.join(values)}", source=name)
 
 
 def console() -> Console:

@@ -8,16 +8,17 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import (
+    Account,
     Allocator,
     Budget,
     HardwareName,
     Json,
     Workload,
     budget_of,
+    check_accounting,
     console,
     graph_of,
     hardware_of,
-    known_allocator,
 )
 from hosim.errors import InfeasibleError
 
@@ -30,6 +31,7 @@ def replay(
     hardware: HardwareName,
     budget: Budget = None,
     allocator: Allocator = "ledger",
+    account: Account = "time",
     json: Json = False,
 ) -> None:
     """Replay a plan, whoever made it.
@@ -40,7 +42,7 @@ def replay(
     from hosim.io import check_tiers, load_plan
     from hosim.study import compare
 
-    known_allocator(allocator)
+    check_accounting(allocator, account)
     machine = hardware_of(hardware)
     graph = graph_of(workload)
     budget_bytes = budget_of(budget, graph, machine)
@@ -49,7 +51,7 @@ def replay(
     findings = verify(loaded, machine, budget_bytes)
     for finding in findings:
         typer.echo(f"warning: {finding}", err=True)
-    result = compare.replay(loaded, machine, budget_bytes, repeats=not findings, allocator=allocator)
+    result = compare.replay(loaded, machine, budget_bytes, repeats=not findings, allocator=allocator, account=account)
     if json:
         from hosim.io import result_to_dict, to_json
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hosim.engine.allocators.caching import CachingAllocator
+from hosim.engine.allocators.state import AllocatorStats
 from hosim.engine.planned_arena import PlannedArena
 from hosim.errors import InputError
 from hosim.graph import Graph
@@ -136,13 +137,17 @@ class CachingArena:
 
     def figures(self, failed: bool) -> AllocatorFigures:
         """The allocator's own counters."""
-        stats = self._allocator.stats
-        return AllocatorFigures(
-            name=self.name,
-            account=IN_TIME,
-            peak_allocated_bytes=stats.peak_allocated_bytes,
-            peak_active_bytes=stats.peak_active_bytes,
-            peak_reserved_bytes=stats.peak_reserved_bytes,
-            at_peak=AllocatorState(stats.peak_allocated_bytes, stats.reserved_at_peak_bytes, stats.largest_free_at_peak_bytes),
-            out_of_memory=self.state() if failed else None,
-        )
+        return caching_figures(self.name, IN_TIME, self._allocator.stats, self.state() if failed else None)
+
+
+def caching_figures(name: str, account: str, stats: AllocatorStats, out_of_memory: AllocatorState | None) -> AllocatorFigures:
+    """The figures of a caching allocator from its counters."""
+    return AllocatorFigures(
+        name=name,
+        account=account,
+        peak_allocated_bytes=stats.peak_allocated_bytes,
+        peak_active_bytes=stats.peak_active_bytes,
+        peak_reserved_bytes=stats.peak_reserved_bytes,
+        at_peak=AllocatorState(stats.peak_allocated_bytes, stats.reserved_at_peak_bytes, stats.largest_free_at_peak_bytes),
+        out_of_memory=out_of_memory,
+    )

@@ -22,26 +22,40 @@ from hosim.engine.device import Device
 from hosim.engine.ledger import Ledger
 from hosim.engine.memory import Memory
 from hosim.engine.program import compile_plan
+from hosim.engine.program_account import check_program_account, program_account
 from hosim.engine.recorder import Recorder
 from hosim.engine.runtime import DeviceView, Runtime
 from hosim.engine.stream import Stream
 from hosim.engine.uneven import Uneven
+from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import AT_START, DETACH, PREFETCH, STORE, Plan
-from hosim.result import LEDGER, STALL_CAUSES, ChannelFigures, Result
+from hosim.result import ACCOUNTS, IN_PROGRAM_ORDER, IN_TIME, LEDGER, STALL_CAUSES, ChannelFigures, Result
 
 
-def replay(plan: Plan, hardware: Hardware, budget_bytes: int | None = None, *, record: bool = False, allocator: str = LEDGER) -> Result:
+def replay(
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int | None = None,
+    *,
+    record: bool = False,
+    allocator: str = LEDGER,
+    account: str = IN_TIME,
+) -> Result:
     """Replay a plan on a machine by the rules of design.md section 3; two runs give equal results.
 
     ``budget_bytes`` bounds the device tier further than its capacity does. ``record`` keeps the timeline in the result. ``allocator`` says
     what the device tier's bytes take beyond themselves (:mod:`hosim.engine.arenas`): with another than ``ledger`` the result has its
-    figures, and what it reserves has to stay within the budget. It counts in time, as the replay does.
+    figures, and what it reserves has to stay within the budget. It counts in time, as the replay does; with ``account`` set to ``program``
+    the replay counts bytes alone, and the figures are those in program order (:mod:`hosim.engine.program_account`).
     A plan that does not fit gives a result with ``feasible`` false and an ``error`` that begins with ``out of memory``; its times are
     ``None`` and its peaks those reached until then. ``lower_bound_ns`` is left to the caller (:mod:`hosim.analysis.bounds`).
-    Raises :class:`hosim.errors.PlanError` if the plan breaks a rule on the way, :class:`hosim.errors.InputError` for an unknown allocator.
+    Raises :class:`hosim.errors.PlanError` if the plan breaks a rule on the way, and :class:`hosim.errors.InputError` for an unknown
+    allocator or account.
     """
+    if account != IN_TIME:
+        return _in_program_order(plan, hardware, budget_bytes, record, allocator, account)
     begin = time.perf_counter()
     collecting = gc.isenabled()
     gc.disable()  # a replay leaves no cycles while it runs, and looking for them among the objects of a large graph takes longer than it
@@ -52,6 +66,20 @@ def replay(plan: Plan, hardware: Hardware, budget_bytes: int | None = None, *, r
         if collecting:
             gc.enable()
     return replace(result, replay_s=time.perf_counter() - begin)
+
+
+def _in_program_order(plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bool, allocator: str, account: str) -> Result:
+    if account != IN_PROGRAM_ORDER:
+        raise InputError(f"no account {account!r} (accounts: {', '.join(ACCOUNTS)})", source="account")
+    check_program_account(plan, allocator)
+    result = replay(plan, hardware, budget_bytes, record=True)
+    assert result.timeline is not None
+    capacity = min(result.budget_bytes, hardware.device.capacity_bytes)
+    counted = program_account(plan, hardware, result.timeline, capacity, allocator)
+    result = replace(result, allocator=counted.figures, timeline=result.timeline if record else None)
+    if not result.feasible or counted.error is None:
+        return result
+    return replace(result, feasible=False, error=counted.error, makespan_ns=None, busy_ns=None, drain_ns=None, streams={})
 
 
 class _Replay:

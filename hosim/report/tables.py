@@ -17,16 +17,11 @@ from rich.text import Text
 
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
-from hosim.result import IN_PROGRAM_ORDER, IN_TIME, STALL_CAUSES, WORKSPACE, AllocatorState, Result
+from hosim.result import STALL_CAUSES, WORKSPACE, AllocatorState, Result
 from hosim.units import human_size, human_time
 
 NOTHING = "-"
 """What a cell shows for a figure that is zero or does not exist."""
-
-_ALLOCATOR = {
-    IN_TIME: "Allocator: {name}, in time (what a stream-ordered one holds)",
-    IN_PROGRAM_ORDER: "Allocator: {name}, in program order",
-}
 
 
 def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], results: Sequence[Result]) -> RenderableType:
@@ -218,13 +213,12 @@ def allocators(results: Sequence[Result]) -> RenderableType:
     figures = [(result.policy, result.allocator) for result in results if result.allocator is not None]
     if not figures:
         return Text("", end="")
-    first = figures[0][1]
-    names = ("policy", "at", "allocated", "reserved", "fragmentation", "largest free", "peak reserved")
-    table = open_table(_ALLOCATOR[first.account].format(name=first.name), *names, left=2)
+    names = ("policy", "order", "at", "allocated", "reserved", "fragmentation", "largest free", "peak reserved")
+    table = open_table(f"Allocator: {figures[0][1].name}", *names, left=3)
     for policy, figure in figures:
-        table.add_row(escape(policy), "peak", *_state_cells(figure.at_peak), human_size(figure.peak_reserved_bytes))
+        table.add_row(escape(policy), figure.account, "peak", *_state_cells(figure.at_peak), human_size(figure.peak_reserved_bytes))
         if figure.out_of_memory is not None:
-            table.add_row("", "out of memory", *_state_cells(figure.out_of_memory), "")
+            table.add_row("", "", "out of memory", *_state_cells(figure.out_of_memory), "")
     return table
 
 

@@ -16,7 +16,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import Plan
 from hosim.policies import registry
-from hosim.result import LEDGER, Result
+from hosim.result import IN_TIME, LEDGER, Result
 from hosim.study.choice import Choice
 
 
@@ -28,9 +28,11 @@ def compare(
     progress: Callable[[str], None] = lambda doing: None,
     keep: Callable[[Choice, Plan, Result], None] = lambda choice, plan, result: None,
     allocator: str = LEDGER,
+    account: str = IN_TIME,
 ) -> list[Result]:
-    """The result of each choice, in the order given, with ``planning_s`` and ``replay_s`` measured, and under one ``allocator``.
+    """The result of each choice, in the order given, with ``planning_s`` and ``replay_s`` measured.
 
+    ``allocator`` and ``account`` are those of :func:`hosim.engine.replay`; runtime policies have the account in time alone.
     What does not fit is a result like any other, with ``feasible`` false. ``progress`` is told what is under way, ``keep`` gets
     each plan with its result. Raises :class:`PlanError` if a policy's plan breaks a rule of the replay: that is a bug of the policy.
     """
@@ -47,7 +49,9 @@ def compare(
         planning_s = time.perf_counter() - begin
         progress(f"{choice.label}: replaying")
         check(plan, hardware, budget_bytes)
-        results.append(replace(replay(plan, hardware, budget_bytes, allocator=allocator), policy=choice.label, planning_s=planning_s))
+        order = account if plan.runtime is None else IN_TIME  # what is decided during the replay has no order before it
+        result = replay(plan, hardware, budget_bytes, allocator=allocator, account=order)
+        results.append(replace(result, policy=choice.label, planning_s=planning_s))
         keep(choice, plan, results[-1])
     return results
 
@@ -69,13 +73,15 @@ def check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:
         )
 
 
-def replay(plan: Plan, hardware: Hardware, budget_bytes: int, *, repeats: bool = True, allocator: str = LEDGER) -> Result:
+def replay(
+    plan: Plan, hardware: Hardware, budget_bytes: int, *, repeats: bool = True, allocator: str = LEDGER, account: str = IN_TIME
+) -> Result:
     """The result of one plan, with the lower bound on what any plan takes from the same initial residency.
 
     For a plan that edits the graph, it is one on what any edit of the workload takes. ``repeats`` false is for a plan that does not put
     every copy back (rule 2), and so may take less than one that does.
     """
-    result = engine.replay(plan, hardware, budget_bytes, allocator=allocator)
+    result = engine.replay(plan, hardware, budget_bytes, allocator=allocator, account=account)
     if not result.feasible:
         return result
     durations = op_durations(plan.workload, hardware)

@@ -196,3 +196,13 @@ def test_an_allocator_adds_its_figures(folder):
     assert tight["allocator"]["out_of_memory"]["reserved_bytes"] == 0
     compared = hosim("compare-policies", folder / "toy.json", "-H", wide, "-p", "resident", "--allocator", "static", "--json")
     assert json.loads(compared)["results"][0]["allocator"]["peak_reserved_bytes"] == 512 + 30
+
+
+def test_the_account_in_program_order(folder):
+    arguments = ("replay", folder / "plan.json", folder / "toy.json", "-H", folder / "toy.yaml", "--account", "program", "--json")
+    figures = json.loads(hosim(*arguments))["allocator"]
+    assert (figures["name"], figures["account"], figures["peak_allocated_bytes"]) == ("ledger", "program", 70)
+    compared = hosim("compare-policies", folder / "toy.json", "-H", folder / "toy.yaml", "--account", "program", "--json")
+    accounts = {result["policy"]: result.get("allocator", {}).get("account") for result in json.loads(compared)["results"]}
+    assert accounts["layerwise"] == "program"
+    assert accounts["on_demand"] is None  # decides during the replay
