@@ -10,10 +10,12 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from hosim.errors import InputError, UnitError
 from hosim.graph import Graph
 from hosim.models.attention import MODES
-from hosim.models.config import Run
+from hosim.models.config import Routed, Run
 from hosim.models.families import FAMILIES
 from hosim.models.presets import PRESETS
+from hosim.models.routing import generate
 from hosim.models.step import step
+from hosim.routing import Gate, realise
 from hosim.units import parse_rate
 
 Data = TypeVar("Data")
@@ -25,15 +27,16 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "logits": ("last", "all"),
     "optimizer": ("adamw", "none"),
 }
-_FROM_ZERO = ("stage",)
+_FROM_ZERO = ("stage", "seed", "sink_blocks")
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     """The graph of a model run in some way; ``name`` is the graph's.
 
     ``parameters``: ``model``, one of :data:`~hosim.models.presets.PRESETS`; ``config``, values that replace some of the preset's;
-    ``link``, a rate such as ``400 GB/s``, for ``link_bytes_per_s``; and any field of :class:`~hosim.models.config.Run`. Equal parameters
-    give equal graphs, in milliseconds. ``meta`` has them. Raises :class:`InputError` that names the parameter.
+    ``link``, a rate such as ``400 GB/s``, for ``link_bytes_per_s``; ``routing``, fields of :class:`~hosim.models.config.Routed`, where
+    gates choose (without it all that they could choose runs); and any field of :class:`~hosim.models.config.Run`. Equal parameters give
+    equal graphs, in milliseconds. ``meta`` has them. Raises :class:`InputError` that names the parameter.
     """
     given = dict(parameters)
     model = given.pop("model", None)
@@ -46,14 +49,29 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     config = changed(preset, overrides, "config.")
     if "link" in given:
         given["link_bytes_per_s"] = _link(given.pop("link"))
+    trace = given.pop("routing", None)
+    if trace is not None and not isinstance(trace, Mapping):
+        raise InputError("expected a mapping: steps, seed, zipf, persistence", where="routing")
+    routed = None if trace is None else changed(Routed(), trace, "routing.")
     family = FAMILIES[type(preset)]
-    run = changed(Run(**family.defaults), given, "", extra=("model", "config", "link"))
+    run = changed(Run(**family.defaults), given, "", extra=("model", "config", "link", "routing"))
     if run.phase not in family.phases:
         raise InputError(f"{model} is built for {', '.join(family.phases)}; got {run.phase!r}", where="phase")
     _check_shards(config, run)
-    graph = step(name, family.forward, config, run)
     meta = {"source": "hosim.models", "builder": {key: parameters[key] for key in sorted(parameters)}}
-    return replace(graph, meta=meta)
+    graph, gates = step(name, family.forward, config, run, meta)
+    return graph if routed is None else replace(_realised(graph, gates, run, routed), name=name)
+
+
+def _realised(graph: Graph, gates: tuple[Gate, ...], run: Run, routed: Routed) -> Graph:
+    """The graph of the steps of a generated trace: of what a gate decides about, what it chose."""
+    if not gates:
+        raise InputError("nothing is chosen in this model as it is run; give chosen_experts, or kv_block in a decode", where="routing")
+    chosen = run.chosen_blocks if run.kv_block is not None else run.chosen_experts
+    assert chosen is not None
+    top = min(chosen, len(gates[0].experts))
+    routing = generate(graph, gates, steps=routed.steps, top=top, seed=routed.seed, zipf=routed.zipf, persistence=routed.persistence)
+    return realise(routing, range(routed.steps))
 
 
 def changed(data: Data, values: Mapping[str, Any], prefix: str, extra: Iterable[str] = ()) -> Data:

@@ -52,6 +52,11 @@ class Run:
     the pipeline stage ``stage``. Collectives are ops of the stream ``comm``. ``link_bytes_per_s`` is what one device sends, and receives at
     the same time; without it collectives take the time of their bytes in the device tier.
 
+    ``chosen_experts``: with it each expert has tensors and ops of its own, and one step is taken to choose so many of each layer.
+    ``kv_block``: with it a decoding step finds its cache in blocks of so many tokens. The first ``sink_blocks`` and the last
+    ``window_blocks``, the one being written among them, are in the device tier and always read; of the older ones, which live in
+    ``cache_home``, ``chosen_blocks``.
+
     ``states_home``, ``experts_home``, ``cache_home``: tiers in which optimizer states, experts and the cache live; none: the device tier.
     """
 
@@ -72,6 +77,11 @@ class Run:
     pipeline: int = 1
     stage: int = 0
     link_bytes_per_s: int | None = None
+    chosen_experts: int | None = None
+    kv_block: int | None = None
+    sink_blocks: int = 1
+    window_blocks: int = 2
+    chosen_blocks: int = 4
     states_home: str | None = None
     experts_home: str | None = None
     cache_home: str | None = None
@@ -85,6 +95,16 @@ class Run:
     def tokens(self) -> int:
         """Tokens of one sequence that pass through the layers."""
         return 1 if self.phase == "decode" else self.sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A trace of what a model's gates choose (:func:`hosim.models.routing.generate`); its ``steps`` follow one another in the graph."""
+
+    steps: int = 1
+    seed: int = 0
+    zipf: float = 1.0
+    persistence: float = 0.5
 
 
 class Layered(Protocol):

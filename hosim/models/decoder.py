@@ -8,9 +8,10 @@ from hosim.models.attention import attention, rotated, rotated_pairs
 from hosim.models.collectives import all_reduced, received, replicated, sent
 from hosim.models.config import Decoder, Run, layers_of
 from hosim.models.functions import add, concatenated, copied, cross_entropy, embedding, linear, split
-from hosim.models.kv_cache import Cache, make_cache
+from hosim.models.kv_cache import Cache, make_blocks, make_cache
 from hosim.models.mlp import gated_mlp, mixture
 from hosim.models.norms import rms_norm
+from hosim.models.sparse_attention import sparse_attention
 from hosim.models.tape import Tape, Value
 
 
@@ -116,10 +117,13 @@ def _grouped_attention(
     q = projected("q", heads, True, config.qk_norm)
     k = projected("k", kv_heads, True, config.qk_norm)
     v = projected("v", kv_heads, False, False)
-    extra: tuple[Value, ...] = ()
-    if cache is not None:
-        k, v, extra = cache.update(t, k, v)
-    y = attention(t, q, k, v, mask, mode=run.attention, extra=extra)
+    if run.phase == "decode" and run.kv_block is not None:
+        y = sparse_attention(t, run, q, k, v, make_blocks(t, config, run))
+    else:
+        extra: tuple[Value, ...] = ()
+        if cache is not None:
+            k, v, extra = cache.update(t, k, v)
+        y = attention(t, q, k, v, mask, mode=run.attention, extra=extra)
     weight = t.parameter("o_proj.weight", (hidden, heads * width), run.dtype)
     return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * width), weight, label="o_proj"))
 

@@ -31,7 +31,7 @@ class Cache:
 
 def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
     """The cache of the layer whose scope it is; ``None`` where nothing is kept."""
-    if run.training or (run.phase == "prefill" and not run.cache):
+    if run.training or (run.phase == "prefill" and not run.cache) or (run.phase == "decode" and run.kv_block is not None):
         return None
     tokens = run.context if run.phase == "decode" else run.sequence
     if config.kv_lora_rank:
@@ -42,3 +42,23 @@ def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
         names = ("k_cache", "v_cache")
     first, second = [t.held(name, shape, run.dtype, "kv_cache", run.cache_home) for name, shape in zip(names, shapes, strict=True)]
     return Cache(first, second, run.phase == "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCache:
+    """One layer's keys and values in blocks of tokens, in order; the last of ``window`` is being written."""
+
+    sinks: tuple[Value, ...]
+    older: tuple[Value, ...]
+    window: tuple[Value, ...]
+
+
+def make_blocks(t: Tape, config: Decoder, run: Run) -> BlockCache:
+    """The cache of the layer whose scope it is, in blocks; the older ones live in ``run.cache_home``."""
+    assert run.kv_block is not None
+    count = -(-run.context // run.kv_block)
+    first = min(run.sink_blocks, count)
+    last = max(first, count - run.window_blocks)
+    shape = (2, run.batch, config.num_key_value_heads // run.tensor, run.kv_block, config.head_dim)
+    blocks = [t.held(f"kv_block.{n}", shape, run.dtype, "kv_cache", run.cache_home if first <= n < last else None) for n in range(count)]
+    return BlockCache(tuple(blocks[:first]), tuple(blocks[first:last]), tuple(blocks[last:]))

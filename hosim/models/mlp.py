@@ -29,14 +29,14 @@ def gated_mlp(t: Tape, run: Run, x: Value, width: int) -> Value:
 def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     """The chosen experts' outputs by weight, and those of the shared ones.
 
-    All experts' weights of a layer are two tensors, which grouped products take at once, as in transformers. Tokens are taken to be spread
-    evenly over the devices that share the experts.
+    All experts' weights of a layer are two tensors, which grouped products take at once, as in transformers; or, with
+    ``run.chosen_experts``, each expert has two of its own. Tokens are taken to be spread evenly over the devices that share the experts.
     """
     flat = x.view(x.rows, x.shape[-1])
     with t.scope("gate"):
         weights, chosen = router(t, config, run, flat)
     with t.scope("experts"):
-        y = _experts(t, config, run, flat, weights, chosen)
+        y = (_experts if run.chosen_experts is None else _single_experts)(t, config, run, flat, weights, chosen)
     if config.n_shared_experts:
         with t.scope("shared_experts"):
             y = add(t, y, gated_mlp(t, run, flat, config.moe_intermediate_size * config.n_shared_experts))
@@ -102,6 +102,27 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
     weighted = gathered(t, mul(t, out, weight.view(rows, 1)), back, rows, "index_back")
     y = cast(t, summed(t, weighted, (tokens, hidden)), run.dtype)
     return all_reduced(t, run, y) if run.expert == 1 else y
+
+
+def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chosen: Value) -> Value:
+    """Experts one by one, each as an op's choice of the router: its tokens in, its share of the result out."""
+    assert run.chosen_experts is not None
+    tokens, hidden = x.shape
+    width = config.moe_intermediate_size
+    rows = -(-tokens * config.num_experts_per_tok // run.chosen_experts)
+    outs, candidates = [], []
+    for e in range(config.num_experts // run.expert):
+        with t.scope(f"{e}"):
+            up = t.parameter("gate_up_proj", (2 * width, hidden), run.dtype, "expert", run.experts_home)
+            down = t.parameter("down_proj", (hidden, width), run.dtype, "expert", run.experts_home)
+            picked = x.view(rows, hidden) if rows == tokens else replace(x, shape=(rows, hidden))
+            both = linear(t, picked, up, label="gate_up")
+            inside = _swiglu_of(t, both, width)
+            outs.append(linear(t, inside, down, label="down"))
+            candidates.append(((up, down), (both, inside, outs[-1])))
+    t.choose(chosen, candidates)
+    accessed = run.chosen_experts * outs[0].size + x.size
+    return t.op("combine", "elementwise", [weights, *outs], x.shape, run.dtype, accessed=accessed)
 
 
 def _grouped(t: Tape, x: Value, weight: Value, offsets: Value, label: str) -> Value:

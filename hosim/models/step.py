@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from hosim.graph import Graph
 from hosim.models.collectives import received
 from hosim.models.config import Run
 from hosim.models.optimizer import adamw
 from hosim.models.tape import Tape, Value
+from hosim.routing import Gate, gates_of
 
 Config = TypeVar("Config")
 
 
-def step(name: str, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run) -> Graph:
-    """The graph of ``forward`` on a fresh tape; in training with its backward pass and the optimizer."""
+def step(
+    name: str, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run, meta: Mapping[str, Any]
+) -> tuple[Graph, tuple[Gate, ...]]:
+    """The graph of ``forward`` on a fresh tape, in training with its backward pass and the optimizer; and the gates in it."""
     t = Tape(name, training=run.training)
+    t.builder.meta = dict(meta)
     result = forward(t, config, run)
     if run.training:
         if result.shape:  # not the last stage: the gradient of what it sent comes back
@@ -26,4 +30,5 @@ def step(name: str, forward: Callable[[Tape, Config, Run], Value], config: Confi
         t.backward(result, start)
         if run.optimizer == "adamw":
             adamw(t, run)
-    return t.build()
+    graph = t.build()
+    return graph, gates_of(graph, t.gates)

@@ -61,9 +61,17 @@ class Tape:
         self._holders: Counter[str] = Counter()  # how many nodes a gradient's tensor stands for
         self._held: dict[str, Value] = {}
         self.parameters: dict[int, Value] = {}
+        self.gates: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
+        self._maker: dict[str, str] = {}
         self._taken: set[str] = set()
         self._scope = ""
         self._phase = ""
+
+    def choose(self, gate: Value, candidates: Sequence[tuple[Sequence[Value], Sequence[Value]]]) -> None:
+        """The op that gives ``gate`` decides which of ``candidates`` run, each (its own tensors, the results of its ops)."""
+        self.gates[self._maker[gate.tensor]] = [
+            (tuple([v.tensor for v in tensors]), tuple([self._maker[v.tensor] for v in results])) for tensors, results in candidates
+        ]
 
     # -- tensors ------------------------------------------------------------------------------------------------------
 
@@ -137,6 +145,7 @@ class Tape:
         for i, (shape, dtype) in enumerate(results):
             value = Value(name if len(results) == 1 else f"{name}.{i}", shape, dtype, self._node() if kept else 0)
             self.builder.tensor(value.tensor, value.size, "gradient" if learned else result_kind)
+            self._maker[value.tensor] = name
             made.append(value)
         if accessed is None:
             accessed = sum([v.size for v in inputs]) + sum([v.size for v in made]) + 2 * sum([v.size for v in mutates])
@@ -277,10 +286,10 @@ def _without_idle_recomputation(graph: Graph) -> Graph:
     needed = bytearray(len(graph.tensors))
     keep = []
     for op in reversed(graph.ops):
-        if op.name.startswith(RECOMPUTE) and not op.mutates and not any([needed[t] for t in op.outputs]):
+        if op.name.startswith(RECOMPUTE) and not any([needed[t] for t in op.writes]):
             continue
         keep.append(op)
-        for t in op.inputs:
+        for t in op.reads:
             needed[t] = 1
     if len(keep) == len(graph.ops):
         return graph
