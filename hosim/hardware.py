@@ -7,7 +7,7 @@ Bytes, bytes per second, nanoseconds and FLOP per second throughout; files and t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -16,7 +16,7 @@ from hosim.errors import HardwareError
 from hosim.graph import KINDS
 
 SCOPES = ("device", "host", "global")
-"""Who shares a tier: one device, the devices of a host, or all of a supernode."""
+"""Who shares a tier or a fabric: one device, the devices of a host, or all of a supernode; the narrowest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,16 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Bandwidth that several channels share: a PCIe root, a pool switch, a host DRAM bus; over both directions, a half-duplex link."""
+    """Bandwidth that several channels share: a PCIe root, a pool switch, a host DRAM bus; over both directions, a half-duplex link.
+
+    Each device has channels of its own: with ``scope`` ``device`` these share it on each device by itself, with ``host`` and ``global``
+    those of all devices of a host, or of all devices, share one.
+    """
 
     name: str
     bandwidth_bytes_per_s: int
     channels: tuple[str, ...]
+    scope: str = "host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,9 @@ class Compute:
 class Hardware:
     """A machine as the engine sees it. Checked when made; raises :class:`HardwareError`.
 
-    ``inspect_ns`` is the CPU time that a runtime policy spends per op. ``devices`` share the fabrics and run the same program.
+    ``inspect_ns`` is the CPU time that a runtime policy spends per op. ``devices`` run the same program together, ``devices_per_host`` of
+    them on each host (``None``: all on one; the last host may have fewer). Capacities and bandwidths are those of one instance of a tier,
+    channel or fabric, whoever shares it.
     """
 
     name: str
@@ -111,6 +118,7 @@ class Hardware:
     fabrics: tuple[Fabric, ...] = ()
     inspect_ns: int = 0
     devices: int = 1
+    devices_per_host: int | None = None
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -125,6 +133,52 @@ class Hardware:
     def device(self) -> Tier:
         """The device tier."""
         return self.tiers[self.tier_index[self.device_tier]]
+
+    def tier_scope(self, name: str) -> str:
+        """Who shares a tier; the device tier is always the device's own."""
+        return "device" if name == self.device_tier else self.tiers[self.tier_index[name]].scope
+
+    def channel_scope(self, channel: Channel) -> str:
+        """Who shares a channel's bandwidth: those who share both its tiers. Its queue and its engines are each device's own."""
+        return min(map(self.tier_scope, (channel.source, channel.destination)), key=SCOPES.index)
+
+    def instance(self, scope: str, device: int) -> int:
+        """Which instance of something of this scope a device has: its own, its host's, or the only one."""
+        if scope == "device":
+            return device
+        return device // (self.devices_per_host or self.devices) if scope == "host" else 0
+
+    def sharers(self, scope: str) -> int:
+        """How many devices share an instance of this scope, where there are as many as can be."""
+        return {"device": 1, "host": min(self.devices, self.devices_per_host or self.devices), "global": self.devices}[scope]
+
+    @cached_property
+    def fair_share(self) -> Hardware:
+        """The machine of one device while all others do the same: what they share is divided among them, rounded down."""
+        if self.devices == 1:
+            return self
+        return replace(
+            self,
+            devices=1,
+            devices_per_host=None,
+            tiers=tuple(replace(t, capacity_bytes=self._part(t.capacity_bytes, self.tier_scope(t.name))) for t in self.tiers),
+            channels=tuple(self._part_of_channel(c) for c in self.channels),
+            fabrics=tuple(replace(f, bandwidth_bytes_per_s=self._part(f.bandwidth_bytes_per_s, f.scope)) for f in self.fabrics),
+        )
+
+    def _part(self, whole: int, scope: str) -> int:
+        return max(1, whole // self.sharers(scope))
+
+    def _part_of_channel(self, channel: Channel) -> Channel:
+        scope = self.channel_scope(channel)
+        own, pageable = self._part(channel.bandwidth_bytes_per_s, scope), channel.pageable_bytes_per_s
+        return replace(
+            channel,
+            bandwidth_bytes_per_s=own,
+            curve=tuple((size, min(own, bandwidth)) for size, bandwidth in channel.curve),
+            pageable_bytes_per_s=None if pageable is None else min(own, pageable),
+            beside=tuple((other, self._part(bandwidth, scope)) for other, bandwidth in channel.beside),
+        )
 
     @cached_property
     def channel_between(self) -> Mapping[tuple[str, str], Channel]:
@@ -204,6 +258,8 @@ def _check(hardware: Hardware) -> None:
         where = f"fabrics.{fabric.name}"
         if fabric.bandwidth_bytes_per_s <= 0:
             raise HardwareError("expected a bandwidth above 0 B/s", where=f"{where}.bandwidth")
+        if fabric.scope not in SCOPES:
+            raise HardwareError(f"unknown scope {fabric.scope!r}; expected one of {', '.join(SCOPES)}", where=f"{where}.scope")
         for j, member in enumerate(fabric.channels):
             if member not in channels:
                 known = ", ".join(sorted(channels)) or "none"
@@ -214,6 +270,8 @@ def _check(hardware: Hardware) -> None:
         raise HardwareError("a fabric is listed twice", where="fabrics")
     if hardware.devices < 1:
         raise HardwareError("expected at least 1 device", where="devices")
+    if hardware.devices_per_host is not None and hardware.devices_per_host < 1:
+        raise HardwareError("expected at least 1 device on a host", where="devices_per_host")
     compute = hardware.compute
     for dtype, peak in compute.peak_flops.items():
         if peak <= 0:

@@ -126,6 +126,10 @@ class Result:
 
     The times of ``stall_ns``, ``busy_ns`` and ``drain_ns`` are those of the stream ``compute`` (of the first stream where none has that
     name); ``streams`` has the others.
+
+    Where several devices ran together, ``devices`` has the result of each, and the result itself is that of the one that ended last
+    (the first of those that do not fit, if some do not); but the peak of a tier is the largest that any instance of it reached. In the
+    result of one of several, the peaks of shared tiers are those of what the device itself held there.
     """
 
     workload: str
@@ -146,6 +150,7 @@ class Result:
     plan: Mapping[str, int]
     streams: Mapping[str, StreamFigures] = field(default_factory=dict)
     allocator: AllocatorFigures | None = None
+    devices: tuple[Result, ...] = ()
     planning_s: float = field(default=0.0, compare=False)
     replay_s: float = field(default=0.0, compare=False)
     timeline: Timeline | None = field(default=None, compare=False, repr=False)

@@ -19,31 +19,31 @@ Process = Generator[None, simpy.Event, None]
 class Clock(simpy.Environment):
     """A simpy environment whose :meth:`run_instants` calls back at the end of each instant that asked for it.
 
-    ``time`` is the current instant, in nanoseconds: simpy's ``now`` without a call. ``unsettled`` is set by whatever ends at an
-    instant and leaves something to be done at it; ``schedule`` are the events to come, the next one first.
+    ``time`` is the current instant, in nanoseconds: simpy's ``now`` without a call. ``unsettled`` are the positions of the devices at which
+    something is left to be done at this instant: whatever ends at it says so; ``schedule`` are the events to come, the next one first.
     """
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
         self.time = 0
-        self.unsettled = True
+        self.unsettled: set[int] = set()
         self.schedule: list[tuple[int, int, int, simpy.Event]] = self._queue  # type: ignore[assignment]
 
     def run_instants(self, settle: Callable[[], None]) -> None:
-        """Process events until none is left, and ``settle`` at the end of every instant that is unsettled.
+        """Process events until none is left, and ``settle`` at the end of every instant until nothing of it is unsettled.
 
         The loop body is that of simpy's ``step``, without a call for each event, as it is the hottest line of hosim; and an alarm keeps
         its callback, to ring again. An error in a callback ends the run.
         """
         schedule = self.schedule
-        if self.unsettled:
+        while self.unsettled and (not schedule or schedule[0][0] > self.time):
             settle()
         while schedule:
             self.time, _, _, event = heappop(schedule)
             self._now = self.time
             for callback in event.callbacks:
                 callback(event)
-            if self.unsettled and (not schedule or schedule[0][0] > self.time):
+            while self.unsettled and (not schedule or schedule[0][0] > self.time):
                 settle()
 
 
@@ -69,7 +69,7 @@ class Alarm(simpy.Event):
         heappush(self._schedule, (time, NORMAL, next(self._sequence), self))
 
     def move_to(self, time: int) -> None:
-        """Wake the process at ``time`` and not when it was set to before, if it was set."""
+        """Wake the process at ``time`` and not later, when it was set to."""
         schedule = self._schedule
         for place, entry in enumerate(schedule):
             if entry[3] is self:  # there are no more entries than streams and channels

@@ -68,6 +68,7 @@ class Device:
         left to be settled. Both come to the same, and this is what most ops of most plans take.
         """
         clock, ledger, memory, issued, streams = self.clock, self.ledger, self.memory, self.issued, self.streams
+        unsettled, position = clock.unsettled, memory.position
         launch, tracked_ops, durations = self.launch, self.tracked_ops, self.durations
         finish, after, closing = self.program.finish, self.program.after, self.closing
         queue, length, capacity, schedule = stream.queue, stream.length, ledger.capacity, clock.schedule
@@ -80,7 +81,7 @@ class Device:
             i = stream.running
             now = clock.time
             if i < 0:  # an inspection is over
-                clock.unsettled = True
+                unsettled.add(position)
                 continue
             size, mix, shared = finish[i]
             if size:
@@ -92,15 +93,19 @@ class Device:
                 self._finish_tracked(i)
             stream.done = done = stream.done + 1
             issues = after.get(i)
-            if not direct or clock.unsettled or memory.stuck or (schedule and schedule[0][0] == now):
+            if not direct or unsettled or memory.stuck or (schedule and schedule[0][0] == now):
                 if issues is not None:
                     issued += issues
                 stream.rest(now)
-                clock.unsettled = True
+                unsettled.add(position)
                 continue
             if issues is not None:
                 stream.running = -1
                 memory.issue(issues, now)
+                if unsettled:  # another device waits for what a detach has left
+                    stream.rest(now)
+                    unsettled.add(position)
+                    continue
             awaited, waiting = done >= stream.awaited, done == length
             if not waiting:
                 i = queue[done]
@@ -113,13 +118,15 @@ class Device:
             if awaited or waiting:
                 stream.rest(now)
                 stuck = awaited and self.start_ops(now)
-                if stuck or issues is not None:
+                if unsettled:
+                    unsettled.add(position)
+                elif stuck or issues is not None:
                     memory.start_transfers(now, stuck)
                 continue
             tracked = tracked_ops.get(i)
             if ledger.held + size > capacity or (tracked is not None and (tracked.writes or not self._resident(tracked))):
                 stream.rest(now)
-                clock.unsettled = True
+                unsettled.add(position)
                 continue
             if size:
                 ledger.held = held = ledger.held + size
@@ -291,14 +298,16 @@ class Device:
         return decided
 
     def make_room(self) -> bool:
-        """Nothing is under way: let the runtime policy, if there is one, make room for what waits; says whether it did."""
-        if self.runtime is None:
+        """If nothing is under way, let the runtime policy make room for what waits; says whether it did."""
+        if self.runtime is None or self.memory.transferring:
+            return False
+        if any([stream.running >= 0 or stream.inspected_at > self.clock.time for stream in self.streams]):
             return False
         for stream in self.streams:
             if stream.done < stream.length and stream.dependency_met >= 0:
                 i = stream.queue[stream.done]
                 if self.issue_decided(self.runtime.make_room(i, self._wanted(i))):
-                    self.clock.unsettled = True
+                    self.clock.unsettled.add(self.memory.position)
                     return True
         return False
 

@@ -5,12 +5,13 @@ The rules in comments are those of design.md section 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
 
 from hosim.engine.arenas import Arena
 from hosim.engine.channels import Channel, LinkGroup, Transfer
 from hosim.engine.clock import Clock
-from hosim.engine.ledger import Ledger
+from hosim.engine.ledger import Ledger, Pool
 from hosim.engine.program import IssuedOp, Program, Way
 from hosim.engine.recorder import Recorder
 from hosim.engine.stream import Stream
@@ -25,6 +26,9 @@ ABSENT, PENDING, VALID = 0, 1, 2
 class Memory:
     """State and moves of tracked tensors. ``ledgers`` and ``copies`` are indexed by tier position; ``tier`` is the device tier's.
 
+    ``position`` is the device's among those of the clock. What it holds of a tier that it shares with others is in its own ledger and in
+    the tier's one of ``pools`` (``None`` where nothing is shared).
+
     ``copies[tier][t]`` is the state of a tracked tensor, ``resident`` is that of the device tier; of the others only their ops' amounts are
     known. ``pending[t]`` are the issued cache ops of a tensor that have not taken effect, in order (a transfer, or a detach's way);
     ``transferring[t]`` is the one whose bytes flow, ``queued`` counts those that wait on a channel, and ``due`` are the tensors whose
@@ -38,15 +42,20 @@ class Memory:
         clock: Clock,
         graph: Graph,
         program: Program,
+        position: int,
         ledgers: Sequence[Ledger],
+        pools: Sequence[Pool | None],
         device_tier: int,
         channels: Sequence[Channel],
         streams: Sequence[Stream],
+        sequence: Iterator[int],
         recorder: Recorder | None,
         arena: Arena | None,
         uneven: Uneven | None = None,
     ) -> None:
         self.clock = clock
+        self.position = position
+        self.unsettled = clock.unsettled
         self.graph = graph
         self.program = program
         self.uneven = uneven
@@ -54,6 +63,7 @@ class Memory:
         self.sizes = program.graph.sizes
         self.mixes = program.graph.mixes
         self.ledgers = ledgers
+        self.pools = pools
         self.tier = device_tier
         self.channels = channels
         self.groups: Sequence[LinkGroup] = ()
@@ -71,7 +81,7 @@ class Memory:
         self.transferring: dict[int, Transfer] = {}
         self.just_ended: list[Transfer] = []
         self.due: list[int] = []
-        self.transfers_issued = 0
+        self.sequence = sequence
         self.queued = 0
         self.stuck = False
         self.last_end = 0
@@ -80,8 +90,12 @@ class Memory:
     def _place_initial(self) -> None:
         self.ledgers[self.tier].allocate(self.program.initial_bytes, self.program.initial_mix, 0)
         for where, tensors in self.program.initial.items():
+            size, mix = sum([self.sizes[t] for t in tensors]), sum([self.mixes[t] for t in tensors])
             for tier in where:
-                self.ledgers[tier].allocate(sum([self.sizes[t] for t in tensors]), sum([self.mixes[t] for t in tensors]), 0)
+                self.ledgers[tier].allocate(size, mix, 0)
+                pool = self.pools[tier]
+                if pool is not None:
+                    pool.allocate(size, mix, 0)
                 if self.uneven is not None:
                     self.uneven.place(tensors, tier)
                 copies, below = self.copies[tier], tier != self.tier
@@ -110,6 +124,9 @@ class Memory:
             ledger.mark_peak(now)
         if tier != self.tier:
             self.copies_below[t] += 1
+            pool = self.pools[tier]
+            if pool is not None:
+                pool.allocate(self.sizes[t], self.mixes[t], now)
         if self.recorder is not None:
             self.recorder.hold(t, tier, now)
 
@@ -124,6 +141,12 @@ class Memory:
                 self.arena.drop(t)
         else:
             self.copies_below[t] -= 1
+            pool = self.pools[tier]
+            if pool is not None:
+                pool.release(self.sizes[t], self.mixes[t])
+                if pool.waiting:
+                    self.unsettled |= pool.waiting
+                    pool.waiting.clear()
             if self.uneven is not None:
                 self.uneven.unpin(t, tier)
         if self.recorder is not None:
@@ -171,10 +194,9 @@ class Memory:
                     continue
                 entry: Transfer | Way = way
             else:
-                self.transfers_issued += 1
                 self.queued += 1
                 channel = self.channels[c]
-                entry = Transfer(self.transfers_issued, k, t, way, channel, self.sizes[t], now)
+                entry = Transfer(next(self.sequence), k, t, way, channel, self.sizes[t], now)
                 channel.queue.append(entry)
             if t in pending:
                 pending[t].append(entry)
@@ -239,17 +261,21 @@ class Memory:
                     free.append(channel)  # noqa: PERF401 (a loop in this frame takes less than a comprehension in its own)
             while free:
                 channel = free[0] if len(free) == 1 else min(free, key=lambda c: c.queue[0].sequence)
-                if self._begin(channel, now):
+                if self.begin(channel, now):
                     if channel.queue and channel.running < channel.engines:
                         continue
                 else:
                     self.stuck = True
                 free.remove(channel)
+        self.set_rates(now)
+
+    def set_rates(self, now: int) -> None:
+        """Where transfers have started or ended, set the rates of what flows."""
         for group in self.groups:
             if group.dirty:
                 group.settle(now)
 
-    def _begin(self, channel: Channel, now: int) -> bool:
+    def begin(self, channel: Channel, now: int) -> bool:
         """Begin the head of a channel's queue if it can: its turn among its tensor's cache ops, source valid, room for its bytes."""
         transfer = channel.queue[0]
         t = transfer.tensor
@@ -260,6 +286,9 @@ class Memory:
         if copies[t] == ABSENT:
             ledger = self.ledgers[destination]
             if ledger.held + transfer.size > ledger.capacity:
+                return False
+            pool = self.pools[destination]
+            if pool is not None and not pool.has_room(transfer.size, self.position):
                 return False
             if self.arena is not None and destination == self.tier and not self.arena.take(t):
                 return False
@@ -277,8 +306,8 @@ class Memory:
 
     def end_transfer(self, transfer: Transfer) -> None:
         """The bytes are through: the copy is valid, and the tensor's next cache ops may take effect."""
-        clock, channel, t = self.clock, transfer.channel, transfer.tensor
-        now = self.last_end = clock.time
+        channel, t = transfer.channel, transfer.tensor
+        now = self.last_end = self.clock.time
         channel.end(transfer, now)
         del self.transferring[t]
         self.copies[transfer.way[2]][t] = VALID
@@ -291,19 +320,19 @@ class Memory:
         else:
             del pending[t][0]
             self.due.append(t)
-            clock.unsettled = True
+            self.unsettled.add(self.position)
         if self.released[t]:
             self.die(t)
-            clock.unsettled = True
+            self.unsettled.add(self.position)
         if self.stuck:
-            clock.unsettled = True
+            self.unsettled.add(self.position)
             if self.just_ended and self.just_ended[0].end_ns < now:
                 self.just_ended.clear()
             self.just_ended.append(transfer)
             if transfer.start_ns < now:
                 self._interrupted(t)
         elif channel.queue:
-            clock.unsettled = True
+            self.unsettled.add(self.position)
 
     def _interrupted(self, t: int) -> None:
         """While a transfer read ``t``, an op that writes it was not free to start, even if it had been before."""
@@ -326,3 +355,21 @@ class Memory:
                         f"tensor {self.graph.tensors[missing[0]].name!r} has no valid copy in {tier_names[tier]} at the end of the step, "
                         "where it was at its start: store it back, or change the plan's initial residency"
                     )
+
+
+def start_together(memories: Sequence[Memory], now: int) -> None:
+    """:meth:`Memory.start_transfers` of several devices: what they share goes to the transfers in order of issue, whosever they are."""
+    heads: list[tuple[int, Memory, Channel]] = []
+    for memory in memories:
+        if memory.queued:
+            free = [channel for channel in memory.channels if channel.queue and channel.running < channel.engines]
+            heads.extend([(channel.queue[0].sequence, memory, channel) for channel in free])
+    heapify(heads)
+    while heads:
+        _, memory, channel = heappop(heads)
+        if not memory.begin(channel, now):
+            memory.stuck = True
+        elif channel.queue and channel.running < channel.engines:
+            heappush(heads, (channel.queue[0].sequence, memory, channel))
+    for memory in memories:
+        memory.set_rates(now)

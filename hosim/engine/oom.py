@@ -29,11 +29,16 @@ def describe(device: Device, tier_names: tuple[str, ...]) -> str:
     return _transfer(device, waiting[0], tier_names)
 
 
+def on_device(report: str, position: int) -> str:
+    """The report of one of several devices, which names it."""
+    return report.replace("out of memory", f"out of memory on device {position}", 1)
+
+
 def initial(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
     """One line on an initial residency that is more than a tier holds."""
-    ledger = device.memory.ledgers[tier]
+    ledger = device.memory.pools[tier] or device.memory.ledgers[tier]
     return (
-        f"out of memory: the initial residents of {tier_names[tier]} take {_size(ledger.held)}, "
+        f"out of memory: the initial residents of {tier_names[tier]} take {_size(ledger.held)}{_of_this(device, tier)}, "
         f"its capacity is {_size(ledger.capacity)}; largest residents: {_largest(device, tier)}"
     )
 
@@ -74,10 +79,10 @@ def _residency(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> s
 
 
 def _held(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
-    ledger = device.memory.ledgers[tier]
+    ledger = device.memory.pools[tier] or device.memory.ledgers[tier]
     return (
         f"of {tier_names[tier]} at {device.clock.time} ns, where {_size(ledger.held)} of {_size(ledger.capacity)} are held"
-        f"{_arena(device, tier)}; largest residents: {_largest(device, tier)}"
+        f"{_of_this(device, tier)}{_arena(device, tier)}; largest residents: {_largest(device, tier)}"
     )
 
 
@@ -91,6 +96,11 @@ def _arena(device: Device, tier: int) -> str:
         f" (allocator {arena.name}: {_size(state.allocated_bytes)} allocated, {_size(state.reserved_bytes)} reserved, "
         f"fragmentation {state.fragmentation:.1%}, largest free block {_size(state.largest_free_bytes)})"
     )
+
+
+def _of_this(device: Device, tier: int) -> str:
+    """The part of a shared tier that the device itself holds."""
+    return f" ({_size(device.memory.ledgers[tier].held)} by this device)" if device.memory.pools[tier] is not None else ""
 
 
 def _largest(device: Device, tier: int) -> str:

@@ -12,15 +12,16 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import replace
+from itertools import count
 
 from hosim.costmodel.op_time import op_durations
-from hosim.engine import oom
+from hosim.engine import figures, oom
 from hosim.engine.arenas import make_arena
-from hosim.engine.channels import Channel, build_channels, drive_channels
+from hosim.engine.channels import build_channels, drive_channels
 from hosim.engine.clock import Clock
 from hosim.engine.device import Device
-from hosim.engine.ledger import Ledger
-from hosim.engine.memory import Memory
+from hosim.engine.ledger import AsymmetryError, Ledger, Pool
+from hosim.engine.memory import Memory, start_together
 from hosim.engine.program import compile_plan
 from hosim.engine.program_account import check_program_account, program_account
 from hosim.engine.recorder import Recorder
@@ -30,8 +31,8 @@ from hosim.engine.uneven import Uneven
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import AT_START, DETACH, PREFETCH, STORE, Plan
-from hosim.result import ACCOUNTS, IN_PROGRAM_ORDER, IN_TIME, LEDGER, STALL_CAUSES, ChannelFigures, Result
+from hosim.plan import AT_START, Plan
+from hosim.result import ACCOUNTS, IN_PROGRAM_ORDER, IN_TIME, LEDGER, Result
 
 
 def replay(
@@ -42,6 +43,7 @@ def replay(
     record: bool = False,
     allocator: str = LEDGER,
     account: str = IN_TIME,
+    fold: bool = True,
 ) -> Result:
     """Replay a plan on a machine by the rules of design.md section 3; two runs give equal results.
 
@@ -51,6 +53,9 @@ def replay(
     the replay counts bytes alone, and the figures are those in program order (:mod:`hosim.engine.program_account`).
     A plan that does not fit gives a result with ``feasible`` false and an ``error`` that begins with ``out of memory``; its times are
     ``None`` and its peaks those reached until then. ``lower_bound_ns`` is left to the caller (:mod:`hosim.analysis.bounds`).
+
+    On a machine of several devices each runs the plan, on tensors of its own: nothing is shared but room and bandwidth. Where all of
+    them do the same at the same time, one is replayed for all; ``fold`` false replays each in any case, to the same result.
     Raises :class:`hosim.errors.PlanError` if the plan breaks a rule on the way, and :class:`hosim.errors.InputError` for an unknown
     allocator or account.
     """
@@ -60,8 +65,9 @@ def replay(
     collecting = gc.isenabled()
     gc.disable()  # a replay leaves no cycles while it runs, and looking for them among the objects of a large graph takes longer than it
     try:
-        run = _Replay(plan, hardware, budget_bytes, record, allocator)
-        result = run.result(run.run())
+        result = _folded(plan, hardware, budget_bytes, record, allocator) if fold and _alike(hardware) else None
+        if result is None:
+            result = _Replay(plan, hardware, budget_bytes, record, allocator).run()
     finally:
         if collecting:
             gc.enable()
@@ -76,134 +82,178 @@ def _in_program_order(plan: Plan, hardware: Hardware, budget_bytes: int | None, 
     assert result.timeline is not None
     capacity = min(result.budget_bytes, hardware.device.capacity_bytes)
     counted = program_account(plan, hardware, result.timeline, capacity, allocator)
-    result = replace(result, allocator=counted.figures, timeline=result.timeline if record else None)
+    if not record:
+        result = replace(result, timeline=None, devices=tuple([replace(device, timeline=None) for device in result.devices]))
+    result = replace(result, allocator=counted.figures)
     if not result.feasible or counted.error is None:
         return result
     return replace(result, feasible=False, error=counted.error, makespan_ns=None, busy_ns=None, drain_ns=None, streams={})
 
 
-class _Replay:
-    """One replay: the clock, the device with its memory and streams, and the channels."""
+def _alike(hardware: Hardware) -> bool:
+    """Whether all of several devices have equal parts of everything: there are equally many on each host."""
+    return hardware.devices > 1 and hardware.devices % hardware.sharers("host") == 0
 
-    def __init__(self, plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bool, allocator: str) -> None:
+
+def _folded(plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bool, allocator: str) -> Result | None:
+    """The result of devices that are alike, from the replay of one with its part of everything; ``None`` if they cannot all do the same.
+
+    Equal devices with equal parts of every link have equal max-min rates, so that they do the same as long as each step is possible
+    for all of them: until room in a shared tier is too small for all. There the order among them decides, and there is no folding.
+    """
+    try:
+        return _Replay(plan, hardware, budget_bytes, record, allocator, folded=True).run()
+    except AsymmetryError:
+        return None
+
+
+class _Replay:
+    """One replay: the clock, the devices with their memories and streams, and the channels.
+
+    ``folded``: one device stands for all of them.
+    """
+
+    def __init__(
+        self, plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bool, allocator: str, folded: bool = False
+    ) -> None:
         self.plan = plan
         self.hardware = hardware
+        self.folded = folded
         self.tier_names = tuple(tier.name for tier in hardware.tiers)
-        graph = plan.graph
-        device_tier = hardware.tier_index[hardware.device_tier]
         capacity = hardware.device.capacity_bytes
         self.budget = capacity if budget_bytes is None else budget_bytes
         self.clock = Clock()
+        self.sequence = count(1)
+        graph = plan.graph
         track_all = record or plan.runtime is not None or allocator != LEDGER
-        program = self.program = compile_plan(plan, hardware, _durations(graph, hardware), track_all=track_all)
+        self.program = compile_plan(plan, hardware, _durations(graph, hardware), track_all=track_all)
+        self.pools: dict[tuple[int, int], Pool] = {}
+        self.devices = [self._device(d, record, allocator) for d in range(1 if folded else hardware.devices)]
+        channels = [channel for device in self.devices for channel in device.memory.channels]
+        drive_channels(channels, hardware, self.clock, divided=folded)
+        for device in self.devices:
+            groups = [channel.group for channel in device.memory.channels if channel.group is not None]
+            device.memory.groups = list(dict.fromkeys(groups))
+
+    def _device(self, position: int, record: bool, allocator: str) -> Device:
+        plan, hardware, program, graph = self.plan, self.hardware, self.program, self.plan.graph
+        device_tier = hardware.tier_index[hardware.device_tier]
         ledgers = [Ledger(tier.capacity_bytes) for tier in hardware.tiers]
-        ledgers[device_tier].capacity = min(capacity, self.budget)
-        channels = self.channels = build_channels(hardware)
+        ledgers[device_tier].capacity = min(ledgers[device_tier].capacity, self.budget)
+        pools = [self._pool(tier, position) for tier in range(len(ledgers))]
+        channels = build_channels(hardware, position)
         recorder = None
         if record:
             workspaces = [op.workspace_bytes for op in graph.ops]
             recorder = Recorder(len(graph.ops), program.graph.sizes, workspaces, self.tier_names, device_tier)
-        self.recorder = recorder
         runtime = Runtime(plan.runtime(), hardware) if plan.runtime is not None else None
         queues = zip(graph.streams, program.graph.queues, strict=True)
         streams = [Stream(name, queue, len(channels), recorder) for name, queue in queues]
-        self.arena = make_arena(allocator, graph, program.graph.stream_of, ledgers[device_tier].capacity)
+        arena = make_arena(allocator, graph, program.graph.stream_of, ledgers[device_tier].capacity)
         uneven = Uneven(graph, hardware) if any(channel.uneven for channel in channels) else None
-        self.memory = Memory(self.clock, graph, program, ledgers, device_tier, channels, streams, recorder, self.arena, uneven)
-        self.memory.groups = drive_channels(channels, hardware, self.clock, self.memory.end_transfer)
-        self.device = Device(self.clock, graph, program, streams, self.memory, recorder, runtime)
+        memory = Memory(
+            self.clock, graph, program, position, ledgers, pools, device_tier, channels, streams, self.sequence, recorder, arena, uneven
+        )
+        for channel in channels:
+            channel.ended = memory.end_transfer
+        device = Device(self.clock, graph, program, streams, memory, recorder, runtime)
         if runtime is not None:
-            runtime.attach(DeviceView(self.device, self.tier_names))
+            runtime.attach(DeviceView(device, self.tier_names))
+        return device
+
+    def _pool(self, tier: int, position: int) -> Pool | None:
+        """What a device shares a tier by; ``None`` if it has the tier for itself."""
+        hardware = self.hardware
+        scope = hardware.tier_scope(self.tier_names[tier])
+        sharers = hardware.sharers(scope)
+        if sharers == 1:
+            return None
+        which = tier, hardware.instance(scope, position)
+        if which not in self.pools:
+            capacity = hardware.tiers[tier].capacity_bytes
+            self.pools[which] = Pool(capacity // sharers, folded=True) if self.folded else Pool(capacity)
+        return self.pools[which]
 
     # -- the order of events -----------------------------------------------------------------------------------
 
-    def run(self) -> str | None:
-        """Run to the end; returns the out-of-memory report if nothing can proceed before it."""
-        device, memory = self.device, self.memory
-        for tier, ledger in enumerate(memory.ledgers):
-            if ledger.held > ledger.capacity:
-                return oom.initial(device, tier, self.tier_names)
-        if not memory.place_residents():
-            return oom.unplaced(device, self.tier_names)
-        memory.issue(self.program.after.get(AT_START, ()), 0)
-        self.clock.run_instants(self.settle)
-        while device.make_room():
+    def run(self) -> Result:
+        """Run to the end, or until nothing can proceed before it."""
+        error = self._initial_error()
+        if error is None:
+            for device in self.devices:
+                device.memory.issue(self.program.after.get(AT_START, ()), 0)
+                self.clock.unsettled.add(device.memory.position)
             self.clock.run_instants(self.settle)
-        if any(s.done < s.length for s in device.streams) or any(c.queue for c in self.channels):
-            return oom.describe(device, self.tier_names)
-        memory.check_persistence(self.tier_names)
-        return self.arena.failure() if self.arena is not None else None
+        return self.result(error)
 
     def settle(self) -> None:
-        """Everything of this instant has ended: detaches that were behind it, issue, start ops, start transfers, set rates."""
-        device, memory = self.device, self.memory
-        now = self.clock.time
-        self.clock.unsettled = False
-        if memory.due:
-            memory.detach_due()
-        if device.issued:
-            device.issued.sort()  # by place in the plan
-            memory.issue(device.issued, now)
-            device.issued.clear()
-        stuck = device.start_ops(now)
-        while device.decided:  # a runtime policy's decisions may have set another stream free
-            device.decided = False
+        """Everything of this instant has ended: detaches that were behind it, issue, start ops, start transfers, set rates.
+
+        Device by device, but for transfers, which start in order of issue. Those that wait for room in a tier that devices share are
+        looked at again where another device has left some.
+        """
+        now, unsettled = self.clock.time, self.clock.unsettled
+        touched = self._taken()
+        for device in touched:
+            if device.memory.due:
+                device.memory.detach_due()
+            if device.issued:
+                device.issued.sort()  # by place in the plan
+                device.memory.issue(device.issued, now)
+                device.issued.clear()
+        for device in touched:
             stuck = device.start_ops(now)
-        memory.start_transfers(now, stuck)
+            while device.decided:  # a runtime policy's decisions may have set another stream free
+                device.decided = False
+                stuck = device.start_ops(now)
+            device.memory.stuck = stuck
+        if unsettled:
+            unsettled.update([device.memory.position for device in touched])
+            touched = self._taken()
+        if len(touched) == 1:
+            memory = touched[0].memory
+            memory.start_transfers(now, memory.stuck)
+        else:
+            start_together([device.memory for device in touched], now)
+        if self.plan.runtime is not None:
+            for device in touched:
+                device.make_room()
 
-    # -- figures -----------------------------------------------------------------------------------------------
+    def _taken(self) -> list[Device]:
+        """The devices that are unsettled, in order, and from now on are not."""
+        unsettled, devices = self.clock.unsettled, self.devices
+        touched = devices if len(unsettled) == len(devices) else [devices[d] for d in sorted(unsettled)]
+        unsettled.clear()
+        return touched
 
-    def result(self, error: str | None) -> Result:
-        """The figures of design.md section 4."""
-        device, ledgers = self.device, dict(zip(self.tier_names, self.memory.ledgers, strict=True))
-        feasible = error is None
-        makespan = max([self.memory.last_end, *(s.free_since for s in device.streams)])
-        busy = [sum([self.program.durations[i] for i in s.queue]) for s in device.streams]
-        figures = {s.name: s.figures(b, makespan) for s, b in zip(device.streams, busy, strict=True)} if feasible else {}
-        main = figures.pop(device.main.name, None) if device.main is not None else None
-        exposed = device.main.exposed_ns if device.main is not None else [0] * len(self.channels)
-        counts = self._counts()
-        timeline = self.recorder.timeline(self.clock.time) if self.recorder is not None else None
-        return Result(
-            workload=self.plan.graph.name,
-            hardware=self.hardware.name,
-            policy=self.plan.policy,
-            budget_bytes=self.budget,
-            feasible=feasible,
-            error=error,
-            makespan_ns=makespan if feasible else None,
-            busy_ns=(main.busy_ns if main else 0) if feasible else None,
-            stall_ns=main.stall_ns if main else dict.fromkeys(STALL_CAUSES, 0),
-            drain_ns=(main.drain_ns if main else makespan) if feasible else None,
-            lower_bound_ns=None,
-            peak_bytes={name: ledger.peak for name, ledger in ledgers.items()},
-            peak_at_ns={name: ledger.peak_at for name, ledger in ledgers.items()},
-            peak_breakdown={name: ledger.breakdown() for name, ledger in ledgers.items()},
-            channels={c.name: _channel_figures(c, exposed[c.index], makespan) for c in self.channels},
-            plan=counts,
-            streams=figures,
-            allocator=self.arena.figures(failed=not feasible) if self.arena is not None else None,
-            timeline=timeline,
-        )
+    def _initial_error(self) -> str | None:
+        """The out-of-memory report of what is more than a tier holds at time 0."""
+        device = self.devices[0]
+        for tier, (ledger, pool) in enumerate(zip(device.memory.ledgers, device.memory.pools, strict=True)):
+            if pool is not None and pool.held > pool.capacity:
+                if self.folded:
+                    raise AsymmetryError
+                return oom.initial(device, tier, self.tier_names)
+            if ledger.held > ledger.capacity:
+                return oom.initial(device, tier, self.tier_names)
+        placed = [device.memory.place_residents() for device in self.devices]
+        return None if all(placed) else oom.unplaced(device, self.tier_names)
 
-    def _counts(self) -> dict[str, int]:
-        plan, decided = self.plan, self.device.executed
-        labels = {PREFETCH: "prefetches", STORE: "stores", DETACH: "detaches"}
-        counts = {label: plan.count(op) + decided[op] for op, label in labels.items()}
-        return counts | {"recomputes": self.plan.recomputes} if self.plan.recomputes else counts
-
-
-def _channel_figures(channel: Channel, exposed: int, makespan: int) -> ChannelFigures:
-    return ChannelFigures(
-        transfers=channel.transfers,
-        bytes=channel.bytes,
-        busy_ns=channel.busy_ns,
-        queue_ns=channel.queue_ns,
-        contention_ns=channel.contention_ns,
-        exposed_ns=exposed,
-        hidden_ns=max(0, channel.busy_ns - exposed),
-        utilization=channel.busy_ns / makespan if makespan else 0.0,
-    )
+    def result(self, initial_error: str | None) -> Result:
+        """The figures of design.md section 4: one device's, or those of several with each of them."""
+        results = []
+        for device in self.devices:
+            error = initial_error
+            if error is None and (any(s.done < s.length for s in device.streams) or any(c.queue for c in device.memory.channels)):
+                error = oom.describe(device, self.tier_names)
+            if error is None:
+                device.memory.check_persistence(self.tier_names)
+                arena = device.memory.arena
+                error = arena.failure() if arena is not None else None
+            results.append(figures.of_device(device, self.plan, self.hardware, self.budget, error))
+        if self.hardware.devices == 1:
+            return results[0]
+        return figures.together(results, self.devices, self.pools, self.hardware, self.folded)
 
 
 def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:

@@ -93,10 +93,14 @@ with_config(STRICT)(ChannelModel)
 
 @with_config(STRICT)
 class FabricModel(TypedDict):
-    """Bandwidth that channels share; a half-duplex link is one over the channels of both directions."""
+    """Bandwidth that channels share; a half-duplex link is one over the channels of both directions.
+
+    ``scope`` says whose channels: those of one device, of all devices of a host (the default), or of all there are.
+    """
 
     bandwidth: Rate
     channels: NotRequired[list[Name]]
+    scope: NotRequired[Literal["device", "host", "global"]]
     source: NotRequired[str]
 
 
@@ -108,6 +112,7 @@ class HardwareModel(TypedDict):
     name: Name
     source: NotRequired[str]
     devices: NotRequired[Positive]
+    devices_per_host: NotRequired[Positive]
     device_tier: NotRequired[Name]
     compute: NotRequired[ComputeModel]
     runtime: NotRequired[RuntimeModel]
@@ -142,9 +147,13 @@ def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
             channels=tuple(_channel(name, channel) for name, channel in channels.items()),
             compute=Compute(compute.get("peak", {}), compute.get("efficiency", 1.0), compute.get("launch", 0)),
             device_tier=device_tier,
-            fabrics=tuple(Fabric(name, f["bandwidth"], tuple(f.get("channels", ()))) for name, f in checked.get("fabrics", {}).items()),
+            fabrics=tuple(
+                Fabric(name, f["bandwidth"], tuple(f.get("channels", ())), f.get("scope", "host"))
+                for name, f in checked.get("fabrics", {}).items()
+            ),
             inspect_ns=checked.get("runtime", {}).get("inspect", 0),
             devices=checked.get("devices", 1),
+            devices_per_host=checked.get("devices_per_host"),
             source=checked.get("source", ""),
         )
     except HardwareError as error:
@@ -184,8 +193,10 @@ def hardware_to_dict(hw: Hardware) -> dict[str, Any]:
     if hw.source:
         data["source"] = hw.source
     compute = hw.compute
+    data["devices"] = hw.devices
+    if hw.devices_per_host is not None:
+        data["devices_per_host"] = hw.devices_per_host
     data |= {
-        "devices": hw.devices,
         "device_tier": hw.device_tier,
         "compute": {
             "peak": {dtype: exact_compute(peak) for dtype, peak in compute.peak_flops.items()},
@@ -217,7 +228,12 @@ def hardware_to_dict(hw: Hardware) -> dict[str, Any]:
     }
     if hw.fabrics:
         data["fabrics"] = {
-            fabric.name: {"bandwidth": exact_rate(fabric.bandwidth_bytes_per_s), "channels": list(fabric.channels)} for fabric in hw.fabrics
+            fabric.name: {
+                "bandwidth": exact_rate(fabric.bandwidth_bytes_per_s),
+                "channels": list(fabric.channels),
+                "scope": fabric.scope,
+            }
+            for fabric in hw.fabrics
         }
     return data
 

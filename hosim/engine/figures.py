@@ -1,0 +1,91 @@
+"""The figures of design.md section 4, read off the devices once a replay is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hosim.engine import oom
+from hosim.engine.channels import Channel
+from hosim.engine.device import Device
+from hosim.engine.ledger import Ledger, Pool
+from hosim.hardware import Hardware
+from hosim.plan import DETACH, PREFETCH, STORE, Plan
+from hosim.result import STALL_CAUSES, ChannelFigures, Result
+
+Pools = Mapping[tuple[int, int], Pool]
+"""The instances of tiers that several devices share, by the tier's position and which instance it is."""
+
+
+def of_device(device: Device, plan: Plan, hardware: Hardware, budget_bytes: int, error: str | None) -> Result:
+    """The result of one device; ``error`` is its out-of-memory report, if it has one."""
+    memory = device.memory
+    ledgers = {tier.name: ledger for tier, ledger in zip(hardware.tiers, memory.ledgers, strict=True)}
+    feasible = error is None
+    makespan = max([memory.last_end, *(s.free_since for s in device.streams)])
+    busy = [sum([device.durations[i] for i in s.queue]) for s in device.streams]
+    figures = {s.name: s.figures(b, makespan) for s, b in zip(device.streams, busy, strict=True)} if feasible else {}
+    main = figures.pop(device.main.name, None) if device.main is not None else None
+    exposed = device.main.exposed_ns if device.main is not None else [0] * len(memory.channels)
+    timeline = device.recorder.timeline(device.clock.time) if device.recorder is not None else None
+    return Result(
+        workload=plan.graph.name,
+        hardware=hardware.name,
+        policy=plan.policy,
+        budget_bytes=budget_bytes,
+        feasible=feasible,
+        error=error,
+        makespan_ns=makespan if feasible else None,
+        busy_ns=(main.busy_ns if main else 0) if feasible else None,
+        stall_ns=main.stall_ns if main else dict.fromkeys(STALL_CAUSES, 0),
+        drain_ns=(main.drain_ns if main else makespan) if feasible else None,
+        lower_bound_ns=None,
+        peak_bytes={name: ledger.peak for name, ledger in ledgers.items()},
+        peak_at_ns={name: ledger.peak_at for name, ledger in ledgers.items()},
+        peak_breakdown={name: ledger.breakdown() for name, ledger in ledgers.items()},
+        channels={c.name: _channel(c, exposed[c.index], makespan) for c in memory.channels},
+        plan=_counts(device, plan),
+        streams=figures,
+        allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
+        timeline=timeline,
+    )
+
+
+def together(results: Sequence[Result], devices: Sequence[Device], pools: Pools, hardware: Hardware, folded: bool) -> Result:
+    """The result of several devices from those of each (see :class:`Result`); ``folded``: the only one stands for all."""
+    every = [*results] * hardware.devices if folded else results
+    every = [r if r.error is None else replace(r, error=oom.on_device(r.error, d)) for d, r in enumerate(every)]
+    failed = [r for r in every if not r.feasible]
+    shown = failed[0] if failed else max(every, key=lambda r: r.makespan_ns or 0)
+    peaks: dict[str, tuple[Ledger, int]] = {}
+    for position, tier in enumerate(hardware.tiers):
+        shared: list[Ledger] = [pool for (which, _), pool in pools.items() if which == position]
+        times = hardware.sharers(hardware.tier_scope(tier.name)) if shared and folded else 1
+        largest = max(shared or [device.memory.ledgers[position] for device in devices], key=lambda ledger: ledger.peak)
+        peaks[tier.name] = largest, times
+    return replace(
+        shown,
+        peak_bytes={name: times * ledger.peak for name, (ledger, times) in peaks.items()},
+        peak_at_ns={name: ledger.peak_at for name, (ledger, _) in peaks.items()},
+        peak_breakdown={name: {kind: times * size for kind, size in ledger.breakdown().items()} for name, (ledger, times) in peaks.items()},
+        devices=tuple(every),
+    )
+
+
+def _channel(channel: Channel, exposed: int, makespan: int) -> ChannelFigures:
+    return ChannelFigures(
+        transfers=channel.transfers,
+        bytes=channel.bytes,
+        busy_ns=channel.busy_ns,
+        queue_ns=channel.queue_ns,
+        contention_ns=channel.contention_ns,
+        exposed_ns=exposed,
+        hidden_ns=max(0, channel.busy_ns - exposed),
+        utilization=channel.busy_ns / makespan if makespan else 0.0,
+    )
+
+
+def _counts(device: Device, plan: Plan) -> dict[str, int]:
+    labels = {PREFETCH: "prefetches", STORE: "stores", DETACH: "detaches"}
+    counts = {label: plan.count(op) + device.executed[op] for op, label in labels.items()}
+    return counts | {"recomputes": plan.recomputes} if plan.recomputes else counts
