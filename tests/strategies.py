@@ -5,6 +5,7 @@
 - :func:`graphs`: workloads of 1 to 3 streams with every kind of tensor, mutation, ``deps``, workspace, homes on several
   tiers, in-place rewriting of outputs, and names that are permuted so that ties cannot pass by luck.
 - :func:`hardware`: machines with ``hbm``, ``ddr`` and perhaps ``nvme``, with a way from each tier to each other one.
+- :func:`several`: one of them with several devices, which share tiers and fabrics.
 - :func:`plans`: plans of a graph on a hardware that are **legal by construction** (design.md section 3): every op finds what
   it reads in the device tier, no cache op drops a last copy or copies a stale one, and at the end of the step every tensor that
   survives is where it was at time 0. With several streams they are free of races: a cache op is ordered, by producers, ``deps`` and
@@ -28,7 +29,7 @@ from hypothesis import strategies as st
 from hosim.edits import Edits, Recompute, edited
 from hosim.errors import GraphError
 from hosim.graph import KINDS, PERSISTENT_KINDS, Graph, Op, Tensor
-from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.hardware import SCOPES, Channel, Compute, Fabric, Hardware, Tier
 from hosim.plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 
 DEVICE = "hbm"
@@ -168,6 +169,25 @@ def _uneven(draw, channels: tuple[Channel, ...]) -> list[Channel]:
         rate = listed[disturbed].bandwidth_bytes_per_s
         listed[disturbed] = replace(listed[disturbed], beside=((other, draw(st.sampled_from((rate, rate // 2, rate // 3)))),))
     return listed
+
+
+@st.composite
+def several(draw, machine: Hardware, max_devices: int = 4) -> Hardware:
+    """``machine`` with 2 to ``max_devices`` devices on hosts of some size, who share tiers below and fabrics at every scope.
+
+    Half of the time shared tiers hold as much a device as they did; otherwise there may not be enough for all.
+    """
+    devices = draw(st.integers(2, max_devices))
+    ample = draw(st.booleans())
+    tiers = tuple(
+        replace(tier, scope=draw(st.sampled_from(SCOPES)), capacity_bytes=tier.capacity_bytes * (devices if ample else 1))
+        if tier.name != machine.device_tier
+        else tier
+        for tier in machine.tiers
+    )
+    fabrics = tuple(replace(fabric, scope=draw(st.sampled_from(SCOPES))) for fabric in machine.fabrics)
+    per_host = draw(st.sampled_from((None, 1, 2, 3)))
+    return replace(machine, devices=devices, devices_per_host=per_host, tiers=tiers, fabrics=fabrics)
 
 
 # ----------------------------------------------------------------------------------------------------------------- plans
