@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hosim.jitter import Jitter
+
 STALL_CAUSES = ("dependency", "transfer", "capacity", "runtime")
 """Why a stream waits, in the order in which idle time before an op is divided."""
 
@@ -44,6 +46,43 @@ class ChannelFigures:
     exposed_ns: int
     hidden_ns: int
     utilization: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The least, the lower median and the most of a figure."""
+
+    min: int
+    median: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLine:
+    """One of several devices: its makespan (``None`` if it does not fit), its stalls together and its peaks by tier."""
+
+    makespan_ns: int | None
+    stall_ns: int
+    peak_bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFigures:
+    """Several devices that ran together: how many, how many of them to the end, and the spread of their figures.
+
+    Times are of those that did. ``each`` has a line for every device where there are no more than :data:`LISTED_DEVICES`.
+    """
+
+    count: int
+    feasible: int
+    makespan_ns: Spread | None
+    stall_ns: Spread | None
+    peak_bytes: Mapping[str, Spread]
+    each: tuple[DeviceLine, ...] = ()
+
+
+LISTED_DEVICES = 16
+"""How many devices a result has lines for; the spread of more says enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +166,9 @@ class Result:
     The times of ``stall_ns``, ``busy_ns`` and ``drain_ns`` are those of the stream ``compute`` (of the first stream where none has that
     name); ``streams`` has the others.
 
-    Where several devices ran together, ``devices`` has the result of each, and the result itself is that of the one that ended last
-    (the first of those that do not fit, if some do not); but the peak of a tier is the largest that any instance of it reached. In the
-    result of one of several, the peaks of shared tiers are those of what the device itself held there.
+    Where several devices ran together, ``by_device`` has the result of each, and ``devices`` their spread. The result itself is that of the
+    one that ended last (the first of those that do not fit, if some do not); but the peak of a tier is the largest that any instance
+    of it reached. In the result of one of several, the peaks of shared tiers are those of what the device itself held there.
     """
 
     workload: str
@@ -150,7 +189,9 @@ class Result:
     plan: Mapping[str, int]
     streams: Mapping[str, StreamFigures] = field(default_factory=dict)
     allocator: AllocatorFigures | None = None
-    devices: tuple[Result, ...] = ()
+    devices: DeviceFigures | None = None
+    jitter: Jitter | None = None
     planning_s: float = field(default=0.0, compare=False)
     replay_s: float = field(default=0.0, compare=False)
     timeline: Timeline | None = field(default=None, compare=False, repr=False)
+    by_device: tuple[Result, ...] = field(default=(), compare=False, repr=False)

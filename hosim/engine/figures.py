@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import median_low
 
 from hosim.engine import oom
 from hosim.engine.channels import Channel
@@ -11,7 +12,7 @@ from hosim.engine.device import Device
 from hosim.engine.ledger import Ledger, Pool
 from hosim.hardware import Hardware
 from hosim.plan import DETACH, PREFETCH, STORE, Plan
-from hosim.result import STALL_CAUSES, ChannelFigures, Result
+from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread
 
 Pools = Mapping[tuple[int, int], Pool]
 """The instances of tiers that several devices share, by the tier's position and which instance it is."""
@@ -68,8 +69,26 @@ def together(results: Sequence[Result], devices: Sequence[Device], pools: Pools,
         peak_bytes={name: times * ledger.peak for name, (ledger, times) in peaks.items()},
         peak_at_ns={name: ledger.peak_at for name, (ledger, _) in peaks.items()},
         peak_breakdown={name: {kind: times * size for kind, size in ledger.breakdown().items()} for name, (ledger, times) in peaks.items()},
-        devices=tuple(every),
+        devices=_spread(every),
+        by_device=tuple(every),
     )
+
+
+def _spread(results: Sequence[Result]) -> DeviceFigures:
+    lines = [DeviceLine(r.makespan_ns, sum(r.stall_ns.values()), r.peak_bytes) for r in results]
+    ended = [line for line in lines if line.makespan_ns is not None]
+    return DeviceFigures(
+        count=len(lines),
+        feasible=len(ended),
+        makespan_ns=_of([line.makespan_ns or 0 for line in ended]) if ended else None,
+        stall_ns=_of([line.stall_ns for line in ended]) if ended else None,
+        peak_bytes={name: _of([line.peak_bytes[name] for line in lines]) for name in results[0].peak_bytes},
+        each=tuple(lines) if len(lines) <= LISTED_DEVICES else (),
+    )
+
+
+def _of(values: Sequence[int]) -> Spread:
+    return Spread(min(values), median_low(values), max(values))
 
 
 def _channel(channel: Channel, exposed: int, makespan: int) -> ChannelFigures:

@@ -5,7 +5,7 @@ The rules in comments are those of design.md section 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from hosim.engine.arenas import Arena
@@ -34,7 +34,7 @@ class Memory:
     ``transferring[t]`` is the one whose bytes flow, ``queued`` counts those that wait on a channel, and ``due`` are the tensors whose
     next one, a detach perhaps, a transfer's end has set free. ``just_ended`` are the transfers that last ended while something waited.
     ``stuck`` says whether, when an instant was last settled, something was left waiting that the end of any op or transfer might
-    set free. ``uneven`` is there if some channel is uneven.
+    set free. ``uneven`` is there if some channel is uneven, and ``jitter``, if there is some, has the factor on a tensor's next transfer.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Memory:
         recorder: Recorder | None,
         arena: Arena | None,
         uneven: Uneven | None = None,
+        jitter: Callable[[int], float] | None = None,
     ) -> None:
         self.clock = clock
         self.position = position
@@ -59,6 +60,7 @@ class Memory:
         self.graph = graph
         self.program = program
         self.uneven = uneven
+        self.jitter = jitter
         self.tracked_ops = program.tracked_ops
         self.sizes = program.graph.sizes
         self.mixes = program.graph.mixes
@@ -197,6 +199,8 @@ class Memory:
                 self.queued += 1
                 channel = self.channels[c]
                 entry = Transfer(next(self.sequence), k, t, way, channel, self.sizes[t], now)
+                if self.jitter is not None:
+                    entry.volume = round(entry.volume * self.jitter(t))
                 channel.queue.append(entry)
             if t in pending:
                 pending[t].append(entry)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 
@@ -22,7 +24,7 @@ from hosim.engine.clock import Clock
 from hosim.engine.device import Device
 from hosim.engine.ledger import AsymmetryError, Ledger, Pool
 from hosim.engine.memory import Memory, start_together
-from hosim.engine.program import compile_plan
+from hosim.engine.program import Program, compile_plan
 from hosim.engine.program_account import check_program_account, program_account
 from hosim.engine.recorder import Recorder
 from hosim.engine.runtime import DeviceView, Runtime
@@ -31,6 +33,7 @@ from hosim.engine.uneven import Uneven
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.jitter import Jitter
 from hosim.plan import AT_START, Plan
 from hosim.result import ACCOUNTS, IN_PROGRAM_ORDER, IN_TIME, LEDGER, Result
 
@@ -43,6 +46,7 @@ def replay(
     record: bool = False,
     allocator: str = LEDGER,
     account: str = IN_TIME,
+    jitter: Jitter | None = None,
     fold: bool = True,
 ) -> Result:
     """Replay a plan on a machine by the rules of design.md section 3; two runs give equal results.
@@ -54,36 +58,50 @@ def replay(
     A plan that does not fit gives a result with ``feasible`` false and an ``error`` that begins with ``out of memory``; its times are
     ``None`` and its peaks those reached until then. ``lower_bound_ns`` is left to the caller (:mod:`hosim.analysis.bounds`).
 
+    ``jitter`` varies the times of ops and transfers; the plan knows nothing of it.
+
     On a machine of several devices each runs the plan, on tensors of its own: nothing is shared but room and bandwidth. Where all of
     them do the same at the same time, one is replayed for all; ``fold`` false replays each in any case, to the same result.
     Raises :class:`hosim.errors.PlanError` if the plan breaks a rule on the way, and :class:`hosim.errors.InputError` for an unknown
     allocator or account.
     """
     if account != IN_TIME:
-        return _in_program_order(plan, hardware, budget_bytes, record, allocator, account)
+        return _in_program_order(plan, hardware, budget_bytes, record, allocator, account, jitter, fold)
+    if jitter is not None and jitter.is_none:
+        jitter = None
     begin = time.perf_counter()
     collecting = gc.isenabled()
     gc.disable()  # a replay leaves no cycles while it runs, and looking for them among the objects of a large graph takes longer than it
     try:
-        result = _folded(plan, hardware, budget_bytes, record, allocator) if fold and _alike(hardware) else None
+        alike = fold and jitter is None and _alike(hardware)
+        result = _folded(plan, hardware, budget_bytes, record, allocator) if alike else None
         if result is None:
-            result = _Replay(plan, hardware, budget_bytes, record, allocator).run()
+            result = _Replay(plan, hardware, budget_bytes, record, allocator, jitter).run()
     finally:
         if collecting:
             gc.enable()
-    return replace(result, replay_s=time.perf_counter() - begin)
+    return replace(result, jitter=jitter, replay_s=time.perf_counter() - begin)
 
 
-def _in_program_order(plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bool, allocator: str, account: str) -> Result:
+def _in_program_order(
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int | None,
+    record: bool,
+    allocator: str,
+    account: str,
+    jitter: Jitter | None,
+    fold: bool,
+) -> Result:
     if account != IN_PROGRAM_ORDER:
         raise InputError(f"no account {account!r} (accounts: {', '.join(ACCOUNTS)})", source="account")
     check_program_account(plan, allocator)
-    result = replay(plan, hardware, budget_bytes, record=True)
+    result = replay(plan, hardware, budget_bytes, record=True, jitter=jitter, fold=fold)
     assert result.timeline is not None
     capacity = min(result.budget_bytes, hardware.device.capacity_bytes)
     counted = program_account(plan, hardware, result.timeline, capacity, allocator)
     if not record:
-        result = replace(result, timeline=None, devices=tuple([replace(device, timeline=None) for device in result.devices]))
+        result = replace(result, timeline=None, by_device=tuple([replace(r, timeline=None) for r in result.by_device]))
     result = replace(result, allocator=counted.figures)
     if not result.feasible or counted.error is None:
         return result
@@ -102,7 +120,7 @@ def _folded(plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bo
     for all of them: until room in a shared tier is too small for all. There the order among them decides, and there is no folding.
     """
     try:
-        return _Replay(plan, hardware, budget_bytes, record, allocator, folded=True).run()
+        return _Replay(plan, hardware, budget_bytes, record, allocator, None, folded=True).run()
     except AsymmetryError:
         return None
 
@@ -114,10 +132,18 @@ class _Replay:
     """
 
     def __init__(
-        self, plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bool, allocator: str, folded: bool = False
+        self,
+        plan: Plan,
+        hardware: Hardware,
+        budget_bytes: int | None,
+        record: bool,
+        allocator: str,
+        jitter: Jitter | None,
+        folded: bool = False,
     ) -> None:
         self.plan = plan
         self.hardware = hardware
+        self.jitter = jitter
         self.folded = folded
         self.tier_names = tuple(tier.name for tier in hardware.tiers)
         capacity = hardware.device.capacity_bytes
@@ -137,6 +163,10 @@ class _Replay:
 
     def _device(self, position: int, record: bool, allocator: str) -> Device:
         plan, hardware, program, graph = self.plan, self.hardware, self.program, self.plan.graph
+        factor = None
+        if self.jitter is not None:
+            program = _jittered(plan, program, self.jitter, position)
+            factor = _transfer_factors(self.jitter, position)
         device_tier = hardware.tier_index[hardware.device_tier]
         ledgers = [Ledger(tier.capacity_bytes) for tier in hardware.tiers]
         ledgers[device_tier].capacity = min(ledgers[device_tier].capacity, self.budget)
@@ -152,7 +182,20 @@ class _Replay:
         arena = make_arena(allocator, graph, program.graph.stream_of, ledgers[device_tier].capacity)
         uneven = Uneven(graph, hardware) if any(channel.uneven for channel in channels) else None
         memory = Memory(
-            self.clock, graph, program, position, ledgers, pools, device_tier, channels, streams, self.sequence, recorder, arena, uneven
+            self.clock,
+            graph,
+            program,
+            position,
+            ledgers,
+            pools,
+            device_tier,
+            channels,
+            streams,
+            self.sequence,
+            recorder,
+            arena,
+            uneven,
+            factor,
         )
         for channel in channels:
             channel.ended = memory.end_transfer
@@ -254,6 +297,23 @@ class _Replay:
         if self.hardware.devices == 1:
             return results[0]
         return figures.together(results, self.devices, self.pools, self.hardware, self.folded)
+
+
+def _jittered(plan: Plan, program: Program, jitter: Jitter, device: int) -> Program:
+    """The program with one device's durations. An op has the factor of its place in the workload; one that runs again has one beyond."""
+    ops, base = plan.graph.ops, plan.workload.op_index
+    beyond = count(len(base))
+    places = range(len(ops)) if plan.edits is None else [base[op.name] if op.name in base else next(beyond) for op in ops]
+    durations = [round(d * jitter.op_factor(device, i)) for d, i in zip(program.durations, places, strict=True)]
+    return replace(program, durations=tuple(durations))
+
+
+def _transfer_factors(jitter: Jitter, device: int) -> Callable[[int], float] | None:
+    """What gives the factor of each tensor's next transfer on a device; ``None`` if none has any."""
+    if not jitter.transfer_sigma:
+        return None
+    copies: defaultdict[int, Iterator[int]] = defaultdict(count)
+    return lambda t: jitter.transfer_factor(device, t, next(copies[t]))
 
 
 def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:

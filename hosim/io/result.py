@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from hosim.graph import KINDS
 from hosim.io import files
+from hosim.io.devices import DevicesModel, JitterModel, devices_from, devices_to_dict, jitter_from
 from hosim.io.models import STRICT, Count, Format
 from hosim.result import IN_TIME, STALL_CAUSES, WORKSPACE, AllocatorFigures, AllocatorState, ChannelFigures, Result, StreamFigures
 
@@ -109,6 +110,8 @@ class ResultModel(TypedDict):
     channels: NotRequired[dict[str, ChannelModel]]
     plan: NotRequired[PlanCountModel]
     allocator: NotRequired[AllocatorModel]
+    devices: NotRequired[DevicesModel]
+    jitter: NotRequired[JitterModel]
     planning_s: NotRequired[Seconds]
     replay_s: NotRequired[Seconds]
 
@@ -151,7 +154,8 @@ def result_to_dict(result: Result) -> dict[str, Any]:
     """The result as ``--json`` prints it: every key, in the order of design.md; utilization to two decimals.
 
     ``streams`` is there only when the workload has other streams than the one whose figures stand above, ``allocator`` only when one
-    placed the bytes; a timeline is not part of it. ``peak_breakdown`` has every tier, with the kinds that hold bytes.
+    placed the bytes, ``devices`` when there were several and ``jitter`` when there was some; a timeline is not part of it.
+    ``peak_breakdown`` has every tier, with the kinds that hold bytes.
     """
     data: dict[str, Any] = {
         "format": files.format_of("result"),
@@ -182,6 +186,10 @@ def result_to_dict(result: Result) -> dict[str, Any]:
     }
     if result.allocator is not None:
         data["allocator"] = _allocator_to_dict(result.allocator)
+    if result.devices is not None:
+        data["devices"] = devices_to_dict(result.devices)
+    if result.jitter is not None:
+        data["jitter"] = asdict(result.jitter)
     return data | {"planning_s": result.planning_s, "replay_s": result.replay_s}
 
 
@@ -230,6 +238,8 @@ def _result(data: ResultModel) -> Result:
         channels={name: _channel(channel) for name, channel in data.get("channels", {}).items()},
         plan=_counts(data.get("plan", {})),
         allocator=_allocator(data["allocator"]) if "allocator" in data else None,
+        devices=devices_from(data["devices"]) if "devices" in data else None,
+        jitter=jitter_from(data["jitter"]) if "jitter" in data else None,
         streams={
             name: StreamFigures(stream.get("busy_ns", 0), _stall_of(stream), stream.get("drain_ns", 0))
             for name, stream in data.get("streams", {}).items()

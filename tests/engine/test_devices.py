@@ -13,7 +13,7 @@ anything = cases(max_ops=7, max_streams=2, fabrics=True, roomy=None)
 
 
 def timelines(result):
-    return [device.timeline for device in result.devices]
+    return [device.timeline for device in result.by_device]
 
 
 @settings(max_examples=300, deadline=None)
@@ -23,8 +23,9 @@ def test_folding_changes_nothing(case, data):
     machine = data.draw(several(machine))
     folded, unfolded = replay(plan, machine, record=True), replay(plan, machine, record=True, fold=False)
     assert folded == unfolded
+    assert folded.by_device == unfolded.by_device
     assert timelines(folded) == timelines(unfolded)
-    assert len(folded.devices) == machine.devices
+    assert len(folded.by_device) == machine.devices
     texts = {to_json(result_to_dict(replace(r, replay_s=0.0))) for r in (folded, unfolded)}
     assert len(texts) == 1  # to the byte
 
@@ -36,7 +37,7 @@ def test_devices_that_share_nothing_are_one_each(case, count):
     fabrics = tuple(replace(fabric, scope="device") for fabric in machine.fabrics)
     tiers = tuple(replace(tier, scope="device") for tier in machine.tiers)
     together = replay(plan, replace(machine, devices=count, fabrics=fabrics, tiers=tiers), record=True, fold=False)
-    for device in together.devices:
+    for device in together.by_device:
         assert replace(device, error=None) == replace(alone, error=None)
         assert device.timeline == alone.timeline
-    assert replace(together, devices=(), error=None) == replace(alone, error=None)
+    assert replace(together, devices=None, error=None) == replace(alone, error=None)

@@ -10,6 +10,7 @@ from by_hand import GB, machine, plan, workload
 
 from hosim.engine import replay
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.result import DeviceFigures, DeviceLine, Spread
 
 
 def ran(the_plan, hardware):
@@ -18,7 +19,7 @@ def ran(the_plan, hardware):
     assert replay(the_plan, hardware) == replay(the_plan, hardware, fold=False) == result
     names = [t.name for t in the_plan.graph.tensors]
     ops, moves = [], []
-    for device in result.devices:
+    for device in result.by_device:
         timeline = device.timeline
         ops.append(list(zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)))
         moves.append([(names[x.tensor], x.issue_ns, x.start_ns, x.end_ns) for x in timeline.transfers])
@@ -42,12 +43,20 @@ def test_two_devices_share_a_root_and_the_third_has_one_for_itself():
     result, ops, moves = ran(the_plan, hardware)
     assert moves == [[("wf", 0, 0, 80)], [("wf", 0, 0, 80)], [("wf", 0, 0, 40)]]
     assert ops == [[(80, 130)], [(80, 130)], [(40, 90)]]
-    assert [r.makespan_ns for r in result.devices] == [130, 130, 90]
-    assert [r.channels["h2d"].contention_ns for r in result.devices] == [40, 40, 0]
+    assert [r.makespan_ns for r in result.by_device] == [130, 130, 90]
+    assert [r.channels["h2d"].contention_ns for r in result.by_device] == [40, 40, 0]
     # the result is that of the device which ended last, and a tier's peak the largest of its instances: host 0's holds two copies
     assert (result.makespan_ns, result.stall_ns["transfer"]) == (130, 80)
     assert result.peak_bytes == {"hbm": 40, "ddr": 80}
-    assert [r.peak_bytes["ddr"] for r in result.devices] == [40, 40, 40]
+    assert [r.peak_bytes["ddr"] for r in result.by_device] == [40, 40, 40]
+    assert result.devices == DeviceFigures(
+        count=3,
+        feasible=3,
+        makespan_ns=Spread(90, 130, 130),
+        stall_ns=Spread(40, 80, 80),
+        peak_bytes={"hbm": Spread(40, 40, 40), "ddr": Spread(40, 40, 40)},
+        each=tuple(DeviceLine(end, end - 50, {"hbm": 40, "ddr": 40}) for end in (130, 130, 90)),
+    )
 
 
 @pytest.mark.parametrize(("scope", "end"), [("device", 40), ("host", 160), ("global", 320)])
@@ -59,7 +68,7 @@ def test_eight_devices_of_a_host_on_one_root(scope, end):
     )
     result, ops, _ = ran(prefetched(f=50), hardware)
     assert ops == [[(end, end + 50)]] * 16
-    assert [r.makespan_ns for r in result.devices] == [end + 50] * 16
+    assert [r.makespan_ns for r in result.by_device] == [end + 50] * 16
 
 
 @pytest.mark.parametrize(("devices", "end"), [(4, 120), (3, 90), (2, 80), (1, 60)])
@@ -74,7 +83,7 @@ def test_host_uplinks_and_a_pool_switch(devices, end):
     result = replay(plan(graph, ("prefetch w pool hbm", None)), hardware)
     assert result == replay(plan(graph, ("prefetch w pool hbm", None)), hardware, fold=False)
     assert result.makespan_ns == end + 10
-    assert [r.makespan_ns for r in result.devices] == [end + 10] * (devices if devices > 1 else 0)
+    assert [r.makespan_ns for r in result.by_device] == [end + 10] * (devices if devices > 1 else 0)
     assert result.peak_bytes["pool"] == 60 * devices
 
 
@@ -86,8 +95,8 @@ def test_room_in_a_shared_tier_goes_to_who_asked_first():
     result, ops, moves = ran(the_plan, replace(machine(ddr=60), devices=2))
     assert ops == [[(0, 10), (10, 60)]] * 2
     assert moves == [[("w", 10, 10, 50)], [("w", 10, 60, 100)]]
-    assert [r.makespan_ns for r in result.devices] == [60, 100]
-    assert [r.channels["d2h"].queue_ns for r in result.devices] == [0, 50]
+    assert [r.makespan_ns for r in result.by_device] == [60, 100]
+    assert [r.channels["d2h"].queue_ns for r in result.by_device] == [0, 50]
     assert (result.peak_bytes["ddr"], result.peak_at_ns["ddr"]) == (40, 10)
     assert (result.makespan_ns, result.drain_ns) == (100, 40)
 
@@ -101,14 +110,14 @@ def test_out_of_memory_names_the_device():
         "out of memory on device 1: store of 'w' (hbm to ddr) wants 40 B of ddr at 50 ns, where 40 B of 60 B are held (0 B by this "
         "device); largest residents: none"
     )
-    assert [r.feasible for r in result.devices] == [True, False]
-    assert result.devices[0].makespan_ns == 50
+    assert [r.feasible for r in result.by_device] == [True, False]
+    assert result.by_device[0].makespan_ns == 50
 
 
 def test_out_of_memory_of_all_names_the_first():
     graph = workload({"w": (40, "parameter", "hbm")}, {"f": {"inputs": ["w"], "workspace_bytes": 80, "ns": 10}})
     result, _, _ = ran(plan(graph), replace(machine(), devices=2))
-    assert [r.error.split(":")[0] for r in (result, *result.devices)] == [f"out of memory on device {d}" for d in (0, 0, 1)]
+    assert [r.error.split(":")[0] for r in (result, *result.by_device)] == [f"out of memory on device {d}" for d in (0, 0, 1)]
     crowded, _, _ = ran(plan(workload({"w": (40, "parameter", "ddr")}, {})), replace(machine(ddr=100), devices=3))
     assert crowded.error == (
         "out of memory on device 0: the initial residents of ddr take 120 B (40 B by this device), its capacity is 100 B; "

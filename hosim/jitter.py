@@ -1,0 +1,81 @@
+"""Seeded jitter on the times of ops and transfers: the same for the same seed, whatever else happens in a replay.
+
+A time is multiplied by a lognormal factor with mean 1 and a relative standard deviation sigma. Each factor is a function of
+the seed, the device and what it is for (an op, or the n-th copy of a tensor), and of nothing else: not of the order in which they
+are asked for, nor of the policy. So policies that are compared under one seed meet the same luck.
+
+A factor is exp(s z - s^2 / 2) with s^2 = ln(1 + sigma^2) and z a normal quantile at a hash of these numbers: splitmix64's
+finalizer (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014), chained over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import exp, inf, log1p, sqrt
+
+from hosim.errors import InputError
+
+_BITS = 64
+_MASK = (1 << _BITS) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+_OPS, _TRANSFERS = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Jitter:
+    """By how much times vary: the relative standard deviations of op times and of transfer times, and the seed (at least 0).
+
+    A transfer's factor is on the time for which its bytes flow, as if bandwidth were less or more; its latency stays. A sigma
+    of 0 is no jitter at all, to the nanosecond. Raises :class:`InputError` for values that are none.
+    """
+
+    seed: int = 0
+    op_sigma: float = 0.0
+    transfer_sigma: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, sigma in (("op_sigma", self.op_sigma), ("transfer_sigma", self.transfer_sigma)):
+            if not 0 <= sigma < inf:
+                raise InputError(f"expected a relative standard deviation of at least 0, got {sigma}", source="jitter", where=name)
+        if self.seed < 0:
+            raise InputError(f"expected a seed of at least 0, got {self.seed}", source="jitter", where="seed")
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it changes nothing."""
+        return not (self.op_sigma or self.transfer_sigma)
+
+    def op_factor(self, device: int, op: int) -> float:
+        """The factor on the time of an op, by its position in the workload."""
+        return _lognormal(self.op_sigma, self.seed, device, _OPS, op)
+
+    def transfer_factor(self, device: int, tensor: int, copy: int) -> float:
+        """The factor on the time for which the bytes of a tensor flow in its ``copy``-th transfer on the device, counted from 0."""
+        return _lognormal(self.transfer_sigma, self.seed, device, _TRANSFERS, tensor, copy)
+
+
+def _lognormal(sigma: float, *numbers: int) -> float:
+    if not sigma:
+        return 1.0
+    bits = 0
+    for number in numbers:
+        bits = _mixed(bits ^ (number & _MASK))
+    s2 = log1p(sigma * sigma)
+    quantile = ((bits >> 11) + 0.5) / (1 << 53)  # 53 bits: never 0 nor 1
+    return exp(sqrt(s2) * _normal_quantile()(quantile) - s2 / 2)
+
+
+@cache
+def _normal_quantile() -> Callable[[float], float]:
+    from statistics import NormalDist  # takes longer to import than all of this package that a look at its help needs
+
+    return NormalDist().inv_cdf
+
+
+def _mixed(bits: int) -> int:
+    bits = (bits + _GAMMA) & _MASK
+    bits = ((bits ^ bits >> 30) * 0xBF58476D1CE4E5B9) & _MASK
+    bits = ((bits ^ bits >> 27) * 0x94D049BB133111EB) & _MASK
+    return bits ^ bits >> 31
