@@ -29,7 +29,7 @@ one finding. The rules, and what each objects to:
 ``overwritten``
     a copy from a lower tier that nothing waits for before an op writes the tensor, which makes the source stale
 ``end-of-step``
-    a persistent tensor that is not valid at the end in each tier where it was at time 0 (rule 2)
+    a tensor that survives the step and is not valid at the end in each tier where it was at time 0 (rule 2)
 ``edit``
     an edited graph that does not compute what the workload computes: an op lost or added, or one that sees other contents
 ``race``

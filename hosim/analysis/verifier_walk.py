@@ -205,10 +205,10 @@ class _Walk:
     # -- the end of the step -----------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Rule 2: every persistent tensor is valid again where it was at time 0."""
+        """Rule 2: every tensor that survives the step is valid again where it was at time 0."""
         for t in self.graph.initial:
             missing = self.start[t] & ~self.valid[t]
-            if missing and self.graph.tensors[t].persistent:
+            if missing and self.graph.survives[t]:
                 where = self._where(t).replace(" then", " at the end", 1)
                 message = (
                     f"tensor {self._tensor(t)} was in {self._tiers(missing)} at time 0 and must be again at the end of the step: {where}"

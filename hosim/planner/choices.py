@@ -1,10 +1,10 @@
 """What a plan decides for each tensor that it moves, and the cache ops that follow from it.
 
 Insertion pass of the pipeline: :func:`insert` turns choices into a :class:`Plan` that keeps every rule of design.md section 3 by
-construction, whatever the choices: each version is stored once, before its first absence; a detach follows its store; a
-prefetch follows the detach; and at the end of the step each persistent tensor is valid again where the plan's initial residency has it.
-On several streams, where the listed order does not say what has ended when, detaches and prefetches move to the nearest place that is
-safe (:mod:`hosim.planner.ordering`), and an absence that has none is left out.
+construction, whatever the choices: each version is stored once, before its first absence; a detach follows its store (what is written anew
+needs none); a prefetch follows the detach; and at the end of the step each persistent tensor is valid again where the plan's initial
+residency has it. On several streams, where the listed order does not say what has ended when, detaches and prefetches move to the nearest
+place that is safe (:mod:`hosim.planner.ordering`), and an absence that has none is left out.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ class Choice:
     """One tensor's life: the tier ``below`` that it moves to, how it starts, and its absences.
 
     ``away`` has, by the op that a gap comes after, the op after which the prefetch back is issued
-    (:data:`AT_START` for time 0), or None if the tensor never returns.
+    (:data:`AT_START` for time 0), or None if the tensor never returns; ``stores`` the op after which its store is issued where
+    that is before the gap: the tensor is copied while it is still used.
     """
 
     below: str
     start: str = HOME
     away: Mapping[int, int | None] = field(default_factory=dict)
+    stores: Mapping[int, int] = field(default_factory=dict)
 
     def without(self, after: int) -> Choice:
         """The choice less one absence."""
@@ -40,30 +42,48 @@ class Choice:
         """The choice with one absence set to return after ``position``."""
         return replace(self, away=dict(sorted({**self.away, after: position}.items())))
 
+    def with_store(self, after: int, position: int) -> Choice:
+        """The choice with the store before one absence issued after ``position``."""
+        return replace(self, stores=dict(sorted({**self.stores, after: position}.items())))
+
 
 Choices = Mapping[int, Choice]
 """By tensor position; tensors that stay have none."""
 
 
+Placed = tuple[int, int, int, int, CacheOp]
+"""A cache op with its place: (after, rank among those of one place, the use or gap it serves, tensor, cache op)."""
+
+
 def insert(problem: Problem, choices: Choices, policy: str) -> Plan:
     """The plan that follows from choices. Cache ops of one position: stores, then detaches, then prefetches by the use they serve."""
-    graph, device = problem.graph, problem.hardware.device_tier
-    placed: list[tuple[int, int, int, int, CacheOp]] = []
+    placed: list[Placed] = []
     initial: dict[int, tuple[str, ...]] = {}
     for t, choice in sorted(choices.items()):
-        if t in problem.starts_below:
-            initial_tiers: tuple[str, ...] = (problem.starts_below[t],)
-        else:
-            initial_tiers = {HOME: (device,), COPY: (device, choice.below), BELOW: (choice.below,)}[choice.start]
-            if choice.start != HOME:
-                initial[t] = initial_tiers
-        _one(problem, t, choice, initial_tiers, placed)
+        if t not in problem.starts_below and choice.start != HOME:
+            initial[t] = initial_tiers(problem, t, choice)
+        placed += place(problem, t, choice)
     placed.sort(key=lambda p: p[:4])
-    return Plan(graph, policy, tuple(p[4] for p in placed), initial)
+    return Plan(problem.graph, policy, tuple(p[4] for p in placed), initial)
 
 
-def _one(problem: Problem, t: int, choice: Choice, initial: tuple[str, ...], placed: list[tuple[int, int, int, int, CacheOp]]) -> None:
-    """Append the cache ops of one tensor as (after, rank, deadline, tensor, cache op)."""
+def initial_tiers(problem: Problem, t: int, choice: Choice) -> tuple[str, ...]:
+    """Where a tensor with this choice has valid copies at time 0, if it has any."""
+    if t in problem.starts_below:
+        return (problem.starts_below[t],)
+    device = problem.hardware.device_tier
+    return {HOME: (device,), COPY: (device, choice.below), BELOW: (choice.below,)}[choice.start]
+
+
+def place(problem: Problem, t: int, choice: Choice) -> list[Placed]:
+    """The cache ops of one tensor, each with its place."""
+    placed: list[Placed] = []
+    _one(problem, t, choice, initial_tiers(problem, t, choice), placed)
+    return placed
+
+
+def _one(problem: Problem, t: int, choice: Choice, initial: tuple[str, ...], placed: list[Placed]) -> None:
+    """Append the cache ops of one tensor."""
     graph, device, count = problem.graph, problem.hardware.device_tier, len(problem.graph.ops)
     users = graph.users[t]
     below = problem.starts_below.get(t, choice.below)
@@ -71,8 +91,8 @@ def _one(problem: Problem, t: int, choice: Choice, initial: tuple[str, ...], pla
     starts_there = t in graph.derived(initial_set)
     order = graph.derived(Order)
 
-    def store(after: int) -> None:
-        placed.append((after, 0, after, t, CacheOp(STORE, t, device, below, after)))
+    def store(after: int, free: int | None = None) -> None:
+        placed.append((after, 0, after if free is None else free, t, CacheOp(STORE, t, device, below, after)))
 
     def detach(after: int) -> None:
         placed.append((after, 1, after, t, CacheOp(DETACH, t, device, None, after)))
@@ -85,7 +105,7 @@ def _one(problem: Problem, t: int, choice: Choice, initial: tuple[str, ...], pla
             back = choice.away.get(START)
             prefetch(AT_START if back is None else back, users[0])
     elif START in choice.away and users:
-        if not valid_below:
+        if not valid_below and t in graph.ops[users[0]].reads:
             store(AT_START)
             valid_below = True
         detach(AT_START)
@@ -93,12 +113,13 @@ def _one(problem: Problem, t: int, choice: Choice, initial: tuple[str, ...], pla
         if back is not None:
             prefetch(back, users[0])
     last_write = problem.last_write.get(t, START)
-    wanted_below = below in initial and bool(graph.tensors[t].persistent)
+    wanted_below = below in initial and graph.survives[t]
     since = 0  # the users from the last write on: together they follow all others
+    written = AT_START
     for k, u in enumerate(users):
         if t in graph.ops[u].writes:
             valid_below = False
-            since = k
+            since, written = k, u
         following = users[k + 1] if k + 1 < len(users) else count
         if u == last_write and wanted_below and not valid_below:
             store(u)
@@ -108,8 +129,12 @@ def _one(problem: Problem, t: int, choice: Choice, initial: tuple[str, ...], pla
         release = u if order.single else order.first_after(users[since : k + 1], u)
         if release is None or release >= following:
             continue  # on several streams no place is surely between the two uses: it stays
-        if not valid_below:
-            store(u)
+        dead = following < count and t not in graph.ops[following].reads  # written anew: nothing to keep
+        if dead and not order.ended_by(release, following):
+            continue  # nothing keeps that op from writing before the detach
+        if not valid_below and not dead:
+            early = order.first_after((written,), max(choice.stores.get(u, u), written))
+            store(early if early is not None and order.ended_by(early, release) and early < u else u, u)
             valid_below = True
         detach(release)
         back = choice.away[u]

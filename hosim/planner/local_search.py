@@ -1,90 +1,174 @@
-"""Refinement of small plans: change one decision at a time, replay, keep what is better.
+"""Refinement of small plans: one decision changed at a time, by simulated annealing and then by descent to a local optimum.
 
-Hill climbing over the choices of each tensor, with seeded restarts from a disturbed best. Neighbours of a plan are: a
-prefetch issued one op (or as far as can be) earlier or later; an absence dropped; a gap used that was not; another start or another tier
-for a persistent tensor. Only where replays are cheap: :mod:`hosim.planner.pipeline` says how many there may be.
+A neighbour of a plan differs in a few decisions: a prefetch issued elsewhere in its gap; a store issued earlier or later; an absence
+dropped, or a gap used that was not; another start, or another tier below. Only where a plan is judged in no time:
+:mod:`hosim.planner.pipeline` says how many may be.
+
+Annealing (Kirkpatrick, Gelatt and Vecchi 1983) takes a worse neighbour with a probability that falls with what it loses and with
+time, since what helps is often two or three changes that each alone do not. It starts from what the sweeps found, so it ends no worse.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from hosim.planner.choices import BELOW, COPY, HOME, Choice, Choices
-from hosim.planner.evaluation import Evaluator, Outcome
 from hosim.planner.problem import START, Gap, Problem, initial_set
 
-_IDLE = 3
-"""Restarts in a row that find nothing they have not seen before the search ends: a tiny plan has few neighbours."""
+Worth = tuple[int, int, int]
+"""Less is better: ops that never start (0: feasible), makespan in nanoseconds, bytes moved."""
+
+Judge = Callable[[Choices], Worth]
+"""What choices are worth."""
+
+_HEATS = (0.6, 0.6, 1.0, 0.3, 1.0, 0.6, 0.3, 0.3)
+"""Temperature at the start of each round, in mean op durations.
+
+A round begins from the best there is; what one heat misses another finds.
+"""
+_NEVER = 1 << 62
 
 
-def improve(evaluate: Evaluator, best: Outcome, floor_ns: int, seed: int) -> Outcome:
-    """The best outcome found from ``best`` on; stops at ``floor_ns``, which no plan can beat, or when the replays are used up."""
-    rng = random.Random(seed)
-    problem = evaluate.problem
-    current = best
-    idle = 0
-    while evaluate.left > 0 and idle < _IDLE:
-        before = evaluate.left
-        current = _climb(evaluate, current, floor_ns, rng)
-        idle = idle + 1 if evaluate.left == before else 0
-        if current.worth < best.worth:
-            best = current
-        if _done(best, floor_ns) or evaluate.left <= 0:
+def improve(problem: Problem, judge: Judge, choices: Choices, floor_ns: int, tries: int, seed: int) -> Choices:
+    """The best choices found from ``choices`` on, in about ``tries`` calls of ``judge`` or until ``floor_ns`` is met, which none can beat."""
+    search = _Search(problem, judge, choices, floor_ns, tries, seed)
+    for k, heat in enumerate(_HEATS, 1):
+        if not search.gaps or search.done:
             break
-        current = evaluate(_disturb(problem, best.choices, rng))
-    return best
+        search.anneal(heat, tries * k // len(_HEATS))
+        search.descend()
+    search.tidy()
+    return search.best
 
 
-def _done(outcome: Outcome, floor_ns: int) -> bool:
-    return not outcome.worth.infeasible and outcome.worth.makespan_ns <= floor_ns
+class _Search:
+    """The best choices so far and their worth; ``left`` counts down."""
+
+    def __init__(self, problem: Problem, judge: Judge, choices: Choices, floor_ns: int, tries: int, seed: int) -> None:
+        self.problem = problem
+        self.judge = judge
+        self.floor_ns = floor_ns
+        self.spent, self.tries = 0, tries
+        self.rng = random.Random(seed)
+        self.gaps = gaps_by_tensor(problem)
+        self.tensors = sorted(self.gaps)
+        self.mean_ns = sum(problem.durations) / max(1, len(problem.durations))
+        self.best = choices
+        self.worth = judge(choices)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing better can be, or all is spent."""
+        return self.spent >= self.tries or (not self.worth[0] and self.worth[1] <= self.floor_ns)
+
+    def anneal(self, hot: float, until: int) -> None:
+        """From the best on, cooling down from ``hot`` mean op durations until ``until`` calls are spent."""
+        rng = self.rng
+        current, worth = self.best, self.worth
+        begin = self.spent
+        while self.spent < until and not self.done:
+            changed = self.neighbour(current)
+            if rng.random() < 0.3:
+                changed = self.neighbour(changed)
+            self.spent += 1
+            found = self.judge(changed)
+            heat = hot * self.mean_ns * (1 - (self.spent - begin) / (until - begin)) ** 2
+            loss = found[1] - worth[1] if found[0] == worth[0] else _NEVER * (found[0] - worth[0])
+            if loss <= 0 or (heat > 0 and loss < 30 * heat and rng.random() < math.exp(-loss / heat)):
+                current, worth = changed, found
+                if worth < self.worth:
+                    self.best, self.worth = current, worth
+
+    def descend(self) -> None:
+        """First improvement over all neighbours, until none is better."""
+        improved = True
+        while improved and not self.done:
+            improved = False
+            neighbours = list(neighbours_of(self.problem, self.best, self.gaps))
+            self.rng.shuffle(neighbours)
+            for changed in neighbours:
+                self.spent += 1
+                found = self.judge(changed)
+                if found < self.worth:
+                    self.best, self.worth, improved = changed, found, True
+                if self.done or improved:
+                    break
+
+    def tidy(self) -> None:
+        """Let what moves for nothing stay: drop every absence whose loss makes the plan no longer."""
+        for t, choice in sorted(self.best.items()):
+            forced = t in self.problem.starts_below
+            for after in choice.away:
+                held = self.best.get(t)
+                if held is None or (forced and after == START):
+                    continue
+                changed = _changed(self.best, t, replace(held.without(after), start=HOME if after == START else held.start))
+                found = self.judge(changed)
+                if found < self.worth:
+                    self.best, self.worth = changed, found
+
+    def neighbour(self, choices: Choices) -> Choices:
+        """A random one: a return moved, a store moved, or anything else, at about equal odds."""
+        rng = self.rng
+        t = rng.choice(self.tensors)
+        gaps = self.gaps[t]
+        choice = choices.get(t)
+        what = rng.random()
+        if choice is not None and choice.away and what < 0.6:
+            gap = rng.choice([gap for gap in gaps if gap.after in choice.away] or gaps)
+            back = choice.away.get(gap.after)
+            if back is not None and what < 0.4:
+                near = back + rng.choice((-3, -2, -1, 1, 2, 3))
+                back = near if rng.random() < 0.5 else rng.randrange(gap.after, gap.before)
+                return {**choices, t: choice.with_return(gap.after, max(gap.after, min(gap.before - 1, back)))}
+            if gap.after != START:
+                return {**choices, t: choice.with_store(gap.after, rng.randint(gap.written, gap.after))}
+        changes = list(_changes(self.problem, t, choice, gaps))
+        return _changed(choices, t, rng.choice(changes)) if changes else choices
 
 
-def _climb(evaluate: Evaluator, current: Outcome, floor_ns: int, rng: random.Random) -> Outcome:
-    """First-improvement hill climbing until no neighbour is better."""
-    improved = True
-    while improved and not _done(current, floor_ns):
-        improved = False
-        neighbours = list(_neighbours(evaluate.problem, current.choices))
-        rng.shuffle(neighbours)
-        for choices in neighbours:
-            if evaluate.left <= 0:
-                return current
-            outcome = evaluate(choices)
-            if outcome.worth < current.worth:
-                current, improved = outcome, True
-                break
-    return current
-
-
-def _disturb(problem: Problem, choices: Choices, rng: random.Random) -> Choices:
-    """A few random neighbours in a row."""
-    for _ in range(rng.randint(2, 4)):
-        neighbours = list(_neighbours(problem, choices))
-        if neighbours:
-            choices = rng.choice(neighbours)
-    return choices
-
-
-def _neighbours(problem: Problem, choices: Choices) -> Iterator[Choices]:
-    gaps = problem.graph.derived(_gaps_by_tensor, problem.gaps)
+def neighbours_of(problem: Problem, choices: Choices, gaps: dict[int, list[Gap]]) -> Iterator[Choices]:
+    """Every neighbour of ``choices`` that differs in one decision."""
     for t, open_gaps in gaps.items():
         choice = choices.get(t)
         for changed in _changes(problem, t, choice, open_gaps):
-            if changed is None or not (changed.away or changed.start == BELOW):
-                yield {u: c for u, c in choices.items() if u != t}
-            else:
-                yield {**choices, t: changed}
+            yield _changed(choices, t, changed)
+        if choice is None:
+            continue
+        for gap in open_gaps:
+            back = choice.away.get(gap.after)
+            if back is not None:
+                for position in _shifts(gap, back):
+                    yield {**choices, t: choice.with_return(gap.after, position)}
+            if gap.after in choice.away and gap.after != START:
+                for position in _stores(gap, choice.stores.get(gap.after, gap.after)):
+                    yield {**choices, t: choice.with_store(gap.after, position)}
 
 
-def _gaps_by_tensor(graph: object, gaps: tuple[Gap, ...]) -> dict[int, list[Gap]]:
+def _changed(choices: Choices, t: int, changed: Choice | None) -> Choices:
+    if changed is None or not (changed.away or changed.start == BELOW):
+        return {u: c for u, c in choices.items() if u != t}
+    return {**choices, t: changed}
+
+
+def gaps_by_tensor(problem: Problem) -> dict[int, list[Gap]]:
+    """The gaps of each tensor that may move, and for those whose home is below the time before they first come up."""
+    graph = problem.graph
     by_tensor: dict[int, list[Gap]] = {}
-    for gap in gaps:
+    for t in problem.starts_below:
+        users = graph.users[t]
+        if users and t in graph.ops[users[0]].reads:
+            by_tensor[t] = [Gap(t, START, users[0], 0, True)]
+    for gap in problem.gaps:
         by_tensor.setdefault(gap.tensor, []).append(gap)
     return by_tensor
 
 
 def _changes(problem: Problem, t: int, choice: Choice | None, gaps: list[Gap]) -> Iterator[Choice | None]:
+    """Other absences, starts and tiers of one tensor; ``None``: it stays."""
     forced = t in problem.starts_below
     tiers = [problem.starts_below[t]] if forced else [b.name for b in problem.below]
     if not tiers:
@@ -92,40 +176,50 @@ def _changes(problem: Problem, t: int, choice: Choice | None, gaps: list[Gap]) -
     base = choice or Choice(tiers[0])
     for gap in gaps:
         if gap.after in base.away:
-            back = base.away[gap.after]
             if not (forced and gap.after == START):
                 yield base.without(gap.after)
-            if back is not None:
-                for position in _shifts(gap, back):
-                    yield base.with_return(gap.after, position)
-        elif gap.after != START or not forced:
-            if gap.after == START:
-                below = Choice(base.below, BELOW, {a: p for a, p in base.away.items() if a != problem.graph.users[t][-1]})
-                for again in _positions(gap):
-                    yield below.with_return(START, again)
-            elif not (base.start == BELOW and gap.before == len(problem.graph.ops)):
-                for again in _positions(gap) if gap.returns else [None]:
-                    yield base.with_return(gap.after, again)
-    if forced or choice is None or t not in problem.graph.derived(initial_set):
-        starts: tuple[str, ...] = ()
-    else:
-        starts = (HOME, COPY)
-    for start in starts:
-        if start != base.start and START not in base.away and problem.graph.tensors[t].persistent:
-            yield Choice(base.below, start, base.away)
+        elif gap.after == START and not forced:
+            yield from _from_the_start(problem, base, gap)
+        elif not (base.start == BELOW and gap.before == len(problem.graph.ops)):
+            for again in _positions(gap):
+                yield base.with_return(gap.after, again)
+    if not forced and choice is not None and t in problem.graph.derived(initial_set) and problem.graph.tensors[t].persistent:
+        for start in (HOME, COPY):
+            if start != base.start:
+                yield replace(base, start=start)
     if base.start == BELOW:
         yield None
-    for tier in tiers:
-        if choice is not None and tier != base.below:
-            yield Choice(tier, base.start, base.away)
+    if choice is not None:
+        for tier in tiers:
+            if tier != base.below:
+                yield replace(base, below=tier)
+
+
+def _from_the_start(problem: Problem, base: Choice, gap: Gap) -> Iterator[Choice]:
+    """Ways to be away before the first use: to start below, or to leave at once (where starting below means a store at the end)."""
+    t = gap.tensor
+    last = max(problem.graph.users[t], default=START)
+    persistent = problem.graph.tensors[t].persistent
+    for again in _positions(gap):
+        if persistent:
+            yield replace(base.without(last), start=BELOW).with_return(START, again)
+        if not persistent or t in problem.last_write:
+            yield replace(base, start=HOME).with_return(START, again)
 
 
 def _positions(gap: Gap) -> list[int | None]:
     """Where a new absence might return: late, in the middle, at once."""
+    if not gap.returns:
+        return [None]
     last = gap.before - 1
     return list(dict.fromkeys([last, max(gap.after, last - 1), max(gap.after, last - 2), (gap.after + last) // 2, gap.after]))
 
 
 def _shifts(gap: Gap, back: int) -> list[int]:
-    moved = (back - 1, back + 1, back - 2, back + 2, back - 4, back + 4, gap.after, gap.before - 1)
+    moved = (back - 1, back + 1, back - 2, back + 2, back - 3, back + 3, back - 4, back + 4, gap.after, gap.before - 1)
     return [p for p in dict.fromkeys(moved) if gap.after <= p < gap.before and p != back]
+
+
+def _stores(gap: Gap, now: int) -> list[int]:
+    """Where else its store might be issued: as soon as the contents are made, when the gap begins, or near where it is."""
+    return [p for p in dict.fromkeys((gap.written, gap.after, now - 1, now + 1)) if gap.written <= p <= gap.after and p != now]

@@ -6,7 +6,7 @@
 4. Replay in the engine; then refinement: the op times of the best replay, waits and all, are planned for anew, since a stall gives
    transfers more time than an undisturbed step does.
 5. Tightening: where the replay still waits for memory, or does not fit, a smaller budget is planned for.
-6. On small graphs, :func:`hosim.planner.local_search.improve`.
+6. On small graphs, :func:`hosim.planner.local_search.improve` over single decisions, judged by :mod:`hosim.planner.rehearsal`.
 
 Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its cost
 ``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidate's stall and waiting amount to on an idle channel.
@@ -20,9 +20,11 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import Plan
+from hosim.planner.choices import Choices
 from hosim.planner.evaluation import Evaluator, Outcome
 from hosim.planner.local_search import improve
 from hosim.planner.problem import Problem, analyse, check_floor
+from hosim.planner.rehearsal import Rehearsal
 from hosim.planner.selection import Weights, select
 from hosim.units import human_size
 
@@ -36,6 +38,8 @@ _LARGE, _CLOSE = 5_000, 5_000
 """Above so many ops, a makespan within a ``_CLOSE``-th of one without any wait is good enough."""
 _SMALL = 200
 """Ops up to which single decisions are searched."""
+_REHEARSED, _MOST_REHEARSALS = 320_000, 8_000
+"""Ops rehearsed in that search, about, and the number of rehearsals at most."""
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, policy: str = "hyperoffload", effort: float = 1.0, seed: int = 0) -> Plan:
@@ -58,15 +62,30 @@ def search(
     floor_ns = problem.horizon_ns
     if count > _LARGE:
         floor_ns += floor_ns // _CLOSE
-    allowance = max(_FEWEST, min(_MOST, int(_WORK * effort / count)))
+    allowance = max(_FEWEST, int(effort * min(_MOST, _WORK / count)))
     evaluate = Evaluator(problem, budget, policy, allowance)
     best = _sweeps(evaluate, problem, budget, floor_ns)
     if count <= _SMALL and not _at(best, floor_ns):
-        evaluate.left = allowance
-        best = improve(evaluate, best, floor_ns, seed)
+        best = min(best, _refined(evaluate, best, floor_ns, effort, seed), key=lambda outcome: outcome.worth)
     if best.worth.infeasible:
         raise InfeasibleError(_explain(problem, budget, best), report=best.result.error or "")
     return best
+
+
+def _refined(evaluate: Evaluator, best: Outcome, floor_ns: int, effort: float, seed: int) -> Outcome:
+    """What the search over single decisions finds, replayed. Judged by rehearsals, or by replays where a rehearsal leaves something out."""
+    problem = evaluate.problem
+    count = len(problem.graph.ops)
+    rehearsal = Rehearsal(problem, evaluate.budget_bytes)
+    if rehearsal.exact:
+        tries = int(effort * min(_MOST_REHEARSALS, _REHEARSED / count))
+        return evaluate(improve(problem, rehearsal, best.choices, floor_ns, tries, seed))
+
+    def replayed(choices: Choices) -> tuple[int, int, int]:
+        worth = evaluate(choices).worth
+        return int(worth.infeasible), worth.makespan_ns, worth.moved_bytes
+
+    return evaluate(improve(problem, replayed, best.choices, floor_ns, int(effort * min(_MOST, _WORK / count)), seed))
 
 
 def _at(outcome: Outcome, floor_ns: int) -> bool:

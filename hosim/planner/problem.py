@@ -34,8 +34,9 @@ class Below:
 class Gap:
     """A tensor is not used between op ``after`` and op ``before``: it could spend that time below.
 
-    ``after`` is :data:`START` for the time before a persistent tensor's first use, ``before`` is the number of ops for the time
-    after its last. ``returns`` says whether it must be back at the end of it. ``version`` numbers the contents (writes so far): a store
+    ``after`` is :data:`START` for the time before the first use of a tensor that is there at time 0, ``before`` is the number of ops for
+    the time after its last; a persistent tensor that no op uses has one gap, the whole step. ``returns`` says whether it must be back at
+    the end of it. ``version`` numbers the contents (writes so far), which op ``written`` made (:data:`START`: those of time 0): a store
     serves every later gap of the same version.
     """
 
@@ -44,6 +45,11 @@ class Gap:
     before: int
     version: int
     returns: bool
+    written: int = START
+
+    def dead(self, count: int) -> bool:
+        """Whether the op at its end writes the contents anew, so that nothing need be kept; ``count`` is the number of ops."""
+        return not self.returns and self.before < count
 
 
 @dataclass(frozen=True)
@@ -124,20 +130,24 @@ def _gaps(graph: Graph, t: int, users: Sequence[int], count: int, starts_below: 
     """The gaps of one tensor; notes its last writer."""
     ops = graph.ops
     initial = t in graph.derived(initial_set)
+    persistent = bool(graph.tensors[t].persistent)
     gaps: list[Gap] = []
-    version = 0
-    if initial and graph.tensors[t].persistent and users and users[0] > 0 and not starts_below:
-        gaps.append(Gap(t, START, users[0], 0, True))
+    version, written = 0, START
+    if initial and not starts_below:
+        if not users:
+            return [Gap(t, START, count, 0, False)] if persistent and count else []
+        if users[0] > 0:
+            gaps.append(Gap(t, START, users[0], 0, t in ops[users[0]].reads))
     for k, u in enumerate(users):
         if t in ops[u].writes:
             version += 1
-            last_write[t] = u
+            last_write[t] = written = u
         if k + 1 < len(users):
             v = users[k + 1]
-            if v - u > 1 and t in ops[v].reads:
-                gaps.append(Gap(t, u, v, version, True))
+            if v - u > 1:
+                gaps.append(Gap(t, u, v, version, t in ops[v].reads, written))
         elif graph.survives[t] and u + 1 < count and not starts_below:
-            gaps.append(Gap(t, u, count, version, bool(graph.tensors[t].persistent)))
+            gaps.append(Gap(t, u, count, version, initial, written))
     return gaps
 
 

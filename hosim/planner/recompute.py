@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.edits import RANDOM_KINDS, Recompute, edited
 from hosim.graph import Graph, Op
-from hosim.planner.problem import Gap, Problem, initial_set
+from hosim.planner.problem import START, Gap, Problem, initial_set
 
 Drop = tuple[int, int]
 """(tensor, op position): the tensor is let go after that op."""
@@ -69,7 +69,7 @@ def candidates(problem: Problem) -> tuple[Candidate, ...]:
     books = graph.derived(_Books)
     found = []
     for gap in problem.gaps:
-        if gap.returns and not graph.survives[gap.tensor] and graph.tensors[gap.tensor].size_bytes:
+        if gap.returns and gap.after != START and not graph.survives[gap.tensor] and graph.tensors[gap.tensor].size_bytes:
             ways = [way for again in (True, False) if (way := _candidate(problem, books, gap, again)) is not None]
             if ways:
                 found.append(min(ways, key=lambda way: (way.ns_per_byte, len(way.drops))))

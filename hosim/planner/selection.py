@@ -123,7 +123,8 @@ class _Sweep:
         opening: dict[int, list[Gap]] = defaultdict(list)
         for gap in problem.gaps:
             opening[gap.after + 1].append(gap)
-            if gap.after == START:  # what starts below is below again after its last use
+            if gap.after == START and graph.tensors[gap.tensor].persistent and graph.users[gap.tensor]:
+                # what starts below is below again after its last use
                 opening[graph.users[gap.tensor][-1] + 1].append(gap)
         taken: set[tuple[int, int]] = set()
         moved = 0
@@ -189,7 +190,8 @@ class _Sweep:
     def _open(self, gap: Gap, i: int) -> bool:
         """Whether a gap spans op i and its tensor has not gone for good by then."""
         if gap.after == START:
-            last = self.problem.graph.users[gap.tensor][-1]
+            users = self.problem.graph.users[gap.tensor]
+            last = users[-1] if users else self.count
             if i <= last:
                 return i < gap.before
             choice = self.choices.get(gap.tensor)
@@ -226,18 +228,23 @@ class _Sweep:
         store_at = final_at = None
         lateness = 0
         copied = start == COPY
-        begins_below = gap.after == START and (start == HOME or i >= gap.before)  # away after its last use: then at the step's start too
+        free = bool(tensor.persistent)  # where it starts is the plan's to say
+        begins_below = (
+            free and gap.after == START and (start == HOME or i >= gap.before)
+        )  # away after its last use: then at the step's start too
         down = self._time(below.down.name, t)
         if begins_below:
             start = BELOW
             if t in problem.last_write and not copied:  # the store of a copy has its place already
                 final_at = self.down[below.name].earliest(self.end_ns[problem.last_write[t]], down)
                 lateness = max(0, final_at + down - self.horizon)
-        elif not self._clean(t, gap, start):
-            direct = self.down[below.name].earliest(released, down)
-            lateness = max(0, direct + down - self._at(i))
-            store_at = direct
-            if gap.version == 0 and t in self.initial and tensor.persistent and start == HOME and weights.copies:
+        elif not gap.dead(self.count) and not self._clean(t, gap, start):
+            written = self.end_ns[gap.written] if gap.written != START else 0
+            store_at = self.down[below.name].latest(released, down, written)  # copied while it is still used, if that can be
+            if store_at is None:
+                store_at = self.down[below.name].earliest(written, down)
+            lateness = max(0, store_at + down - self._at(i))
+            if gap.version == 0 and t in self.initial and free and start == HOME and weights.copies:
                 if t not in problem.last_write:
                     start, store_at, lateness = COPY, None, 0
                 else:
@@ -319,9 +326,15 @@ class _Sweep:
             self.room[below.name] -= size
         elif choice.start != offer.start:
             choice = Choice(below.name, offer.start, choice.away)
-        if gap.after == START:
-            choice = choice.without(problem.graph.users[t][-1])
-        self.choices[t] = choice.with_return(gap.after, offer.back)
+        users = problem.graph.users[t]
+        if gap.after == START and users and offer.start == BELOW:
+            choice = choice.without(users[-1])
+        choice = choice.with_return(gap.after, offer.back)
+        if offer.store_at is not None and gap.after != START:
+            early = bisect_right(self.ends, offer.store_at) - 1
+            if early < gap.after:
+                choice = choice.with_store(gap.after, max(early, gap.written))
+        self.choices[t] = choice
         down = self._time(below.down.name, t)
         for at in (offer.store_at, offer.final_store_at):
             if at is not None:
@@ -336,9 +349,10 @@ class _Sweep:
             return
         if offer.back is not None:
             self.level[offer.back + 1] += size
-        if gap.after == START and offer.start == BELOW:
-            last = problem.graph.users[t][-1]
-            gone = last + 1
+        elif gap.dead(self.count):
+            self.level[gap.before] += size
+        if gap.after == START and offer.start == BELOW and users:
+            gone = users[-1] + 1
             if offer.final_store_at is not None:
                 gone = max(gone, bisect_right(self.start_ns, offer.final_store_at + down))
             if gone <= self.count:
@@ -351,8 +365,11 @@ class _Sweep:
         todo = []
         for t, tier in problem.starts_below.items():
             users = graph.users[t]
-            if users and tier in below and t in graph.ops[users[0]].reads:
-                todo.append((users[0], t, tier))
+            if users and tier in below:
+                if t in graph.ops[users[0]].reads:
+                    todo.append((users[0], t, tier))
+                else:  # made anew, and stored at the end
+                    self.choices[t] = Choice(tier, HOME)
         for first, t, tier in sorted(todo, reverse=True):
             length = self._time(below[tier].up.name, t)
             at = self.up[tier].latest(self.start_ns[first] - self.weights.lead_ns, length, 0)

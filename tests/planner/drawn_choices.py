@@ -8,7 +8,8 @@ from hosim.planner.problem import START, Problem
 
 @st.composite
 def choices(draw, problem: Problem) -> dict[int, Choice]:
-    """For some tensors a tier, a start and absences, each with a place to return at: every combination that a sweep or a search may take.
+    """For some tensors a tier, a start and absences, each with a place to return at and perhaps one to be stored at: every combination that
+    a sweep or a search may take.
 
     What starts below is not away after its last use as well: it goes there anyway.
     """
@@ -33,5 +34,10 @@ def choices(draw, problem: Problem) -> dict[int, Choice]:
             if gap.after in away or (start == BELOW and gap.before == len(graph.ops)) or draw(st.booleans()):
                 continue
             away[gap.after] = draw(st.integers(gap.after, gap.before - 1)) if gap.returns else None
-        made[t] = Choice(tier, start, dict(sorted(away.items())))
+        stores = {
+            g.after: draw(st.integers(g.written, g.after))
+            for g in open_gaps
+            if g.after in away and g.after != START and draw(st.booleans())
+        }
+        made[t] = Choice(tier, start, dict(sorted(away.items())), stores)
     return made

@@ -168,7 +168,8 @@ def test_activations_are_stored_after_forward_and_prefetched_before_backward() -
     assert makespan(made, hw, 30) == 160
     ((name, (store, detach, fetch)),) = moved(made, "activation").items()
     last_forward = f"f{int(name[1]) + 1}"  # the next layer reads it
-    assert (store, detach) == (f"store@{last_forward}", f"detach@{last_forward}")
+    assert store in (f"store@f{name[1]}", f"store@{last_forward}")  # once it is made, while the next layer reads it or after
+    assert detach == f"detach@{last_forward}"
     assert graph.op_index["f3"] <= graph.op_index[fetch.removeprefix("prefetch@")] < graph.op_index[f"b{name[1]}"]
 
 

@@ -66,13 +66,26 @@ def test_an_output_need_not_come_back() -> None:
     assert gaps_of(b.build(), "y") == [(0, 3, 1, False)]
 
 
-def test_what_is_written_anew_is_no_gap() -> None:
+def test_what_is_written_anew_need_not_come_back() -> None:
     b = GraphBuilder("anew")
     b.tensor("a", 8)
     b.op("f", "op", outputs=["a"], duration_ns=10)
     b.op("g", "op", duration_ns=10)
     b.op("h", "op", outputs=["a"], duration_ns=10)
-    assert gaps_of(b.build(), "a") == []
+    assert gaps_of(b.build(), "a") == [(0, 2, 1, False)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "persistent", "expected"), [("activation", False, [(START, 2, 0, True)]), ("parameter", True, [(START, 2, 0, True)])]
+)
+def test_what_is_there_at_time_0_has_a_gap_before_its_first_use(
+    kind: str, persistent: bool, expected: list[tuple[int, int, int, bool]]
+) -> None:
+    assert gaps_of(uses(of=3, at=[2], kind=kind, home="hbm"), "w") == expected
+
+
+def test_a_persistent_tensor_that_no_op_uses_has_the_whole_step() -> None:
+    assert gaps_of(uses(of=3, at=[]), "w") == [(START, 3, 0, False)]
 
 
 def test_held_bytes_of_the_hill() -> None:
