@@ -33,7 +33,7 @@ _NEVER = 1 << 62
 
 
 def improve(problem: Problem, judge: Judge, choices: Choices, floor_ns: int, tries: int, seed: int) -> Choices:
-    """The best choices found from ``choices`` on, in about ``tries`` calls of ``judge`` or until ``floor_ns`` is met, which none can beat."""
+    """The best choices found from ``choices`` on, in about ``tries`` calls of ``judge``; none can beat ``floor_ns``."""
     search = _Search(problem, judge, choices, floor_ns, tries, seed)
     for k, heat in enumerate(_HEATS, 1):
         if not search.gaps or search.done:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Hashable
 
 from hosim.costmodel.transfer_time import alone_ns
+from hosim.hardware import Hardware
 from hosim.plan import AT_START, DETACH, PREFETCH
 from hosim.planner.choices import Choice, Choices, Placed, initial_tiers, place
 from hosim.planner.problem import Problem, initial_set
@@ -22,6 +23,12 @@ _Move = tuple[int, int, int]
 """A cache op: (channel, or -1 for a detach; tensor; tier below, from or to which it copies)."""
 
 
+def _plain(hardware: Hardware) -> bool:
+    """Whether a transfer's time depends on its size and its channel alone."""
+    shared = hardware.fabrics or hardware.devices > 1 or any(c.engines > 1 or c.beside for c in hardware.channels)
+    return not shared and not any(tier.pin_ns or tier.pageable for tier in hardware.tiers)
+
+
 class Rehearsal:
     """Replays choices for a problem within ``budget_bytes``."""
 
@@ -29,9 +36,7 @@ class Rehearsal:
         graph, hardware = problem.graph, problem.hardware
         self.problem = problem
         self.capacity = budget_bytes
-        self.exact = (
-            len(graph.streams) <= 1 and not hardware.fabrics and hardware.devices == 1 and all(c.engines == 1 for c in hardware.channels)
-        )
+        self.exact = len(graph.streams) <= 1 and _plain(hardware)
         self._sizes = [tensor.size_bytes for tensor in graph.tensors]
         self._reads = [op.reads for op in graph.ops]
         self._writes = [op.writes for op in graph.ops]

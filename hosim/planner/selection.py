@@ -192,7 +192,7 @@ class _Sweep:
         if gap.after == START:
             users = self.problem.graph.users[gap.tensor]
             last = users[-1] if users else self.count
-            if i <= last:
+            if i <= last or not self.problem.graph.tensors[gap.tensor].persistent:
                 return i < gap.before
             choice = self.choices.get(gap.tensor)
             back = choice.away.get(last, START) if choice is not None else START

@@ -9,17 +9,28 @@ from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau
 
 from hosim.engine import replay
-from hosim.hardware import Fabric
+from hosim.hardware import Fabric, Hardware
 from hosim.plan import DETACH
 from hosim.planner.choices import HOME, Choice, insert
 from hosim.planner.problem import analyse
 from hosim.planner.rehearsal import Rehearsal
 
 
+def plain(drawn: Hardware) -> Hardware:
+    """The machine without what channels share, and without pinning."""
+    return replace(
+        drawn,
+        devices=1,
+        fabrics=(),
+        channels=tuple(replace(c, engines=1, beside=()) for c in drawn.channels),
+        tiers=tuple(replace(t, pin_ns=0, pageable=()) for t in drawn.tiers),
+    )
+
+
 @given(data=st.data())
 def test_a_rehearsal_ends_when_the_replay_does(data: st.DataObject) -> None:
     drawn = data.draw(hardware())
-    machine_ = replace(drawn, fabrics=(), channels=tuple(replace(c, engines=1) for c in drawn.channels))
+    machine_ = plain(drawn)
     graph = data.draw(graphs(max_ops=10, homes=[tier.name for tier in machine_.tiers]))
     machine_ = sized(machine_, graph)
     problem = analyse(graph, machine_)

@@ -40,7 +40,8 @@ def held_by(graph: Graph, choices: Mapping[int, Choice], starts_below: Mapping[i
                 there |= set(range(back + 1, users[0]))
         for after, back in (choice.away if choice is not None else {}).items():
             if after != START:
-                there -= set(range(after + 1, count + 1 if back is None else back + 1))
+                following = next((u for u in users if u > after), count + 1)
+                there -= set(range(after + 1, following if back is None else back + 1))
             elif choice is not None and choice.start != BELOW and t not in starts_below:
                 there -= set(range(back + 1 if back is not None else users[0]))
         for i in there:
