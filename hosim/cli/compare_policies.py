@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hosim.cli.options import (
+    RESERVED,
     Account,
     Allocator,
     Budget,
     HardwareName,
     Json,
+    PlanAgainst,
     RoutingFile,
     Steps,
     Workload,
     budget_of,
-    check_accounting,
     console,
+    counting_of,
     graph_of,
     hardware_of,
     progress,
@@ -50,6 +52,7 @@ def compare_policies(
     steps: Steps = None,
     allocator: Allocator = "ledger",
     account: Account = "time",
+    plan_against: PlanAgainst = "allocated",
     json: Json = False,
 ) -> None:
     """Say which policies fit, who waits, and why.
@@ -60,7 +63,7 @@ def compare_policies(
     from hosim.study.compare import compare
     from hosim.study.routing import Mispredictions, mispredictions, predicts
 
-    check_accounting(allocator, account)
+    counting = counting_of(allocator, account, plan_against)
     machine = hardware_of(hardware)
     choices = parse_choices(policies, routed=routing is not None)
     graph = realised(graph_of(workload), routing, steps)
@@ -74,7 +77,7 @@ def compare_policies(
             predictions.extend([row] if row else [])
 
     with progress() as tell:
-        results = compare(graph, machine, choices, budget_bytes, tell, keep, allocator, account)
+        results = compare(graph, machine, choices, budget_bytes, tell, keep, counting=counting, against_reserved=plan_against == RESERVED)
     if json:
         from dataclasses import asdict
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from hosim.graph import Graph
     from hosim.hardware import Hardware
+    from hosim.study.attempt import Counting
 
 WIDTH = 120
 """Columns of a table that does not go to a terminal."""
@@ -64,6 +65,16 @@ Account = Annotated[
         "runs ahead has allocated, as PyTorch counts).",
     ),
 ]
+PlanAgainst = Annotated[
+    str,
+    typer.Option(
+        "--plan-against",
+        metavar="WHAT",
+        help="What the budget bounds: allocated (the bytes of tensors and workspaces) or reserved (all that the allocator holds; "
+        "caching, if none is named).",
+    ),
+]
+RESERVED = "reserved"
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
 
 
@@ -114,14 +125,23 @@ def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
     return allowed
 
 
-def check_accounting(allocator: str, account: str) -> None:
-    """Raise :class:`InputError` if ``--allocator`` or ``--account`` has no such value."""
-    from hosim.errors import InputError
-    from hosim.result import ACCOUNTS, ALLOCATORS
+def counting_of(allocator: str, account: str, against: str = "allocated") -> Counting:
+    """What ``--allocator``, ``--account`` and ``--plan-against`` ask for; raises :class:`InputError` on a value that there is not.
 
-    for name, value, values in (("allocator", allocator, ALLOCATORS), ("account", account, ACCOUNTS)):
+    Planning against reserved bytes without an allocator that reserves any means PyTorch's.
+    """
+    from hosim.errors import InputError
+    from hosim.result import ACCOUNTS, ALLOCATORS, CACHING, LEDGER
+    from hosim.study.attempt import Counting
+
+    for name, value, values in (
+        ("allocator", allocator, ALLOCATORS),
+        ("account", account, ACCOUNTS),
+        ("plan-against", against, ("allocated", RESERVED)),
+    ):
         if value not in values:
             raise InputError(f"no {name} {value!r}; expected one of {', '.join(values)}", source=name)
+    return Counting(CACHING if against == RESERVED and allocator == LEDGER else allocator, account)
 
 
 def console() -> Console:

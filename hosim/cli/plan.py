@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, HardwareName, Json, Workload, budget_of, console, graph_of, hardware_of
+from hosim.cli.options import (
+    RESERVED,
+    Account,
+    Allocator,
+    Budget,
+    HardwareName,
+    Json,
+    PlanAgainst,
+    Workload,
+    budget_of,
+    console,
+    counting_of,
+    graph_of,
+    hardware_of,
+)
 from hosim.errors import InputError
 
 Policy = Annotated[
@@ -26,6 +40,9 @@ def plan(
     budget: Budget = None,
     explain: Explain = False,
     top: Top = None,
+    plan_against: PlanAgainst = "allocated",
+    allocator: Allocator = "ledger",
+    account: Account = "time",
     json: Json = False,
 ) -> None:
     """Write the plan that one policy makes, or explain it.
@@ -34,19 +51,28 @@ def plan(
     Exit code 3 if the policy finds none, or the plan to explain does not fit.
     """
     from hosim.io import save_plan
+    from hosim.study.attempt import check, make_plan
     from hosim.study.choice import parse_choice
-    from hosim.study.compare import check, make_plan
+    from hosim.study.reserved import plan_against_reserved, reserved_line
 
     if output is None and not explain:
         raise InputError("nothing to do: give a file to write the plan to (-o plan.json), or --explain, or both", source="plan")
     if not explain and (top is not None or json):
         raise InputError(f"{'--json' if json else '--top'} is for --explain, which is not given", source="plan")
+    if plan_against != RESERVED and (allocator, account) != ("ledger", "time"):
+        raise InputError("--allocator and --account are for --plan-against reserved, which is not given", source="plan")
+    counting = counting_of(allocator, account, plan_against)
     machine = hardware_of(hardware)
     choice = parse_choice(policy)
     graph = graph_of(workload)
     budget_bytes = budget_of(budget, graph, machine)
-    made = make_plan(graph, machine, choice, budget_bytes)
-    check(made, machine, budget_bytes)
+    if plan_against == RESERVED:
+        found = plan_against_reserved(graph, machine, choice, budget_bytes, counting)
+        made = found.plan
+        typer.echo(f"note: {reserved_line(found)}", err=True)
+    else:
+        made = make_plan(graph, machine, choice, budget_bytes)
+        check(made, machine, budget_bytes)
     if output is not None:
         save_plan(made, output)
         counts = ", ".join(

@@ -15,8 +15,8 @@ from hosim.cli.options import (
     Json,
     Workload,
     budget_of,
-    check_accounting,
     console,
+    counting_of,
     graph_of,
     hardware_of,
 )
@@ -40,9 +40,9 @@ def replay(
     """
     from hosim.analysis.verifier import verify
     from hosim.io import check_tiers, load_plan
-    from hosim.study import compare
+    from hosim.study import attempt
 
-    check_accounting(allocator, account)
+    counting = counting_of(allocator, account)
     machine = hardware_of(hardware)
     graph = graph_of(workload)
     budget_bytes = budget_of(budget, graph, machine)
@@ -51,7 +51,7 @@ def replay(
     findings = verify(loaded, machine, budget_bytes)
     for finding in findings:
         typer.echo(f"warning: {finding}", err=True)
-    result = compare.replay(loaded, machine, budget_bytes, repeats=not findings, allocator=allocator, account=account)
+    result = attempt.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting)
     if json:
         from hosim.io import result_to_dict, to_json
 

@@ -37,6 +37,9 @@ from hosim.jitter import Jitter
 from hosim.plan import AT_START, Plan
 from hosim.result import ACCOUNTS, IN_PROGRAM_ORDER, IN_TIME, LEDGER, Result
 
+_Placing = tuple[str, int | None]
+"""The allocator, and the bytes that it may reserve if they are not the budget's."""
+
 
 def replay(
     plan: Plan,
@@ -48,13 +51,15 @@ def replay(
     account: str = IN_TIME,
     jitter: Jitter | None = None,
     fold: bool = True,
+    reserve_bytes: int | None = None,
 ) -> Result:
     """Replay a plan on a machine by the rules of design.md section 3; two runs give equal results.
 
     ``budget_bytes`` bounds the device tier further than its capacity does. ``record`` keeps the timeline in the result. ``allocator`` says
     what the device tier's bytes take beyond themselves (:mod:`hosim.engine.arenas`): with another than ``ledger`` the result has its
-    figures, and what it reserves has to stay within the budget. It counts in time, as the replay does; with ``account`` set to ``program``
-    the replay counts bytes alone, and the figures are those in program order (:mod:`hosim.engine.program_account`).
+    figures, and what it reserves has to stay within the budget too. It counts in time, as the replay does; with ``account`` set to
+    ``program`` the replay counts bytes alone, and the figures are those in program order (:mod:`hosim.engine.program_account`).
+    ``reserve_bytes`` lets the allocator reserve more or less than the budget, which then bounds the bytes themselves alone.
     A plan that does not fit gives a result with ``feasible`` false and an ``error`` that begins with ``out of memory``; its times are
     ``None`` and its peaks those reached until then. ``lower_bound_ns`` is left to the caller (:mod:`hosim.analysis.bounds`).
 
@@ -66,17 +71,18 @@ def replay(
     allocator or account.
     """
     if account != IN_TIME:
-        return _in_program_order(plan, hardware, budget_bytes, record, allocator, account, jitter, fold)
+        return _in_program_order(plan, hardware, budget_bytes, record, allocator, account, reserve_bytes, jitter, fold)
     if jitter is not None and jitter.is_none:
         jitter = None
     begin = time.perf_counter()
     collecting = gc.isenabled()
     gc.disable()  # a replay leaves no cycles while it runs, and looking for them among the objects of a large graph takes longer than it
     try:
+        placing = allocator, reserve_bytes
         alike = fold and jitter is None and _alike(hardware)
-        result = _folded(plan, hardware, budget_bytes, record, allocator) if alike else None
+        result = _folded(plan, hardware, budget_bytes, record, placing) if alike else None
         if result is None:
-            result = _Replay(plan, hardware, budget_bytes, record, allocator, jitter).run()
+            result = _Replay(plan, hardware, budget_bytes, record, placing, jitter).run()
     finally:
         if collecting:
             gc.enable()
@@ -90,6 +96,7 @@ def _in_program_order(
     record: bool,
     allocator: str,
     account: str,
+    reserve_bytes: int | None,
     jitter: Jitter | None,
     fold: bool,
 ) -> Result:
@@ -98,7 +105,7 @@ def _in_program_order(
     check_program_account(plan, allocator)
     result = replay(plan, hardware, budget_bytes, record=True, jitter=jitter, fold=fold)
     assert result.timeline is not None
-    capacity = min(result.budget_bytes, hardware.device.capacity_bytes)
+    capacity = min(result.budget_bytes if reserve_bytes is None else reserve_bytes, hardware.device.capacity_bytes)
     counted = program_account(plan, hardware, result.timeline, capacity, allocator)
     if not record:
         result = replace(result, timeline=None, by_device=tuple([replace(r, timeline=None) for r in result.by_device]))
@@ -113,14 +120,14 @@ def _alike(hardware: Hardware) -> bool:
     return hardware.devices > 1 and hardware.devices % hardware.sharers("host") == 0
 
 
-def _folded(plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bool, allocator: str) -> Result | None:
+def _folded(plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bool, placing: _Placing) -> Result | None:
     """The result of devices that are alike, from the replay of one with its part of everything; ``None`` if they cannot all do the same.
 
     Equal devices with equal parts of every link have equal max-min rates, so that they do the same as long as each step is possible
     for all of them: until room in a shared tier is too small for all. There the order among them decides, and there is no folding.
     """
     try:
-        return _Replay(plan, hardware, budget_bytes, record, allocator, None, folded=True).run()
+        return _Replay(plan, hardware, budget_bytes, record, placing, None, folded=True).run()
     except AsymmetryError:
         return None
 
@@ -137,7 +144,7 @@ class _Replay:
         hardware: Hardware,
         budget_bytes: int | None,
         record: bool,
-        allocator: str,
+        placing: _Placing,
         jitter: Jitter | None,
         folded: bool = False,
     ) -> None:
@@ -151,17 +158,17 @@ class _Replay:
         self.clock = Clock()
         self.sequence = count(1)
         graph = plan.graph
-        track_all = record or plan.runtime is not None or allocator != LEDGER
+        track_all = record or plan.runtime is not None or placing[0] != LEDGER
         self.program = compile_plan(plan, hardware, _durations(graph, hardware), track_all=track_all)
         self.pools: dict[tuple[int, int], Pool] = {}
-        self.devices = [self._device(d, record, allocator) for d in range(1 if folded else hardware.devices)]
+        self.devices = [self._device(d, record, placing) for d in range(1 if folded else hardware.devices)]
         channels = [channel for device in self.devices for channel in device.memory.channels]
         drive_channels(channels, hardware, self.clock, divided=folded)
         for device in self.devices:
             groups = [channel.group for channel in device.memory.channels if channel.group is not None]
             device.memory.groups = list(dict.fromkeys(groups))
 
-    def _device(self, position: int, record: bool, allocator: str) -> Device:
+    def _device(self, position: int, record: bool, placing: _Placing) -> Device:
         plan, hardware, program, graph = self.plan, self.hardware, self.program, self.plan.graph
         factor = None
         if self.jitter is not None:
@@ -179,7 +186,9 @@ class _Replay:
         runtime = Runtime(plan.runtime(), hardware) if plan.runtime is not None else None
         queues = zip(graph.streams, program.graph.queues, strict=True)
         streams = [Stream(name, queue, len(channels), recorder) for name, queue in queues]
-        arena = make_arena(allocator, graph, program.graph.stream_of, ledgers[device_tier].capacity)
+        allocator, reserve = placing
+        reserved = min(hardware.device.capacity_bytes, self.budget if reserve is None else reserve)
+        arena = make_arena(allocator, graph, program.graph.stream_of, reserved)
         uneven = Uneven(graph, hardware) if any(channel.uneven for channel in channels) else None
         memory = Memory(
             self.clock,

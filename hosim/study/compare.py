@@ -6,18 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hosim import engine
-from hosim.analysis.bounds import lower_bound_ns
-from hosim.analysis.free_order_bound import free_order_bound_ns
-from hosim.analysis.verifier import verify
-from hosim.costmodel.op_time import op_durations
-from hosim.errors import InfeasibleError, PlanError
+from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import Plan
-from hosim.policies import registry
-from hosim.result import IN_TIME, LEDGER, Result
+from hosim.result import Result
+from hosim.study.attempt import BY_BYTES, Counting, check, make_plan, replay, unplanned
 from hosim.study.choice import Choice
+from hosim.study.reserved import plan_against_reserved
 
 
 def compare(
@@ -27,87 +23,35 @@ def compare(
     budget_bytes: int,
     progress: Callable[[str], None] = lambda doing: None,
     keep: Callable[[Choice, Plan, Result], None] = lambda choice, plan, result: None,
-    allocator: str = LEDGER,
-    account: str = IN_TIME,
+    *,
+    counting: Counting = BY_BYTES,
+    against_reserved: bool = False,
 ) -> list[Result]:
     """The result of each choice, in the order given, with ``planning_s`` and ``replay_s`` measured.
 
-    ``allocator`` and ``account`` are those of :func:`hosim.engine.replay`; runtime policies have the account in time alone.
-    What does not fit is a result like any other, with ``feasible`` false. ``progress`` is told what is under way, ``keep`` gets
-    each plan with its result. Raises :class:`PlanError` if a policy's plan breaks a rule of the replay: that is a bug of the policy.
+    ``against_reserved`` plans as :func:`hosim.study.reserved.plan_against_reserved` does. What does not fit is a result like any other,
+    with ``feasible`` false. ``progress`` is told what is under way, ``keep`` gets each plan with its result. Raises :class:`PlanError` if a
+    policy's plan breaks a rule of the replay: that is a bug of the policy.
     """
     results = []
     for choice in choices:
         progress(f"{choice.label}: planning")
         begin = time.perf_counter()
         try:
-            plan = make_plan(graph, hardware, choice, budget_bytes)
+            if against_reserved:
+                found = plan_against_reserved(graph, hardware, choice, budget_bytes, counting)
+                plan, result = found.plan, found.result
+            else:
+                plan = make_plan(graph, hardware, choice, budget_bytes)
         except InfeasibleError as error:
             result = unplanned(graph, hardware, choice, budget_bytes, str(error))
             results.append(replace(result, planning_s=time.perf_counter() - begin))
             continue
         planning_s = time.perf_counter() - begin
-        progress(f"{choice.label}: replaying")
-        check(plan, hardware, budget_bytes)
-        order = account if plan.runtime is None else IN_TIME  # what is decided during the replay has no order before it
-        result = replay(plan, hardware, budget_bytes, allocator=allocator, account=order)
+        if not against_reserved:
+            progress(f"{choice.label}: replaying")
+            check(plan, hardware, budget_bytes)
+            result = replay(plan, hardware, budget_bytes, counting=counting)
         results.append(replace(result, policy=choice.label, planning_s=planning_s))
         keep(choice, plan, results[-1])
     return results
-
-
-def make_plan(graph: Graph, hardware: Hardware, choice: Choice, budget_bytes: int) -> Plan:
-    """The plan of one choice; raises :class:`InfeasibleError` where the policy has none within the budget."""
-    return registry.get(choice.name).plan(graph, hardware, budget_bytes, **choice.parameters)
-
-
-def check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:
-    """Raise :class:`PlanError` if a plan that a policy made breaks a rule; runtime policies decide later and have nothing to check."""
-    if plan.runtime is not None:
-        return
-    findings = [str(finding) for finding in verify(plan, hardware, budget_bytes)]
-    if findings:
-        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        raise PlanError(
-            f"policy {plan.policy} made a plan that breaks a rule, which is a bug of the policy: {findings[0]}{more}", findings=findings
-        )
-
-
-def replay(
-    plan: Plan, hardware: Hardware, budget_bytes: int, *, repeats: bool = True, allocator: str = LEDGER, account: str = IN_TIME
-) -> Result:
-    """The result of one plan, with the lower bound on what any plan takes from the same initial residency.
-
-    For a plan that edits the graph, it is one on what any edit of the workload takes. ``repeats`` false is for a plan that does not put
-    every copy back (rule 2), and so may take less than one that does.
-    """
-    result = engine.replay(plan, hardware, budget_bytes, allocator=allocator, account=account)
-    if not result.feasible:
-        return result
-    durations = op_durations(plan.workload, hardware)
-    residency = plan.residency(hardware.device_tier)
-    if plan.edits is not None:
-        return replace(result, lower_bound_ns=free_order_bound_ns(plan.workload, durations, hardware, residency))
-    return replace(result, lower_bound_ns=lower_bound_ns(plan.graph, durations, hardware, residency, budget_bytes, repeats=repeats))
-
-
-def unplanned(graph: Graph, hardware: Hardware, choice: Choice, budget_bytes: int, error: str) -> Result:
-    """The result of a policy that found no plan within the budget."""
-    return Result(
-        workload=graph.name,
-        hardware=hardware.name,
-        policy=choice.label,
-        budget_bytes=budget_bytes,
-        feasible=False,
-        error=error,
-        makespan_ns=None,
-        busy_ns=None,
-        stall_ns={},
-        drain_ns=None,
-        lower_bound_ns=None,
-        peak_bytes={},
-        peak_at_ns={},
-        peak_breakdown={},
-        channels={},
-        plan={},
-    )

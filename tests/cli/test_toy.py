@@ -206,3 +206,22 @@ def test_the_account_in_program_order(folder):
     accounts = {result["policy"]: result.get("allocator", {}).get("account") for result in json.loads(compared)["results"]}
     assert accounts["layerwise"] == "program"
     assert accounts["on_demand"] is None  # decides during the replay
+
+
+def test_plans_against_reserved_bytes(folder):
+    wide = folder / "wide.yaml"
+    wide.write_text(HARDWARE.replace("100 B", "100 MiB"))
+    arguments = (folder / "toy.json", "-H", wide, "--plan-against", "reserved")
+    outcome = CliRunner().invoke(app, ["plan", *map(str, arguments), "-p", "resident", "-o", str(folder / "made.json")])
+    assert outcome.exit_code == 0
+    assert outcome.stderr.startswith(
+        "note: the plan allocates 1.00 KiB and the allocator caching reserves 2.00 MiB of 100 MiB; planned within 100 MiB\n"
+    )
+    assert json.loads((folder / "made.json").read_text())["policy"] == "resident"
+    results = json.loads(hosim("compare-policies", *arguments, "-p", "resident,layerwise", "--allocator", "static", "--json"))["results"]
+    assert [result["allocator"]["name"] for result in results] == ["static", "static"]
+    tight = CliRunner().invoke(app, ["plan", *map(str, arguments), "-p", "resident", "-o", str(folder / "x.json"), "-b", "1MiB"])
+    assert tight.exit_code == 3
+    assert "reserved by the allocator caching" in tight.stderr
+    lost = CliRunner().invoke(app, ["plan", *map(str, arguments[:3]), "-o", str(folder / "x.json"), "--allocator", "caching"])
+    assert (lost.exit_code, lost.stderr.count("\n")) == (2, 1)

@@ -1,0 +1,86 @@
+"""Planning against reserved bytes: what the allocator holds stays within the budget, which planning by bytes alone does not see to."""
+
+import random
+
+import pytest
+
+from hosim.analysis.verifier import verify
+from hosim.errors import InfeasibleError, InputError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.study.attempt import Counting, make_plan, replay
+from hosim.study.choice import parse_choice
+from hosim.study.compare import compare
+from hosim.study.reserved import plan_against_reserved, reserved_line
+from hosim.units import human_size
+
+MIB = 1 << 20
+MACHINE = Hardware(
+    "two tiers",
+    (Tier("hbm", 1000 * MIB, 10**12, "device"), Tier("ddr", 100_000 * MIB, 10**11)),
+    (Channel("h2d", "ddr", "hbm", 20 * 10**9), Channel("d2h", "hbm", "ddr", 20 * 10**9)),
+    Compute({}),
+)
+
+
+def chain(seed: int) -> Graph:
+    """Twenty layers of a weight and an activation each, of sizes that leave holes in segments."""
+    draw = random.Random(seed)
+    b = GraphBuilder(f"chain {seed}")
+    last = b.tensor("x", 3 * MIB, "input")
+    for i in range(20):
+        weight = b.tensor(f"w{i}", draw.randrange(MIB, 12 * MIB), "parameter")
+        inputs, last = [last, weight], b.tensor(f"a{i}", draw.randrange(MIB // 2, 6 * MIB))
+        b.op(f"f{i}", "matmul", inputs=inputs, outputs=[last], duration_ns=draw.randrange(100_000, 900_000))
+    return b.build()
+
+
+@pytest.mark.parametrize("allocator", ["caching", "caching-expandable", "static"])
+@pytest.mark.parametrize("policy", ["memory_peak", "layerwise", "on_demand"])
+def test_what_is_reserved_fits_where_planning_by_bytes_may_not(policy, allocator):
+    choice, counting = parse_choice(policy), Counting(allocator)
+    shrunk = 0
+    for seed in range(6):
+        graph = chain(seed)
+        budget = 90 * MIB
+        found = plan_against_reserved(graph, MACHINE, choice, budget, counting)
+        figures, result = found.result.allocator, found.result
+        assert result.feasible
+        assert (figures.name, result.budget_bytes) == (allocator, budget)
+        assert result.peak_bytes["hbm"] <= found.planned_bytes <= budget
+        assert result.peak_bytes["hbm"] <= figures.peak_allocated_bytes <= figures.peak_reserved_bytes <= budget
+        assert found.plan.runtime is not None or not verify(found.plan, MACHINE, budget)
+        plain = replay(make_plan(graph, MACHINE, choice, budget), MACHINE, budget, counting=counting)
+        assert not plain.feasible or found.makespan_ns <= plain.makespan_ns
+        shrunk += found.planned_bytes < budget
+        assert (found.planned_bytes == budget) <= plain.feasible
+    if policy == "on_demand" and allocator != "static":  # the others use no more of a budget than their layers need; static has no holes
+        assert shrunk
+
+
+def test_the_line_has_both_peaks():
+    found = plan_against_reserved(chain(0), MACHINE, parse_choice("layerwise"), 90 * MIB, Counting("caching"))
+    line = reserved_line(found)
+    figures = found.result.allocator
+    assert line.startswith(f"the plan allocates {human_size(figures.peak_allocated_bytes)} and")
+    assert "the allocator caching reserves" in line
+    assert line.endswith("of 90.0 MiB; planned within 90.0 MiB")
+
+
+def test_a_budget_that_no_segment_fits_into_is_infeasible():
+    with pytest.raises(
+        InfeasibleError, match=r"found no plan whose bytes reserved by the allocator caching stay within 21\.0 MiB; with all of it"
+    ):
+        plan_against_reserved(chain(0), MACHINE, parse_choice("layerwise"), 21 * MIB, Counting("caching"))
+
+
+def test_a_ledger_reserves_nothing():
+    with pytest.raises(InputError, match="ledger reserves nothing"):
+        plan_against_reserved(chain(0), MACHINE, parse_choice("layerwise"), 90 * MIB, Counting())
+
+
+def test_a_comparison_plans_every_choice_so():
+    choices = [parse_choice(name) for name in ("resident", "layerwise", "on_demand")]
+    results = compare(chain(1), MACHINE, choices, 90 * MIB, counting=Counting("caching"), against_reserved=True)
+    assert [(r.policy, r.feasible) for r in results] == [("resident", False), ("layerwise", True), ("on_demand", True)]
+    assert all(r.allocator.peak_reserved_bytes <= 90 * MIB == r.budget_bytes and r.lower_bound_ns for r in results[1:])
