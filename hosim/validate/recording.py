@@ -18,9 +18,19 @@ from hosim.engine.allocators.state import SHARED_POOL, BlockState, BlockUse, Poo
 from hosim.errors import InputError
 
 Action = Literal[
-    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom", "snapshot"
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "oom",
+    "snapshot",
+    "user_defined",
 ]
 _ACTIONS = frozenset(get_args(Action))
+_WITHOUT_ADDRESS = ("oom", "snapshot", "user_defined")
 _USES: Mapping[str, BlockUse] = {
     "active_allocated": "allocated",
     "active_pending_free": "pending",
@@ -146,7 +156,7 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     action = raw["action"]
     if action not in _ACTIONS:
         raise ValueError(f"expected an action of {', '.join(sorted(_ACTIONS))}, got {action!r}")
-    address = int(raw["addr"]) if "addr" in raw or action not in ("oom", "snapshot") else 0
+    address = int(raw["addr"]) if "addr" in raw or action not in _WITHOUT_ADDRESS else 0
     return Entry(action, address, int(raw["size"]), int(raw["stream"]), int(raw.get("time_us", 0)), _pool_id(raw.get("pool_id")))
 
 

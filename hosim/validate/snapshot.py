@@ -158,9 +158,10 @@ class _Replaying:
     def _step(self, index: int, entry: Entry) -> None:
         if index in self._retries:
             # Memory may have run out in the allocation that ends this. Then nothing cached served it before, and no cached block was
-            # looked at again after others' work was waited for. If something did, the program emptied the cache before it allocated.
+            # looked at again after others' work was waited for. If something did, the program emptied the cache before it allocated. Where
+            # the history begins in the midst of it, what the wait set free is cached already: the new segment says that memory ran out.
             wanted = self._history[self._retries[index]]
-            if not self._allocator.has_cached(wanted.size_bytes, wanted.stream, self._pool_of(wanted)):
+            if index == 0 or not self._allocator.has_cached(wanted.size_bytes, wanted.stream, self._pool_of(wanted)):
                 self._unserved.add(self._retries[index])
         if entry.action == "alloc":
             cached = index not in self._unserved

@@ -94,6 +94,26 @@ def test_histories_whose_beginning_is_lost(seed, expandable):
         assert_exact(device.snapshot(skip))
 
 
+SETTINGS = {
+    "divisions": {"divisions": 4},
+    "garbage collection": {"threshold": 0.5},
+    "split limit": {"split_limit": 24 * MIB},
+    "all": {"split_limit": 40 * MIB, "divisions": 8, "threshold": 0.7},
+    "expandable, divisions": {"expandable": True, "divisions": 2},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("seed", range(4))
+def test_histories_under_other_settings(name, seed):
+    device = run_program(NaiveDevice(seed, 300 * MIB, **SETTINGS[name]), seed, 400, any_size)
+    assert device.retries
+    assert assert_exact(device.snapshot()).segment_entries > 10
+    device = run_program(NaiveDevice(seed, 300 * MIB, **SETTINGS[name]), seed, 400, whole_size)
+    for skip in (1, 100, 203):
+        assert_exact(device.snapshot(skip))
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_histories_with_a_split_limit(seed):
     device = run_program(NaiveDevice(seed, split_limit=24 * MIB), seed, 300, any_size)
@@ -158,6 +178,29 @@ def test_a_segment_too_many_and_one_too_few_are_mismatches():
     replay = replay_snapshot(recording([("alloc", base, 512, 1)], [stale]))
     assert replay.matched == 0
     assert any("asked for a segment of 2097152 bytes" in m.instead for m in replay.mismatches)
+
+
+def test_a_history_may_begin_where_memory_has_just_run_out():
+    # 15 MiB at the end of the segment at base were set free by waiting for another stream, which was recorded before what is left of the
+    # history; they could serve the 8 MiB, but after that wait PyTorch asks the driver, which has room once a segment went back.
+    base, gone, new = 0x10000000, 0x20000000, 0x30000000
+    rows = [("segment_free", gone, 34 * MIB, 1), ("segment_alloc", new, LARGE, 0), ("alloc", new, 8 * MIB, 0)]
+    segments = [
+        segment(base, LARGE, [(5 * MIB, "active_allocated"), (15 * MIB, "inactive")]),
+        segment(new, LARGE, [(8 * MIB, "active_allocated"), (12 * MIB, "inactive")]),
+    ]
+    assert replay_snapshot(recording(rows, segments)).exact
+    # Not at the beginning, nothing says so: the 15 MiB were cached all the time, and should have served.
+    rows = [("free_requested", gone - MIB, 512, 0), *rows]
+    segments.append(segment(gone - 2 * MIB, SMALL, [(MIB, "inactive"), (512, "active_pending_free"), (MIB - 512, "inactive")], "small"))
+    assert not replay_snapshot(recording(rows, segments)).exact
+
+
+def test_entries_of_a_users_own_are_passed_over():
+    base = 0x10000000
+    rows = [("user_defined", 0, 0, 0), ("segment_alloc", base, SMALL, 0), ("alloc", base, 100, 0), ("snapshot", 0, 0, 0)]
+    held = segment(base, SMALL, [(512, "active_allocated"), (SMALL - 512, "inactive")], "small")
+    assert replay_snapshot(recording(rows, [held])).exact
 
 
 def test_a_cached_segment_that_stays_is_a_mismatch():

@@ -10,11 +10,23 @@ SMALL, LARGE = 2 * MIB, 20 * MIB
 
 
 class NaiveDevice:
-    def __init__(self, seed: int = 0, capacity: int = 1 << 60, *, expandable: bool = False, split_limit: int = 1 << 60) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        capacity: int = 1 << 60,
+        *,
+        expandable: bool = False,
+        split_limit: int = 1 << 60,
+        divisions: int = 0,
+        threshold: float = 0.0,
+    ) -> None:
         self.random = random.Random(seed)
         self.capacity = capacity
         self.expandable = expandable
         self.split_limit = split_limit
+        self.divisions = divisions
+        self.threshold = threshold
+        self.searches = 0  # of the large pool
         self.segments: list[dict] = []  # address, size, stream, small, held: {address: [size, requested, state]}; expandable: base, pages
         self.trace: list[dict] = []
         self.retries = 0
@@ -22,8 +34,14 @@ class NaiveDevice:
     # --- what a program does ---
 
     def malloc(self, requested: int, stream: int = 0) -> int | None:
-        size = max(512, (requested + 511) // 512 * 512)
-        found = self.find(size, stream) or self.grow(size, stream)
+        size = self.rounded(requested)
+        self.searches += size > MIB
+        found = self.find(size, stream)
+        if found is None:
+            self.collect_garbage()
+            found = self.grow(size, stream)
+        if found is None and self.split_limit < 1 << 60 and self.release_oversize(size, stream):
+            found = self.grow(size, stream)
         if found is None:
             self.empty_cache()
             self.retries += 1
@@ -49,6 +67,8 @@ class NaiveDevice:
     def complete(self, address: int) -> None:
         segment = self.segment_of(address)
         _, requested, _ = segment["held"].pop(address)
+        if not segment["held"]:
+            segment["since"] = self.searches
         self.log("free_completed", address, requested, segment["stream"])
 
     def empty_cache(self) -> None:
@@ -56,7 +76,7 @@ class NaiveDevice:
             for address in [a for a, block in segment["held"].items() if block[2] == "active_pending_free"]:
                 self.complete(address)
         for segment in list(self.segments):
-            if "pages" in segment:
+            if segment.get("pages"):  # addresses of which nothing was ever mapped stay reserved
                 for start, end in self.gaps(segment):
                     first, last = -(-(start - segment["base"]) // segment["page"]), (end - segment["base"]) // segment["page"]
                     if first < last:
@@ -65,9 +85,60 @@ class NaiveDevice:
                         self.log("segment_unmap", address, (last - first) * segment["page"], segment["stream"])
                 if not segment["pages"]:
                     self.segments.remove(segment)
-            elif not segment["held"]:
+            elif "pages" not in segment and not segment["held"]:
                 self.segments.remove(segment)
                 self.log("segment_free", segment["address"], segment["size"], segment["stream"])
+
+    def rounded(self, requested: int) -> int:
+        """Up to the next of ``divisions`` equal steps between powers of two, or of 512 B."""
+        if self.divisions > 1 and requested > 512 * self.divisions:
+            low = 1
+            while low * 2 <= requested:
+                low *= 2
+            return next(low + i * low // self.divisions for i in range(self.divisions + 1) if low + i * low // self.divisions >= requested)
+        return max(512, (requested + 511) // 512 * 512)
+
+    def give_back(self, segment: dict) -> None:
+        self.segments.remove(segment)
+        self.log("segment_free", segment["address"], segment["size"], segment["stream"])
+
+    def cached(self) -> list[dict]:
+        return [s for s in self.segments if not s["small"] and not s["held"] and "pages" not in s]
+
+    def collect_garbage(self) -> None:
+        """Over the threshold, whole free large segments that waited longer than the average go back, until enough did."""
+        if not self.threshold or self.reserved() <= int(self.threshold * self.capacity):
+            return
+        excess = self.reserved() - int(self.threshold * self.capacity)
+        ages = [(self.searches - s["since"], s) for s in self.cached()]
+        while ages and excess > 0:
+            mean = sum(age for age, _ in ages) / len(ages)
+            for age, segment in [x for x in ages if x[0] >= mean]:
+                excess -= segment["size"]
+                self.give_back(segment)
+                ages.remove((age, segment))
+
+    def release_oversize(self, size: int, stream: int) -> bool:
+        """One cached segment that is large enough, else oversize ones from the largest on; whether that makes up for the request."""
+        wanted = max(size, self.split_limit)
+        free = [
+            (end - start, start, s)
+            for s in self.segments
+            if s["small"] == (size <= MIB) and s["stream"] == stream
+            for start, end in self.gaps(s)
+        ]
+        free.sort(key=lambda x: x[:2])
+        enough = [x for x in free if x[0] >= wanted]
+        if enough:
+            self.give_back(enough[0][2])
+            return True
+        given = 0
+        for bytes_, _, segment in reversed(free):
+            if given >= wanted or bytes_ < self.split_limit:
+                break
+            self.give_back(segment)
+            given += bytes_
+        return given >= wanted
 
     # --- how it finds memory ---
 
@@ -133,33 +204,34 @@ class NaiveDevice:
 
     def grow_pages(self, size: int, stream: int, small: bool):
         page = SMALL if small else LARGE
-        mine = [s for s in self.segments if s["stream"] == stream and s["small"] == small]
-        if not mine:
-            mine = [
-                {"base": self.place(1 << 40), "size": 1 << 40, "page": page, "pages": set(), "stream": stream, "small": small, "held": {}}
-            ]
-        (segment,) = mine
+        for hole, segment in sorted(self.holes(stream, small), key=lambda x: x[0]):
+            start = {end: start for start, end in self.gaps(segment)}.get(hole, hole)  # from the free block before it, if there is one
+            end = segment["base"] + segment["size"]
+            if start + size <= end and not any(start <= a < start + size for a in segment["held"]):
+                break
+        else:
+            bytes_ = -(-self.capacity * 9 // 8 // page) * page
+            start = self.place(bytes_)
+            segment = {"base": start, "size": bytes_, "page": page, "pages": set(), "stream": stream, "small": small, "held": {}}
+            self.segments.append(segment)
         base = segment["base"]
-        holes = [
-            p for p in range(max(segment["pages"], default=-1) + 2) if p not in segment["pages"] and (p == 0 or p - 1 in segment["pages"])
-        ]
-        gaps = {end: start for start, end in self.gaps(segment)}
-        for hole in holes:
-            start = gaps.get(base + hole * page, base + hole * page)
-            if any(start <= a < start + size for a in segment["held"]):
-                continue
-            wanted = [p for p in range((start - base) // page, -(-(start + size - base) // page)) if p not in segment["pages"]]
-            if self.reserved() + len(wanted) * page > self.capacity:
-                return None
-            if segment not in self.segments:
-                self.segments.append(segment)
-            while wanted:
-                run = [p for i, p in enumerate(wanted) if p == wanted[0] + i]
-                wanted = wanted[len(run) :]
-                segment["pages"] |= set(run)
-                self.log("segment_map", base + run[0] * page, len(run) * page, stream)
-            return segment, start, next(e - s for s, e in self.gaps(segment) if s == start)
-        raise AssertionError("addresses ran out")
+        wanted = [p for p in range((start - base) // page, -(-(start + size - base) // page)) if p not in segment["pages"]]
+        while wanted:
+            run = [p for i, p in enumerate(wanted) if p == wanted[0] + i]
+            wanted = wanted[len(run) :]
+            if self.reserved() + len(run) * page > self.capacity:
+                return None  # what is mapped by now stays
+            segment["pages"] |= set(run)
+            self.log("segment_map", base + run[0] * page, len(run) * page, stream)
+        return segment, start, next(e - s for s, e in self.gaps(segment) if s == start)
+
+    def holes(self, stream: int, small: bool):
+        """Where something unmapped begins, in which segment."""
+        for segment in self.segments:
+            if segment["stream"] == stream and segment["small"] == small:
+                starts = [segment["base"]] + [end for _, end in self.mapped(segment)]
+                mapped = {start for start, _ in self.mapped(segment)}
+                yield from ((a, segment) for a in starts if a not in mapped and a < segment["base"] + segment["size"])
 
     def reserved(self) -> int:
         return sum(len(s["pages"]) * s["page"] if "pages" in s else s["size"] for s in self.segments)
@@ -202,7 +274,12 @@ class NaiveDevice:
                     "device": 0, "address": start, "total_size": end - start, "stream": segment["stream"], "blocks": blocks,
                     "segment_type": "small" if segment["small"] else "large", "is_expandable": "pages" in segment,
                 })  # fmt: skip
-        settings = {"expandable_segments": self.expandable, "max_split_size": self.split_limit if self.split_limit < 1 << 60 else -1}
+        settings = {
+            "expandable_segments": self.expandable,
+            "max_split_size": self.split_limit if self.split_limit < 1 << 60 else -1,
+            "garbage_collection_threshold": self.threshold,
+            "roundup_power2_divisions": {str(1 << i): self.divisions for i in range(16)},
+        }
         return {
             "segments": sorted(segments, key=lambda s: s["address"]),
             "device_traces": [self.trace[skip:]],
