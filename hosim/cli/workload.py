@@ -20,7 +20,8 @@ def list_() -> None:
 
 @app.command()
 def show(workload: Workload) -> None:
-    """Show one: tensors and ops by kind, and its source."""
+    """Show one: what it holds as it runs, tensors and ops by kind, and its source."""
     from hosim.report import catalogue
 
-    console().print(catalogue.workload(graph_of(workload)))
+    out = console()
+    out.print(catalogue.workload(graph_of(workload), out.width))

@@ -14,6 +14,7 @@ from rich.text import Text
 from hosim.analysis.liveness import static_peak
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
+from hosim.report.memory_curve import memory_curve
 from hosim.report.tables import NOTHING, composition, open_table, percent
 from hosim.units import human_compute, human_rate, human_size, human_time
 
@@ -108,8 +109,8 @@ def _work(flops: int) -> str:
     return human_compute(flops).removesuffix("/s") if flops else NOTHING
 
 
-def workload(graph: Graph) -> RenderableType:
-    """A workload's tensors by kind, its ops by kind (the most work first), and where it comes from."""
+def workload(graph: Graph, width: int = 100) -> RenderableType:
+    """A workload's live-memory curve (``width`` columns), its tensors by kind, its ops by kind (the most work first), and its source."""
     peak = static_peak(graph)
     tensors = open_table("Tensors", "kind", "tensors", "bytes", "at the peak")
     for kind in KINDS:
@@ -125,7 +126,7 @@ def workload(graph: Graph) -> RenderableType:
     for kind in sorted(counts, key=lambda kind: (-flops[kind], -accessed[kind], kind)):
         ops.add_row(escape(kind), f"{counts[kind]:,}", _work(flops[kind]), human_size(accessed[kind]))
     at = f", first reached at op {graph.ops[peak.op].name}" if peak.op >= 0 else ""
-    parts: list[RenderableType] = [Text(f"{workload_line(graph)}{at}\n"), tensors, ops]
+    parts: list[RenderableType] = [Text(f"{workload_line(graph)}{at}\n"), memory_curve(graph, width), tensors, ops]
     notes = [f"{key}: {value}" for key, value in graph.meta.items() if isinstance(value, str | int | float)]
     if notes:
         parts.append(Text("\n".join(notes)))

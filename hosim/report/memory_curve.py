@@ -1,0 +1,51 @@
+"""The live-memory curve of a workload, drawn with characters: what the device tier holds while each op runs, with everything resident."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from hosim.analysis.liveness import static_curve
+from hosim.graph import Graph
+from hosim.units import human_size
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_PARTS = len(_EIGHTHS) - 1
+
+
+def memory_curve(graph: Graph, width: int = 100, height: int = 10) -> Text:
+    """The curve in at most ``width`` columns, its scale among them, and ``height`` lines with a line below for the ops.
+
+    A column is the most of the ops that it stands for, left to right in listed order. The scale begins at what is held throughout and ends
+    at the peak, which has a colour of its own. Empty for a graph without ops.
+    """
+    curve = static_curve(graph)
+    if not curve:
+        return Text()
+    low, high = min(curve), max(curve)
+    scale = [human_size(low + (high - low) * (height - line) // height) for line in range(height)]
+    left = max(map(len, [*scale, human_size(low)]))
+    columns = _columns(curve, max(width - left - 2, 1))
+    levels = [_level(most, low, high, height) for most in columns]
+    text = Text()
+    for line in range(height):
+        floor = (height - 1 - line) * _PARTS
+        marked = line % 3 == 0
+        text.append(f"{scale[line] if marked else '':>{left}} {'┤' if marked else '│'}")
+        for most, level in zip(columns, levels, strict=True):
+            text.append(_EIGHTHS[max(0, min(_PARTS, level - floor))], style="bold red" if most == high else "cyan")
+        text.append("\n")
+    text.append(f"{human_size(low):>{left}} └{'─' * len(columns)}\n")
+    end = f"op {len(curve) - 1:,}"
+    text.append(f"{'':>{left}}  op 0{end:>{max(len(columns) - 4, len(end) + 1)}}\n")
+    return text
+
+
+def _columns(curve: list[int], count: int) -> list[int]:
+    """The largest value of each of ``count`` equal parts of the curve; all of it if it is shorter."""
+    count = min(count, len(curve))
+    return [max(curve[len(curve) * j // count : len(curve) * (j + 1) // count]) for j in range(count)]
+
+
+def _level(value: int, low: int, high: int, height: int) -> int:
+    """Height of a bar in eighths of a line: rounded up, so that whatever is above the lowest is seen."""
+    return -(-(value - low) * height * _PARTS // (high - low)) if high > low else height * _PARTS
