@@ -20,7 +20,7 @@ def list_() -> None:
 
 @app.command()
 def show(workload: Workload) -> None:
-    """Show one: what it holds as it runs, tensors and ops by kind, and its source."""
+    """Show one: its live memory, tensors, ops and source."""
     from hosim.report import catalogue
 
     out = console()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NotRequired
 
 from pydantic import TypeAdapter, with_config
@@ -85,7 +85,7 @@ def workload_from_dict(data: object, source: str | None = None) -> Graph:
     """The graph of a workload as :func:`workload_to_dict` gives it; ``source`` names it in errors. Raises :class:`InputError`."""
     checked = FORMAT.check(data, source)
     tensors = tuple(
-        Tensor(t["name"], t["bytes"], t.get("kind", "activation"), t.get("home"), t.get("persistent")) for t in checked.get("tensors", ())
+        [Tensor(t["name"], t["bytes"], t.get("kind", "activation"), t.get("home"), t.get("persistent")) for t in checked.get("tensors", ())]
     )
     tensor_at = {tensor.name: i for i, tensor in enumerate(tensors)}
     op_at: dict[str, int] = {}
@@ -104,13 +104,14 @@ def workload_from_dict(data: object, source: str | None = None) -> Graph:
 
 def _op(op: OpModel, tensor_at: Mapping[str, int], op_at: Mapping[str, int]) -> Op:
     """The op with positions for names; raises :class:`KeyError` for a name that is not there."""
+    inputs, outputs, mutates, deps = op.get("inputs"), op.get("outputs"), op.get("mutates"), op.get("deps")
     return Op(
         op["name"],
         op["kind"],
-        _positions(op.get("inputs"), tensor_at),
-        _positions(op.get("outputs"), tensor_at),
-        _positions(op.get("mutates"), tensor_at),
-        _positions(op.get("deps"), op_at),
+        tuple([tensor_at[name] for name in inputs]) if inputs else (),
+        tuple([tensor_at[name] for name in outputs]) if outputs else (),
+        tuple([tensor_at[name] for name in mutates]) if mutates else (),
+        tuple([op_at[name] for name in deps]) if deps else (),
         op.get("stream", "compute"),
         op.get("duration_ns"),
         op.get("flops", 0),
@@ -118,10 +119,6 @@ def _op(op: OpModel, tensor_at: Mapping[str, int], op_at: Mapping[str, int]) -> 
         op.get("dtype", "bf16"),
         op.get("workspace_bytes", 0),
     )
-
-
-def _positions(names: Iterable[str] | None, at: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple([at[name] for name in names]) if names else ()
 
 
 def _unresolved(i: int, op: OpModel, tensor_at: Mapping[str, int], op_at: Mapping[str, int], source: str | None) -> InputError:
