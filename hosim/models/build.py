@@ -110,7 +110,7 @@ def _check_shards(config: Any, run: Run) -> None:
     ]
     for key, devices, divided in shared:
         for name in divided:
-            if devices > 1 and (name not in names or getattr(config, name) % devices):
+            if devices > 1 and (not getattr(config, name, 0) or getattr(config, name) % devices):
                 size = f"{name} {getattr(config, name)}" if name in names else "this model"
                 raise InputError(f"{devices} devices cannot share {size} evenly", where=key)
     if run.stage >= run.pipeline:

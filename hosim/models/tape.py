@@ -63,6 +63,7 @@ class Tape:
         self.parameters: dict[int, Value] = {}
         self.gates: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
         self._maker: dict[str, str] = {}
+        self._own: set[str] = set()  # gradients made for a parameter
         self._taken: set[str] = set()
         self._scope = ""
         self._phase = ""
@@ -146,6 +147,8 @@ class Tape:
             value = Value(name if len(results) == 1 else f"{name}.{i}", shape, dtype, self._node() if kept else 0)
             self.builder.tensor(value.tensor, value.size, "gradient" if learned else result_kind)
             self._maker[value.tensor] = name
+            if learned:
+                self._own.add(value.tensor)
             made.append(value)
         if accessed is None:
             accessed = sum([v.size for v in inputs]) + sum([v.size for v in made]) + 2 * sum([v.size for v in mutates])
@@ -222,6 +225,8 @@ class Tape:
             return
         before = self._gradients.get(value.node)
         if before is None:
+            if value.node in self.parameters and gradient.tensor not in self._own:  # it stands for something else, too
+                gradient = self.op("clone", "copy", [gradient], value.shape, gradient_of=value)
             self._gradients[value.node] = gradient
             self._holders[gradient.tensor] += 1
         elif self._holders[before.tensor] == 1:

@@ -1,0 +1,198 @@
+"""Builders: what they refuse, what training, sharding and the cache add; figures derived from shapes."""
+
+import time
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from hosim.analysis.liveness import static_peak
+from hosim.analysis.verifier import verify
+from hosim.errors import InputError
+from hosim.hardware import Compute, Hardware, Tier
+from hosim.importers import load_any
+from hosim.models.build import build
+from hosim.models.presets import PRESETS
+from hosim.plan import Plan
+
+TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
+DENSE = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 32}
+EXPERTS = {
+    "model": "qwen3-30b-a3b",
+    "config": {**TINY, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    "sequence": 32,
+}
+
+
+def by_kind(graph):
+    sizes = Counter()
+    for tensor in graph.tensors:
+        sizes[tensor.kind] += tensor.size_bytes
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "llama-3.1-80b"}, r"^model: expected a model, one of .*; did you mean 'llama-3.1-8b'\?$"),
+        ({"model": None}, "^model: expected a model"),
+        ({"sequenze": 3}, r"^sequenze: unknown parameter 'sequenze'; did you mean 'sequence'\?$"),
+        ({"sequence": 0}, "^sequence: expected at least 1, got 0$"),
+        ({"sequence": 2**50}, r"^sequence: expected at most 2\^40"),
+        ({"sequence": "4k"}, "^sequence: expected an integer, got '4k'$"),
+        ({"sequence": True}, "^sequence: expected an integer, got True$"),
+        ({"fused": 1}, "^fused: expected true or false, got 1$"),
+        ({"layers": 3}, "^layers: the model has 2 layers, got 3$"),
+        ({"phase": "forward"}, "^phase: llama-3.1-8b is built for train, prefill, decode; got 'forward'$"),
+        ({"dtype": "int4"}, "^dtype: expected one of bf16, fp16, fp32; got 'int4'$"),
+        ({"config": 3}, "^config: expected a mapping"),
+        ({"config": {"hidden": 3}}, r"^config.hidden: unknown parameter 'hidden'; did you mean"),
+        ({"config": {"hidden_size": "big"}}, "^config.hidden_size: expected an integer, got 'big'$"),
+        ({"tensor": 3}, "^tensor: 3 devices cannot share num_attention_heads 4 evenly$"),
+        ({"expert": 2}, "^expert: "),
+        ({"pipeline": 3}, "^pipeline: 3 stages need at least a layer each$"),
+        ({"stage": 1}, "^stage: expected a stage from 0 to 0, got 1$"),
+        ({"link": "400 Gb/s"}, "^link: "),
+        ({"link": 400}, "^link: expected a rate"),
+        ({"routing": 3}, "^routing: expected a mapping"),
+        ({"routing": {"step": 3}}, r"^routing.step: unknown parameter 'step'; did you mean 'steps'\?$"),
+        ({"routing": {}}, "^routing: nothing is chosen in this model"),
+        ({"routing": {"persistence": 2.0}, "phase": "decode", "kv_block": 8, "context": 80}, "^persistence: expected a probability"),
+    ],
+)
+def test_what_is_refused(changes, message):
+    with pytest.raises(InputError, match=message) as caught:
+        build("x", {**DENSE, **changes})
+    assert "\n" not in str(caught.value)
+
+
+def test_only_decoders_are_shared():
+    with pytest.raises(InputError, match=r"^tensor: only decoders can be shared"):
+        build("x", {"model": "bert-base", "tensor": 2})
+
+
+def test_a_spec_says_where_it_is_wrong(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text("format: hosim.spec/1\nname: x\nbuilder: {model: llama-3.1-8b, layer: 3}\n")
+    with pytest.raises(InputError, match=r"spec.yaml: builder.layer: unknown parameter 'layer'; did you mean 'layers'\?$"):
+        load_any(path)
+    path.write_text("format: hosim.spec/1\nname: x\nbuilder: {model: llama-3.1-8b}\nimporter: torch_export\n")
+    with pytest.raises(InputError, match="importer: unknown key 'importer'"):
+        load_any(path)
+
+
+@pytest.mark.parametrize("model", sorted(PRESETS))
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_every_model_trains(model, checkpoint):
+    graph = build(model, {"model": model, "phase": "train", "layers": 2, "checkpoint": checkpoint})
+    sizes = by_kind(graph)
+    learned = sizes["parameter"] + sizes["expert"]
+    assert sizes["gradient"] == learned
+    assert sizes["optimizer_state"] == 6 * learned  # fp32 parameter and two moments, beside bf16
+    updated = [graph.tensors[op.mutates[0]].name for op in graph.ops if op.kind == "optimizer"]
+    assert sorted(updated) == sorted(t.name for t in graph.tensors if t.kind in ("parameter", "expert"))
+    assert static_peak(graph).bytes > 7 * learned
+    assert all(len(users) > 1 for tensor, users in zip(graph.tensors, graph.users, strict=True) if tensor.kind == "gradient")
+    hardware = Hardware("h", (Tier("hbm", 2**50, 10**12),), (), Compute({"bf16": 10**15, "fp32": 10**14}))
+    assert verify(Plan(graph), hardware, 2**50) == ()
+
+
+def test_backward_takes_twice_the_products_of_forward():
+    graph = build("x", {**DENSE, "phase": "train"})
+    forward = sum(op.flops for op in graph.ops if op.kind == "matmul" and not op.name.startswith("backward."))
+    backward = sum(op.flops for op in graph.ops if op.kind == "matmul" and op.name.startswith("backward."))
+    assert backward == 2 * forward
+    attention = [op.flops for op in graph.ops if op.kind == "attention"]
+    assert attention[-1] * 2 == attention[0] * 5  # the fused kernel computes its scores again
+
+
+def test_tied_embeddings_are_one_tensor_and_one_gradient():
+    tied = build("x", {**DENSE, "phase": "train", "config": {**DENSE["config"], "tie_word_embeddings": True}})
+    apart = build("x", {**DENSE, "phase": "train"})
+    table = 96 * 64 * 2
+    assert by_kind(apart)["parameter"] - by_kind(tied)["parameter"] == table
+    assert by_kind(apart)["gradient"] - by_kind(tied)["gradient"] == table
+    assert any(op.name.endswith("accumulate") and tied.tensors[op.mutates[0]].kind == "gradient" for op in tied.ops if op.mutates)
+
+
+def test_tensor_shards():
+    alone, shared = build("x", {**DENSE, "phase": "train"}), build("x", {**DENSE, "phase": "train", "tensor": 2, "link": "1 GB/s"})
+    norms = 5 * 64 * 2
+    assert by_kind(shared)["parameter"] - norms == (by_kind(alone)["parameter"] - norms) // 2
+    reduced = [op for op in shared.ops if op.kind == "all_reduce"]
+    # forward: the embedding, and after attention and MLP of two layers; backward: before both, and before the output layer
+    assert len(reduced) == 1 + 2 * 2 + 2 * 2 + 1
+    assert {op.stream for op in reduced} == {"comm"}
+    assert {op.duration_ns for op in reduced} == {32 * 64 * 2}  # a ring of two: each sends half of the bytes twice, a byte a nanosecond
+    products = [sum(op.flops for op in graph.ops if op.kind == "matmul") for graph in (alone, shared)]
+    assert products[0] == 2 * products[1]
+
+
+def test_expert_shards():
+    alone, shared = build("x", EXPERTS), build("x", {**EXPERTS, "expert": 4, "link": "1 GB/s"})
+    assert by_kind(shared)["expert"] * 4 == by_kind(alone)["expert"]
+    sent = [op for op in shared.ops if op.kind == "all_to_all"]
+    assert len(sent) == 2 * 2  # there and back, in two layers
+    assert {op.duration_ns for op in sent} == {32 * 2 * 64 * 2 * 3 // 4}  # three quarters of the chosen rows are another device's
+    work = [sum(op.flops for op in graph.ops) for graph in (alone, shared)]
+    assert work[0] == work[1]  # as many rows come as go
+
+
+def test_pipeline_stages_are_the_whole_together():
+    whole = build("x", {**DENSE, "phase": "train"})
+    stages = [build("x", {**DENSE, "phase": "train", "pipeline": 2, "stage": stage, "link": "1 GB/s"}) for stage in (0, 1)]
+    assert sum(by_kind(stage)["parameter"] for stage in stages) == by_kind(whole)["parameter"]
+    assert [[op.name for op in stage.ops if op.stream == "comm"] for stage in stages] == [
+        ["model.send", "recv_grad"],
+        ["model.recv", "backward.model.recv.grad"],
+    ]
+    assert sum(op.flops for stage in stages for op in stage.ops) == sum(op.flops for op in whole.ops)
+
+
+def test_the_cache_of_a_decoder():
+    graph = build("x", {**DENSE, "phase": "decode", "batch": 3, "context": 500, "cache_home": "ddr"})
+    cache = [t for t in graph.tensors if t.kind == "kv_cache"]
+    assert {(t.size_bytes, t.home) for t in cache} == {(3 * 2 * 500 * 16 * 2, "ddr")}
+    assert len(cache) == 4
+    assert all(any(t in op.mutates for op in graph.ops) for t, tensor in enumerate(graph.tensors) if tensor.kind == "kv_cache")
+    attention = [op for op in graph.ops if op.kind == "attention"]
+    assert {op.flops for op in attention} == {4 * 3 * 4 * 500 * 16}
+    latent = build("x", {"model": "deepseek-v3", "phase": "decode", "layers": 1, "context": 100})
+    assert sum(t.size_bytes for t in latent.tensors if t.kind == "kv_cache") == 100 * (512 + 64) * 2
+
+
+def test_a_prefill_writes_the_cache_and_the_last_logits():
+    graph = build("x", DENSE)
+    assert by_kind(graph)["kv_cache"] == 2 * 2 * 2 * 32 * 16 * 2
+    assert by_kind(graph)["output"] == 96 * 2
+    bare = build("x", {**DENSE, "cache": False, "logits": "all"})
+    assert (by_kind(bare)["kv_cache"], by_kind(bare)["output"]) == (0, 32 * 96 * 2)
+
+
+def test_fusing_changes_no_product():
+    eager, fused = build("x", {**DENSE, "phase": "train"}), build("x", {**DENSE, "phase": "train", "fused": True})
+    assert len(fused.ops) < 0.7 * len(eager.ops)
+    assert sum(op.flops for op in fused.ops) == sum(op.flops for op in eager.ops)
+    assert by_kind(fused)["gradient"] == by_kind(eager)["gradient"]
+
+
+def test_time_and_memory_follow_the_sequence():
+    parameters = {"model": "llama-3.1-8b", "phase": "train", "fused": True, "layers": 4, "optimizer": "none"}
+    build("warm", parameters)
+    start = time.process_time()
+    graphs = [build("x", {**parameters, "sequence": 1024 * 2**n}) for n in range(6)]
+    assert time.process_time() - start < 3  # six graphs; milliseconds each on an idle machine
+    live = [static_peak(graph).bytes - by_kind(graph)["parameter"] for graph in graphs]
+    assert all(1.95 < b / a < 2.0001 for a, b in pairwise(live))
+
+
+def test_a_collective_overlaps_with_nothing_that_needs_it():
+    graph = build("x", {**DENSE, "tensor": 2, "link": "1 GB/s"})
+    reduced = graph.op_index["model.layers.0.self_attn.all_reduce"]
+    after = graph.op_index["model.layers.0.add_attn"]
+    assert reduced in graph.producers[after]
+
+
+def test_equal_parameters_give_equal_graphs():
+    assert build("x", EXPERTS) == build("x", dict(reversed(EXPERTS.items())))
+    assert build("x", EXPERTS).meta == {"source": "hosim.models", "builder": EXPERTS}
