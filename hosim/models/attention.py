@@ -39,19 +39,22 @@ def attention(
     flops = 2 * scores * (width + out_width)
     shape = (batch, queries, heads, out_width)
     statistics = batch * heads * queries * 4
+    training = bool(q.node)
+    if mask is not None and training and mode == "masked":  # what the kernel adds to the scores, and keeps for its gradient
+        mask = t.op(f"{label}.mask", "copy", [mask], mask.shape, q.dtype)
     seen = [x for x in (mask, q, k, v) if x is not None]
     inputs = [*seen, *(x for x in extra if x.tensor not in {s.tensor for s in seen})]
     # beside its result: the softmax' statistics, the mask as numbers; or scores before and after softmax and which rows are masked
-    spare = prod(mask.shape) * ITEM_BYTES[q.dtype] if mask is not None else 0
+    spare = prod(mask.shape) * ITEM_BYTES[q.dtype] if mask is not None and not training else 0
     workspace = 9 * scores if mode == "math" else spare
     # torch's math path goes over its scores some nine times, in four bytes
     accessed = sum([x.size for x in inputs]) + q.rows * out_width * ITEM_BYTES[q.dtype] + (34 * scores if mode == "math" else 0)
-    if not q.node:
+    if not training:
         return t.op(
             label, "attention", inputs, shape, flops=flops, accessed=accessed, workspace=workspace + (0 if mode == "math" else statistics)
         )
-    if mode == "math":  # the probabilities are kept
-        kept: tuple[tuple[int, ...], str] = ((batch, heads, queries, keys), q.dtype)
+    if mode == "math":  # the probabilities are kept, in the dtype in which that path computes
+        kept: tuple[tuple[int, ...], str] = ((batch, heads, queries, keys), "fp32")
     else:
         kept = ((batch, heads, queries), "fp32")
     y, lse = t.ops(label, "attention", inputs, [(shape, q.dtype), kept], flops=flops, accessed=accessed, workspace=workspace)
@@ -65,7 +68,7 @@ def attention(
             [g, *seen, y, lse],
             [(x.shape, x.dtype) for x in (q, k, v)],
             flops=work,
-            workspace=2 * lse.size if mode == "math" else statistics + spare,
+            workspace=lse.size if mode == "math" else statistics,
         )
         for x, grad in zip((q, k, v), grads, strict=True):
             t.give(x, grad)
