@@ -56,7 +56,7 @@ DEEPSEEK = {
 }
 
 
-def truth(name, config, batch, sequence):
+def truth(name, config, batch, sequence, checkpoint=False):
     """Peak bytes, bytes of parameters, and FLOP of one step."""
     cls = getattr(transformers, name)
     before = torch.get_default_dtype()
@@ -64,6 +64,9 @@ def truth(name, config, batch, sequence):
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             model = cls(cls.config_class(**config, attn_implementation="sdpa")).train()
+            if checkpoint:
+                enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable  # its name before 6
+                enable({"use_reentrant": False})
             ids = torch.zeros(batch, sequence, dtype=torch.int64)
             tracker, counter = MemTracker(), FlopCounterMode(display=False)
             tracker.track_external(model)
@@ -82,13 +85,14 @@ def truth(name, config, batch, sequence):
     [
         ("llama-3.1-8b", "LlamaForCausalLM", 1, 512, LLAMA, {}, {"attention": "masked"}),
         ("llama-3.1-8b", "LlamaForCausalLM", 1, 2048, LLAMA, {}, {"attention": "masked"}),
+        ("llama-3.1-8b", "LlamaForCausalLM", 1, 2048, LLAMA, {}, {"attention": "masked", "checkpoint": True}),
         ("qwen3-30b-a3b", "Qwen3MoeForCausalLM", 2, 512, QWEN, {"norm_topk_prob": True}, {"attention": "masked"}),
         ("deepseek-v3", "DeepseekV3ForCausalLM", 2, 512, DEEPSEEK, {"n_routed_experts": 16, "topk_group": 2}, {"attention": "math"}),
     ],
-    ids=["llama-512", "llama-2048", "qwen", "deepseek"],
+    ids=["llama-512", "llama-2048", "llama-checkpoint", "qwen", "deepseek"],
 )
 def test_a_training_step(model, name, batch, sequence, sizes, other, parameters):
-    true_peak, true_learned, true_flops = truth(name, {**sizes, **other}, batch, sequence)
+    true_peak, true_learned, true_flops = truth(name, {**sizes, **other}, batch, sequence, parameters.get("checkpoint", False))
     config = {**sizes, **({"num_experts": 16} if "n_routed_experts" in other else {})}
     common = {"model": model, "phase": "train", "optimizer": "none", "batch": batch, "sequence": sequence, "config": config}
     graph = build(model, {**common, **parameters})
