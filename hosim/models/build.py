@@ -27,7 +27,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "logits": ("last", "all"),
     "optimizer": ("adamw", "none"),
 }
-_FROM_ZERO = ("stage", "seed", "sink_blocks")
+_FROM_ZERO = ("stage", "seed", "sink_blocks", "num_experts", "n_shared_experts", "first_k_dense_replace", "n_group", "q_lora_rank")
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> Graph:
@@ -58,6 +58,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     if run.phase not in family.phases:
         raise InputError(f"{model} is built for {', '.join(family.phases)}; got {run.phase!r}", where="phase")
     _check_shards(config, run)
+    _check_choices(config, run)
     meta = {"source": "hosim.models", "builder": {key: parameters[key] for key in sorted(parameters)}}
     graph, gates = step(name, family.forward, config, run, meta)
     return graph if routed is None else replace(_realised(graph, gates, run, routed), name=name)
@@ -82,18 +83,19 @@ def changed(data: Data, values: Mapping[str, Any], prefix: str, extra: Iterable[
             known = [*hints, *extra]
             hint = _near(key, known) or f" (known: {', '.join(known)})"
             raise InputError(f"unknown parameter {key!r}{hint}", where=f"{prefix}{key}")
-        _check(f"{prefix}{key}", key, value, get_args(hints[key]) or (hints[key],))
+        least = 0 if key in _FROM_ZERO or getattr(data, key) == 0 else 1
+        _check(f"{prefix}{key}", key, value, get_args(hints[key]) or (hints[key],), least)
     return replace(data, **values)  # type: ignore[type-var]
 
 
-def _check(where: str, key: str, value: Any, types: tuple[type, ...]) -> None:
+def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int) -> None:
     if key in _CHOICES:
         if value not in _CHOICES[key]:
             raise InputError(f"expected one of {', '.join(_CHOICES[key])}; got {value!r}", where=where)
-    elif type(value) not in types:
+    elif type(value) not in types and not (float in types and type(value) is int):
         expected = " or ".join({int: "an integer", bool: "true or false", str: "text", float: "a number"}.get(t, "null") for t in types)
         raise InputError(f"expected {expected}, got {value!r}", where=where)
-    elif type(value) is int and value < (least := 0 if key in _FROM_ZERO or where.startswith("config.") else 1):
+    elif type(value) is int and value < least:
         raise InputError(f"expected at least {least}, got {value}", where=where)
     elif type(value) is int and value > 2**40:
         raise InputError(f"expected at most 2^40, got {value}", where=where)
@@ -120,6 +122,25 @@ def _check_shards(config: Any, run: Run) -> None:
         raise InputError(f"{run.pipeline} stages need at least a layer each", where="pipeline")
     if run.layers is not None and run.layers > layers:
         raise InputError(f"the model has {layers} layers, got {run.layers}", where="layers")
+
+
+def _check_choices(config: Any, run: Run) -> None:
+    """Raise :class:`InputError` for experts or blocks that are to be chosen where there are none."""
+    experts = int(getattr(config, "num_experts", 0))
+    top = int(getattr(config, "num_experts_per_tok", 0))
+    if top > experts:
+        raise InputError(f"expected at most {experts}, as there are experts; got {top}", where="config.num_experts_per_tok")
+    if run.chosen_experts is not None:
+        if run.training or run.tensor > 1:
+            raise InputError("experts of their own are built for inference, each on one device", where="chosen_experts")
+        if run.chosen_experts > experts // run.expert:
+            raise InputError(
+                f"the device has {experts // run.expert} experts of each layer, got {run.chosen_experts}", where="chosen_experts"
+            )
+    if run.kv_block is not None and (run.phase != "decode" or getattr(config, "kv_lora_rank", 0) > 0):
+        raise InputError("a cache in blocks is built for decoding with heads of keys and values", where="kv_block")
+    if run.kv_block is not None and run.chosen_experts is not None:
+        raise InputError("give one of kv_block and chosen_experts: a trace is of one kind of choice", where="kv_block")
 
 
 def _link(value: object) -> int:

@@ -11,7 +11,8 @@ class Decoder:
     """A decoder of rotary positions, root-mean-square norms and gated MLPs; fields as in the public ``config.json`` files.
 
     ``num_experts`` 0: dense. Layers before ``first_k_dense_replace`` are dense in any case. ``n_group`` 0: the router is a softmax
-    (Qwen3); else sigmoid scores and groups of experts (DeepSeek-V3). ``kv_lora_rank`` 0: heads of keys and values; else latent attention.
+    (Qwen3); else sigmoid scores and groups of experts (DeepSeek-V3). ``kv_lora_rank`` 0: heads of keys and values; else latent attention,
+    whose queries have a latent of their own unless ``q_lora_rank`` is 0.
     """
 
     hidden_size: int

@@ -143,8 +143,12 @@ def _latent_attention(
         with t.scope(name):
             return rms_norm(t, y, t.parameter("weight", y.shape[-1:], run.dtype), fused=run.fused)
 
-    down = linear(t, x, parameter("q_a_proj", config.q_lora_rank, hidden), label="q_a_proj")
-    q = linear(t, normed("q_a_layernorm", down), parameter("q_b_proj", heads * (nope + turned), config.q_lora_rank), label="q_b_proj")
+    q_width = heads * (nope + turned)
+    if config.q_lora_rank:
+        down = linear(t, x, parameter("q_a_proj", config.q_lora_rank, hidden), label="q_a_proj")
+        q = linear(t, normed("q_a_layernorm", down), parameter("q_b_proj", q_width, config.q_lora_rank), label="q_b_proj")
+    else:
+        q = linear(t, x, parameter("q_proj", q_width, hidden), label="q_proj")
     q_pass, q_turn = split(t, q.view(batch, tokens, heads, nope + turned), (nope, turned), "split_q")
     both = linear(t, x, parameter("kv_a_proj_with_mqa", rank + turned, hidden), label="kv_a_proj_with_mqa")
     latent, k_turn = split(t, both, (rank, turned), "split_kv")

@@ -5,6 +5,8 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hosim.analysis.liveness import static_peak
 from hosim.analysis.verifier import verify
@@ -64,6 +66,53 @@ def test_what_is_refused(changes, message):
     with pytest.raises(InputError, match=message) as caught:
         build("x", {**DENSE, **changes})
     assert "\n" not in str(caught.value)
+
+
+FIELDS = {
+    "phase": st.sampled_from(["train", "prefill", "decode", "forward"]),
+    "batch": st.integers(0, 3),
+    "sequence": st.integers(1, 40),
+    "context": st.integers(1, 90),
+    "layers": st.integers(1, 3) | st.none(),
+    "dtype": st.sampled_from(["bf16", "fp16", "fp32"]),
+    "attention": st.sampled_from(["causal", "masked", "math"]),
+    "fused": st.booleans(),
+    "checkpoint": st.booleans(),
+    "logits": st.sampled_from(["last", "all"]),
+    "cache": st.booleans(),
+    "optimizer": st.sampled_from(["adamw", "none"]),
+    "tensor": st.integers(1, 3),
+    "expert": st.integers(1, 3),
+    "pipeline": st.integers(1, 3),
+    "stage": st.integers(0, 2),
+    "link": st.sampled_from(["1 GB/s", "1 b/s"]),
+    "chosen_experts": st.integers(1, 9),
+    "kv_block": st.integers(1, 20),
+    "sink_blocks": st.integers(0, 3),
+    "window_blocks": st.integers(1, 3),
+    "chosen_blocks": st.integers(1, 5),
+    "experts_home": st.sampled_from(["ddr", "pool"]),
+    "routing": st.fixed_dictionaries({}, optional={"steps": st.integers(0, 3), "persistence": st.sampled_from([0, 0.5, 1.5])}),
+}
+
+
+@given(st.sampled_from(["dense", "experts", "latent"]), st.fixed_dictionaries({}, optional=FIELDS))
+def test_whatever_is_asked_for_is_built_or_refused(kind, parameters):
+    latent = {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "num_key_value_heads": 4, "n_group": 2}
+    base = {
+        "dense": DENSE,
+        "experts": EXPERTS,
+        "latent": {**EXPERTS, "model": "deepseek-v3", "config": {**EXPERTS["config"], **latent, "first_k_dense_replace": 1}},
+    }[kind]
+    try:
+        graph = build("x", {**base, **parameters})
+    except InputError as error:
+        assert "\n" not in str(error)
+        return
+    assert graph.ops
+    assert static_peak(graph).bytes > 0
+    learned = by_kind(graph)["parameter"] + by_kind(graph)["expert"]
+    assert by_kind(graph)["gradient"] == (learned if parameters.get("phase") == "train" else 0)
 
 
 def test_only_decoders_are_shared():
