@@ -23,6 +23,7 @@ from hosim.plan import Plan
 from hosim.planner.choices import Choices
 from hosim.planner.evaluation import Evaluator, Outcome
 from hosim.planner.local_search import improve
+from hosim.planner.pooled import Placement
 from hosim.planner.problem import Problem, analyse, check_floor
 from hosim.planner.rehearsal import Rehearsal
 from hosim.planner.selection import Weights, select
@@ -42,17 +43,34 @@ _REHEARSED, _MOST_REHEARSALS = 320_000, 8_000
 """Ops rehearsed in that search, about, and the number of rehearsals at most."""
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, policy: str = "hyperoffload", effort: float = 1.0, seed: int = 0) -> Plan:
+def plan(
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    *,
+    policy: str = "hyperoffload",
+    effort: float = 1.0,
+    seed: int = 0,
+    placement: Placement | None = None,
+) -> Plan:
     """The best plan found within ``budget_bytes`` of the device tier.
 
-    ``effort`` scales the number of replays spent; ``seed`` that of the search on small graphs. Raises :class:`InfeasibleError`, naming the
+    ``effort`` scales the number of replays spent; ``seed`` that of the search on small graphs. ``placement`` is the rule by which a tensor
+    gets its tier below; without one it is the tier that hides most. Raises :class:`InfeasibleError`, naming the
     smallest budget found feasible, if nothing fits.
     """
-    return search(graph, hardware, budget_bytes, policy=policy, effort=effort, seed=seed).plan
+    return search(graph, hardware, budget_bytes, policy=policy, effort=effort, seed=seed, placement=placement).plan
 
 
 def search(
-    graph: Graph, hardware: Hardware, budget_bytes: int, *, policy: str = "hyperoffload", effort: float = 1.0, seed: int = 0
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    *,
+    policy: str = "hyperoffload",
+    effort: float = 1.0,
+    seed: int = 0,
+    placement: Placement | None = None,
 ) -> Outcome:
     """Like :func:`plan`, with the choices and the replay's result."""
     budget = min(budget_bytes, hardware.device.capacity_bytes)
@@ -64,11 +82,11 @@ def search(
         floor_ns += floor_ns // _CLOSE
     allowance = max(_FEWEST, int(effort * min(_MOST, _WORK / count)))
     evaluate = Evaluator(problem, budget, policy, allowance)
-    best = _sweeps(evaluate, problem, budget, floor_ns)
-    if count <= _SMALL and not _at(best, floor_ns):
+    best, full = _sweeps(evaluate, problem, budget, floor_ns, placement)
+    if count <= _SMALL and placement is None and not _at(best, floor_ns):  # the search tries any tier
         best = min(best, _refined(evaluate, best, floor_ns, effort, seed), key=lambda outcome: outcome.worth)
     if best.worth.infeasible:
-        raise InfeasibleError(_explain(problem, budget, best), report=best.result.error or "")
+        raise InfeasibleError(_explain(problem, budget, best, full), report=best.result.error or "")
     return best
 
 
@@ -92,11 +110,14 @@ def _at(outcome: Outcome, floor_ns: int) -> bool:
     return not outcome.worth.infeasible and outcome.worth.makespan_ns <= floor_ns
 
 
-def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int) -> Outcome:
-    """Sweeps on the unhindered step, stretched until transfers fit in it; then for the op times of the best replay, while that helps."""
-    best = _Sweeper(evaluate, problem, budget, floor_ns)
+def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, placement: Placement | None) -> tuple[Outcome, str]:
+    """Sweeps on the unhindered step, stretched until transfers fit in it; then for the op times of the best replay, while that helps.
+
+    With it, the tiers below that were full in the sweep that found most of them so, in words.
+    """
+    best = _Sweeper(evaluate, problem, budget, floor_ns, Weights(placement=placement))
     for slow in _SLOW:
-        if not best.attempt(replace(Weights(), slow=slow)) and best.outcome is not None and best.since > 1:
+        if not best.attempt(replace(best.first, slow=slow)) and best.outcome is not None and best.since > 1:
             break
     best.vary()
     while not best.finished and best.outcome is not None and not best.outcome.worth.infeasible:
@@ -108,20 +129,21 @@ def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int) -
             break
         best.vary()
     assert best.outcome is not None
-    return best.outcome
+    return best.outcome, best.full
 
 
 class _Sweeper:
     """The best sweep so far, and how to look around it."""
 
-    def __init__(self, evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int) -> None:
+    def __init__(self, evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, first: Weights) -> None:
         self.evaluate = evaluate
         self.problem = problem
         self.budget = budget
         self.floor_ns = floor_ns
-        self.weights = Weights()
+        self.first = self.weights = first
         self.target = 1.0
         self.outcome: Outcome | None = None
+        self.full = ""
         self.since = 0
 
     @property
@@ -134,7 +156,10 @@ class _Sweeper:
         if self.finished:
             return False
         target = target or self.target
-        outcome = self.evaluate(select(self.problem, int(self.budget * target), weights).choices)
+        selection = select(self.problem, int(self.budget * target), weights)
+        outcome = self.evaluate(selection.choices)
+        if len(selection.full) > len(self.full):
+            self.full = selection.full
         if self.outcome is None or outcome.worth < self.outcome.worth:
             self.outcome, self.weights, self.target, self.since = outcome, weights, target, 0
             return True
@@ -150,15 +175,16 @@ class _Sweeper:
             self.attempt(replace(self.weights, slow=self.weights.slow * slow))
         for target in (0.97, 0.92):
             self.attempt(self.weights, target)
-        if len(self.problem.below) > 1:
+        if len(self.problem.below) > 1 and self.weights.placement is None:
             self.attempt(replace(self.weights, tiers=1))
         self.attempt(replace(self.weights, copies=not self.weights.copies))
 
 
-def _explain(problem: Problem, budget: int, best: Outcome) -> str:
+def _explain(problem: Problem, budget: int, best: Outcome, full: str) -> str:
     """Why nothing fits."""
     floor = max(problem.floor_bytes)
+    below = f"; of the tiers below, {full}" if full else ""
     return (
         f"no plan found within {human_size(budget)} ({budget} B); the largest single op uses {human_size(floor)} ({floor} B), "
-        f"the budget below which none can exist; the best attempt ended with: {best.result.error}"
+        f"the budget below which none can exist{below}; the best attempt ended with: {best.result.error}"
     )

@@ -20,13 +20,14 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.hardware import Hardware
 from hosim.planner.choices import BELOW, COPY, HOME, Choice
+from hosim.planner.pooled import Placement, Shelf
 from hosim.planner.problem import START, Below, Gap, Problem, initial_set
 from hosim.planner.timeline import ChannelTimeline
 
@@ -40,8 +41,8 @@ class Weights:
 
     ``waiting`` weighs over-budget time spent waiting after an early return, ``stall`` the nanoseconds of stall. ``lead_ns`` is how long
     before its use a prefetch should have ended, ``slow`` what transfer times are multiplied with (above 1: room for contention; below:
-    the step is stretched). ``copies`` says whether persistent tensors may start with a second copy below, and ``tiers`` how many tiers
-    below are used, the fastest first.
+    the step is stretched). ``copies`` says whether persistent tensors may start with a second copy below, ``tiers`` how many tiers
+    below are used, the fastest first, and ``placement`` by which rule a tensor gets its tier: None takes the one that hides most.
     """
 
     waiting: float = 0.0
@@ -50,15 +51,20 @@ class Weights:
     copies: bool = True
     slow: float = 1.0
     tiers: int = 99
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Choices, and the largest number of bytes by which an op still exceeds the budget (0 where the sweep succeeded)."""
+    """Choices, and the largest number of bytes by which an op still exceeds the budget (0 where the sweep succeeded).
+
+    ``full`` names the tiers below that had no room for something, in words.
+    """
 
     choices: dict[int, Choice]
     short_bytes: int
     expected_stall_ns: int
+    full: str = ""
 
 
 @dataclass(slots=True)
@@ -75,6 +81,11 @@ class _Offer:
     back: int | None = None
     stall: int = 0
     late: bool = False
+
+
+def _below_from(offer: _Offer) -> int:
+    """The op from which on the tensor's copy may be below: it is stored after its last write at the earliest."""
+    return 0 if offer.start != HOME else max(offer.gap.written, 0)
 
 
 def select(problem: Problem, budget_bytes: int, weights: Weights) -> Selection:
@@ -98,10 +109,8 @@ class _Sweep:
         usual = sizes[len(sizes) // 20] if sizes else 0
         self.up = _timelines(problem.hardware, {b.name: b.up.name for b in problem.below}, usual)
         self.down = _timelines(problem.hardware, {b.name: b.down.name for b in problem.below}, usual)
-        self.room = {b.name: b.capacity_bytes for b in problem.below}
-        for t, tier in problem.starts_below.items():
-            if tier in self.room:
-                self.room[tier] -= graph.tensors[t].size_bytes
+        starts_below = {t: (tier,) for t, tier in problem.starts_below.items()}
+        self.shelf = Shelf(graph, problem.hardware, [b.name for b in problem.below], starts_below, weights.placement)
         self.heap: list[tuple[float, int, int, Gap, bool]] = []
         self.serial = 0
         self.level = [0] * (self.count + 2)
@@ -151,7 +160,7 @@ class _Sweep:
                     self._take(offer, i)
                     if offer.back is not None and i <= offer.back and offer.back + 1 < offer.gap.before:
                         returning[offer.back + 1].append(offer.gap)
-        return Selection(self.choices, self.short, self.stall)
+        return Selection(self.choices, self.short, self.stall, self.shelf.full())
 
     def _push(self, gap: Gap, score: float, late: bool) -> None:
         self.serial += 1
@@ -209,15 +218,28 @@ class _Sweep:
         choice = self.choices.get(gap.tensor)
         forced = self.problem.starts_below.get(gap.tensor)
         best: _Offer | None = None
-        for below in self.tiers if forced is None and choice is None else self.problem.below:
+        for below in self._preferred(gap.tensor) if forced is None and choice is None else self.problem.below:
             if (choice is not None and below.name != choice.below) or (forced is not None and below.name != forced):
                 continue
-            if choice is None and forced is None and self.room[below.name] < self.problem.graph.tensors[gap.tensor].size_bytes:
-                continue
             offer = self._judge_in(gap, i, below, choice)
+            if forced is None and offer is not None and not self._has_room(offer):
+                continue
             if offer is not None and (best is None or offer.score > best.score):
                 best = offer
+            if best is not None and self.weights.placement is not None:
+                break
         return best
+
+    def _preferred(self, t: int) -> Sequence[Below]:
+        """The tiers below that may take a tensor; with a placement rule the first that does is taken."""
+        if self.weights.placement is None:
+            return self.tiers
+        named = {b.name: b for b in self.problem.below}
+        return [named[name] for name in self.shelf.order(t)]
+
+    def _has_room(self, offer: _Offer) -> bool:
+        """Whether the tier below has room from where the tensor's copy is there on."""
+        return self.shelf.fits(offer.gap.tensor, _below_from(offer), offer.below.name)
 
     def _judge_in(self, gap: Gap, i: int, below: Below, choice: Choice | None) -> _Offer | None:
         problem, weights = self.problem, self.weights
@@ -323,9 +345,10 @@ class _Sweep:
         choice = self.choices.get(t)
         if choice is None:
             choice = Choice(below.name, offer.start)
-            self.room[below.name] -= size
         elif choice.start != offer.start:
             choice = Choice(below.name, offer.start, choice.away)
+        if t not in problem.starts_below:
+            self.shelf.place(t, _below_from(offer), [below.name])
         users = problem.graph.users[t]
         if gap.after == START and users and offer.start == BELOW:
             choice = choice.without(users[-1])

@@ -16,12 +16,13 @@ from heapq import heappop, heappush
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import Plan
+from hosim.planner.pooled import NEAREST, read_placement
 from hosim.policies.paging import paging_plan
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = NEAREST) -> Plan:
     """The plan: its decisions are taken during the replay, each in O(log tensors) amortized."""
-    return paging_plan(graph, hardware, budget_bytes, "belady", FarthestNextUse)
+    return paging_plan(graph, hardware, budget_bytes, "belady", FarthestNextUse, placement=read_placement(placement, hardware))
 
 
 class FarthestNextUse:

@@ -1,22 +1,21 @@
 """Where tensors go that leave the device tier: the tiers below it, the ways there and back, and whether there is room.
 
-Every policy asks here, so that they differ in what they move and when, not in where to. The tier of choice is the nearest one that
-channels join to the device tier in both directions: ``ddr`` if there is one, else ``pool``, else ``nvme``, else the one that is quickest
-to read. What does not fit there goes to the next.
+Every policy asks here, so that they differ in what they move and when, not in where to. By default the tier of choice is the nearest
+one that channels join to the device tier in both directions: ``ddr`` if there is one, else ``pool``, else ``nvme``, else the one that is
+quickest to read. What does not fit there goes to the next. Other rules: :mod:`hosim.planner.pooled`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-
-import numpy as np
 
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.pooled import Placement, Shelf
 
 NEAREST_FIRST = ("ddr", "pool", "nvme")
 """Tiers below the device, the preferred one first; others come after them, the quickest to read first."""
@@ -32,6 +31,14 @@ class Below:
     tier: str
     up: str
     down: str
+
+
+__all__ = ["NEAREST_FIRST", "Below", "Placement", "Shelf", "route", "shelf_below", "starts", "tiers_below"]
+
+
+def shelf_below(graph: Graph, hardware: Hardware, initial: Mapping[int, Sequence[str]], placement: Placement | None = None) -> Shelf:
+    """Room in all tiers below, the preferred one first."""
+    return Shelf(graph, hardware, [b.tier for b in tiers_below(hardware)], initial, placement)
 
 
 def tiers_below(hardware: Hardware) -> tuple[Below, ...]:
@@ -69,57 +76,7 @@ def route(hardware: Hardware, sources: Iterable[str], destination: str) -> tuple
     raise InfeasibleError(f"no channels of {hardware.name} lead from {' or '.join(sorted(set(sources)))} to {destination}")
 
 
-class Shelf:
-    """Room in the tiers below over the step: bytes held by op position, from what starts there and what is put there.
-
-    The account is that of the plan's order: a copy counts from the op after which it is stored to the end of its tensor's life.
-    """
-
-    def __init__(self, graph: Graph, hardware: Hardware, tiers: Sequence[str], initial: dict[int, tuple[str, ...]]) -> None:
-        self._graph = graph
-        self._end = len(graph.ops)
-        self.tiers = tuple(tiers)
-        capacity = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
-        self._free = {name: np.full(self._end + 1, capacity[name], dtype=np.int64) for name in tiers}
-        self._placed: dict[int, tuple[str, int]] = {}
-        for t, where in initial.items():
-            for tier in where:
-                if tier in self._free:
-                    self._free[tier] -= graph.tensors[t].size_bytes
-        self._initial = {t: set(where) for t, where in initial.items()}
-        total = sum([tensor.size_bytes for tensor in graph.tensors])
-        self._ample = {name: capacity[name] >= 2 * total for name in tiers}  # room for all at once, beside what starts there
-
-    def place(self, tensor: int, start: int, tiers: Iterable[str] | None = None) -> str | None:
-        """The tier that takes the tensor from op position ``start`` on, the first of ``tiers`` with room; ``None`` if none has it.
-
-        What is placed stays placed: asked again, it is the same tier, from the earlier start on.
-        """
-        start = max(start, 0)
-        size = self._graph.tensors[tensor].size_bytes
-        end = self._end + 1 if self._graph.survives[tensor] or not self._graph.users[tensor] else self._graph.users[tensor][-1] + 1
-        if tensor in self._placed:
-            tier, since = self._placed[tensor]
-            if start < since:
-                if self._free[tier][start:since].min() < size:
-                    return None
-                self._free[tier][start:since] -= size
-                self._placed[tensor] = (tier, start)
-            return tier
-        for tier in self.tiers if tiers is None else tiers:
-            if tier in self._initial.get(tensor, ()):
-                return tier  # its own place is kept for it
-            if self._ample[tier]:
-                return tier
-            free = self._free[tier][start:end]
-            if not len(free) or free.min() >= size:
-                free -= size
-                self._placed[tensor] = (tier, start)
-                return tier
-        return None
-
-
-def starts(graph: Graph, hardware: Hardware, budget: int) -> dict[int, tuple[str, ...]]:
+def starts(graph: Graph, hardware: Hardware, budget: int, placement: Placement | None = None) -> dict[int, tuple[str, ...]]:
     """``Plan.initial`` of a policy that keeps tensors where they are at home if it can: empty if it can.
 
     If what is at home in the device tier exceeds ``budget`` at time 0, or what must be there at the end of the step does, all of it
@@ -134,7 +91,8 @@ def starts(graph: Graph, hardware: Hardware, budget: int) -> dict[int, tuple[str
     at_end = sum(sizes[t] for t in stays if homes.get(t) == device or (t not in homes and graph.users[t]))
     if at_start <= budget and at_end <= budget:
         return {}
-    shelf = Shelf(graph, hardware, [b.tier for b in tiers_below(hardware)], {t: (home,) for t, home in homes.items() if home != device})
+    away = {t: (home,) for t, home in homes.items() if home != device}
+    shelf = Shelf(graph, hardware, [b.tier for b in tiers_below(hardware)], away, placement)
     moved: dict[int, tuple[str, ...]] = {}
     for t, home in homes.items():
         if home == device:

@@ -6,6 +6,7 @@ from hosim.policies.policy import Parameter, Policy
 
 _PREFETCH_DISTANCE = Parameter(50, "int", "ops by which a prefetch is issued before the op that needs it")
 _RELEASE_DISTANCE = Parameter(0, "int", "ops after the last use before the tensor is released")
+_PLACEMENT = Parameter("nearest", "str", "which tier below takes a tensor: nearest, fastest, balanced, by_kind (or by_kind/KIND=TIER/...)")
 
 BUILT_IN = (
     Policy(
@@ -17,6 +18,7 @@ BUILT_IN = (
             "seed": Parameter(0, "int", "of the search on small graphs"),
             "reorder": Parameter(False, "bool", "whether ops may run in another order, within their dependencies"),
             "recompute": Parameter(False, "bool", "whether tensors may be dropped and computed again instead of moved"),
+            "placement": Parameter("planned", "str", "the tier below: planned (where most hides), or nearest, fastest, balanced, by_kind"),
         },
     ),
     Policy(
@@ -28,20 +30,24 @@ BUILT_IN = (
         "on_demand",
         "reactive: fetch what an op misses, evict the least recently used, wait",
         "hosim.policies.on_demand:plan",
+        {"placement": _PLACEMENT},
         runtime=True,
     ),
     Policy(
         "lookahead",
         "on_demand, and what the next k ops need is prefetched while there is room",
         "hosim.policies.lookahead:plan",
-        {"k": Parameter(4, "int", "how many ops ahead it looks")},
+        {"k": Parameter(4, "int", "how many ops ahead it looks"), "placement": _PLACEMENT},
         runtime=True,
     ),
     Policy(
         "layerwise",
         "parameters streamed from below, a layer ahead (vLLM, diffusers, ZeRO)",
         "hosim.policies.layerwise:plan",
-        {"layers_ahead": Parameter(1, "int", "layers whose parameters are on their way while one computes")},
+        {
+            "layers_ahead": Parameter(1, "int", "layers whose parameters are on their way while one computes"),
+            "placement": _PLACEMENT,
+        },
     ),
     Policy(
         "distance",
@@ -52,6 +58,7 @@ BUILT_IN = (
             "select_num": Parameter(100, "int", "how many gaps at most, the widest"),
             "prefetch_distance": _PREFETCH_DISTANCE,
             "release_distance": _RELEASE_DISTANCE,
+            "placement": _PLACEMENT,
         },
     ),
     Policy(
@@ -72,17 +79,20 @@ BUILT_IN = (
             "h2d_bandwidth_gbps": Parameter(55.0, "float", "GB/s up that the adaptive prefetch reckons with"),
             "d2h_bandwidth_gbps": Parameter(20.0, "float", "GB/s down that the adaptive release reckons with"),
             "default_kernel_time_us": Parameter(400.0, "float", "time of an op of which none is known, in microseconds"),
+            "placement": _PLACEMENT,
         },
     ),
     Policy(
         "longest_gap",
         "activations in the longest gaps first, until the peak fits (hyper-parallel)",
         "hosim.policies.longest_gap:plan",
+        {"placement": _PLACEMENT},
     ),
     Policy(
         "belady",
         "reactive and clairvoyant: evict what is used farthest in the future",
         "hosim.policies.belady:plan",
+        {"placement": _PLACEMENT},
         runtime=True,
     ),
     Policy(

@@ -18,7 +18,8 @@ from collections.abc import Iterable
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import Plan
-from hosim.policies.below import Shelf, starts, tiers_below
+from hosim.planner.pooled import NEAREST, read_placement
+from hosim.policies.below import shelf_below, starts
 from hosim.policies.idle import Idle, below_at_ends, between_uses
 from hosim.policies.insertion import Absence, insert
 
@@ -32,14 +33,16 @@ def plan(
     select_num: int,
     prefetch_distance: int,
     release_distance: int,
+    placement: str = NEAREST,
 ) -> Plan:
     """The plan. O(uses + candidates log candidates)."""
-    initial = starts(graph, hardware, budget_bytes)
+    rule = read_placement(placement, hardware)
+    initial = starts(graph, hardware, budget_bytes, rule)
     residency = Plan(graph, initial=initial).residency(hardware.device_tier)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     found = [idle for idle in between_uses(graph, not_in_place(graph)) if idle.before - idle.after >= select_distance]
     found.sort(key=lambda idle: (idle.after - idle.before, -sizes[idle.tensor], idle.after, idle.before))
-    shelf = Shelf(graph, hardware, [b.tier for b in tiers_below(hardware)], residency)
+    shelf = shelf_below(graph, hardware, residency, rule)
     absences = []
     for idle in (*below_at_ends(graph, residency, hardware.device_tier), *found[:select_num]):
         tier = shelf.place(idle.tensor, idle.after)

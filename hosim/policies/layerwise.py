@@ -23,7 +23,8 @@ from itertools import pairwise
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import AT_START, Plan
-from hosim.policies.below import Shelf, tiers_below
+from hosim.planner.pooled import NEAREST, read_placement
+from hosim.policies.below import shelf_below
 from hosim.policies.insertion import Absence, insert
 
 KINDS = ("parameter", "expert")
@@ -41,12 +42,12 @@ class Visit:
     parameters: frozenset[int]
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: int) -> Plan:
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: int, placement: str = NEAREST) -> Plan:
     """The plan; of the budget it knows nothing. O(uses)."""
     device = hardware.device_tier
     residency = Plan(graph).residency(device)
-    lower = [b.tier for b in tiers_below(hardware)]
-    shelf = Shelf(graph, hardware, lower, {t: w for t, w in residency.items() if device not in w})
+    away = {t: w for t, w in residency.items() if device not in w}
+    shelf = shelf_below(graph, hardware, away, read_placement(placement, hardware))
     initial: dict[int, tuple[str, ...]] = {}
     for t in graph.initial:
         tensor = graph.tensors[t]

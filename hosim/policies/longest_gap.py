@@ -17,16 +17,18 @@ from bisect import bisect_right
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import AT_START, Plan
-from hosim.policies.below import Shelf, starts, tiers_below
+from hosim.planner.pooled import NEAREST, read_placement
+from hosim.policies.below import shelf_below, starts
 from hosim.policies.idle import Idle, below_at_ends, between_uses, held_bytes, take_away
 from hosim.policies.insertion import Absence, insert
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = NEAREST) -> Plan:
     """The plan. O(candidates log candidates) steps, each along its gap."""
-    initial = starts(graph, hardware, budget_bytes)
+    rule = read_placement(placement, hardware)
+    initial = starts(graph, hardware, budget_bytes, rule)
     residency = Plan(graph, initial=initial).residency(hardware.device_tier)
-    shelf = Shelf(graph, hardware, [b.tier for b in tiers_below(hardware)], residency)
+    shelf = shelf_below(graph, hardware, residency, rule)
     held = held_bytes(graph)
     absences = []
     for idle in below_at_ends(graph, residency, hardware.device_tier):

@@ -12,10 +12,11 @@ from __future__ import annotations
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import Plan
+from hosim.planner.pooled import NEAREST, read_placement
 from hosim.policies.on_demand import LeastRecentlyUsed
 from hosim.policies.paging import paging_plan
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, k: int) -> Plan:
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, k: int, placement: str = NEAREST) -> Plan:
     """The plan: its decisions are taken during the replay, each in O(k)."""
-    return paging_plan(graph, hardware, budget_bytes, "lookahead", LeastRecentlyUsed, k)
+    return paging_plan(graph, hardware, budget_bytes, "lookahead", LeastRecentlyUsed, k, read_placement(placement, hardware))

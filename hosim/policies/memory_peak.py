@@ -31,7 +31,8 @@ from hosim.costmodel.op_time import op_durations
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import Plan
-from hosim.policies.below import Shelf, starts, tiers_below
+from hosim.planner.pooled import NEAREST, read_placement
+from hosim.policies.below import shelf_below, starts
 from hosim.policies.distance import at_distance, not_in_place
 from hosim.policies.idle import Idle, below_at_ends, between_uses, held_bytes, take_away
 from hosim.policies.insertion import Absence, insert
@@ -55,13 +56,15 @@ def plan(
     h2d_bandwidth_gbps: float,
     d2h_bandwidth_gbps: float,
     default_kernel_time_us: float,
+    placement: str = NEAREST,
 ) -> Plan:
     """The plan. Each gap taken costs O(ops + candidates) array steps."""
     most = budget_bytes if max_device_memory is None else max_device_memory
     headroom = most // 10 if peak_modeled_headroom_bytes is None else peak_modeled_headroom_bytes
-    initial = starts(graph, hardware, budget_bytes)
+    rule = read_placement(placement, hardware)
+    initial = starts(graph, hardware, budget_bytes, rule)
     residency = Plan(graph, initial=initial).residency(hardware.device_tier)
-    shelf = Shelf(graph, hardware, [b.tier for b in tiers_below(hardware)], residency)
+    shelf = shelf_below(graph, hardware, residency, rule)
     clock = _KernelClock(graph, hardware, default_kernel_time_us)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
 

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import Plan
+from hosim.planner.pooled import NEAREST, read_placement
 from hosim.policies.paging import paging_plan
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = NEAREST) -> Plan:
     """The plan: its decisions are taken during the replay, each in O(1) amortized."""
-    return paging_plan(graph, hardware, budget_bytes, "on_demand", LeastRecentlyUsed)
+    return paging_plan(graph, hardware, budget_bytes, "on_demand", LeastRecentlyUsed, placement=read_placement(placement, hardware))
 
 
 class LeastRecentlyUsed:

@@ -24,7 +24,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import DETACH, PREFETCH, STORE, CacheOp, MemoryView, Plan
 from hosim.planner.ordering import Order
-from hosim.policies.below import route, starts, tiers_below
+from hosim.policies.below import Placement, route, shelf_below, starts, tiers_below
 
 _ATTEMPTS = 64
 """How often one op may ask for room before it is told that there is none."""
@@ -52,14 +52,23 @@ class Books:
     start: dict[int, tuple[str, ...]]
     last_write: dict[int, int]
     """Of persistent tensors that start below: the op after which the plan stores them back."""
+    placement: Placement | None = None
 
 
-def paging_plan(graph: Graph, hardware: Hardware, budget: int, policy: str, victims: Callable[[], Victims], k: int = 0) -> Plan:
-    """A plan whose runtime policy pages, evicting as ``victims`` says and looking ``k`` ops ahead."""
-    initial = starts(graph, hardware, budget)
+def paging_plan(
+    graph: Graph,
+    hardware: Hardware,
+    budget: int,
+    policy: str,
+    victims: Callable[[], Victims],
+    k: int = 0,
+    placement: Placement | None = None,
+) -> Plan:
+    """A plan whose runtime policy pages, evicting as ``victims`` says to where ``placement`` says, and looking ``k`` ops ahead."""
+    initial = starts(graph, hardware, budget, placement)
     start = Plan(graph, initial=initial).residency(hardware.device_tier)
     cache_ops, last_write = _returns(graph, hardware, start)
-    books = Books(graph, hardware, start, last_write)
+    books = Books(graph, hardware, start, last_write, placement)
     return Plan(graph, policy, tuple(cache_ops), initial, lambda: Paging(books, victims(), k))
 
 
@@ -99,6 +108,7 @@ class Paging:
         self.device = hardware.device_tier
         self.sizes = [tensor.size_bytes for tensor in graph.tensors]
         self.tiers = [b.tier for b in tiers_below(hardware)]
+        self.shelf = shelf_below(graph, hardware, books.start, books.placement)
         self.room = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
         self.here = bytearray(len(graph.tensors))
         self.below: dict[int, tuple[str, ...]] = {}
@@ -282,10 +292,11 @@ class Paging:
     def _store(self, t: int, decisions: list[CacheOp]) -> str | None:
         """A copy in its own tier below or in the first one with room; says where, ``None`` if there is no room."""
         own = [tier for tier in self.books.start.get(t, ()) if tier != self.device and tier in self.tiers]
-        tier = next((tier for tier in own or self.tiers if own or self.room[tier] >= self.sizes[t]), None)
+        tier = next((tier for tier in own or self.shelf.order(t) if own or self.room[tier] >= self.sizes[t]), None)
         if tier is not None:
             if not own:
                 self.guest[t] = tier
+                self.shelf.use(t, tier)
                 self.room[tier] -= self.sizes[t]
             decisions.append(CacheOp(STORE, t, self.device, tier))
             self.below[t] = (tier,)
