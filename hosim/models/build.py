@@ -95,7 +95,7 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int
     elif type(value) not in types and not (float in types and type(value) is int):
         expected = " or ".join({int: "an integer", bool: "true or false", str: "text", float: "a number"}.get(t, "null") for t in types)
         raise InputError(f"expected {expected}, got {value!r}", where=where)
-    elif type(value) is int and value < least:
+    elif int in types and type(value) is int and value < least:
         raise InputError(f"expected at least {least}, got {value}", where=where)
     elif type(value) is int and value > 2**40:
         raise InputError(f"expected at most 2^40, got {value}", where=where)

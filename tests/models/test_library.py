@@ -23,6 +23,11 @@ def test_a_spec_gives_its_workload_to_the_byte(name, root):
         assert load_workload(path) == load_any(path)
 
 
+def test_a_spec_is_loaded_like_a_workload():
+    path = shipped.workload_path("llama-3.1-8b-decode-128k")
+    assert load_workload(path) == load_any(path)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_workload_is_worth_planning(name):
     graph = load_any(shipped.workload_path(name))
