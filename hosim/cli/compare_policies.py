@@ -11,17 +11,22 @@ from hosim.cli.options import (
     Account,
     Allocator,
     Budget,
+    Devices,
     HardwareName,
     Json,
+    OpSigma,
     PlanAgainst,
     RoutingFile,
+    Seed,
     Steps,
+    TransferSigma,
     Workload,
     budget_of,
     console,
     counting_of,
     graph_of,
     hardware_of,
+    jitter_of,
     progress,
     realised,
 )
@@ -53,6 +58,10 @@ def compare_policies(
     allocator: Allocator = "ledger",
     account: Account = "time",
     plan_against: PlanAgainst = "allocated",
+    devices: Devices = None,
+    op_sigma: OpSigma = 0.0,
+    transfer_sigma: TransferSigma = 0.0,
+    seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Say which policies fit, who waits, and why.
@@ -64,7 +73,7 @@ def compare_policies(
     from hosim.study.routing import Mispredictions, mispredictions, predicts
 
     counting = counting_of(allocator, account, plan_against)
-    machine = hardware_of(hardware)
+    machine = hardware_of(hardware, devices)
     choices = parse_choices(policies, routed=routing is not None)
     graph = realised(graph_of(workload), routing, steps)
     budget_bytes = budget_of(budget, graph, machine)
@@ -77,7 +86,10 @@ def compare_policies(
             predictions.extend([row] if row else [])
 
     with progress() as tell:
-        results = compare(graph, machine, choices, budget_bytes, tell, keep, counting=counting, against_reserved=plan_against == RESERVED)
+        jitter = jitter_of(op_sigma, transfer_sigma, seed)
+        results = compare(
+            graph, machine, choices, budget_bytes, tell, keep, counting=counting, against_reserved=plan_against == RESERVED, jitter=jitter
+        )
     if json:
         from dataclasses import asdict
 
@@ -86,10 +98,13 @@ def compare_policies(
         typer.echo(to_json(comparison_to_dict(results, map(asdict, predictions))))
     else:
         from hosim.analysis.liveness import static_peak
+        from hosim.report import devices as spread
         from hosim.report import routing as routing_tables
         from hosim.report import tables
 
         console().print(tables.comparison(graph, machine, static_peak(graph).breakdown, results))
+        if machine.devices > 1:
+            console().print(spread.devices(results, machine))
         if routing is not None or predictions:
             console().print(routing_tables.predictions(predictions))
     if not any(result.feasible for result in results):

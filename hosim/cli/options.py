@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from hosim.graph import Graph
     from hosim.hardware import Hardware
+    from hosim.jitter import Jitter
     from hosim.study.attempt import Counting
 
 WIDTH = 120
@@ -36,6 +37,18 @@ Budget = Annotated[
         help="Device memory that may be used: a size such as 40GiB, or a share of the resident peak such as 75%.  [default: all there is]",
     ),
 ]
+Devices = Annotated[
+    int | None,
+    typer.Option("--devices", metavar="N", min=1, help="How many devices run the program together.  [default: what the profile says]"),
+]
+OpSigma = Annotated[
+    float,
+    typer.Option("--op-sigma", metavar="S", min=0, help="Jitter: the relative standard deviation of op times, such as 0.05."),
+]
+TransferSigma = Annotated[
+    float, typer.Option("--transfer-sigma", metavar="S", min=0, help="Jitter: the relative standard deviation of the time that bytes flow.")
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Jitter: the seed; the same one gives the same times.")]
 RoutingFile = Annotated[
     Path | None,
     typer.Option(
@@ -106,11 +119,22 @@ def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
     return realise(loaded, wanted if len(wanted) > 1 else wanted[0])
 
 
-def hardware_of(text: str) -> Hardware:
-    """The machine of a HW argument."""
+def hardware_of(text: str, devices: int | None = None) -> Hardware:
+    """The machine of a HW argument, with as many devices as ``--devices`` says."""
+    from dataclasses import replace
+
     from hosim.io import find_hardware, load_hardware
 
-    return load_hardware(find_hardware(text))
+    loaded = load_hardware(find_hardware(text))
+    return loaded if devices is None else replace(loaded, devices=devices)
+
+
+def jitter_of(op_sigma: float, transfer_sigma: float, seed: int) -> Jitter | None:
+    """The jitter that ``--op-sigma``, ``--transfer-sigma`` and ``--seed`` ask for, if there is some."""
+    from hosim.jitter import Jitter
+
+    jitter = Jitter(seed, op_sigma, transfer_sigma)
+    return None if jitter.is_none else jitter
 
 
 def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:

@@ -12,6 +12,7 @@ from hosim.cli.options import (
     Account,
     Allocator,
     Budget,
+    Devices,
     HardwareName,
     Json,
     PlanAgainst,
@@ -43,6 +44,7 @@ def plan(
     plan_against: PlanAgainst = "allocated",
     allocator: Allocator = "ledger",
     account: Account = "time",
+    devices: Devices = None,
     json: Json = False,
 ) -> None:
     """Write the plan that one policy makes, or explain it.
@@ -62,7 +64,7 @@ def plan(
     if plan_against != RESERVED and (allocator, account) != ("ledger", "time"):
         raise InputError("--allocator and --account are for --plan-against reserved, which is not given", source="plan")
     counting = counting_of(allocator, account, plan_against)
-    machine = hardware_of(hardware)
+    machine = hardware_of(hardware, devices)
     choice = parse_choice(policy)
     graph = graph_of(workload)
     budget_bytes = budget_of(budget, graph, machine)

@@ -11,14 +11,19 @@ from hosim.cli.options import (
     Account,
     Allocator,
     Budget,
+    Devices,
     HardwareName,
     Json,
+    OpSigma,
+    Seed,
+    TransferSigma,
     Workload,
     budget_of,
     console,
     counting_of,
     graph_of,
     hardware_of,
+    jitter_of,
 )
 from hosim.errors import InfeasibleError
 
@@ -32,6 +37,10 @@ def replay(
     budget: Budget = None,
     allocator: Allocator = "ledger",
     account: Account = "time",
+    devices: Devices = None,
+    op_sigma: OpSigma = 0.0,
+    transfer_sigma: TransferSigma = 0.0,
+    seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Replay a plan, whoever made it.
@@ -43,7 +52,7 @@ def replay(
     from hosim.study import attempt
 
     counting = counting_of(allocator, account)
-    machine = hardware_of(hardware)
+    machine = hardware_of(hardware, devices)
     graph = graph_of(workload)
     budget_bytes = budget_of(budget, graph, machine)
     loaded = load_plan(plan, graph)
@@ -51,15 +60,19 @@ def replay(
     findings = verify(loaded, machine, budget_bytes)
     for finding in findings:
         typer.echo(f"warning: {finding}", err=True)
-    result = attempt.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting)
+    jitter = jitter_of(op_sigma, transfer_sigma, seed)
+    result = attempt.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter)
     if json:
         from hosim.io import result_to_dict, to_json
 
         typer.echo(to_json(result_to_dict(result)))
     else:
         from hosim.analysis.liveness import static_peak
+        from hosim.report import devices as spread
         from hosim.report import tables
 
         console().print(tables.replay(graph, machine, static_peak(graph).breakdown, result))
+        if machine.devices > 1:
+            console().print(spread.devices([result], machine))
     if not result.feasible:
         raise typer.Exit(InfeasibleError.exit_code)

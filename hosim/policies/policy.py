@@ -110,6 +110,7 @@ class Policy:
     def plan(self, graph: Graph, hardware: Hardware, budget_bytes: int | None = None, **parameters: Any) -> Plan:
         """The plan that the policy makes within ``budget_bytes`` of the device tier (default: its capacity).
 
+        Of what several devices share, it plans with a fair share.
         Raises :class:`InputError` on a parameter it has not or a value that is none, and :class:`InfeasibleError` where nothing of its rule
         can fit; a plan that may or may not fit is returned, and the replay says which.
         """
@@ -118,8 +119,8 @@ class Policy:
         capacity = hardware.device.capacity_bytes
         budget = capacity if budget_bytes is None else min(capacity, budget_bytes)
         _ops_fit(graph, hardware, budget)
-        plan = self._maker()(graph, hardware, budget, **{**self.parameters, **parameters})
-        _start_fits(plan, hardware, budget)
+        plan = self._maker()(graph, hardware.fair_share, budget, **{**self.parameters, **parameters})
+        _start_fits(plan, hardware.fair_share, budget)
         return plan
 
     def _setting(self, key: str) -> Parameter:

@@ -64,7 +64,7 @@ def machine(hw: Hardware) -> RenderableType:
     """Everything in a profile: compute, tiers, channels, fabrics, and the sources of its figures."""
     compute = ", ".join(f"{dtype} {human_compute(peak)}" for dtype, peak in hw.compute.peak_flops.items()) or "none"
     lines = [
-        f"{hw.name}: {hw.devices} device{'s' if hw.devices > 1 else ''}",
+        f"{hw.name}: {hw.devices} device{'s' if hw.devices > 1 else ''}{_hosts(hw)}",
         f"compute    {compute}; {percent(hw.compute.efficiency, 1)} of it reached, {human_time(hw.compute.launch_ns)} to launch an op",
         f"runtime    {human_time(hw.inspect_ns)} of inspection an op",
     ]
@@ -77,13 +77,17 @@ def machine(hw: Hardware) -> RenderableType:
         channels.add_row(escape(c.name), c.source, c.destination, *row)
     parts: list[RenderableType] = [Text("\n".join(lines) + "\n"), tiers, channels]
     if hw.fabrics:
-        fabrics = open_table("Fabrics", "fabric", "shared by", "bandwidth", left=2)
+        fabrics = open_table("Fabrics", "fabric", "scope", "shared by", "bandwidth", left=3)
         for fabric in hw.fabrics:
-            fabrics.add_row(escape(fabric.name), escape(", ".join(fabric.channels)), human_rate(fabric.bandwidth_bytes_per_s))
+            fabrics.add_row(escape(fabric.name), fabric.scope, escape(", ".join(fabric.channels)), human_rate(fabric.bandwidth_bytes_per_s))
         parts.append(fabrics)
     if hw.source:
         parts.append(Text(f"Source: {hw.source.strip()}"))
     return Group(*parts)
+
+
+def _hosts(hw: Hardware) -> str:
+    return "" if hw.devices_per_host is None else f", {hw.devices_per_host} on a host"
 
 
 def workload_line(graph: Graph) -> str:

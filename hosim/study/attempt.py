@@ -12,6 +12,7 @@ from hosim.costmodel.op_time import op_durations
 from hosim.errors import PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.jitter import Jitter
 from hosim.plan import Plan
 from hosim.policies import registry
 from hosim.result import IN_TIME, LEDGER, Result
@@ -57,15 +58,19 @@ def replay(
     repeats: bool = True,
     counting: Counting = BY_BYTES,
     reserve_bytes: int | None = None,
+    jitter: Jitter | None = None,
 ) -> Result:
     """The result of one plan, with the lower bound on what any plan takes from the same initial residency.
 
     For a plan that edits the graph, it is one on what any edit of the workload takes. ``repeats`` false is for a plan that does not put
     every copy back (rule 2), and so may take less than one that does. ``reserve_bytes``: what an allocator may reserve, if not the budget.
+    Under ``jitter`` there is no bound.
     """
     account = counting.account if plan.runtime is None else IN_TIME
-    result = engine.replay(plan, hardware, budget_bytes, allocator=counting.allocator, account=account, reserve_bytes=reserve_bytes)
-    if not result.feasible:
+    result = engine.replay(
+        plan, hardware, budget_bytes, allocator=counting.allocator, account=account, reserve_bytes=reserve_bytes, jitter=jitter
+    )
+    if not result.feasible or result.jitter is not None:
         return result
     durations = op_durations(plan.workload, hardware)
     residency = plan.residency(hardware.device_tier)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.jitter import Jitter
 from hosim.plan import Plan
 from hosim.result import Result
 from hosim.study.attempt import BY_BYTES, Counting, check, make_plan, replay, unplanned
@@ -26,12 +27,14 @@ def compare(
     *,
     counting: Counting = BY_BYTES,
     against_reserved: bool = False,
+    jitter: Jitter | None = None,
 ) -> list[Result]:
     """The result of each choice, in the order given, with ``planning_s`` and ``replay_s`` measured.
 
-    ``against_reserved`` plans as :func:`hosim.study.reserved.plan_against_reserved` does. What does not fit is a result like any other,
-    with ``feasible`` false. ``progress`` is told what is under way, ``keep`` gets each plan with its result. Raises :class:`PlanError` if a
-    policy's plan breaks a rule of the replay: that is a bug of the policy.
+    ``against_reserved`` plans as :func:`hosim.study.reserved.plan_against_reserved` does. ``jitter`` is that of the
+    replays; plans are made without. What does not fit is a result like any other, with ``feasible`` false. ``progress`` is told what is
+    under way, ``keep`` gets each plan with its result. Raises :class:`PlanError` if a policy's plan breaks a rule of the replay: that
+    is a bug of the policy.
     """
     results = []
     for choice in choices:
@@ -49,9 +52,10 @@ def compare(
             continue
         planning_s = time.perf_counter() - begin
         if not against_reserved:
-            progress(f"{choice.label}: replaying")
             check(plan, hardware, budget_bytes)
-            result = replay(plan, hardware, budget_bytes, counting=counting)
+        if not against_reserved or jitter is not None:
+            progress(f"{choice.label}: replaying")
+            result = replay(plan, hardware, budget_bytes, counting=counting, jitter=jitter)
         results.append(replace(result, policy=choice.label, planning_s=planning_s))
         keep(choice, plan, results[-1])
     return results

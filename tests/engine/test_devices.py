@@ -1,13 +1,16 @@
 """Several devices in one replay: what holds whatever they run."""
 
+from collections import Counter
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import cases, several
 
+from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
 from hosim.io import result_to_dict, to_json
+from hosim.jitter import Jitter
 
 anything = cases(max_ops=7, max_streams=2, fabrics=True, roomy=None)
 
@@ -41,3 +44,33 @@ def test_devices_that_share_nothing_are_one_each(case, count):
         assert replace(device, error=None) == replace(alone, error=None)
         assert device.timeline == alone.timeline
     assert replace(together, devices=None, error=None) == replace(alone, error=None)
+
+
+@given(anything, st.integers(0, 100))
+def test_no_sigma_is_no_jitter(case, seed):
+    _, machine, plan = case
+    assert replay(plan, machine, jitter=Jitter(seed)) == replay(plan, machine)
+
+
+@given(anything, st.data())
+def test_jitter_is_on_every_time_whatever_the_order(case, data):
+    _, machine, plan = case
+    machine = replace(data.draw(several(machine)), fabrics=())
+    jitter = Jitter(data.draw(st.integers(0, 5)), 0.3, 0.4)
+    result = replay(plan, machine, jitter=jitter, record=True)
+    assert result == replay(plan, machine, jitter=jitter)
+    assert result.jitter == jitter
+    nominal = op_durations(plan.graph, machine)
+    for d, device in enumerate(result.by_device):
+        timeline = device.timeline
+        for i, (start, end) in enumerate(zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)):
+            assert start < 0 or end - start == round(nominal[i] * jitter.op_factor(d, i))
+        copies = Counter()
+        for x in sorted(timeline.transfers, key=lambda x: (x.issue_ns, x.start_ns)):  # those of one tensor go one after the other
+            factor = jitter.transfer_factor(d, x.tensor, copies[x.tensor])
+            copies[x.tensor] += 1
+            channel = next(c for c in machine.channels if c.name == x.channel)
+            if machine.channel_scope(channel) == "device" and channel.engines == 1 and not channel.beside:
+                flow_ns = -(-round(x.bytes * 10**9 * factor) // channel.bandwidth_bytes_per_s)
+                assert x.end_ns - x.start_ns - x.contention_ns == channel.latency_ns + flow_ns
+                assert x.contention_ns == 0

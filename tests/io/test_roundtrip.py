@@ -8,7 +8,7 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import cases, graphs, hardware, wild_plans
+from strategies import cases, graphs, hardware, several, wild_plans
 
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
@@ -34,8 +34,21 @@ from hosim.io import (
     workload_to_dict,
     yamltext,
 )
+from hosim.jitter import Jitter
 from hosim.plan import Plan
-from hosim.result import ACCOUNTS, ALLOCATORS, STALL_CAUSES, AllocatorFigures, AllocatorState, ChannelFigures, Result, StreamFigures
+from hosim.result import (
+    ACCOUNTS,
+    ALLOCATORS,
+    STALL_CAUSES,
+    AllocatorFigures,
+    AllocatorState,
+    ChannelFigures,
+    DeviceFigures,
+    DeviceLine,
+    Result,
+    Spread,
+    StreamFigures,
+)
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 HUGE = st.integers(0, 2**63 - 1)
@@ -79,7 +92,7 @@ def test_meta_is_kept_as_it_is(meta, yaml):
     assert workload_from_dict(through_text(workload_to_dict(graph), "workload", yaml)).meta == meta
 
 
-@given(hardware(fabrics=True, uneven=True), st.booleans())
+@given(hardware(fabrics=True, uneven=True).flatmap(lambda machine: st.one_of(st.just(machine), several(machine))), st.booleans())
 def test_hardware(machine, yaml):
     assert hardware_from_dict(through_text(hardware_to_dict(machine), "hardware", yaml)) == machine
 
@@ -117,6 +130,17 @@ STATES = st.builds(AllocatorState, *[COUNTS] * 2, COUNTS).filter(lambda s: s.all
 ALLOCATOR_FIGURES = st.builds(
     AllocatorFigures, st.sampled_from(ALLOCATORS), st.sampled_from(ACCOUNTS), *[COUNTS] * 3, STATES, st.none() | STATES
 )
+SPREADS = st.builds(Spread, COUNTS, COUNTS, COUNTS)
+PEAKS = st.fixed_dictionaries(dict.fromkeys(TIERS, COUNTS))
+DEVICE_FIGURES = st.builds(
+    DeviceFigures,
+    COUNTS,
+    COUNTS,
+    st.none() | SPREADS,
+    st.none() | SPREADS,
+    st.fixed_dictionaries(dict.fromkeys(TIERS, SPREADS)),
+    st.lists(st.builds(DeviceLine, st.none() | COUNTS, COUNTS, PEAKS), max_size=3).map(tuple),
+)
 RESULTS = st.builds(
     Result,
     workload=NAMES,
@@ -139,6 +163,8 @@ RESULTS = st.builds(
     plan=st.fixed_dictionaries({"prefetches": COUNTS, "stores": COUNTS, "detaches": COUNTS}),
     streams=st.dictionaries(NAMES, st.builds(StreamFigures, COUNTS, STALLS, COUNTS), max_size=2),
     allocator=st.none() | ALLOCATOR_FIGURES,
+    devices=st.none() | DEVICE_FIGURES,
+    jitter=st.none() | st.builds(Jitter, COUNTS, st.floats(0, 1), st.floats(0, 1)),
     planning_s=st.floats(0, 1e6),
     replay_s=st.floats(0, 1e6),
 )
