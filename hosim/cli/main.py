@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import hosim
-from hosim.cli import compare_policies, hardware, import_, plan, policies, replay, schema, workload
+from hosim.cli import compare_policies, hardware, import_, plan, policies, replay, robustness, schema, workload
 from hosim.errors import HosimError
 
 INTERRUPTED, BUG = 130, 70
@@ -60,6 +60,7 @@ def _hosim(
 app.command("compare-policies")(compare_policies.compare_policies)
 app.command("plan")(plan.plan)
 app.command("replay")(replay.replay)
+app.command("robustness")(robustness.robustness)
 app.command("import")(import_.import_)
 app.add_typer(workload.app, name="workload")
 app.add_typer(hardware.app, name="hardware")

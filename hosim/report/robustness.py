@@ -1,0 +1,68 @@
+"""Table of the robustness report, and what its ``--json`` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.jitter import Jitter
+from hosim.report.tables import NOTHING, open_table
+from hosim.units import human_size, human_time
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_SHOWN = (("makespan_ns", "makespan", human_time), ("stall_ns", "stall", human_time), ("peak_bytes", "peak", human_size))
+_COLUMNS = ("nominal", "p50", "p95")
+
+
+def robustness(percentiles: DataFrame, jitter: Jitter) -> Table:
+    """One row a policy: how many runs fit, and nominal, P50 and P95 of makespan, stall and peak.
+
+    ``percentiles`` is what :func:`hosim.study.robustness.percentiles` gives. A percentile that falls on a run that does not fit
+    says so.
+    """
+    title = f"Robustness (sigma of op times {jitter.op_sigma:.1%}, of transfer times {jitter.transfer_sigma:.1%}; seed {jitter.seed})"
+    table = open_table(title, "policy", "runs\nthat fit", *(f"{label}\n{column}" for _, label, _ in _SHOWN for column in _COLUMNS))
+    for policy, group in percentiles.groupby("policy", sort=False):
+        figures = group.set_index("figure")
+        runs, infeasible = int(group["runs"].iloc[0]), int(group["infeasible"].iloc[0])
+        cells = [
+            human(value) if (value := _whole(figures.loc[figure, column])) is not None else "does not fit"
+            for figure, _, human in _SHOWN
+            for column in _COLUMNS
+        ]
+        nothing = infeasible == runs
+        row = [NOTHING] * len(cells) if nothing else cells
+        table.add_row(escape(str(policy)), f"{runs - infeasible} of {runs}", *row, style="red" if infeasible else None)
+    return table
+
+
+def to_dict(percentiles: DataFrame, graph: Graph, hardware: Hardware, budget_bytes: int, jitter: Jitter) -> dict[str, Any]:
+    """The report as ``hosim robustness --json`` prints it; a figure is null where the run, or as many runs, do not fit."""
+    policies = []
+    for policy, group in percentiles.groupby("policy", sort=False):
+        figures = group.set_index("figure")
+        row: dict[str, Any] = {"policy": policy, "runs": int(group["runs"].iloc[0]), "infeasible": int(group["infeasible"].iloc[0])}
+        for figure, _, _ in _SHOWN:
+            row[figure] = {column: _whole(figures.loc[figure, column]) for column in _COLUMNS}
+        policies.append(row)
+    return {
+        "format": "hosim.robustness/1",
+        "workload": graph.name,
+        "hardware": hardware.name,
+        "devices": hardware.devices,
+        "budget_bytes": budget_bytes,
+        "jitter": {"seed": jitter.seed, "op_sigma": jitter.op_sigma, "transfer_sigma": jitter.transfer_sigma},
+        "policies": policies,
+    }
+
+
+def _whole(value: Any) -> int | None:
+    from pandas import isna
+
+    return None if isna(value) else int(value)

@@ -1,0 +1,117 @@
+"""How far a plan's figures hold when ops and transfers do not take their nominal times.
+
+Each policy plans once, on nominal figures. Its plan is replayed under as many draws of jitter as asked for, the same draws for
+every policy (:mod:`hosim.jitter`). A run that does not fit counts as worse than any that does: it takes a place at the end of every
+percentile, and is not left out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hosim import engine
+from hosim.errors import InfeasibleError, InputError, PlanError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.jitter import Jitter
+from hosim.result import Result
+from hosim.study.choice import Choice
+from hosim.study.compare import check, make_plan
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+NOMINAL = 0
+"""The run without jitter; the others are counted from 1."""
+
+FIGURES = ("makespan_ns", "stall_ns", "peak_bytes")
+"""What is reported of each run: the makespan, the stalls of the result's stream together, the peak of the device tier."""
+
+PERCENTILES = (50, 95)
+
+_SEEDS = 2**32
+"""More runs than anybody asks for: those of two seeds have none in common."""
+
+
+def robustness(
+    graph: Graph,
+    hardware: Hardware,
+    choices: Sequence[Choice],
+    budget_bytes: int,
+    jitter: Jitter,
+    runs: int,
+    progress: Callable[[str], None] = lambda doing: None,
+) -> DataFrame:
+    """One row a policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes error``, run 0 without jitter.
+
+    Times are missing where the run does not fit; ``error`` says why. Run k of seed s draws the same times for every policy. Raises
+    :class:`InputError` if there is nothing to draw, and :class:`PlanError` if a policy's plan breaks a rule even without jitter.
+    """
+    from pandas import DataFrame
+
+    if runs < 1 or runs >= _SEEDS:
+        raise InputError(f"expected at least 1 run, got {runs}", source="runs")
+    if jitter.is_none:
+        raise InputError("without jitter all runs are one: give --op-sigma or --transfer-sigma", source="jitter")
+    rows = [row for choice in choices for row in _rows(graph, hardware, choice, budget_bytes, jitter, runs, progress)]
+    frame = DataFrame(rows, columns=["policy", "run", "feasible", *FIGURES, "error"])
+    return frame.astype(dict.fromkeys(FIGURES, "Int64"))
+
+
+def _rows(
+    graph: Graph,
+    hardware: Hardware,
+    choice: Choice,
+    budget_bytes: int,
+    jitter: Jitter,
+    runs: int,
+    progress: Callable[[str], None],
+) -> Iterator[tuple[Any, ...]]:
+    progress(f"{choice.label}: planning")
+    try:
+        plan = make_plan(graph, hardware, choice, budget_bytes)
+    except InfeasibleError as error:
+        for run in range(runs + 1):
+            yield choice.label, run, False, None, None, None, str(error)
+        return
+    check(plan, hardware, budget_bytes)
+    for run in range(runs + 1):
+        progress(f"{choice.label}: run {run} of {runs}")
+        drawn = None if run == NOMINAL else replace(jitter, seed=jitter.seed * _SEEDS + run)
+        try:
+            result = engine.replay(plan, hardware, budget_bytes, jitter=drawn)
+        except PlanError as error:
+            if run == NOMINAL:
+                raise
+            yield choice.label, run, False, None, None, None, str(error)  # streams that overtake one another may break a rule
+            continue
+        yield _row(choice, run, result, hardware)
+
+
+def _row(choice: Choice, run: int, result: Result, hardware: Hardware) -> tuple[Any, ...]:
+    stall = sum(result.stall_ns.values()) if result.feasible else None
+    peak = result.peak_bytes[hardware.device_tier]
+    return choice.label, run, result.feasible, result.makespan_ns, stall, peak, result.error
+
+
+def percentiles(frame: DataFrame) -> DataFrame:
+    """One row a policy and figure: ``policy figure runs infeasible nominal p50 p95``, from the rows of :func:`robustness`.
+
+    The p-th percentile is the least value that p per cent of the runs with jitter do not exceed (nearest rank). It is missing
+    where that many do not fit, as ``nominal`` is where the run without jitter does not.
+    """
+    from pandas import DataFrame
+
+    rows = []
+    for policy, group in frame.groupby("policy", sort=False):
+        nominal, drawn = group[group["run"] == NOMINAL].iloc[0], group[group["run"] != NOMINAL]
+        fitting, runs = drawn[drawn["feasible"]], len(drawn)
+        for figure in FIGURES:
+            values = sorted(fitting[figure])
+            ranks = [-(-p * runs // 100) for p in PERCENTILES]
+            at = [values[rank - 1] if rank <= len(values) else None for rank in ranks]
+            rows.append((policy, figure, runs, runs - len(values), nominal[figure] if nominal["feasible"] else None, *at))
+    columns = ["policy", "figure", "runs", "infeasible", "nominal", *(f"p{p}" for p in PERCENTILES)]
+    return DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[4:], "Int64"))

@@ -1,0 +1,105 @@
+"""Robustness: plans made on nominal figures, replayed under jitter."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from pandas.testing import assert_frame_equal
+
+from hosim.errors import InputError
+from hosim.graph import GraphBuilder
+from hosim.io import find_hardware, load_hardware
+from hosim.jitter import Jitter
+from hosim.study.choice import parse_choices
+from hosim.study.compare import compare
+from hosim.study.robustness import FIGURES, percentiles, robustness
+
+TOY = load_hardware(find_hardware("toy"))
+DURATIONS = (1000, 2000, 500, 4000)
+
+
+def graph():
+    b = GraphBuilder("four")
+    for i, duration in enumerate(DURATIONS):
+        b.tensor(f"w{i}", 30, "parameter", "hbm")
+        b.op(f"f{i}", "any", inputs=[f"w{i}"], duration_ns=duration)
+    return b.build()
+
+
+def test_everything_resident_takes_the_sum_of_the_drawn_durations():
+    jitter = Jitter(3, op_sigma=0.2)
+    frame = robustness(graph(), load_hardware(find_hardware("h100-80gb-sxm")), parse_choices("resident"), 10**9, jitter, 5)
+    assert list(frame["run"]) == [0, 1, 2, 3, 4, 5]
+    for run in range(6):
+        drawn = Jitter(3 * 2**32 + run, op_sigma=0.2)
+        wanted = sum(DURATIONS) if run == 0 else sum(round(d * drawn.op_factor(0, i)) for i, d in enumerate(DURATIONS))
+        assert frame["makespan_ns"][run] == wanted
+    assert set(frame["stall_ns"]) == {0}
+    assert set(frame["peak_bytes"]) == {120}
+
+
+def test_run_0_is_the_comparison_and_two_reports_are_one():
+    choices = parse_choices("on_demand,lookahead,hyperoffload,resident")
+    frame = robustness(graph(), TOY, choices, 90, Jitter(1, 0.1, 0.3), 4)
+    nominal = frame[frame["run"] == 0]
+    for result, (_, row) in zip(compare(graph(), TOY, choices, 90), nominal.iterrows(), strict=True):
+        assert row["policy"] == result.policy
+        assert row["feasible"] == result.feasible
+        if result.feasible:
+            assert (row["makespan_ns"], row["peak_bytes"]) == (result.makespan_ns, result.peak_bytes["hbm"])
+            assert row["stall_ns"] == sum(result.stall_ns.values())
+    again = robustness(graph(), TOY, choices, 90, Jitter(1, 0.1, 0.3), 4)
+    assert_frame_equal(frame, again)
+    other = robustness(graph(), TOY, choices, 90, Jitter(2, 0.1, 0.3), 4)
+    assert not frame["makespan_ns"].equals(other["makespan_ns"])
+    assert frame["makespan_ns"].dropna().nunique() > 10
+
+
+def test_what_does_not_fit_is_counted():
+    frame = robustness(graph(), TOY, parse_choices("resident,on_demand"), 90, Jitter(1, 0.1), 4)
+    resident = frame[frame["policy"] == "resident"]
+    assert len(resident) == 5
+    assert not resident["feasible"].any()
+    assert resident["makespan_ns"].isna().all()
+    assert resident["error"].str.startswith("out of memory").all()
+    table = percentiles(frame).set_index(["policy", "figure"])
+    assert table.loc[("resident", "makespan_ns"), "infeasible"] == 4
+    assert pd.isna(table.loc[("resident", "makespan_ns"), "p50"])
+    assert table.loc[("on_demand", "makespan_ns"), "infeasible"] == 0
+
+
+def test_percentiles_by_hand():
+    # 20 runs: 17 take 1..17, 3 do not fit. P50 is the 10th value, 10; P95 the 19th, which does not fit. Without those three, P50 of
+    # 17 is the 9th (8.5 rounded up), and P95 the 17th (16.15 rounded up).
+    def runs(values):
+        rows = [("p", 0, True, 5, 0, 7, None)] + [("p", k, v is not None, v, v, v, None) for k, v in enumerate(values, 1)]
+        return pd.DataFrame(rows, columns=["policy", "run", "feasible", *FIGURES, "error"]).astype(dict.fromkeys(FIGURES, "Int64"))
+
+    shuffled = [*range(17, 8, -1), *range(1, 9)]
+    row = percentiles(runs([*shuffled, None, None, None])).iloc[0]
+    assert (row["policy"], row["figure"], row["runs"], row["infeasible"]) == ("p", "makespan_ns", 20, 3)
+    assert (row["nominal"], row["p50"]) == (5, 10)
+    assert pd.isna(row["p95"])
+    assert list(percentiles(runs(shuffled)).iloc[0][["infeasible", "p50", "p95"]]) == [0, 9, 17]
+    assert list(percentiles(runs([4])).iloc[2][["figure", "nominal", "p50", "p95"]]) == ["peak_bytes", 7, 4, 4]
+
+
+def test_several_devices_wait_for_their_slowest():
+    choices = parse_choices("on_demand")
+    one = robustness(graph(), TOY, choices, 90, Jitter(1, 0.3), 8)
+    many = robustness(graph(), replace(TOY, devices=4), choices, 90, Jitter(1, 0.3), 8)
+    assert (many["makespan_ns"] >= one["makespan_ns"]).all()
+    assert (many["makespan_ns"][1:] > one["makespan_ns"][1:]).any()
+
+
+@pytest.mark.parametrize(
+    ("jitter", "runs", "message"),
+    [
+        (Jitter(1, 0.1), 0, "runs: expected at least 1 run, got 0"),
+        (Jitter(1), 3, "jitter: without jitter all runs are one: give --op-sigma or --transfer-sigma"),
+    ],
+)
+def test_nothing_to_draw(jitter, runs, message):
+    with pytest.raises(InputError) as caught:
+        robustness(graph(), TOY, parse_choices("on_demand"), 90, jitter, runs)
+    assert str(caught.value) == message
