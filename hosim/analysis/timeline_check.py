@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hosim.analysis.finding import Finding
+from hosim.analysis.timeline_devices import check_together
 from hosim.analysis.timeline_memory import check_memory
 from hosim.analysis.timeline_transfers import check_transfers
 from hosim.costmodel.op_time import op_durations
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.jitter import Jitter
 from hosim.plan import AT_START, DETACH, PREFETCH, STORE, Plan
 from hosim.result import STALL_CAUSES, Result, StreamFigures, Timeline, Transfer
 
@@ -30,14 +32,24 @@ def check_result(plan: Plan, hardware: Hardware, result: Result) -> tuple[Findin
 
     ``result`` must carry its timeline; raises :class:`InputError` if it does not. Of an infeasible result only the
     form is checked: that it says why, and carries no times. Of a plan with a runtime policy, what follows from its
-    decisions is left out: which cache ops there are, and which prefetch an op waits for.
+    decisions is left out: which cache ops there are, and which prefetch an op waits for; under jitter of transfers, how long
+    each takes. Of several devices, each one's timeline is checked, and what they share (:mod:`hosim.analysis.timeline_devices`).
     """
+    if hardware.devices == 1:
+        return _check_device(plan, hardware, result, 0)
+    if len(result.by_device) != hardware.devices:
+        raise InputError(f"expected the results of {hardware.devices} devices, got {len(result.by_device)}")
+    each = [finding for d, one in enumerate(result.by_device) for finding in _check_device(plan, hardware, one, d)]
+    return (*each, *check_together(plan, hardware, result))
+
+
+def _check_device(plan: Plan, hardware: Hardware, result: Result, device: int) -> tuple[Finding, ...]:
     if not result.feasible:
         wrong = result.error is None or result.makespan_ns is not None or result.busy_ns is not None or result.drain_ns is not None
         return (Finding("infeasible", "an infeasible result says why, and has no times"),) if wrong else ()
     if result.timeline is None:
         raise InputError("expected a result with its timeline: replay with record=True")
-    ran = tuple(_ops(plan, hardware, result.timeline))
+    ran = tuple(_ops(plan, hardware, result.timeline, result.jitter, device))
     if ran:
         return ran  # without ops at their places, the rest would only repeat it
     producers = producers_of(plan.graph)
@@ -71,9 +83,15 @@ def producers_of(graph: Graph) -> list[set[int]]:
     return producers
 
 
-def _ops(plan: Plan, hardware: Hardware, timeline: Timeline) -> Iterator[Finding]:
-    """Every op ran, for its duration."""
+def _ops(plan: Plan, hardware: Hardware, timeline: Timeline, jitter: Jitter | None, device: int) -> Iterator[Finding]:
+    """Every op ran, for its duration; under jitter, that of the op of the same name in the workload, and then those that run again."""
+    known = plan.workload.op_index
+    again = 0
     for i, duration in enumerate(op_durations(plan.graph, hardware)):
+        if jitter is not None:
+            name = plan.graph.ops[i].name
+            duration = round(duration * jitter.op_factor(device, known.get(name, len(known) + again)))
+            again += name not in known
         start, end = timeline.op_start_ns[i], timeline.op_end_ns[i]
         if start < 0 or end - start != duration:
             name = plan.graph.ops[i].name

@@ -150,16 +150,14 @@ def _peaks(graph: Graph, hardware: Hardware, result: Result, timeline: Timeline)
     or an initial copy goes at time 0, an instant has several rounds of this: there the occupancy is known within limits,
     and the figures are held to those.
     """
-    instantaneous = {s for s, e in zip(timeline.op_start_ns, timeline.op_end_ns, strict=True) if s == e}
-    instantaneous |= {x.start_ns for x in timeline.transfers if x.start_ns == x.end_ns}
-    instantaneous |= {r.start_ns for r in timeline.residencies if r.start_ns == r.end_ns}
+    instantaneous = rounds_of(timeline)
     by_tier: dict[str, list[Residency]] = {tier.name: [] for tier in hardware.tiers}
     for r in timeline.residencies:
         by_tier.setdefault(r.tier, []).append(r)
     for tier in hardware.tiers:
         capacity = min(tier.capacity_bytes, result.budget_bytes) if tier.name == hardware.device_tier else tier.capacity_bytes
         peak, at = result.peak_bytes.get(tier.name, 0), result.peak_at_ns.get(tier.name, 0)
-        curve = _curve(by_tier[tier.name], instantaneous)
+        curve = occupancy(by_tier[tier.name], instantaneous)
         least = max((low for _, low, _ in curve), default=0)
         if least > capacity:
             instant = next(now for now, low, _ in curve if low == least)
@@ -179,7 +177,17 @@ def _peaks(graph: Graph, hardware: Hardware, result: Result, timeline: Timeline)
             yield Finding("peak", f"the peak of {tier.name} is composed as {breakdown}; the residencies say {expected}")
 
 
-def _curve(residencies: Sequence[Residency], instantaneous: set[int]) -> list[tuple[int, int, int]]:
+def rounds_of(timeline: Timeline) -> set[int]:
+    """Instants at which something takes no time, so that they may have several rounds of release and allocation."""
+    ops = {s for s, e in zip(timeline.op_start_ns, timeline.op_end_ns, strict=True) if s == e}
+    return (
+        ops
+        | {x.start_ns for x in timeline.transfers if x.start_ns == x.end_ns}
+        | {r.start_ns for r in timeline.residencies if r.start_ns == r.end_ns}
+    )
+
+
+def occupancy(residencies: Sequence[Residency], instantaneous: set[int]) -> list[tuple[int, int, int]]:
     """(instant, least, most) of the occupancy's maximum at each instant at which it changes."""
     released: dict[int, int] = {}
     allocated: dict[int, int] = {}
@@ -191,12 +199,12 @@ def _curve(residencies: Sequence[Residency], instantaneous: set[int]) -> list[tu
             allocated[r.start_ns] = allocated.get(r.start_ns, 0) + r.bytes
             released[r.end_ns] = released.get(r.end_ns, 0) + r.bytes
     curve = []
-    occupancy = 0
+    held = 0
     for now in sorted({*released, *allocated, *passing}):
-        before = occupancy
-        occupancy += allocated.get(now, 0) - released.get(now, 0)
-        most = before + allocated.get(now, 0) + passing.get(now, 0) if now in instantaneous else occupancy
-        curve.append((now, occupancy, max(most, occupancy)))
+        before = held
+        held += allocated.get(now, 0) - released.get(now, 0)
+        most = before + allocated.get(now, 0) + passing.get(now, 0) if now in instantaneous else held
+        curve.append((now, held, max(most, held)))
     return curve
 
 

@@ -24,13 +24,14 @@ def check_transfers(plan: Plan, hardware: Hardware, result: Result, timeline: Ti
         by_channel[x.channel].append(x)
     yield from _cache_ops(plan, hardware, timeline)
     yield from _copies(plan, hardware, timeline)
+    drawn = result.jitter is not None and bool(result.jitter.transfer_sigma)  # then what flows is more or less than the bytes
     for channel in hardware.channels:
-        yield from _times(plan, hardware, channel, by_channel[channel.name], timeline)
+        yield from () if drawn else _times(plan, hardware, channel, by_channel[channel.name], timeline)
         yield from _queue(plan, channel, by_channel[channel.name])
         yield from _figures(channel, by_channel[channel.name], result)
     shared = [(c.name, c.bandwidth_bytes_per_s, (c.name,)) for c in hardware.channels]
     for name, bandwidth, members in [*shared, *((f.name, f.bandwidth_bytes_per_s, f.channels) for f in hardware.fabrics)]:
-        yield from _bandwidth(hardware, name, bandwidth, [x for member in members for x in by_channel[member]])
+        yield from () if drawn else check_bandwidth(hardware, name, bandwidth, [x for member in members for x in by_channel[member]])
     yield from _exposed(plan, result, timeline)
 
 
@@ -145,7 +146,7 @@ def _issued_before(plan: Plan, x: Transfer, other: Transfer) -> bool:
     return plan.cache_ops[x.cache_op].after == plan.cache_ops[other.cache_op].after and x.cache_op < other.cache_op
 
 
-def _bandwidth(hardware: Hardware, name: str, bandwidth: int, transfers: list[Transfer]) -> Iterator[Finding]:
+def check_bandwidth(hardware: Hardware, name: str, bandwidth: int, transfers: list[Transfer]) -> Iterator[Finding]:
     """What flowed through a channel or fabric in each stretch of time without a pause is not more than it carries."""
     latency = {channel.name: channel.latency_ns for channel in hardware.channels}
     flows = sorted((x.start_ns + latency[x.channel], x.end_ns, x.bytes) for x in transfers)

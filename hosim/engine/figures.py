@@ -11,6 +11,7 @@ from hosim.engine.channels import Channel
 from hosim.engine.device import Device
 from hosim.engine.ledger import Ledger, Pool
 from hosim.hardware import Hardware
+from hosim.jitter import Jitter
 from hosim.plan import DETACH, PREFETCH, STORE, Plan
 from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread
 
@@ -18,7 +19,7 @@ Pools = Mapping[tuple[int, int], Pool]
 """The instances of tiers that several devices share, by the tier's position and which instance it is."""
 
 
-def of_device(device: Device, plan: Plan, hardware: Hardware, budget_bytes: int, error: str | None) -> Result:
+def of_device(device: Device, plan: Plan, hardware: Hardware, budget_bytes: int, error: str | None, jitter: Jitter | None) -> Result:
     """The result of one device; ``error`` is its out-of-memory report, if it has one."""
     memory = device.memory
     ledgers = {tier.name: ledger for tier, ledger in zip(hardware.tiers, memory.ledgers, strict=True)}
@@ -48,6 +49,7 @@ def of_device(device: Device, plan: Plan, hardware: Hardware, budget_bytes: int,
         plan=_counts(device, plan),
         streams=figures,
         allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
+        jitter=jitter,
         timeline=timeline,
     )
 

@@ -86,7 +86,7 @@ def replay(
     finally:
         if collecting:
             gc.enable()
-    return replace(result, jitter=jitter, replay_s=time.perf_counter() - begin)
+    return replace(result, replay_s=time.perf_counter() - begin)
 
 
 def _in_program_order(
@@ -302,7 +302,7 @@ class _Replay:
                 device.memory.check_persistence(self.tier_names)
                 arena = device.memory.arena
                 error = arena.failure() if arena is not None else None
-            results.append(figures.of_device(device, self.plan, self.hardware, self.budget, error))
+            results.append(figures.of_device(device, self.plan, self.hardware, self.budget, error, self.jitter))
         if self.hardware.devices == 1:
             return results[0]
         return figures.together(results, self.devices, self.pools, self.hardware, self.folded)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import cases, several
 
+from hosim.analysis.timeline_check import check_result
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
 from hosim.io import result_to_dict, to_json
@@ -74,3 +75,13 @@ def test_jitter_is_on_every_time_whatever_the_order(case, data):
                 flow_ns = -(-round(x.bytes * 10**9 * factor) // channel.bandwidth_bytes_per_s)
                 assert x.end_ns - x.start_ns - x.contention_ns == channel.latency_ns + flow_ns
                 assert x.contention_ns == 0
+
+
+@settings(max_examples=300, deadline=None)
+@given(anything, st.data())
+def test_the_timelines_keep_every_rule(case, data):
+    _, machine, plan = case
+    machine = data.draw(several(machine))
+    jitter = data.draw(st.sampled_from((None, Jitter(1, 0.3), Jitter(2, 0.3, 0.3))))
+    result = replay(plan, machine, record=True, fold=False, jitter=jitter)
+    assert [str(finding) for finding in check_result(plan, machine, result)] == []
