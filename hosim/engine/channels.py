@@ -288,7 +288,7 @@ def drive_channels(channels: Sequence[Channel], hardware: Hardware, clock: Clock
             wanted[link] = wanted.get(link, 0) + bandwidth[own[:2]]
             crossing[link] = crossing.get(link, 0) + 1
         if channel.beside:
-            beside[own] = [(other, part(carried, own)) for other, carried in channel.beside]
+            beside.setdefault(own, []).extend([(other, part(carried, own)) for other, carried in channel.beside])
     watched = {*beside, *(other for others in beside.values() for other, _ in others)}
     for channel in channels:
         alone = [link for link in channel.links if crossing[link] == channel.engines == 1 and link not in watched]

@@ -37,6 +37,41 @@ class Memory:
     set free. ``uneven`` is there if some channel is uneven, and ``jitter``, if there is some, has the factor on a tensor's next transfer.
     """
 
+    __slots__ = (  # more attributes than a shared dictionary takes: without, each access would be slower
+        "arena",
+        "channels",
+        "clock",
+        "copies",
+        "copies_below",
+        "due",
+        "ended_cache_ops",
+        "graph",
+        "groups",
+        "jitter",
+        "just_ended",
+        "last_end",
+        "ledgers",
+        "mixes",
+        "pending",
+        "pools",
+        "position",
+        "program",
+        "queued",
+        "recorder",
+        "released",
+        "resident",
+        "sequence",
+        "sizes",
+        "streams",
+        "stuck",
+        "tier",
+        "tracked_ops",
+        "transferring",
+        "uneven",
+        "unsettled",
+        "users_left",
+    )
+
     def __init__(
         self,
         clock: Clock,
@@ -271,10 +306,6 @@ class Memory:
                 else:
                     self.stuck = True
                 free.remove(channel)
-        self.set_rates(now)
-
-    def set_rates(self, now: int) -> None:
-        """Where transfers have started or ended, set the rates of what flows."""
         for group in self.groups:
             if group.dirty:
                 group.settle(now)
@@ -376,4 +407,6 @@ def start_together(memories: Sequence[Memory], now: int) -> None:
         elif channel.queue and channel.running < channel.engines:
             heappush(heads, (channel.queue[0].sequence, memory, channel))
     for memory in memories:
-        memory.set_rates(now)
+        for group in memory.groups:
+            if group.dirty:
+                group.settle(now)

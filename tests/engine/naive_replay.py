@@ -14,7 +14,7 @@ from hosim.errors import PlanError
 VALID, WRITING = "valid", "writing"
 
 
-@dataclass
+@dataclass(eq=False)
 class NaiveTransfer:
     """A cache op from its issue on; a detach has no channel."""
 
@@ -160,6 +160,10 @@ class NaiveReplay:
         if not all(self.ended) or any(self.waiting.values()):
             self.error = self.culprit()
             return
+        self.check_end()
+
+    def check_end(self):
+        """Rule 2, at the end of the step."""
         for t, where in self.plan.residency(self.device).items():
             for tier in where:
                 if self.survives[t] and self.copies.get((t, tier)) != VALID:

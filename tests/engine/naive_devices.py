@@ -1,0 +1,140 @@
+"""Several devices in the slow, literal replay: one :class:`NaiveReplay` each, in step, over tiers and links that some of them share.
+
+What a scope means is written anew here: who has the same instance of a tier or a link has the same room and the same bandwidth.
+"""
+
+from fractions import Fraction
+
+from naive_replay import NaiveReplay
+
+WIDER = {"device": 0, "host": 1, "global": 2}
+
+
+class NaiveDevice(NaiveReplay):
+    """One of the devices: takes its turn when the company says so."""
+
+    def __init__(self, plan, hardware, budget, company, position):
+        self.company, self.position = company, position
+        super().__init__(plan, hardware, budget)
+
+    def _run(self):
+        pass
+
+    def set_rates(self):
+        pass
+
+    def instance(self, scope):
+        return {"device": self.position, "host": self.position // (self.hw.devices_per_host or self.hw.devices), "global": 0}[scope]
+
+    def tier_scope(self, name):
+        return "device" if name == self.device else self.tier(name).scope
+
+    def link(self, c):
+        """The channel's own link: one for all that share both its ends."""
+        scope = min(self.tier_scope(c.source), self.tier_scope(c.destination), key=WIDER.get)
+        return c.name, self.instance(scope)
+
+    def sharers(self, tier):
+        """The devices with the same instance of a tier."""
+        scope = self.tier_scope(tier)
+        return [d for d in self.company.devices if d.instance(scope) == self.instance(scope)]
+
+    def fits(self, wanted, tier):
+        held = sum(sum(d.held(tier).values()) for d in self.sharers(tier))
+        return not wanted or held + wanted <= self.capacity[tier]
+
+    def note_peak(self):
+        super().note_peak()
+        for tier in self.capacity:
+            held = sum(sum(d.held(tier).values()) for d in self.sharers(tier))
+            if held > self.company.peak[tier].get(self.instance(self.tier_scope(tier)), (0, 0))[0]:
+                self.company.peak[tier][self.instance(self.tier_scope(tier))] = (held, self.now)
+
+    def issue(self, ks):
+        before = len(self.issued)
+        super().issue(ks)
+        self.company.issued += [(self, x) for x in self.issued[before:]]
+
+
+class NaiveCompany:
+    """All devices of a machine; runs on construction."""
+
+    def __init__(self, plan, hardware, budget=None):
+        self.hw, self.plan = hardware, plan
+        self.devices = []
+        self.issued = []
+        self.peak = {tier.name: {} for tier in hardware.tiers}
+        self.devices += [NaiveDevice(plan, hardware, budget, self, d) for d in range(hardware.devices)]
+        self.initial_error = None
+        self.run()
+
+    def run(self):
+        for d in self.devices:
+            d.note_peak()
+        for tier in self.peak:
+            if any(sum(sum(e.held(tier).values()) for e in d.sharers(tier)) > d.capacity[tier] for d in self.devices):
+                self.initial_error = tier
+                return
+        for d in self.devices:
+            d.issue([k for k, c in enumerate(self.plan.cache_ops) if c.after == -1])
+        while True:
+            while self.one_round():
+                pass
+            upcoming = min((t for t in (d.next_instant() for d in self.devices) if t is not None), default=None)
+            if upcoming is None:
+                break
+            for d in self.devices:
+                for x in d.moving():
+                    x.left -= x.rate * (upcoming - d.now)
+                for c in self.hw.channels:
+                    d.busy_channel[c.name] += (upcoming - d.now) * any(x.channel is c for x in d.moving())
+                d.now = upcoming
+        for d in self.devices:
+            if not all(d.ended) or any(d.waiting.values()):
+                d.error = d.culprit()
+            else:
+                d.check_end()
+
+    def one_round(self):
+        ends = [d.end_all() for d in self.devices]
+        for d, ended in zip(self.devices, ends, strict=True):
+            if ended:
+                d.issue([k for k, c in enumerate(self.plan.cache_ops) if c.after in ended[0]])
+        starts = [d.start_op(stream) for d in self.devices for stream in d.streams]
+        moves = [d.start_transfer(x) for d, x in list(self.issued) if x in d.issued]
+        self.set_rates()
+        return any(ends) or any(starts) or any(moves)
+
+    def channel(self, name):
+        return next(c for c in self.hw.channels if c.name == name)
+
+    def set_rates(self):
+        """Max-min fair over the flows of all devices."""
+        flows = []
+        for d in self.devices:
+            for x in d.moving():
+                x.rate = Fraction(0)
+                if x.flows_from <= d.now and x.left > 0:
+                    flows.append((d, x))
+        busy = {d.link(x.channel) for d, x in flows}
+        links = {}
+        for d, x in flows:
+            c = x.channel
+            alike = [e for e in self.devices if e.link(c) == d.link(c)]  # whoever shares the channel: what is beside any of them counts
+            beside = [rate for other, rate in c.beside for e in alike if e.link(self.channel(other)) in busy]
+            links.setdefault(("channel", d.link(c)), (min([c.bandwidth_bytes_per_s, *beside]), []))[1].append(x)
+            for f in d.fabrics(c):
+                links.setdefault(("fabric", f.name, d.instance(f.scope)), (f.bandwidth_bytes_per_s, []))[1].append(x)
+        own = {id(x): d.own_rate(x) for d, x in flows}
+        rising = [x for _, x in flows]
+        while rising:
+            steps = []
+            for bandwidth, on in links.values():
+                count = sum(x in rising for x in on)
+                if count:
+                    steps.append(((Fraction(bandwidth, 10**9) - sum(x.rate for x in on)) / count, on))
+            step = min([*(s for s, _ in steps), *(own[id(x)] - x.rate for x in rising)])
+            for x in rising:
+                x.rate += step
+            full = [on for s, on in steps if s == step]
+            rising = [x for x in rising if x.rate < own[id(x)] and not any(x in on for on in full)]

@@ -1,0 +1,60 @@
+"""The engine with several devices against the literal replay of them."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive_devices import NaiveCompany
+from strategies import cases, graphs, hardware, several, sized, wild_plans
+from test_naive_replay import figures
+
+from hosim.engine import replay
+from hosim.errors import PlanError
+
+
+def compare(plan, machine):
+    try:
+        company = NaiveCompany(plan, machine)
+    except PlanError:
+        company = None
+    try:
+        result = replay(plan, machine, record=True, fold=False)
+    except PlanError as error:
+        assert company is None, f"the engine alone objects: {error}"
+        return
+    assert company is not None, "the naive replay alone objects"
+    if company.initial_error is not None:
+        assert f"the initial residents of {company.initial_error}" in result.error
+        return
+    for device, one in zip(company.devices, result.by_device, strict=True):
+        expected, got = device.figures(), figures(one)
+        starts, transfers, error = (expected.pop(key) for key in ("op_start_ns", "transfers", "error"))
+        assert (error is None) == one.feasible
+        assert error is None or (f"out of memory on device {device.position}" in one.error and error[1] in one.error)
+        if error is None and set(got["busy_ns"]) != set(device.streams):  # a graph without a stream named compute
+            for key in ("busy_ns", "stall_ns", "drain_ns"):
+                got[key][device.main] = got[key].pop("compute")
+        assert got == expected
+        assert one.timeline.op_start_ns == starts
+        assert sorted((x.cache_op, x.tensor, x.channel, x.issue_ns, x.start_ns, x.end_ns) for x in one.timeline.transfers) == transfers
+    for tier, instances in company.peak.items():
+        most = max((held for held, _ in instances.values()), default=0)
+        first = min((at for _, at in sorted(instances.items()) for held, at in [at] if held == most), default=0)
+        assert result.peak_bytes[tier] == most
+        assert not most or result.peak_at_ns[tier] >= first
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
+def test_legal_plans(case, data):
+    _, machine, plan = case
+    compare(plan, data.draw(several(machine, 3)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_plan(data):
+    machine = data.draw(hardware(fabrics=True))
+    graph = data.draw(graphs(6, 2, homes=[tier.name for tier in machine.tiers]))
+    plan = data.draw(wild_plans(graph, machine))
+    if data.draw(st.booleans()):
+        machine = sized(machine, graph)
+    compare(plan, data.draw(several(machine, 3)))
