@@ -3,15 +3,18 @@
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import cases, several
 
 from hosim.analysis.timeline_check import check_result
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
+from hosim.errors import InfeasibleError
 from hosim.io import result_to_dict, to_json
 from hosim.jitter import Jitter
+from hosim.policies import registry
 
 anything = cases(max_ops=7, max_streams=2, fabrics=True, roomy=None)
 
@@ -21,7 +24,7 @@ def timelines(result):
 
 
 @settings(max_examples=300, deadline=None)
-@given(anything, st.data())
+@given(cases(max_ops=7, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
 def test_folding_changes_nothing(case, data):
     _, machine, plan = case
     machine = data.draw(several(machine))
@@ -85,3 +88,26 @@ def test_the_timelines_keep_every_rule(case, data):
     jitter = data.draw(st.sampled_from((None, Jitter(1, 0.3), Jitter(2, 0.3, 0.3))))
     result = replay(plan, machine, record=True, fold=False, jitter=jitter)
     assert [str(finding) for finding in check_result(plan, machine, result)] == []
+
+
+@pytest.mark.parametrize("policy", ["on_demand", "lookahead", "belady"])
+@settings(max_examples=60)
+@given(case=cases(max_ops=8, fabrics=True, roomy=None), data=st.data())
+def test_runtime_policies_decide_on_each_device(policy, case, data):
+    graph, machine, _ = case
+    together = data.draw(several(machine))
+    try:
+        plan = registry.get(policy).plan(graph, machine)
+    except InfeasibleError:
+        assume(False)
+    folded, unfolded = replay(plan, together), replay(plan, together, fold=False)
+    assert folded == unfolded
+    assert folded.by_device == unfolded.by_device
+    own = replace(
+        together,
+        fabrics=tuple(replace(fabric, scope="device") for fabric in machine.fabrics),
+        tiers=tuple(replace(tier, scope="device") for tier in machine.tiers),
+    )
+    alone = replay(plan, machine)
+    for device in replay(plan, own, fold=False).by_device:
+        assert replace(device, error=None) == replace(alone, error=None)
