@@ -107,7 +107,7 @@ class Hardware:
 
     ``inspect_ns`` is the CPU time that a runtime policy spends per op. ``devices`` run the same program together, ``devices_per_host`` of
     them on each host (``None``: all on one; the last host may have fewer). Capacities and bandwidths are those of one instance of a tier,
-    channel or fabric, whoever shares it.
+    channel or fabric, whoever shares it. ``chunk_bytes`` are those in which a tensor goes from tier to tier over several channels (rule 7).
     """
 
     name: str
@@ -119,6 +119,7 @@ class Hardware:
     inspect_ns: int = 0
     devices: int = 1
     devices_per_host: int | None = None
+    chunk_bytes: int = 64 * 2**20
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -272,6 +273,8 @@ def _check(hardware: Hardware) -> None:
         raise HardwareError("expected at least 1 device", where="devices")
     if hardware.devices_per_host is not None and hardware.devices_per_host < 1:
         raise HardwareError("expected at least 1 device on a host", where="devices_per_host")
+    if hardware.chunk_bytes < 1:
+        raise HardwareError("expected chunks of at least 1 B", where="chunk")
     compute = hardware.compute
     for dtype, peak in compute.peak_flops.items():
         if peak <= 0:

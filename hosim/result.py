@@ -101,7 +101,10 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """A tensor's bytes held in a tier over ``[start_ns, end_ns)``; ``tensor`` -1 is the workspace of op ``op``."""
+    """A tensor's bytes held in a tier over ``[start_ns, end_ns)``; ``tensor`` -1 is the workspace of op ``op``.
+
+    ``staged`` bytes are a chunk of the tensor on its way through the tier, and no copy.
+    """
 
     tensor: int
     tier: str
@@ -109,6 +112,7 @@ class Residency:
     end_ns: int
     bytes: int
     op: int = -1
+    staged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,8 @@ class Result:
     """The figures of one replay, in nanoseconds and bytes. Infeasible results carry ``error`` and no times.
 
     The times of ``stall_ns``, ``busy_ns`` and ``drain_ns`` are those of the stream ``compute`` (of the first stream where none has that
-    name); ``streams`` has the others.
+    name); ``streams`` has the others. ``slowed_ns`` is what copies that used the device tier's memory cost the ops of all streams, as part
+    of the time that they were busy; ``None`` where a replay leaves that out.
 
     Where several devices ran together, ``by_device`` has the result of each, and ``devices`` their spread. The result itself is that of the
     one that ended last (the first of those that do not fit, if some do not); but the peak of a tier is the largest that any instance
@@ -188,6 +193,7 @@ class Result:
     channels: Mapping[str, ChannelFigures]
     plan: Mapping[str, int]
     streams: Mapping[str, StreamFigures] = field(default_factory=dict)
+    slowed_ns: int | None = None
     allocator: AllocatorFigures | None = None
     devices: DeviceFigures | None = None
     jitter: Jitter | None = None

@@ -129,7 +129,7 @@ def hardware(draw, fabrics: bool = False, max_engines: int = 2, max_tiers: int =
     """A machine of 2 or 3 tiers, small enough that graphs of :func:`graphs` may or may not fit.
 
     The third tier hangs on ``ddr`` or on ``hbm``. With ``fabrics``, some channels share one. With ``uneven``, some may be slower for
-    small transfers, for pageable memory or beside another, and host memory may take time to pin.
+    small transfers, for pageable memory or beside another, host memory may take time to pin, and chunks may be small.
     """
     tiers = [Tier(DEVICE, draw(st.integers(60, 400)), 10**12, "device"), Tier("ddr", draw(st.integers(200, 2000)), 10**11, "host")]
     pairs = [("h2d", "ddr", DEVICE), ("d2h", DEVICE, "ddr")]
@@ -150,7 +150,17 @@ def hardware(draw, fabrics: bool = False, max_engines: int = 2, max_tiers: int =
         pin = draw(st.sampled_from((0, 0, 3, 10)))
         tiers[1] = replace(tiers[1], pageable=kinds, pin_ns=pin, pin_pool=draw(st.booleans()) if pin else False)
     compute = Compute({"bf16": 10**12, "fp32": 10**11}, draw(st.sampled_from((1.0, 0.5))), draw(st.sampled_from((0, 3))))
-    return Hardware("drawn", tuple(tiers), channels, compute, fabrics=shared, inspect_ns=draw(st.sampled_from((0, 2))))
+    chunk = draw(st.sampled_from((7, 20, 2**26))) if uneven else 2**26
+    inspect = draw(st.sampled_from((0, 2)))
+    return Hardware("drawn", tuple(tiers), channels, compute, fabrics=shared, inspect_ns=inspect, chunk_bytes=chunk)
+
+
+def ways(hardware: Hardware) -> list[tuple[str, str]]:
+    """The pairs of tiers that a channel joins, or several one after the other."""
+    reached = set(hardware.channel_between)
+    for _ in hardware.tiers:
+        reached |= {(a, d) for a, b in reached for c, d in reached if b == c and a != d}
+    return sorted(reached)
 
 
 @st.composite
@@ -237,9 +247,7 @@ class _Course:
     def moves(self) -> list[tuple[str, str, str | None]]:
         """The cache ops that are legal now."""
         copies = [
-            (self._direction(start, end), start, end)
-            for start, end in sorted(self.hardware.channel_between)
-            if start in self.tiers and end not in self.tiers
+            (self._direction(start, end), start, end) for start, end in ways(self.hardware) if start in self.tiers and end not in self.tiers
         ]
         return copies + ([(DETACH, tier, None) for tier in sorted(self.tiers)] if len(self.tiers) > 1 else [])
 
@@ -351,7 +359,7 @@ def wild_plans(draw, graph: Graph, hardware: Hardware, max_cache_ops: int = 8) -
     """Any plan that names what there is: real tensors, ops, tiers and channels, in any order, legal or not."""
     tiers = st.sampled_from([tier.name for tier in hardware.tiers])
     tensors = st.sampled_from(range(len(graph.tensors)))
-    pairs = sorted(hardware.channel_between)
+    pairs = ways(hardware)
     cache_ops = []
     for _ in range(draw(st.integers(0, max_cache_ops))):
         op = draw(st.sampled_from((PREFETCH, STORE, DETACH)))
@@ -367,8 +375,11 @@ def wild_plans(draw, graph: Graph, hardware: Hardware, max_cache_ops: int = 8) -
 
 
 def sized(machine: Hardware, graph: Graph, device_bytes: int | None = None) -> Hardware:
-    """``machine`` with tiers that hold all of ``graph`` at once, workspaces included; the device tier of ``device_bytes`` if given."""
-    everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops) + 1
+    """``machine`` with tiers that hold all of ``graph`` at once, workspaces included; the device tier of ``device_bytes`` if given.
+
+    And all of it once more on its way through.
+    """
+    everything = 2 * sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops) + 1
     return replace(
         machine,
         tiers=tuple(

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import cases, happens_before, wild_plans
+from strategies import cases, happens_before, ways, wild_plans
 
 from hosim.graph import KINDS
 from hosim.plan import AT_START, DETACH, PREFETCH
@@ -68,7 +68,7 @@ def run_in_some_order(graph, hardware, plan, random):
                 assert cache_op.source != device or not running, "released under an op that could be running"
                 valid[which].discard(cache_op.source)
             else:
-                assert (cache_op.source, cache_op.destination) in hardware.channel_between
+                assert (cache_op.source, cache_op.destination) in ways(hardware)
                 assert cache_op.destination not in valid[which]
                 valid[which].add(cache_op.destination)
             done.add(c)

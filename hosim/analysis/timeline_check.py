@@ -14,11 +14,11 @@ from hosim.analysis.finding import Finding
 from hosim.analysis.timeline_devices import check_together
 from hosim.analysis.timeline_memory import check_memory
 from hosim.analysis.timeline_transfers import check_transfers
+from hosim.costmodel.memory_traffic import with_memories
 from hosim.costmodel.op_time import op_durations
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.jitter import Jitter
 from hosim.plan import AT_START, DETACH, PREFETCH, STORE, Plan
 from hosim.result import STALL_CAUSES, Result, StreamFigures, Timeline, Transfer
 
@@ -49,7 +49,9 @@ def _check_device(plan: Plan, hardware: Hardware, result: Result, device: int) -
         return (Finding("infeasible", "an infeasible result says why, and has no times"),) if wrong else ()
     if result.timeline is None:
         raise InputError("expected a result with its timeline: replay with record=True")
-    ran = tuple(_ops(plan, hardware, result.timeline, result.jitter, device))
+    if result.slowed_ns is not None:
+        hardware = with_memories(hardware)
+    ran = tuple(_ops(plan, hardware, result, result.timeline, device))
     if ran:
         return ran  # without ops at their places, the rest would only repeat it
     producers = producers_of(plan.graph)
@@ -83,19 +85,29 @@ def producers_of(graph: Graph) -> list[set[int]]:
     return producers
 
 
-def _ops(plan: Plan, hardware: Hardware, timeline: Timeline, jitter: Jitter | None, device: int) -> Iterator[Finding]:
-    """Every op ran, for its duration; under jitter, that of the op of the same name in the workload, and then those that run again."""
-    known = plan.workload.op_index
-    again = 0
+def _ops(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline, device: int) -> Iterator[Finding]:
+    """Every op ran, for its duration; or longer, where a transfer went on at the device tier and that is told as ``slowed_ns``.
+
+    Under jitter the duration is that of the op of the same name in the workload, and then those that run again.
+    """
+    channels = {c.name for c in hardware.channels if hardware.device_tier in (c.source, c.destination)}
+    moving = [(x.start_ns, x.end_ns) for x in timeline.transfers if x.channel in channels]
+    jitter, known = result.jitter, plan.workload.op_index
+    again = slowed = 0
     for i, duration in enumerate(op_durations(plan.graph, hardware)):
         if jitter is not None:
             name = plan.graph.ops[i].name
             duration = round(duration * jitter.op_factor(device, known.get(name, len(known) + again)))
             again += name not in known
         start, end = timeline.op_start_ns[i], timeline.op_end_ns[i]
-        if start < 0 or end - start != duration:
+        longer = end - start - duration
+        slowed += longer
+        beside = result.slowed_ns is not None and longer > 0 and any(begin < end and start < stop for begin, stop in moving)
+        if start < 0 or (longer and not beside):
             name = plan.graph.ops[i].name
             yield Finding("duration", f"op {name!r} ran {start}..{end} ns; its duration is {duration} ns", op=i)
+    if slowed != (result.slowed_ns or 0):
+        yield Finding("duration", f"ops took {slowed} ns longer than alone; the result says {result.slowed_ns} ns")
 
 
 def _order(graph: Graph, producers: Sequence[set[int]], timeline: Timeline) -> Iterator[Finding]:

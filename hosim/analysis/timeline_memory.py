@@ -19,9 +19,10 @@ def check_memory(plan: Plan, hardware: Hardware, result: Result, timeline: Timel
     """Findings on residencies, occupancy and peaks."""
     held: Held = {}
     for r in sorted(timeline.residencies, key=lambda r: (r.start_ns, r.end_ns)):
-        if r.tensor >= 0:
+        if r.tensor >= 0 and not r.staged:
             held.setdefault((r.tensor, r.tier), []).append(r)
     yield from _sizes(plan.graph, hardware, held, timeline)
+    yield from _staged(plan.graph, hardware, timeline)
     yield from _initial(plan, hardware, held, timeline)
     yield from _uses(plan.graph, hardware.device_tier, held, timeline)
     yield from _released(plan.graph, held, timeline)
@@ -51,6 +52,21 @@ def _sizes(graph: Graph, hardware: Hardware, held: Held, timeline: Timeline) -> 
             yield Finding("residency", f"the workspace of op {op.name!r} is held as {found}; the op says {expected}", op=i)
     for i in workspaces:
         yield Finding("residency", f"a workspace is held for op {i}, which the graph does not have or which has two")
+
+
+def _staged(graph: Graph, hardware: Hardware, timeline: Timeline) -> Iterator[Finding]:
+    """A chunk on its way is held in a tier from the start of the hop into it to the end of the hop out of it (rule 7)."""
+    source = {c.name: c.source for c in hardware.channels}
+    destination = {c.name: c.destination for c in hardware.channels}
+    into = {(x.tensor, destination.get(x.channel), x.start_ns, x.bytes) for x in timeline.transfers}
+    out = {(x.tensor, source.get(x.channel), x.end_ns, x.bytes) for x in timeline.transfers}
+    for r in timeline.residencies:
+        if r.staged and not ((r.tensor, r.tier, r.start_ns, r.bytes) in into and (r.tensor, r.tier, r.end_ns, r.bytes) in out):
+            name = graph.tensors[r.tensor].name
+            message = (
+                f"{r.bytes} bytes of tensor {name!r} are staged in {r.tier} over {r.start_ns}..{r.end_ns} ns, between no two of its hops"
+            )
+            yield Finding("residency", message, tensor=r.tensor)
 
 
 def _initial(plan: Plan, hardware: Hardware, held: Held, timeline: Timeline) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from hosim.analysis.finding import Finding
 from hosim.costmodel.transfer_time import alone_ns, pin_ns
 from hosim.hardware import Channel, Hardware
 from hosim.plan import AT_START, DETACH, Plan
-from hosim.result import ChannelFigures, Result, Timeline, Transfer
+from hosim.result import ChannelFigures, Residency, Result, Timeline, Transfer
 
 _NS_PER_S = 10**9
 
@@ -83,14 +83,15 @@ def _cache_ops(plan: Plan, hardware: Hardware, timeline: Timeline) -> Iterator[F
 
 
 def _copies(plan: Plan, hardware: Hardware, timeline: Timeline) -> Iterator[Finding]:
-    """Source and destination are held throughout, and nobody writes the tensor meanwhile."""
+    """Source and destination are held throughout, or its chunk is staged there; and nobody writes the tensor meanwhile."""
     ends = {channel.name: (channel.source, channel.destination) for channel in hardware.channels}
-    held: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    held: dict[tuple[int, str], list[Residency]] = {}
     for r in timeline.residencies:
-        held.setdefault((r.tensor, r.tier), []).append((r.start_ns, r.end_ns))
+        held.setdefault((r.tensor, r.tier), []).append(r)
     for x in timeline.transfers:
         for tier in ends[x.channel]:
-            if not any(start <= x.start_ns and x.end_ns <= end for start, end in held.get((x.tensor, tier), ())):
+            throughout = (r for r in held.get((x.tensor, tier), ()) if r.start_ns <= x.start_ns and x.end_ns <= r.end_ns)
+            if not any(not r.staged or r.bytes == x.bytes for r in throughout):
                 yield _finding(plan, x, "copy", f"is not held in {tier} throughout")
         for u in plan.graph.users[x.tensor]:
             op = plan.graph.ops[u]
@@ -101,15 +102,17 @@ def _copies(plan: Plan, hardware: Hardware, timeline: Timeline) -> Iterator[Find
 def _times(plan: Plan, hardware: Hardware, channel: Channel, transfers: Iterable[Transfer], timeline: Timeline) -> Iterator[Finding]:
     """No transfer is faster than alone; what sharing cost it is the rest.
 
-    One that brings its tensor's bytes into a tier pins them first, unless they come from the tier's pool.
+    One that brings its tensor's bytes into a tier pins them first, unless they come from the tier's pool, or another chunk that
+    starts at the same instant does.
     """
     tier = hardware.tiers[hardware.tier_index[channel.destination]]
-    begun = {(r.tensor, r.start_ns) for r in timeline.residencies if tier.pin_ns and r.tier == tier.name and r.bytes}
+    begun = {(r.tensor, r.start_ns) for r in timeline.residencies if tier.pin_ns and r.tier == tier.name and r.bytes and not r.staged}
     for x in transfers:
         kind = plan.graph.tensors[x.tensor].kind
         alone, pinning = alone_ns(hardware, x.channel, x.bytes, kind), pin_ns(hardware, tier.name, kind)
         brings = bool(pinning) and (x.tensor, x.start_ns) in begun
-        times = [alone + pinning] if brings and not tier.pin_pool else [alone, alone + pinning] if brings else [alone]
+        sure = brings and not tier.pin_pool and x.bytes == plan.graph.tensors[x.tensor].size_bytes
+        times = [alone + pinning] if sure else [alone, alone + pinning] if brings else [alone]
         if x.end_ns - x.start_ns < times[0] or x.end_ns - x.start_ns - x.contention_ns not in times:
             yield _finding(plan, x, "time", f"has {x.contention_ns} ns of contention; alone it takes {times[0]} ns")
 
@@ -122,9 +125,9 @@ def _queue(plan: Plan, channel: Channel, transfers: list[Transfer]) -> Iterator[
         x = transfers[k]
         if x.start_ns < x.issue_ns:
             yield _finding(plan, x, "queue", f"starts before its issue at {x.issue_ns} ns")
-        if latest is not None and x.start_ns > latest.start_ns and _issued_before(plan, x, latest):
+        if latest is not None and x.start_ns > latest.start_ns and _issued_before(plan, channel, x, latest):
             yield _finding(plan, x, "queue", f"was issued before one of {plan.graph.tensors[latest.tensor].name!r} that started before it")
-        if latest is None or not _issued_before(plan, x, latest):
+        if latest is None or not _issued_before(plan, channel, x, latest):
             latest = x
     changes = sorted(
         [(x.start_ns, 1) for x in transfers if x.end_ns > x.start_ns] + [(x.end_ns, -1) for x in transfers if x.end_ns > x.start_ns]
@@ -137,13 +140,17 @@ def _queue(plan: Plan, channel: Channel, transfers: list[Transfer]) -> Iterator[
             return
 
 
-def _issued_before(plan: Plan, x: Transfer, other: Transfer) -> bool:
-    """Whether ``x`` was surely issued before ``other``: earlier, or at the same place of the plan and before it there."""
+def _issued_before(plan: Plan, channel: Channel, x: Transfer, other: Transfer) -> bool:
+    """Whether ``x`` was surely issued before ``other``: earlier, or at the same place of the plan and before it there.
+
+    Of chunks that come from another hop at one instant, this does not show.
+    """
     if x.issue_ns != other.issue_ns:
         return x.issue_ns < other.issue_ns
     if x.cache_op < 0 or other.cache_op < 0:
         return False
-    return plan.cache_ops[x.cache_op].after == plan.cache_ops[other.cache_op].after and x.cache_op < other.cache_op
+    one, two = plan.cache_ops[x.cache_op], plan.cache_ops[other.cache_op]
+    return one.source == two.source == channel.source and one.after == two.after and x.cache_op < other.cache_op
 
 
 def check_bandwidth(hardware: Hardware, name: str, bandwidth: int, transfers: list[Transfer]) -> Iterator[Finding]:

@@ -8,14 +8,18 @@ sharing: its transfer's end is known at its start.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 from hosim.engine.clock import Alarm, Clock, Process
 from hosim.engine.flow import NS_PER_S, FlowClass, Link, max_min_rates
 from hosim.engine.program import Way
 from hosim.hardware import Hardware
+
+if TYPE_CHECKING:
+    from hosim.engine.routes import Route
 
 NEVER = 2**62
 """Later than anything, in nanoseconds."""
@@ -28,9 +32,10 @@ class Transfer:
     """One issued copy, from its issue to its end. Times in nanoseconds; ``sequence`` is its place in the order of issue.
 
     ``volume`` is what has to flow, in bytes times nanoseconds a second, and ``ceiling`` the most bytes per second that it can reach, if
-    that is less than its channel's.
+    that is less than its channel's. ``route`` is there if it is one chunk on one hop of several (:class:`hosim.engine.routes.Chunk`).
     """
 
+    route: Route | None = None
     start_ns: int
     end_ns: int
     alone_ns: int
@@ -142,7 +147,7 @@ class LinkGroup:
 
     ``capacity`` is bytes per second by link, while no channel is disturbed by another; ``beside`` what a link carries at most while
     another one does something. Rates are computed anew once an instant, after everything has ended and started at it. The alarm never
-    rings too late: where rates fall it stays as it was, rings too soon and is set again.
+    rings too late: where rates fall it stays as it was, rings too soon and is set again. ``watch``, if there is one, is told of new rates.
     """
 
     def __init__(self, clock: Clock, capacity: Mapping[Link, Fraction], beside: Mapping[Link, Sequence[tuple[Link, Fraction]]]) -> None:
@@ -158,6 +163,7 @@ class LinkGroup:
         self._alarm = Alarm(clock, self._run())
         self._changed = False
         self.dirty = False
+        self.watch: Callable[[LinkGroup, int], None] | None = None
 
     def start(self, transfer: Transfer, flowing_since: int) -> None:
         """Begin the transfer's latency; its bytes flow from the instant given on."""
@@ -179,6 +185,8 @@ class LinkGroup:
                 rates = self._known_rates[key] = max_min_rates([(n, c.limit, c.links) for c, n in key], self._carried())
             for flow_class, rate in zip(flowing, rates, strict=True):
                 flow_class.set_rate(rate)
+            if self.watch is not None:
+                self.watch(self, now)
         change = latent[0][0] if latent else NEVER
         for flow_class in flowing:
             end = now + flow_class.nanoseconds_left()
@@ -190,6 +198,12 @@ class LinkGroup:
             else:
                 self._alarm.move_to(change)
             self._rings_at = change
+
+    def rates(self) -> Iterator[tuple[Channel, Fraction]]:
+        """The channel and the bytes per second of each transfer that flows."""
+        for flow_class in self._flowing:
+            for _, _, transfer in flow_class.ends:
+                yield transfer.channel, flow_class.rate
 
     def _carried(self) -> Mapping[Link, Fraction]:
         """What each link carries now, beside the others."""
@@ -263,10 +277,11 @@ def build_channels(hardware: Hardware, device: int = 0) -> list[Channel]:
     return channels
 
 
-def drive_channels(channels: Sequence[Channel], hardware: Hardware, clock: Clock, divided: bool = False) -> None:
+def drive_channels(channels: Sequence[Channel], hardware: Hardware, clock: Clock, divided: bool = False, grouped: bool = False) -> None:
     """Give the channels of all devices the processes that end their transfers.
 
-    With ``divided``, the channels are those of one device, and get its part of each link while all that share it do the same.
+    With ``divided``, the channels are those of one device, and get its part of each link while all that share it do the same. With
+    ``grouped``, every channel is in a group, so that the rates of all transfers can be watched.
     """
     bandwidth = {("channel", c.name): c.bandwidth_bytes_per_s for c in hardware.channels}
     bandwidth |= {("fabric", f.name): f.bandwidth_bytes_per_s for f in hardware.fabrics}
@@ -297,7 +312,7 @@ def drive_channels(channels: Sequence[Channel], hardware: Hardware, clock: Clock
         channel.links = tuple([link for link in channel.links if link not in alone and link not in wide])
     for members in _joined(channels, beside):
         first = members[0]
-        if not first.links and first.limit == first.bandwidth:
+        if not grouped and not first.links and first.limit == first.bandwidth:
             first.alarm = Alarm(clock, first.run_alone())
             continue
         links = {link for channel in members for link in channel.links}

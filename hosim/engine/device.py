@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hosim.engine.clock import Alarm, Clock, Process
+from hosim.engine.competition import Competition
 from hosim.engine.memory import PENDING, VALID, Memory
 from hosim.engine.program import IssuedOp, Program, TrackedOp
 from hosim.engine.recorder import Recorder
@@ -36,6 +37,7 @@ class Device:
         memory: Memory,
         recorder: Recorder | None,
         runtime: Runtime | None,
+        competition: Competition | None = None,
     ) -> None:
         self.clock = clock
         self.graph = graph
@@ -50,6 +52,7 @@ class Device:
         self.arena = memory.arena
         self.closing = program.closing if self.arena is None else range(len(graph.ops))
         self.runtime = runtime
+        self.competition = competition
         self.issued: list[IssuedOp] = []
         self.decided = False
         self.executed = {"prefetch": 0, "store": 0, "detach": 0}
@@ -72,7 +75,7 @@ class Device:
         launch, tracked_ops, durations = self.launch, self.tracked_ops, self.durations
         finish, after, closing = self.program.finish, self.program.after, self.closing
         queue, length, capacity, schedule = stream.queue, stream.length, ledger.capacity, clock.schedule
-        direct = self.runtime is None and self.recorder is None and self.arena is None
+        direct = self.runtime is None and self.recorder is None and self.arena is None and self.competition is None
         skipped = False
         while True:
             if not skipped:
@@ -94,6 +97,8 @@ class Device:
             stream.done = done = stream.done + 1
             issues = after.get(i)
             if not direct or unsettled or memory.stuck or (schedule and schedule[0][0] == now):
+                if self.competition is not None:
+                    self.competition.end(stream, i, now)
                 if issues is not None:
                     issued += issues
                 stream.rest(now)
@@ -213,7 +218,7 @@ class Device:
                 stream.divide(i, now)
         stream.inspected_at = -1
         stream.running = i
-        stream.alarm.ring_at(now + duration)
+        stream.alarm.ring_at(now + duration if self.competition is None else self.competition.begin(stream, i, now, duration))
         return True
 
     def _place(self, i: int) -> bool:

@@ -25,7 +25,8 @@ def of_device(device: Device, plan: Plan, hardware: Hardware, budget_bytes: int,
     ledgers = {tier.name: ledger for tier, ledger in zip(hardware.tiers, memory.ledgers, strict=True)}
     feasible = error is None
     makespan = max([memory.last_end, *(s.free_since for s in device.streams)])
-    busy = [sum([device.durations[i] for i in s.queue]) for s in device.streams]
+    slowed = device.competition.slowed_ns if device.competition is not None else {}
+    busy = [sum([device.durations[i] for i in s.queue]) + slowed.get(s.name, 0) for s in device.streams]
     figures = {s.name: s.figures(b, makespan) for s, b in zip(device.streams, busy, strict=True)} if feasible else {}
     main = figures.pop(device.main.name, None) if device.main is not None else None
     exposed = device.main.exposed_ns if device.main is not None else [0] * len(memory.channels)
@@ -48,6 +49,7 @@ def of_device(device: Device, plan: Plan, hardware: Hardware, budget_bytes: int,
         channels={c.name: _channel(c, exposed[c.index], makespan) for c in memory.channels},
         plan=_counts(device, plan),
         streams=figures,
+        slowed_ns=sum(slowed.values()) if device.competition is not None else None,
         allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
         jitter=jitter,
         timeline=timeline,

@@ -12,12 +12,14 @@ from hosim.engine.arenas import Arena
 from hosim.engine.channels import Channel, LinkGroup, Transfer
 from hosim.engine.clock import Clock
 from hosim.engine.ledger import Ledger, Pool
-from hosim.engine.program import IssuedOp, Program, Way
+from hosim.engine.program import SEVERAL, IssuedOp, Program, Way
 from hosim.engine.recorder import Recorder
+from hosim.engine.routes import Chunk, Route, Routes
 from hosim.engine.stream import Stream
 from hosim.engine.uneven import Uneven
 from hosim.errors import PlanError
 from hosim.graph import Graph
+from hosim.hardware import Hardware
 
 ABSENT, PENDING, VALID = 0, 1, 2
 """State of a tracked tensor's copy in a tier: no bytes held; bytes held but being written; valid."""
@@ -30,9 +32,10 @@ class Memory:
     the tier's one of ``pools`` (``None`` where nothing is shared).
 
     ``copies[tier][t]`` is the state of a tracked tensor, ``resident`` is that of the device tier; of the others only their ops' amounts are
-    known. ``pending[t]`` are the issued cache ops of a tensor that have not taken effect, in order (a transfer, or a detach's way);
-    ``transferring[t]`` is the one whose bytes flow, ``queued`` counts those that wait on a channel, and ``due`` are the tensors whose
-    next one, a detach perhaps, a transfer's end has set free. ``just_ended`` are the transfers that last ended while something waited.
+    known. ``pending[t]`` are the issued cache ops of a tensor that have not taken effect, in order (a transfer, a route, or a detach's
+    way); ``transferring[t]`` is the one under way, ``queued`` counts the transfers that wait on a channel, and ``due`` are the tensors
+    whose next one, a detach perhaps, a transfer's end has set free. ``just_ended`` are the transfers that last ended while something
+    waited. ``routes`` has what goes over several channels.
     ``stuck`` says whether, when an instant was last settled, something was left waiting that the end of any op or transfer might
     set free. ``uneven`` is there if some channel is uneven, and ``jitter``, if there is some, has the factor on a tensor's next transfer.
     """
@@ -60,6 +63,7 @@ class Memory:
         "recorder",
         "released",
         "resident",
+        "routes",
         "sequence",
         "sizes",
         "streams",
@@ -86,6 +90,7 @@ class Memory:
         sequence: Iterator[int],
         recorder: Recorder | None,
         arena: Arena | None,
+        hardware: Hardware,
         uneven: Uneven | None = None,
         jitter: Callable[[int], float] | None = None,
     ) -> None:
@@ -107,6 +112,7 @@ class Memory:
         self.streams = streams
         self.recorder = recorder
         self.arena = arena
+        self.routes = Routes(self, hardware)
         tensors = len(graph.tensors)
         self.copies = [bytearray(tensors) for _ in ledgers]
         self.resident = self.copies[device_tier]
@@ -114,8 +120,8 @@ class Memory:
         self.users_left = program.graph.users_left.copy()
         self.released = bytearray(tensors)
         self.ended_cache_ops: set[int] = set()
-        self.pending: dict[int, list[Transfer | Way]] = {}
-        self.transferring: dict[int, Transfer] = {}
+        self.pending: dict[int, list[Transfer | Route | Way]] = {}
+        self.transferring: dict[int, Transfer | Route] = {}
         self.just_ended: list[Transfer] = []
         self.due: list[int] = []
         self.sequence = sequence
@@ -178,16 +184,19 @@ class Memory:
                 self.arena.drop(t)
         else:
             self.copies_below[t] -= 1
-            pool = self.pools[tier]
-            if pool is not None:
-                pool.release(self.sizes[t], self.mixes[t])
-                if pool.waiting:
-                    self.unsettled |= pool.waiting
-                    pool.waiting.clear()
+            self.release_shared(tier, self.sizes[t], self.mixes[t])
             if self.uneven is not None:
                 self.uneven.unpin(t, tier)
         if self.recorder is not None:
             self.recorder.release(t, tier, self.clock.time)
+
+    def release_shared(self, tier: int, size: int, mix: int) -> None:
+        """Bytes of a tier are free again for the devices that share it, if any do: those that wait for room are looked at again."""
+        pool = self.pools[tier]
+        if pool is not None:
+            pool.release(size, mix)
+            self.unsettled |= pool.waiting
+            pool.waiting.clear()
 
     def drop_below(self, t: int) -> None:
         """Rule 5: a write makes the copies on other tiers stale."""
@@ -198,16 +207,20 @@ class Memory:
     def die(self, t: int) -> None:
         """The last user of a tensor has ended: release it on all tiers, and forget cache ops that have not begun.
 
-        Bytes that flow at this moment cannot be released under the transfer: they go when it ends.
+        Bytes that flow at this moment cannot be released under the transfer: they go when it ends, on a route when its last chunk has.
         """
         self.released[t] = 1
         waiting = self.pending.pop(t, None)
         if waiting:
             flowing = self.transferring.get(t)
             for entry in waiting:
-                if isinstance(entry, Transfer) and entry is not flowing:
+                if entry is flowing:
+                    continue
+                if isinstance(entry, Transfer):
                     entry.channel.queue.remove(entry)
                     self.queued -= 1
+                elif isinstance(entry, Route):
+                    self.routes.forget(entry)
             if flowing is not None:
                 self.pending[t] = [flowing]
                 return
@@ -226,10 +239,13 @@ class Memory:
                 continue
             c = way[3]
             if c < 0:
-                if t not in pending:
+                if c == SEVERAL:
+                    entry: Transfer | Route | Way = self.routes.set_out(k, t, way, now)
+                elif t not in pending:
                     self._detach(t, way[1])
                     continue
-                entry: Transfer | Way = way
+                else:
+                    entry = way
             else:
                 self.queued += 1
                 channel = self.channels[c]
@@ -313,37 +329,47 @@ class Memory:
     def begin(self, channel: Channel, now: int) -> bool:
         """Begin the head of a channel's queue if it can: its turn among its tensor's cache ops, source valid, room for its bytes."""
         transfer = channel.queue[0]
+        if isinstance(transfer, Chunk):
+            return self.routes.begin(transfer, now)
         t = transfer.tensor
         _, source, destination, _ = transfer.way
         if self.pending[t][0] is not transfer or self.copies[source][t] != VALID:
             return False
-        copies, pin_ns = self.copies[destination], 0
-        if copies[t] == ABSENT:
-            ledger = self.ledgers[destination]
-            if ledger.held + transfer.size > ledger.capacity:
-                return False
-            pool = self.pools[destination]
-            if pool is not None and not pool.has_room(transfer.size, self.position):
-                return False
-            if self.arena is not None and destination == self.tier and not self.arena.take(t):
-                return False
-            self.hold(t, destination, now)
-            copies[t] = PENDING
-            if self.uneven is not None:
-                pin_ns = self.uneven.pin(t, destination)
+        pinned = self.reserve(t, destination, now)
+        if pinned < 0:
+            return False
         self.transferring[t] = transfer
         self.queued -= 1
         if channel.uneven and self.uneven is not None:
-            channel.begin(now, self.uneven.ceiling(transfer), pin_ns)
+            channel.begin(now, self.uneven.ceiling(transfer), pinned)
         else:
             channel.begin(now)
         return True
+
+    def reserve(self, t: int, destination: int, now: int) -> int:
+        """Take a tensor's bytes where a transfer brings it, if it has none there yet: nanoseconds to pin them, -1 if there is no room."""
+        copies = self.copies[destination]
+        if copies[t] != ABSENT:
+            return 0
+        ledger = self.ledgers[destination]
+        if ledger.held + self.sizes[t] > ledger.capacity:
+            return -1
+        pool = self.pools[destination]
+        if pool is not None and not pool.has_room(self.sizes[t], self.position):
+            return -1
+        if self.arena is not None and destination == self.tier and not self.arena.take(t):
+            return -1
+        self.hold(t, destination, now)
+        copies[t] = PENDING
+        return self.uneven.pin(t, destination) if self.uneven is not None else 0
 
     def end_transfer(self, transfer: Transfer) -> None:
         """The bytes are through: the copy is valid, and the tensor's next cache ops may take effect."""
         channel, t = transfer.channel, transfer.tensor
         now = self.last_end = self.clock.time
         channel.end(transfer, now)
+        if isinstance(transfer, Chunk) and not self.routes.passed(transfer):
+            return
         del self.transferring[t]
         self.copies[transfer.way[2]][t] = VALID
         self.ended_cache_ops.add(transfer.cache_op)
@@ -364,7 +390,7 @@ class Memory:
             if self.just_ended and self.just_ended[0].end_ns < now:
                 self.just_ended.clear()
             self.just_ended.append(transfer)
-            if transfer.start_ns < now:
+            if (transfer.route or transfer).start_ns < now:
                 self._interrupted(t)
         elif channel.queue:
             self.unsettled.add(self.position)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hosim.engine.channels import Transfer
 from hosim.engine.device import Device
+from hosim.engine.routes import Chunk
 from hosim.engine.stream import Stream
 from hosim.units import human_size
 
@@ -20,8 +21,10 @@ def describe(device: Device, tier_names: tuple[str, ...]) -> str:
     waiting = sorted((channel.queue[0] for channel in memory.channels if channel.queue), key=lambda x: x.sequence)
     for transfer in waiting:
         t, way = transfer.tensor, transfer.way
-        absent = not memory.copies[way.destination][t]
-        turn = memory.pending[t][0] is transfer
+        if isinstance(transfer, Chunk) and transfer.hop:  # it is on its way, and waits for room alone
+            return _transfer(device, transfer, tier_names)
+        absent = not memory.copies[way.destination][t] or transfer.route is not None
+        turn = memory.pending[t][0] is (transfer.route or transfer)
         if turn and absent and device.memory.has_valid(t, way.source):
             return _transfer(device, transfer, tier_names)
     if blocked:
@@ -60,9 +63,11 @@ def _op(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> str:
 def _transfer(device: Device, transfer: Transfer, tier_names: tuple[str, ...]) -> str:
     way = transfer.way
     name = device.graph.tensors[transfer.tensor].name
+    arrives = not isinstance(transfer, Chunk) or transfer.arrives
+    wanted = device.memory.sizes[transfer.tensor] if arrives else transfer.size  # on the way there a chunk has a place of its own
     return (
         f"out of memory: {way.op} of {name!r} ({tier_names[way.source]} to {tier_names[way.destination]}) wants "
-        f"{_size(transfer.size)} {_held(device, way.destination, tier_names)}"
+        f"{_size(wanted)} {_held(device, way.destination, tier_names)}"
     )
 
 

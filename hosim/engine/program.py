@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hosim.costmodel.routes import route
 from hosim.engine.ledger import mix_of
 from hosim.errors import PlanError
 from hosim.graph import Graph
@@ -29,8 +30,15 @@ Finish = tuple[int, int, tuple[int, ...]]
 """What the end of an op releases (bytes, and as a mix), and which tensors it perhaps releases, being used on several streams."""
 
 
+SEVERAL = -2
+"""In the place of a channel: a route over several."""
+
+
 class Way(NamedTuple):
-    """What a cache op does: tiers and channel as positions; ``destination`` and ``channel`` are -1 for a detach."""
+    """What a cache op does: tiers and channel as positions; ``destination`` and ``channel`` are -1 for a detach.
+
+    ``channel`` is :data:`SEVERAL` where no channel joins the tiers and a route of several does (:mod:`hosim.engine.routes`).
+    """
 
     op: str
     source: int
@@ -112,7 +120,9 @@ def way(op: str, source: str, destination: str | None, hardware: Hardware, where
         raise PlanError(f"a {op} needs a tier to copy to", where=f"{where}.to")
     channel = hardware.channel_between.get((source, destination))
     if channel is None:
-        raise PlanError(f"no channel joins {source} to {destination} on {hardware.name}", where=where)
+        if route(hardware, source, destination, 0):
+            return Way(op, tiers[source], tiers[destination], SEVERAL)
+        raise PlanError(f"no channels lead from {source} to {destination} on {hardware.name}", where=where)
     return Way(op, tiers[source], tiers[destination], hardware.channels.index(channel))
 
 

@@ -28,8 +28,10 @@ class Recorder:
         """Op ``i`` starts."""
         self._start[i] = now
         self._end[i] = now + duration
-        if self._workspaces[i]:
-            self._residencies.append(Residency(-1, self._device_tier, now, now + duration, self._workspaces[i], i))
+
+    def op_ended(self, i: int, now: int) -> None:
+        """Op ``i`` has ended later than it would have alone."""
+        self._end[i] = now
 
     def stall(self, i: int, cause: str, start: int, end: int) -> None:
         """The stream waited before op ``i``."""
@@ -43,6 +45,10 @@ class Recorder:
         """A tensor's bytes are released from a tier."""
         self._residencies.append(Residency(t, self._tiers[tier], self._held.pop((t, tier)), now, self._sizes[t]))
 
+    def staged(self, t: int, tier: int, start: int, end: int, size: int) -> None:
+        """A chunk of a tensor on its way has left a tier in between."""
+        self._residencies.append(Residency(t, self._tiers[tier], start, end, size, staged=True))
+
     def transfer(self, x: Transfer) -> None:
         """A transfer ended."""
         contention = x.end_ns - x.start_ns - x.alone_ns
@@ -51,5 +57,7 @@ class Recorder:
     def timeline(self, makespan: int) -> Timeline:
         """Everything recorded; what is still held is held to the end of everything."""
         held = [Residency(t, self._tiers[tier], start, makespan, self._sizes[t]) for (t, tier), start in self._held.items()]
-        residencies = sorted((*self._residencies, *held), key=lambda r: (r.start_ns, r.tier, r.tensor, r.op, r.end_ns))
+        ran = [i for i, size in enumerate(self._workspaces) if size and self._start[i] >= 0]
+        workspaces = [Residency(-1, self._device_tier, self._start[i], self._end[i], self._workspaces[i], i) for i in ran]
+        residencies = sorted((*self._residencies, *held, *workspaces), key=lambda r: (r.start_ns, r.tier, r.tensor, r.op, r.end_ns))
         return Timeline(tuple(self._start), tuple(self._end), tuple(self._stalls), tuple(self._transfers), tuple(residencies))

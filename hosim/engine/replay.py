@@ -14,13 +14,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from itertools import count
 
+from hosim.costmodel.memory_traffic import memory_uses, with_memories
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import figures, oom
 from hosim.engine.arenas import make_arena
-from hosim.engine.channels import build_channels, drive_channels
+from hosim.engine.channels import LinkGroup, build_channels, drive_channels
 from hosim.engine.clock import Clock
+from hosim.engine.competition import Competition
 from hosim.engine.device import Device
 from hosim.engine.ledger import AsymmetryError, Ledger, Pool
 from hosim.engine.memory import Memory, start_together
@@ -52,6 +55,7 @@ def replay(
     jitter: Jitter | None = None,
     fold: bool = True,
     reserve_bytes: int | None = None,
+    compete: bool | None = None,
 ) -> Result:
     """Replay a plan on a machine by the rules of design.md section 3; two runs give equal results.
 
@@ -65,13 +69,17 @@ def replay(
 
     ``jitter`` varies the times of ops and transfers; the plan knows nothing of it.
 
+    Copies take bandwidth of the memories at their ends: with ``compete`` they share it, and an op that needs the device tier's goes slower
+    while they flow (:mod:`hosim.costmodel.memory_traffic`); ``slowed_ns`` is what that cost. By default it is so where some op has no
+    ``duration_ns``, so that its time is the cost model's, and not where all are measured.
+
     On a machine of several devices each runs the plan, on tensors of its own: nothing is shared but room and bandwidth. Where all of
     them do the same at the same time, one is replayed for all; ``fold`` false replays each in any case, to the same result.
     Raises :class:`hosim.errors.PlanError` if the plan breaks a rule on the way, and :class:`hosim.errors.InputError` for an unknown
     allocator or account.
     """
     if account != IN_TIME:
-        return _in_program_order(plan, hardware, budget_bytes, record, allocator, account, reserve_bytes, jitter, fold)
+        return _in_program_order(plan, hardware, budget_bytes, record, allocator, account, reserve_bytes, jitter, fold, compete)
     if jitter is not None and jitter.is_none:
         jitter = None
     begin = time.perf_counter()
@@ -80,9 +88,9 @@ def replay(
     try:
         placing = allocator, reserve_bytes
         alike = fold and jitter is None and _alike(hardware)
-        result = _folded(plan, hardware, budget_bytes, record, placing) if alike else None
+        result = _folded(plan, hardware, budget_bytes, record, placing, compete) if alike else None
         if result is None:
-            result = _Replay(plan, hardware, budget_bytes, record, placing, jitter).run()
+            result = _Replay(plan, hardware, budget_bytes, record, placing, jitter, compete).run()
     finally:
         if collecting:
             gc.enable()
@@ -99,11 +107,12 @@ def _in_program_order(
     reserve_bytes: int | None,
     jitter: Jitter | None,
     fold: bool,
+    compete: bool | None,
 ) -> Result:
     if account != IN_PROGRAM_ORDER:
         raise InputError(f"no account {account!r} (accounts: {', '.join(ACCOUNTS)})", source="account")
     check_program_account(plan, allocator)
-    result = replay(plan, hardware, budget_bytes, record=True, jitter=jitter, fold=fold)
+    result = replay(plan, hardware, budget_bytes, record=True, jitter=jitter, fold=fold, compete=compete)
     assert result.timeline is not None
     capacity = min(result.budget_bytes if reserve_bytes is None else reserve_bytes, hardware.device.capacity_bytes)
     counted = program_account(plan, hardware, result.timeline, capacity, allocator)
@@ -120,14 +129,16 @@ def _alike(hardware: Hardware) -> bool:
     return hardware.devices > 1 and hardware.devices % hardware.sharers("host") == 0
 
 
-def _folded(plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bool, placing: _Placing) -> Result | None:
+def _folded(
+    plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bool, placing: _Placing, compete: bool | None
+) -> Result | None:
     """The result of devices that are alike, from the replay of one with its part of everything; ``None`` if they cannot all do the same.
 
     Equal devices with equal parts of every link have equal max-min rates, so that they do the same as long as each step is possible
     for all of them: until room in a shared tier is too small for all. There the order among them decides, and there is no folding.
     """
     try:
-        return _Replay(plan, hardware, budget_bytes, record, placing, None, folded=True).run()
+        return _Replay(plan, hardware, budget_bytes, record, placing, None, compete, folded=True).run()
     except AsymmetryError:
         return None
 
@@ -146,6 +157,7 @@ class _Replay:
         record: bool,
         placing: _Placing,
         jitter: Jitter | None,
+        compete: bool | None,
         folded: bool = False,
     ) -> None:
         self.plan = plan
@@ -160,13 +172,17 @@ class _Replay:
         graph = plan.graph
         track_all = record or plan.runtime is not None or placing[0] != LEDGER
         self.program = compile_plan(plan, hardware, _durations(graph, hardware), track_all=track_all)
+        self.uses = memory_uses(graph, hardware, self.program.durations) if _competes(graph, compete) else None
+        self.machine = hardware if self.uses is None else with_memories(hardware)
         self.pools: dict[tuple[int, int], Pool] = {}
         self.devices = [self._device(d, record, placing) for d in range(1 if folded else hardware.devices)]
         channels = [channel for device in self.devices for channel in device.memory.channels]
-        drive_channels(channels, hardware, self.clock, divided=folded)
+        drive_channels(channels, self.machine, self.clock, divided=folded, grouped=self.uses is not None)
         for device in self.devices:
             groups = [channel.group for channel in device.memory.channels if channel.group is not None]
             device.memory.groups = list(dict.fromkeys(groups))
+            for group in groups if self.uses is not None else ():
+                group.watch = self._rates_changed
 
     def _device(self, position: int, record: bool, placing: _Placing) -> Device:
         plan, hardware, program, graph = self.plan, self.hardware, self.program, self.plan.graph
@@ -178,7 +194,7 @@ class _Replay:
         ledgers = [Ledger(tier.capacity_bytes) for tier in hardware.tiers]
         ledgers[device_tier].capacity = min(ledgers[device_tier].capacity, self.budget)
         pools = [self._pool(tier, position) for tier in range(len(ledgers))]
-        channels = build_channels(hardware, position)
+        channels = build_channels(self.machine, position)
         recorder = None
         if record:
             workspaces = [op.workspace_bytes for op in graph.ops]
@@ -203,12 +219,14 @@ class _Replay:
             self.sequence,
             recorder,
             arena,
+            hardware,
             uneven,
             factor,
         )
         for channel in channels:
             channel.ended = memory.end_transfer
-        device = Device(self.clock, graph, program, streams, memory, recorder, runtime)
+        competition = None if self.uses is None else Competition(self.uses, hardware.device.bandwidth_bytes_per_s, recorder)
+        device = Device(self.clock, graph, program, streams, memory, recorder, runtime, competition)
         if runtime is not None:
             runtime.attach(DeviceView(device, self.tier_names))
         return device
@@ -249,6 +267,8 @@ class _Replay:
         for device in touched:
             if device.memory.due:
                 device.memory.detach_due()
+            if device.memory.routes.onward:
+                device.memory.routes.go_onward(now)
             if device.issued:
                 device.issued.sort()  # by place in the plan
                 device.memory.issue(device.issued, now)
@@ -270,6 +290,18 @@ class _Replay:
         if self.plan.runtime is not None:
             for device in touched:
                 device.make_room()
+
+    def _rates_changed(self, group: LinkGroup, now: int) -> None:
+        """Tell the ops of each device what the transfers of a group take of its memory."""
+        tier = self.hardware.device_tier
+        at_device = [tier in (c.source, c.destination) for c in self.hardware.channels]
+        rates = dict.fromkeys(range(len(self.devices)), Fraction(0))
+        for channel, rate in group.rates():
+            if at_device[channel.index]:
+                rates[channel.device] += rate
+        for device, rate in zip(self.devices, rates.values(), strict=True):
+            if device.competition is not None:
+                device.competition.take(group, rate, now)
 
     def _taken(self) -> list[Device]:
         """The devices that are unsettled, in order, and from now on are not."""
@@ -323,6 +355,11 @@ def _transfer_factors(jitter: Jitter, device: int) -> Callable[[int], float] | N
         return None
     copies: defaultdict[int, Iterator[int]] = defaultdict(count)
     return lambda t: jitter.transfer_factor(device, t, next(copies[t]))
+
+
+def _competes(graph: Graph, compete: bool | None) -> bool:
+    """Whether copies slow ops down: as asked, else where the times of ops are the cost model's."""
+    return compete if compete is not None else not graph.derived(_measured) and bool(graph.ops)
 
 
 def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:

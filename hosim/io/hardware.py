@@ -106,7 +106,7 @@ class FabricModel(TypedDict):
 
 @with_config(STRICT)
 class HardwareModel(TypedDict):
-    """A hardware profile."""
+    """A hardware profile. ``chunk``: bytes in which a tensor goes over several channels one after the other (default 64 MiB)."""
 
     format: Literal["hosim.hardware/1"]
     name: Name
@@ -114,12 +114,15 @@ class HardwareModel(TypedDict):
     devices: NotRequired[Positive]
     devices_per_host: NotRequired[Positive]
     device_tier: NotRequired[Name]
+    chunk: NotRequired[Size]
     compute: NotRequired[ComputeModel]
     runtime: NotRequired[RuntimeModel]
     tiers: dict[Name, TierModel]
     channels: NotRequired[dict[Name, ChannelModel]]
     fabrics: NotRequired[dict[Name, FabricModel]]
 
+
+_CHUNK = 64 * 2**20
 
 FORMAT = Format("hardware", lambda: TypeAdapter(HardwareModel))
 
@@ -154,6 +157,7 @@ def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
             inspect_ns=checked.get("runtime", {}).get("inspect", 0),
             devices=checked.get("devices", 1),
             devices_per_host=checked.get("devices_per_host"),
+            chunk_bytes=checked.get("chunk", _CHUNK),
             source=checked.get("source", ""),
         )
     except HardwareError as error:
@@ -198,6 +202,7 @@ def hardware_to_dict(hw: Hardware) -> dict[str, Any]:
         data["devices_per_host"] = hw.devices_per_host
     data |= {
         "device_tier": hw.device_tier,
+        **({"chunk": exact_size(hw.chunk_bytes)} if hw.chunk_bytes != _CHUNK else {}),
         "compute": {
             "peak": {dtype: exact_compute(peak) for dtype, peak in compute.peak_flops.items()},
             "efficiency": float(compute.efficiency),

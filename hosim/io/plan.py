@@ -9,6 +9,7 @@ from typing import Any, Literal, NotRequired
 from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
+from hosim.costmodel.routes import route
 from hosim.edits import Edits, Recompute
 from hosim.errors import GraphError, InputError
 from hosim.graph import Graph
@@ -173,12 +174,15 @@ def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> No
     for t in plan.graph.initial:
         if t not in plan.initial:
             check(tensors[t].home or hardware.device_tier, f"home of tensor {tensors[t].name!r}")
+    joined = set(hardware.channel_between)
     for i, c in enumerate(plan.cache_ops):
         check(c.source, f"cache_ops[{i}].from")
         if c.destination is None:
             continue
         check(c.destination, f"cache_ops[{i}].to")
-        if (c.source, c.destination) not in hardware.channel_between:
-            joined = ", ".join(f"{a} to {b}" for a, b in hardware.channel_between) or "none"
-            message = f"no channel of {hardware.name!r} leads from {c.source!r} to {c.destination!r} (channels: {joined})"
-            raise InputError(message, source=source, where=f"cache_ops[{i}].to")
+        if (c.source, c.destination) not in joined:
+            if not route(hardware, c.source, c.destination, 0):
+                listed = ", ".join(f"{a} to {b}" for a, b in hardware.channel_between) or "none"
+                message = f"no channels of {hardware.name!r} lead from {c.source!r} to {c.destination!r} (channels: {listed})"
+                raise InputError(message, source=source, where=f"cache_ops[{i}].to")
+            joined.add((c.source, c.destination))

@@ -103,6 +103,7 @@ class ResultModel(TypedDict):
     stall_ns: NotRequired[StallModel]
     drain_ns: NotRequired[Count | None]
     streams: NotRequired[dict[str, StreamModel]]
+    slowed_ns: NotRequired[Count | None]
     lower_bound_ns: NotRequired[Count | None]
     peak_bytes: NotRequired[dict[str, Count]]
     peak_at_ns: NotRequired[dict[str, Count]]
@@ -175,6 +176,8 @@ def result_to_dict(result: Result) -> dict[str, Any]:
             name: {"busy_ns": stream.busy_ns, "stall_ns": _all_of(STALL_CAUSES, stream.stall_ns), "drain_ns": stream.drain_ns}
             for name, stream in result.streams.items()
         }
+    if result.slowed_ns is not None:
+        data["slowed_ns"] = result.slowed_ns
     tiers = list(dict.fromkeys([*result.peak_bytes, *result.peak_breakdown]))
     data |= {
         "lower_bound_ns": result.lower_bound_ns,
@@ -244,6 +247,7 @@ def _result(data: ResultModel) -> Result:
             name: StreamFigures(stream.get("busy_ns", 0), _stall_of(stream), stream.get("drain_ns", 0))
             for name, stream in data.get("streams", {}).items()
         },
+        slowed_ns=data.get("slowed_ns"),
         planning_s=data.get("planning_s", 0.0),
         replay_s=data.get("replay_s", 0.0),
     )

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from hosim.costmodel.transfer_time import alone_ns
+from hosim.costmodel.routes import way_ns
 from hosim.errors import InputError
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
@@ -179,10 +179,9 @@ class Shelf:
         return max(start, 0) // self._span, -(-end // self._span)
 
     def _round_trip(self, tier: str, size: int) -> int:
-        """Nanoseconds there and back, alone; 0 where no channel joins the tier to the device tier in both directions."""
+        """Nanoseconds there and back, alone; a direction without a way counts nothing."""
         key = tier, size
         if key not in self._times:
-            joined, device = self._hardware.channel_between, self._hardware.device_tier
-            ways = [joined.get((tier, device)), joined.get((device, tier))]
-            self._times[key] = sum(alone_ns(self._hardware, way.name, size) for way in ways if way is not None)
+            hardware, device = self._hardware, self._hardware.device_tier
+            self._times[key] = (way_ns(hardware, tier, device, size) or 0) + (way_ns(hardware, device, tier, size) or 0)
         return self._times[key]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hosim.costmodel.op_time import op_durations
+from hosim.costmodel.routes import slowest_hop
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
@@ -22,7 +23,7 @@ START = -1
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """A tier below the device tier with a channel each way."""
+    """A tier below the device tier with a channel each way, the slowest one of a route."""
 
     name: str
     capacity_bytes: int
@@ -168,16 +169,25 @@ def unhindered(graph: Graph, durations: Sequence[int]) -> tuple[list[int], list[
 
 
 def tiers_below(hardware: Hardware) -> tuple[Below, ...]:
-    """Tiers joined to the device tier both ways, fastest round trip (of 64 MiB) first."""
-    device = hardware.device_tier
+    """Tiers with a way to the device tier and back, fastest round trip (of 64 MiB) first, those that a channel joins before others.
+
+    Of a route over several channels the slowest one stands for all: it sets the pace, and there a transfer waits for others.
+    """
+    device, probe = hardware.device_tier, 64 * 2**20
     joined = hardware.channel_between
-    found = [
-        Below(tier.name, tier.capacity_bytes, joined[tier.name, device], joined[device, tier.name])
-        for tier in hardware.tiers
-        if (tier.name, device) in joined and (device, tier.name) in joined
-    ]
-    probe = 64 * 2**20
-    return tuple(sorted(found, key=lambda b: alone_ns(hardware, b.up.name, probe) + alone_ns(hardware, b.down.name, probe)))
+    found = []
+    for tier in hardware.tiers:
+        if tier.name == device:
+            continue
+        up, down = slowest_hop(hardware, tier.name, device, probe), slowest_hop(hardware, device, tier.name, probe)
+        if up is not None and down is not None:
+            found.append(Below(tier.name, tier.capacity_bytes, up, down))
+
+    def preference(b: Below) -> tuple[bool, int]:
+        hops = (b.name, device) not in joined or (device, b.name) not in joined
+        return hops, alone_ns(hardware, b.up.name, probe) + alone_ns(hardware, b.down.name, probe)
+
+    return tuple(sorted(found, key=preference))
 
 
 def check_floor(problem: Problem, budget_bytes: int) -> None:

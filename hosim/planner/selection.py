@@ -409,12 +409,14 @@ class _Sweep:
 
 
 def _timelines(hardware: Hardware, channels: Mapping[str, str], usual_bytes: int) -> dict[str, ChannelTimeline]:
-    """A timeline for the channel of each tier; one for both where a fabric cannot carry two of them at full rate.
+    """A timeline for the channel of each tier; one for both where it is the same or a fabric cannot carry two of them at full rate.
 
     Holes in which not even half a tensor of ``usual_bytes`` fits are not kept.
     """
     rate = {c.name: c.bandwidth_bytes_per_s for c in hardware.channels}
     timelines = {tier: ChannelTimeline(usual_bytes * 10**9 // rate[channel] // 2) for tier, channel in channels.items()}
+    for tier, channel in channels.items():
+        timelines[tier] = timelines[next(other for other in channels if channels[other] == channel)]
     for fabric in hardware.fabrics:
         sharing = [tier for tier, channel in channels.items() if channel in fabric.channels]
         if sum(rate[channels[tier]] for tier in sharing) > fabric.bandwidth_bytes_per_s:

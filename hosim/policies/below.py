@@ -1,8 +1,9 @@
 """Where tensors go that leave the device tier: the tiers below it, the ways there and back, and whether there is room.
 
 Every policy asks here, so that they differ in what they move and when, not in where to. By default the tier of choice is the nearest
-one that channels join to the device tier in both directions: ``ddr`` if there is one, else ``pool``, else ``nvme``, else the one that is
-quickest to read. What does not fit there goes to the next. Other rules: :mod:`hosim.planner.pooled`.
+one with a way to the device tier and back: ``ddr`` if there is one, else ``pool``, else ``nvme``, else the one that is quickest to
+read. What does not fit there goes to the next. A way is a channel, or a route of several (design.md section 3, rule 7); those come after
+all with a channel. Other rules: :mod:`hosim.planner.pooled`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from hosim.costmodel.routes import slowest_hop
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
@@ -26,7 +28,10 @@ _CHUNK = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """A tier below the device, with the channels from (``up``) and to it (``down``), by name."""
+    """A tier below the device, with the channels from (``up``) and to it (``down``), by name.
+
+    On a route of several these are the slowest ones: what a transfer's time is made of, and where it waits for others.
+    """
 
     tier: str
     up: str
@@ -42,21 +47,25 @@ def shelf_below(graph: Graph, hardware: Hardware, initial: Mapping[int, Sequence
 
 
 def tiers_below(hardware: Hardware) -> tuple[Below, ...]:
-    """The tiers that channels join to the device tier in both directions, the preferred one first."""
+    """The tiers with a way to the device tier and back, the preferred one first."""
     device, joined = hardware.device_tier, hardware.channel_between
     found = []
     for tier in hardware.tiers:
-        up, down = joined.get((tier.name, device)), joined.get((device, tier.name))
+        if tier.name == device:
+            continue
+        up, down = slowest_hop(hardware, tier.name, device, _CHUNK), slowest_hop(hardware, device, tier.name, _CHUNK)
         if up is not None and down is not None:
-            found.append((tier.name, up, down))
+            hops = (tier.name, device) not in joined or (device, tier.name) not in joined
+            found.append((hops, tier.name, up, down))
     rank = {name: k for k, name in enumerate(NEAREST_FIRST)}
-    found.sort(key=lambda x: (rank.get(x[0], len(rank)), -x[1].bandwidth_bytes_per_s, x[0]))
-    return tuple(Below(name, up.name, down.name) for name, up, down in found)
+    found.sort(key=lambda x: (x[0], rank.get(x[1], len(rank)), -x[2].bandwidth_bytes_per_s, x[1]))
+    return tuple(Below(name, up.name, down.name) for _, name, up, down in found)
 
 
 def route(hardware: Hardware, sources: Iterable[str], destination: str) -> tuple[str, ...]:
-    """Tiers from the nearest of ``sources`` to ``destination``, both included, along the quickest hops.
+    """Tiers from the nearest of ``sources`` to ``destination``, both included, along the quickest hops: a cache op for each pair.
 
+    Where no channel joins the two ends they are all there is: one cache op goes the whole way, in chunks and with no copy in between.
     Raises :class:`InfeasibleError` if no channels lead there.
     """
     pending: list[tuple[int, tuple[str, ...]]] = []
@@ -66,7 +75,7 @@ def route(hardware: Hardware, sources: Iterable[str], destination: str) -> tuple
     while pending:
         spent, way = heappop(pending)
         if way[-1] == destination:
-            return way
+            return way if (way[0], destination) in hardware.channel_between else (way[0], destination)
         if way[-1] in reached:
             continue
         reached.add(way[-1])

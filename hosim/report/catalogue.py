@@ -81,6 +81,8 @@ def machine(hw: Hardware) -> RenderableType:
         for fabric in hw.fabrics:
             fabrics.add_row(escape(fabric.name), fabric.scope, escape(", ".join(fabric.channels)), human_rate(fabric.bandwidth_bytes_per_s))
         parts.append(fabrics)
+    if uneven := _uneven(hw):
+        parts.append(Text("\n".join(uneven) + "\n"))
     if hw.source:
         parts.append(Text(f"Source: {hw.source.strip()}"))
     return Group(*parts)
@@ -88,6 +90,23 @@ def machine(hw: Hardware) -> RenderableType:
 
 def _hosts(hw: Hardware) -> str:
     return "" if hw.devices_per_host is None else f", {hw.devices_per_host} on a host"
+
+
+def _uneven(hw: Hardware) -> list[str]:
+    """What is not the same for all transfers, a line for each channel or tier with such figures."""
+    lines = []
+    for c in hw.channels:
+        parts = [f"{human_rate(rate)} for {human_size(size)}" for size, rate in c.curve]
+        if c.pageable_bytes_per_s is not None:
+            parts.append(f"{human_rate(c.pageable_bytes_per_s)} for pageable memory")
+        parts += [f"{human_rate(rate)} beside {other}" for other, rate in c.beside]
+        lines += [f"{c.name}: {', '.join(parts)}"] if parts else []
+    for tier in hw.tiers:
+        parts = [f"pageable for {', '.join(tier.pageable)}"] if tier.pageable else []
+        if tier.pin_ns:
+            parts.append(f"{human_time(tier.pin_ns)} to pin a tensor, {'from' if tier.pin_pool else 'without'} a pool")
+        lines += [f"{tier.name}: {'; '.join(parts)}"] if parts else []
+    return lines
 
 
 def workload_line(graph: Graph) -> str:

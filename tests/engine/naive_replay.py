@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from hosim.costmodel import op_durations
 from hosim.errors import PlanError
 
 VALID, WRITING = "valid", "writing"
@@ -16,7 +17,7 @@ VALID, WRITING = "valid", "writing"
 
 @dataclass(eq=False)
 class NaiveTransfer:
-    """A cache op from its issue on; a detach has no channel."""
+    """A cache op from its issue on; a detach has no channel, nor does a route (it has hops), whose chunks are transfers of their own."""
 
     k: int
     tensor: int
@@ -30,14 +31,24 @@ class NaiveTransfer:
     left: Fraction = Fraction(0)
     rate: Fraction = Fraction(0)
     pinning: int = 0
+    size: int = 0
+    hops: tuple = ()
+    chunks_left: int = 0
+    parent: NaiveTransfer | None = None  # of a chunk: its route
+    hop: int = 0
+    number: int = 0
+    last: NaiveTransfer | None = None  # of a route: the chunk that arrived last
     behind: bool = False
 
 
 class NaiveReplay:
     """Runs on construction; the figures are in ``figures``, or ``error`` says what did not fit."""
 
-    def __init__(self, plan, hardware, budget=None):
-        self.plan, self.hw, self.graph = plan, hardware, plan.graph
+    def __init__(self, plan, hardware, budget=None, compete=False):
+        self.plan, self.hw, self.graph, self.compete = plan, hardware, plan.graph, compete
+        self.durations = op_durations(plan.graph, hardware)
+        self.work_left = [Fraction(duration) for duration in self.durations]  # nanoseconds at full speed
+        self.speed = [Fraction(1)] * len(self.durations)
         self.ops, self.tensors = plan.graph.ops, plan.graph.tensors
         self.device = hardware.device_tier
         self.capacity = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
@@ -55,8 +66,10 @@ class NaiveReplay:
         self.residency_since: dict[int, int] = {}
         self.copies: dict[tuple[int, str], str] = {(t, tier): VALID for t, where in plan.residency(self.device).items() for tier in where}
         self.dead: set[int] = set()
+        self.done: set[int] = set()  # cache ops that copied and have ended
         self.issued: list[NaiveTransfer] = []  # in order of issue, done ones included
         self.waiting: dict[int, list[NaiveTransfer]] = {}  # by tensor, in order of issue: not yet done
+        self.staged: list[NaiveTransfer] = []  # chunks that have begun to enter a tier on their way and have not left it
         self.peak = dict.fromkeys(self.capacity, 0)
         self.peak_at = dict.fromkeys(self.capacity, 0)
         self.composition: dict[str, dict[str, int]] = {name: {} for name in self.capacity}
@@ -86,6 +99,9 @@ class NaiveReplay:
         for t, where in self.copies:
             if where == tier:
                 kinds[self.tensors[t].kind] = kinds.get(self.tensors[t].kind, 0) + self.tensors[t].size_bytes
+        for x in self.staged:
+            if x.destination == tier:
+                kinds[self.tensors[x.tensor].kind] = kinds.get(self.tensors[x.tensor].kind, 0) + x.size
         if tier == self.device:
             for i in self.running():
                 kinds["workspace"] = kinds.get("workspace", 0) + self.ops[i].workspace_bytes
@@ -105,6 +121,10 @@ class NaiveReplay:
 
     def moving(self):
         return [x for x in self.issued if x.start is not None and x.end is None]
+
+    def under_way(self):
+        """Routes of which a chunk has started and some have not arrived."""
+        return [x for listed in self.waiting.values() for x in listed if x.hops and x.start is not None]
 
     def head(self, stream):
         """The op that the stream is free to start next."""
@@ -127,11 +147,11 @@ class NaiveReplay:
         op = self.ops[i]
         for t in (*op.inputs, *op.mutates):
             k = self.last_prefetch(t, i)
-            if k is not None and not any(x.k == k and x.end is not None for x in self.issued):
+            if k is not None and k not in self.done:
                 return False
             if self.copies.get((t, self.device)) != VALID:
                 return False
-        return not any(x.tensor in (*op.outputs, *op.mutates) for x in self.moving())
+        return not any(x.tensor in (*op.outputs, *op.mutates) for x in [*self.moving(), *self.under_way()])
 
     def wanted(self, i):
         op = self.ops[i]
@@ -154,6 +174,8 @@ class NaiveReplay:
                 break
             for x in self.moving():
                 x.left -= x.rate * (upcoming - self.now)
+            for i in self.running():
+                self.work_left[i] -= (Fraction(1) if self.launching(i) else self.speed[i]) * (upcoming - self.now)
             for c in self.hw.channels:
                 self.busy_channel[c.name] += (upcoming - self.now) * any(x.channel is c for x in self.moving())
             self.now = upcoming
@@ -177,27 +199,30 @@ class NaiveReplay:
         starts = [self.start_op(stream) for stream in self.streams]
         moves = [self.start_transfer(x) for x in list(self.issued)]
         self.set_rates()
+        self.set_speeds()
         return bool(ends) or any(starts) or any(moves)
 
     def end_all(self):
-        ops = [i for i in self.running() if self.op_end[i] == self.now]
+        ops = [i for i in self.running() if self.work_left[i] <= 0]
         transfers = [x for x in self.moving() if x.flows_from <= self.now and x.left <= 0]
         if not ops and not transfers:
             return None
         for i in ops:
-            self.ended[i] = True
+            self.ended[i], self.op_end[i] = True, self.now
             for t in (*self.ops[i].outputs, *self.ops[i].mutates):
                 self.copies[t, self.device] = VALID
         for x in transfers:
             x.end = self.now
-            self.copies[x.tensor, x.destination] = VALID
-            self.waiting[x.tensor].remove(x)
+            if x.parent is None:
+                self.arrived(x)
+            else:
+                self.chunk_passed(x)
         for t in {t for i in ops for t in (*self.ops[i].inputs, *self.ops[i].outputs, *self.ops[i].mutates)}:
             if not self.survives[t] and all(self.ended[i] for i in self.users[t]):
                 self.dead.add(t)
         for t in self.dead:  # its cache ops that have not begun are forgotten; bytes that flow are released when they are through
             self.waiting[t] = [x for x in self.waiting.get(t, []) if x.start is not None]
-            self.issued = [x for x in self.issued if x.tensor != t or x.start is not None]
+            self.issued = [x for x in self.issued if x.tensor != t or (x.parent or x).start is not None]
             if not self.waiting[t]:
                 for tier in self.capacity:
                     self.copies.pop((t, tier), None)
@@ -206,16 +231,72 @@ class NaiveReplay:
                 self.try_detach(x)
         return ops, transfers
 
+    def arrived(self, x):
+        self.copies[x.tensor, x.destination] = VALID
+        self.waiting[x.tensor].remove(x)
+        self.done.add(x.k)
+
+    def chunk_passed(self, x):
+        """A chunk leaves the tier it was staged in, if it was; it goes on to its next hop, or is there."""
+        route = x.parent
+        self.staged = [y for y in self.staged if not (y.parent is route and y.hop == x.hop - 1 and y.number == x.number)]
+        if x.hop + 1 < len(route.hops):
+            self.issued.append(self.chunk(route, x.hop + 1, x.number, x.size))
+            return
+        route.chunks_left -= 1
+        if not route.chunks_left:
+            route.end, route.last = self.now, x
+            self.arrived(route)
+
+    def chunk(self, route, hop, number, size):
+        c = route.hops[hop]
+        return NaiveTransfer(route.k, route.tensor, c.source, c.destination, c, self.now, size=size, parent=route, hop=hop, number=number)
+
+    def routed(self, x, size):
+        """The channels of the shortest path, by trying all; a path's time alone is played through, chunk by chunk."""
+        joined = self.hw.channel_between
+        paths, found = [((), x.source)], []
+        while paths:
+            path, at = paths.pop()
+            if at == x.destination:
+                found.append(path)
+                continue
+            seen = {x.source, *(c.destination for c in path)}
+            paths += [((*path, c), end) for (start, end), c in joined.items() if start == at and end not in seen]
+
+        def time(path):
+            free = [0] * len(path)
+            for part in self.parts(size):
+                arrives = 0
+                for hop, c in enumerate(path):
+                    rate = min([self.size_rate(c, part), *(Fraction(f.bandwidth_bytes_per_s, 10**9) for f in self.fabrics(c))])
+                    arrives = free[hop] = max(arrives, free[hop]) + c.latency_ns - (-part // rate)
+            return free[-1]
+
+        return min(found, key=lambda path: (time(path), len(path), [c.name for c in path]))
+
+    def parts(self, size):
+        parts = []
+        while size > self.hw.chunk_bytes:
+            parts.append(self.hw.chunk_bytes)
+            size -= self.hw.chunk_bytes
+        return [*parts, size]
+
     def issue(self, ks):
         for k in sorted(ks):
             c = self.plan.cache_ops[k]
             if c.tensor in self.dead:
                 continue
-            channel = None if c.destination is None else self.hw.channel_between[c.source, c.destination]
-            x = NaiveTransfer(k, c.tensor, c.source, c.destination, channel, self.now)
-            self.issued.append(x)
+            channel = None if c.destination is None else self.hw.channel_between.get((c.source, c.destination))
+            x = NaiveTransfer(k, c.tensor, c.source, c.destination, channel, self.now, size=self.tensors[c.tensor].size_bytes)
             x.behind = bool(self.waiting.get(c.tensor))
             self.waiting.setdefault(c.tensor, []).append(x)
+            if channel is None and c.destination is not None:
+                parts = self.parts(x.size)
+                x.hops, x.chunks_left = self.routed(x, x.size), len(parts)
+                self.issued += [self.chunk(x, 0, number, part) for number, part in enumerate(parts)]
+                continue
+            self.issued.append(x)
             if channel is None:
                 self.try_detach(x)
 
@@ -249,9 +330,9 @@ class NaiveReplay:
         self.residency_since.setdefault(i, self.now)
         if not self.fits(self.wanted(i), self.device):
             return False
-        op, duration = self.ops[i], self.ops[i].duration_ns
+        op = self.ops[i]
         self.divide(i, stream)
-        self.op_start[i], self.op_end[i] = self.now, self.now + duration
+        self.op_start[i] = self.now
         for t in (*op.outputs, *op.mutates):
             for tier in self.capacity:
                 if tier != self.device:
@@ -274,27 +355,34 @@ class NaiveReplay:
                 if x.channel is not None
                 and x.end is not None
                 and x.end <= t_res
+                and (x.parent is None or x is x.parent.last)
                 and (x.tensor in (*op.outputs, *op.mutates) or (x.tensor in op.inputs and x.destination == self.device))
             ]
             last = max(met, key=lambda x: (x.end, self.issued.index(x)))
             self.exposed[last.channel.name] += t_res - t_dep
 
     def start_transfer(self, x):
-        if x.channel is None or x.start is not None or self.waiting[x.tensor][0] is not x:
+        if x.channel is None or x.start is not None or (not x.hop and self.waiting[x.tensor][0] is not (x.parent or x)):
             return False
         same = [y for y in self.issued if y.channel is x.channel]
         if sum(y.start is not None and y.end is None for y in same) >= x.channel.engines:
             return False
         if any(y.start is None for y in same[: same.index(x)]):
             return False
-        if self.copies.get((x.tensor, x.source)) != VALID:
+        if not x.hop and self.copies.get((x.tensor, x.source)) != VALID:
             return False
-        if (x.tensor, x.destination) not in self.copies:
+        if x.parent is not None and x.hop + 1 < len(x.parent.hops):
+            if not self.fits(x.size, x.destination):
+                return False
+            self.staged.append(x)
+        elif (x.tensor, x.destination) not in self.copies:
             if not self.fits(self.tensors[x.tensor].size_bytes, x.destination):
                 return False
             self.copies[x.tensor, x.destination] = WRITING
             x.pinning = self.pin(x.tensor, self.tier(x.destination))
-        x.start, x.left = self.now, Fraction(self.tensors[x.tensor].size_bytes)
+        x.start, x.left = self.now, Fraction(x.size)
+        if x.parent is not None and x.parent.start is None:
+            x.parent.start = self.now
         x.flows_from = self.now + x.pinning + x.channel.latency_ns
         self.note_peak()
         return True
@@ -319,19 +407,41 @@ class NaiveReplay:
     # -- rates -------------------------------------------------------------------------------------------------
 
     def fabrics(self, channel):
-        return [f for f in self.hw.fabrics if channel.name in f.channels]
+        return [f for f in self.hw.fabrics if channel.name in f.channels] + [
+            tier for tier in self.hw.tiers if self.compete and tier.name in (channel.source, channel.destination)
+        ]
+
+    def launch(self, i):
+        return self.hw.compute.launch_ns if self.ops[i].duration_ns is None else 0
+
+    def launching(self, i):
+        return self.now < self.op_start[i] + min(self.launch(i), self.durations[i])
+
+    def set_speeds(self):
+        """An op moves its bytes at what copies leave of the device tier, if that is less than its own pace."""
+        device = self.tier(self.device)
+        taken = sum(x.rate for x in self.moving() if self.device in (x.channel.source, x.channel.destination))
+        reached = (Fraction(device.bandwidth_bytes_per_s, 10**9) - taken) * Fraction(str(self.hw.compute.efficiency))
+        for i in self.running():
+            busy, accessed = self.durations[i] - self.launch(i), self.ops[i].bytes_accessed
+            if self.compete and busy > 0 and accessed:
+                alone = device.bandwidth_bytes_per_s * Fraction(str(self.hw.compute.efficiency)) / 10**9
+                self.speed[i] = min(Fraction(1), busy * reached / min(accessed, busy * alone))
 
     def own_rate(self, x):
         """Bytes a nanosecond that a transfer reaches at most: its channel's, what its size does and what pageable memory does."""
-        c, size = x.channel, self.tensors[x.tensor].size_bytes
+        c = x.channel
+        if c.pageable_bytes_per_s and any(self.tensors[x.tensor].kind in self.tier(end).pageable for end in (c.source, c.destination)):
+            return min(self.size_rate(c, x.size), Fraction(c.pageable_bytes_per_s, 10**9))
+        return self.size_rate(c, x.size)
+
+    def size_rate(self, c, size):
         limits = [Fraction(c.bandwidth_bytes_per_s, 10**9)]
         if c.curve and size:
             points = [(0, Fraction(0)), *((s, Fraction(s * 10**9, b)) for s, b in c.curve)]
             below, above = [p for p in points if p[0] < size], [p for p in points if p[0] >= size]
             (s, time), (larger, later) = below[-1], above[0] if above else (size, below[-1][1] + (size - below[-1][0]) / limits[0])
             limits.append(size / (time + (later - time) * (size - s) / (larger - s)))
-        if c.pageable_bytes_per_s and any(self.tensors[x.tensor].kind in self.tier(end).pageable for end in (c.source, c.destination)):
-            limits.append(Fraction(c.pageable_bytes_per_s, 10**9))
         return min(limits)
 
     def carried(self, c, flows):
@@ -345,6 +455,8 @@ class NaiveReplay:
             x.rate = Fraction(0)
         links = [((c,), self.carried(c, flows)) for c in self.hw.channels]
         links += [(tuple(c for c in self.hw.channels if c.name in f.channels), f.bandwidth_bytes_per_s) for f in self.hw.fabrics]
+        for tier in self.hw.tiers if self.compete else ():
+            links.append((tuple(c for c in self.hw.channels if tier.name in (c.source, c.destination)), tier.bandwidth_bytes_per_s))
         rising = list(flows)
         while rising:
             steps = []
@@ -360,7 +472,12 @@ class NaiveReplay:
             rising = [x for x in rising if x.rate < self.own_rate(x) and not any(x.channel in members for members in full)]
 
     def next_instant(self):
-        times = [self.op_end[i] for i in self.running()]
+        times = []
+        for i in self.running():
+            if self.launching(i):
+                times.append(self.op_start[i] + min(self.launch(i), self.durations[i]))
+            elif self.speed[i]:
+                times.append(self.now - int(-self.work_left[i] // self.speed[i]))
         for x in self.moving():
             if x.flows_from > self.now:
                 times.append(x.flows_from)
@@ -379,12 +496,15 @@ class NaiveReplay:
         waiting = [x for x in self.issued if x.channel is not None and x.start is None]
         heads = [x for x in waiting if x is next(y for y in waiting if y.channel is x.channel)]
         for x in heads:
-            if self.waiting[x.tensor][0] is x and self.copies.get((x.tensor, x.source)) == VALID:
+            if x.hop or (self.waiting[x.tensor][0] is (x.parent or x) and self.copies.get((x.tensor, x.source)) == VALID):
                 return ("transfer", self.tensors[x.tensor].name)
         for stream in self.streams:
             if self.head(stream) is not None:
                 return ("vain", self.ops[self.head(stream)].name)
         return ("transfer", self.tensors[heads[0].tensor].name)
+
+    def busy(self, stream):
+        return sum(self.op_end[i] - self.op_start[i] for i, op in enumerate(self.ops) if op.stream == stream)
 
     def figures(self):
         """What a result of the engine is compared with."""
@@ -395,10 +515,10 @@ class NaiveReplay:
             begun = [x for x in self.issued if x.channel is c and x.start is not None]
             fabric = min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in self.fabrics(c))])
             rate = {id(x): min(Fraction(fabric, 10**9), self.own_rate(x)) for x in begun}
-            alone = {id(x): x.pinning + c.latency_ns - (-self.tensors[x.tensor].size_bytes // rate[id(x)]) for x in begun}
+            alone = {id(x): x.pinning + c.latency_ns - (-x.size // rate[id(x)]) for x in begun}
             channels[c.name] = {
                 "transfers": len(begun),
-                "bytes": sum(self.tensors[x.tensor].size_bytes for x in begun),
+                "bytes": sum(x.size for x in begun),
                 "busy_ns": self.busy_channel[c.name],
                 "queue_ns": sum(x.start - x.issue for x in begun),
                 "contention_ns": sum(x.end - x.start - alone[id(x)] for x in begun if x.end is not None),
@@ -408,7 +528,8 @@ class NaiveReplay:
         return {
             "error": self.error,
             "makespan_ns": None if self.error else makespan,
-            "busy_ns": {s: sum(op.duration_ns for op in self.ops if op.stream == s) for s in self.streams} if not self.error else None,
+            "busy_ns": {s: self.busy(s) for s in self.streams} if not self.error else None,
+            "slowed_ns": sum(self.busy(s) for s in self.streams) - sum(self.durations) if self.compete and not self.error else None,
             "stall_ns": self.stalls if not self.error else None,
             "drain_ns": {s: makespan - self.free_since(s) for s in self.streams} if not self.error else None,
             "peak_bytes": self.peak,

@@ -1,5 +1,7 @@
 """The engine against a second implementation of design.md section 3 that shares nothing with it."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_replay import NaiveReplay
@@ -17,6 +19,7 @@ def figures(result):
     streams = {main: result, **result.streams}
     return {
         "makespan_ns": result.makespan_ns,
+        "slowed_ns": result.slowed_ns if feasible else None,
         "busy_ns": {s: f.busy_ns for s, f in streams.items()} if feasible else None,
         "stall_ns": {s: dict(f.stall_ns) for s, f in streams.items()} if feasible else None,
         "drain_ns": {s: f.drain_ns for s, f in streams.items()} if feasible else None,
@@ -32,15 +35,15 @@ def figures(result):
     }
 
 
-def compare(plan, machine, budget):
+def compare(plan, machine, budget, compete=False):
     """Both replays of one plan; says how it ended."""
     try:
-        naive = NaiveReplay(plan, machine, budget)
+        naive = NaiveReplay(plan, machine, budget, compete)
     except PlanError:
         naive = None
     for record in (False, True):
         try:
-            result = replay(plan, machine, budget, record=record)
+            result = replay(plan, machine, budget, record=record, compete=compete)
         except PlanError as error:
             assert naive is None, f"the engine alone objects: {error}"
             continue
@@ -74,6 +77,14 @@ def compare(plan, machine, budget):
 def test_legal_plans(case):
     _, machine, plan = case
     compare(plan, machine, None)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True, measured=False), st.sampled_from((4, 11, 40)))
+def test_ops_that_copies_slow_down(case, bandwidth):
+    _, machine, plan = case
+    tiers = (replace(machine.tiers[0], bandwidth_bytes_per_s=bandwidth * 10**9), *machine.tiers[1:])
+    compare(plan, replace(machine, tiers=tiers), None, compete=True)
 
 
 @settings(max_examples=300, deadline=None)

@@ -132,7 +132,7 @@ HARDWARE = {
     "key of a key": (H + "? [a, b]\n: 1", "line 3, column 3: expected a plain key"),
     "no tiers": (
         H,
-        "tiers: missing; expected the keys format, name, source, devices, devices_per_host, device_tier, compute, runtime, tiers, "
+        "tiers: missing; expected the keys format, name, source, devices, devices_per_host, device_tier, chunk, compute, runtime, tiers, "
         "channels, fabrics",
     ),
     "no unit": (
@@ -275,7 +275,7 @@ def test_plans(graph, data, message):
         (P | {"cache_ops": [FETCH | {"to": "pool"}]}, "p: cache_ops[0].to: unknown tier 'pool' (known: hbm, ddr); the hardware is 'h'"),
         (
             P | {"cache_ops": [FETCH | {"op": "store", "from": "hbm", "to": "ddr"}]},
-            "p: cache_ops[0].to: no channel of 'h' leads from 'hbm' to 'ddr' (channels: ddr to hbm)",
+            "p: cache_ops[0].to: no channels of 'h' lead from 'hbm' to 'ddr' (channels: ddr to hbm)",
         ),
     ],
 )

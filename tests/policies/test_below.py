@@ -31,11 +31,20 @@ def test_a_tier_with_one_direction_only_is_not_below() -> None:
     assert [below.tier for below in tiers_below(machine(("ddr", "hbm", 10**9), *both("nvme")))] == ["nvme"]
 
 
+def test_a_tier_that_several_channels_join_comes_last() -> None:
+    hardware = machine(("nvme", "ddr", 10**9), ("ddr", "nvme", 10**8), *both("ddr", 10**9 // 2), *both("tape", 1))
+    assert [(b.tier, b.up, b.down) for b in tiers_below(hardware)] == [
+        ("ddr", "ddr-hbm", "hbm-ddr"),
+        ("tape", "tape-hbm", "hbm-tape"),
+        ("nvme", "ddr-hbm", "ddr-nvme"),  # the slower hop of each way
+    ]
+
+
 def test_routes_are_the_quickest_hops() -> None:
     hardware = machine(*both("ddr", 10**9), ("nvme", "ddr", 10**9), ("nvme", "hbm", 10**8), ("ddr", "nvme", 10**9))
     assert route(hardware, ["nvme"], "hbm") == ("nvme", "ddr", "hbm")  # 2 ns a byte against 10
     assert route(hardware, ["nvme", "ddr"], "hbm") == ("ddr", "hbm")
-    assert route(hardware, ["hbm"], "nvme") == ("hbm", "ddr", "nvme")
+    assert route(hardware, ["hbm"], "nvme") == ("hbm", "nvme")  # one cache op, by way of ddr
     with pytest.raises(InfeasibleError, match="no channels of machine lead from hbm to tape"):
         route(hardware, ["hbm"], "tape")
 

@@ -137,3 +137,23 @@ def test_time_grows_about_linearly(policy: str) -> None:
             engine.replay(plan, machine, budget)
         spent.append(time.process_time() - begin)
     assert spent[1] <= 40 * max(spent[0], 0.01)
+
+
+@pytest.mark.parametrize("policy", [*(name for name in RIVALS if name != "resident"), "hyperoffload"])
+def test_a_tier_that_no_channel_joins_is_used_by_way_of_another(policy: str) -> None:
+    # nvme hangs on ddr, and ddr takes two of the eight weights; hbm takes three beside an activation.
+    builder = GraphBuilder("chain of weights")
+    for i in range(8):
+        builder.tensor(f"w{i}", 100, "parameter")
+        builder.tensor(f"a{i}", 10)
+        builder.op(f"f{i}", "m", inputs=[f"w{i}", *([f"a{i - 1}"] if i else [])], outputs=[f"a{i}"], duration_ns=50)
+    graph = builder.build()
+    tiers = (Tier("hbm", 340, 10**12, "device"), Tier("ddr", 240, 10**11), Tier("nvme", 10_000, 10**10))
+    ends = (("h2d", "ddr", "hbm"), ("d2h", "hbm", "ddr"), ("read", "nvme", "ddr"), ("write", "ddr", "nvme"))
+    machine = Hardware("line", tiers, tuple(Channel(name, a, b, 10**9) for name, a, b in ends), Compute({}), chunk_bytes=20)
+    plan = registry.get(policy).plan(graph, machine, None, **SMALL.get(policy, {}))
+    assert verify(plan, machine) == ()
+    result = engine.replay(plan, machine)
+    assert result.feasible, result.error
+    assert result.channels["read"].bytes >= 100
+    assert result.channels["read"].transfers == result.channels["read"].bytes // 20  # in chunks, not as copies in ddr

@@ -141,9 +141,17 @@ def test_a_replay_with_several_streams_shows_each(graph: Graph, hardware: Hardwa
 
 def test_a_machine_is_shown_whole(hardware: Hardware) -> None:
     output = text(catalogue.machine(hardware))
+    assert " beside d2h" not in output
+    (ddr,) = [t for t in hardware.tiers if t.name == "ddr"]
+    ddr = replace(ddr, pageable=("input",), pin_ns=3_000_000, pin_pool=True)
+    h2d = replace(hardware.channels[0], curve=((1024, 10**6),), pageable_bytes_per_s=10**8, beside=(("d2h", 10**7),))
+    tiers = tuple(ddr if t.name == "ddr" else t for t in hardware.tiers)
+    uneven = text(catalogue.machine(replace(hardware, tiers=tiers, channels=(h2d, *hardware.channels[1:]))))
+    assert "h2d: 1.00 MB/s for 1.00 KiB, 100 MB/s for pageable memory, 10.0 MB/s beside d2h\n" in uneven
+    assert "ddr: pageable for input; 3.00 ms to pin a tensor, from a pool\n" in uneven
     assert row(output, "hbm") == "hbm device 74.5 GiB 3.35 TB/s"
     assert row(output, "h2d") == "h2d ddr hbm 55.7 GB/s 8.00 us 2"
-    assert row(output, "pcie") == "pcie h2d, d2h 60.0 GB/s"
+    assert row(output, "pcie") == "pcie host h2d, d2h 60.0 GB/s"
     assert "Source: a data sheet" in output
     listed = text(catalogue.machines([hardware]), 120)
     assert row(listed, "box") == "box 989 TFLOP/s bf16 hbm 74.5 GiB 3.35 TB/s 55.7 GB/s 52.0 GB/s ddr 512 GiB"

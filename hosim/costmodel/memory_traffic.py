@@ -1,0 +1,62 @@
+"""Computation and copies that use the same memory: what copies leave of it to an op, and what the memories leave to copies.
+
+A copy that flows at r bytes per second takes r of the bandwidth of both its tiers. An op gets of the device tier's bandwidth B what
+the copies there leave, B - r, at the efficiency of kernels. With b its own time, launch aside, and m the bytes that it accesses it
+takes max(1, (m / ((B - r) efficiency)) / b) times as long: by the roofline, if its time is that of the cost model; one whose time was
+measured is slowed where its bytes cannot pass in that time any more, and if they could not anyway it is as one that they bind
+exactly. Copies come first: they do not slow down for ops, and ops not for one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from hosim.graph import Graph
+from hosim.hardware import Fabric, Hardware
+
+_NS_PER_S = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """An op that copies may slow down: ``launch_ns`` of its time, which they do not, and ``share`` as in :meth:`slowdown`."""
+
+    launch_ns: int
+    share: Fraction
+    """What the op uses of the device tier's bandwidth at full speed, m / (b efficiency) and at most B, in bytes per second."""
+
+    def slowdown(self, left_bytes_per_s: Fraction) -> Fraction | None:
+        """By what factor the op takes longer where copies leave it so much; ``None``: it cannot go on."""
+        if left_bytes_per_s <= 0:
+            return None
+        return max(Fraction(1), self.share / left_bytes_per_s)
+
+
+def with_memories(hardware: Hardware) -> Hardware:
+    """The machine on which transfers also share the bandwidth of each memory that they read or write, as if it were a fabric."""
+    memories = []
+    for tier in hardware.tiers:
+        members = tuple(c.name for c in hardware.channels if tier.name in (c.source, c.destination))
+        memories.append(Fabric(f"memory of {tier.name}", tier.bandwidth_bytes_per_s, members, hardware.tier_scope(tier.name)))
+    return replace(hardware, fabrics=(*hardware.fabrics, *memories))
+
+
+def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> dict[int, MemoryUse]:
+    """The ops that copies can slow down, by position; ``durations`` are nanoseconds by op position, as alone.
+
+    An op whose bytes pass beside whatever the channels of the device tier carry is none of them.
+    """
+    efficiency = Fraction(str(hardware.compute.efficiency))
+    bandwidth, tier = hardware.device.bandwidth_bytes_per_s, hardware.device_tier
+    copies = sum(c.bandwidth_bytes_per_s for c in hardware.channels if tier in (c.source, c.destination))
+    uses = {}
+    for i, op in enumerate(graph.ops):
+        launch = hardware.compute.launch_ns if op.duration_ns is None else 0
+        busy = durations[i] - launch
+        if busy > 0 and op.bytes_accessed:
+            share = min(Fraction(bandwidth), op.bytes_accessed * _NS_PER_S / (busy * efficiency))
+            if share > bandwidth - copies:
+                uses[i] = MemoryUse(launch, share)
+    return uses

@@ -1,0 +1,90 @@
+"""Routes: the shortest path by time, and its time, against playing it through."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hosim.costmodel import alone_ns, chunks_of, route, route_ns
+from hosim.costmodel.routes import slowest_hop, way_ns
+from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+
+GB = 10**9
+
+
+def machine(*channels: Channel, chunk: int = 10, fabrics: tuple[Fabric, ...] = ()) -> Hardware:
+    tiers = {end for c in channels for end in (c.source, c.destination)} | {"hbm"}
+    return Hardware("m", tuple(Tier(t, 10**6, 10**12) for t in sorted(tiers)), channels, Compute({}), fabrics=fabrics, chunk_bytes=chunk)
+
+
+def names(hardware: Hardware, source: str, destination: str, size: int) -> list[str]:
+    return [c.name for c in route(hardware, source, destination, size)]
+
+
+def test_a_channel_that_joins_the_tiers_is_the_way_even_if_another_is_faster():
+    m = machine(Channel("direct", "nvme", "hbm", GB // 10), Channel("a", "nvme", "ddr", GB), Channel("b", "ddr", "hbm", GB))
+    assert names(m, "nvme", "hbm", 100) == ["direct"]
+
+
+def test_the_shortest_by_time_depends_on_the_bytes():
+    # In one chunk: by ddr a latency of 100 and twice 1 ns a byte, by cxl twice 3. 10 bytes take 120 and 60, 100 bytes 300 and 600.
+    m = machine(
+        Channel("a", "nvme", "ddr", GB, 100),
+        Channel("b", "ddr", "hbm", GB),
+        Channel("c", "nvme", "cxl", GB // 3),
+        Channel("d", "cxl", "hbm", GB // 3),
+        chunk=10**6,
+    )
+    assert names(m, "nvme", "hbm", 10) == ["c", "d"]
+    assert names(m, "nvme", "hbm", 100) == ["a", "b"]
+
+
+def test_fewer_hops_and_then_names_decide():
+    channels = [
+        Channel("z", "nvme", "cxl", GB),
+        Channel("y", "cxl", "hbm", GB),
+        Channel("b", "nvme", "ddr", GB),
+        Channel("c", "ddr", "hbm", GB),
+    ]
+    assert names(machine(*channels), "nvme", "hbm", 40) == ["b", "c"]
+    assert names(machine(*reversed(channels)), "nvme", "hbm", 40) == ["b", "c"]
+    longer = [Channel("a", "nvme", "pool", GB), Channel("aa", "pool", "ddr", GB)]
+    assert names(machine(*channels[:2], *longer, channels[3]), "nvme", "hbm", 0) == ["z", "y"]
+
+
+def test_no_way():
+    m = machine(Channel("a", "nvme", "ddr", GB), Channel("b", "pool", "hbm", GB))
+    assert route(m, "nvme", "hbm", 1) == ()
+    assert slowest_hop(m, "nvme", "hbm", 1) is None
+    assert way_ns(m, "nvme", "hbm", 1) is None
+
+
+def test_a_way_is_one_transfer_or_chunks() -> None:
+    m = machine(Channel("a", "nvme", "ddr", GB, 5), Channel("b", "ddr", "hbm", GB, 5))
+    assert way_ns(m, "nvme", "ddr", 20) == 25
+    assert way_ns(m, "nvme", "hbm", 20) == 15 + 15 + 15
+
+
+def test_the_slowest_hop():
+    m = machine(Channel("a", "nvme", "ddr", GB // 2), Channel("b", "ddr", "hbm", GB, 5))
+    slow = slowest_hop(m, "nvme", "hbm", 100)
+    assert slow is not None
+    assert slow.name == "a"
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from((GB, GB // 3, 2 * GB, 7 * GB // 10)), st.sampled_from((0, 1, 12))), min_size=1, max_size=4),
+    st.integers(0, 100),
+    st.integers(1, 40),
+)
+def test_its_time_is_that_of_chunks_one_behind_the_other(hops, size, chunk):
+    tiers = [f"t{k}" for k in range(len(hops))] + ["hbm"]
+    m = machine(*(Channel(f"c{k}", tiers[k], tiers[k + 1], *hop) for k, hop in enumerate(hops)), chunk=chunk)
+    channels = [c.name for c in m.channels]
+    free = [0] * len(hops)  # when each hop has passed the chunk before
+    for part in chunks_of(m, size):
+        arrived = 0
+        for k, name in enumerate(channels):
+            arrived = free[k] = max(arrived, free[k]) + alone_ns(m, name, part)
+    assert route_ns(m, channels, size) == free[-1]
+    assert sum(chunks_of(m, size)) == size
