@@ -55,6 +55,9 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     routed = None if trace is None else changed(Routed(), trace, "routing.")
     family = FAMILIES[type(preset)]
     run = changed(Run(**family.defaults), given, "", extra=("model", "config", "link", "routing"))
+    for key in given:
+        if key not in family.takes:
+            raise InputError(f"{model} takes no {key!r}; it takes {', '.join(sorted(family.takes))}", where=key)
     if run.phase not in family.phases:
         raise InputError(f"{model} is built for {', '.join(family.phases)}; got {run.phase!r}", where="phase")
     _check_shards(config, run)
@@ -102,10 +105,11 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int
 
 
 def _check_shards(config: Any, run: Run) -> None:
-    """Raise :class:`InputError` unless the devices divide what they share."""
+    """Raise :class:`InputError` unless the model has the positions and layers asked for, and the devices divide what they share."""
     names = {f.name for f in fields(config)}
-    if "num_key_value_heads" not in names and (run.tensor > 1 or run.expert > 1 or run.pipeline > 1):
-        raise InputError("only decoders can be shared among devices", where="tensor" if run.tensor > 1 else "pipeline")
+    positions = getattr(config, "n_positions", getattr(config, "max_position_embeddings", run.sequence))
+    if run.sequence > positions:
+        raise InputError(f"the model has {positions} positions, got {run.sequence}", where="sequence")
     shared = [
         ("tensor", run.tensor, ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")),
         ("expert", run.expert, ("num_experts",)),

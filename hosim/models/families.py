@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hosim.models.bert import Bert, bert
@@ -17,19 +17,27 @@ from hosim.models.vision import Dit, Vit, dit, vit
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """``forward`` gives the loss in training, else the result; ``defaults`` are those of :class:`Run` that differ for it."""
+    """``forward`` gives the loss in training, else the result; ``defaults`` are those of :class:`Run` that differ for it.
+
+    ``takes`` are the fields of :class:`Run` that mean something to it.
+    """
 
     forward: Callable[[Tape, Any, Run], Value]
     phases: tuple[str, ...]
+    takes: frozenset[str]
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
+_EVERY = frozenset(f.name for f in fields(Run))
+_IMAGES = frozenset(("phase", "batch", "layers", "dtype", "fused", "checkpoint", "optimizer", "states_home"))
+_TEXT = _IMAGES | {"sequence"}
+
 FAMILIES: Mapping[type, Family] = {
-    Decoder: Family(decoder, ("train", "prefill", "decode")),
-    Gpt2: Family(gpt2, ("train", "prefill"), {"sequence": 1024}),
-    Bert: Family(bert, ("train", "forward"), {"sequence": 512, "phase": "forward"}),
-    Vit: Family(vit, ("train", "forward"), {"sequence": 197, "phase": "forward"}),
-    T5: Family(t5, ("train", "forward"), {"sequence": 512, "phase": "forward"}),
-    Dit: Family(dit, ("train", "forward"), {"sequence": 256, "phase": "forward"}),
+    Decoder: Family(decoder, ("train", "prefill", "decode"), _EVERY),
+    Gpt2: Family(gpt2, ("train", "prefill"), _TEXT | {"logits"}, {"sequence": 1024}),
+    Bert: Family(bert, ("train", "forward"), _TEXT, {"sequence": 512, "phase": "forward"}),
+    T5: Family(t5, ("train", "forward"), _TEXT, {"sequence": 512, "phase": "forward"}),
+    Vit: Family(vit, ("train", "forward"), _IMAGES, {"phase": "forward"}),
+    Dit: Family(dit, ("train", "forward"), _IMAGES, {"phase": "forward"}),
 }
 """By the dataclass of a model's sizes."""

@@ -115,8 +115,7 @@ def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value
         with t.scope(f"{e}"):
             up = t.parameter("gate_up_proj", (2 * width, hidden), run.dtype, "expert", run.experts_home)
             down = t.parameter("down_proj", (hidden, width), run.dtype, "expert", run.experts_home)
-            picked = x.view(rows, hidden) if rows == tokens else replace(x, shape=(rows, hidden))
-            both = linear(t, picked, up, label="gate_up")
+            both = linear(t, x.view(rows, hidden), up, label="gate_up")  # its rows are taken as they are read
             inside = _swiglu_of(t, both, width)
             outs.append(linear(t, inside, down, label="down"))
             candidates.append(((up, down), (both, inside, outs[-1])))

@@ -115,9 +115,18 @@ def test_whatever_is_asked_for_is_built_or_refused(kind, parameters):
     assert by_kind(graph)["gradient"] == (learned if parameters.get("phase") == "train" else 0)
 
 
-def test_only_decoders_are_shared():
-    with pytest.raises(InputError, match=r"^tensor: only decoders can be shared"):
-        build("x", {"model": "bert-base", "tensor": 2})
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"model": "bert-base", "tensor": 2}, "^tensor: bert-base takes no 'tensor'; it takes batch, checkpoint, "),
+        ({"model": "vit-l-16", "sequence": 4096}, "^sequence: vit-l-16 takes no 'sequence'"),
+        ({"model": "gpt2", "sequence": 4096}, "^sequence: the model has 1024 positions, got 4096$"),
+        ({"model": "bert-base", "sequence": 513}, "^sequence: the model has 512 positions, got 513$"),
+    ],
+)
+def test_what_a_family_does_not_take(parameters, message):
+    with pytest.raises(InputError, match=message):
+        build("x", parameters)
 
 
 def test_a_spec_says_where_it_is_wrong(tmp_path):
