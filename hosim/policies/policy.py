@@ -160,4 +160,12 @@ def _start_fits(plan: Plan, hardware: Hardware, budget: int) -> None:
         if name == hardware.device_tier:
             capacity = budget
         if size > capacity:
-            raise InfeasibleError(f"out of memory: {plan.policy} has {size:,} B of tensors in {name} at time 0; there are {capacity:,} B")
+            text = f"out of memory: {plan.policy} has {size:,} B of tensors in {name} at time 0; there are {capacity:,} B"
+            raise InfeasibleError(text + (_below(held, hardware) if name == hardware.device_tier else ""))
+
+
+def _below(held: dict[str, int], hardware: Hardware) -> str:
+    """In words, what the tiers below hold at time 0: those that are full are why the rest is not there."""
+    tiers = [tier for tier in hardware.tiers if tier.name != hardware.device_tier and held.get(tier.name)]
+    lines = [f"{tier.name} {held[tier.name]:,} of {tier.capacity_bytes:,} B" for tier in tiers]
+    return f"; the tiers below hold {', '.join(lines)}" if lines else ""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import cases
 
@@ -35,6 +35,18 @@ def test_with_room_an_allocator_changes_nothing_but_its_figures(case, allocator)
         assert placed.allocator.peak_reserved_bytes >= placed.allocator.peak_allocated_bytes >= plain.peak_bytes[vast.device_tier]
     if allocator == STATIC:
         assert placed.allocator.peak_allocated_bytes == plain.peak_bytes[vast.device_tier]
+
+
+@settings(max_examples=80)
+@given(cases(max_ops=7, measured=False), st.sampled_from(ALLOCATORS[1:]), st.integers(2, 3))
+def test_every_device_has_an_allocator_of_its_own(case, allocator, devices):
+    _, hardware, steps = case
+    vast = replace(hardware, tiers=tuple(replace(t, capacity_bytes=1 << 50) for t in hardware.tiers))
+    several = replace(vast, devices=devices)
+    folded, unfolded = (replay(steps, several, allocator=allocator, fold=fold) for fold in (True, False))
+    assume(unfolded.feasible)
+    assert folded == unfolded
+    assert [result.allocator for result in unfolded.by_device] == [unfolded.allocator] * devices
 
 
 @given(anything, st.integers(1, 3 * MIB), st.sampled_from(["caching", "caching-expandable"]))

@@ -93,6 +93,10 @@ def test_what_is_full_is_named():
     with pytest.raises(InfeasibleError, match="of the tiers below, ddr is full: 60 B of 60 B are taken; pool is full: 60 B of 60 B"):
         registry.get("hyperoffload").plan(graph, machine(60, 60, 60), effort=0.05)
     assert registry.get("hyperoffload").plan(graph, machine(60, 60, 900), effort=0.05).cache_ops
+    with pytest.raises(
+        InfeasibleError, match=r"in hbm at time 0; .*; the tiers below hold ddr 60 of 60 B, pool 60 of 60 B, nvme 40 of 45 B"
+    ):
+        registry.get("layerwise").plan(graph, machine(60, 60, 45, hbm=100))
 
 
 def test_rules_that_there_are_not():
