@@ -42,6 +42,12 @@ class Arena(Protocol):
     def drop(self, t: int) -> None:
         """Release a tensor."""
 
+    def stage(self, t: int, size: int) -> bool:
+        """Allocate ``size`` bytes of a tensor that passes through on a route; False if there is no place."""
+
+    def unstage(self, t: int, size: int) -> None:
+        """Release such bytes, those that have been there longest."""
+
     def state(self) -> AllocatorState:
         """What is held now."""
 
@@ -83,6 +89,7 @@ class CachingArena:
         self._stream_of_tensor = streams_of_tensors(graph, stream_of)
         self._where: dict[int, int] = {}
         self._workspace_at: dict[int, int] = {}
+        self._staged: dict[tuple[int, int], list[int]] = {}
         self._releases = 0
         self._refused: dict[int, int] = {}
 
@@ -125,6 +132,22 @@ class CachingArena:
         """Release a tensor."""
         self._releases += 1
         self._allocator.free(self._where.pop(t))
+
+    def stage(self, t: int, size: int) -> bool:
+        """Allocate bytes that pass through; asked again only when something has been released."""
+        if self._refused.get(t) == self._releases:
+            return False
+        address = self._allocator.try_malloc(size, self._stream_of_tensor[t])
+        if address is None:
+            self._refused[t] = self._releases
+            return False
+        self._staged.setdefault((t, size), []).append(address)
+        return True
+
+    def unstage(self, t: int, size: int) -> None:
+        """Release bytes that have passed through."""
+        self._releases += 1
+        self._allocator.free(self._staged[t, size].pop(0))
 
     def state(self) -> AllocatorState:
         """What is held now."""

@@ -30,6 +30,7 @@ class PlannedArena:
         self._uppers: list[int] = []
         self._sizes: list[int] = []
         self._open: dict[int, int] = {}
+        self._staged: dict[tuple[int, int], list[int]] = {}
         self._now = 0
         self._packed: tuple[AllocatorState, int] | None = None
         self._offsets: Sequence[int] = ()
@@ -54,6 +55,15 @@ class PlannedArena:
     def drop(self, t: int) -> None:
         """Release a tensor."""
         self._end(t)
+
+    def stage(self, t: int, size: int) -> bool:
+        """Allocate bytes that pass through."""
+        self._staged.setdefault((t, size), []).append(self._add(size))
+        return True
+
+    def unstage(self, t: int, size: int) -> None:
+        """Release bytes that have passed through."""
+        self._uppers[self._staged[t, size].pop(0)] = self._now
 
     def state(self) -> AllocatorState:
         """What is held now, of what all so far takes."""
@@ -88,11 +98,15 @@ class PlannedArena:
 
     def _begin(self, key: int, size: int) -> None:
         if size:
-            self._open[key] = len(self._sizes)
-            self._lowers.append(self._now)
-            self._uppers.append(-1)
-            self._sizes.append(size)
-            self._now += 1
+            self._open[key] = self._add(size)
+
+    def _add(self, size: int) -> int:
+        """A new allocation from now on; returns its position."""
+        self._lowers.append(self._now)
+        self._uppers.append(-1)
+        self._sizes.append(size)
+        self._now += 1
+        return len(self._sizes) - 1
 
     def _end(self, key: int) -> None:
         if key in self._open:

@@ -8,7 +8,8 @@ A block belongs to the stream of its tensor's first user, which waits for the pr
 there, or the channel's of a store that reads it) has to be waited for: once freed the block is *pending*, until everything has passed that
 was queued on that stream by then. The allocator looks at each allocation, so what has passed depends on how far ahead the host is. It is
 taken to be a number of ops ahead of the device, :data:`LAUNCH_QUEUE` unless told; ops and transfers end when the replay in time says.
-When memory is short the host waits for all of them, as PyTorch does before it gives up.
+What a route stages in the device tier on its way between two others is not
+counted. When memory is short the host waits for all of them, as PyTorch does before it gives up.
 """
 
 from __future__ import annotations

@@ -102,6 +102,8 @@ class Routes:
             ledger, pool = memory.ledgers[destination], memory.pools[destination]
             if ledger.held + chunk.size > ledger.capacity or (pool is not None and not pool.has_room(chunk.size, memory.position)):
                 return False
+            if memory.arena is not None and destination == memory.tier and not memory.arena.stage(t, chunk.size):
+                return False
             for account in (ledger, pool) if pool is not None else (ledger,):
                 account.allocate(chunk.size, self._mix(chunk), now)
         if route.start_ns < 0:
@@ -116,6 +118,8 @@ class Routes:
         memory, source, recorder = self._memory, chunk.way.source, self._memory.recorder
         memory.unsettled.add(memory.position)
         if chunk.hop:
+            if memory.arena is not None and source == memory.tier:
+                memory.arena.unstage(chunk.tensor, chunk.size)
             memory.ledgers[source].release(chunk.size, self._mix(chunk))
             memory.release_shared(source, chunk.size, self._mix(chunk))
             if recorder is not None:

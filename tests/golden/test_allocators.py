@@ -5,6 +5,8 @@ from by_hand import machine, plan, workload
 
 from hosim.engine import replay
 from hosim.errors import InputError
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.plan import AT_START, CacheOp, Plan
 from hosim.result import AllocatorState
 
 MIB = 1 << 20
@@ -103,6 +105,26 @@ def test_a_workspace_is_a_block_while_the_op_runs():
     assert (figures.peak_allocated_bytes, figures.peak_reserved_bytes) == (10 * MIB, 20 * MIB)
     # Without waste: x, then the workspace or y beside it.
     assert replay(plan(graph), machine(hbm=10 * MIB), allocator="static").allocator.peak_reserved_bytes == 10 * MIB
+
+
+def test_what_passes_through_has_a_block_on_its_way():
+    # w goes from nvme over hbm to ddr, for no channel joins these: 4 MiB in one chunk, there over 0..8 Mi ns, while y needs 18 MiB.
+    graph = workload(
+        {"w": (4 * MIB, "parameter", "nvme"), "y": (18 * MIB,)},
+        {"f": {"ns": 4 * MIB, "outputs": ["y"]}, "g": {"ns": 4 * MIB, "inputs": ["y"]}},
+    )
+    tiers = (Tier("hbm", 24 * MIB, 10**12, "device"), Tier("ddr", 100 * MIB, 10**11), Tier("nvme", 100 * MIB, 10**10))
+    channels = (Channel("d2h", "hbm", "ddr", 10**9), Channel("n2d", "nvme", "hbm", 10**9))
+    over = Hardware("over", tiers, channels, Compute({}))
+    steps = Plan(graph, "over", (CacheOp("store", 0, "nvme", "ddr", AT_START),))
+    by_bytes = replay(steps, over)
+    assert (by_bytes.makespan_ns, by_bytes.peak_bytes["hbm"]) == (8 * MIB, 22 * MIB)
+    static = replay(steps, over, allocator="static")
+    assert (static.makespan_ns, static.allocator.peak_reserved_bytes) == (8 * MIB, 22 * MIB)
+    # y has a segment of 18 MiB; one of 20 MiB for w does not fit beside it: w sets out when y is dead, and takes y's place.
+    placed = replay(steps, over, allocator="caching")
+    assert placed.makespan_ns == 16 * MIB
+    assert placed.allocator.peak_reserved_bytes == 18 * MIB
 
 
 def test_a_packing_above_the_capacity_is_out_of_memory():
