@@ -269,6 +269,7 @@ class _Replay:
                 device.memory.detach_due()
             if device.memory.routes.onward:
                 device.memory.routes.go_onward(now)
+        for device in touched:
             if device.issued:
                 device.issued.sort()  # by place in the plan
                 device.memory.issue(device.issued, now)

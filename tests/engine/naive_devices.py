@@ -50,6 +50,10 @@ class NaiveDevice(NaiveReplay):
             if held > self.company.peak[tier].get(self.instance(self.tier_scope(tier)), (0, 0))[0]:
                 self.company.peak[tier][self.instance(self.tier_scope(tier))] = (held, self.now)
 
+    def queue(self, x):
+        super().queue(x)
+        self.company.issued.append((self, x))
+
     def issue(self, ks):
         before = len(self.issued)
         super().issue(ks)
@@ -84,11 +88,7 @@ class NaiveCompany:
             if upcoming is None:
                 break
             for d in self.devices:
-                for x in d.moving():
-                    x.left -= x.rate * (upcoming - d.now)
-                for c in self.hw.channels:
-                    d.busy_channel[c.name] += (upcoming - d.now) * any(x.channel is c for x in d.moving())
-                d.now = upcoming
+                d.go_on(upcoming)
         for d in self.devices:
             if not all(d.ended) or any(d.waiting.values()):
                 d.error = d.culprit()

@@ -172,13 +172,7 @@ class NaiveReplay:
             upcoming = self.next_instant()
             if upcoming is None:
                 break
-            for x in self.moving():
-                x.left -= x.rate * (upcoming - self.now)
-            for i in self.running():
-                self.work_left[i] -= (Fraction(1) if self.launching(i) else self.speed[i]) * (upcoming - self.now)
-            for c in self.hw.channels:
-                self.busy_channel[c.name] += (upcoming - self.now) * any(x.channel is c for x in self.moving())
-            self.now = upcoming
+            self.go_on(upcoming)
         if not all(self.ended) or any(self.waiting.values()):
             self.error = self.culprit()
             return
@@ -190,6 +184,16 @@ class NaiveReplay:
             for tier in where:
                 if self.survives[t] and self.copies.get((t, tier)) != VALID:
                     raise PlanError(f"end of step: {t} {tier}")
+
+    def go_on(self, upcoming):
+        """Bytes flow and ops run until then."""
+        for x in self.moving():
+            x.left -= x.rate * (upcoming - self.now)
+        for i in self.running():
+            self.work_left[i] -= (Fraction(1) if self.launching(i) else self.speed[i]) * (upcoming - self.now)
+        for c in self.hw.channels:
+            self.busy_channel[c.name] += (upcoming - self.now) * any(x.channel is c for x in self.moving())
+        self.now = upcoming
 
     def one_round(self):
         """Ends, issues, op starts, transfer starts; says whether anything happened."""
@@ -241,12 +245,15 @@ class NaiveReplay:
         route = x.parent
         self.staged = [y for y in self.staged if not (y.parent is route and y.hop == x.hop - 1 and y.number == x.number)]
         if x.hop + 1 < len(route.hops):
-            self.issued.append(self.chunk(route, x.hop + 1, x.number, x.size))
+            self.queue(self.chunk(route, x.hop + 1, x.number, x.size))
             return
         route.chunks_left -= 1
         if not route.chunks_left:
             route.end, route.last = self.now, x
             self.arrived(route)
+
+    def queue(self, x):
+        self.issued.append(x)
 
     def chunk(self, route, hop, number, size):
         c = route.hops[hop]
