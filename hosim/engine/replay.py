@@ -87,10 +87,14 @@ def replay(
     gc.disable()  # a replay leaves no cycles while it runs, and looking for them among the objects of a large graph takes longer than it
     try:
         placing = allocator, reserve_bytes
-        alike = fold and jitter is None and _alike(hardware)
-        result = _folded(plan, hardware, budget_bytes, record, placing, compete) if alike else None
-        if result is None:
-            result = _Replay(plan, hardware, budget_bytes, record, placing, jitter, compete).run()
+        folded = fold and jitter is None and _alike(hardware)
+        # named, so that it outlives the collection that begins with enable(): freeing all of it is no part of a replay
+        run = _Replay(plan, hardware, budget_bytes, record, placing, jitter, compete, folded=folded)
+        try:
+            result = run.run()
+        except AsymmetryError:
+            run = _Replay(plan, hardware, budget_bytes, record, placing, jitter, compete)
+            result = run.run()
     finally:
         if collecting:
             gc.enable()
@@ -125,22 +129,12 @@ def _in_program_order(
 
 
 def _alike(hardware: Hardware) -> bool:
-    """Whether all of several devices have equal parts of everything: there are equally many on each host."""
-    return hardware.devices > 1 and hardware.devices % hardware.sharers("host") == 0
-
-
-def _folded(
-    plan: Plan, hardware: Hardware, budget_bytes: int | None, record: bool, placing: _Placing, compete: bool | None
-) -> Result | None:
-    """The result of devices that are alike, from the replay of one with its part of everything; ``None`` if they cannot all do the same.
+    """Whether one device may stand for all of several: they have equal parts of everything, as there are equally many on each host.
 
     Equal devices with equal parts of every link have equal max-min rates, so that they do the same as long as each step is possible
-    for all of them: until room in a shared tier is too small for all. There the order among them decides, and there is no folding.
+    for all of them: until room in a shared tier is too small for all (:class:`AsymmetryError`). There the order among them decides.
     """
-    try:
-        return _Replay(plan, hardware, budget_bytes, record, placing, None, compete, folded=True).run()
-    except AsymmetryError:
-        return None
+    return hardware.devices > 1 and hardware.devices % hardware.sharers("host") == 0
 
 
 class _Replay:
