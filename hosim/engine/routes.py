@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 
 class Route:
-    """One issued cache op on its way: ``left`` chunks have not arrived, ``start_ns`` is when the first one started (-1: none has)."""
+    """One issued cache op on its way: ``left`` chunks have not arrived, ``start_ns`` is when the first one started (-1: none has).
 
-    __slots__ = ("cache_op", "hops", "left", "start_ns", "tensor", "way")
+    ``factor`` is jitter's on the time for which the bytes of each chunk flow, on every hop.
+    """
+
+    __slots__ = ("cache_op", "factor", "hops", "left", "start_ns", "tensor", "way")
 
     def __init__(self, cache_op: int, tensor: int, way: Way, hops: tuple[Way, ...], chunks: int) -> None:
         self.cache_op = cache_op
@@ -33,6 +36,7 @@ class Route:
         self.hops = hops
         self.left = chunks
         self.start_ns = -1
+        self.factor = 1.0
 
 
 class Chunk(Transfer):
@@ -71,6 +75,8 @@ class Routes:
         size = self._memory.sizes[t]
         sizes = chunks_of(self._hardware, size)
         route = Route(k, t, way, self._hops(way, size), len(sizes))
+        if self._memory.jitter is not None:
+            route.factor = self._memory.jitter(t)
         for part in sizes:
             self._enqueue(route, 0, part, now, -1)
         return route
@@ -140,7 +146,7 @@ class Routes:
         channel = memory.channels[route.hops[hop].channel]
         chunk = Chunk(next(memory.sequence), route, hop, channel, size, now, staged_ns)
         if memory.jitter is not None:
-            chunk.volume = round(chunk.volume * memory.jitter(route.tensor))
+            chunk.volume = round(chunk.volume * route.factor)
         channel.queue.append(chunk)
 
     def _mix(self, chunk: Chunk) -> int:

@@ -70,9 +70,12 @@ def test_jitter_is_on_every_time_whatever_the_order(case, data):
         for i, (start, end) in enumerate(zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)):
             assert start < 0 or end - start == round(nominal[i] * jitter.op_factor(d, i))
         copies = Counter()
+        copy_of = {}
         for x in sorted(timeline.transfers, key=lambda x: (x.issue_ns, x.start_ns)):  # those of one tensor go one after the other
-            factor = jitter.transfer_factor(d, x.tensor, copies[x.tensor])
-            copies[x.tensor] += 1
+            if x.cache_op not in copy_of:  # the chunks of a route are one copy
+                copy_of[x.cache_op] = copies[x.tensor]
+                copies[x.tensor] += 1
+            factor = jitter.transfer_factor(d, x.tensor, copy_of[x.cache_op])
             channel = next(c for c in machine.channels if c.name == x.channel)
             if machine.channel_scope(channel) == "device" and channel.engines == 1 and not channel.beside:
                 flow_ns = -(-round(x.bytes * 10**9 * factor) // channel.bandwidth_bytes_per_s)
