@@ -21,6 +21,7 @@ class Recorder:
         self._device_tier = tier_names[device_tier]
         self._held: dict[tuple[int, int], int] = {}
         self._residencies: list[Residency] = []
+        self._staged: list[tuple[int, int, int, int]] = []
         self._transfers: list[TransferRecord] = []
         self._stalls: list[tuple[int, str, int, int]] = []
 
@@ -45,8 +46,13 @@ class Recorder:
         """A tensor's bytes are released from a tier."""
         self._residencies.append(Residency(t, self._tiers[tier], self._held.pop((t, tier)), now, self._sizes[t]))
 
+    def stage(self, t: int, tier: int, now: int, size: int) -> None:
+        """A chunk of a tensor on its way has bytes in a tier in between from now on."""
+        self._staged.append((t, tier, now, size))
+
     def staged(self, t: int, tier: int, start: int, end: int, size: int) -> None:
-        """A chunk of a tensor on its way has left a tier in between."""
+        """A chunk that has been staged from ``start`` on has left the tier."""
+        self._staged.remove((t, tier, start, size))
         self._residencies.append(Residency(t, self._tiers[tier], start, end, size, staged=True))
 
     def transfer(self, x: Transfer) -> None:
@@ -57,6 +63,7 @@ class Recorder:
     def timeline(self, makespan: int) -> Timeline:
         """Everything recorded; what is still held is held to the end of everything."""
         held = [Residency(t, self._tiers[tier], start, makespan, self._sizes[t]) for (t, tier), start in self._held.items()]
+        held += [Residency(t, self._tiers[tier], start, makespan, size, staged=True) for t, tier, start, size in self._staged]
         ran = [i for i, size in enumerate(self._workspaces) if size and self._start[i] >= 0]
         workspaces = [Residency(-1, self._device_tier, self._start[i], self._end[i], self._workspaces[i], i) for i in ran]
         residencies = sorted((*self._residencies, *held, *workspaces), key=lambda r: (r.start_ns, r.tier, r.tensor, r.op, r.end_ns))

@@ -112,6 +112,8 @@ class Routes:
                 return False
             for account in (ledger, pool) if pool is not None else (ledger,):
                 account.allocate(chunk.size, self._mix(chunk), now)
+        if not chunk.arrives and memory.recorder is not None:
+            memory.recorder.stage(t, destination, now, chunk.size)
         if route.start_ns < 0:
             route.start_ns = now
             memory.transferring[t] = route
