@@ -3,6 +3,7 @@
 The workload is that of ``test_bench_replay``, with parameters that come from a pool of all devices over one switch.
 """
 
+import sys
 import time
 from dataclasses import replace
 
@@ -10,11 +11,10 @@ import pytest
 from test_bench_replay import GB, chain_and_branches
 
 from hosim.engine import replay
-from hosim.engine.replay import _Replay
+from hosim.engine.clock import Clock
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.jitter import Jitter
 from hosim.plan import Plan
-from hosim.result import LEDGER
 
 OPS = 2000
 DEVICES = 384
@@ -40,14 +40,21 @@ def machine(devices: int) -> Hardware:
     )
 
 
-def events(plan: Plan, devices: int, jitter: Jitter | None) -> int:
-    """How many events an unfolded replay puts into simpy's schedule."""
-    run = _Replay(plan, machine(devices), None, False, (LEDGER, None), jitter)
-    assert run.run().feasible
-    return next(run.clock._eid)
+def test_events_grow_linearly_with_devices(monkeypatch):
+    clocks: list[Clock] = []
 
+    class Watched(Clock):
+        def __init__(self):
+            super().__init__()
+            clocks.append(self)
 
-def test_events_grow_linearly_with_devices():
+    monkeypatch.setattr(sys.modules["hosim.engine.replay"], "Clock", Watched)
+
+    def events(plan: Plan, devices: int, jitter: Jitter | None) -> int:
+        """How many events an unfolded replay puts into simpy's schedule."""
+        assert replay(plan, machine(devices), fold=False, jitter=jitter).feasible
+        return next(clocks[-1]._eid)
+
     plan = pooled(400)
     # One event an op and device. All devices transfer at once: the switch's alarm rings twice for each of the 100 parameters, when the
     # latencies of all are over and when the bytes of all are through.
