@@ -26,7 +26,7 @@ class Choice:
 
     ``away`` has, by the op that a gap comes after, the op after which the prefetch back is issued
     (:data:`AT_START` for time 0), or None if the tensor never returns; ``stores`` the op after which its store is issued where
-    that is before the gap: the tensor is copied while it is still used.
+    that is before the gap (the tensor is copied while it is still used) or, in the gap before the first use, after time 0.
     """
 
     below: str
@@ -49,6 +49,25 @@ class Choice:
 
 Choices = Mapping[int, Choice]
 """By tensor position; tensors that stay have none."""
+
+
+def everything(problem: Problem) -> Choices:
+    """Every gap used, every return as late as can be: the least memory at every op, at the price of every wait."""
+    choices: dict[int, Choice] = {}
+    count = len(problem.graph.ops)
+    for t, tier in problem.starts_below.items():
+        first = min(problem.graph.users[t], default=0)
+        choices[t] = Choice(tier, HOME, {START: first - 1})
+    for gap in problem.gaps:
+        if not problem.below:
+            break
+        t = gap.tensor
+        begins = gap.after == START and problem.graph.tensors[t].persistent
+        choice = choices.get(t) or Choice(problem.below[0].name, BELOW if begins else HOME)
+        if choice.start == BELOW and gap.before == count and gap.after != START:
+            continue  # what starts below is there again at the end
+        choices[t] = choice.with_return(gap.after, gap.before - 1 if gap.returns else None)
+    return choices
 
 
 Placed = tuple[int, int, int, int, CacheOp]
@@ -105,13 +124,16 @@ def _one(problem: Problem, t: int, choice: Choice, initial: tuple[str, ...], pla
             back = choice.away.get(START)
             prefetch(AT_START if back is None else back, users[0])
     elif START in choice.away and users:
+        leave = min(choice.stores.get(START, AT_START), users[0] - 1)
+        if not order.ended_by(leave, users[0]):
+            leave = AT_START
         if not valid_below and t in graph.ops[users[0]].reads:
-            store(AT_START)
+            store(leave)
             valid_below = True
-        detach(AT_START)
+        detach(leave)
         back = choice.away[START]
         if back is not None:
-            prefetch(back, users[0])
+            prefetch(order.last_before(leave, max(leave, back)), users[0])
     last_write = problem.last_write.get(t, START)
     wanted_below = below in initial and graph.survives[t]
     since = 0  # the users from the last write on: together they follow all others

@@ -124,8 +124,8 @@ class _Search:
                 near = back + rng.choice((-3, -2, -1, 1, 2, 3))
                 back = near if rng.random() < 0.5 else rng.randrange(gap.after, gap.before)
                 return {**choices, t: choice.with_return(gap.after, max(gap.after, min(gap.before - 1, back)))}
-            if gap.after != START:
-                return {**choices, t: choice.with_store(gap.after, rng.randint(gap.written, gap.after))}
+            if choice.start != BELOW or gap.after != START:
+                return {**choices, t: choice.with_store(gap.after, rng.randint(gap.written, _last_store(gap)))}
         changes = list(_changes(self.problem, t, choice, gaps))
         return _changed(choices, t, rng.choice(changes)) if changes else choices
 
@@ -143,7 +143,7 @@ def neighbours_of(problem: Problem, choices: Choices, gaps: dict[int, list[Gap]]
             if back is not None:
                 for position in _shifts(gap, back):
                     yield {**choices, t: choice.with_return(gap.after, position)}
-            if gap.after in choice.away and gap.after != START:
+            if gap.after in choice.away and (choice.start != BELOW or gap.after != START):
                 for position in _stores(gap, choice.stores.get(gap.after, gap.after)):
                     yield {**choices, t: choice.with_store(gap.after, position)}
 
@@ -221,5 +221,10 @@ def _shifts(gap: Gap, back: int) -> list[int]:
 
 
 def _stores(gap: Gap, now: int) -> list[int]:
-    """Where else its store might be issued: as soon as the contents are made, when the gap begins, or near where it is."""
-    return [p for p in dict.fromkeys((gap.written, gap.after, now - 1, now + 1)) if gap.written <= p <= gap.after and p != now]
+    """Where else its store might be issued: as soon as the contents are made, at the last place, or near where it is."""
+    last = _last_store(gap)
+    return [p for p in dict.fromkeys((gap.written, last, now - 1, now + 1)) if gap.written <= p <= last and p != now]
+
+
+def _last_store(gap: Gap) -> int:
+    return gap.before - 1 if gap.after == START else gap.after

@@ -6,6 +6,7 @@
 4. Replay in the engine; then refinement: the op times of the best replay, waits and all, are planned for anew, since a stall gives
    transfers more time than an undisturbed step does.
 5. Tightening: where the replay still waits for memory, or does not fit, a smaller budget is planned for.
+   What no sweep makes fit may fit with everything moved that can be (:func:`hosim.planner.choices.everything`).
 6. On small graphs, :func:`hosim.planner.local_search.improve` over single decisions, judged by :mod:`hosim.planner.rehearsal`.
 
 Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its cost
@@ -20,7 +21,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import Plan
-from hosim.planner.choices import Choices
+from hosim.planner.choices import Choices, everything
 from hosim.planner.evaluation import Evaluator, Outcome
 from hosim.planner.local_search import improve
 from hosim.planner.pooled import Placement
@@ -32,8 +33,8 @@ from hosim.units import human_size
 _SLOW = (1.0, 0.9, 0.8, 0.7, 0.55, 0.4, 0.3)
 """What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that much more time for them."""
 
-_WORK = 25_000
-"""Ops and cache ops replayed in all, about: a graph of n ops is replayed about ``_WORK / n`` times, but at least ``_FEWEST`` times."""
+_WORK = 40_000
+"""Ops replayed and gaps judged in all, about (a gap is half as much work): so many attempts there are, but at least ``_FEWEST``."""
 _FEWEST, _MOST = 3, 1500
 _LARGE, _CLOSE = 5_000, 5_000
 """Above so many ops, a makespan within a ``_CLOSE``-th of one without any wait is good enough."""
@@ -80,9 +81,11 @@ def search(
     floor_ns = problem.horizon_ns
     if count > _LARGE:
         floor_ns += floor_ns // _CLOSE
-    allowance = max(_FEWEST, int(effort * min(_MOST, _WORK / count)))
+    allowance = max(_FEWEST, int(effort * min(_MOST, _WORK / (count + len(problem.gaps) / 2))))
     evaluate = Evaluator(problem, budget, policy, allowance)
     best, full = _sweeps(evaluate, problem, budget, floor_ns, placement)
+    if best.worth.infeasible and placement is None:
+        best = min(best, evaluate(everything(problem)), key=lambda outcome: outcome.worth)
     if count <= _SMALL and placement is None and not _at(best, floor_ns):  # the search tries any tier
         best = min(best, _refined(evaluate, best, floor_ns, effort, seed), key=lambda outcome: outcome.worth)
     if best.worth.infeasible:

@@ -20,8 +20,8 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from hosim.costmodel.transfer_time import alone_ns
@@ -33,6 +33,9 @@ from hosim.planner.timeline import ChannelTimeline
 
 _LOOK, _LOOK_IF_LARGE, _LARGE = 8, 3, 20_000
 """Candidates that are judged anew before one is taken, as their place in the heap may be stale; fewer in graphs with many ops."""
+
+_LONG = 2**30
+"""Bytes whose transfer takes no longer than they need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,16 @@ class Selection:
     full: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Departure:
+    """How a tensor leaves: where it starts, when its store begins, and the one at the end of the step, and how late they are."""
+
+    start: str
+    store_at: int | None = None
+    final_store_at: int | None = None
+    late: int = 0
+
+
 @dataclass(slots=True)
 class _Offer:
     """A candidate judged: where its transfers would go. ``late`` ones are only delayed."""
@@ -74,9 +87,7 @@ class _Offer:
     score: float
     gap: Gap
     below: Below
-    start: str = HOME
-    store_at: int | None = None
-    final_store_at: int | None = None
+    leaves: _Departure
     fetch_at: int | None = None
     back: int | None = None
     stall: int = 0
@@ -85,7 +96,7 @@ class _Offer:
 
 def _below_from(offer: _Offer) -> int:
     """The op from which on the tensor's copy may be below: it is stored after its last write at the earliest."""
-    return 0 if offer.start != HOME else max(offer.gap.written, 0)
+    return 0 if offer.leaves.start != HOME else max(offer.gap.written, 0)
 
 
 def select(problem: Problem, budget_bytes: int, weights: Weights) -> Selection:
@@ -105,12 +116,15 @@ class _Sweep:
         self.ends = list(accumulate(problem.end_ns, max))
         self.look = _LOOK if self.count < _LARGE else _LOOK_IF_LARGE
         self.tiers = problem.below[: weights.tiers]
-        sizes = sorted(graph.tensors[gap.tensor].size_bytes for gap in problem.gaps)
-        usual = sizes[len(sizes) // 20] if sizes else 0
+        usual = _usual([graph.tensors[gap.tensor].size_bytes for gap in problem.gaps])
         self.up = _timelines(problem.hardware, {b.name: b.up.name for b in problem.below}, usual)
         self.down = _timelines(problem.hardware, {b.name: b.down.name for b in problem.below}, usual)
         starts_below = {t: (tier,) for t, tier in problem.starts_below.items()}
         self.shelf = Shelf(graph, problem.hardware, [b.name for b in problem.below], starts_below, weights.placement)
+        fastest = problem.below[:1]
+        self.per_byte = [
+            alone_ns(problem.hardware, name, _LONG) / _LONG * weights.slow for b in fastest for name in (b.up.name, b.down.name)
+        ]
         self.heap: list[tuple[float, int, int, Gap, bool]] = []
         self.serial = 0
         self.level = [0] * (self.count + 2)
@@ -178,7 +192,7 @@ class _Sweep:
                 if offer is not None:
                     looked.append(offer)
             elif gap.before - 1 >= i:
-                looked.append(_Offer(self._late_score(gap), gap, self.problem.below[0], late=True))
+                looked.append(_Offer(self._late_score(gap), gap, self.problem.below[0], _Departure(HOME), late=True))
         best = max(looked, key=lambda offer: offer.score, default=None)
         for offer in looked:
             if offer is not best:
@@ -242,65 +256,72 @@ class _Sweep:
         return self.shelf.fits(offer.gap.tensor, _below_from(offer), offer.below.name)
 
     def _judge_in(self, gap: Gap, i: int, below: Below, choice: Choice | None) -> _Offer | None:
-        problem, weights = self.problem, self.weights
-        t = gap.tensor
-        tensor = problem.graph.tensors[t]
-        start = choice.start if choice is not None else HOME
-        released = self.end_ns[gap.after] if gap.after != START else 0
-        store_at = final_at = None
-        lateness = 0
-        copied = start == COPY
-        free = bool(tensor.persistent)  # where it starts is the plan's to say
-        begins_below = (
-            free and gap.after == START and (start == HOME or i >= gap.before)
-        )  # away after its last use: then at the step's start too
-        down = self._time(below.down.name, t)
-        if begins_below:
-            start = BELOW
-            if t in problem.last_write and not copied:  # the store of a copy has its place already
-                final_at = self.down[below.name].earliest(self.end_ns[problem.last_write[t]], down)
-                lateness = max(0, final_at + down - self.horizon)
-        elif not gap.dead(self.count) and not self._clean(t, gap, start):
-            written = self.end_ns[gap.written] if gap.written != START else 0
-            store_at = self.down[below.name].latest(released, down, written)  # copied while it is still used, if that can be
-            if store_at is None:
-                store_at = self.down[below.name].earliest(written, down)
-            lateness = max(0, store_at + down - self._at(i))
-            if gap.version == 0 and t in self.initial and free and start == HOME and weights.copies:
-                if t not in problem.last_write:
-                    start, store_at, lateness = COPY, None, 0
-                else:
-                    late_copy = self.down[below.name].earliest(self.end_ns[problem.last_write[t]], down)
-                    copy_lateness = max(0, late_copy + down - self.horizon)
-                    if copy_lateness <= lateness:
-                        start, store_at, final_at, lateness = COPY, None, late_copy, copy_lateness
-        free_at = max(released, self._after(i), store_at + down if store_at is not None else 0)
-        return self._with_return(gap, i, below, start, store_at, final_at, free_at, lateness)
+        best: _Offer | None = None
+        for leaves in self._departures(gap, i, below, choice.start if choice is not None else HOME):
+            offer = self._with_return(gap, i, below, leaves)
+            if best is None or offer.score > best.score:
+                best = offer
+        return best
 
-    def _with_return(
-        self, gap: Gap, i: int, below: Below, start: str, store_at: int | None, final_at: int | None, free_at: int, lateness: int
-    ) -> _Offer:
+    def _departures(self, gap: Gap, i: int, below: Below, start: str) -> Iterator[_Departure]:
+        """The ways to leave the device tier for a gap that is wanted from op i on."""
+        problem, t = self.problem, gap.tensor
+        down, channel = self._time(below.down.name, t), self.down[below.name]
+        free = bool(problem.graph.tensors[t].persistent)  # where it starts is the plan's to say
+        written_last = problem.last_write.get(t)
+        final_at = final_late = None
+        if written_last is not None:  # what is below at time 0 must be there again at the end
+            final_at = channel.earliest(self.end_ns[written_last], down)
+            final_late = max(0, final_at + down - self.horizon)
+        if free and gap.after == START and (start == HOME or i >= gap.before):  # away after its last use: then at the step's start too
+            if final_at is None or final_late is None or start == COPY:  # the store of a copy has its place already
+                yield _Departure(BELOW)
+                return
+            yield _Departure(BELOW, None, final_at, final_late)
+            if start != HOME or i >= gap.before or not gap.returns:
+                return
+        if gap.dead(self.count) or self._clean(t, gap, start):
+            yield _Departure(start)
+            return
+        written = self.end_ns[gap.written] if gap.written != START else 0
+        wanted = self.end_ns[gap.after] if gap.after != START else self._at(i)
+        store_at = channel.latest(wanted, down, written)  # copied while it is still used, if that can be
+        if store_at is None:
+            store_at = channel.earliest(written, down)
+        late = max(0, store_at + down - self._at(i))
+        if gap.version == 0 and gap.after != START and t in self.initial and free and start == HOME and self.weights.copies:
+            if final_at is None or final_late is None:
+                yield _Departure(COPY)
+                return
+            if final_late <= late:
+                yield _Departure(COPY, None, final_at, final_late)
+                return
+        yield _Departure(start, store_at, None, late)
+
+    def _with_return(self, gap: Gap, i: int, below: Below, leaves: _Departure) -> _Offer:
         weights = self.weights
         deadline_at = self._at(gap.before)
         if not gap.returns:
-            score = self._over_until(deadline_at) - weights.stall * lateness
-            return _Offer(score, gap, below, start, store_at, final_at, None, None, lateness)
+            score = self._over_until(deadline_at) - weights.stall * leaves.late
+            return _Offer(score, gap, below, leaves, stall=leaves.late)
         length = self._time(below.up.name, gap.tensor)
         deadline = deadline_at - weights.lead_ns
         again = gap.after == START and i >= gap.before
-        if again:
-            free_at = 0
+        released = self.end_ns[gap.after] if gap.after != START else 0
+        stored = leaves.store_at + self._time(below.down.name, gap.tensor) if leaves.store_at is not None else 0
+        free_at = 0 if again else max(released, self._after(i), stored)
         fetch_at = self.up[below.name].latest(deadline, length, free_at)
-        stall = lateness
+        stall = leaves.late
         if fetch_at is None:
             fetch_at = self.up[below.name].earliest(free_at, length)
             stall += max(0, fetch_at + length - deadline_at)
         back = bisect_right(self.ends, fetch_at) - 1
         back = min(back if again else max(back, i), gap.before - 1)
         covered = self.over[-1] if again else self._over_until(fetch_at)
+        covered = int(covered * self._share_of_bytes(gap.tensor, below, leaves))
         waiting = self._over_until(deadline_at) - self._over_until(min(deadline_at, fetch_at + length))
         score = covered - weights.waiting * waiting - weights.stall * stall
-        return _Offer(score, gap, below, start, store_at, final_at, fetch_at, back, stall)
+        return _Offer(score, gap, below, leaves, fetch_at, back, stall)
 
     def _at(self, i: int) -> int:
         """When op i starts; the end of everything for the position after the last op."""
@@ -330,6 +351,16 @@ class _Sweep:
             self.times[key] = int(alone_ns(self.problem.hardware, channel, size) * self.weights.slow)
         return self.times[key]
 
+    def _share_of_bytes(self, t: int, below: Below, leaves: _Departure) -> float:
+        """Of its transfers' time, the part that its bytes would take on the fastest way down and up.
+
+        Near 0 for a small tensor, whose latency keeps the channel from others, and for a slow tier.
+        """
+        stored = leaves.store_at is not None or leaves.final_store_at is not None
+        least = sum(self.per_byte) if stored else self.per_byte[0]
+        taken = self._time(below.up.name, t) + (self._time(below.down.name, t) if stored else 0)
+        return min(1.0, least * self.problem.graph.tensors[t].size_bytes / max(1, taken))
+
     def _time_up(self, gap: Gap) -> int:
         choice = self.choices.get(gap.tensor)
         name = choice.below if choice is not None else self.problem.below[0].name
@@ -338,31 +369,31 @@ class _Sweep:
     # -- taking ------------------------------------------------------------------------------------------------
 
     def _take(self, offer: _Offer, i: int) -> None:
-        problem, gap = self.problem, offer.gap
+        problem, gap, leaves = self.problem, offer.gap, offer.leaves
         t = gap.tensor
         size = problem.graph.tensors[t].size_bytes
         below = offer.below
+        users = problem.graph.users[t]
         choice = self.choices.get(t)
         if choice is None:
-            choice = Choice(below.name, offer.start)
-        elif choice.start != offer.start:
-            choice = Choice(below.name, offer.start, choice.away)
+            choice = Choice(below.name, leaves.start)
+        elif choice.start != leaves.start:
+            choice = replace(choice, start=leaves.start)
         if t not in problem.starts_below:
             self.shelf.place(t, _below_from(offer), [below.name])
-        users = problem.graph.users[t]
-        if gap.after == START and users and offer.start == BELOW:
+        if gap.after == START and users and leaves.start == BELOW:
             choice = choice.without(users[-1])
         choice = choice.with_return(gap.after, offer.back)
-        if offer.store_at is not None and gap.after != START:
-            early = bisect_right(self.ends, offer.store_at) - 1
-            if early < gap.after:
-                choice = choice.with_store(gap.after, max(early, gap.written))
+        if leaves.store_at is not None:
+            early = bisect_right(self.ends, leaves.store_at) - 1
+            if early < gap.after or gap.after == START:
+                choice = choice.with_store(gap.after, min(max(early, gap.written), i - 1))  # op i needs the room
         self.choices[t] = choice
         down = self._time(below.down.name, t)
-        for at in (offer.store_at, offer.final_store_at):
+        for at in (leaves.store_at, leaves.final_store_at):
             if at is not None:
                 self.down[below.name].reserve(self.down[below.name].earliest(at, down), down)
-        if offer.store_at is not None:
+        if leaves.store_at is not None:
             self.versions.add((t, gap.version))
         if offer.fetch_at is not None:
             up, length = self.up[below.name], self._time(below.up.name, t)
@@ -374,10 +405,10 @@ class _Sweep:
             self.level[offer.back + 1] += size
         elif gap.dead(self.count):
             self.level[gap.before] += size
-        if gap.after == START and offer.start == BELOW and users:
+        if gap.after == START and leaves.start == BELOW and users:
             gone = users[-1] + 1
-            if offer.final_store_at is not None:
-                gone = max(gone, bisect_right(self.start_ns, offer.final_store_at + down))
+            if leaves.final_store_at is not None:
+                gone = max(gone, bisect_right(self.start_ns, leaves.final_store_at + down))
             if gone <= self.count:
                 self.level[gone] -= size
 
@@ -406,6 +437,16 @@ class _Sweep:
                 self.level[back + 1] += graph.tensors[t].size_bytes
                 self.level[first] -= graph.tensors[t].size_bytes
                 returning[back + 1].append(Gap(t, START, first, 0, True))
+
+
+def _usual(sizes: list[int]) -> int:
+    """The size below which tensors make up a twentieth of all bytes."""
+    left = sum(sizes) // 20
+    for size in sorted(sizes):
+        left -= size
+        if left <= 0:
+            return size
+    return 0
 
 
 def _timelines(hardware: Hardware, channels: Mapping[str, str], usual_bytes: int) -> dict[str, ChannelTimeline]:

@@ -11,7 +11,7 @@ from hosim.analysis.verifier import verify
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.plan import Plan
-from hosim.planner.choices import BELOW, COPY, HOME, Choice, insert
+from hosim.planner.choices import BELOW, COPY, HOME, Choice, everything, insert
 from hosim.planner.problem import START, analyse
 
 
@@ -124,3 +124,18 @@ def test_a_choice_is_changed_by_making_another() -> None:
     assert choice.away == {5: 7}
     with pytest.raises(AttributeError):
         choice.below = "pool"  # type: ignore[misc]
+
+
+@given(data=st.data())
+def test_everything_away_fits_wherever_every_op_does(data: st.DataObject) -> None:
+    graph = data.draw(graphs(max_ops=10, homes=("hbm", "ddr")))
+    machine_ = machine()
+    problem = analyse(graph, machine_)
+    plan = insert(problem, everything(problem), "test")
+    assert [str(finding) for finding in verify(plan, machine_)] == []
+    budget = max(problem.floor_bytes)
+    at_home = sum(t.size_bytes for k, t in enumerate(graph.tensors) if k in graph.initial and t.home == "hbm" and not t.persistent)
+    first = graph.ops[0]
+    fixed = sum(graph.tensors[t].size_bytes for t in graph.initial if t in first.uses and t not in problem.starts_below)
+    if at_home + fixed <= budget:  # what must begin in the device tier has room there
+        assert replay(plan, machine_, budget).feasible
