@@ -33,6 +33,12 @@ class Outcome:
     worth: Worth
     result: Result
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything waits for a transfer or for room, or ends after the last op."""
+        stall = self.result.stall_ns
+        return bool(stall["transfer"] or stall["capacity"] or self.result.drain_ns)
+
 
 @dataclass
 class Evaluator:

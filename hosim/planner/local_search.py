@@ -70,8 +70,9 @@ class _Search:
         current, worth = self.best, self.worth
         begin = self.spent
         while self.spent < until and not self.done:
-            changed = self.neighbour(current)
-            if rng.random() < 0.3:
+            what = rng.random()
+            changed = self.exchange(current) if what < 0.1 else self.neighbour(current)
+            if what > 0.7:
                 changed = self.neighbour(changed)
             self.spent += 1
             found = self.judge(changed)
@@ -109,6 +110,23 @@ class _Search:
                 found = self.judge(changed)
                 if found < self.worth:
                     self.best, self.worth = changed, found
+
+    def exchange(self, choices: Choices) -> Choices:
+        """A random tensor that moves stays, and another one does what it did, as far as its gaps allow."""
+        rng = self.rng
+        moving = [t for t in choices if t not in self.problem.starts_below]
+        others = [t for t in self.tensors if t not in choices]
+        if not moving or not others:
+            return choices
+        t, u = rng.choice(moving), rng.choice(others)
+        gap = rng.choice(self.gaps[u])
+        return self.used({v: c for v, c in choices.items() if v != t}, gap, choices[t].below)
+
+    def used(self, choices: Choices, gap: Gap, below: str) -> Choices:
+        """With one more gap used; a tensor that can start below does so for its first gap."""
+        begins = gap.after == START and self.problem.graph.tensors[gap.tensor].persistent
+        back = self.rng.randrange(gap.after, gap.before) if gap.returns and gap.after < gap.before else None
+        return {**choices, gap.tensor: Choice(below, BELOW if begins else HOME, {gap.after: back})}
 
     def neighbour(self, choices: Choices) -> Choices:
         """A random one: a return moved, a store moved, or anything else, at about equal odds."""

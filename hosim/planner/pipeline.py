@@ -110,7 +110,11 @@ def _refined(evaluate: Evaluator, best: Outcome, floor_ns: int, effort: float, s
 
 
 def _at(outcome: Outcome, floor_ns: int) -> bool:
-    return not outcome.worth.infeasible and outcome.worth.makespan_ns <= floor_ns
+    """Whether nothing better is to be had: no op waits for a transfer or for room, or too little to matter.
+
+    What copies take from ops by using their memory is all that may be left then.
+    """
+    return not outcome.worth.infeasible and (outcome.worth.makespan_ns <= floor_ns or not outcome.waits)
 
 
 def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, placement: Placement | None) -> tuple[Outcome, str]:

@@ -137,7 +137,7 @@ def _gaps(graph: Graph, t: int, users: Sequence[int], count: int, starts_below: 
     if initial and not starts_below:
         if not users:
             return [Gap(t, START, count, 0, False)] if persistent and count else []
-        if users[0] > 0:
+        if users[0] > 0 or persistent:  # what op 0 uses may start below, too: op 0 waits, and the end of the step has the room
             gaps.append(Gap(t, START, users[0], 0, t in ops[users[0]].reads))
     for k, u in enumerate(users):
         if t in ops[u].writes:

@@ -29,6 +29,13 @@ def _plain(hardware: Hardware) -> bool:
     return not shared and not any(tier.pin_ns or tier.pageable for tier in hardware.tiers)
 
 
+def _direct(problem: Problem) -> bool:
+    """Whether a channel leads each way between the device tier and every tier that a tensor may be in."""
+    device, joined = problem.hardware.device_tier, problem.hardware.channel_between
+    tiers = {b.name for b in problem.below} | set(problem.starts_below.values())
+    return all((tier, device) in joined and (device, tier) in joined for tier in tiers)
+
+
 class Rehearsal:
     """Replays choices for a problem within ``budget_bytes``."""
 
@@ -36,7 +43,9 @@ class Rehearsal:
         graph, hardware = problem.graph, problem.hardware
         self.problem = problem
         self.capacity = budget_bytes
-        self.exact = len(graph.streams) <= 1 and _plain(hardware)
+        self.exact = (
+            len(graph.streams) <= 1 and _plain(hardware) and _direct(problem) and all(op.duration_ns is not None for op in graph.ops)
+        )
         self._sizes = [tensor.size_bytes for tensor in graph.tensors]
         self._reads = [op.reads for op in graph.ops]
         self._writes = [op.writes for op in graph.ops]

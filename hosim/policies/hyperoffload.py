@@ -5,12 +5,21 @@
 
 from __future__ import annotations
 
-from hosim.errors import InputError
+from dataclasses import replace
+
+from hosim.costmodel.transfer_time import alone_ns
+from hosim.engine import replay
+from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plan import Plan
 from hosim.planner import pipeline, variants
+from hosim.planner.evaluation import Worth, worth
 from hosim.planner.pooled import read_placement
+from hosim.policies import registry
+
+RIVALS = ("memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
+"""Policies whose plans are tried too where waits are left: whatever rule of thumb does better on some graph, its plan is taken."""
 
 PLANNED = "planned"
 """The placement that is no rule: each tensor goes to the tier where most of its transfers hides."""
@@ -38,4 +47,45 @@ def plan(
             raise InputError("a placement rule is for graphs as they are: not together with reorder or recompute", source="placement")
         how = {"reorder": reorder, "recompute": recompute}
         return variants.plan(graph, hardware, budget_bytes, policy="hyperoffload", effort=effort, seed=seed, **how)
-    return pipeline.plan(graph, hardware, budget_bytes, policy="hyperoffload", effort=effort, seed=seed, placement=rule)
+    if rule is not None:
+        return pipeline.plan(graph, hardware, budget_bytes, policy="hyperoffload", effort=effort, seed=seed, placement=rule)
+    return _at_least_as_good_as_rivals(graph, hardware, budget_bytes, effort, seed)
+
+
+def _at_least_as_good_as_rivals(graph: Graph, hardware: Hardware, budget_bytes: int, effort: float, seed: int) -> Plan:
+    """The planner's own plan, or a rival's where the replay of that is better."""
+    refused: InfeasibleError | None = None
+    best: tuple[Worth, Plan] | None = None
+    try:
+        found = pipeline.search(graph, hardware, budget_bytes, policy="hyperoffload", effort=effort, seed=seed)
+        best = found.worth, found.plan
+        if not found.waits and not found.result.slowed_ns:
+            return found.plan
+    except InfeasibleError as error:
+        refused = error
+    for name in RIVALS:
+        try:
+            plan = registry.get(name).plan(graph, hardware, budget_bytes)
+        except InfeasibleError:
+            continue
+        if best is not None and _moving_ns(plan, hardware) >= best[0].makespan_ns:
+            continue
+        ours = replace(plan, policy="hyperoffload")
+        value = worth(ours, replay(ours, hardware, budget_bytes))
+        if not value.infeasible and (best is None or value < best[0]):
+            best = value, ours
+    if best is None:
+        assert refused is not None
+        raise refused
+    return best[1]
+
+
+def _moving_ns(plan: Plan, hardware: Hardware) -> int:
+    """Nanoseconds for which the plan's transfers keep some channel busy: its replay takes no less."""
+    busy: dict[str, int] = {}
+    for cache_op in plan.cache_ops:
+        channel = hardware.channel_between.get((cache_op.source, cache_op.destination or ""))
+        if channel is not None and channel.engines == 1:
+            taken = alone_ns(hardware, channel.name, plan.graph.tensors[cache_op.tensor].size_bytes)
+            busy[channel.name] = busy.get(channel.name, 0) + taken
+    return max(busy.values(), default=0)

@@ -3,15 +3,17 @@
 Draws the instances of ``tests/planner/instances.py``, solves each exactly, plans it with the policy and prints the mean and the 95th
 percentile of makespan over the optimum, whether the policy is feasible wherever the optimum is, times, and the worst instances by name. An
 instance that the solver does not prove is compared with its lower bound, which can only make the policy look worse.
-``--cold`` keeps the policy's plan from the solver, which otherwise starts from it; the proved optimum is the same.
+``--cold`` keeps the policy's plan from the solver, which otherwise starts from it; the proved optimum is the same. ``--known FILE`` takes
+what the solver found from a file instead of solving again; ``--write FILE`` writes such a file.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +51,25 @@ class Row:
         return self.policy_ns / self.bound_ns if self.policy_ns is not None and self.bound_ns else None
 
 
-def measure(number: int, drawn: Instance, policy: str, limit: float, cold: bool) -> Row:
+Known = Mapping[int, tuple[int, int]]
+"""Best makespan and lower bound by number of the instance, as the solver found them."""
+
+
+def read_known(path: Path) -> Known:
+    """What an earlier run has written."""
+    with path.open(newline="") as file:
+        return {int(row["number"]): (int(row["best_ns"]), int(row["bound_ns"])) for row in csv.DictReader(file)}
+
+
+def write_known(path: Path, rows: Sequence[Row]) -> None:
+    """Keep what the solver found; an instance that nothing fits is left out."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["number", "name", "best_ns", "bound_ns"])
+        writer.writerows([row.number, row.name, row.optimum_ns, row.bound_ns] for row in rows if row.optimum_ns is not None)
+
+
+def measure(number: int, drawn: Instance, policy: str, limit: float, cold: bool, known: Known | None = None) -> Row:
     """Plan and solve one instance."""
     graph, hardware, budget = drawn.graph, drawn.hardware, drawn.budget_bytes
     begin = time.process_time()
@@ -61,6 +81,9 @@ def measure(number: int, drawn: Instance, policy: str, limit: float, cold: bool)
     except InfeasibleError:
         pass
     planned = time.process_time()
+    if known is not None:
+        optimum, bound = known.get(number, (None, 0))
+        return Row(number, drawn.name, len(graph.ops), optimum, bound, policy_ns, 0.0, planned - begin)
     try:
         warm = plan if policy_ns is not None and plan is not None and plan.runtime is None and not cold else None
         solution = solve(graph, hardware, budget, limit=limit, begin=warm)
@@ -114,15 +137,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--policy", default="hyperoffload")
     parser.add_argument("--limit", type=float, default=6.0, help="deterministic seconds of the solver per instance")
     parser.add_argument("--cold", action="store_true", help="do not start the solver from the policy's plan")
+    parser.add_argument("--known", type=Path, help="file with what the solver found")
+    parser.add_argument("--write", type=Path, help="file to keep that in")
     parser.add_argument("--worst", type=int, default=10)
     parser.add_argument("--verbose", action="store_true", help="a line for each instance")
     given = parser.parse_args(arguments)
+    known = read_known(given.known) if given.known else None
     rows = []
     for number in range(given.first, given.first + given.instances):
-        row = measure(number, instance(number, given.seed), given.policy, given.limit, given.cold)
+        row = measure(number, instance(number, given.seed), given.policy, given.limit, given.cold, known)
         rows.append(row)
         if given.verbose:
             print(row, file=sys.stderr, flush=True)
+    if given.write:
+        write_known(given.write, rows)
     print(report(rows, given.policy, given.worst))
     return 0
 

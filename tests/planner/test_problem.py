@@ -42,7 +42,11 @@ def test_a_write_begins_a_version() -> None:
 
 
 def test_uses_at_the_ends_of_the_step_leave_no_gap_there() -> None:
-    assert gaps_of(uses(of=5, at=[0, 4]), "w") == [(0, 4, 0, True)]
+    assert gaps_of(uses(of=5, at=[0, 4], kind="activation", home="hbm"), "w") == [(0, 4, 0, True)]
+
+
+def test_a_persistent_tensor_that_the_first_op_uses_may_still_start_below() -> None:
+    assert gaps_of(uses(of=5, at=[0, 4]), "w") == [(START, 0, 0, True), (0, 4, 0, True)]
 
 
 def test_what_lives_below_has_gaps_between_its_uses_only() -> None:
