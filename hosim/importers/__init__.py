@@ -58,6 +58,12 @@ def _is_g10(source: Source) -> bool:
     return source.path.is_dir() and is_g10(source.path)
 
 
+def _is_torch_trace(source: Source) -> bool:
+    from hosim.importers.torch_trace import is_torch_trace
+
+    return is_torch_trace(source.content)
+
+
 FORMATS: Sequence[SourceFormat] = (
     SourceFormat("workload (hosim.workload/1)", lambda s: s.hosim_kind == "workload", "hosim.io.workload:load_workload"),
     SourceFormat("workload spec (hosim.spec/1)", lambda s: s.hosim_kind == "spec", "hosim.importers.spec:import_spec"),
@@ -65,6 +71,7 @@ FORMATS: Sequence[SourceFormat] = (
         "program of torch.export (.pt2)", lambda s: s.content.startswith(b"PK\x03\x04"), "hosim.importers.torch_export:import_pt2"
     ),
     SourceFormat("folder of the G10 simulator", _is_g10, "hosim.importers.g10:import_g10"),
+    SourceFormat("execution trace of PyTorch (JSON)", _is_torch_trace, "hosim.importers.torch_trace:import_torch_trace"),
 )
 """Every format that can be imported, in the order in which they are tried."""
 

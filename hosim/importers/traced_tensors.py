@@ -1,0 +1,115 @@
+"""Tensors as execution traces record them, and the storages behind them.
+
+PyTorch's execution trace observer (and Chakra, which is made from it) writes a tensor as ``[tensor id, storage id, offset, elements,
+bytes per element, device]``. A storage id is given anew to a later storage once the first is freed, so a trace is followed in
+program order: a storage that an op returns without having been given it is a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Storages", "TracedTensor", "dtype_of", "traced_tensors"]
+
+_LARGEST = 1 << 60  # bytes, elements and ids beyond any machine: a damaged record
+_DTYPES = {
+    "float": "fp32",
+    "double": "fp64",
+    "c10::Half": "fp16",
+    "c10::BFloat16": "bf16",
+    "long int": "int64",
+    "long": "int64",
+    "int": "int32",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "bool": "bool",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TracedTensor:
+    """One mention of a tensor: the storage it lies in, by its id in the trace, and the bytes of it that the tensor reaches."""
+
+    storage: int
+    reach_bytes: int
+    device: str
+
+    @property
+    def on_accelerator(self) -> bool:
+        """Whether it lies on a device of its own, not in the host's memory and not nowhere."""
+        return self.device not in ("", "cpu", "meta")
+
+
+def traced_tensors(value: Any, shape: Any = None, strides: Any = None) -> tuple[TracedTensor, ...]:
+    """Every tensor in a recorded argument, in lists of any depth (walked without recursion).
+
+    ``shape`` and ``strides`` are nested as ``value`` is, where the trace has them: an expanded tensor reaches less than its elements.
+    """
+    found = []
+    waiting = [(value, shape, strides)]
+    while waiting:
+        value, shape, strides = waiting.pop()
+        if not isinstance(value, (list, tuple)):
+            continue
+        if len(value) == 6 and isinstance(value[5], str) and all(type(part) is int for part in value[:5]):
+            _, storage, offset, elements, item_bytes, device = value
+            if min(storage, offset, elements, item_bytes) < 0:
+                continue
+            reach = (offset + _span(elements, shape, strides)) * item_bytes
+            if max(storage, reach) < _LARGEST:
+                found.append(TracedTensor(storage, reach, device))
+        else:
+            parts = zip(value, _parts(shape, len(value)), _parts(strides, len(value)), strict=True)
+            waiting.extend(reversed(list(parts)))
+    return tuple(found)
+
+
+def _parts(nested: Any, count: int) -> Sequence[Any]:
+    return nested if isinstance(nested, list) and len(nested) == count else (None,) * count
+
+
+def _span(elements: int, shape: Any, strides: Any) -> int:
+    """Elements from a tensor's first to its last; all of them side by side where the strides are not known."""
+    for part in (shape, strides):
+        if not isinstance(part, list) or not all(type(n) is int and n >= 0 for n in part):
+            return elements
+    if len(shape) != len(strides) or not elements:
+        return elements
+    return 1 + sum(int((n - 1) * stride) for n, stride in zip(shape, strides, strict=True) if n)
+
+
+def dtype_of(types: Any) -> str:
+    """The data type of the first tensor in a record's list of types, such as ``fp32`` for ``Tensor(float)``; ``fp32`` if it names none."""
+    for name in types if isinstance(types, list) else ():
+        if isinstance(name, str) and name.startswith("Tensor("):
+            return _DTYPES.get(name[7:-1], "fp32")
+    return "fp32"
+
+
+class Storages:
+    """The storages of a trace, numbered in the order in which they are first seen, each with the largest reach of its tensors."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.at_start: list[bool] = []
+        self._now: dict[int, int] = {}
+
+    def existing(self, tensor: TracedTensor) -> int:
+        """The number of the storage that holds ``tensor`` now; one never seen before was there when the trace began."""
+        number = self._now.get(tensor.storage)
+        if number is None:
+            return self._new(tensor, at_start=True)
+        self.sizes[number] = max(self.sizes[number], tensor.reach_bytes)
+        return number
+
+    def fresh(self, tensor: TracedTensor) -> int:
+        """The number of a new storage for ``tensor``; its id stands for this one from now on."""
+        return self._new(tensor, at_start=False)
+
+    def _new(self, tensor: TracedTensor, *, at_start: bool) -> int:
+        self._now[tensor.storage] = len(self.sizes)
+        self.sizes.append(tensor.reach_bytes)
+        self.at_start.append(at_start)
+        return len(self.sizes) - 1

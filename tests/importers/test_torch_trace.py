@@ -1,0 +1,171 @@
+"""PyTorch execution traces: a step recorded here, a VGG13 step recorded on an H100, handmade calls, damaged files."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hosim.analysis import liveness
+from hosim.errors import HosimError, InputError
+from hosim.graph import Graph
+from hosim.importers import load_any
+
+RECORDED = Path(__file__).parent / "data" / "torch_trace_mlp.json.gz"
+DOCUMENT = json.loads(gzip.decompress(RECORDED.read_bytes()))
+
+
+def bytes_by_kind(graph: Graph) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for tensor in graph.tensors:
+        totals[tensor.kind] += tensor.size_bytes
+    return totals
+
+
+def test_a_recorded_step() -> None:
+    graph = load_any(RECORDED)
+    kinds = bytes_by_kind(graph)
+    weights = (64 * 256 + 256 + 256 * 16 + 16) * 4
+    assert kinds["parameter"] == weights
+    assert kinds["optimizer_state"] == weights  # one momentum a weight
+    made = {op.name.partition(".")[0]: [graph.tensors[t].size_bytes for t in op.outputs] for op in graph.ops}
+    assert made["relu"] == [32 * 256 * 4]
+    assert made["linear"] == [32 * 16 * 4]  # the second of the two
+    assert [op.kind for op in graph.ops[:3]] == ["matmul", "elementwise", "matmul"]
+    assert all(op.duration_ns is None for op in graph.ops)
+    assert graph.meta["schema"] == "1.1.1-chakra.0.0.4"
+    assert "durations" in graph.meta
+    assert load_any(RECORDED) == graph
+
+
+def test_the_step_of_an_h100(shared: Path) -> None:
+    path = shared / "data" / "traces" / "h100_vgg13_execution_graph.json.gz"
+    if not path.is_file():
+        pytest.skip(f"no file {path}: it is the recorded trace that this test reads")
+    graph = load_any(path)
+    kinds = bytes_by_kind(graph)
+    weights = 133_047_848 * 4  # VGG13 as published: 133 million weights
+    assert kinds["parameter"] == weights
+    assert kinds["optimizer_state"] == 2 * weights  # Adam
+    assert kinds["input"] == 512 * (3 * 224 * 224 * 4 + 8)  # images and labels
+    assert sum(op.kind == "convolution" for op in graph.ops) == 10
+    assert sum(op.name.startswith("convolution_backward") for op in graph.ops) == 10
+    # The profiler counted 39,343,881,216 bytes at the peak of this step, cuDNN's workspaces and blocks of the step before among them.
+    peak = liveness.static_peak(graph).bytes
+    assert 0.94 * 39_343_881_216 < peak < 39_343_881_216
+
+
+def node(number: int, name: str, schema: str, inputs: list, outputs: list, parent: int = 1) -> dict:
+    return {"id": number, "parent": parent, "name": name, "op_schema": schema, "inputs": inputs, "outputs": outputs}
+
+
+def tensor(storage: int, elements: int, device: str = "cuda:0") -> list:
+    return [100 + storage, storage, 0, elements, 4, device]
+
+
+ROOT = node(1, "[pytorch|profiler|execution_trace|process]", "", [], [])
+UNARY = "aten::exp(Tensor self) -> Tensor"
+
+
+def read(folder: Path, *nodes: dict) -> Graph:
+    (folder / "trace").write_text(json.dumps({"schema": "1.0.1", "nodes": [ROOT, *nodes]}))
+    return load_any(folder / "trace")
+
+
+def operands(graph: Graph) -> list[tuple]:
+    def sizes(positions):
+        return [graph.tensors[t].size_bytes for t in positions]
+
+    return [(op.name, sizes(op.inputs), sizes(op.outputs), sizes(op.mutates), op.workspace_bytes) for op in graph.ops]
+
+
+def test_a_storage_id_given_anew_is_another_storage(tmp_path: Path) -> None:
+    graph = read(
+        tmp_path,
+        node(10, "aten::exp", UNARY, [tensor(1, 10)], [tensor(2, 10)]),
+        node(20, "aten::exp", UNARY, [tensor(2, 10)], [tensor(3, 10)]),
+        node(30, "aten::exp", UNARY, [tensor(3, 10)], [tensor(2, 25)]),
+    )
+    assert [t.size_bytes for t in graph.tensors] == [40, 40, 40, 100]
+
+
+def test_views_workspace_and_writes(tmp_path: Path) -> None:
+    add = "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)"
+    graph = read(
+        tmp_path,
+        node(10, "aten::view", "aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)", [tensor(1, 10), [10]], [tensor(1, 10)]),
+        node(20, "aten::exp", UNARY, [tensor(1, 10)], [tensor(2, 10)]),
+        node(22, "aten::empty", "aten::empty(SymInt[] size) -> Tensor", [[7]], [tensor(3, 7)], parent=20),
+        node(30, "aten::add_", add, [tensor(2, 10), tensor(1, 10), 1], [tensor(2, 10)]),
+        node(40, "aten::item", "aten::item(Tensor self) -> Scalar", [tensor(2, 10)], [3.0]),
+        node(50, "aten::exp", UNARY, [tensor(8, 10, "cpu")], [tensor(9, 10, "cpu")]),
+    )
+    assert operands(graph) == [
+        ("exp.20", [40], [40], [], 28),
+        ("add_.30", [40], [], [40], 0),
+        ("item.40", [40], [], [], 0),
+    ]
+    assert graph.meta["left_out"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"id": "1"}, "nodes[1].id"),
+        ({"id": 1}, "nodes"),
+        ({"parent": None}, "nodes[1].parent"),
+        ({"parent": 20}, "nodes[1].parent"),
+        ({"name": 3}, "nodes[1].name"),
+        ({"inputs": 3}, "nodes[1].inputs"),
+        ({"outputs": {}}, "nodes[1].outputs"),
+        ({"op_schema": []}, "nodes[1].op_schema"),
+    ],
+)
+def test_damage_is_named_with_its_place(tmp_path: Path, change: dict, where: str) -> None:
+    first = node(10, "aten::exp", UNARY, [tensor(1, 10)], [tensor(2, 10)])
+    with pytest.raises(InputError) as raised:
+        read(tmp_path, first | change, node(20, "aten::exp", UNARY, [tensor(2, 10)], [tensor(3, 10)]))
+    assert str(raised.value).startswith(f"{tmp_path / 'trace'}: {where}: expected ")
+
+
+def test_a_trace_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds none"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("cut", [40, 1000, 60_000])
+def test_cut_off(tmp_path: Path, cut: int) -> None:
+    (tmp_path / "trace").write_bytes(b'{"x": "[pytorch|profiler|execution_trace|process]", ' + json.dumps(DOCUMENT).encode()[1:cut])
+    with pytest.raises(InputError, match="damaged JSON"):
+        load_any(tmp_path / "trace")
+
+
+ODD = st.sampled_from([None, True, -1, 0, 3, 2**70, 1.5, "", "x\ny", [], {}, [[]], [1, 2, 3, 4, 5, "cuda:0"], [[1, 2, 3, 4, 5, "cpu"]]])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_mutated_traces_import_or_say_why(tmp_path: Path, data: st.DataObject) -> None:
+    """Bytes overwritten anywhere, or values exchanged for odd ones."""
+    path = tmp_path / "trace"
+    if data.draw(st.booleans()):
+        content = bytearray(json.dumps(DOCUMENT).encode())
+        for _ in range(data.draw(st.integers(1, 4))):
+            at = data.draw(st.integers(0, len(content) - 1))
+            content[at : at + data.draw(st.integers(0, 6))] = data.draw(st.binary(max_size=6))
+        path.write_bytes(bytes(content))
+    else:
+        nodes = [dict(raw) for raw in DOCUMENT["nodes"]]
+        for _ in range(data.draw(st.integers(1, 4))):
+            raw = nodes[data.draw(st.integers(0, len(nodes) - 1))]
+            raw[data.draw(st.sampled_from(sorted(raw)))] = data.draw(ODD)
+        path.write_text(json.dumps({"schema": "1.1.1", "nodes": nodes}))
+    try:
+        graph = load_any(path)
+    except HosimError as error:
+        assert "\n" not in str(error)
+    else:
+        assert graph.ops
