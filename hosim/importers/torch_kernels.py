@@ -169,6 +169,8 @@ def _written(schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> l
         return []
     written: list[tuple[torch.Tensor, bool]] = []
     for i, argument in enumerate(schema.arguments):
+        if argument.name == "grads" and kwargs.get("grad_scale") is None:
+            continue  # a fused optimizer writes the gradients only to unscale them
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[i] if i < len(args) else kwargs.get(argument.name)
             written += [(t, argument.is_out) for t in tensors((value,))]

@@ -71,7 +71,7 @@ def run(program: ExportedProgram) -> Run:
     """Run ``program`` on fake tensors. Raises :class:`InputError` for what cannot be known without its contents."""
     recorder = Recorder()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with torch.no_grad(), _quiet(), mode:
+    with torch.no_grad(), quiet(), mode:
         values, held = _placeholders(program, recorder)
         with recorder:
             machine = _Machine(program.graph_module, recorder)
@@ -86,7 +86,7 @@ def run(program: ExportedProgram) -> Run:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No log line of the fake mode for an op that the CPU does not have: the recorder asks its meta kernel instead."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level = logger.level

@@ -1,0 +1,118 @@
+"""A training step of an unmodified torch model as one workload graph: forward, backward and optimizer, on fake tensors.
+
+The step is really run by torch (autograd, the optimizer, its own activation checkpointing and autocast are not imitated), but on fake
+tensors of the CPU: no weights, no GPU, no memory. What becomes what:
+
+- An op is an aten op that computes, named ``phase.op_n``; the phase is ``forward``, ``backward`` (with what
+  checkpointing recomputes there) or ``optimizer``. Views and allocations are as in :mod:`hosim.importers.torch_kernels`.
+- A tensor is a storage, so tied parameters are one. A gradient that accumulates in place is one tensor that is mutated.
+- Kinds: ``parameter`` (``expert`` if its qualified name has a part ``experts``), ``buffer`` (constants of the code, too), ``input``,
+  ``optimizer_state`` (all that the optimizer keeps, master weights included), ``gradient`` (what ends up in ``.grad``), ``output`` (the
+  losses) and ``activation`` for all else. ``meta["saved"]`` names the activations that the forward pass makes and the backward
+  pass uses; the others are temporaries. ``meta["shapes"]`` has the shape of each tensor (of the first view seen).
+- A tensor lives from its first to its last use, as everywhere in hosim. Python's locals may keep one a little longer.
+
+The account is that of eager torch on the CPU: its fused attention, one op at a time. torch is imported when a function is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hosim.errors import InputError
+from hosim.graph import Graph, GraphBuilder
+from hosim.importers.op_kinds import op_kind
+from hosim.importers.torch_export import require_torch
+
+if TYPE_CHECKING:
+    from hosim.importers.torch_step import Recorded
+
+OPTIMIZERS = ("adamw", "adamw-master", "sgd", "sgd-momentum", "none")
+"""What ``optimizer`` may name. ``adamw`` is torch's fused one, in the parameters' dtype; ``adamw-master`` keeps fp32 weights and moments
+and updates one parameter after the other."""
+
+
+def import_training(
+    make_model: Callable[[], Any],
+    inputs: Mapping[str, Any],
+    *,
+    name: str,
+    optimizer: str | Callable[[list[Any]], Any] = "adamw",
+    micro_batches: int = 1,
+    dtype: str = "fp32",
+    autocast: str | None = None,
+    loss: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> Graph:
+    """The graph of one training step, the optimizer's state being there already.
+
+    ``make_model`` makes the module; it is called on fake tensors and with the default dtype ``dtype``. Where its initialisation looks at
+    contents (``trunc_normal_``), let it work under ``torch.device("meta")``. ``inputs`` are tensors by argument name, of which only
+    shapes and dtypes matter (the meta device will do). ``optimizer`` is one of :data:`OPTIMIZERS` or a function from the parameters to a
+    ``torch.optim.Optimizer``. Each of ``micro_batches`` passes takes ``inputs`` and adds to the gradients. ``autocast`` is the dtype of
+    ``torch.autocast`` around the forward pass. ``loss`` is what is differentiated, ``model(**inputs).loss`` if not given.
+    ``meta`` is added to the graph's.
+
+    Raises :class:`InputError` for an unknown name and for a step that needs the contents of tensors.
+    """
+    require_torch()
+    if isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
+        raise InputError(f"unknown optimizer {optimizer!r}; expected one of: {', '.join(OPTIMIZERS)}")
+    if micro_batches < 1:
+        raise InputError(f"micro_batches is {micro_batches}; expected at least 1")
+    import torch
+
+    from hosim.importers import torch_step
+
+    recorded = torch_step.record(
+        make_model,
+        inputs,
+        optimizer=optimizer,
+        micro_batches=micro_batches,
+        dtype=torch_step.dtype_of(dtype),
+        autocast=None if autocast is None else torch_step.dtype_of(autocast),
+        loss=loss,
+    )
+    source = {"source": "torch training step", "torch": torch.__version__.partition("+")[0]}
+    return _graph(recorded, name, {**source, **(meta or {})})
+
+
+def _graph(recorded: Recorded, name: str, meta: Mapping[str, Any]) -> Graph:
+    builder = GraphBuilder(name)
+    names: dict[int, str] = {}
+    shapes: dict[str, list[int]] = {}
+    made_in: dict[int, str] = {}
+    saved: dict[int, None] = {}
+
+    def add(storage: int, wanted: str, kind: str) -> None:
+        while wanted in shapes:
+            wanted += "_"
+        names[storage] = builder.tensor(wanted, recorded.sizes[storage], kind)
+        shapes[wanted] = list(recorded.shapes[storage])
+
+    for storage, (wanted, kind) in recorded.held.items():
+        add(storage, wanted, kind)
+    for number, step in enumerate(recorded.steps):
+        op = f"{step.phase}.{step.target.split('.')[1]}_{number}"
+        for storage in step.inputs + step.mutates:
+            if storage not in names:  # no op made it: a constant that the code holds
+                add(storage, f"constant_{storage}", "buffer")
+            if step.phase == "backward" and made_in.get(storage) == "forward":
+                saved[storage] = None
+        for i, storage in enumerate(step.outputs):
+            kind = "gradient" if storage in recorded.gradients else "output" if storage in recorded.results else "activation"
+            add(storage, op if len(step.outputs) == 1 else f"{op}.{i}", kind)
+            made_in[storage] = step.phase if kind == "activation" else kind
+        builder.op(
+            op,
+            op_kind(step.target),
+            inputs=[names[s] for s in step.inputs],
+            outputs=[names[s] for s in step.outputs],
+            mutates=[names[s] for s in step.mutates],
+            bytes_accessed=step.bytes_accessed,
+            flops=step.flops,
+            dtype=step.dtype,
+        )
+    builder.meta = {**meta, "saved": [names[s] for s in saved], "shapes": shapes}
+    return builder.build()
