@@ -96,6 +96,10 @@ class Storages:
         self.at_start: list[bool] = []
         self._now: dict[int, int] = {}
 
+    def knows(self, tensor: TracedTensor) -> bool:
+        """Whether the storage of ``tensor`` has been seen."""
+        return tensor.storage in self._now
+
     def existing(self, tensor: TracedTensor) -> int:
         """The number of the storage that holds ``tensor`` now; one never seen before was there when the trace began."""
         number = self._now.get(tensor.storage)

@@ -1,0 +1,371 @@
+"""Chakra execution traces (MLCommons), protobuf or JSON, as workload graphs.
+
+Every node is an op that waits for its ``data_deps`` and takes the duration recorded for it, in whole microseconds. Nodes of the host run on
+``host<thread>``, those of the device on ``compute`` (its busiest stream) and ``stream<id>``. The nodes of the device use the tensors that
+the trace gives them; the host's hold none, but what a host operator returns without having been given it is a new storage.
+
+The protobuf is read by its wire format, of which only the fields of a node that matter here are looked at: the message ``Node`` of
+``et_def.proto``, after one ``GlobalMetadata``, each with its length in front.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import json
+import os
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.graph import Graph, GraphBuilder
+from hosim.importers.op_kinds import op_kind
+from hosim.importers.traced_tensors import Storages, TracedTensor
+
+__all__ = ["import_chakra", "is_chakra"]
+
+_NOTES = {
+    "kinds": "not in the trace: input for what is there at the start, activation for what is made",
+    "sizes": "the furthest byte that a recorded tensor reaches in its storage, its elements side by side",
+    "mutations": "what a node of the device both takes and returns; it may write more",
+    "workspaces": "not in the trace",
+    "durations": "whole microseconds; 0 where the trace has none",
+    "ctrl_deps": "left out: they say which operator called which",
+}
+_COLLECTIVES = ("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter")
+_KINDS = {2: "load", 3: "store", 5: "send", 6: "recv", 7: "collective"}
+_TENSOR = re.compile(r"\[(\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,3}), '([\w:]*)'\]", re.ASCII)
+_PART = re.compile(r"\((\d{1,9})\)$", re.ASCII)  # an operator interrupted by those it calls is several nodes: name(0), name(1)
+_LARGEST = 1 << 60
+
+_Fields = Mapping[int, Sequence[int | bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    where: str
+    id: int
+    name: str
+    type: int
+    data_deps: Sequence[int]
+    duration_us: int
+    on_host: bool
+    thread: int | None
+    collective: int | None
+    inputs: Sequence[TracedTensor] = ()
+    outputs: Sequence[TracedTensor] = ()
+
+
+def is_chakra(content: bytes) -> bool:
+    """Whether these are the contents of a Chakra trace: JSON with a ``workload_graph``, or a metadata message before a node."""
+    if content.lstrip()[:1] == b"{":
+        return b'"workload_graph"' in content
+    try:
+        messages = _messages(content)
+        attributes = [_fields(a) for a in _fields(next(messages)[1]).get(2, ()) if isinstance(a, bytes)]
+        first = _fields(next(messages)[1])
+    except (_WireError, StopIteration):
+        return False
+    return bool(attributes) and all(isinstance(a.get(1, [0])[0], bytes) for a in attributes) and 1 in first and 2 in first
+
+
+def import_chakra(path: str | os.PathLike[str]) -> Graph:
+    """The graph of the Chakra trace at ``path`` (plain or gzip), named after the file. Sizes are bytes, durations nanoseconds.
+
+    Raises :class:`InputError` for a file that is damaged, with the node's place in it, or whose dependencies run in a circle.
+    """
+    source = os.fspath(path)
+    try:
+        raw = Path(path).read_bytes()
+        content = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
+        nodes = _json_nodes(content) if content.lstrip()[:1] == b"{" else _wire_nodes(content)
+        return _build(Path(path).name.split(".")[0], nodes)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot be read: {error}", source=source) from None
+    except InputError as error:
+        raise InputError(error.message, source=source, where=error.where) from None
+
+
+def _json_nodes(content: bytes) -> Sequence[_Node]:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"damaged JSON of a Chakra trace ({str(error)[:100]}); write or download it again") from None
+    listed = document.get("workload_graph")
+    if not isinstance(listed, list) or not listed:
+        raise InputError("expected a list of at least one node", where="workload_graph")
+    return [_json_node(raw, f"workload_graph[{i}]") for i, raw in enumerate(listed)]
+
+
+def _json_node(raw: Any, where: str) -> _Node:
+    if not isinstance(raw, dict):
+        raise InputError("expected an object", where=where)
+
+    def number(key: str, default: int | None = None) -> int:
+        value = raw.get(key, default)
+        if type(value) is not int or not 0 <= value < _LARGEST:
+            raise InputError("expected a whole number of at least 0", where=f"{where}.{key}")
+        return value
+
+    deps, name = raw.get("data_deps", []), raw.get("Name")
+    if not isinstance(deps, list) or not all(type(d) is int for d in deps):
+        raise InputError("expected a list of ids", where=f"{where}.data_deps")
+    if not isinstance(name, str):
+        raise InputError("expected a name", where=f"{where}.Name")
+    if not isinstance(raw.get("is_cpu_op"), bool):
+        raise InputError("expected true or false", where=f"{where}.is_cpu_op")
+    return _Node(where, number("Id"), name, number("NodeType"), deps, number("runtime", 0), raw["is_cpu_op"], None, None)
+
+
+class _WireError(Exception):
+    """Bytes that are not protobuf's wire format."""
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise _WireError
+
+
+def _messages(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """The messages of a stream, each with the place where it begins."""
+    at = 0
+    while at < len(content):
+        size, begin = _varint(content, at)
+        at = begin + size
+        if at > len(content):
+            raise _WireError
+        yield begin, content[begin:at]
+
+
+def _fields(message: bytes) -> _Fields:
+    """The values of a message by field number, in order: whole numbers, or bytes for whatever has a length or is fixed."""
+    fields: dict[int, list[int | bytes]] = {}
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        value: int | bytes
+        match key & 7:
+            case 0:
+                value, at = _varint(message, at)
+            case 1 | 2 | 5 as wire:
+                size, at = _varint(message, at) if wire == 2 else (8 if wire == 1 else 4, at)
+                value = message[at : at + size]
+                at += size
+                if at > len(message):
+                    raise _WireError
+            case _:
+                raise _WireError
+        fields.setdefault(key >> 3, []).append(value)
+    return fields
+
+
+def _wire_nodes(content: bytes) -> Sequence[_Node]:
+    nodes = []
+    end = 0
+    try:
+        for i, (begin, message) in enumerate(_messages(content)):
+            end = begin + len(message)
+            if i:
+                nodes.append(_wire_node(_fields(message), f"node {i}"))
+    except (_WireError, UnicodeDecodeError):
+        where = f"node {len(nodes) + 1}"
+        raise InputError(f"damaged or cut off after byte {end}; expected protobuf of a Chakra node", where=where) from None
+    if not nodes:
+        raise InputError("expected at least one node")
+    return nodes
+
+
+def _wire_node(fields: _Fields, where: str) -> _Node:
+    attributes: dict[bytes, int | bytes] = {}
+    for raw in fields.get(10, ()):
+        if isinstance(raw, bytes):
+            attribute = _fields(raw)
+            name = attribute.get(1, [b""])[0]
+            values = [value[-1] for number, value in attribute.items() if number > 2]
+            if isinstance(name, bytes) and values:
+                attributes[name] = values[-1]
+    thread, collective = attributes.get(b"tid"), attributes.get(b"comm_type")
+    return _Node(
+        where,
+        _number(fields, 1, where),
+        _text(fields, 2),
+        _number(fields, 3, where),
+        _ids(fields, 5),
+        _number(fields, 7, where),
+        bool(attributes.get(b"is_cpu_op", 0)),
+        thread if isinstance(thread, int) else None,
+        collective if isinstance(collective, int) else None,
+        _tensors(fields, 8, where),
+        _tensors(fields, 9, where),
+    )
+
+
+def _number(fields: _Fields, number: int, where: str) -> int:
+    value = fields.get(number, (0,))[-1]
+    if not isinstance(value, int) or value >= _LARGEST:
+        raise InputError(f"expected a whole number below 2^60 in field {number}", where=where)
+    return value
+
+
+def _text(fields: _Fields, number: int) -> str:
+    value = fields.get(number, (b"",))[-1]
+    if not isinstance(value, bytes):
+        raise _WireError
+    return value.decode()
+
+
+def _ids(fields: _Fields, number: int) -> Sequence[int]:
+    """A repeated number, packed or not."""
+    ids = []
+    for value in fields.get(number, ()):
+        if isinstance(value, int):
+            ids.append(value)
+            continue
+        at = 0
+        while at < len(value):
+            one, at = _varint(value, at)
+            ids.append(one)
+    return ids
+
+
+def _tensors(fields: _Fields, number: int, where: str) -> Sequence[TracedTensor]:
+    """The tensors in the ``values`` of an input or output, which are written as Python writes lists."""
+    info = fields.get(number, (b"",))[-1]
+    text = _text(_fields(info), 1) if isinstance(info, bytes) else ""
+    if text and not (text.startswith("[") and text.endswith("]")):
+        raise InputError(f"expected a list of values in field {number}", where=where)
+    found = []
+    for match in _TENSOR.finditer(text):
+        _, storage, offset, elements, item_bytes = map(int, match.groups()[:5])
+        reach = (offset + elements) * item_bytes
+        if reach < _LARGEST:
+            found.append(TracedTensor(storage, reach, match[6]))
+    return found
+
+
+def _in_order(nodes: Sequence[_Node]) -> Iterator[_Node]:
+    """The nodes by id, later only where one waits for another with a greater id."""
+    by_id = {node.id: node for node in nodes}
+    if len(by_id) < len(nodes):
+        raise InputError("expected every node's id once")
+    waits: dict[int, int] = {}
+    followers: dict[int, list[int]] = {}
+    for node in nodes:
+        deps = set(node.data_deps)
+        for dep in deps:
+            if dep not in by_id:
+                raise InputError(f"waits for node {dep}, which the trace does not have", where=node.where)
+            followers.setdefault(dep, []).append(node.id)
+        waits[node.id] = len(deps)
+    ready = [number for number, count in waits.items() if not count]
+    heapq.heapify(ready)
+    done = 0
+    while ready:
+        number = heapq.heappop(ready)
+        done += 1
+        yield by_id[number]
+        for follower in followers.get(number, ()):
+            waits[follower] -= 1
+            if not waits[follower]:
+                heapq.heappush(ready, follower)
+    if done < len(nodes):
+        circle = next(node for node in nodes if waits[node.id])
+        raise InputError("its data_deps lead, directly or not, to a circle", where=circle.where)
+
+
+def _build(name: str, nodes: Sequence[_Node]) -> Graph:
+    ordered = list(_in_order(nodes))
+    by_id = {node.id: node for node in nodes}
+    builder = GraphBuilder(name, {"source": "Chakra execution trace", **_NOTES})
+    storages = Storages()
+    announced: set[int] = set()
+    uses = []
+    for node in ordered:
+        if node.on_host:
+            part = _PART.search(node.name)
+            if part is None or not int(part[1]):
+                given = {t.storage for t in node.inputs}
+                announced |= {t.storage for t in node.outputs if t.storage not in given}
+            uses.append(_Uses([], [], []))
+        else:
+            uses.append(_uses(node, storages, announced))
+    streams = _streams(nodes)
+    for n, (size_bytes, at_start) in enumerate(zip(storages.sizes, storages.at_start, strict=True)):
+        builder.tensor(f"storage{n}", size_bytes, "input" if at_start else "activation")
+    names: dict[int, str] = {}
+    for node, use in zip(ordered, uses, strict=True):
+        names[node.id] = builder.op(
+            f"{node.name[:100]}.{node.id}",
+            _kind(node, by_id),
+            inputs=[f"storage{n}" for n in use.reads],
+            outputs=[f"storage{n}" for n in use.made],
+            mutates=[f"storage{n}" for n in use.writes],
+            deps=[names[dep] for dep in dict.fromkeys(node.data_deps)],
+            stream=streams[node.on_host, node.thread],
+            duration_ns=node.duration_us * 1000,
+            dtype="fp32",
+        )
+    return builder.build()
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """Storages of one op, by number."""
+
+    reads: Sequence[int]
+    made: Sequence[int]
+    writes: Sequence[int]
+
+
+def _uses(node: _Node, storages: Storages, announced: set[int]) -> _Uses:
+    inputs = [t for t in node.inputs if t.on_accelerator]
+    outputs = [t for t in node.outputs if t.on_accelerator]
+    given = {t.storage for t in inputs}
+    made: dict[int, None] = {}
+    numbers: dict[int, int] = {}
+    for tensor in (*inputs, *outputs):
+        unknown = tensor.storage not in given and not storages.knows(tensor)
+        if tensor.storage in announced or unknown:
+            announced.discard(tensor.storage)
+            numbers[tensor.storage] = storages.fresh(tensor)
+            made[numbers[tensor.storage]] = None
+        else:
+            numbers[tensor.storage] = storages.existing(tensor)
+    writes = [n for n in dict.fromkeys(numbers[t.storage] for t in outputs) if n not in made]
+    reads = [n for n in dict.fromkeys(numbers[t.storage] for t in inputs) if n not in made and n not in writes]
+    return _Uses(reads, list(made), writes)
+
+
+def _streams(nodes: Sequence[_Node]) -> Mapping[tuple[bool, int | None], str]:
+    """The stream of every host thread and device stream; ``compute`` is the device stream with most time, the first of equals."""
+    busy: Counter[int | None] = Counter()
+    for node in nodes:
+        if not node.on_host:
+            busy[node.thread] += node.duration_us
+    streams = {(True, node.thread): f"host{'' if node.thread is None else node.thread}" for node in nodes if node.on_host}
+    for rank, (thread, _) in enumerate(busy.most_common()):
+        streams[False, thread] = "compute" if rank == 0 else f"stream{'' if thread is None else thread}"
+    return streams
+
+
+def _kind(node: _Node, by_id: Mapping[int, _Node]) -> str:
+    """``all_reduce`` and the like for a transfer, else the kind of the host operator that the node is or waits for first."""
+    if node.type == 7 and node.collective is not None and node.collective < len(_COLLECTIVES):
+        return _COLLECTIVES[node.collective]
+    if node.type in _KINDS:
+        return _KINDS[node.type]
+    dep = node if node.on_host else next((by_id[d] for d in node.data_deps if by_id[d].on_host), None)
+    return "kernel" if dep is None else op_kind(_PART.sub("", dep.name).rpartition("::")[2]) or "kernel"

@@ -1,0 +1,177 @@
+"""Chakra traces: a handmade one, the published test data, damaged files."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hosim.errors import HosimError, InputError
+from hosim.graph import Graph
+from hosim.importers import load_any
+
+SMALL = Path(__file__).parent / "data" / "chakra_small.et"
+NODE = {"Id": 1, "Name": "aten::mm(0)", "NodeType": 4, "ctrlDeps": [3], "data_deps": [], "runtime": 7, "is_cpu_op": True}
+
+
+def sizes(graph: Graph, positions: tuple[int, ...]) -> list[int]:
+    return [graph.tensors[t].size_bytes for t in positions]
+
+
+def busy_us(graph: Graph) -> Counter[str]:
+    busy: Counter[str] = Counter()
+    for op in graph.ops:
+        busy[op.stream] += (op.duration_ns or 0) // 1000
+    return busy
+
+
+def published(shared: Path, name: str) -> Path:
+    path = shared / "data" / "chakra" / name
+    if not path.is_file():
+        pytest.skip(f"no file {path}: it is the published trace that this test reads")
+    return path
+
+
+def test_a_small_trace() -> None:
+    graph = load_any(SMALL)
+    ops = [(op.name, op.kind, op.stream, op.duration_ns, [graph.ops[d].name for d in op.deps]) for op in graph.ops]
+    assert ops == [
+        ("aten::mm(0).10", "matmul", "host1", 5000, []),
+        ("gemm.11", "matmul", "compute", 40_000, ["aten::mm(0).10"]),
+        ("aten::mm(1).12", "matmul", "host1", 2000, ["gemm.11"]),
+        ("ncclAllReduce.20", "all_reduce", "stream14", 30_000, ["gemm.11"]),
+        ("aten::exp(0).30", "elementwise", "host1", 3000, ["aten::mm(1).12"]),
+        ("memset.32", "kernel", "compute", 0, ["gemm.11"]),
+        ("exp.31", "elementwise", "compute", 20_000, ["aten::exp(0).30", "memset.32"]),
+    ]
+    uses = {op.name: (sizes(graph, op.inputs), sizes(graph, op.outputs), sizes(graph, op.mutates)) for op in graph.ops if op.uses}
+    assert uses == {
+        "gemm.11": ([40, 400], [80], []),
+        "ncclAllReduce.20": ([], [], [80]),
+        "memset.32": ([], [], [80]),
+        "exp.31": ([80], [200], []),  # the weight's id, given anew
+    }
+    assert [t.kind for t in graph.tensors] == ["input", "input", "activation", "activation"]
+    assert "kinds" in graph.meta
+
+
+def test_the_published_trace(shared: Path) -> None:
+    graph = load_any(published(shared, "chakra.0.et.gz"))
+    assert len(graph.ops) == 3664
+    assert sum(not op.stream.startswith("host") for op in graph.ops) == 1216
+    busy = busy_us(graph)
+    assert busy["compute"] + busy["stream14"] == 329_543
+    assert busy["host1"] + busy["host2"] == 52_252
+    reduced = {t for op in graph.ops if op.kind == "all_reduce" for t in op.uses}
+    # One training step of ResNet-50, whose gradients are reduced in five buckets: 25,557,032 weights as published.
+    assert sum(graph.tensors[t].size_bytes for t in reduced) == 25_557_032 * 4
+    assert sum(op.kind == "all_reduce" for op in graph.ops) == 5
+    # At least the weights, their momentum, the buckets and 32 images are there from the start.
+    assert sum(t.size_bytes for t in graph.tensors if t.kind == "input") > (3 * 25_557_032 + 32 * 3 * 224 * 224) * 4
+
+
+def test_the_published_json(shared: Path) -> None:
+    graph = load_any(published(shared, "small_chakra.0.json.gz"))
+    assert len(graph.ops) == 7
+    assert busy_us(graph) == {"host": 663, "compute": 32}
+    assert graph.tensors == ()
+    assert [graph.ops[d].name.rpartition(".")[2] for d in graph.ops[5].deps] == ["432", "216", "217"]
+
+
+def read_json(folder: Path, *nodes: object) -> Graph:
+    (folder / "trace").write_text(json.dumps({"workload_graph": list(nodes)}))
+    return load_any(folder / "trace")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"Id": None}, "workload_graph[0].Id: expected a whole number"),
+        ({"Id": True}, "workload_graph[0].Id: expected a whole number"),
+        ({"Name": 3}, "workload_graph[0].Name: expected a name"),
+        ({"runtime": -1}, "workload_graph[0].runtime: expected a whole number"),
+        ({"data_deps": 3}, "workload_graph[0].data_deps: expected a list of ids"),
+        ({"data_deps": [9]}, "workload_graph[0]: waits for node 9, which the trace does not have"),
+        ({"data_deps": [2]}, "workload_graph[0]: its data_deps lead, directly or not, to a circle"),
+        ({"is_cpu_op": 1}, "workload_graph[0].is_cpu_op: expected true or false"),
+        ({"Id": 2}, "expected every node's id once"),
+    ],
+)
+def test_damage_is_named_with_its_place(tmp_path: Path, change: dict, expected: str) -> None:
+    with pytest.raises(InputError) as raised:
+        read_json(tmp_path, NODE | change, NODE | {"Id": 2, "data_deps": [1]})
+    assert str(raised.value).startswith(f"{tmp_path / 'trace'}: {expected}")
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"workload_graph": []}', b'{"workload_graph": 3}', b'{"workload_graph": [', b'{"workload_graph": [3]}']
+)
+def test_damaged_json(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "trace").write_bytes(content)
+    with pytest.raises(InputError, match=r"expected|damaged JSON"):
+        load_any(tmp_path / "trace")
+
+
+def test_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_bytes(SMALL.read_bytes()[:-3])
+    with pytest.raises(InputError, match="node 7: damaged or cut off after byte"):
+        load_any(tmp_path / "trace")
+
+
+def mutated(data: st.DataObject, content: bytes) -> bytes:
+    """A few bytes overwritten, dropped or put in, anywhere."""
+    changed = bytearray(content)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(changed) - 1))
+        changed[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+    return bytes(changed)
+
+
+def imports_or_says_why(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    try:
+        graph = load_any(path)
+    except HosimError as error:
+        assert "\n" not in str(error)
+    else:
+        assert graph.ops
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_mutated_bytes_import_or_say_why(tmp_path: Path, data: st.DataObject) -> None:
+    imports_or_says_why(tmp_path / "trace", mutated(data, SMALL.read_bytes()))
+
+
+def first_messages(content: bytes, count: int) -> bytes:
+    """The first messages of a stream, each with its length in front."""
+    at = 0
+    for _ in range(count):
+        size = shift = 0
+        more = True
+        while more:
+            size |= (content[at] & 127) << shift
+            more, shift, at = content[at] > 127, shift + 7, at + 1
+        at += size
+    return content[:at]
+
+
+@pytest.fixture(scope="module")
+def beginnings(shared: Path) -> list[bytes]:
+    """The published JSON, and the metadata and the first six nodes of the published protobuf, which wait for no others."""
+    text, wire = (gzip.decompress(published(shared, name).read_bytes()) for name in ("small_chakra.0.json.gz", "chakra.0.et.gz"))
+    return [text, first_messages(wire, 7)]
+
+
+def test_the_beginning_of_the_published_trace(tmp_path: Path, beginnings: list[bytes]) -> None:
+    (tmp_path / "trace").write_bytes(beginnings[1])
+    assert [op.duration_ns for op in load_any(tmp_path / "trace").ops] == [318_000, 28_000, 4_000, 85_000, 79_000, 28_000]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_mutated_published_files_import_or_say_why(tmp_path: Path, beginnings: list[bytes], data: st.DataObject) -> None:
+    imports_or_says_why(tmp_path / "trace", mutated(data, data.draw(st.sampled_from(beginnings))))
