@@ -2,7 +2,7 @@
 
 A spec with a ``builder`` is the business of :mod:`hosim.models`. One of the importer ``torch_export`` builds a model of ``transformers``
 from its config alone, on the meta device (no weights are made, none are downloaded), and exports it with
-``torch.export.export(model, (), inputs, strict=False)``.
+``torch.export.export(model, (), inputs, strict=False)``; ``torch_train`` traces a training step of the same model instead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def import_spec(path: str | os.PathLike[str]) -> Graph:
     if "builder" in spec:
         return _built(spec, source)
     try:
-        program = export_model(spec["model"], spec["inputs"])
+        if "training" in spec and spec["importer"] != "torch_train":
+            raise InputError("only the importer torch_train takes it; expected importer: torch_train", where="training")
+        _require_transformers()
         import transformers
 
         meta = {
@@ -49,7 +51,9 @@ def import_spec(path: str | os.PathLike[str]) -> Graph:
             "inputs": spec["inputs"],
             "spec": os.path.basename(source),
         }
-        return import_exported(program, name=spec["name"], meta=meta)
+        if spec["importer"] == "torch_train":
+            return _trained(spec, meta)
+        return import_exported(export_model(spec["model"], spec["inputs"]), name=spec["name"], meta=meta)
     except InputError as error:
         raise error if error.source else InputError(error.message, source=source, where=error.where) from error
 
@@ -63,22 +67,47 @@ def _built(spec: Mapping[str, Any], source: str) -> Graph:
         raise InputError(error.message, source=source, where=f"builder.{error.where}") from None
 
 
-def export_model(model: Mapping[str, Any], inputs: Mapping[str, Any]) -> ExportedProgram:
-    """The exported program of a spec's ``model`` called with its ``inputs``, on the meta device."""
+def _trained(spec: Mapping[str, Any], meta: Mapping[str, Any]) -> Graph:
+    from hosim.importers.torch_train import import_training
+
+    model, training = spec["model"], spec.get("training", {})
+    options = {key: training[key] for key in ("optimizer", "micro_batches", "autocast") if key in training}
+
+    def make() -> Any:
+        module = _module(model, _dtype_of(model.get("dtype", "bf16")))
+        if training.get("checkpoint"):
+            enable = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable  # before 6
+            enable({"use_reentrant": False})
+        return module
+
+    return import_training(make, _arguments(spec["inputs"]), name=spec["name"], meta={**meta, "training": training}, **options)
+
+
+def _require_transformers() -> None:
     require_torch()
     if find_spec("transformers") is None:
         raise InputError("this spec needs transformers, which is not installed; run: pip install 'hosim[torch]'")
+
+
+def _dtype_of(name: str) -> Any:
+    from hosim.importers.torch_step import dtype_of
+
+    return dtype_of(name)
+
+
+def _arguments(inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
-    from hosim.importers.torch_kernels import DTYPES
+    return {name: torch.empty(tensor["shape"], dtype=_dtype_of(tensor["dtype"]), device="meta") for name, tensor in inputs.items()}
 
-    dtypes = {name: dtype for dtype, name in DTYPES.items() if name != "fp8"}
 
-    def dtype_of(name: str) -> Any:
-        return dtypes.get(name) or getattr(torch, name)
+def export_model(model: Mapping[str, Any], inputs: Mapping[str, Any]) -> ExportedProgram:
+    """The exported program of a spec's ``model`` called with its ``inputs``, on the meta device."""
+    _require_transformers()
+    import torch
 
-    module = _module(model, dtype_of(model.get("dtype", "bf16")))
-    arguments = {name: torch.empty(tensor["shape"], dtype=dtype_of(tensor["dtype"]), device="meta") for name, tensor in inputs.items()}
+    module = _module(model, _dtype_of(model.get("dtype", "bf16")))
+    arguments = _arguments(inputs)
     try:
         return torch.export.export(module, (), arguments, strict=False)
     except Exception as error:  # torch and the model's code raise whatever they like

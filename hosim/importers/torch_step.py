@@ -87,6 +87,8 @@ def record(
                 recorder.phase = "forward"
                 with nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast):
                     value = model(**given).loss if loss is None else loss(model, given)
+                if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
+                    raise InputError("the step gives no loss to differentiate; call the model with labels, or say what its loss is")
                 if micro_batches > 1:
                     value = value / micro_batches
                 recorder.phase = "backward"

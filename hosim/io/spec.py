@@ -14,7 +14,11 @@ A spec names an importer and everything that determines its result::
       input_ids: {shape: [1, 4096], dtype: int64}
     versions: {torch: 2.13.0, transformers: 5.23.0}
 
-or a builder of :mod:`hosim.models` with its parameters, and then nothing but hosim is needed::
+With ``importer: torch_train`` it is a training step, of which ``training`` says more (all keys may be left out)::
+
+    training: {optimizer: adamw-master, micro_batches: 1, autocast: bf16, checkpoint: true}
+
+Or it names a builder of :mod:`hosim.models` with its parameters, and then nothing but hosim is needed::
 
     format: hosim.spec/1
     name: llama-3.1-8b-train-4k
@@ -61,13 +65,24 @@ class InputModel(TypedDict):
 
 
 @with_config(STRICT)
+class TrainingModel(TypedDict):
+    """How a model is trained; ``checkpoint`` is its own activation checkpointing."""
+
+    optimizer: NotRequired[Literal["adamw", "adamw-master", "sgd", "sgd-momentum", "none"]]
+    micro_batches: NotRequired[Annotated[int, Field(ge=1, le=1024)]]
+    autocast: NotRequired[Literal["bf16", "fp16"]]
+    checkpoint: NotRequired[bool]
+
+
+@with_config(STRICT)
 class SpecModel(TypedDict):
     """A recipe of a workload."""
 
     format: Literal["hosim.spec/1"]
     name: Name
-    importer: Literal["torch_export"]
+    importer: Literal["torch_export", "torch_train"]
     model: ModelModel
+    training: NotRequired[TrainingModel]
     inputs: Annotated[dict[Identifier, InputModel], Field(min_length=1)]
     versions: NotRequired[dict[Name, Name]]
 

@@ -128,8 +128,11 @@ def test_equal_steps_give_equal_bytes():
         ({"loss": lambda model, given: model(given["x"][given["x"][:, 0] > 0]).sum()}, "depends on the contents"),
         ({"loss": lambda model, given: model(given["x"]).sum() * model(given["x"]).sum().item()}, "depends on the contents"),
         ({"loss": lambda model, given: model(given["x"].T).sum()}, "cannot run on fake tensors"),
+        ({"loss": lambda model, given: None}, "gives no loss to differentiate"),
+        ({"loss": lambda model, given: model(given["x"])}, "gives no loss to differentiate"),
+        ({"loss": lambda model, given: given["x"].sum()}, "gives no loss to differentiate"),
     ],
-    ids=["optimizer", "micro-batches", "dtype", "autocast", "shape", "number", "mismatch"],
+    ids=["optimizer", "micro-batches", "dtype", "autocast", "shape", "number", "mismatch", "none", "many", "constant"],
 )
 def test_errors(options, message):
     with pytest.raises(InputError, match=message):

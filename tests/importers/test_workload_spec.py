@@ -65,9 +65,35 @@ def test_a_spec_makes_the_same_file_again(tmp_path):
     assert next(t.size_bytes for t in graph.tensors if t.name.endswith("inv_freq")) == 4 * 4
 
 
+TRAINING = {
+    **SPEC,
+    "importer": "torch_train",
+    "inputs": {key: {"shape": [2, 16], "dtype": "int64"} for key in ("input_ids", "labels")},
+    "training": {"optimizer": "adamw-master", "micro_batches": 2, "checkpoint": True},
+}
+
+
+def test_a_spec_of_a_training_step(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    graph = load(tmp_path, TRAINING)
+    for name in ("a.json.gz", "b.json.gz"):
+        save_workload(load(tmp_path, TRAINING), tmp_path / name)
+    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+    assert load_any(tmp_path / "a.json.gz") == graph
+    assert graph.meta["training"] == TRAINING["training"]
+    sizes = {kind: sum(t.size_bytes for t in graph.tensors if t.kind == kind) for kind in ("parameter", "optimizer_state")}
+    assert sizes["optimizer_state"] == 6 * sizes["parameter"] + 4 * sum(t.kind == "parameter" for t in graph.tensors)
+    plain = load(tmp_path, {**TRAINING, "training": {"micro_batches": 2}})
+    assert sum(op.flops for op in graph.ops) > sum(op.flops for op in plain.ops)  # checkpointing computes again
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
+        ("training", {}, "training: only the importer torch_train takes it"),
+        ("training", {"optimiser": "sgd"}, "did you mean 'optimizer'"),
+        ("training", {"micro_batches": 0}, "training.micro_batches"),
         ("extra", 1, "unknown key 'extra'"),
         ("importer", "tensorflow", "importer: expected 'torch_export'"),
         ("model", None, "model: missing"),
