@@ -70,6 +70,12 @@ def _is_chakra(source: Source) -> bool:
     return is_chakra(source.content)
 
 
+def _is_inductor(source: Source) -> bool:
+    from hosim.importers.inductor import is_inductor
+
+    return is_inductor(source.content)
+
+
 FORMATS: Sequence[SourceFormat] = (
     SourceFormat("workload (hosim.workload/1)", lambda s: s.hosim_kind == "workload", "hosim.io.workload:load_workload"),
     SourceFormat("workload spec (hosim.spec/1)", lambda s: s.hosim_kind == "spec", "hosim.importers.spec:import_spec"),
@@ -79,6 +85,7 @@ FORMATS: Sequence[SourceFormat] = (
     SourceFormat("folder of the G10 simulator", _is_g10, "hosim.importers.g10:import_g10"),
     SourceFormat("execution trace of PyTorch (JSON)", _is_torch_trace, "hosim.importers.torch_trace:import_torch_trace"),
     SourceFormat("Chakra execution trace (protobuf or JSON)", _is_chakra, "hosim.importers.chakra:import_chakra"),
+    SourceFormat("graph of torch's inductor for a simulator (JSON)", _is_inductor, "hosim.importers.inductor:import_inductor"),
 )
 """Every format that can be imported, in the order in which they are tried."""
 

@@ -1,0 +1,140 @@
+"""The graph that inductor writes for a simulator (``export_graph_for_simulator`` of torch 2.13, JSON) as a workload graph.
+
+The ops are inductor's scheduler nodes (fused kernels) in their order. A buffer that allocates nothing itself, but waits for one that frees
+nothing, has taken over that one's memory: both are one tensor, which the op of the second mutates.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.graph import Graph, GraphBuilder
+
+__all__ = ["import_inductor", "is_inductor"]
+
+_NOTES = {
+    "durations": "not in the file; the cost model estimates them from the bytes of the operands alone (no flops)",
+    "inputs": "only those that inductor may free during the graph; weights and other inputs that outlive it are not in the file",
+    "kinds": "input, output, and activation for the rest",
+}
+_LARGEST = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffer:
+    where: str
+    name: str
+    size_alloc: int
+    size_free: int
+    is_input: bool
+    is_output: bool
+    deps: Sequence[str]
+
+
+def is_inductor(content: bytes) -> bool:
+    """Whether these are the contents of such a file: JSON with buffers that have a ``size_alloc`` and ``unmet_deps``."""
+    return content.lstrip()[:1] == b"{" and b'"buffers"' in content and b'"size_alloc"' in content and b'"unmet_deps"' in content
+
+
+def import_inductor(path: str | os.PathLike[str]) -> Graph:
+    """The graph in the file at ``path`` (plain or gzip), named after it. Sizes are bytes; no op has a duration.
+
+    Raises :class:`InputError` for a file that is damaged, with the path inside it.
+    """
+    source = os.fspath(path)
+    try:
+        raw = Path(path).read_bytes()
+        document = json.loads(gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw)
+        return _build(Path(path).name.split(".")[0], document)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot be read: {error}", source=source) from None
+    except InputError as error:
+        raise InputError(error.message, source=source, where=error.where) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"damaged JSON of an inductor graph ({str(error)[:100]}); export it again", source=source) from None
+
+
+def _objects(document: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
+    listed = document.get(key)
+    if not isinstance(listed, list) or not listed or not all(isinstance(raw, dict) for raw in listed):
+        raise InputError("expected a list of objects, at least one", where=key)
+    return listed
+
+
+def _names(raw: Mapping[str, Any], key: str, where: str) -> Sequence[str]:
+    names = raw.get(key)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError("expected a list of names", where=f"{where}.{key}")
+    return list(dict.fromkeys(names))
+
+
+def _name(raw: Mapping[str, Any], where: str) -> str:
+    name = raw.get("name")
+    if not isinstance(name, str) or not name:
+        raise InputError("expected a name", where=f"{where}.name")
+    return name
+
+
+def _buffer(raw: Mapping[str, Any], where: str) -> _Buffer:
+    for key in ("size_alloc", "size_free"):
+        if type(raw.get(key)) is not int or not 0 <= raw[key] < _LARGEST:
+            raise InputError("expected bytes of at least 0", where=f"{where}.{key}")
+    for key in ("is_input", "is_output"):
+        if not isinstance(raw.get(key), bool):
+            raise InputError("expected true or false", where=f"{where}.{key}")
+    sizes = raw["size_alloc"], raw["size_free"]
+    return _Buffer(where, _name(raw, where), *sizes, raw["is_input"], raw["is_output"], _names(raw, "deps", where))
+
+
+def _build(name: str, document: Mapping[str, Any]) -> Graph:
+    buffers: dict[str, _Buffer] = {}
+    for i, raw in enumerate(_objects(document, "buffers")):
+        buffer = _buffer(raw, f"buffers[{i}]")
+        if buffer.name in buffers:
+            raise InputError("expected every buffer's name once", where=f"{buffer.where}.name")
+        buffers[buffer.name] = buffer
+    storage = _storages(buffers)
+    returned = {storage[buffer.name] for buffer in buffers.values() if buffer.is_output}
+    builder = GraphBuilder(name, {"source": "inductor's export_graph_for_simulator", **_NOTES})
+    sizes: dict[str, int] = {}
+    for buffer in buffers.values():
+        if storage[buffer.name] != buffer.name:
+            continue
+        sizes[buffer.name] = max(buffer.size_alloc, buffer.size_free)
+        kind = "output" if buffer.name in returned else "input" if buffer.is_input else "activation"
+        builder.tensor(buffer.name, sizes[buffer.name], kind, "hbm" if buffer.is_input else None, persistent=False)
+    written: set[str] = set()
+    for i, raw in enumerate(_objects(document, "nodes")):
+        where = f"nodes[{i}]"
+        made = _names(raw, "buffer_names", where)
+        if unknown := [b for b in made if b not in buffers]:
+            raise InputError(f"unknown buffer {unknown[0]!r}", where=f"{where}.buffer_names")
+        own = dict.fromkeys(storage[b] for b in made)
+        reads = [s for s in dict.fromkeys(storage[d] for b in made for d in buffers[b].deps) if s not in own]
+        mutates = [s for s in own if s in written or buffers[s].is_input]
+        outputs = [s for s in own if s not in mutates]
+        written |= own.keys()
+        touched = sum(sizes[s] for s in (*reads, *own))
+        builder.op(_name(raw, where), "kernel", inputs=reads, outputs=outputs, mutates=mutates, bytes_accessed=touched, dtype="fp32")
+    return builder.build()
+
+
+def _storages(buffers: Mapping[str, _Buffer]) -> Mapping[str, str]:
+    """For every buffer the one whose memory it lies in: its own, or one it has taken over."""
+    storage: dict[str, str] = {}
+    for buffer in buffers.values():
+        for dep in buffer.deps:
+            if dep not in storage:
+                raise InputError(f"waits for {dep!r}, which is not a buffer listed before it", where=f"{buffer.where}.deps")
+        left = (d for d in buffer.deps if not buffers[d].size_free and buffers[storage[d]].size_alloc)
+        given = None if buffer.is_input or buffer.size_alloc else next(left, None)
+        storage[buffer.name] = buffer.name if given is None else storage[given]
+    return storage
