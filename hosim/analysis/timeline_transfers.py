@@ -125,7 +125,12 @@ def _queue(plan: Plan, channel: Channel, transfers: list[Transfer]) -> Iterator[
         x = transfers[k]
         if x.start_ns < x.issue_ns:
             yield _finding(plan, x, "queue", f"starts before its issue at {x.issue_ns} ns")
-        if latest is not None and x.start_ns > latest.start_ns and _issued_before(plan, channel, x, latest):
+        if (
+            latest is not None
+            and x.start_ns > latest.start_ns
+            and _from_here(plan, channel, latest)
+            and _issued_before(plan, channel, x, latest)
+        ):
             yield _finding(plan, x, "queue", f"was issued before one of {plan.graph.tensors[latest.tensor].name!r} that started before it")
         if latest is None or not _issued_before(plan, channel, x, latest):
             latest = x
@@ -151,6 +156,11 @@ def _issued_before(plan: Plan, channel: Channel, x: Transfer, other: Transfer) -
         return False
     one, two = plan.cache_ops[x.cache_op], plan.cache_ops[other.cache_op]
     return one.source == two.source == channel.source and one.after == two.after and x.cache_op < other.cache_op
+
+
+def _from_here(plan: Plan, channel: Channel, x: Transfer) -> bool:
+    """Whether the transfer's cache op begins on this channel: a chunk on its way goes ahead of later cache ops of its tensor."""
+    return x.cache_op < 0 or plan.cache_ops[x.cache_op].source == channel.source
 
 
 def check_bandwidth(hardware: Hardware, name: str, bandwidth: int, transfers: list[Transfer]) -> Iterator[Finding]:

@@ -36,6 +36,7 @@ class Transfer:
     """
 
     route: Route | None = None
+    sequence: float
     start_ns: int
     end_ns: int
     alone_ns: int
@@ -156,7 +157,7 @@ class LinkGroup:
         self._beside = beside
         self._classes: dict[tuple[Fraction | None, tuple[Link, ...]], FlowClass] = {}
         self._flowing: list[FlowClass] = []
-        self._latent: list[tuple[int, int, Transfer]] = []
+        self._latent: list[tuple[int, float, Transfer]] = []
         self._known_rates: dict[tuple[tuple[FlowClass, int], ...], list[Fraction]] = {}
         self._since = 0
         self._rings_at = NEVER

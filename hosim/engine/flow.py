@@ -42,7 +42,7 @@ class FlowClass:
     def __init__(self, limit: Fraction | None, links: tuple[Link, ...]) -> None:
         self.limit = limit
         self.links = links
-        self.ends: list[tuple[int, int, Transfer]] = []
+        self.ends: list[tuple[int, float, Transfer]] = []
         self.served = 0
         self.scale = 1
         self.step = 0

@@ -420,7 +420,7 @@ class Memory:
 
 def start_together(memories: Sequence[Memory], now: int) -> None:
     """:meth:`Memory.start_transfers` of several devices: what they share goes to the transfers in order of issue, whosever they are."""
-    heads: list[tuple[int, Memory, Channel]] = []
+    heads: list[tuple[float, Memory, Channel]] = []
     for memory in memories:
         if memory.queued:
             free = [channel for channel in memory.channels if channel.queue and channel.running < channel.engines]

@@ -1,10 +1,10 @@
 """Cache ops between tiers that no channel joins: chunks that take several channels one after the other (rule 7).
 
 A cache op on a route is issued by queueing all its chunks on the first channel. A chunk that has passed a hop joins the queue of the next
-one, in order of issue, before the cache ops of that instant are issued. On the way it occupies the tier in between: its bytes are
-reserved there when the hop into it starts and released when the hop out of it ends. The tensor's bytes at the destination are reserved as
-a whole when its first chunk starts the last hop. From the start of its first chunk to the end of its last one the cache op is
-under way as any transfer is.
+one, in order of issue, before the cache ops of that instant are issued; but ahead of later cache ops of its own tensor, which wait for it.
+On the way it occupies the tier in between: its bytes are reserved there when the hop into it starts and released when the hop out of it
+ends. The tensor's bytes at the destination are reserved as a whole when its first chunk starts the last hop. From the start of its first
+chunk to the end of its last one the cache op is under way as any transfer is.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ class Chunk(Transfer):
         self.route = route
         self.hop = hop
         self.staged_ns = staged_ns
+
+    def __lt__(self, other: Chunk) -> bool:
+        """Among chunks of one route that went ahead of the same cache op."""
+        return self.issue_ns < other.issue_ns
 
     @property
     def arrives(self) -> bool:
@@ -149,6 +153,11 @@ class Routes:
         chunk = Chunk(next(memory.sequence), route, hop, channel, size, now, staged_ns)
         if memory.jitter is not None:
             chunk.volume = round(chunk.volume * route.factor)
+        for place, later in enumerate(channel.queue):
+            if hop and later.tensor == route.tensor and not (isinstance(later, Chunk) and later.route is route):
+                chunk.sequence = later.sequence - 0.5
+                channel.queue.insert(place, chunk)
+                return
         channel.queue.append(chunk)
 
     def _mix(self, chunk: Chunk) -> int:

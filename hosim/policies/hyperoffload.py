@@ -21,6 +21,9 @@ from hosim.policies import registry
 RIVALS = ("memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
 """Policies whose plans are tried too where waits are left: whatever rule of thumb does better on some graph, its plan is taken."""
 
+MOST_OPS = 20_000
+"""Ops up to which they are: beyond, planning so often would take most of the time."""
+
 PLANNED = "planned"
 """The placement that is no rule: each tensor goes to the tier where most of its transfers hides."""
 
@@ -59,7 +62,7 @@ def _at_least_as_good_as_rivals(graph: Graph, hardware: Hardware, budget_bytes: 
     try:
         found = pipeline.search(graph, hardware, budget_bytes, policy="hyperoffload", effort=effort, seed=seed)
         best = found.worth, found.plan
-        if not found.waits and not found.result.slowed_ns:
+        if len(graph.ops) > MOST_OPS or not (found.waits or found.result.slowed_ns):
             return found.plan
     except InfeasibleError as error:
         refused = error

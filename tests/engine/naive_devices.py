@@ -51,8 +51,10 @@ class NaiveDevice(NaiveReplay):
                 self.company.peak[tier][self.instance(self.tier_scope(tier))] = (held, self.now)
 
     def queue(self, x):
+        later = next((y for y in self.issued[self.place(x, self.issued) :]), None)
         super().queue(x)
-        self.company.issued.append((self, x))
+        place = len(self.company.issued) if later is None else self.company.issued.index((self, later))
+        self.company.issued.insert(place, (self, x))
 
     def issue(self, ks):
         before = len(self.issued)

@@ -253,7 +253,14 @@ class NaiveReplay:
             self.arrived(route)
 
     def queue(self, x):
-        self.issued.append(x)
+        self.issued.insert(self.place(x, self.issued), x)
+
+    def place(self, x, issued):
+        """A chunk's next hop is issued last, but goes ahead of later cache ops of its tensor on the channel, which wait for its route."""
+        for at, y in enumerate(issued):
+            if y.tensor == x.tensor and y.channel is x.channel and y.start is None and y.parent is not x.parent:
+                return at
+        return len(issued)
 
     def chunk(self, route, hop, number, size):
         c = route.hops[hop]

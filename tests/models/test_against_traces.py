@@ -41,7 +41,12 @@ REDUCED = {
 
 IDS = {"shape": [2, 512], "dtype": "int64"}
 OTHERS = {
-    "gpt2": ("GPT2LMHeadModel", {"n_layer": 2, "use_cache": False}, {"input_ids": IDS}, {"sequence": 512, **TRACED}),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        {"n_layer": 2, "use_cache": False},
+        {"input_ids": IDS},
+        {"sequence": 512, "phase": "prefill", "logits": "all"},
+    ),
     "bert-base": ("BertForMaskedLM", {"num_hidden_layers": 2}, {"input_ids": IDS}, {}),
     "vit-l-16": (
         "ViTForImageClassification",
