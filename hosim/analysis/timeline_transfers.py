@@ -159,7 +159,7 @@ def _issued_before(plan: Plan, channel: Channel, x: Transfer, other: Transfer) -
 
 
 def _from_here(plan: Plan, channel: Channel, x: Transfer) -> bool:
-    """Whether the transfer's cache op begins on this channel: a chunk on its way goes ahead of later cache ops of its tensor."""
+    """Whether the transfer's cache op begins on this channel: a chunk on its way goes ahead of what waits for another cache op."""
     return x.cache_op < 0 or plan.cache_ops[x.cache_op].source == channel.source
 
 

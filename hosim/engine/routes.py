@@ -1,10 +1,10 @@
 """Cache ops between tiers that no channel joins: chunks that take several channels one after the other (rule 7).
 
 A cache op on a route is issued by queueing all its chunks on the first channel. A chunk that has passed a hop joins the queue of the next
-one, in order of issue, before the cache ops of that instant are issued; but ahead of later cache ops of its own tensor, which wait for it.
-On the way it occupies the tier in between: its bytes are reserved there when the hop into it starts and released when the hop out of it
-ends. The tensor's bytes at the destination are reserved as a whole when its first chunk starts the last hop. From the start of its first
-chunk to the end of its last one the cache op is under way as any transfer is.
+one, in order of issue, before the cache ops of that instant are issued; but ahead of cache ops that wait for an earlier one of their
+tensor, perhaps for this one. On the way it occupies the tier in between: its bytes are reserved there when the hop into it starts and
+released when the hop out of it ends. The tensor's bytes at the destination are reserved as a whole when its first chunk starts the last
+hop. From the start of its first chunk to the end of its last one the cache op is under way as any transfer is.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Chunk(Transfer):
         self.staged_ns = staged_ns
 
     def __lt__(self, other: Chunk) -> bool:
-        """Among chunks of one route that went ahead of the same cache op."""
-        return self.issue_ns < other.issue_ns
+        """Among chunks that went ahead of the same cache op."""
+        return (self.issue_ns, self.cache_op) < (other.issue_ns, other.cache_op)
 
     @property
     def arrives(self) -> bool:
@@ -153,12 +153,19 @@ class Routes:
         chunk = Chunk(next(memory.sequence), route, hop, channel, size, now, staged_ns)
         if memory.jitter is not None:
             chunk.volume = round(chunk.volume * route.factor)
-        for place, later in enumerate(channel.queue):
-            if hop and later.tensor == route.tensor and not (isinstance(later, Chunk) and later.route is route):
-                chunk.sequence = later.sequence - 0.5
-                channel.queue.insert(place, chunk)
-                return
+        if hop:
+            for place, later in enumerate(channel.queue):
+                if self._blocked(later):
+                    chunk.sequence = later.sequence - 0.5
+                    channel.queue.insert(place, chunk)
+                    return
         channel.queue.append(chunk)
+
+    def _blocked(self, transfer: Transfer) -> bool:
+        """Whether a queued transfer waits for an earlier cache op of its tensor."""
+        if isinstance(transfer, Chunk):
+            return not transfer.hop and self._memory.pending[transfer.tensor][0] is not transfer.route
+        return self._memory.pending[transfer.tensor][0] is not transfer
 
     def _mix(self, chunk: Chunk) -> int:
         return mix_of(self._memory.graph.tensors[chunk.tensor].kind, chunk.size)

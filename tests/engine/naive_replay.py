@@ -67,6 +67,7 @@ class NaiveReplay:
         self.copies: dict[tuple[int, str], str] = {(t, tier): VALID for t, where in plan.residency(self.device).items() for tier in where}
         self.dead: set[int] = set()
         self.done: set[int] = set()  # cache ops that copied and have ended
+        self.onward: list[NaiveTransfer] = []
         self.issued: list[NaiveTransfer] = []  # in order of issue, done ones included
         self.waiting: dict[int, list[NaiveTransfer]] = {}  # by tensor, in order of issue: not yet done
         self.staged: list[NaiveTransfer] = []  # chunks that have begun to enter a tier on their way and have not left it
@@ -233,6 +234,9 @@ class NaiveReplay:
         for x in list(self.issued):
             if x.destination is None and x.end is None:
                 self.try_detach(x)
+        for x in sorted(self.onward, key=self.issued.index):
+            self.queue(self.chunk(x.parent, x.hop + 1, x.number, x.size))
+        self.onward = []
         return ops, transfers
 
     def arrived(self, x):
@@ -245,7 +249,7 @@ class NaiveReplay:
         route = x.parent
         self.staged = [y for y in self.staged if not (y.parent is route and y.hop == x.hop - 1 and y.number == x.number)]
         if x.hop + 1 < len(route.hops):
-            self.queue(self.chunk(route, x.hop + 1, x.number, x.size))
+            self.onward.append(x)
             return
         route.chunks_left -= 1
         if not route.chunks_left:
@@ -256,9 +260,9 @@ class NaiveReplay:
         self.issued.insert(self.place(x, self.issued), x)
 
     def place(self, x, issued):
-        """A chunk's next hop is issued last, but goes ahead of later cache ops of its tensor on the channel, which wait for its route."""
+        """A chunk's next hop is issued last, but goes ahead of what waits on the channel for an earlier cache op of its tensor."""
         for at, y in enumerate(issued):
-            if y.tensor == x.tensor and y.channel is x.channel and y.start is None and y.parent is not x.parent:
+            if y.channel is x.channel and y.start is None and not y.hop and self.waiting[y.tensor][0] is not (y.parent or y):
                 return at
         return len(issued)
 
