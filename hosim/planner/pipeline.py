@@ -83,6 +83,10 @@ def search(
         floor_ns += floor_ns // _CLOSE
     allowance = max(_FEWEST, int(effort * min(_MOST, _WORK / (count + len(problem.gaps) / 2))))
     evaluate = Evaluator(problem, budget, policy, allowance)
+    if len(graph.streams) > 1:  # streams that overlap may hold less than the listed order says
+        unmoved = evaluate(select(problem, max(problem.held_bytes), Weights(placement=placement)).choices)
+        if _at(unmoved, floor_ns):
+            return unmoved
     best, full = _sweeps(evaluate, problem, budget, floor_ns, placement)
     if best.worth.infeasible and placement is None:
         best = min(best, evaluate(everything(problem)), key=lambda outcome: outcome.worth)
