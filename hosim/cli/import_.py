@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-Source = Annotated[Path, typer.Argument(metavar="SOURCE", help="A workload spec, an exported program (.pt2), or a workload file.")]
+_SOURCES = "A workload, a spec of one, or another tool's file: torch.export (.pt2), a PyTorch or Chakra trace, an inductor graph, G10."
+Source = Annotated[Path, typer.Argument(metavar="SOURCE", help=_SOURCES)]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the workload: .json, .json.gz or .yaml.")]
 
 

@@ -18,7 +18,7 @@ from hosim.planner.evaluation import Worth, worth
 from hosim.planner.pooled import read_placement
 from hosim.policies import registry
 
-RIVALS = ("memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
+RIVALS = ("resident", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
 """Policies whose plans are tried too where waits are left: whatever rule of thumb does better on some graph, its plan is taken."""
 
 MOST_OPS = 20_000
