@@ -119,7 +119,6 @@ class Rehearsal:
                     state[t] = _VALID
                 else:
                     below[t].append(tier)
-        held_below = held
         if held[device] > capacity or any(h > c for h, c in zip(held, self._capacities, strict=True)):
             return count + 1, 0
         here = held[device]
@@ -179,7 +178,7 @@ class Rehearsal:
                         state[t] = _PENDING
                         if below[t]:
                             for tier in below[t]:
-                                held_below[tier] -= sizes[t]
+                                held[tier] -= sizes[t]
                             below[t] = []
                     running, op_end = True, now + durations[i]
             blocked: list[int] = []
@@ -199,9 +198,9 @@ class Rehearsal:
                         here += sizes[t]
                         state[t] = _PENDING
                 elif ok:
-                    ok = state[t] == _VALID and held_below[tier] + sizes[t] <= self._capacities[tier]
+                    ok = state[t] == _VALID and held[tier] + sizes[t] <= self._capacities[tier]
                     if ok:
-                        held_below[tier] += sizes[t]
+                        held[tier] += sizes[t]
                 if not ok:
                     blocked.append(first)
                     continue
@@ -225,7 +224,7 @@ class Rehearsal:
                         here -= sizes[t]
                     state[t] = _ABSENT
                     for tier in below[t]:
-                        held_below[tier] -= sizes[t]
+                        held[tier] -= sizes[t]
                     below[t] = []
                 issued = after.get(i, ())
                 i += 1

@@ -20,16 +20,15 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from hosim.costmodel.transfer_time import alone_ns
-from hosim.hardware import Hardware
 from hosim.planner.choices import BELOW, COPY, HOME, Choice
 from hosim.planner.pooled import Placement, Shelf
 from hosim.planner.problem import START, Below, Gap, Problem, initial_set
-from hosim.planner.timeline import ChannelTimeline
+from hosim.planner.timeline import timelines, usual_size
 
 _LOOK, _LOOK_IF_LARGE, _LARGE = 8, 3, 20_000
 """Candidates that are judged anew before one is taken, as their place in the heap may be stale; fewer in graphs with many ops."""
@@ -116,15 +115,13 @@ class _Sweep:
         self.ends = list(accumulate(problem.end_ns, max))
         self.look = _LOOK if self.count < _LARGE else _LOOK_IF_LARGE
         self.tiers = problem.below[: weights.tiers]
-        usual = _usual([graph.tensors[gap.tensor].size_bytes for gap in problem.gaps])
-        self.up = _timelines(problem.hardware, {b.name: b.up.name for b in problem.below}, usual)
-        self.down = _timelines(problem.hardware, {b.name: b.down.name for b in problem.below}, usual)
+        usual = usual_size([graph.tensors[gap.tensor].size_bytes for gap in problem.gaps])
+        self.up = timelines(problem.hardware, {b.name: b.up.name for b in problem.below}, usual)
+        self.down = timelines(problem.hardware, {b.name: b.down.name for b in problem.below}, usual)
         starts_below = {t: (tier,) for t, tier in problem.starts_below.items()}
         self.shelf = Shelf(graph, problem.hardware, [b.name for b in problem.below], starts_below, weights.placement)
-        fastest = problem.below[:1]
-        self.per_byte = [
-            alone_ns(problem.hardware, name, _LONG) / _LONG * weights.slow for b in fastest for name in (b.up.name, b.down.name)
-        ]
+        fastest = [problem.below[0].up, problem.below[0].down] if problem.below else []
+        self.per_byte = [alone_ns(problem.hardware, channel.name, _LONG) / _LONG * weights.slow for channel in fastest]
         self.heap: list[tuple[float, int, int, Gap, bool]] = []
         self.serial = 0
         self.level = [0] * (self.count + 2)
@@ -269,15 +266,15 @@ class _Sweep:
         down, channel = self._time(below.down.name, t), self.down[below.name]
         free = bool(problem.graph.tensors[t].persistent)  # where it starts is the plan's to say
         written_last = problem.last_write.get(t)
-        final_at = final_late = None
-        if written_last is not None:  # what is below at time 0 must be there again at the end
+        final: _Departure | None = None
+        if free and written_last is not None:  # what is below at time 0 must be there again at the end
             final_at = channel.earliest(self.end_ns[written_last], down)
-            final_late = max(0, final_at + down - self.horizon)
+            final = _Departure(BELOW, None, final_at, max(0, final_at + down - self.horizon))
         if free and gap.after == START and (start == HOME or i >= gap.before):  # away after its last use: then at the step's start too
-            if final_at is None or final_late is None or start == COPY:  # the store of a copy has its place already
+            if final is None or start == COPY:  # the store of a copy has its place already
                 yield _Departure(BELOW)
                 return
-            yield _Departure(BELOW, None, final_at, final_late)
+            yield final
             if start != HOME or i >= gap.before or not gap.returns:
                 return
         if gap.dead(self.count) or self._clean(t, gap, start):
@@ -290,11 +287,11 @@ class _Sweep:
             store_at = channel.earliest(written, down)
         late = max(0, store_at + down - self._at(i))
         if gap.version == 0 and gap.after != START and t in self.initial and free and start == HOME and self.weights.copies:
-            if final_at is None or final_late is None:
+            if final is None:
                 yield _Departure(COPY)
                 return
-            if final_late <= late:
-                yield _Departure(COPY, None, final_at, final_late)
+            if final.late <= late:
+                yield replace(final, start=COPY)
                 return
         yield _Departure(start, store_at, None, late)
 
@@ -437,30 +434,3 @@ class _Sweep:
                 self.level[back + 1] += graph.tensors[t].size_bytes
                 self.level[first] -= graph.tensors[t].size_bytes
                 returning[back + 1].append(Gap(t, START, first, 0, True))
-
-
-def _usual(sizes: list[int]) -> int:
-    """The size below which tensors make up a twentieth of all bytes."""
-    left = sum(sizes) // 20
-    for size in sorted(sizes):
-        left -= size
-        if left <= 0:
-            return size
-    return 0
-
-
-def _timelines(hardware: Hardware, channels: Mapping[str, str], usual_bytes: int) -> dict[str, ChannelTimeline]:
-    """A timeline for the channel of each tier; one for both where it is the same or a fabric cannot carry two of them at full rate.
-
-    Holes in which not even half a tensor of ``usual_bytes`` fits are not kept.
-    """
-    rate = {c.name: c.bandwidth_bytes_per_s for c in hardware.channels}
-    timelines = {tier: ChannelTimeline(usual_bytes * 10**9 // rate[channel] // 2) for tier, channel in channels.items()}
-    for tier, channel in channels.items():
-        timelines[tier] = timelines[next(other for other in channels if channels[other] == channel)]
-    for fabric in hardware.fabrics:
-        sharing = [tier for tier, channel in channels.items() if channel in fabric.channels]
-        if sum(rate[channels[tier]] for tier in sharing) > fabric.bandwidth_bytes_per_s:
-            for tier in sharing:
-                timelines[tier] = timelines[sharing[0]]
-    return timelines

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+
+from hosim.hardware import Hardware
 
 _FAR = 256
 """Holes a search walks past before it gives up: beyond that the channel is as good as full."""
@@ -59,3 +62,30 @@ class ChannelTimeline:
             end = min(end, self._starts[k])
             k -= 1
         return None
+
+
+def usual_size(sizes: list[int]) -> int:
+    """The size below which tensors make up a twentieth of all bytes."""
+    left = sum(sizes) // 20
+    for size in sorted(sizes):
+        left -= size
+        if left <= 0:
+            return size
+    return 0
+
+
+def timelines(hardware: Hardware, channels: Mapping[str, str], usual_bytes: int) -> dict[str, ChannelTimeline]:
+    """A timeline for the channel of each tier; one for both where it is the same or a fabric cannot carry two of them at full rate.
+
+    Holes in which not even half a tensor of ``usual_bytes`` fits are not kept.
+    """
+    rate = {c.name: c.bandwidth_bytes_per_s for c in hardware.channels}
+    found = {tier: ChannelTimeline(usual_bytes * 10**9 // rate[channel] // 2) for tier, channel in channels.items()}
+    for tier, channel in channels.items():
+        found[tier] = found[next(other for other in channels if channels[other] == channel)]
+    for fabric in hardware.fabrics:
+        sharing = [tier for tier, channel in channels.items() if channel in fabric.channels]
+        if sum(rate[channels[tier]] for tier in sharing) > fabric.bandwidth_bytes_per_s:
+            for tier in sharing:
+                found[tier] = found[sharing[0]]
+    return found
