@@ -1,0 +1,338 @@
+"""Traces of the PyTorch profiler (Kineto, Chrome trace JSON), read: what the device did, what the host called, what was allocated.
+
+``trace = read_kineto(path)`` understands the schema of 2021 (capitalised categories, whole microseconds) and those since, on CUDA and on
+HIP. Everything is frozen (:mod:`hosim.importers.kineto_events`), in tuples sorted by start; times are whole nanoseconds since the
+recording's first entry (``trace.origin_ns`` is that entry's own clock), sizes bytes::
+
+    trace.ops          DeviceOp     kernels, copies and memsets: name, device, stream, times, bytes, direction, grid and block; ``op.call``
+                                    is the position in trace.calls of the call that launched it (None: launched before the recording)
+    trace.calls        HostCall     runtime and driver calls: name, *role* (launch, copy, memset, record, wait, device_sync, stream_sync,
+                                    event_sync, query, allocate, free, other), thread, times, and the innermost CPU op around it
+    trace.cpu_ops      CpuOp        operators of the host: thread, times, the op that called it, shapes and dtypes of the arguments
+    trace.syncs        SyncRecord   newer schemas: what a wait or synchronisation waits for (stream, correlation of the event's record)
+    trace.memory       MemoryEvent  allocations (bytes > 0) and frees (< 0): device type and index, address, totals after it; in order of
+                                    time, those of one time as listed. ``trace.device_memory(device)`` picks those of an accelerator
+    trace.annotations  Annotation   ranges such as ``ProfilerStep#7``
+    trace.devices      DeviceInfo   name, memory and multiprocessors, by device index
+
+What a schema does not say is None (or an empty tuple).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from hosim.errors import InputError
+from hosim.importers.kineto_events import (
+    Annotation,
+    CpuOp,
+    DeviceInfo,
+    DeviceOp,
+    HostCall,
+    Kind,
+    KinetoTrace,
+    MemoryEvent,
+    Role,
+    SyncRecord,
+)
+
+__all__ = ["is_kineto", "parse_kineto", "read_kineto"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_LARGEST = 1 << 53  # microseconds: 285 years
+_NO_ID = (-1, (1 << 32) - 1)
+_CATEGORIES = {
+    "kernel": "op",
+    "gpu_memcpy": "op",
+    "gpu_memset": "op",
+    "memcpy": "op",
+    "memset": "op",
+    "cuda_runtime": "call",
+    "cuda_driver": "call",
+    "runtime": "call",
+    "privateuse1_runtime": "call",
+    "cpu_op": "cpu_op",
+    "operator": "cpu_op",
+    "user_annotation": "annotation",
+    "cuda_sync": "sync",
+}
+_ROLES: Sequence[tuple[re.Pattern[str], Role]] = (
+    (re.compile("StreamWaitEvent"), "wait"),
+    (re.compile("EventRecord"), "record"),
+    (re.compile("DeviceSynchronize|CtxSynchronize"), "device_sync"),
+    (re.compile("StreamSynchronize"), "stream_sync"),
+    (re.compile("EventSynchronize"), "event_sync"),
+    (re.compile("EventQuery|StreamQuery"), "query"),
+    (re.compile(r"Launch(Cooperative)?(Kernel|Grid)|GraphLaunch|Launch$"), "launch"),
+    (re.compile("Memcpy"), "copy"),
+    (re.compile("Memset"), "memset"),
+    (re.compile("Malloc|MemAlloc|HostAlloc|HostRegister|MemCreate"), "allocate"),
+    (re.compile("Free"), "free"),
+)
+_COPY = re.compile(r"\((.+?) -> (.+?)\)")
+_SHORT_COPY = re.compile(r"\b(?:Copy)?(D|H|Device|Host)[tT]o(D|H|Device|Host)")
+
+
+def is_kineto(content: bytes) -> bool:
+    """Whether these are the contents of a Chrome trace, as the PyTorch profiler writes it: JSON with ``traceEvents``."""
+    return content.lstrip()[:1] == b"{" and b'"traceEvents"' in content
+
+
+def read_kineto(path: str | os.PathLike[str]) -> KinetoTrace:
+    """The recording at ``path`` (plain or gzip).
+
+    Raises :class:`InputError` for a file that is damaged, with the place in it, and for a recording in which no device did anything.
+    """
+    source = os.fspath(path)
+    try:
+        raw = Path(path).read_bytes()
+        content = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
+        document = json.loads(content, parse_float=Decimal, parse_constant=_refuse)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot be read: {error}", source=source) from None
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise InputError(f"damaged JSON of a profiler trace ({str(error)[:100]}); record or download it again", source=source) from None
+    try:
+        return parse_kineto(document, Path(path).name.split(".")[0])
+    except InputError as error:
+        raise InputError(error.message, source=source, where=error.where) from None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number")
+
+
+def parse_kineto(document: object, name: str) -> KinetoTrace:
+    """The recording in a parsed trace. Fractions of a microsecond may be ``Decimal`` (exact) or ``float``. Raises :class:`InputError`."""
+    listed = document.get("traceEvents") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(listed, list):
+        raise InputError("expected a profiler trace: an object with a list of traceEvents")
+    kinds = [_at(position, _what, raw) for position, raw in enumerate(listed)]
+    kept = [(position, raw, what) for position, (raw, what) in enumerate(zip(listed, kinds, strict=True)) if what]
+    origin = min((_at(position, _nanoseconds, raw.get("ts")) for position, raw, _ in kept), default=0)
+    reader = _Reader(origin)
+    for position, raw, what in kept:
+        _at(position, reader.read, what, raw)
+    return reader.trace(name, document.get("deviceProperties"))
+
+
+def _at(position: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """``read(...)``, what is wrong with the entry at that place being an :class:`InputError`."""
+    try:
+        return read(*args, **kwargs)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        problem = f"expected the key {error}" if isinstance(error, KeyError) else str(error)[:100]
+        raise InputError(problem, where=f"traceEvents[{position}]") from None
+
+
+def _what(raw: Any) -> str:
+    """Which of the reader's lists an entry belongs to; empty if to none."""
+    if not isinstance(raw, dict):
+        raise TypeError("an object is expected")
+    phase = raw.get("ph")
+    if phase == "X":
+        category = raw.get("cat")
+        return _CATEGORIES.get(category.lower(), "") if isinstance(category, str) else ""
+    return "memory" if phase in ("i", "I") and raw.get("name") == "[memory]" else ""
+
+
+def _nanoseconds(microseconds: Any) -> int:
+    if isinstance(microseconds, (int, Decimal, float)) and -_LARGEST < microseconds < _LARGEST:
+        return round(microseconds * 1000)
+    raise ValueError("a time in microseconds is expected")
+
+
+def _whole(args: Mapping[str, Any], key: str) -> int | None:
+    """A whole number (some are written as text); None where it is missing."""
+    value: Any = args.get(key)
+    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
+        value = int(value)
+    if value is not None and (type(value) is not int or abs(value) >= 1 << 64):
+        raise ValueError(f"a whole number is expected in {key}")
+    return None if value is None else int(value)
+
+
+def _id(args: Mapping[str, Any], key: str) -> int | None:
+    """A number of a stream, device or call; None where it is missing or stands for that."""
+    value = _whole(args, key)
+    return None if value in _NO_ID else value
+
+
+def _args(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    args = raw.get("args", {})
+    if not isinstance(args, dict):
+        raise TypeError("an object is expected in args")
+    return args
+
+
+def _name(raw: Mapping[str, Any]) -> str:
+    name = raw["name"]
+    if not isinstance(name, str):
+        raise TypeError("a name is expected")
+    return name
+
+
+def _thread(raw: Mapping[str, Any]) -> str:
+    if not isinstance(raw["tid"], (int, str)):
+        raise TypeError("a number or name is expected in tid")
+    return str(raw["tid"])
+
+
+def _extent(raw: object) -> tuple[int, ...]:
+    return tuple(raw) if isinstance(raw, list) and all(type(n) is int for n in raw) else ()
+
+
+def _listed(raw: object, depth: int = 0) -> tuple[Any, ...]:
+    """A list and the lists in it, to the depth of a list of tensors' shapes, as tuples."""
+    if not isinstance(raw, list) or depth > 3:
+        return ()
+    return tuple(_listed(item, depth + 1) if isinstance(item, list) else item for item in raw)
+
+
+def _ends(name: str, kind: object) -> tuple[str, str]:
+    """Where a copy comes from and goes to: ``Memcpy HtoD (Pageable -> Device)``, or at least ``HtoD`` or ``CopyHostToDevice``."""
+    if match := _COPY.search(name):
+        return match[1].lower(), match[2].lower()
+    if match := _SHORT_COPY.search(name) or (_SHORT_COPY.search(kind) if isinstance(kind, str) else None):
+        source, target = ("device" if end.startswith("D") else "host" for end in match.groups())
+        return source, target
+    return "unknown", "unknown"
+
+
+def _role(name: str) -> Role:
+    return next((role for pattern, role in _ROLES if pattern.search(name)), "other")
+
+
+class _Reader:
+    """Turns raw entries into data, on a clock that begins at ``origin``."""
+
+    def __init__(self, origin: int) -> None:
+        self._origin = origin
+        self._ops: list[DeviceOp] = []
+        self._calls: list[HostCall] = []
+        self._cpu_ops: list[CpuOp] = []
+        self._syncs: list[SyncRecord] = []
+        self._memory: list[MemoryEvent] = []
+        self._annotations: list[Annotation] = []
+        self._roles: dict[str, Role] = {}
+        self._extents: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # grid and block of a launch on HIP, by correlation
+
+    def read(self, what: str, raw: Mapping[str, Any]) -> None:
+        """Take in one entry of a kind that `_what` gives."""
+        if what == "memory":
+            self._memory.append(self._memory_event(raw))
+            return
+        args, name = _args(raw), _name(raw)
+        start, duration = _nanoseconds(raw["ts"]) - self._origin, _nanoseconds(raw["dur"])
+        if duration < 0:
+            raise ValueError("a duration of at least 0 is expected")
+        end = start + duration
+        match what:
+            case "op":
+                self._ops.append(_device_op(raw["cat"].lower(), name, start, end, args))
+            case "call":
+                self._call(name, _thread(raw), start, end, args)
+            case "cpu_op":
+                shapes, dtypes = _listed(args.get("Input Dims")), _listed(args.get("Input type"))
+                self._cpu_ops.append(CpuOp(name, _thread(raw), start, end, None, shapes, dtypes))
+            case "annotation":
+                self._annotations.append(Annotation(name, _thread(raw), start, end))
+            case _:
+                ids = (_id(args, key) for key in ("correlation", "wait_on_stream", "wait_on_cuda_event_record_corr_id"))
+                self._syncs.append(SyncRecord(name, _id(args, "device") or 0, _id(args, "stream"), start, end, *ids))
+
+    def _call(self, name: str, thread: str, start: int, end: int, args: Mapping[str, Any]) -> None:
+        if name not in self._roles:
+            self._roles[name] = _role(name)
+        correlation = _id(args, "correlation")
+        self._calls.append(HostCall(name, self._roles[name], thread, start, end, correlation))
+        if correlation is not None and "grid" in args:
+            self._extents[correlation] = _extent(args["grid"]), _extent(args.get("block"))
+
+    def _memory_event(self, raw: Mapping[str, Any]) -> MemoryEvent:
+        args = _args(raw)
+        size = _whole(args, "Bytes")
+        if size is None:
+            raise KeyError("Bytes")
+        rest = (_whole(args, key) for key in ("Addr", "Total Allocated", "Total Reserved", "Ev Idx"))
+        time = _nanoseconds(raw["ts"]) - self._origin
+        return MemoryEvent(time, _id(args, "Device Type") or 0, _id(args, "Device Id") or 0, size, _thread(raw), *rest)
+
+    def trace(self, name: str, devices: object) -> KinetoTrace:
+        """What was read, sorted and linked."""
+        if not self._ops:
+            raise InputError(
+                "no kernel, copy or memset of a device was recorded; record with ProfilerActivity.CUDA, on a rank that has a GPU"
+            )
+        for entries in (self._ops, self._calls, self._cpu_ops, self._syncs, self._annotations):
+            entries.sort(key=_by_start)
+        self._memory.sort(key=attrgetter("time_ns"))
+        cpu_ops, calls = _nested(self._cpu_ops, self._calls)
+        launches = {call.correlation: i for i, call in enumerate(calls) if call.correlation is not None}
+        ops = tuple(self._launched(op, launches) for op in self._ops)
+        annotations = tuple(self._annotations)
+        return KinetoTrace(name, self._origin, ops, calls, cpu_ops, tuple(self._syncs), tuple(self._memory), annotations, _devices(devices))
+
+    def _launched(self, op: DeviceOp, launches: Mapping[int, int]) -> DeviceOp:
+        """The op with the call that launched it; on HIP it is that call which has grid and block."""
+        call = launches.get(op.correlation) if op.correlation is not None else None
+        if call is None or op.correlation is None:
+            return op
+        grid, block = self._extents.get(op.correlation, (op.grid, op.block))
+        return replace(op, call=call, grid=grid, block=block)
+
+
+def _device_op(category: str, name: str, start: int, end: int, args: Mapping[str, Any]) -> DeviceOp:
+    kind: Kind = "copy" if "memcpy" in category else "memset" if "memset" in category else "kernel"
+    source, target = _ends(name, args.get("kind")) if kind == "copy" else (None, None)
+    size = _whole(args, "bytes") if kind != "kernel" else None
+    device, stream, correlation = (_id(args, key) for key in ("device", "stream", "correlation"))
+    grid, block = _extent(args.get("grid")), _extent(args.get("block"))
+    return DeviceOp(kind, name, device or 0, stream or 0, start, end, correlation, None, size, source, target, grid, block)
+
+
+def _by_start(entry: DeviceOp | HostCall | CpuOp | SyncRecord | Annotation) -> tuple[int, int]:
+    """By start, what lasts longer first: it is around the other."""
+    return entry.start_ns, -entry.end_ns
+
+
+def _nested(cpu_ops: Sequence[CpuOp], calls: Sequence[HostCall]) -> tuple[tuple[CpuOp, ...], tuple[HostCall, ...]]:
+    """Ops with the op that called them, and calls with the innermost op around them, by the times on their thread."""
+    stacks: dict[str, list[int]] = {}
+
+    def around(entry: CpuOp | HostCall) -> int | None:
+        stack = stacks.setdefault(entry.thread, [])
+        while stack and cpu_ops[stack[-1]].end_ns < entry.end_ns:
+            stack.pop()
+        return stack[-1] if stack else None
+
+    placed_ops, placed_calls = list(cpu_ops), list(calls)
+    merged = sorted([(*_by_start(op), 0, i) for i, op in enumerate(cpu_ops)] + [(*_by_start(call), 1, i) for i, call in enumerate(calls)])
+    for _, _, is_call, i in merged:
+        if is_call:
+            placed_calls[i] = replace(calls[i], cpu_op=around(calls[i]))
+        else:
+            placed_ops[i] = replace(cpu_ops[i], parent=around(cpu_ops[i]))
+            stacks[cpu_ops[i].thread].append(i)
+    return tuple(placed_ops), tuple(placed_calls)
+
+
+def _devices(listed: object) -> Mapping[int, DeviceInfo]:
+    devices = {}
+    for raw in listed if isinstance(listed, list) else ():
+        if isinstance(raw, dict) and type(raw.get("id")) is int and isinstance(raw.get("name"), str):
+            memory, processors = (value if type(value) is int else None for value in (raw.get("totalGlobalMem"), raw.get("numSms")))
+            devices[raw["id"]] = DeviceInfo(raw["name"], memory, processors)
+    return devices

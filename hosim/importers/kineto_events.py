@@ -1,0 +1,171 @@
+"""A recording of the PyTorch profiler (Kineto) as frozen data; :mod:`hosim.importers.kineto` reads it and says what is where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["kernel", "copy", "memset"]
+Role = Literal[
+    "launch", "copy", "memset", "record", "wait", "device_sync", "stream_sync", "event_sync", "query", "allocate", "free", "other"
+]
+Shape = tuple[Any, ...]
+"""The dimensions of a tensor; of a list of tensors, those of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOp:
+    """A kernel, copy or memset. ``source`` and ``target`` of a copy are ``device``, ``pinned``, ``pageable`` or as recorded, in lower case.
+
+    ``size_bytes`` is what a copy moves or a memset sets, else None.
+    """
+
+    kind: Kind
+    name: str
+    device: int
+    stream: int
+    start_ns: int
+    end_ns: int
+    correlation: int | None
+    call: int | None = None
+    size_bytes: int | None = None
+    source: str | None = None
+    target: str | None = None
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+
+    @property
+    def duration_ns(self) -> int:
+        """Recorded time on the device."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def direction(self) -> str | None:
+        """``h2d``, ``d2h``, ``d2d`` or ``h2h`` of a copy; None of anything else."""
+        if self.source is None or self.target is None:
+            return None
+        return "2".join("d" if end in ("device", "array") else "h" for end in (self.source, self.target))
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """A call of the CUDA or HIP runtime or driver. ``cpu_op`` is the position of the innermost CPU op of its thread that covers it."""
+
+    name: str
+    role: Role
+    thread: str
+    start_ns: int
+    end_ns: int
+    correlation: int | None
+    cpu_op: int | None = None
+
+    @property
+    def duration_ns(self) -> int:
+        """How long the call kept its thread."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class CpuOp:
+    """An operator on the host. ``parent`` is the position of the op that called it.
+
+    ``shapes`` and ``dtypes`` (as recorded) have an entry an argument.
+    """
+
+    name: str
+    thread: str
+    start_ns: int
+    end_ns: int
+    parent: int | None = None
+    shapes: tuple[Shape, ...] = ()
+    dtypes: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRecord:
+    """What a call (of the same ``correlation``) waits for. ``stream`` is the one that waits, None if it is the host or every stream.
+
+    ``on_stream`` and ``record`` say where the event was recorded: the stream, and the correlation of the call that recorded it.
+    """
+
+    name: str
+    device: int
+    stream: int | None
+    start_ns: int
+    end_ns: int
+    correlation: int | None
+    on_stream: int | None
+    record: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEvent:
+    """An allocation or a free (negative ``size_bytes``). ``device_type`` is torch's number: 0 the host, 1 CUDA, 6 HIP."""
+
+    time_ns: int
+    device_type: int
+    device: int
+    size_bytes: int
+    thread: str
+    address: int | None
+    total_allocated: int | None
+    total_reserved: int | None
+    index: int | None
+    """``Ev Idx``: the profiler's own numbering, by thread and not by time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """A named range of a host thread, such as ``ProfilerStep#7``."""
+
+    name: str
+    thread: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """An accelerator as the profiler lists it."""
+
+    name: str
+    memory_bytes: int | None
+    multiprocessors: int | None
+
+
+@dataclass(frozen=True)
+class KinetoTrace:
+    """A recording; the module's text says what is where."""
+
+    name: str
+    origin_ns: int
+    ops: tuple[DeviceOp, ...]
+    calls: tuple[HostCall, ...]
+    cpu_ops: tuple[CpuOp, ...]
+    syncs: tuple[SyncRecord, ...]
+    memory: tuple[MemoryEvent, ...]
+    annotations: tuple[Annotation, ...]
+    devices: Mapping[int, DeviceInfo]
+
+    @property
+    def kernels(self) -> tuple[DeviceOp, ...]:
+        """The kernels alone."""
+        return tuple(op for op in self.ops if op.kind == "kernel")
+
+    @property
+    def copies(self) -> tuple[DeviceOp, ...]:
+        """The copies alone."""
+        return tuple(op for op in self.ops if op.kind == "copy")
+
+    @property
+    def device_name(self) -> str | None:
+        """What the device that did most is called, if the trace says so."""
+        used = [op.device for op in self.ops]
+        busiest = max(dict.fromkeys(used), key=used.count, default=0)
+        info = self.devices.get(busiest) or next(iter(self.devices.values()), None)
+        return info.name if info else None
+
+    def device_memory(self, device: int | None = None) -> tuple[MemoryEvent, ...]:
+        """Memory events of accelerators, or of that with index ``device``."""
+        return tuple(e for e in self.memory if e.device_type > 0 and (device is None or e.device == device))
