@@ -1,0 +1,20 @@
+"""``python -m hosim.record``, and ``python hosim/record`` where there is no hosim."""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+if __package__:
+    from .command import main
+else:
+    # Run as a folder: it is a package under a name of its own, and its files shadow nobody else's modules.
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
+    spec = importlib.util.spec_from_file_location("hosim_record", here / "__init__.py", submodule_search_locations=[str(here)])
+    assert spec is not None
+    sys.modules["hosim_record"] = importlib.util.module_from_spec(spec)
+    main = importlib.import_module("hosim_record.command").main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,232 @@
+"""The one seam to the GPU: streams, events, copies, pinned memory, and the counters of the allocator.
+
+`CudaDevice` is the real one. `CpuDevice` stands in for it without a GPU: its compute stream works at once, and its copy streams as late as
+the waits allow, so a scheme that forgets to wait computes with what has not arrived yet, and its loss shows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MAIN, TO_DEVICE, TO_HOST = "main", "h2d", "d2h"
+"""The streams of a device: the one that computes, and one for the copies of each direction."""
+
+
+class CudaDevice:
+    """A CUDA (or HIP) device. All that it does but `synchronize` is queued."""
+
+    kind = "cuda"
+
+    def __init__(self, index: int = 0) -> None:
+        torch.cuda.set_device(index)
+        self.torch_device = torch.device("cuda", index)
+        self._streams = {MAIN: torch.cuda.current_stream(), TO_DEVICE: torch.cuda.Stream(), TO_HOST: torch.cuda.Stream()}
+
+    def empty(self, count: int, dtype: Any) -> Any:
+        """A flat tensor on the device, allocated on the compute stream, with nothing in it yet."""
+        return torch.empty(count, dtype=dtype, device=self.torch_device)
+
+    def host(self, count: int, dtype: Any, pinned: bool = True) -> Any:
+        """A flat tensor in host memory."""
+        return torch.empty(count, dtype=dtype, pin_memory=pinned)
+
+    def copy(self, stream: str, destination: Any, source: Any) -> None:
+        """Queue a copy on a stream. From or to pageable memory the host waits for it."""
+        with torch.cuda.stream(self._streams[stream]):
+            destination.copy_(source, non_blocking=True)
+
+    def mark(self, stream: str) -> Any:
+        """An event after all that is queued on the stream by now."""
+        event = torch.cuda.Event()
+        event.record(self._streams[stream])
+        return event
+
+    def wait(self, stream: str, event: Any) -> None:
+        """What is queued on the stream from now on waits for the event."""
+        self._streams[stream].wait_event(event)
+
+    def synchronize(self) -> None:
+        """The host waits for everything."""
+        torch.cuda.synchronize()
+
+    def time_copies(self, copies: list[tuple[str, Any, Any]]) -> int:
+        """Nanoseconds from the start of the first to the end of the last of ``copies`` (stream, destination, source), by device events."""
+        marks = []
+        self.synchronize()
+        for stream, destination, source in copies:
+            queue = self._streams[stream]
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record(queue)
+            self.copy(stream, destination, source)
+            end.record(queue)
+            marks.append((start, end))
+        self.synchronize()
+        first = marks[0][0]
+        begin: float = min(first.elapsed_time(start) for start, _ in marks)
+        end_ms: float = max(first.elapsed_time(end) for _, end in marks)
+        return round((end_ms - begin) * 1e6)
+
+    def reset_peaks(self) -> None:
+        """Peaks are counted from now on."""
+        torch.cuda.reset_peak_memory_stats()
+
+    def peaks(self) -> dict[str, int] | None:
+        """``max_memory_allocated`` and ``max_memory_reserved`` since `reset_peaks`, and what is allocated now."""
+        return {
+            "max_memory_allocated": torch.cuda.max_memory_allocated(),
+            "max_memory_reserved": torch.cuda.max_memory_reserved(),
+            "memory_allocated": torch.cuda.memory_allocated(),
+            "memory_reserved": torch.cuda.memory_reserved(),
+        }
+
+    def empty_caches(self) -> None:
+        """What the allocators of device and pinned memory hold without need goes back to the driver."""
+        torch.cuda.empty_cache()
+        empty_host = getattr(torch._C, "_host_emptyCache", None)  # since torch 2.5
+        if empty_host is not None:
+            empty_host()
+
+    @contextlib.contextmanager
+    def history(self, kept: list[Any]) -> Iterator[None]:
+        """Record the allocator's history inside, and append the snapshot to ``kept``."""
+        memory = torch.cuda.memory
+        memory._record_memory_history(enabled="all", context=None, max_entries=1 << 20)
+        try:
+            yield
+            self.synchronize()
+            kept.append(memory._snapshot())
+        finally:
+            memory._record_memory_history(enabled=None)
+
+    def activities(self) -> list[Any]:
+        """What the profiler records."""
+        return [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+
+    def describe(self) -> dict[str, Any]:
+        """The device and its software, for the record."""
+        properties = torch.cuda.get_device_properties(self.torch_device)
+        return {
+            "kind": self.kind,
+            "name": properties.name,
+            "total_memory_bytes": properties.total_memory,
+            "multiprocessors": properties.multi_processor_count,
+            "capability": f"{properties.major}.{properties.minor}",
+            "driver": _driver(),
+            "allocator": torch.cuda.get_allocator_backend(),
+        }
+
+
+class _Queue:
+    """A copy stream of the stand-in: what is queued on it, and how much of that is done."""
+
+    def __init__(self) -> None:
+        self.work: list[Callable[[], None] | None] = []
+        self.done = 0
+
+    def run(self, until: int) -> None:
+        while self.done < until:
+            work = self.work[self.done]
+            self.work[self.done] = None
+            self.done += 1
+            assert work is not None
+            work()
+
+
+class CpuDevice:
+    """The stand-in. ``lazy``: copies happen only once something waits for them; otherwise at once."""
+
+    kind = "cpu"
+
+    def __init__(self, lazy: bool = True) -> None:
+        self.torch_device = torch.device("cpu")
+        self._lazy = lazy
+        self._queues = {TO_DEVICE: _Queue(), TO_HOST: _Queue()}
+
+    def empty(self, count: int, dtype: Any) -> Any:
+        """A flat tensor, of not-a-number where the type has it: whoever reads it too early will know."""
+        return torch.full((count,), float("nan") if dtype.is_floating_point else 255, dtype=dtype)
+
+    def host(self, count: int, dtype: Any, pinned: bool = True) -> Any:
+        """As `empty`."""
+        return self.empty(count, dtype)
+
+    def copy(self, stream: str, destination: Any, source: Any) -> None:
+        """Queue a copy."""
+        self._queue(stream, lambda: destination.copy_(source))
+
+    def mark(self, stream: str) -> Any:
+        """An event: the stream, and how much of its work it stands for."""
+        return stream, len(self._queues[stream].work) if stream in self._queues else 0
+
+    def wait(self, stream: str, event: Any) -> None:
+        """As `CudaDevice.wait`."""
+        other, until = event
+        if other in self._queues and other != stream:
+            self._queue(stream, lambda: self._queues[other].run(until))
+
+    def synchronize(self) -> None:
+        """All queued work is done."""
+        for queue in self._queues.values():
+            queue.run(len(queue.work))
+
+    def time_copies(self, copies: list[tuple[str, Any, Any]]) -> int:
+        """Nanoseconds by the host's clock."""
+        self.synchronize()
+        start = time.perf_counter_ns()
+        for stream, destination, source in copies:
+            self.copy(stream, destination, source)
+        self.synchronize()
+        return time.perf_counter_ns() - start
+
+    def reset_peaks(self) -> None:
+        """There are none."""
+
+    def peaks(self) -> dict[str, int] | None:
+        """None: torch counts no host memory."""
+        return None
+
+    def empty_caches(self) -> None:
+        """There are none."""
+
+    @contextlib.contextmanager
+    def history(self, kept: list[Any]) -> Iterator[None]:
+        """Nothing is recorded: torch keeps no history of host memory."""
+        yield
+
+    def activities(self) -> list[Any]:
+        """What the profiler records."""
+        return [torch.profiler.ProfilerActivity.CPU]
+
+    def describe(self) -> dict[str, Any]:
+        """The machine, for the record."""
+        return {"kind": self.kind, "name": platform.machine(), "driver": None}
+
+    def _queue(self, stream: str, work: Callable[[], None]) -> None:
+        queue = self._queues.get(stream)
+        if queue is None:
+            work()
+            return
+        queue.work.append(work)
+        if not self._lazy:
+            queue.run(len(queue.work))
+
+
+Device = CudaDevice | CpuDevice
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's kernel driver; None where the system does not say."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", text)
+    return found.group() if found else None
