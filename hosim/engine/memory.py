@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from typing import cast
 
 from hosim.engine.arenas import Arena
 from hosim.engine.channels import Channel, LinkGroup, Transfer
@@ -157,21 +158,6 @@ class Memory:
     def has_valid(self, t: int, tier: int) -> bool:
         """Whether the tensor has a valid copy in the tier."""
         return self.copies[tier][t] == VALID
-
-    def hold(self, t: int, tier: int, now: int) -> None:
-        """Take a tensor's bytes in a tier; what state the copy is in is the caller's to say."""
-        ledger = self.ledgers[tier]
-        ledger.held = held = ledger.held + self.sizes[t]
-        ledger.mix += self.mixes[t]
-        if held > ledger.peak:
-            ledger.mark_peak(now)
-        if tier != self.tier:
-            self.copies_below[t] += 1
-            pool = self.pools[tier]
-            if pool is not None:
-                pool.allocate(self.sizes[t], self.mixes[t], now)
-        if self.recorder is not None:
-            self.recorder.hold(t, tier, now)
 
     def release(self, t: int, tier: int) -> None:
         """Give a tensor's bytes in a tier back."""
@@ -329,8 +315,8 @@ class Memory:
     def begin(self, channel: Channel, now: int) -> bool:
         """Begin the head of a channel's queue if it can: its turn among its tensor's cache ops, source valid, room for its bytes."""
         transfer = channel.queue[0]
-        if isinstance(transfer, Chunk):
-            return self.routes.begin(transfer, now)
+        if transfer.route is not None:
+            return self.routes.begin(cast("Chunk", transfer), now)
         t = transfer.tensor
         _, source, destination, _ = transfer.way
         if self.pending[t][0] is not transfer or self.copies[source][t] != VALID:
@@ -351,15 +337,25 @@ class Memory:
         copies = self.copies[destination]
         if copies[t] != ABSENT:
             return 0
-        ledger = self.ledgers[destination]
-        if ledger.held + self.sizes[t] > ledger.capacity:
+        ledger, size = self.ledgers[destination], self.sizes[t]
+        held = ledger.held + size
+        if held > ledger.capacity:
             return -1
         pool = self.pools[destination]
-        if pool is not None and not pool.has_room(self.sizes[t], self.position):
+        if pool is not None and not pool.has_room(size, self.position):
             return -1
-        if self.arena is not None and destination == self.tier and not self.arena.take(t):
+        if destination != self.tier:
+            self.copies_below[t] += 1
+        elif self.arena is not None and not self.arena.take(t):
             return -1
-        self.hold(t, destination, now)
+        if pool is not None:
+            pool.allocate(size, self.mixes[t], now)
+        ledger.held = held
+        ledger.mix += self.mixes[t]
+        if held > ledger.peak:
+            ledger.mark_peak(now)
+        if self.recorder is not None:
+            self.recorder.hold(t, destination, now)
         copies[t] = PENDING
         return self.uneven.pin(t, destination) if self.uneven is not None else 0
 
@@ -368,7 +364,7 @@ class Memory:
         channel, t = transfer.channel, transfer.tensor
         now = self.last_end = self.clock.time
         channel.end(transfer, now)
-        if isinstance(transfer, Chunk) and not self.routes.passed(transfer):
+        if transfer.route is not None and not self.routes.passed(cast("Chunk", transfer)):
             return
         del self.transferring[t]
         self.copies[transfer.way[2]][t] = VALID

@@ -27,8 +27,8 @@ def describe(device: Device, tier_names: tuple[str, ...]) -> str:
         turn = memory.pending[t][0] is (transfer.route or transfer)
         if turn and absent and device.memory.has_valid(t, way.source):
             return _transfer(device, transfer, tier_names)
-    if blocked:
-        return _residency(device, blocked[0], tier_names)
+    if blocked:  # not one that waits for its producers: something else holds them up
+        return _residency(device, next((s for s in blocked if s.dependency_met >= 0), blocked[0]), tier_names)
     return _transfer(device, waiting[0], tier_names)
 
 

@@ -57,6 +57,19 @@ def test_out_of_memory_names_an_op_that_waits_in_vain():
     assert "op 'f' waits in vain for 'w' (30 B)" in replayed(plan(graph), machine()).result.error
 
 
+def test_out_of_memory_names_what_holds_the_others_up():
+    # side's stream comes first, but its g only waits for f, and f for w, which stays in ddr
+    graph = workload(
+        {"w": (30, "parameter", "ddr"), "a": (1,)},
+        {
+            "s": {"ns": 1, "stream": "side"},
+            "f": {"ns": 10, "inputs": ["w"], "outputs": ["a"]},
+            "g": {"ns": 1, "stream": "side", "inputs": ["a"]},
+        },
+    )
+    assert "op 'f' waits in vain for 'w' (30 B)" in replayed(plan(graph), machine()).result.error
+
+
 def test_out_of_memory_at_time_zero():
     graph = workload({"w": (101, "parameter")}, {"f": {"ns": 10, "inputs": ["w"]}})
     error = replayed(plan(graph), machine()).result.error
