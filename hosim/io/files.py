@@ -73,7 +73,7 @@ def read(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
 
 def content(source: str) -> object:
     """The data in the file ``source``, whatever it is; raises :class:`InputError` for what is neither JSON nor YAML."""
-    return parse(_text(_bytes(source), source), source)
+    return parse(decode(read_bytes(source), source), source)
 
 
 @contextmanager
@@ -91,7 +91,8 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _bytes(source: str) -> bytes:
+def read_bytes(source: str) -> bytes:
+    """What the file ``source`` holds, unpacked if it is gzip; raises :class:`InputError`."""
     try:
         content = Path(source).read_bytes()
     except FileNotFoundError:
@@ -110,7 +111,8 @@ def _bytes(source: str) -> bytes:
     return content
 
 
-def _text(content: bytes, source: str) -> str:
+def decode(content: bytes, source: str) -> str:
+    """``content`` as text; raises :class:`InputError` if it is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -21,6 +21,16 @@ WORKLOADS = {
     "broken": ("{\n  'format': 1}", "broken JSON at line 2, column 3: Expecting property name enclosed in double quotes"),
     "cut off": ("{" + W + ', "tensors": [', "broken JSON at line 1, column 57: Expecting value"),
     "two keys": ("{" + W + ', "name": "x"}', "key 'name' is given twice in one object; keep one of them"),
+    "two keys, one with a space behind it": ("{" + W + ', "name" : "x"}', "key 'name' is given twice in one object; keep one of them"),
+    "two keys of an op": (
+        "{" + W + "," + T + ', "ops": [{"name": "f", "kind": "mm", "kind": "mm"}]}',
+        "key 'kind' is given twice in one object; keep one of them",
+    ),
+    "two keys beside a colon in a name": (
+        "{" + W + ', "tensors" : [{"name": "\\":", "bytes": 1, "bytes": 2}]}',
+        "key 'bytes' is given twice in one object; keep one of them",
+    ),
+    "two keys in meta": ("{" + W + ', "meta": {"a": [{"b": 1, "b": 2}]}}', "key 'b' is given twice in one object; keep one of them"),
     "not a number": ("{" + W + ', "meta": {"a": NaN}}', "expected a finite number, got NaN"),
     "endless depth": ("[" * 100_000, "nested too deeply"),
     # the data is no workload

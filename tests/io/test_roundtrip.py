@@ -386,3 +386,17 @@ def test_time_to_load_and_save_grows_with_the_size(tmp_path):
     small, large = seconds(2_000), seconds(20_000)
     for few, many in zip(small, large, strict=True):
         assert many < 25 * few  # ten times the ops; a quadratic step would cost a hundred times
+
+
+@given(
+    graphs(6, measured=False),
+    st.dictionaries(st.text(), st.recursive(st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))),
+    st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :")]),
+)
+def test_a_workload_is_the_same_however_its_json_is_spaced(tmp_path_factory, graph, meta, separators):
+    data = workload_to_dict(replace(graph, meta=meta))
+    path = tmp_path_factory.mktemp("spaced") / "w.json"
+    path.write_text(json.dumps(data, separators=separators, ensure_ascii=False), encoding="utf-8", errors="surrogatepass")
+    loaded = load_workload(path)
+    assert (loaded, loaded.meta) == (graph, meta)
+    assert workload_from_dict(data) == graph
