@@ -1,0 +1,120 @@
+"""What the caching allocator reserves for a recorded sequence of allocations and frees, which does not say what was cached before it.
+
+Two starts are tried. From *nothing cached*: what is allocated at the start lies in segments of its own, blocks that are freed later first
+and by address, then all the rest as one; whatever else the recorded allocator had cached is missing, so the peak is that of this sequence
+alone. From the *recorded addresses*: where a block was placed there was a segment, and as far as nothing says that it was held it was
+free; that start knows of no cached memory that the sequence did not touch. The sequence says nothing of streams: there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hosim.engine.allocators.caching import CachingAllocator
+from hosim.engine.allocators.sizes import SMALL_LIMIT
+from hosim.engine.allocators.state import BlockState, SegmentState
+
+_UNLIMITED = 1 << 62
+_STREAM = 0
+
+Change = tuple[int, int]
+"""The address of a block, and its bytes: positive where it is allocated, negative where it is freed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReservedReplay:
+    """What the allocator reserved: at the start, after each change, and how many of its ``allocations`` got the recorded address."""
+
+    start_bytes: int
+    reserved_bytes: npt.NDArray[np.int64]
+    allocations: int
+    matched: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was reserved, the start included."""
+        return int(max(self.start_bytes, self.reserved_bytes.max(initial=0)))
+
+    @property
+    def growth_bytes(self) -> int:
+        """By how much that exceeds the start."""
+        return self.peak_bytes - self.start_bytes
+
+
+def held_before(changes: Sequence[Change]) -> dict[int, int]:
+    """Bytes by address of the blocks that are freed without having been allocated before."""
+    live: set[int] = set()
+    before: dict[int, int] = {}
+    for address, size in changes:
+        if size > 0:
+            live.add(address)
+        elif address in live:
+            live.remove(address)
+        else:
+            before.setdefault(address, -size)
+    return before
+
+
+def replay_from_nothing(changes: Sequence[Change], start_bytes: int) -> ReservedReplay:
+    """The replay that starts with nothing cached, ``start_bytes`` being allocated."""
+    allocator = CachingAllocator(_UNLIMITED)
+    before = held_before(changes)
+    where = {address: allocator.malloc(before[address], _STREAM) for address in sorted(before)}
+    allocator.malloc(max(start_bytes - sum(before.values()), 0), _STREAM)
+    return _run(allocator, changes, where)
+
+
+def replay_from_addresses(changes: Sequence[Change]) -> ReservedReplay:
+    """The replay that starts with the segments that the recorded addresses show. Raises `InputError` if they contradict each other."""
+    before = held_before(changes)
+    allocator = CachingAllocator(_UNLIMITED)
+    allocator.restore([*_segments(changes, before, small=True), *_segments(changes, before, small=False)])
+    return _run(allocator, changes, {address: address for address in before})
+
+
+def _segments(changes: Sequence[Change], before: dict[int, int], *, small: bool) -> list[SegmentState]:
+    """The segments of a pool, as far as blocks of the recording touch them: those that adjoin are one."""
+    spans = sorted((address, address + abs(size)) for address, size in changes if (abs(size) <= SMALL_LIMIT) == small)
+    segments: list[list[int]] = []
+    for start, end in spans:
+        if segments and start <= segments[-1][1]:
+            segments[-1][1] = max(end, segments[-1][1])
+        else:
+            segments.append([start, end])
+    held = sorted((address, size) for address, size in before.items() if (size <= SMALL_LIMIT) == small)
+    states = []
+    position = 0
+    for start, end in segments:
+        blocks: list[BlockState] = []
+        reached = start
+        while position < len(held) and held[position][0] < end:
+            address, size = held[position]
+            if address > reached:
+                blocks.append(BlockState(reached, address - reached, "free"))
+            blocks.append(BlockState(address, size, "allocated", size))
+            reached = address + size
+            position += 1
+        if reached < end:
+            blocks.append(BlockState(reached, end - reached, "free"))
+        states.append(SegmentState(start, end - start, _STREAM, small, tuple(blocks)))
+    return states
+
+
+def _run(allocator: CachingAllocator, changes: Sequence[Change], where: dict[int, int]) -> ReservedReplay:
+    """Live through the changes; ``where`` are the blocks held at the start, by their recorded address."""
+    start = allocator.stats.reserved_bytes
+    reserved = np.zeros(len(changes), np.int64)
+    allocations = matched = 0
+    for index, (address, size) in enumerate(changes):
+        if size > 0:
+            placed = where[address] = allocator.malloc(size, _STREAM)
+            allocations += 1
+            matched += placed == address
+        elif address in where:
+            allocator.free(where.pop(address))
+        reserved[index] = allocator.held_bytes[1]
+    return ReservedReplay(start, reserved, allocations, matched)

@@ -1,0 +1,174 @@
+"""Recorded memory replayed: real traces and histories, those of an independent allocator, and some that contradict themselves."""
+
+import random
+
+import numpy as np
+import pytest
+from naive_device import MIB, NaiveDevice
+
+from hosim.importers.kineto import read_kineto
+from hosim.importers.kineto_events import KinetoTrace, MemoryEvent
+from hosim.validate.memory import replay_history, replay_memory
+from hosim.validate.recording import parse_snapshot, read_snapshot
+
+# allocated peak of the recording; reserved peak recorded, and what the caching allocator needs for it with nothing cached before
+TRACES = {
+    "h100_qwen1.5_0.5b": (2_088_508_416, 2_629_828_608, 2_527_068_160),
+    "h100_bert_small": (101_305_344, 121_634_816, 117_440_512),
+    "h100_vit_falconsai": (231_332_864, 245_366_784, 239_075_328),
+    "mi300x_qwen1.5_0.5b": (2_219_047_936, 2_533_359_616, 2_480_930_816),
+    "h100_vgg13_training": (39_343_881_216, 61_652_074_496, 72_710_356_992),
+}
+
+
+def shared_file(shared, *parts):
+    path = shared.joinpath("data", *parts)
+    if not path.exists():
+        pytest.skip(f"no file {path}")
+    return path
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_the_curve_of_a_real_trace_is_exact_at_every_event(shared, name):
+    replay = replay_memory(read_kineto(shared_file(shared, "traces", f"{name}.json.gz")))
+    peak, reserved, simulated_reserved = TRACES[name]
+    assert (replay.measured_peak_bytes, replay.simulated_peak_bytes) == (peak, peak)
+    assert replay.max_abs_error_bytes == 0
+    assert (replay.simulated_bytes == replay.measured_bytes).all()
+    assert replay.mismatches == ()
+    assert replay.account == "program"
+    assert (replay.measured_reserved_peak_bytes, replay.reserved_peak_bytes) == (reserved, simulated_reserved)
+    assert (
+        replay.reserved_growth_bytes == replay.measured_reserved_growth_bytes == 0
+    )  # none of these recordings reserved more than it began with
+    assert replay.addresses_matched > 0.4 * replay.allocations
+
+
+def test_a_trace_without_totals_says_so(shared):
+    replay = replay_memory(read_kineto(shared_file(shared, "traces", "v100_resnet50_old_schema.json.gz")))
+    assert replay.events == 8220
+    assert replay.measured_peak_bytes is replay.max_abs_error_bytes is replay.reserved_peak_bytes is replay.start_bytes is None
+    assert replay.simulated_peak_bytes > 0  # above a start that is not known
+
+
+def test_a_trace_without_memory_events_says_so(shared):
+    replay = replay_memory(read_kineto(shared_file(shared, "traces", "event_sync.json.gz")))
+    assert replay.events == 0
+    assert replay.measured_peak_bytes is replay.simulated_peak_bytes is replay.max_abs_error_bytes is replay.reserved_peak_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("name", "rest"), [("gpt_medium_1024_inference", 0), ("gpt_medium_1024_training", 4_915_200), ("gpt_medium_256_training", 6_881_280)]
+)
+def test_histories_of_real_allocators(shared, name, rest):
+    snapshot = read_snapshot(shared_file(shared, "snapshots", f"{name}.json.gz"))
+    replay = replay_history(snapshot)
+    assert replay.mismatches == ()
+    assert (replay.simulated_reserved_bytes == replay.measured_reserved_bytes).all()
+    assert replay.addresses_matched == replay.allocations
+    # What blocks keep beyond the request is not recorded; the end, where it is, agrees.
+    assert replay.max_abs_error_bytes == rest
+    assert replay.simulated_bytes[-1] == replay.measured_bytes[-1]
+    assert (replay.simulated_bytes >= replay.measured_bytes).all()
+
+
+def trace_of(events):
+    return KinetoTrace("toy", 0, (), (), (), (), tuple(events), (), {})
+
+
+def event(time, size, address, allocated=None, reserved=None, device_type=1, device=0):
+    return MemoryEvent(time, device_type, device, size, "1", address, allocated, reserved, None)
+
+
+def recorded(seed, steps, skip=0):
+    """A random program on an independent allocator, with the totals that its own state gives."""
+    choose = random.Random(seed)
+    device = NaiveDevice(seed)
+    live, events = [], []
+    for time in range(steps):
+        if choose.random() < 0.6 or not live:
+            address = device.malloc(choose.randrange(1, choose.choice([4096, MIB, 30 * MIB])))
+            live.append(address)
+            size = device.segment_of(address)["held"][address][0]
+        else:
+            address = live.pop(choose.randrange(len(live)))
+            size = -device.segment_of(address)["held"][address][0]
+            device.free(address)
+        allocated = sum(block[0] for segment in device.segments for block in segment["held"].values())
+        events.append(event(time, size, address, allocated, device.reserved()))
+    return events[skip:]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_recordings_of_an_independent_allocator_are_exact(seed):
+    replay = replay_memory(trace_of(recorded(seed, 300)))
+    assert replay.start_bytes == 0
+    assert replay.max_abs_error_bytes == 0
+    assert (replay.simulated_reserved_bytes == replay.measured_reserved_bytes).all()
+    assert replay.reserved_error == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_recordings_whose_beginning_is_lost(seed):
+    replay = replay_memory(trace_of(recorded(seed, 300, skip=120)))
+    assert replay.start_bytes > 0
+    assert replay.freed_before > 5
+    assert replay.max_abs_error_bytes == 0
+    assert replay.mismatches == ()
+    assert abs(replay.reserved_error) < 0.5
+
+
+def test_the_level_is_counted_and_not_read():
+    events = recorded(1, 200)
+    missing = [e for i, e in enumerate(events) if i != 50]
+    assert replay_memory(trace_of(missing)).max_abs_error_bytes >= abs(events[50].size_bytes)
+    lying = [*events[:80], event(80, events[80].size_bytes, events[80].address, events[80].total_allocated + 512, 0), *events[81:]]
+    replay = replay_memory(trace_of(lying))
+    assert replay.max_abs_error_bytes == 512
+    assert np.count_nonzero(replay.simulated_bytes != replay.measured_bytes) == 1
+
+
+def test_a_free_gives_back_what_was_allocated_and_says_if_it_was_recorded_otherwise():
+    replay = replay_memory(trace_of([event(0, 1024, 4096, 1124, 2 * MIB), event(1, -512, 4096, 100, 2 * MIB)]))
+    assert list(replay.simulated_bytes) == [1124, 100]
+    assert replay.mismatches == ("event 1: 512 bytes are freed at 4096, where 1024 were allocated",)
+
+
+def test_contradictions_are_reported_and_the_replay_goes_on():
+    events = [event(0, 512, 4096, 512, 2 * MIB), event(1, 512, 4096, 1024, 2 * MIB), event(2, -1024, 8192, 0, 2 * MIB)]
+    replay = replay_memory(trace_of(events))
+    assert replay.max_abs_error_bytes == 0
+    assert any("512 bytes are allocated at 4096, where 512 are held" in line for line in replay.mismatches)
+    assert any("from before the recording are freed, but it begins with 0 bytes" in line for line in replay.mismatches)
+    overlapping = [event(0, -1024, 4096, 4096, 0), event(1, -1024, 4608, 3072, 0)]
+    replay = replay_memory(trace_of(overlapping))
+    assert replay.reserved_growth_bytes is None
+    assert "contradict each other" in replay.mismatches[-1]
+
+
+def test_many_contradictions_are_listed_in_part():
+    events = [event(i, 512, 4096, 512 * (i + 1), 2 * MIB) for i in range(40)]
+    replay = replay_memory(trace_of(events))
+    assert len(replay.mismatches) == 21
+    assert replay.mismatches[-1] == "and 19 more"
+
+
+def test_the_device_with_most_events_unless_it_is_named():
+    events = [event(0, 512, 4096, 512, 0), event(1, 512, 4096, 512, 0, device=1), event(2, 512, 8192, 1024, 0, device=1)]
+    events += [event(3, 4, 1, 4, 0, device_type=0) for _ in range(5)]  # the host's
+    assert replay_memory(trace_of(events)).device == 1
+    assert replay_memory(trace_of(events), device=0).measured_peak_bytes == 512
+    assert replay_memory(trace_of(events), device=7).events == 0
+
+
+def test_histories_of_an_independent_allocator():
+    device = NaiveDevice(5)
+    live = [device.malloc(size) for size in (100, 3 * MIB, 40 * MIB, 700)]
+    for address in (live[1], live[0]):
+        device.free(address)
+    device.empty_cache()
+    device.malloc(5 * MIB)
+    replay = replay_history(parse_snapshot(device.snapshot()))
+    assert replay.max_abs_error_bytes == 0
+    assert (replay.simulated_reserved_bytes == replay.measured_reserved_bytes).all()
+    assert (replay.measured_peak_bytes, replay.measured_reserved_peak_bytes) == (45 * MIB + 1024, 62 * MIB)
