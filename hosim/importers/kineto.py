@@ -81,6 +81,7 @@ _ROLES: Sequence[tuple[re.Pattern[str], Role]] = (
     (re.compile("Malloc|MemAlloc|HostAlloc|HostRegister|MemCreate"), "allocate"),
     (re.compile("Free"), "free"),
 )
+_DEVICE_KEYS = ("totalGlobalMem", "numSms", "maxThreadsPerMultiprocessor", "regsPerMultiprocessor", "sharedMemPerMultiprocessor")
 _COPY = re.compile(r"\((.+?) -> (.+?)\)")
 _SHORT_COPY = re.compile(r"\b(?:Copy)?(D|H|Device|Host)[tT]o(D|H|Device|Host)")
 
@@ -300,7 +301,9 @@ def _device_op(category: str, name: str, start: int, end: int, args: Mapping[str
     size = _whole(args, "bytes") if kind != "kernel" else None
     device, stream, correlation = (_id(args, key) for key in ("device", "stream", "correlation"))
     grid, block = _extent(args.get("grid")), _extent(args.get("block"))
-    return DeviceOp(kind, name, device or 0, stream or 0, start, end, correlation, None, size, source, target, grid, block)
+    registers, shared = _whole(args, "registers per thread"), _whole(args, "shared memory")
+    where = device or 0, stream or 0
+    return DeviceOp(kind, name, *where, start, end, correlation, None, size, source, target, grid, block, registers, shared)
 
 
 def _by_start(entry: DeviceOp | HostCall | CpuOp | SyncRecord | Annotation) -> tuple[int, int]:
@@ -333,6 +336,6 @@ def _devices(listed: object) -> Mapping[int, DeviceInfo]:
     devices = {}
     for raw in listed if isinstance(listed, list) else ():
         if isinstance(raw, dict) and type(raw.get("id")) is int and isinstance(raw.get("name"), str):
-            memory, processors = (value if type(value) is int else None for value in (raw.get("totalGlobalMem"), raw.get("numSms")))
-            devices[raw["id"]] = DeviceInfo(raw["name"], memory, processors)
+            values = (raw.get(key) for key in _DEVICE_KEYS)
+            devices[raw["id"]] = DeviceInfo(raw["name"], *(value if type(value) is int else None for value in values))
     return devices

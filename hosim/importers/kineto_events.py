@@ -18,7 +18,7 @@ Shape = tuple[Any, ...]
 class DeviceOp:
     """A kernel, copy or memset. ``source`` and ``target`` of a copy are ``device``, ``pinned``, ``pageable`` or as recorded, in lower case.
 
-    ``size_bytes`` is what a copy moves or a memset sets, else None.
+    ``size_bytes`` is what a copy moves or a memset sets, else None. ``registers`` are a thread's, ``shared_bytes`` a block's.
     """
 
     kind: Kind
@@ -34,6 +34,8 @@ class DeviceOp:
     target: str | None = None
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
+    registers: int | None = None
+    shared_bytes: int | None = None
 
     @property
     def duration_ns(self) -> int:
@@ -127,11 +129,14 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """An accelerator as the profiler lists it."""
+    """An accelerator as the profiler lists it; threads, registers and shared memory are those of a multiprocessor."""
 
     name: str
-    memory_bytes: int | None
-    multiprocessors: int | None
+    memory_bytes: int | None = None
+    multiprocessors: int | None = None
+    threads: int | None = None
+    registers: int | None = None
+    shared_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,291 @@
+"""Structural replay: toys with times derived by hand, real traces, and the critical path of networkx as oracle."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import networkx
+import pytest
+from kineto_toys import COPY, KERNEL, call, device_op, span, step, trace
+
+from hosim.errors import InputError
+from hosim.importers.kineto import parse_kineto, read_kineto
+from hosim.importers.kineto_events import KinetoTrace
+from hosim.validate.structural_replay import StructuralReplay, structural_replay
+from hosim.validate.structure import Structure, structure
+
+TRACES = {
+    "a100_training_copies": 8568,
+    "rtx2080ti_resnet_pageable_h2d": 9628,
+    "v100_resnet50_old_schema": 8772,
+    "h100_qwen1.5_0.5b": 1465,
+    "mi300x_qwen1.5_0.5b": 1516,
+    "h100_bert_small": 60,
+    "h100_vit_falconsai": 154,
+    "h100_vgg13_training": 292,
+    "alexnet": 79,
+}
+"""Those with more than 50 kernels, and how many they have."""
+
+
+def of(*events: dict[str, Any]) -> KinetoTrace:
+    return parse_kineto(trace(*events), "toy")
+
+
+def launch(at: float, correlation: int, kernel_at: float, duration: float, stream: int = 7, tid: str = "11", **args: Any) -> list[dict]:
+    """A launch that takes 5 us, and its kernel."""
+    return [
+        call("cudaLaunchKernel", at, 5, correlation, tid),
+        device_op(KERNEL, f"k{correlation}", kernel_at, duration, correlation, stream, **args),
+    ]
+
+
+def starts_us(replayed: StructuralReplay) -> list[float]:
+    return [op.simulated_start_ns / 1000 for op in replayed.ops]
+
+
+def oracle(built: Structure, replayed: StructuralReplay) -> int:
+    """Nanoseconds of the longest path through the graph, its streams and the order in which the replay gave the room on the device."""
+    view: networkx.DiGraph[int] = networkx.DiGraph()
+    last: dict[str, int] = {}
+    ops = built.graph.ops
+    for i, op in enumerate(ops):
+        view.add_node(i)
+        for before in (*op.deps, *([last[op.stream]] if op.stream in last else [])):
+            view.add_edge(before, i, weight=ops[before].duration_ns)
+        last[op.stream] = i
+        view.add_edge(i, "end", weight=op.duration_ns)
+    room = sorted(
+        (start.simulated_start_ns, bool(ops[head].duration_ns), head)
+        for start, head in zip(replayed.ops, built.heads, strict=True)
+        if ops[head].workspace_bytes
+    )
+    filler = -1
+    for _, fills, head in room:
+        if filler >= 0:
+            view.add_edge(filler, head, weight=ops[filler].duration_ns)
+        filler = head if fills else filler
+    return int(networkx.dag_longest_path_length(view))
+
+
+# ---- toys: launches of 5 us, kernels 3 us after, 2 us between kernels
+
+
+SINGLE = (launch(0, 1, 8, 10), launch(30, 2, 38, 100), launch(40, 3, 140, 10))
+SYNC = call("cudaDeviceSynchronize", 45, 109, 4)
+AFTER = launch(160, 5, 168, 10)
+
+
+def test_a_synchronisation_is_as_long_as_what_it_waits_for() -> None:
+    recording = of(*SINGLE[0], *SINGLE[1], *SINGLE[2], SYNC, *AFTER)
+    replayed = structural_replay(recording)
+    assert starts_us(replayed) == [8, 38, 140, 168]
+    assert replayed.makespan_error == 0
+    # Kernels of half their length: 38..88, 90..95; the host returns at 99 and launches 6 us later.
+    assert starts_us(structural_replay(recording, kernel_scale=0.5)) == [8, 38, 90, 99 + 6 + 8]
+    # Twice their length: the third has to wait for the second, 38..238, 240..260.
+    assert starts_us(structural_replay(recording, kernel_scale=2)) == [8, 38, 240, 264 + 6 + 8]
+    assert replayed.given.starts == 0
+    assert replayed.given.device_durations == 4
+
+
+def test_a_copy_of_pageable_memory_keeps_the_host() -> None:
+    copy = [call("cudaMemcpyAsync", 40, 111, 3), device_op(COPY, "Memcpy DtoH (Device -> Pageable)", 140, 10, 3, bytes=8)]
+    recording = of(*SINGLE[0], *SINGLE[1], *copy, *AFTER)
+    assert starts_us(structural_replay(recording)) == [8, 38, 140, 168]
+    assert starts_us(structural_replay(recording, kernel_scale=0.5)) == [8, 38, 90, 101 + 9 + 8]
+
+
+def test_a_pinned_copy_does_not() -> None:
+    copy = [call("cudaMemcpyAsync", 40, 5, 3), device_op(COPY, "Memcpy DtoH (Device -> Pinned)", 140, 10, 3, bytes=8)]
+    recording = of(*SINGLE[0], *SINGLE[1], *copy, *AFTER)
+    assert starts_us(structural_replay(recording, kernel_scale=0.5)) == [8, 38, 90, 168]
+
+
+def sync_record(correlation: int, stream: int, on: int, record: int) -> dict[str, Any]:
+    args = {"stream": stream, "wait_on_stream": on, "wait_on_cuda_event_record_corr_id": record, "device": 0}
+    return span("cuda_sync", "Stream Wait Event", 45, 1, stream, correlation=correlation, **args)
+
+
+WAITING = (
+    *launch(0, 1, 8, 100),
+    call("cudaEventRecord", 10, 1, 2),
+    *launch(20, 3, 110, 50),
+    call("cudaStreamWaitEvent", 40, 1, 4),
+)
+
+
+def test_a_recorded_stream_wait() -> None:
+    """The event is recorded between the two kernels of stream 7: stream 20 waits for the first alone."""
+    recording = of(*WAITING, sync_record(4, 20, 7, 2), *launch(50, 5, 112, 10, stream=20))
+    replayed = structural_replay(recording)
+    assert starts_us(replayed) == [8, 110, 112]
+    assert (replayed.stream_waits, replayed.inferred_waits) == (1, 0)
+    assert replayed.measured_wait_ns == replayed.simulated_wait_ns == (108 - 58) * 1000
+    assert starts_us(structural_replay(recording, kernel_scale=2)) == [8, 210, 212]
+
+
+def test_an_inferred_stream_wait() -> None:
+    """No record says what the wait joins: the stream launched on next, and the other one launched on last."""
+    replayed = structural_replay(of(*WAITING, *launch(50, 5, 164, 10, stream=20)))
+    assert starts_us(replayed) == [8, 110, 164]
+    assert (replayed.stream_waits, replayed.inferred_waits, replayed.contradicted_waits) == (1, 1, 0)
+
+
+def test_an_inference_that_the_recording_contradicts() -> None:
+    replayed = structural_replay(of(*WAITING, *launch(50, 5, 58, 10, stream=20)))
+    assert starts_us(replayed) == [8, 58, 110]
+    assert (replayed.stream_waits, replayed.contradicted_waits) == (0, 1)
+
+
+def test_a_thread_that_takes_over() -> None:
+    """Thread 12 goes on 6 us after thread 11 has synchronised, whenever that is."""
+    recording = of(*SINGLE[0], *SINGLE[1], *SINGLE[2], SYNC, *launch(160, 5, 168, 10, tid="12"))
+    assert starts_us(structural_replay(recording, kernel_scale=0.5)) == [8, 38, 90, 99 + 6 + 8]
+
+
+def test_threads_side_by_side() -> None:
+    """Thread 12's launches are its own: it has been at work until right before."""
+    other = [*launch(0, 6, 8, 1, stream=20, tid="12"), *launch(152, 5, 160, 10, stream=20, tid="12")]
+    busy = [event for i in range(7) for event in launch(20 * i + 10, 20 + i, 20 * i + 18, 1, stream=20, tid="12")]
+    recording = of(*SINGLE[0], *SINGLE[1], *SINGLE[2], SYNC, *other, *busy)
+    halved = structural_replay(recording, kernel_scale=0.5)
+    assert halved.ops[-1].simulated_start_ns == 160_000
+
+
+def test_a_full_queue_blocks_the_launch() -> None:
+    """A launch a microsecond, kernels of 10: from the 1025th launch on the host waits for the first of 1024 to end."""
+    events = []
+    free, host = 0, 0
+    ends: list[int] = []
+    for n in range(1300):
+        begin = host
+        if n >= 1024:
+            host = max(host, ends[n - 1024])
+        host += 1
+        start = max(free + 1 if n else 0, host + 3)
+        free = start + 10
+        ends.append(free)
+        events += [call("cudaLaunchKernel", begin, host - begin, n), device_op(KERNEL, "k", start, 10, n)]
+    replayed = structural_replay(of(*events))
+    assert replayed.makespan_error == 0
+    assert structural_replay(of(*events), kernel_scale=2).simulated_ns == 1300 * 21_000 - 1_000
+
+
+DEVICE = {"id": 0, "name": "Toy", "numSms": 10, "maxThreadsPerMultiprocessor": 1024, "regsPerMultiprocessor": 65536}
+
+
+def test_a_kernel_that_fills_the_device() -> None:
+    """40 blocks of 512 threads, 20 at once: others start when the last 20 are placed, half way through."""
+    filling = launch(30, 1, 38, 100, grid=[40, 1, 1], block=[512, 1, 1])
+    small = launch(50, 2, 88, 10, stream=20, grid=[1, 1, 1], block=[512, 1, 1])
+    document = trace(*launch(0, 3, 8, 1), *filling, *small) | {"deviceProperties": [DEVICE]}
+    recording = parse_kineto(document, "toy")
+    assert starts_us(structural_replay(recording)) == [8, 38, 88]
+    assert starts_us(structural_replay(recording, kernel_scale=2)) == [8, 38, 138]
+    assert starts_us(structural_replay(recording, kernel_scale=0.1)) == [8, 38, 58]
+
+
+def test_ops_launched_before_the_recording() -> None:
+    events = [
+        span("cpu_op", "aten::mm", 0, 40),
+        device_op(KERNEL, "before", 10, 50, 1),
+        device_op(KERNEL, "before", 62, 50, 2),
+        *launch(20, 3, 114, 10),
+    ]
+    replayed = structural_replay(of(*events), kernel_scale=2)
+    assert starts_us(replayed) == [10, 112, 214]
+    assert replayed.given.starts == 1
+
+
+def test_kernels_that_overlap_on_a_stream() -> None:
+    events = [*launch(0, 1, 8, 100), *launch(10, 2, 105, 50), *launch(20, 3, 157, 10)]
+    replayed = structural_replay(of(*events))
+    assert starts_us(replayed) == [8, 105, 157]
+    assert [op.simulated_end_ns for op in replayed.ops] == [108_000, 155_000, 167_000]
+    assert replayed.given.overlaps == 1
+
+
+def test_a_graph_launch_releases_all_its_kernels() -> None:
+    events = [call("cudaGraphLaunch", 0, 10, 1), *(device_op(KERNEL, f"k{i}", 12 + 11 * i, 10, 1) for i in range(3))]
+    assert starts_us(structural_replay(of(*events))) == [12, 23, 34]
+
+
+def test_one_kernel() -> None:
+    replayed = structural_replay(of(*SINGLE[0]))
+    assert (replayed.measured_ns, replayed.simulated_ns) == (10_000, 10_000)
+
+
+def test_no_launches() -> None:
+    with pytest.raises(InputError, match=r"no launch .* ProfilerActivity.CPU"):
+        structural_replay(of(device_op(KERNEL, "k", 0, 1, 1)))
+
+
+def test_the_step_of_the_reader() -> None:
+    replayed = structural_replay(parse_kineto(step(), "step"))
+    assert replayed.makespan_error == pytest.approx(0, abs=0.02)
+    assert replayed.measured_overlap_ns == replayed.simulated_overlap_ns == 0
+
+
+# ---- real traces
+
+
+@lru_cache
+def read(path: Path) -> KinetoTrace:
+    return read_kineto(path)
+
+
+@lru_cache
+def replayed_as_recorded(path: Path) -> StructuralReplay:
+    return structural_replay(read(path))
+
+
+def path_of(shared: Path, name: str) -> Path:
+    path = shared / "data" / "traces" / f"{name}.json.gz"
+    if not path.is_file():
+        pytest.skip(f"no file {path}: it is the recorded trace that this test reads")
+    return path
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_real_traces(shared: Path, name: str) -> None:
+    replayed = replayed_as_recorded(path_of(shared, name))
+    assert len(replayed.kernels) == TRACES[name]
+    assert abs(replayed.makespan_error) < 0.01
+    assert replayed.p95_start_error_ns < 0.01 * replayed.measured_ns
+    assert replayed.given.starts <= 1
+    assert replayed.given.constants < 20
+    for before, after in pairwise(op for op in replayed.ops if op.op.stream == replayed.ops[0].op.stream):
+        assert before.simulated_start_ns <= after.simulated_start_ns
+
+
+def test_overlap_of_copies_with_kernels(shared: Path) -> None:
+    replayed = replayed_as_recorded(path_of(shared, "a100_training_copies"))
+    assert replayed.measured_overlap_ns == pytest.approx(34.7e6, rel=0.001)
+    assert replayed.simulated_overlap_ns == pytest.approx(replayed.measured_overlap_ns, rel=0.03)
+    assert replayed.simulated_wait_ns == pytest.approx(replayed.measured_wait_ns, rel=0.01)
+
+
+SHORT = [name for name in TRACES if TRACES[name] < 2000]
+
+
+@pytest.mark.parametrize(("name", "scale"), [(name, scale) for name in SHORT for scale in (0.5, 2)] + [("a100_training_copies", 2)])
+def test_scaled_kernels_move_the_makespan_as_the_critical_path_says(shared: Path, name: str, scale: float) -> None:
+    recording = read(path_of(shared, name))
+    replayed = structural_replay(recording, kernel_scale=scale)
+    assert replayed.end_ns == oracle(structure(recording, kernel_scale=scale), replayed)
+    as_recorded = replayed_as_recorded(path_of(shared, name))
+    longer = sum(op.op.duration_ns for op in as_recorded.kernels) * (scale - 1)
+    moved = replayed.simulated_ns - as_recorded.simulated_ns
+    assert min(longer, 0) <= moved <= max(longer, 0)
+
+
+def test_constants_of_one_recording_explain_another(shared: Path) -> None:
+    """The launch latencies of one model on an H100 are those of another."""
+    latencies = structure(read(path_of(shared, "h100_bert_small"))).latencies
+    replayed = structural_replay(read(path_of(shared, "h100_vit_falconsai")), latencies=latencies)
+    assert abs(replayed.makespan_error) < 0.002
+    assert replayed.p95_start_error_ns < 0.002 * replayed.measured_ns
