@@ -6,16 +6,16 @@ A snapshot holds the segments at the end of a recording and the *history*: what 
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import pickle
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
 from hosim.engine.allocators.state import SHARED_POOL, BlockState, BlockUse, PoolId, SegmentState
 from hosim.errors import InputError
+from hosim.validate.plain_pickle import load_plain
 
 Action = Literal[
     "alloc",
@@ -37,7 +37,9 @@ _USES: Mapping[str, BlockUse] = {
     "active_awaiting_free": "pending",
     "inactive": "free",
 }
-_GZIP = b"\x1f\x8b"
+
+LARGEST_BYTES = 1 << 30
+"""The largest snapshot that is read, unzipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,42 +84,52 @@ class Snapshot:
         return device
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Numbers, strings and plain containers need no class; whatever names one could run code."""
-
-    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        raise pickle.UnpicklingError(f"it names {module_name}.{global_name}, and only plain containers are admitted")
-
-
 def read_snapshot(path: Path | str) -> Snapshot:
     """The snapshot in a file: JSON, or a pickle of plain containers as ``torch.cuda.memory._dump_snapshot`` writes it; gzipped or not.
 
-    Raises `InputError` if it is neither, or not a snapshot.
+    Raises `InputError` if it is neither, or not a snapshot, or of more than `LARGEST_BYTES`. Nothing in a pickle is ever carried out.
     """
     path = Path(path)
     try:
-        data = path.read_bytes()
-        if data.startswith(_GZIP):
-            data = gzip.decompress(data)
-        raw = json.loads(data) if data[:1] in b"{[ \n\t\r" else _PlainUnpickler(io.BytesIO(data)).load()
-    except (OSError, ValueError, EOFError, pickle.UnpicklingError, AttributeError, IndexError, KeyError, TypeError) as error:
+        data = _content(path)
+        is_json = data[:1] in b"{[ \n\t\r"
+        raw = json.loads(data) if is_json else load_plain(data)
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise InputError(f"expected a memory snapshot (JSON, or a pickle of plain containers): {error}", source=str(path)) from error
-    return parse_snapshot(raw, source=str(path))
+    except InputError as error:
+        raise InputError(f"expected a memory snapshot (JSON, or a pickle of plain containers): {error.message}", source=str(path)) from None
+    return parse_snapshot(raw, source=str(path), largest=len(data))
 
 
-def parse_snapshot(raw: object, *, source: str | None = None) -> Snapshot:
-    """The snapshot in the dict that ``torch.cuda.memory._snapshot`` returns. Raises `InputError`, with the path of what is wrong."""
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    with gzip.open(path) if zipped else path.open("rb") as file:
+        data = file.read(LARGEST_BYTES + 1)
+    if len(data) > LARGEST_BYTES:
+        raise InputError(f"it has more than {LARGEST_BYTES} bytes; record it with fewer entries, or without stacks")
+    return data
+
+
+def parse_snapshot(raw: object, *, source: str | None = None, largest: int | None = None) -> Snapshot:
+    """The snapshot in the dict that ``torch.cuda.memory._snapshot`` returns. Raises `InputError`, with the path of what is wrong.
+
+    With ``largest`` it may have no more blocks and entries than that: a pickle can repeat a list without writing it down again.
+    """
     where = ""
     try:
         if not isinstance(raw, dict):
             raise TypeError(f"expected a mapping, got {type(raw).__name__}")
+        listed = 0
         segments: dict[int, list[SegmentState]] = {}
         for index, segment in enumerate(raw["segments"]):
             where = f"segments[{index}]"
+            listed = _count(listed, segment["blocks"], largest)
             segments.setdefault(int(segment.get("device", 0)), []).append(_segment(segment))
         histories = []
         for device, trace in enumerate(raw["device_traces"]):
-            history = []
+            where, history = f"device_traces[{device}]", []
+            listed = _count(listed, trace, largest)
             for index, entry in enumerate(trace):
                 where = f"device_traces[{device}][{index}]"
                 history.append(_entry(entry))
@@ -128,6 +140,13 @@ def parse_snapshot(raw: object, *, source: str | None = None) -> Snapshot:
         problem = f"expected the key {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(problem, source=source, where=where or None) from error
     return Snapshot({device: tuple(states) for device, states in segments.items()}, tuple(histories), settings)
+
+
+def _count(listed: int, more: Sequence[object], largest: int | None) -> int:
+    listed += len(more)
+    if largest is not None and listed > largest:
+        raise ValueError(f"expected no more than {largest} blocks and entries in a file of as many bytes")
+    return listed
 
 
 def _segment(raw: Mapping[str, Any]) -> SegmentState:
