@@ -58,6 +58,12 @@ def _is_g10(source: Source) -> bool:
     return source.path.is_dir() and is_g10(source.path)
 
 
+def _is_kineto(source: Source) -> bool:
+    from hosim.importers.kineto import is_kineto
+
+    return is_kineto(source.content)
+
+
 def _is_torch_trace(source: Source) -> bool:
     from hosim.importers.torch_trace import is_torch_trace
 
@@ -83,6 +89,7 @@ FORMATS: Sequence[SourceFormat] = (
         "program of torch.export (.pt2)", lambda s: s.content.startswith(b"PK\x03\x04"), "hosim.importers.torch_export:import_pt2"
     ),
     SourceFormat("folder of the G10 simulator", _is_g10, "hosim.importers.g10:import_g10"),
+    SourceFormat("trace of PyTorch's profiler (Kineto JSON)", _is_kineto, "hosim.importers.kineto_workload:import_kineto"),
     SourceFormat("execution trace of PyTorch (JSON)", _is_torch_trace, "hosim.importers.torch_trace:import_torch_trace"),
     SourceFormat("Chakra execution trace (protobuf or JSON)", _is_chakra, "hosim.importers.chakra:import_chakra"),
     SourceFormat("graph of torch's inductor for a simulator (JSON)", _is_inductor, "hosim.importers.inductor:import_inductor"),

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Storages", "TracedTensor", "dtype_of", "traced_tensors"]
+__all__ = ["DTYPES", "Storages", "TracedTensor", "dtype_of", "traced_tensors"]
 
 _LARGEST = 1 << 60  # bytes, elements and ids beyond any machine: a damaged record
-_DTYPES = {
+DTYPES = {
     "float": "fp32",
     "double": "fp64",
     "c10::Half": "fp16",
@@ -26,6 +26,7 @@ _DTYPES = {
     "unsigned char": "uint8",
     "bool": "bool",
 }
+"""Names of data types by what C++ calls them, which is what recordings have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def dtype_of(types: Any) -> str:
     """The data type of the first tensor in a record's list of types, such as ``fp32`` for ``Tensor(float)``; ``fp32`` if it names none."""
     for name in types if isinstance(types, list) else ():
         if isinstance(name, str) and name.startswith("Tensor("):
-            return _DTYPES.get(name[7:-1], "fp32")
+            return DTYPES.get(name[7:-1], "fp32")
     return "fp32"
 
 

@@ -20,7 +20,7 @@ from statistics import median_low
 from typing import TypeVar
 
 from hosim.importers.kineto_events import DeviceOp, HostCall, KinetoTrace
-from hosim.validate.waits import ProgramOrder, Waits, blocks
+from hosim.importers.kineto_waits import ProgramOrder, Waits, blocks
 
 K = TypeVar("K")
 

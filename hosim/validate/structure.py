@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from hosim.errors import InputError
 from hosim.graph import Graph, Op
 from hosim.importers.kineto_events import HostCall, KinetoTrace
+from hosim.importers.kineto_waits import ProgramOrder, StreamId, Waits, blocks, program_order, stream_of, waits
 from hosim.validate.filling import placed_ns
 from hosim.validate.latencies import Latencies, fit_latencies, label
-from hosim.validate.waits import ProgramOrder, StreamId, Waits, blocks, program_order, stream_of, waits
 
 QUEUE_DEPTH = 1024
 """Launches that a stream takes before the next one blocks its thread."""

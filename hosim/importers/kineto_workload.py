@@ -1,0 +1,292 @@
+"""Traces of the PyTorch profiler (Kineto) as workload graphs: what the device did, with its recorded durations, streams and waits.
+
+Ops are the kernels, copies and memsets, in the order in which the host issued them. An op waits for the op before it on its stream, for
+what its stream waits for, and for what the host had waited for when it issued it. The host itself is left out, and with it the time in
+which the device had nothing to do.
+
+A profiler trace says nothing of tensors. If memory was recorded, a tensor is a block of the allocator: made by the first op that its
+thread issued after it was allocated, used last by the last op issued before it was freed. In between, an op is taken to use the block
+whose bytes are those of one of the argument shapes recorded with its operator, the latest of several. What was allocated before the
+recording and stays is one tensor that every op uses: when it is used is not recorded. ``meta["missing"]`` says what the file does not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.graph import Graph, GraphBuilder
+from hosim.importers.kineto import read_kineto
+from hosim.importers.kineto_blocks import Block, Blocks, blocks_of, device_of_blocks
+from hosim.importers.kineto_events import CpuOp, DeviceOp, KinetoTrace
+from hosim.importers.kineto_waits import ProgramOrder, blocks, program_order, stream_of, waits
+from hosim.importers.op_kinds import op_kind
+from hosim.importers.traced_tensors import DTYPES
+
+__all__ = ["import_kineto", "workload_of"]
+
+_ITEM_BYTES = {"fp64": 8, "int64": 8, "fp32": 4, "int32": 4, "fp16": 2, "bf16": 2, "int8": 1, "uint8": 1, "bool": 1}
+_ROUNDED_TO = 512
+_LARGEST = 1 << 60
+_COLLECTIVES = (
+    ("AllReduce", "all_reduce"),
+    ("AllGather", "all_gather"),
+    ("ReduceScatter", "reduce_scatter"),
+    ("Broadcast", "broadcast"),
+    ("SendRecv", "all_to_all"),
+    ("Reduce", "reduce"),
+)
+_NAME = re.compile(r"(?:[\w$]+::|\(anonymous namespace\)::)*([\w$]+)")
+
+
+def import_kineto(path: str | os.PathLike[str]) -> Graph:
+    """The graph of the profiler trace at ``path`` (plain or gzip), named after the file. Sizes are bytes, durations nanoseconds.
+
+    Raises :class:`InputError` for a file that is damaged, with the place in it, and for a recording in which no device did anything.
+    """
+    trace = read_kineto(path)
+    try:
+        return workload_of(trace)
+    except InputError as error:
+        raise InputError(error.message, source=os.fspath(path), where=error.where) from None
+
+
+def workload_of(trace: KinetoTrace) -> Graph:
+    """The graph of a recording that has been read."""
+    order = program_order(trace)
+    device = device_of_blocks(trace)
+    found = blocks_of(trace.device_memory(device)) if device is not None else Blocks((), None, True)
+    uses = _Uses(trace, order, found)
+    span = max(op.end_ns for op in trace.ops) - min(op.start_ns for op in trace.ops)
+    meta = {
+        "source": "trace of the PyTorch profiler",
+        "device": trace.device_name,
+        "span_ns": span,
+        "blocks": len(found.listed),
+        "blocks_no_op_used": uses.unused,
+        "inputs_matched": uses.matched,
+        "inputs_guessed": uses.guessed,
+        "inputs_unknown": uses.unknown,
+        "missing": list(_missing(trace, found, device, uses)),
+    }
+    return _graph(trace, order, found, uses, meta)
+
+
+def _missing(trace: KinetoTrace, found: Blocks, device: int | None, uses: _Uses) -> Iterator[str]:
+    """What the file does not say, a line each."""
+    yield "idle time of the device: the host, and what waits for it, are left out"
+    unlaunched = sum(op.call is None for op in trace.ops)
+    if unlaunched:
+        yield f"the launches of {unlaunched} ops, made before the recording: they come first on their streams"
+    if any(call.role == "wait" for call in trace.calls) and not trace.syncs:
+        yield "which streams a wait joins: inferred from the launches around it"
+    if device is None:
+        yield "tensors: record with profile_memory=True"
+        return
+    if not any(op.shapes for op in trace.cpu_ops):
+        yield "shapes of arguments: what an op reads between a block's first and last use; record with record_shapes=True"
+    else:
+        total = uses.matched + uses.guessed + uses.unknown
+        yield (
+            f"which block an argument is: of {total} arguments {uses.matched} have the bytes of one block, {uses.guessed} of several"
+            f" (the latest is taken), {uses.unknown} of none (allocated before, or a part of one)"
+        )
+    yield "what tensors are for: activation if freed in the recording, output if not, buffer if there before"
+    yield "which arguments an op writes: nothing but the blocks made for it"
+    if found.resident_bytes is None:
+        yield "bytes allocated before the recording"
+    if not found.addresses:
+        yield "addresses: a free is taken to be of the latest block of its bytes"
+
+
+class _Uses:
+    """Which ops (by place in program order) make, use and last use each block."""
+
+    def __init__(self, trace: KinetoTrace, order: ProgramOrder, found: Blocks) -> None:
+        self._trace = trace
+        self._times = [order.issued_ns[i] for i in order.order]
+        self._by_thread: defaultdict[str, list[int]] = defaultdict(list)
+        for place, i in enumerate(order.order):
+            launch = trace.ops[i].call
+            if launch is not None:
+                self._by_thread[trace.calls[launch].thread].append(place)
+        self.spans: dict[int, tuple[int, int]] = {}
+        self.unused = self.matched = self.guessed = self.unknown = 0
+        for number, block in enumerate(found.listed):
+            first, last = self._first(block), self._last(block)
+            if first <= last:
+                self.spans[number] = first, last
+            else:
+                self.unused += 1
+        self.reads: defaultdict[int, list[int]] = defaultdict(list)
+        self._match(order, found)
+
+    def _first(self, block: Block) -> int:
+        """The place of the op that makes a block: the next that its thread issues, or if it issues none any thread."""
+        if block.allocated_ns is None:
+            return 0
+        own = self._by_thread.get(block.thread, ())
+        at = bisect_right(own, block.allocated_ns, key=lambda place: self._times[place])
+        return own[at] if at < len(own) else bisect_right(self._times, block.allocated_ns)
+
+    def _last(self, block: Block) -> int:
+        """The place of the last op issued before a block was freed."""
+        return len(self._times) - 1 if block.freed_ns is None else bisect_left(self._times, block.freed_ns) - 1
+
+    def _match(self, order: ProgramOrder, found: Blocks) -> None:
+        """What ops read, by the bytes of their arguments."""
+        begins: defaultdict[int, list[int]] = defaultdict(list)
+        ends: defaultdict[int, list[int]] = defaultdict(list)
+        for number, (first, last) in self.spans.items():
+            begins[first].append(number)
+            ends[last].append(number)
+        live: defaultdict[int, dict[int, None]] = defaultdict(dict)
+        for place, i in enumerate(order.order):
+            for number in begins[place]:
+                live[found.listed[number].size_bytes][number] = None
+            operator = _operator(self._trace, self._trace.ops[i])
+            if operator is not None:
+                self._read(place, operator, live, found)
+            for number in ends[place]:
+                del live[found.listed[number].size_bytes][number]
+
+    def _read(self, place: int, operator: CpuOp, live: Mapping[int, dict[int, None]], found: Blocks) -> None:
+        for size in _argument_bytes(operator):
+            candidates: list[int] = []
+            for number in reversed(live.get(size, {})):
+                allocated = found.listed[number].allocated_ns
+                if (allocated is None or allocated < operator.start_ns) and number not in self.reads[place]:
+                    candidates.append(number)
+                    if len(candidates) > 1:
+                        break
+            if candidates:
+                self.reads[place].append(candidates[0])
+            self.matched += len(candidates) == 1
+            self.guessed += len(candidates) > 1
+            self.unknown += not candidates
+
+
+def _operator(trace: KinetoTrace, op: DeviceOp) -> CpuOp | None:
+    """The innermost operator around the launch of an op."""
+    at = trace.calls[op.call].cpu_op if op.call is not None else None
+    return trace.cpu_ops[at] if at is not None else None
+
+
+def _argument_bytes(operator: CpuOp) -> Iterator[int]:
+    """Bytes of an operator's tensor arguments, rounded as the allocator does."""
+    for shape, dtype in zip(operator.shapes, operator.dtypes, strict=False):
+        name = DTYPES.get(dtype) if isinstance(dtype, str) else None
+        if name is not None and isinstance(shape, tuple) and shape and all(type(n) is int and 0 <= n < _LARGEST for n in shape):
+            size = prod(shape) * _ITEM_BYTES[name]
+            if 0 < size < _LARGEST:
+                yield -(-size // _ROUNDED_TO) * _ROUNDED_TO
+
+
+def _graph(trace: KinetoTrace, order: ProgramOrder, found: Blocks, uses: _Uses, meta: Mapping[str, Any]) -> Graph:
+    builder = GraphBuilder(trace.name, meta)
+    everywhere = []
+    if found.resident_bytes:
+        everywhere = [builder.tensor("allocated_before", found.resident_bytes, "buffer")]
+    outputs: defaultdict[int, list[str]] = defaultdict(list)
+    inputs: defaultdict[int, dict[str, None]] = defaultdict(dict)
+    workspace: defaultdict[int, int] = defaultdict(int)
+    names: dict[int, str] = {}  # of the blocks that are tensors
+    for number, (first, last) in uses.spans.items():
+        block = found.listed[number]
+        if block.allocated_ns is None:
+            names[number] = builder.tensor(f"block{number}", block.size_bytes, home="hbm", persistent=False)
+            inputs[last][names[number]] = None
+        elif first == last and block.freed_ns is not None:
+            workspace[first] += block.size_bytes
+        else:
+            names[number] = builder.tensor(f"block{number}", block.size_bytes, "output" if block.freed_ns is None else "activation")
+            outputs[first].append(names[number])
+            if block.freed_ns is not None:
+                inputs[last][names[number]] = None
+    for place, numbers in uses.reads.items():
+        inputs[place].update((names[number], None) for number in numbers if number in names)
+    streams = _streams(trace)
+    dependencies = _dependencies(trace, order)
+    named: dict[int, str] = {}
+    for place, i in enumerate(order.order):
+        op = trace.ops[i]
+        operator = _operator(trace, op)
+        read = [name for name in inputs[place] if name not in outputs[place]]
+        named[i] = builder.op(
+            f"{_short(op)}.{place}",
+            _kind(op, operator),
+            inputs=[*everywhere, *read],
+            outputs=outputs[place],
+            deps=[named[d] for d in dependencies[i]],
+            stream=streams[stream_of(op)],
+            duration_ns=op.duration_ns,
+            bytes_accessed=op.size_bytes or 0,
+            dtype=_dtype(operator),
+            workspace_bytes=workspace[place],
+        )
+    return builder.build()
+
+
+def _streams(trace: KinetoTrace) -> Mapping[tuple[int, int], str]:
+    """``compute`` for the stream with most time in kernels, ``stream<id>`` for the others, with their device if there are several."""
+    busy: defaultdict[tuple[int, int], int] = defaultdict(int)
+    for op in trace.ops:
+        busy[stream_of(op)] += op.duration_ns if op.kind == "kernel" else 0
+    several = len({device for device, _ in busy}) > 1
+    names = {(device, number): f"gpu{device}.stream{number}" if several else f"stream{number}" for device, number in busy}
+    return names | {max(busy, key=lambda stream: busy[stream]): "compute"}
+
+
+def _dependencies(trace: KinetoTrace, order: ProgramOrder) -> Mapping[int, Sequence[int]]:
+    """For each op those of other streams that it waits for: through its stream, or because the host did before it issued it."""
+    found = waits(trace, order)
+    awaited = {call: set(ops) for call, ops in found.of_calls.items()}
+    for i, op in enumerate(trace.ops):
+        if op.call is not None and blocks(op, trace.calls[op.call]):
+            awaited.setdefault(op.call, set()).add(i)
+    place = {i: n for n, i in enumerate(order.order)}
+    needs: defaultdict[int, set[int]] = defaultdict(set)
+    for i, before in found.of_ops.items():
+        needs[i].update(before)
+    for call, ops in awaited.items():
+        end = trace.calls[call].end_ns
+        for queue in order.streams.values():  # what comes after the first op follows it
+            at = bisect_left(queue, end, key=lambda i: order.issued_ns[i])
+            if at < len(queue):
+                needs[queue[at]].update(ops)
+    return {
+        i: sorted(
+            (d for d in needs[i] if place[d] < place[i] and stream_of(trace.ops[d]) != stream_of(trace.ops[i])), key=place.__getitem__
+        )
+        for i in order.order
+    }
+
+
+def _short(op: DeviceOp) -> str:
+    """A kernel's function without return type, namespaces and arguments; ``copy_h2d`` and ``memset``."""
+    if op.kind == "copy":
+        return f"copy_{op.direction}"
+    match = _NAME.match(op.name.removeprefix("void ")) if op.kind == "kernel" else None
+    return match[1] if match else op.kind
+
+
+def _kind(op: DeviceOp, operator: CpuOp | None) -> str:
+    """A copy's kind is ``copy``; a kernel's that of the operator around its launch, a collective's what it does."""
+    if op.kind != "kernel":
+        return "copy" if op.kind == "copy" else "fill"
+    if op.name.lower().removeprefix("void ").startswith(("nccl", "rccl")):
+        return next((kind for part, kind in _COLLECTIVES if part in op.name), "collective")
+    name = operator.name if operator is not None and "::" in operator.name else None
+    return op_kind(name.rpartition("::")[2]) if name else "kernel"
+
+
+def _dtype(operator: CpuOp | None) -> str:
+    """The type of the first tensor argument; ``fp32`` if none is recorded."""
+    types = operator.dtypes if operator is not None else ()
+    return next((DTYPES[name] for name in types if isinstance(name, str) and name in DTYPES), "fp32")
