@@ -46,7 +46,7 @@ from hosim.importers.kineto_events import (
     SyncRecord,
 )
 
-__all__ = ["is_kineto", "parse_kineto", "read_kineto"]
+__all__ = ["call_role", "is_kineto", "parse_kineto", "read_kineto"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -212,7 +212,8 @@ def _ends(name: str, kind: object) -> tuple[str, str]:
     return "unknown", "unknown"
 
 
-def _role(name: str) -> Role:
+def call_role(name: str) -> Role:
+    """What a call of the CUDA or HIP runtime or driver does, by its name."""
     return next((role for pattern, role in _ROLES if pattern.search(name)), "other")
 
 
@@ -256,7 +257,7 @@ class _Reader:
 
     def _call(self, name: str, thread: str, start: int, end: int, args: Mapping[str, Any]) -> None:
         if name not in self._roles:
-            self._roles[name] = _role(name)
+            self._roles[name] = call_role(name)
         correlation = _id(args, "correlation")
         self._calls.append(HostCall(name, self._roles[name], thread, start, end, correlation))
         if correlation is not None and "grid" in args:

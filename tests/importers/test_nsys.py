@@ -1,0 +1,248 @@
+"""Exports of Nsight Systems: what is read from tables in the published schema, and what is said of others.
+
+No real export was at hand: `make_nsys` writes them, from recordings of PyTorch's profiler and by hand.
+"""
+
+import sqlite3
+from dataclasses import replace
+
+import pytest
+from make_nsys import Export
+
+from hosim.errors import InputError
+from hosim.importers.kineto import parse_kineto, read_kineto
+from hosim.importers.kineto_events import DeviceOp, HostCall
+from hosim.importers.nsys import is_nsys, read_nsys
+from hosim.validate.memory import replay_memory
+from hosim.validate.structural_replay import structural_replay
+
+
+def kernel(start, end, correlation=1, stream=7, device=0, name="gemm"):
+    return DeviceOp("kernel", name, device, stream, start, end, correlation, grid=(4, 1, 1), block=(128, 1, 1))
+
+
+def call(name, start, end, correlation, thread="55"):
+    return HostCall(name, "other", thread, start, end, correlation)
+
+
+def comparable(trace):
+    """What an export can hold of a record."""
+    calls = sorted((c.start_ns, -c.end_ns, c.name, c.role, int(c.thread) & 0xFFFFFF, c.correlation) for c in trace.calls)
+    return sorted(map(op_of(trace), trace.ops)), calls
+
+
+def op_of(trace):
+    def described(op):
+        launch = trace.calls[op.call].correlation if op.call is not None else None
+        name = op.name if op.kind == "kernel" else ""
+        size = None if op.kind == "kernel" else op.size_bytes or 0
+        return (
+            op.kind,
+            op.start_ns,
+            op.end_ns,
+            op.device,
+            op.stream,
+            op.correlation,
+            launch,
+            name,
+            size,
+            op.direction,
+            op.source,
+            op.target,
+        )
+
+    return described
+
+
+@pytest.mark.parametrize("name", ["a100_training_copies", "event_sync_multi_stream", "rtx2080ti_resnet_pageable_h2d", "triton_tiny"])
+def test_a_recording_comes_back_from_an_export(shared, tmp_path, name):
+    path = shared / "data" / "traces" / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip(f"no file {path}")
+    trace = read_kineto(path)
+    first = min(entry.start_ns for entries in (trace.ops, trace.calls) for entry in entries)
+    back = read_nsys(Export(tmp_path / f"{name}.sqlite").trace(trace).close())
+    assert back.origin_ns == first
+    moved = replace(
+        trace,
+        ops=tuple(replace(op, start_ns=op.start_ns - first, end_ns=op.end_ns - first) for op in trace.ops),
+        calls=tuple(replace(c, start_ns=c.start_ns - first, end_ns=c.end_ns - first) for c in trace.calls),
+    )
+    assert comparable(back) == comparable(moved)
+    assert back.device_name == trace.device_name
+    assert back.cpu_ops == ()
+
+
+def test_the_replay_of_an_export_is_that_of_the_recording(shared, tmp_path):
+    path = shared / "data" / "traces" / "event_sync_multi_stream.json.gz"
+    if not path.exists():
+        pytest.skip(f"no file {path}")
+    trace = read_kineto(path)
+    there, back = (structural_replay(t) for t in (trace, read_nsys(Export(tmp_path / "x.sqlite").trace(trace).close())))
+    assert (back.simulated_ns, back.measured_ns, back.stream_waits) == (there.simulated_ns, there.measured_ns, there.stream_waits)
+
+
+def test_waits_find_the_record_of_their_event(tmp_path):
+    export = Export(tmp_path / "x.sqlite")
+    for op in (kernel(10, 50, 1), kernel(60, 90, 4, stream=8)):
+        export.op(op)
+    for made in (
+        call("cudaLaunchKernel", 1, 3, 1),
+        call("cudaEventRecord", 4, 5, 2),
+        call("cudaStreamWaitEvent", 6, 7, 3),
+        call("cudaLaunchKernel", 8, 9, 4),
+        call("cudaEventRecord", 10, 11, 5),
+        call("cudaStreamSynchronize", 12, 95, 6),
+        call("cudaDeviceSynchronize", 96, 97, 7),
+        call("cudaEventSynchronize", 98, 99, 8),
+    ):
+        export.call(made)
+    export.record(2, 7, event=1)
+    export.record(5, 8, event=1)
+    export.sync("wait", 6, 7, 3, stream=8, event=1)
+    export.sync("stream_sync", 12, 95, 6, stream=8)
+    export.sync("device_sync", 96, 97, 7)
+    export.sync("event_sync", 98, 99, 8, event=1)
+    trace = read_nsys(export.close())
+    assert [(s.name, s.stream, s.on_stream, s.record) for s in trace.syncs] == [
+        ("Stream Wait Event", 8, 7, 2),  # the last record of the event before the wait
+        ("Stream Sync", 8, None, None),
+        ("Context Sync", None, None, None),
+        ("Event Sync", None, 8, 5),
+    ]
+    assert [c.role for c in trace.calls] == ["launch", "record", "wait", "launch", "record", "stream_sync", "device_sync", "event_sync"]
+    assert trace.calls[0].name == "cudaLaunchKernel"
+    assert structural_replay(trace).stream_waits == 1
+
+
+def test_waits_whose_events_are_not_listed_are_left_to_be_inferred(tmp_path):
+    export = Export(tmp_path / "x.sqlite", drop=("CUPTI_ACTIVITY_KIND_CUDA_EVENT",))
+    export.op(kernel(10, 50))
+    export.sync("stream_sync", 12, 95, 6, stream=8)
+    export.db.commit()
+    assert len(read_nsys(tmp_path / "x.sqlite").syncs) == 1
+    export.sync("wait", 6, 7, 3, stream=8, event=1)
+    assert read_nsys(export.close()).syncs == ()
+
+
+def test_memory_of_the_driver_is_replayed_from_nothing(tmp_path):
+    export = Export(tmp_path / "x.sqlite")
+    export.op(kernel(100, 200))
+    export.memory(90, 4096, 1000)
+    export.memory(95, 8192, 500, kind="pinned")
+    export.memory(120, 16384, 3000)
+    export.memory(130, 4096, -1000)
+    trace = read_nsys(export.close())
+    assert [(e.device_type, e.size_bytes, e.time_ns) for e in trace.memory] == [(1, 1000, 0), (0, 500, 5), (1, 3000, 30), (1, -1000, 40)]
+    replay = replay_memory(trace)
+    assert list(replay.simulated_bytes) == [1000, 4000, 3000]
+    assert replay.measured_peak_bytes is None
+
+
+def test_copies_say_direction_and_kind_of_memory(tmp_path):
+    export = Export(tmp_path / "x.sqlite")
+    rows = [(1, 0, 2), (2, 2, 1), (8, 2, 2), (10, 2, 2), (11, 4, 4), (12, 4, 4), (1, None, None), (0, 1, 2), (99, None, None)]
+    for i, (kind, source, target) in enumerate(rows):
+        values = {"start": i, "end": i + 1, "deviceId": 0, "contextId": 1, "streamId": 7, "correlationId": i, "globalPid": export.process}
+        export.add("CUPTI_ACTIVITY_KIND_MEMCPY", **values, bytes=64, copyKind=kind, srcKind=source, dstKind=target)
+    trace = read_nsys(export.close())
+    assert [(op.direction, op.source, op.target) for op in trace.ops] == [
+        ("h2d", "pageable", "device"),
+        ("d2h", "device", "pinned"),
+        ("d2d", "device", "device"),
+        ("d2d", "device", "device"),
+        ("h2d", "managed", "device"),
+        ("d2h", "device", "managed"),
+        ("h2d", "host", "device"),
+        ("h2d", "pinned", "device"),
+        ("h2h", "unknown", "unknown"),
+    ]
+    assert trace.ops[0].name == "Memcpy HtoD (Pageable -> Device)"
+
+
+def test_of_several_processes_it_is_the_busiest(tmp_path):
+    export = Export(tmp_path / "x.sqlite", pid=1)
+    export.op(kernel(10, 20, 1, name="once"))
+    export.call(call("cudaLaunchKernel", 1, 2, 1))
+    export.process = 2 << 24
+    for i in range(3):
+        export.op(kernel(30 + i, 31 + i, i, name="often"))
+        export.call(call("cudaLaunchKernel", 3, 4, i, thread="77"))
+    trace = read_nsys(export.close())
+    assert {op.name for op in trace.ops} == {"often"}
+    assert {c.thread for c in trace.calls} == {"77"}
+
+
+def test_ranges_become_annotations(tmp_path):
+    export = Export(tmp_path / "x.sqlite")
+    export.op(kernel(100, 200))
+    step = export.string("step")
+    thread = export.process | 5
+    export.add("NVTX_EVENTS", start=50, end=250, eventType=59, text="outer", globalTid=thread)
+    export.add("NVTX_EVENTS", start=60, end=200, eventType=60, textId=step, globalTid=thread)
+    export.add("NVTX_EVENTS", start=70, end=None, eventType=34, text="a mark", globalTid=thread)
+    trace = read_nsys(export.close())
+    assert [(a.name, a.thread, a.start_ns, a.end_ns) for a in trace.annotations] == [("outer", "5", 0, 200), ("step", "5", 10, 150)]
+
+
+def test_the_recorded_step_of_the_profiler_reads_the_same(tmp_path):
+    from kineto_toys import step
+
+    trace = parse_kineto(step(), "toy")
+    assert is_nsys(Export(tmp_path / "x.sqlite").trace(trace).close().read_bytes())
+    back = read_nsys(tmp_path / "x.sqlite")
+    assert [op.call for op in back.ops] == [op.call for op in trace.ops]
+
+
+def write(path, *statements):
+    with sqlite3.connect(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+    return path
+
+
+STRINGS = "CREATE TABLE StringIds (id INTEGER, value TEXT)"
+KERNELS = "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId)"
+
+
+@pytest.mark.parametrize(
+    ("statements", "message"),
+    [
+        (["CREATE TABLE other (x INTEGER)"], "expected the table StringIds; write it with: nsys export"),
+        ([STRINGS], "no kernel, copy or memset of a device was recorded"),
+        ([STRINGS, "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end)"], "CUPTI_ACTIVITY_KIND_KERNEL: expected the column deviceId"),
+        ([STRINGS, KERNELS, "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 'late', 0, 7)"], "expected a whole number, got 'late'"),
+        ([STRINGS, KERNELS, "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (9, 1, 0, 7)"], "expected an end after the start"),
+        ([STRINGS, KERNELS, "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (NULL, 1, 0, 7)"], "expected a whole number, got 'None'"),
+    ],
+)
+def test_other_databases_are_refused_in_one_line(tmp_path, statements, message):
+    path = write(tmp_path / "x.sqlite", *statements)
+    with pytest.raises(InputError, match=message) as caught:
+        read_nsys(path)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
+    export = Export(tmp_path / "x.sqlite")
+    for i in range(200):
+        export.op(kernel(i, i + 1, i, name=f"kernel {i}"))
+    data = export.close().read_bytes()
+    for name, content in {"cut": data[: len(data) // 2], "text": b"hello", "empty": b"", "noise": data[:100] + bytes(5000)}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=rf"{name}: "):
+            read_nsys(tmp_path / name)
+    with pytest.raises(InputError, match="No such file"):
+        read_nsys(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_export_is_not_changed(tmp_path):
+    export = Export(tmp_path / "x.sqlite")
+    export.op(kernel(1, 2))
+    before = export.close().read_bytes()
+    read_nsys(tmp_path / "x.sqlite")
+    assert (tmp_path / "x.sqlite").read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"x.sqlite"}
