@@ -1,14 +1,15 @@
 # make demo   a table of policies on a real model's graph
 # make test   everything that has to hold before a change goes in
+# make truth  hosim's figures beside those of others, as a table
 #
-# Both make .venv by themselves, with python3 and pip alone, and install again only when pyproject.toml has changed.
+# All make .venv by themselves, with python3 and pip alone, and install again only when pyproject.toml has changed.
 # Another interpreter: make test PYTHON=python3.12
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check clean
+.PHONY: demo test truth check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -17,6 +18,10 @@ demo: .venv/.installed
 test: check
 	$(BIN)/pytest tests/bench
 	$(BIN)/pytest --ignore=tests/bench --benchmark-disable --numprocesses=2 --dist=loadfile
+
+# What needs recordings that do not lie beside the repository is left out.
+truth: .venv/.installed-dev
+	$(BIN)/pytest -m truth --truth-table --quiet --benchmark-disable --numprocesses=2
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from truth_table import compared, pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_terminal_summary
+
+__all__ = ["compared", "pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_terminal_summary"]
 
 settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True)
 settings.load_profile("ci")

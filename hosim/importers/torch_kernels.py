@@ -200,14 +200,25 @@ def _traffic(
 
 
 def _grouped_flops(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
-    """FLOP of rows ``a`` [m, k], sorted by group, times one matrix of ``b`` [groups, k, n] each."""
-    return 2 * a[0] * a[1] * b[-1] if len(a) == 2 and len(b) == 3 else bmm_flop(a, b) if len(a) == len(b) == 3 else 0
+    """FLOP of a matmul by groups.
+
+    Of rows ``a`` [m, k] sorted by group with a matrix of ``b`` [groups, k, n] each, or of columns ``a`` [m, k] with rows ``b`` [k, n],
+    whose groups give a matrix each (the gradient of those).
+    """
+    if len(a) == 2:
+        return 2 * a[0] * a[1] * b[-1]
+    return bmm_flop(a, b) if len(b) == 3 else 0
+
+
+_ON_THE_CPU = {
+    aten._scaled_dot_product_flash_attention_for_cpu: aten._scaled_dot_product_flash_attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: aten._scaled_dot_product_flash_attention_backward,
+}
 
 
 def _flops(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
     """FLOP by torch's own counter registry, with the two kinds of op that it does not list: attention on the CPU, grouped matmul."""
-    if packet is aten._scaled_dot_product_flash_attention_for_cpu:
-        packet = aten._scaled_dot_product_flash_attention
+    packet = _ON_THE_CPU.get(packet, packet)
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=result))
     if packet.__name__.strip("_") in ("grouped_mm", "grouped_mm_fallback"):

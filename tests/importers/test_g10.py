@@ -2,6 +2,7 @@
 
 import gzip
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -231,15 +232,17 @@ def test_edited_files_import_or_say_why(tmp_path: Path, tensors: list[str], kern
     ("name", "cycles", "ops", "peak_gib", "largest_op_bytes"),
     [("bert_256", 8_742_558_777, 1369, 47.76, 2_415_919_104), ("vit_1024", 3_919_374_961, 1489, 45.93, 1_654_132_736)],
 )
-def test_published_inputs(shared: Path, name: str, cycles: int, ops: int, peak_gib: float, largest_op_bytes: int) -> None:
+def test_published_inputs(
+    shared: Path, name: str, cycles: int, ops: int, peak_gib: float, largest_op_bytes: int, compared: Callable[..., None]
+) -> None:
     folder = shared / "data" / "g10" / name
     if not folder.is_dir():
         pytest.skip(f"no folder {folder}: it holds the published graph that this test reads")
     graph = import_g10(folder)
     assert len(graph.ops) == ops
     # The published "ideal" iteration time, in cycles, is the sum of the kernel times.
-    assert sum(op.duration_ns or 0 for op in graph.ops) == round(cycles / 1.2)
-    assert round(walked_peak(graph) / 2**30, 2) == peak_gib
+    compared("G10", name, "ideal iteration, ns", round(cycles / 1.2), sum(op.duration_ns or 0 for op in graph.ops))
+    compared("G10", name, "peak, GiB", peak_gib, liveness.static_peak(graph).bytes / 2**30, slack=0.005)
     assert liveness.static_peak(graph).bytes == walked_peak(graph)
     assert max(sum(graph.tensors[t].size_bytes for t in op.uses) + op.workspace_bytes for op in graph.ops) == largest_op_bytes
     # Every weight but the constant exponent is updated, and nothing is read from outside the step but small inputs and the images.

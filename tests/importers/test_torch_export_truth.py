@@ -32,9 +32,9 @@ def both(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_peak(name):
+def test_peak(name, compared):
     graph, truth = both(name)
-    assert static_peak(graph).bytes == max(truth.values())
+    compared("tracked run", f"exported {name}", "peak bytes", max(truth.values()), static_peak(graph).bytes)
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", "mixtral"])

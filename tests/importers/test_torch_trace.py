@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,21 +42,22 @@ def test_a_recorded_step() -> None:
     assert load_any(RECORDED) == graph
 
 
-def test_the_step_of_an_h100(shared: Path) -> None:
+def test_the_step_of_an_h100(shared: Path, compared: Callable[..., None]) -> None:
     path = shared / "data" / "traces" / "h100_vgg13_execution_graph.json.gz"
     if not path.is_file():
         pytest.skip(f"no file {path}: it is the recorded trace that this test reads")
     graph = load_any(path)
     kinds = bytes_by_kind(graph)
     weights = 133_047_848 * 4  # VGG13 as published: 133 million weights
-    assert kinds["parameter"] == weights
+    compared("publication", "PyTorch trace of VGG13", "bytes of parameters", weights, kinds["parameter"])
     assert kinds["optimizer_state"] == 2 * weights  # Adam
     assert kinds["input"] == 512 * (3 * 224 * 224 * 4 + 8)  # images and labels
     assert sum(op.kind == "convolution" for op in graph.ops) == 10
     assert sum(op.name.startswith("convolution_backward") for op in graph.ops) == 10
     # The profiler counted 39,343,881,216 bytes at the peak of this step, cuDNN's workspaces and blocks of the step before among them.
     peak = liveness.static_peak(graph).bytes
-    assert 0.94 * 39_343_881_216 < peak < 39_343_881_216
+    compared("profiler's memory", "PyTorch trace of VGG13", "peak bytes", 39_343_881_216, peak, 0.06)
+    assert peak < 39_343_881_216
 
 
 def node(number: int, name: str, schema: str, inputs: list, outputs: list, parent: int = 1) -> dict:

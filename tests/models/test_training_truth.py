@@ -7,6 +7,7 @@ mask, keeps it as numbers, and has no fused kernel for heads of unequal width.
 import pytest
 
 from hosim.analysis.liveness import static_peak
+from hosim.importers.torch_train import import_training
 from hosim.models.build import build
 
 torch = pytest.importorskip("torch")
@@ -91,15 +92,51 @@ def truth(name, config, batch, sequence, checkpoint=False):
     ],
     ids=["llama-512", "llama-2048", "llama-checkpoint", "qwen", "deepseek"],
 )
-def test_a_training_step(model, name, batch, sequence, sizes, other, parameters):
+def test_a_training_step(model, name, batch, sequence, sizes, other, parameters, compared):
     true_peak, true_learned, true_flops = truth(name, {**sizes, **other}, batch, sequence, parameters.get("checkpoint", False))
     config = {**sizes, **({"num_experts": 16} if "n_routed_experts" in other else {})}
     common = {"model": model, "phase": "train", "optimizer": "none", "batch": batch, "sequence": sequence, "config": config}
     graph = build(model, {**common, **parameters})
     peak = static_peak(graph).bytes
     flops = sum(op.flops for op in graph.ops if op.kind != "attention")
-    print(f"{model} at {batch} x {sequence}: resident peak {peak / true_peak:.5f} of MemTracker's {true_peak:,} B")
-    assert sum(t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert")) == true_learned
-    assert peak == pytest.approx(true_peak, rel=0.03)
+    step = f"built step of {model} at {batch} x {sequence}{', checkpointed' if 'checkpoint' in parameters else ''}"
+    compared(
+        "MemTracker",
+        step,
+        "bytes of parameters",
+        true_learned,
+        sum(t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert")),
+    )
+    compared("MemTracker", step, "peak bytes", true_peak, peak, 0.03)
     if model == "llama-3.1-8b":  # torch counts neither grouped products nor the CPU's fused attention
-        assert flops == true_flops
+        compared("FlopCounterMode", step, "FLOP", true_flops, flops)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "none"])
+@pytest.mark.parametrize(
+    ("model", "name", "sizes", "other", "attention"),
+    [
+        ("llama-3.1-8b", "LlamaForCausalLM", LLAMA, {}, "masked"),
+        ("qwen3-30b-a3b", "Qwen3MoeForCausalLM", QWEN, {"norm_topk_prob": True}, "masked"),
+        ("deepseek-v3", "DeepseekV3ForCausalLM", DEEPSEEK, {"n_routed_experts": 16, "topk_group": 2}, "math"),
+    ],
+    ids=["llama", "qwen", "deepseek"],
+)
+def test_a_traced_step(model, name, sizes, other, attention, optimizer, compared):
+    def make():
+        cls = getattr(transformers, name)
+        with torch.device("meta"):
+            return cls(cls.config_class(**sizes, **other, attn_implementation="sdpa", use_cache=False)).train()
+
+    ids = torch.empty(2, 512, dtype=torch.int64, device="meta")
+    known_to_torch = "adamw-master" if optimizer == "adamw" else optimizer
+    traced = import_training(make, {"input_ids": ids, "labels": ids}, name=model, dtype="bf16", optimizer=known_to_torch)
+    config = {**sizes, **({"num_experts": 16} if "n_routed_experts" in other else {})}
+    common = {"model": model, "phase": "train", "batch": 2, "sequence": 512, "attention": attention}
+    built = build(model, {**common, "optimizer": optimizer, "config": config})
+    step = f"built step of {model}, optimizer {optimizer}"
+    for kind, within in (("parameter", 0), ("expert", 0), ("optimizer_state", 0.0001)):  # built ones do not count their steps
+        true, ours = [sum(t.size_bytes for t in graph.tensors if t.kind == kind) for graph in (traced, built)]
+        compared("traced step", step, f"bytes of {kind}", true, ours, within)
+    compared("traced step", step, "FLOP", sum(op.flops for op in traced.ops), sum(op.flops for op in built.ops), 0.01)
+    compared("traced step", step, "peak bytes", static_peak(traced).bytes, static_peak(built).bytes, 0.03)

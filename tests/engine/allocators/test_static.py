@@ -70,12 +70,13 @@ def instances(shared):
 
 
 @pytest.mark.parametrize("name", "ABCDEF")
-def test_published_instances_are_packed_exactly(instances, name):
+def test_published_instances_are_packed_exactly(instances, name, compared):
     problem = instances[name]
     start = time.process_time()
     packing = pack(*problem, capacity=KNOWN)
     spent = time.process_time() - start
-    assert check(*problem, packing) <= KNOWN
+    compared("minimalloc", f"instance {name}", "bytes packed into", KNOWN, check(*problem, packing), 0.01)  # less in C
+    assert packing.height <= KNOWN
     assert packing.optimal or most_live(*problem) < packing.height
     assert spent < 30  # 0.3 to 4 s on an idle machine
 

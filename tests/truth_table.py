@@ -1,0 +1,56 @@
+"""Figures from outside beside hosim's own. A test notes each with the fixture ``compared``; ``make truth`` prints them as a table."""
+
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.fixture
+def compared(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """``compared(by, subject, quantity, truth, ours, within=0, slack=0)``: note both figures, and fail where they differ by more.
+
+    ``by`` is whose the true figure is; ``within`` is relative to it, ``slack`` comes on top and has its unit.
+    """
+
+    def compare(by: str, subject: str, quantity: str, truth: float, ours: float, within: float = 0.0, slack: float = 0.0) -> None:
+        if truth or ours:
+            record_property("truth", [by, subject, quantity, truth, ours, within, slack])
+        assert abs(ours - truth) <= within * abs(truth) + slack, f"{subject}, {quantity}: {ours:,} is not {by}'s {truth:,}"
+
+    return compare
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--truth-table", action="store_true", help="print what the tests marked truth have compared")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "truth: compares hosim's figures with others'")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "compared" in getattr(item, "fixturenames", ()):
+            item.add_marker("truth")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not config.getoption("--truth-table"):
+        return
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind) if report.when == "call"]
+    rows = [(report.nodeid, *value) for report in reports for key, value in report.user_properties if key == "truth"]
+    lines = [("truth by", "what", "figure", "truth", "hosim", "ratio", "held within")]
+    for _, by, subject, quantity, truth, ours, within, slack in sorted(rows, key=lambda row: (row[1], row[0], row[2], row[3])):
+        ratio = f"{ours / truth:.5f}" if truth else "-"
+        bounds = [f"{100 * within:g}%"] * (within > 0) + [_text(slack)] * (slack > 0)
+        lines.append((by, subject, quantity, _text(truth), _text(ours), ratio, " + ".join(bounds) or "exact"))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    terminalreporter.section("truth")
+    for line in lines:
+        cells = [cell.ljust(width) if k < 3 else cell.rjust(width) for k, (cell, width) in enumerate(zip(line, widths, strict=True))]
+        terminalreporter.write_line("  ".join(cells).rstrip())
+    terminalreporter.write_line(f"{len(lines) - 1} figures")
+
+
+def _text(figure: float) -> str:
+    return f"{figure:,}" if isinstance(figure, int) else f"{figure:,.0f}" if figure >= 1000 else f"{figure:.4g}"
