@@ -206,8 +206,8 @@ def _grouped_flops(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
     whose groups give a matrix each (the gradient of those).
     """
     if len(a) == 2:
-        return 2 * a[0] * a[1] * b[-1]
-    return bmm_flop(a, b) if len(b) == 3 else 0
+        return 2 * int(a[0]) * int(a[1]) * int(b[-1])
+    return int(bmm_flop(a, b)) if len(b) == 3 else 0
 
 
 _ON_THE_CPU = {

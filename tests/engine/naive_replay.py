@@ -506,7 +506,10 @@ class NaiveReplay:
     # -- figures -----------------------------------------------------------------------------------------------
 
     def culprit(self):
-        """Who is named: the first op that does not fit, the first transfer that does not, the first op that waits in vain, any transfer."""
+        """Who is named: the first op that does not fit, the first transfer that does not, the first op that waits in vain, any transfer.
+
+        An op that waits for its producers is not named: they, or what they wait for, are why.
+        """
         for stream in self.streams:
             i = self.head(stream)
             if i is not None and all(self.ended[j] for j in self.producers[i]) and self.residency_met(i):
@@ -517,8 +520,9 @@ class NaiveReplay:
             if x.hop or (self.waiting[x.tensor][0] is (x.parent or x) and self.copies.get((x.tensor, x.source)) == VALID):
                 return ("transfer", self.tensors[x.tensor].name)
         for stream in self.streams:
-            if self.head(stream) is not None:
-                return ("vain", self.ops[self.head(stream)].name)
+            i = self.head(stream)
+            if i is not None and all(self.ended[j] for j in self.producers[i]):
+                return ("vain", self.ops[i].name)
         return ("transfer", self.tensors[heads[0].tensor].name)
 
     def busy(self, stream):
