@@ -1,8 +1,8 @@
 """What waits for what in a recording: streams for other streams, the host for the device.
 
 Newer schemas record it. Where a schema does not say which streams a ``StreamWaitEvent`` joins, it is inferred: the stream that the calling
-thread launches on next waits for the other stream that was launched on last. An inference that the recording contradicts (the op started
-before what it is said to wait for had ended) is dropped, and counted.
+thread launches on next waits for the other stream that was launched on last. A wait that the recording contradicts (of an op that started,
+or a call that returned, before what it is said to wait for had ended) is dropped, and counted: ``cudaFree(nullptr)`` waits for nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ StreamId = tuple[int, int]
 
 BEFORE_RECORDING = -1
 _CLOCK_STEP_NS = 2_000
+_CLOCKS_APART_NS = 50_000
+"""How far the clocks of host and device are taken to be apart at most."""
+
 _STAGED_BYTES = 64 * 1024
 """CUDA returns from an asynchronous copy of pageable memory up to this size once it is staged, before the device copies it."""
 
@@ -78,7 +81,7 @@ def program_order(trace: KinetoTrace) -> ProgramOrder:
 class Waits:
     """``of_ops`` has, by op, the ops of other streams that its stream waits for before it; ``of_calls`` by call those the host waits for.
 
-    ``recorded`` and ``inferred`` count the stream waits, ``contradicted`` the inferred ones that were dropped.
+    ``recorded`` and ``inferred`` count the stream waits, ``contradicted`` the waits of either kind that were dropped.
     """
 
     of_ops: Mapping[int, tuple[int, ...]]
@@ -113,7 +116,12 @@ def waits(trace: KinetoTrace, order: ProgramOrder) -> Waits:
             if pair is not None:
                 of_ops[pair[0]].append(pair[1])
         elif call.role in ("device_sync", "stream_sync", "event_sync") or (call.role == "free" and "Host" not in call.name):
-            of_calls[c] = _awaited_by_host(trace, order, launches.get(call.thread, ()), call, sync, record_times)
+            awaited = _awaited_by_host(trace, order, launches.get(call.thread, ()), call, sync, record_times)
+            certain = call.role == "device_sync" or sync is not None
+            if certain or all(trace.ops[i].end_ns <= call.end_ns + _CLOCKS_APART_NS for i in awaited):
+                of_calls[c] = awaited
+            else:
+                contradicted += 1
     found = {op: tuple(dict.fromkeys(awaited)) for op, awaited in of_ops.items()}
     return Waits(found, of_calls, recorded, inferred, contradicted)
 

@@ -99,6 +99,19 @@ def test_a_copy_of_pageable_memory_keeps_the_host() -> None:
     assert starts_us(structural_replay(recording, kernel_scale=0.5)) == [8, 38, 90, 101 + 9 + 8]
 
 
+def test_a_free_waits_for_the_device_and_then_takes_its_time() -> None:
+    """Recorded as 45..180, of which 30 us after the last kernel had ended; then a launch 6 us later."""
+    recording = of(*SINGLE[0], *SINGLE[1], *SINGLE[2], call("cudaFree", 45, 135, 4), *launch(186, 5, 194, 10))
+    assert starts_us(structural_replay(recording)) == [8, 38, 140, 194]
+    assert starts_us(structural_replay(recording, kernel_scale=0.5)) == [8, 38, 90, 95 + 30 + 6 + 8]
+
+
+def test_a_free_of_nothing_does_not_wait() -> None:
+    recording = of(*SINGLE[0], *SINGLE[1], *SINGLE[2], call("cudaFree", 45, 2, 4), *launch(50, 5, 152, 10))
+    assert structural_replay(recording, kernel_scale=0.5).ops[-1].simulated_start_ns == 97_000
+    assert structural_replay(recording).contradicted_waits == 1
+
+
 def test_a_pinned_copy_does_not() -> None:
     copy = [call("cudaMemcpyAsync", 40, 5, 3), device_op(COPY, "Memcpy DtoH (Device -> Pinned)", 140, 10, 3, bytes=8)]
     recording = of(*SINGLE[0], *SINGLE[1], *copy, *AFTER)
