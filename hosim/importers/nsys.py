@@ -106,14 +106,20 @@ class _Export:
         )
 
     def _kernels(self) -> Iterator[DeviceOp]:
-        grid = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-        for row in self._rows(_KERNEL, ("start", "end", "deviceId", "streamId"), ("correlationId", "demangledName", "shortName", *grid)):
-            start, end, device, stream, correlation, long, short, *extents = row
-            known = [n for n in extents if isinstance(n, int)]
-            sizes = (tuple(known[:3]), tuple(known[3:])) if len(known) == 6 else ((), ())
+        extents = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+        room = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory")
+        optional = ("correlationId", "demangledName", "shortName", *extents, *room)
+        for row in self._rows(_KERNEL, ("start", "end", "deviceId", "streamId"), optional):
+            start, end, device, stream, correlation, long, short = row[:7]
+            known = tuple(n for n in row[7:13] if isinstance(n, int))
+            grid, block = (known[:3], known[3:]) if len(known) == 6 else ((), ())
+            registers, *shared = (_number(n) for n in row[13:])
+            total = None if None in shared else sum(n or 0 for n in shared)
             name = self._text(long) or self._text(short) or "kernel"
             where, times = _ids(device, stream), _times(_KERNEL, start, end)
-            yield DeviceOp("kernel", name, *where, *times, _number(correlation), None, None, None, None, *sizes)
+            yield DeviceOp(
+                "kernel", name, *where, *times, _number(correlation), grid=grid, block=block, registers=registers, shared_bytes=total
+            )
 
     def _copies(self) -> Iterator[DeviceOp]:
         needed = ("start", "end", "deviceId", "streamId", "bytes", "copyKind")
@@ -185,11 +191,14 @@ class _Export:
 
     def _devices(self) -> Mapping[int, DeviceInfo]:
         devices = {}
-        for number, cuda, name, memory, processors in self._rows(_GPUS, ("id",), ("cuDevice", "name", "totalMemory", "smCount"), None):
-            index = cuda if isinstance(cuda, int) else _whole(number)
-            known = (value if isinstance(value, int) else None for value in (memory, processors))
+        room = ("maxWarpsPerSm", "threadsPerWarp", "maxRegistersPerSm", "maxShmemPerSm")
+        for row in self._rows(_GPUS, ("id",), ("cuDevice", "name", "totalMemory", "smCount", *room), None):
+            number, cuda, name, *sizes = row
+            memory, processors, warps, lanes, registers, shared = (size if isinstance(size, int) else None for size in sizes)
+            threads = warps * lanes if warps is not None and lanes is not None else None
             if isinstance(name, str):
-                devices[index] = DeviceInfo(name, *known)
+                index = cuda if isinstance(cuda, int) else _whole(number)
+                devices[index] = DeviceInfo(name, memory, processors, threads, registers, shared)
         return devices
 
     def _busiest_process(self) -> int | None:

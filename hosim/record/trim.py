@@ -15,6 +15,7 @@ _ARGUMENTS = frozenset(
     (
         *("device", "stream", "context", "correlation", "External id", "cbid", "bytes", "kind", "Ev Idx", "Addr", "Bytes"),
         *("Device Id", "Device Type", "Total Allocated", "Total Reserved", "Input Dims", "Input type", "grid", "block"),
+        *("registers per thread", "shared memory"),
         *("cuda_sync_kind", "wait_on_stream", "wait_on_cuda_event_id", "wait_on_cuda_event_record_corr_id", "event_id"),
     )
 )

@@ -9,9 +9,13 @@ import sqlite3
 ACTIVITY = ["start!", "end!", "deviceId!", "contextId!", "greenContextId", "streamId!", "correlationId", "globalPid"]
 SCHEMA = {
     "StringIds": ["id!", "value!"],
-    "TARGET_INFO_GPU": ["vmId!", "id!", "name", "totalMemory", "smCount", "cuDevice"],
+    "TARGET_INFO_GPU": [
+        *("vmId!", "id!", "name", "totalMemory", "smCount", "cuDevice"),
+        *("maxWarpsPerSm", "threadsPerWarp", "maxRegistersPerSm", "maxShmemPerSm"),
+    ],
     "CUPTI_ACTIVITY_KIND_KERNEL": [
         *(*ACTIVITY, "demangledName!", "shortName!", "mangledName"),
+        *("registersPerThread!", "staticSharedMemory!", "dynamicSharedMemory!"),
         *("gridX!", "gridY!", "gridZ!", "blockX!", "blockY!", "blockZ!"),
     ],
     "CUPTI_ACTIVITY_KIND_MEMCPY": [*ACTIVITY, "bytes!", "copyKind!", "srcKind", "dstKind"],
@@ -64,7 +68,8 @@ class Export:
         if op.kind == "kernel":
             name = self.string(op.name)
             extents = dict(zip(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), (*op.grid, *op.block) or (1,) * 6, strict=True))
-            self.add("CUPTI_ACTIVITY_KIND_KERNEL", **where, demangledName=name, shortName=name, **extents)
+            room = {"registersPerThread": op.registers or 0, "staticSharedMemory": op.shared_bytes or 0, "dynamicSharedMemory": 0}
+            self.add("CUPTI_ACTIVITY_KIND_KERNEL", **where, demangledName=name, shortName=name, **extents, **room)
         elif op.kind == "copy":
             ends = {"srcKind": MEMORY[op.source], "dstKind": MEMORY[op.target]}
             self.add("CUPTI_ACTIVITY_KIND_MEMCPY", **where, bytes=op.size_bytes, copyKind=COPIES[op.direction], **ends)
@@ -104,6 +109,8 @@ class Export:
             self.record(record, stream, record, record)
         for index, info in trace.devices.items():
             values = {"name": info.name, "totalMemory": info.memory_bytes, "smCount": info.multiprocessors}
+            values |= {"maxWarpsPerSm": (info.threads or 0) // 32, "threadsPerWarp": 32, "maxRegistersPerSm": info.registers}
+            values |= {"maxShmemPerSm": info.shared_bytes}
             self.add("TARGET_INFO_GPU", vmId=0, id=index, cuDevice=index, **values)
         return self
 

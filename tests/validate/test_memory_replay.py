@@ -44,11 +44,13 @@ def test_the_curve_of_a_real_trace_is_exact_at_every_event(shared, name):
     assert replay.addresses_matched > 0.4 * replay.allocations
 
 
-def test_a_trace_without_totals_says_so(shared):
-    replay = replay_memory(read_kineto(shared_file(shared, "traces", "v100_resnet50_old_schema.json.gz")))
-    assert replay.events == 8220
+def test_a_trace_of_2021_has_no_totals_and_no_addresses():
+    # As the V100 recording: bytes alone, so the level counts from an unknown start.
+    replay = replay_memory(trace_of([event(0, 1024, None), event(1, 512, None), event(2, -1024, None), event(3, -2048, None)]))
+    assert list(replay.simulated_bytes) == [1024, 1536, 512, -1536]
+    assert replay.simulated_peak_bytes == 1536
     assert replay.measured_peak_bytes is replay.max_abs_error_bytes is replay.reserved_peak_bytes is replay.start_bytes is None
-    assert replay.simulated_peak_bytes > 0  # above a start that is not known
+    assert replay.reserved_error is replay.reserved_growth_bytes is replay.measured_reserved_growth_bytes is None
 
 
 def test_a_trace_without_memory_events_says_so(shared):
