@@ -202,6 +202,12 @@ def test_a_kernel_that_fills_the_device() -> None:
     assert starts_us(structural_replay(recording, kernel_scale=0.1)) == [8, 38, 58]
 
 
+def test_launches_under_way_do_not_wait_for_each_other() -> None:
+    """24 us from the call to the op, and a launch every 5 us."""
+    events = [event for i in range(8) for event in launch(5 * i, 1 + i, 5 * i + 29, 3)]
+    assert starts_us(structural_replay(of(*events))) == [5 * i + 29 for i in range(8)]
+
+
 def test_ops_launched_before_the_recording() -> None:
     events = [
         span("cpu_op", "aten::mm", 0, 40),
