@@ -9,7 +9,7 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -38,16 +38,20 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class SourceFormat:
-    """One format: ``loader`` is ``module:function`` and takes the path."""
+    """One format: ``loader`` is ``module:function`` and takes the path, and ``dims`` if ``has_dims``: sizes of free dimensions by name."""
 
     title: str
     recognises: Callable[[Source], bool]
     loader: str
+    has_dims: bool = False
 
-    def load(self, path: Path) -> Graph:
-        """The graph in the file or folder at ``path``. Raises :class:`InputError`."""
+    def load(self, path: Path, dims: Mapping[str, int] | None = None) -> Graph:
+        """The graph in the file or folder at ``path``. Raises :class:`InputError`, also for ``dims`` where there are none."""
+        if dims and not self.has_dims:
+            raise InputError(f"a {self.title} has no free dimensions to size", source=os.fspath(path))
         module, _, function = self.loader.partition(":")
-        graph = getattr(import_module(module), function)(path)
+        load = getattr(import_module(module), function)
+        graph = load(path, dims) if self.has_dims else load(path)
         assert isinstance(graph, Graph)
         return graph
 
@@ -82,6 +86,18 @@ def _is_inductor(source: Source) -> bool:
     return is_inductor(source.content)
 
 
+def _is_mindir(source: Source) -> bool:
+    from hosim.importers.mindir_file import is_mindir
+
+    return is_mindir(source.content)
+
+
+def _is_onnx(source: Source) -> bool:
+    from hosim.importers.onnx_graph import is_onnx
+
+    return is_onnx(source.content)
+
+
 FORMATS: Sequence[SourceFormat] = (
     SourceFormat("workload (hosim.workload/1)", lambda s: s.hosim_kind == "workload", "hosim.io.workload:load_workload"),
     SourceFormat("workload spec (hosim.spec/1)", lambda s: s.hosim_kind == "spec", "hosim.importers.spec:import_spec"),
@@ -93,19 +109,21 @@ FORMATS: Sequence[SourceFormat] = (
     SourceFormat("execution trace of PyTorch (JSON)", _is_torch_trace, "hosim.importers.torch_trace:import_torch_trace"),
     SourceFormat("Chakra execution trace (protobuf or JSON)", _is_chakra, "hosim.importers.chakra:import_chakra"),
     SourceFormat("graph of torch's inductor for a simulator (JSON)", _is_inductor, "hosim.importers.inductor:import_inductor"),
+    SourceFormat("model of MindSpore (MindIR)", _is_mindir, "hosim.importers.mindir:import_mindir"),
+    SourceFormat("ONNX model", _is_onnx, "hosim.importers.onnx_graph:import_onnx", has_dims=True),
 )
 """Every format that can be imported, in the order in which they are tried."""
 
 
-def load_any(path: str | os.PathLike[str]) -> Graph:
-    """The graph in a file or folder of any known format, recognised by its contents.
+def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
+    """The graph in a file or folder of any known format, recognised by its contents. ``dims`` are sizes of a model's free dimensions.
 
     Raises :class:`InputError` for one that is none of them (saying which are known), and for one that is damaged.
     """
     source = _read(Path(path))
     for form in FORMATS:
         if form.recognises(source):
-            return form.load(source.path)
+            return form.load(source.path, dims)
     kind = source.hosim_kind
     found = f"this is a {kind} of hosim" if kind else "its contents are of no known format"
     known = "; ".join(form.title for form in FORMATS)

@@ -24,6 +24,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
+from hosim.importers import wire
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.traced_tensors import Storages, TracedTensor
 
@@ -42,8 +43,6 @@ _KINDS = {2: "load", 3: "store", 5: "send", 6: "recv", 7: "collective"}
 _TENSOR = re.compile(r"\[(\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,3}), '([\w:]*)'\]", re.ASCII)
 _PART = re.compile(r"\((\d{1,9})\)$", re.ASCII)  # an operator interrupted by those it calls is several nodes: name(0), name(1)
 _LARGEST = 1 << 60
-
-_Fields = Mapping[int, Sequence[int | bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +65,10 @@ def is_chakra(content: bytes) -> bool:
     if content.lstrip()[:1] == b"{":
         return b'"workload_graph"' in content
     try:
-        messages = _messages(content)
-        attributes = [_fields(a) for a in _fields(next(messages)[1]).get(2, ()) if isinstance(a, bytes)]
-        first = _fields(next(messages)[1])
-    except (_WireError, StopIteration):
+        messages = wire.messages(content)
+        attributes = [wire.fields(a) for a in wire.fields(next(messages)[1]).get(2, ()) if isinstance(a, bytes)]
+        first = wire.fields(next(messages)[1])
+    except (wire.WireError, StopIteration):
         return False
     return bool(attributes) and all(isinstance(a.get(1, [0])[0], bytes) for a in attributes) and 1 in first and 2 in first
 
@@ -122,65 +121,15 @@ def _json_node(raw: Any, where: str) -> _Node:
     return _Node(where, number("Id"), name, number("NodeType"), deps, number("runtime", 0), raw["is_cpu_op"], None, None)
 
 
-class _WireError(Exception):
-    """Bytes that are not protobuf's wire format."""
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(data):
-            break
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise _WireError
-
-
-def _messages(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """The messages of a stream, each with the place where it begins."""
-    at = 0
-    while at < len(content):
-        size, begin = _varint(content, at)
-        at = begin + size
-        if at > len(content):
-            raise _WireError
-        yield begin, content[begin:at]
-
-
-def _fields(message: bytes) -> _Fields:
-    """The values of a message by field number, in order: whole numbers, or bytes for whatever has a length or is fixed."""
-    fields: dict[int, list[int | bytes]] = {}
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        value: int | bytes
-        match key & 7:
-            case 0:
-                value, at = _varint(message, at)
-            case 1 | 2 | 5 as wire:
-                size, at = _varint(message, at) if wire == 2 else (8 if wire == 1 else 4, at)
-                value = message[at : at + size]
-                at += size
-                if at > len(message):
-                    raise _WireError
-            case _:
-                raise _WireError
-        fields.setdefault(key >> 3, []).append(value)
-    return fields
-
-
 def _wire_nodes(content: bytes) -> Sequence[_Node]:
     nodes = []
     end = 0
     try:
-        for i, (begin, message) in enumerate(_messages(content)):
+        for i, (begin, message) in enumerate(wire.messages(content)):
             end = begin + len(message)
             if i:
-                nodes.append(_wire_node(_fields(message), f"node {i}"))
-    except (_WireError, UnicodeDecodeError):
+                nodes.append(_wire_node(wire.fields(message), f"node {i}"))
+    except (wire.WireError, UnicodeDecodeError):
         where = f"node {len(nodes) + 1}"
         raise InputError(f"damaged or cut off after byte {end}; expected protobuf of a Chakra node", where=where) from None
     if not nodes:
@@ -188,11 +137,11 @@ def _wire_nodes(content: bytes) -> Sequence[_Node]:
     return nodes
 
 
-def _wire_node(fields: _Fields, where: str) -> _Node:
+def _wire_node(fields: wire.Fields, where: str) -> _Node:
     attributes: dict[bytes, int | bytes] = {}
     for raw in fields.get(10, ()):
         if isinstance(raw, bytes):
-            attribute = _fields(raw)
+            attribute = wire.fields(raw)
             name = attribute.get(1, [b""])[0]
             values = [value[-1] for number, value in attribute.items() if number > 2]
             if isinstance(name, bytes) and values:
@@ -213,21 +162,21 @@ def _wire_node(fields: _Fields, where: str) -> _Node:
     )
 
 
-def _number(fields: _Fields, number: int, where: str) -> int:
+def _number(fields: wire.Fields, number: int, where: str) -> int:
     value = fields.get(number, (0,))[-1]
     if not isinstance(value, int) or value >= _LARGEST:
         raise InputError(f"expected a whole number below 2^60 in field {number}", where=where)
     return value
 
 
-def _text(fields: _Fields, number: int) -> str:
+def _text(fields: wire.Fields, number: int) -> str:
     value = fields.get(number, (b"",))[-1]
     if not isinstance(value, bytes):
-        raise _WireError
+        raise wire.WireError
     return value.decode()
 
 
-def _ids(fields: _Fields, number: int) -> Sequence[int]:
+def _ids(fields: wire.Fields, number: int) -> Sequence[int]:
     """A repeated number, packed or not."""
     ids = []
     for value in fields.get(number, ()):
@@ -236,15 +185,15 @@ def _ids(fields: _Fields, number: int) -> Sequence[int]:
             continue
         at = 0
         while at < len(value):
-            one, at = _varint(value, at)
+            one, at = wire.varint(value, at)
             ids.append(one)
     return ids
 
 
-def _tensors(fields: _Fields, number: int, where: str) -> Sequence[TracedTensor]:
+def _tensors(fields: wire.Fields, number: int, where: str) -> Sequence[TracedTensor]:
     """The tensors in the ``values`` of an input or output, which are written as Python writes lists."""
     info = fields.get(number, (b"",))[-1]
-    text = _text(_fields(info), 1) if isinstance(info, bytes) else ""
+    text = _text(wire.fields(info), 1) if isinstance(info, bytes) else ""
     if text and not (text.startswith("[") and text.endswith("]")):
         raise InputError(f"expected a list of values in field {number}", where=where)
     found = []

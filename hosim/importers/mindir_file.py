@@ -1,0 +1,251 @@
+"""The parts of a MindIR file that say what is computed: functions, nodes, primitives, shapes. Read by protobuf's wire format.
+
+The messages are those of MindSpore's ``mind_ir.proto`` (``ModelProto``, ``GraphProto``, ``NodeProto``, ``TensorProto``,
+``AttributeProto``, ``PrimitiveProto``), looked at with MindSpore 2.10. The bytes of weights are skipped.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.importers import wire
+
+_DTYPES = {
+    1: ("fp32", 32),
+    2: ("uint8", 8),
+    3: ("int8", 8),
+    4: ("uint16", 16),
+    5: ("int16", 16),
+    6: ("int32", 32),
+    7: ("int64", 64),
+    9: ("bool", 8),
+    10: ("fp16", 16),
+    11: ("fp64", 64),
+    12: ("uint32", 32),
+    13: ("uint64", 64),
+    14: ("complex64", 64),
+    15: ("complex128", 128),
+    16: ("bf16", 16),
+    17: ("fp64", 64),
+    18: ("int4", 8),  # two numbers in each element
+}
+_FLOAT, _STRING, _BOOL, _DOUBLE, _TUPLE, _LIST, _TENSOR, _SCALAR = 1, 8, 9, 11, 20, 21, 19, 39
+_INTEGERS = (2, 3, 4, 5, 6, 7, 12, 13)
+_DEEPEST = 40
+"""Tuples in tuples; real ones have a few levels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes and element type (hosim's name, bits) of a tensor; a size that is not known is negative."""
+
+    dims: tuple[int, ...]
+    dtype: tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A parameter or an input of a function. ``shape`` is a tuple for a tuple, and none for what is no tensor."""
+
+    name: str
+    shape: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node. ``callee`` is the value or function that it calls; none for a primitive. ``value`` is that of a constant."""
+
+    label: str
+    operator: str
+    inputs: Sequence[str]
+    output: str
+    callee: str | None
+    attributes: Mapping[str, Any]
+    shape: Any
+    value: Any
+
+    @property
+    def writes(self) -> bool:
+        """Whether the primitive says that it changes memory."""
+        return bool(self.attributes.get("side_effect_mem"))
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A graph: nodes in order, and the names of what it takes and returns. Only the main one has ``parameters``."""
+
+    name: str
+    parameters: Sequence[Named]
+    inputs: Sequence[Named]
+    outputs: Sequence[str]
+    nodes: Sequence[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A file: its main graph, the functions by name, the version of MindSpore that wrote it."""
+
+    version: str
+    main: Function
+    functions: Mapping[str, Function]
+
+
+@dataclass(frozen=True, slots=True)
+class _Primitive:
+    operator: str
+    attributes: Mapping[str, Any]
+
+
+def is_mindir(content: bytes) -> bool:
+    """Whether these are the contents of a MindIR file: protobuf with a version in words, ``MindSpore`` as producer, and a graph."""
+    if not content.startswith(b"\x0a") or b"MindSpore" not in content[:64]:
+        return False
+    try:
+        return wire.text(wire.fields(content[: _head(content)]), 2) == "MindSpore"
+    except wire.WireError:
+        return False
+
+
+def _head(content: bytes) -> int:
+    """Where the first two fields end."""
+    at = 0
+    for _ in range(2):
+        _, at = wire.varint(content, at)
+        size, at = wire.varint(content, at)
+        at += size
+    return at
+
+
+def read_model(content: bytes) -> Model:
+    """The model in the contents of a MindIR file. Raises :class:`InputError` for one that is damaged."""
+    try:
+        model = wire.fields(content)
+        if not wire.parts(model, 7):
+            raise InputError("expected a graph; the file is cut off or encrypted, export it again")
+        primitives = {}
+        for raw in wire.parts(model, 12):
+            message = wire.fields(raw)
+            primitives[wire.text(message, 1)] = _Primitive(wire.text(message, 2), _attributes(message, 3))
+        listed = [_function(raw, primitives) for raw in wire.parts(model, 8)]
+        main = _function(wire.parts(model, 7)[-1], primitives)
+        return Model(wire.text(model, 5), main, {function.name: function for function in listed})
+    except wire.WireError:
+        raise InputError("damaged or cut off; expected protobuf of MindIR, export it again") from None
+
+
+def _function(raw: bytes, primitives: Mapping[str, _Primitive]) -> Function:
+    graph = wire.fields(raw)
+    return Function(
+        name=wire.text(graph, 2),
+        parameters=[_parameter(part) for part in wire.parts(graph, 3)],
+        inputs=[_input(part) for part in wire.parts(graph, 5)],
+        outputs=[wire.text(wire.fields(part), 1) for part in wire.parts(graph, 6)],
+        nodes=[_node(part, primitives) for part in wire.parts(graph, 1)],
+    )
+
+
+def _parameter(raw: bytes) -> Named:
+    tensor = wire.fields(raw)
+    return Named(wire.text(tensor, 7), _shape(tensor))
+
+
+def _input(raw: bytes) -> Named:
+    value = wire.fields(raw)
+    name = wire.text(value, 1)
+    tensors = [_shape(wire.fields(part)) for part in wire.parts(value, 2)]
+    if len(tensors) == 1:
+        return Named(name, tensors[0])
+    inside = wire.parts(value, 5)
+    return Named(name, tuple(tensors) or (_typed(wire.fields(inside[-1])) if inside else None))
+
+
+def _node(raw: bytes, primitives: Mapping[str, _Primitive]) -> Node:
+    node = wire.fields(raw)
+    named, output = wire.text(node, 4), (wire.parts(node, 2) or (b"",))[0]
+    attributes = _attributes(node, 5)
+    shape = value = None
+    for part in wire.parts(node, 5):
+        attribute = wire.fields(part)
+        if wire.text(attribute, 1) == "shape":
+            shape = _typed(attribute)
+        elif wire.text(attribute, 1) == "value":
+            value = _constant(attribute)
+    operator, callee = named, None
+    if named.startswith("REF::"):
+        primitive = primitives.get(named[5:])
+        callee = None if primitive else named[5:]
+        operator = primitive.operator if primitive else ""
+        attributes = {**(primitive.attributes if primitive else {}), **attributes}
+    label = wire.text(node, 7)
+    try:
+        inputs = [part.decode() for part in wire.parts(node, 1)]
+        made = output.decode()
+    except UnicodeDecodeError:
+        raise wire.WireError from None
+    label = label if len(label) > 1 else wire.text(node, 3)
+    return Node(label.removeprefix("Default/"), operator, inputs, made, callee, attributes, shape, value)
+
+
+def _shape(tensor: wire.Fields) -> Shape:
+    kind = wire.number(tensor, 2)
+    if kind not in _DTYPES:
+        raise InputError(f"tensor {wire.text(tensor, 7)[:100]!r} has the element type {kind}, which is not one of numbers")
+    return Shape(tuple(wire.numbers(tensor, 1)), _DTYPES[kind])
+
+
+def _typed(attribute: wire.Fields, depth: int = 0) -> Any:
+    """What an attribute ``shape`` says that a node returns: a :class:`Shape`, a tuple of such, or none for what is no tensor."""
+    kind = wire.number(attribute, 16)
+    if kind == _TENSOR:
+        tensors = tuple(_shape(wire.fields(part)) for part in wire.parts(attribute, 12))
+        return tensors[0] if len(tensors) == 1 else tensors or None
+    if kind in (_TUPLE, _LIST):
+        if depth == _DEEPEST:
+            raise wire.WireError
+        return tuple(_typed(wire.fields(part), depth + 1) for part in wire.parts(attribute, 17))
+    return None
+
+
+def _constant(attribute: wire.Fields, depth: int = 0) -> Any:
+    """The value of a constant: a number, a string, a tuple of values, the :class:`Shape` of a tensor, or none for the rest."""
+    kind = wire.number(attribute, 16)
+    if kind == _BOOL:
+        return bool(wire.number(attribute, 3) or any(wire.numbers(attribute, 10)))
+    if kind in _INTEGERS:
+        return wire.number(attribute, 3) if 3 in attribute else (wire.numbers(attribute, 10) or [0])[0]
+    if kind == _STRING:
+        return wire.text(attribute, 5)
+    if kind in (_FLOAT, _DOUBLE):
+        return _floating(attribute, kind)
+    if kind in (_TUPLE, _LIST):
+        if depth == _DEEPEST:
+            raise wire.WireError
+        return tuple(_constant(wire.fields(part), depth + 1) for part in wire.parts(attribute, 17))
+    if kind == _TENSOR:
+        tensors = wire.parts(attribute, 12) or wire.parts(attribute, 6)
+        return _shape(wire.fields(tensors[0])) if tensors else None
+    return None
+
+
+def _floating(attribute: wire.Fields, kind: int) -> float:
+    raw = (wire.parts(attribute, 2 if kind == _FLOAT else 4) or (b"",))[-1]
+    try:
+        value: float = struct.unpack("<f" if kind == _FLOAT else "<d", raw)[0]
+    except struct.error:
+        return 0.0
+    return value
+
+
+def _attributes(message: wire.Fields, number: int) -> Mapping[str, Any]:
+    """The attributes of a primitive, or of a node that has its own, by name."""
+    found: dict[str, Any] = {}
+    for part in wire.parts(message, number):
+        attribute = wire.fields(part)
+        name = wire.text(attribute, 1)
+        if name not in ("shape", "value"):
+            found[name] = _constant(attribute)
+    return found

@@ -1,0 +1,66 @@
+"""FLOP of ONNX's operators from the shapes of what they take and make, counted as torch counts: two for a multiplication of a product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+Dims = tuple[int, ...]
+
+_PRODUCTS = {"MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul"}
+
+
+def onnx_flops(operator: str, inputs: Sequence[Dims | None], made: Dims, attributes: Mapping[str, Any]) -> int:
+    """FLOP of an operator with inputs of these shapes (none: left out) whose first output has the shape ``made``.
+
+    0 for operators that are bound by the bytes they move, and where the ranks are not those of the operator.
+    """
+    shapes = list(inputs)
+    if operator in ("QLinearMatMul", "QLinearConv"):
+        shapes = shapes[0:1] + shapes[3:4]  # scales and zero points stand between
+    given = [shape for shape in shapes if shape is not None]
+    if len(given) < 2 or not given[0] or not given[1]:
+        return 0
+    a, b = given[:2]
+    if operator in _PRODUCTS:
+        return 2 * prod(made) * a[-1]
+    if operator == "Gemm":
+        return 2 * prod(made) * a[0 if attributes.get("transA") else -1]
+    if operator in ("Conv", "ConvInteger", "QLinearConv", "DeformConv"):
+        return 2 * prod(made) * prod(b[1:])
+    if operator == "ConvTranspose":
+        return 2 * prod(a) * prod(b[1:])
+    if operator in ("LSTM", "GRU", "RNN") and len(given) > 2 and len(a) == 3:
+        return 2 * a[0] * a[1] * (prod(b) + prod(given[2]))
+    if operator == "Attention":
+        return _attention(inputs, attributes)
+    if operator == "Einsum":
+        return _einsum(str(attributes.get("equation", "")), given)
+    return 0
+
+
+def _attention(inputs: Sequence[Dims | None], attributes: Mapping[str, Any]) -> int:
+    """Queries times keys and weights times values, over the past ones, too; what a causal mask hides is not left out."""
+    q, k, v, _, past = ([*inputs] + [None] * 5)[:5]
+    if q is None or k is None or v is None or not len(q) == len(k) == len(v) or len(q) not in (3, 4):
+        return 0
+    length = k[-2] + (past[-2] if past is not None and len(past) == 4 else 0)
+    if len(q) == 4:
+        return 2 * q[0] * q[1] * q[2] * length * (q[3] + v[3])
+    heads, kv_heads = attributes.get("q_num_heads", 0), attributes.get("kv_num_heads", 0)
+    if not isinstance(heads, int) or not isinstance(kv_heads, int) or kv_heads < 1:
+        return 0
+    return 2 * q[0] * q[1] * length * (q[2] + v[2] // kv_heads * heads)
+
+
+def _einsum(equation: str, given: Sequence[Dims]) -> int:
+    """Of two operands without an ellipsis: the product of all sizes."""
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    if len(terms) != 2 or len(given) != 2 or any(len(t) != len(s) for t, s in zip(terms, given, strict=True)):
+        return 0
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, given, strict=True):
+        sizes.update(zip(term, shape, strict=True))
+    shared = set(terms[0]) & set(terms[1])
+    return 2 * prod(sizes.values()) if shared else 0

@@ -1,0 +1,81 @@
+"""ONNX models as workload graphs.
+
+What becomes what:
+
+- An initializer, or the tensor of a ``Constant``, is of kind ``parameter`` if its elements are not int64, int32 or bool (``expert`` if a
+  part of its name is ``experts``), else ``buffer``. Weights are never read and may lie in a file that is not there. ONNX does not tell
+  parameters from what torch calls buffers, such as a batch norm's running mean.
+- Numbers (scalars, and short lists of sizes that do not depend on data) are no tensors, and arithmetic on them is no op.
+- ``Reshape``, ``Squeeze``, ``Unsqueeze``, ``Flatten``, ``Identity`` and ``Dropout`` are views, as in :mod:`hosim.importers.torch_export`.
+  ``Transpose``, ``Slice``, ``Split`` and ``Expand`` are copies: a tensor of ONNX has no strides.
+- Every other node is an op. ``flops`` are those of :mod:`hosim.importers.onnx_flops`; what has none is bound by the bytes it moves.
+- Functions are inlined. Of an ``If`` whose condition depends on data, the way with more FLOP is taken, constants of the other are left
+  out, and ``meta["missing"]`` says how often. ``Loop``, ``Scan`` and sequences are refused.
+
+Free dimensions of the inputs need a size: ``dims`` by the model's name of the dimension, or ``x[0]`` for one of input ``x`` without a name.
+onnx is imported when a function of this module is called.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.importers import wire
+
+__all__ = ["import_onnx", "is_onnx"]
+
+_MODEL_FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
+
+
+def is_onnx(content: bytes) -> bool:
+    """Whether these are the contents of an ONNX model: protobuf with a version of the format, and a graph or operator sets."""
+    if content[:1] != b"\x08" and content[:1] != b"\x3a":
+        return False
+    found: set[int] = set()
+    at = 0
+    try:
+        while at < len(content):
+            key, at = wire.varint(content, at)
+            number, kind = key >> 3, key & 7
+            if number not in _MODEL_FIELDS or (kind == 0) != (number in (1, 5)) or kind not in (0, 2):
+                return {1, 7} <= found
+            value, at = wire.varint(content, at)
+            at += value if kind == 2 else 0
+            found.add(number)
+    except wire.WireError:
+        pass
+    return {1, 7} <= found
+
+
+def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
+    """The graph of the ONNX model at ``path`` (plain or gzip), named after the file. Sizes are bytes; no op has a duration.
+
+    Raises :class:`InputError` without onnx, for a file that is damaged, for free dimensions that ``dims`` does not size (all of them are
+    named), for shapes that depend on data, and for loops.
+    """
+    require_onnx()
+    from hosim.importers.onnx_walk import walk
+
+    source = os.fspath(path)
+    try:
+        raw = Path(path).read_bytes()
+        return walk(gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw, Path(path).name.split(".")[0], dims or {})
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot be read: {error}", source=source) from None
+    except InputError as error:
+        # a damaged name may hold anything
+        raise InputError(" ".join(error.message.split()), source=source, where=" ".join((error.where or "").split())) from None
+
+
+def require_onnx() -> None:
+    """Raise :class:`InputError` unless onnx is installed."""
+    from importlib.util import find_spec
+
+    if find_spec("onnx") is None:
+        raise InputError("ONNX models need onnx, which is not installed; run: pip install 'hosim[onnx]'")

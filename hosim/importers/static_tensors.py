@@ -1,0 +1,199 @@
+"""What a walk over a program with known shapes notes: storages, and the steps that use them. No weights, no framework.
+
+A :class:`StaticTensor` is a view of a storage. Shapes make bytes, views share them, and a step says what one operator reads, makes and
+overwrites; :meth:`Recording.graph` is the workload graph of it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.graph import Graph, GraphBuilder
+
+LARGEST = 1 << 60
+"""More bytes than any tensor has: a damaged file says such sizes."""
+
+MOST_STEPS = 2_000_000
+"""More steps than any model has: functions that call each other can make a small file as long as they like."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaticTensor:
+    """A tensor by its storage's number, shape, element type (``fp32``, ``int64``) and bits of an element."""
+
+    storage: int
+    shape: tuple[int, ...]
+    dtype: str
+    bits: int
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the elements side by side; types of less than a byte are packed."""
+        return -(-self.elements * self.bits // 8)
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    name: str
+    size_bytes: int
+    kind: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    name: str
+    kind: str
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+    mutates: Sequence[int]
+    flops: int
+    bytes_accessed: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One of the ways that a program may take, as recorded, and what its walk returned."""
+
+    result: Any
+    storages: Sequence[_Storage]
+    steps: Sequence[_Step]
+
+    @property
+    def work(self) -> tuple[int, int]:
+        """FLOP and bytes made, by which the larger of two ways is known."""
+        return sum(step.flops for step in self.steps), sum(s.size_bytes for s in self.storages)
+
+
+class Recording:
+    """Storages and steps in the order in which they appear."""
+
+    def __init__(self) -> None:
+        self._storages: list[_Storage] = []
+        self._steps: list[_Step] = []
+        self._kinds: dict[int, str] = {}
+
+    def tensor(self, name: str, shape: Sequence[int], dtype: tuple[str, int], kind: str = "activation") -> StaticTensor:
+        """A tensor with a storage of its own. Raises :class:`InputError` for a shape that no tensor can have."""
+        made = StaticTensor(len(self._storages), tuple(shape), *dtype)
+        if any(n < 0 for n in shape) or made.size_bytes >= LARGEST:
+            raise InputError(f"tensor {name[:100]!r} has the shape {list(shape)[:16]}; expected sizes of 0 or more, below 2^60 bytes")
+        self._storages.append(_Storage(name, made.size_bytes, kind, made.shape))
+        return made
+
+    def turn(self, tensor: StaticTensor, kind: str) -> None:
+        """Give the storage of a tensor another kind than it was made with."""
+        self._kinds[tensor.storage] = kind
+
+    def kind_of(self, tensor: StaticTensor) -> str:
+        """The kind of a tensor's storage so far."""
+        return self._kinds.get(tensor.storage, self._storages[tensor.storage].kind)
+
+    def step(
+        self,
+        name: str,
+        kind: str,
+        reads: Sequence[StaticTensor],
+        makes: Sequence[StaticTensor],
+        writes: Sequence[StaticTensor] = (),
+        *,
+        flops: int = 0,
+        gathers: bool = False,
+    ) -> None:
+        """An operator. ``gathers``: of its first input it reads only as much as it makes. Raises :class:`InputError` at the limits."""
+        if len(self._steps) >= MOST_STEPS:
+            raise InputError(f"more than {MOST_STEPS:,} operators once its functions are inlined; this is no model's graph")
+        made = sum(t.size_bytes for t in makes)
+        seen = {(t.storage, t.shape): t.size_bytes for t in reads}
+        read = sum(seen.values())
+        if gathers and reads:
+            read -= max(reads[0].size_bytes - made, 0)
+        accessed = read + made + sum(2 * t.size_bytes for t in writes)
+        if max(flops, accessed) >= LARGEST * 1024:
+            raise InputError(f"operator {name[:100]!r} would take {max(flops, accessed):.1e} FLOP or bytes; its shapes are damaged")
+        written = dict.fromkeys(t.storage for t in writes)
+        own = dict.fromkeys(t.storage for t in makes)
+        inputs = [s for s in dict.fromkeys(t.storage for t in reads) if s not in written and s not in own]
+        # what a matrix unit multiplies counts, as in hosim.importers.torch_kernels
+        dtype = _widest(reads[:1] if flops else (*reads, *makes, *writes))
+        self._steps.append(_Step(name, kind, inputs, list(own), list(written), flops, accessed, dtype))
+
+    def larger(self, *walks: Callable[[], Any]) -> Any:
+        """Record the one of several ways that has most FLOP, or makes most bytes; the first of equals. Gives what its walk returned.
+
+        A way that raises :class:`InputError` is left out, because its shapes do not fit; if all do, the first error is raised.
+        """
+        ways: list[_Way] = []
+        errors: list[InputError] = []
+        for walk in walks:
+            storages, steps = len(self._storages), len(self._steps)
+            try:
+                result = walk()
+                ways.append(_Way(result, self._storages[storages:], self._steps[steps:]))
+            except InputError as error:
+                errors.append(error)
+            del self._storages[storages:], self._steps[steps:]
+        if not ways:
+            raise errors[0]
+        taken = max(ways, key=lambda way: way.work)
+        self._storages += taken.storages
+        self._steps += taken.steps
+        return taken.result
+
+    def graph(self, name: str, meta: Mapping[str, Any], results: Collection[StaticTensor]) -> Graph:
+        """The workload graph; ``results`` are what the program returns. ``meta`` gets the shape of every tensor."""
+        if not self._steps:
+            raise InputError("the model has no operator that computes; there is nothing to replay")
+        returned = {t.storage for t in results}
+        used = {n for step in self._steps for n in (*step.inputs, *step.outputs, *step.mutates)}
+        builder = GraphBuilder(name)
+        names: dict[int, str] = {}
+        shapes: dict[str, list[int]] = {}
+        for n, storage in enumerate(self._storages):
+            kind = self._kinds.get(n, storage.kind)
+            if kind == "activation" and n not in used:
+                continue
+            if kind == "activation" and n in returned:
+                kind = "output"
+            wanted = _free(storage.name or "tensor", shapes)
+            names[n] = builder.tensor(wanted, storage.size_bytes, kind)
+            shapes[wanted] = list(storage.shape)
+        taken: dict[str, None] = {}
+        for step in self._steps:
+            wanted = _free(step.name or step.kind, taken)
+            taken[wanted] = None
+            builder.op(
+                wanted,
+                step.kind,
+                inputs=[names[n] for n in step.inputs],
+                outputs=[names[n] for n in step.outputs],
+                mutates=[names[n] for n in step.mutates],
+                flops=step.flops,
+                bytes_accessed=step.bytes_accessed,
+                dtype=step.dtype,
+            )
+        builder.meta = {**meta, "shapes": shapes}
+        return builder.build()
+
+
+def _free(wanted: str, taken: Mapping[str, Any]) -> str:
+    name, again = wanted, 1
+    while name in taken:
+        again += 1
+        name = f"{wanted}_{again}"
+    return name
+
+
+def _widest(tensors: Sequence[StaticTensor]) -> str:
+    floating = [t for t in tensors if t.dtype.startswith(("fp", "bf", "complex"))]
+    return max(((t.bits, t.dtype) for t in floating or tensors), default=(32, "fp32"))[1]

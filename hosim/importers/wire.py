@@ -1,0 +1,107 @@
+"""Protobuf's wire format: the fields of a message by number, without a description of the message.
+
+Enough to read the few fields of a format that matter, with nothing of its maker installed. What is not this format raises
+:class:`WireError`, which each importer turns into its own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+Fields = Mapping[int, Sequence[int | bytes]]
+
+
+class WireError(Exception):
+    """Bytes that are not protobuf's wire format, or a field of another type than expected."""
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """The whole number at a place, and the place behind it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise WireError
+
+
+def messages(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """The messages of a stream, each with its length in front; each with the place where it begins."""
+    at = 0
+    while at < len(content):
+        size, begin = varint(content, at)
+        at = begin + size
+        if at > len(content):
+            raise WireError
+        yield begin, content[begin:at]
+
+
+def fields(message: bytes) -> Fields:
+    """The values of a message by field number, in order: whole numbers, or bytes for whatever has a length or is fixed."""
+    found: dict[int, list[int | bytes]] = {}
+    at = 0
+    while at < len(message):
+        key, at = varint(message, at)
+        value: int | bytes
+        match key & 7:
+            case 0:
+                value, at = varint(message, at)
+            case 1 | 2 | 5 as wire:
+                size, at = varint(message, at) if wire == 2 else (8 if wire == 1 else 4, at)
+                value = message[at : at + size]
+                at += size
+                if at > len(message):
+                    raise WireError
+            case _:
+                raise WireError
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def parts(message: Fields, number: int) -> Sequence[bytes]:
+    """Every value of a field that has a length: strings, bytes, messages inside."""
+    values = message.get(number, ())
+    found = [value for value in values if isinstance(value, bytes)]
+    if len(found) < len(values):
+        raise WireError
+    return found
+
+
+def text(message: Fields, number: int) -> str:
+    """The last value of a string field; empty if there is none. Raises :class:`WireError` for what is no UTF-8."""
+    try:
+        return (parts(message, number) or (b"",))[-1].decode()
+    except UnicodeDecodeError:
+        raise WireError from None
+
+
+def number(message: Fields, key: int) -> int:
+    """The last value of a field of whole numbers, with its sign; 0 if there is none."""
+    value = message.get(key, (0,))[-1]
+    if not isinstance(value, int):
+        raise WireError
+    return signed(value)
+
+
+def numbers(message: Fields, key: int) -> list[int]:
+    """All values of a repeated field of whole numbers, packed or not, with their signs."""
+    found = []
+    for value in message.get(key, ()):
+        if isinstance(value, int):
+            found.append(signed(value))
+            continue
+        at = 0
+        while at < len(value):
+            one, at = varint(value, at)
+            found.append(signed(one))
+    return found
+
+
+def signed(value: int) -> int:
+    """A 64 bit whole number as protobuf's ``int64`` means it."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
