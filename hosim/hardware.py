@@ -93,12 +93,18 @@ class Compute:
     """What the cost model needs of the processor.
 
     ``peak_flops`` is FLOP per second by dtype, dense; ``efficiency`` the fraction of the peak (of FLOP and of device
-    bandwidth) that kernels reach; ``launch_ns`` the fixed time of an op.
+    bandwidth) that kernels reach; ``launch_ns`` the fixed time of an op. ``efficiency_of`` has the fraction of some kinds of ops,
+    by kind and dtype; ``efficiency`` is that of all others.
     """
 
     peak_flops: Mapping[str, int]
     efficiency: float = 1.0
     launch_ns: int = 0
+    efficiency_of: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def efficiency_for(self, kind: str, dtype: str) -> Fraction:
+        """The fraction that an op of this kind reaches in this dtype; exactly the decimal that was written."""
+        return Fraction(str(self.efficiency_of.get(kind, {}).get(dtype, self.efficiency)))
 
 
 @dataclass(frozen=True)
@@ -281,6 +287,11 @@ def _check(hardware: Hardware) -> None:
             raise HardwareError("expected a peak above 0 FLOP/s", where=f"compute.peak.{dtype}")
     if not 0 < compute.efficiency <= 1:
         raise HardwareError(f"expected an efficiency above 0 and at most 1, got {compute.efficiency}", where="compute.efficiency")
+    for kind, fractions in compute.efficiency_of.items():
+        for dtype, fraction in fractions.items():
+            if not 0 < fraction <= 1:
+                where = f"compute.efficiency_of.{kind}.{dtype}"
+                raise HardwareError(f"expected an efficiency above 0 and at most 1, got {fraction}", where=where)
     if compute.launch_ns < 0:
         raise HardwareError("expected a launch time of at least 0 ns", where="compute.launch")
     if hardware.inspect_ns < 0:

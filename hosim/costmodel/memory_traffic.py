@@ -48,7 +48,6 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
 
     An op whose bytes pass beside whatever the channels of the device tier carry is none of them.
     """
-    efficiency = Fraction(str(hardware.compute.efficiency))
     bandwidth, tier = hardware.device.bandwidth_bytes_per_s, hardware.device_tier
     copies = sum(c.bandwidth_bytes_per_s for c in hardware.channels if tier in (c.source, c.destination))
     uses = {}
@@ -56,6 +55,7 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
         launch = hardware.compute.launch_ns if op.duration_ns is None else 0
         busy = durations[i] - launch
         if busy > 0 and op.bytes_accessed:
+            efficiency = hardware.compute.efficiency_for(op.kind, op.dtype)
             share = min(Fraction(bandwidth), op.bytes_accessed * _NS_PER_S / (busy * efficiency))
             if share > bandwidth - copies:
                 uses[i] = MemoryUse(launch, share)

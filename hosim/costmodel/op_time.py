@@ -2,7 +2,7 @@
 
 The roofline (Williams, Waterman and Patterson, CACM 52(4), 2009): an op is bound by its FLOP at the peak of its dtype or
 by its bytes at the bandwidth of the device tier, whichever takes longer; ``efficiency`` is the fraction of both that kernels
-reach, ``launch_ns`` comes on top. All of it in exact integers, so that a duration does not depend on the machine
+reach (of some kinds and dtypes, ``efficiency_of``), ``launch_ns`` comes on top. All of it in exact integers, so that a duration does not depend on the machine
 that computed it.
 """
 
@@ -47,21 +47,24 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     and the bandwidth of the device tier. Raises :class:`HardwareError` for an op with FLOP in a dtype for which
     the profile has no peak.
     """
-    efficiency = Fraction(str(hardware.compute.efficiency))  # the decimal that was written, not its nearest binary fraction
-    scale, share = _NS_PER_S * efficiency.denominator, efficiency.numerator
-    bandwidth = hardware.device.bandwidth_bytes_per_s * share
+    bandwidth = hardware.device.bandwidth_bytes_per_s
     launch = hardware.compute.launch_ns
     peaks: dict[str, int] = {}
+    efficiencies: dict[tuple[str, str], Fraction] = {}
     durations = []
     for op in graph.ops:
         if op.duration_ns is not None:
             durations.append(op.duration_ns)
             continue
-        busy = -(-op.bytes_accessed * scale // bandwidth)
+        which = op.kind, op.dtype
+        if which not in efficiencies:
+            efficiencies[which] = hardware.compute.efficiency_for(*which)
+        scale, share = _NS_PER_S * efficiencies[which].denominator, efficiencies[which].numerator
+        busy = -(-op.bytes_accessed * scale // (bandwidth * share))
         if op.flops:
             if op.dtype not in peaks:
-                peaks[op.dtype] = _peak(op, hardware) * share
-            busy = max(busy, -(-op.flops * scale // peaks[op.dtype]))
+                peaks[op.dtype] = _peak(op, hardware)
+            busy = max(busy, -(-op.flops * scale // (peaks[op.dtype] * share)))
         durations.append(launch + busy)
     return tuple(durations)
 

@@ -24,10 +24,14 @@ Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 @with_config(STRICT)
 class ComputeModel(TypedDict):
-    """Peak by dtype (dense), the fraction of it that kernels reach, and the fixed time of an op."""
+    """Peak by dtype (dense), the fraction of it that kernels reach, and the fixed time of an op.
+
+    ``efficiency_of`` has the fraction that ops of some kinds reach, by kind and dtype; left out, it is ``efficiency``.
+    """
 
     peak: NotRequired[dict[Name, ComputeRate]]
     efficiency: NotRequired[Fraction]
+    efficiency_of: NotRequired[dict[Name, dict[Name, Fraction]]]
     launch: NotRequired[Time]
     source: NotRequired[str]
 
@@ -148,7 +152,9 @@ def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
             name=checked["name"],
             tiers=tuple(_tier(name, tier, "device" if name == device_tier else "host") for name, tier in checked["tiers"].items()),
             channels=tuple(_channel(name, channel) for name, channel in channels.items()),
-            compute=Compute(compute.get("peak", {}), compute.get("efficiency", 1.0), compute.get("launch", 0)),
+            compute=Compute(
+                compute.get("peak", {}), compute.get("efficiency", 1.0), compute.get("launch", 0), compute.get("efficiency_of", {})
+            ),
             device_tier=device_tier,
             fabrics=tuple(
                 Fabric(name, f["bandwidth"], tuple(f.get("channels", ())), f.get("scope", "host"))
@@ -207,6 +213,7 @@ def hardware_to_dict(hw: Hardware) -> dict[str, Any]:
             "peak": {dtype: exact_compute(peak) for dtype, peak in compute.peak_flops.items()},
             "efficiency": float(compute.efficiency),
             "launch": exact_time(compute.launch_ns),
+            **({"efficiency_of": {kind: dict(of) for kind, of in compute.efficiency_of.items()}} if compute.efficiency_of else {}),
         },
         "runtime": {"inspect": exact_time(hw.inspect_ns)},
         "tiers": {

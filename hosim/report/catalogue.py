@@ -66,6 +66,10 @@ def machine(hw: Hardware) -> RenderableType:
     lines = [
         f"{hw.name}: {hw.devices} device{'s' if hw.devices > 1 else ''}{_hosts(hw)}",
         f"compute    {compute}; {percent(hw.compute.efficiency, 1)} of it reached, {human_time(hw.compute.launch_ns)} to launch an op",
+        *(
+            f"           {', '.join(f'{percent(of[dtype], 1)} of {dtype}' for dtype in of)} reached by {kind}"
+            for kind, of in hw.compute.efficiency_of.items()
+        ),
         f"runtime    {human_time(hw.inspect_ns)} of inspection an op",
     ]
     tiers = open_table("Tiers", "tier", "scope", "capacity", "bandwidth", left=2)

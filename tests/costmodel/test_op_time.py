@@ -33,6 +33,17 @@ def test_efficiency_scales_both_and_launch_comes_on_top():
     assert duration(machine(efficiency=0.5, launch_ns=5), flops=7, bytes_accessed=9) == 23
 
 
+def test_efficiency_by_kind_and_dtype():
+    # a matmul in bf16 reaches a quarter of both: 7 FLOP take 28 ns, 9 bytes 36 ns; everything else half
+    compute = Compute({"bf16": 10**9, "fp32": 10**9}, 0.5, 0, {"matmul": {"bf16": 0.25}})
+    hardware = Hardware("slow", (Tier("hbm", 100, 10**9, "device"),), (), compute)
+    assert duration(hardware, flops=7, bytes_accessed=3) == 28
+    assert duration(hardware, flops=7, bytes_accessed=9) == 36
+    assert duration(hardware, flops=7, dtype="fp32") == 14
+    ops = (Op("f", "norm", bytes_accessed=9), Op("g", "matmul", bytes_accessed=9))
+    assert op_durations(Graph("g", (), ops), hardware) == (18, 36)
+
+
 def test_a_measured_duration_wins():
     assert duration(machine(launch_ns=5), flops=7, bytes_accessed=9, duration_ns=2) == 2
     assert duration(machine(launch_ns=5), flops=7, bytes_accessed=9, duration_ns=0) == 0

@@ -166,6 +166,10 @@ HARDWARE = {
     "sexagesimal": (H + TIERS + "devices: 1:30", "devices: expected an integer, got '1:30'"),
     "yes": (H + TIERS + "compute: {efficiency: yes}", "compute.efficiency: expected a number, got 'yes'"),
     "efficiency above one": (H + TIERS + "compute: {efficiency: 1.5}", "compute.efficiency: expected at most 1, got 1.5"),
+    "efficiency of a kind above one": (
+        H + TIERS + "compute: {efficiency_of: {matmul: {bf16: 1.5}}}",
+        "compute.efficiency_of.matmul.bf16: expected at most 1, got 1.5",
+    ),
     "efficiency of nothing": (H + TIERS + "compute: {efficiency: 0}", "compute.efficiency: expected a number above 0, got 0"),
     "efficiency in percent": (H + TIERS + "compute: {efficiency: 80 %}", "compute.efficiency: expected a number, got '80 %'"),
     "scope": (

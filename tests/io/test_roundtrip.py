@@ -104,7 +104,7 @@ def test_hardware_with_any_name_and_number(name, number, efficiency, yaml):
         name,
         tiers,
         (Channel(name, name, name + "'", number, number),),
-        Compute({name: number}, efficiency, number),
+        Compute({name: number}, efficiency, number, {name: {name: efficiency}}),
         device_tier=name,
         inspect_ns=number,
         source=name,
