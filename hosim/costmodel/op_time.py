@@ -2,8 +2,8 @@
 
 The roofline (Williams, Waterman and Patterson, CACM 52(4), 2009): an op is bound by its FLOP at the peak of its dtype or
 by its bytes at the bandwidth of the device tier, whichever takes longer; ``efficiency`` is the fraction of both that kernels
-reach (of some kinds and dtypes, ``efficiency_of``), ``launch_ns`` comes on top. All of it in exact integers, so that a duration does not depend on the machine
-that computed it.
+reach (``efficiency_of`` that of some kinds and dtypes), ``launch_ns`` comes on top. All of it in exact integers, so that a
+duration does not depend on the machine that computed it.
 """
 
 from __future__ import annotations
