@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import hosim
-from hosim.cli import compare_policies, hardware, import_, plan, policies, replay, robustness, schema, workload
+from hosim.cli import compare_policies, hardware, import_, plan, policies, replay, robustness, schema, validate, workload
 from hosim.errors import HosimError
 
 INTERRUPTED, BUG = 130, 70
@@ -62,6 +62,7 @@ app.command("plan")(plan.plan)
 app.command("replay")(replay.replay)
 app.command("robustness")(robustness.robustness)
 app.command("import")(import_.import_)
+app.command("validate")(validate.validate)
 app.add_typer(workload.app, name="workload")
 app.add_typer(hardware.app, name="hardware")
 app.command("policies")(policies.policies)

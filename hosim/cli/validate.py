@@ -1,0 +1,48 @@
+"""``hosim validate``: how far a replay is from a recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hosim.cli.options import Json, console
+
+Recording = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE",
+        help="A trace of the PyTorch profiler (JSON), an SQLite export of Nsight Systems, or a snapshot of torch.cuda.memory; gzipped or not.",
+    ),
+]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report with pictures, in one file.")]
+Accelerator = Annotated[
+    int | None, typer.Option("--device", metavar="N", min=0, help="Whose memory to replay.  [default: the busiest one's]")
+]
+
+
+def validate(trace: Recording, html: Html = None, device: Accelerator = None, json: Json = False) -> None:
+    """Replay a recording of a real GPU, and say how far off the replay is.
+
+    In time, launches, streams, waits and synchronisations, with their recorded durations, predict when each kernel and copy starts. In
+    memory, allocations and frees go through hosim's ledger and its caching allocator, in the host's program order.
+    """
+    from hosim.report import validation as report
+    from hosim.validate.validation import validate as replayed
+    from hosim.validate.validation import validation_to_dict
+
+    validation = replayed(trace, device)
+    data = validation_to_dict(validation)
+    if html is not None:
+        from hosim.io.files import write_bytes
+        from hosim.report.validation_page import validation_page
+
+        write_bytes(html, validation_page(data, validation.drawn_ops, validation.drawn_memory).encode())
+        typer.echo(f"wrote {html}", err=True)
+    if json:
+        from hosim.io import to_json
+
+        typer.echo(to_json(data))
+    else:
+        console().print(report.validation(data))

@@ -1,0 +1,97 @@
+"""Table of what ``hosim validate`` finds: measured beside simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.text import Text
+
+from hosim.report.tables import NOTHING, open_table
+from hosim.units import human_size, human_time
+
+Row = tuple[str, str, str, str]
+
+
+def validation(data: Mapping[str, Any]) -> RenderableType:
+    """Everything ``hosim validate`` shows of a ``hosim.validation/1``: the figures, the ops furthest off, and what is missing."""
+    parts: list[RenderableType] = [_figures(data)]
+    if data["worst"]:
+        parts.append(_worst(data))
+    parts += [Text(f"not in the recording: {line}", style="yellow") for line in data["missing"]]
+    parts += [Text(f"contradiction in the recording: {line}", style="yellow") for line in data["memory"].get("mismatches", ())]
+    if data["given"]:
+        parts.append(Text(taken_from_recording(data["given"])))
+    return Group(*parts)
+
+
+def rows(data: Mapping[str, Any]) -> list[Row]:
+    """Figure, measured, simulated and error, for people."""
+    makespan, start, copies, waits, memory = (data[key] for key in ("makespan", "kernel_start", "copies", "stream_waits", "memory"))
+    listed: list[Row] = []
+    if makespan["measured_ns"] is not None:
+        listed.append(("makespan", human_time(makespan["measured_ns"]), human_time(makespan["simulated_ns"]), f"{makespan['error']:+.2%}"))
+        listed.append(("start of a kernel, mean error", NOTHING, NOTHING, _of_span(start["mean_error_ns"], makespan)))
+        listed.append(("start of a kernel, P95 error", NOTHING, NOTHING, _of_span(start["p95_error_ns"], makespan)))
+    if copies["count"]:
+        pair = copies["measured_overlap_ns"], copies["simulated_overlap_ns"]
+        name = f"copies under kernels ({copies['count']:,}, {human_size(copies['bytes'])}, {human_time(copies['total_ns'])})"
+        listed.append((name, human_time(pair[0]), human_time(pair[1]), _error(*pair)))
+    if waits["count"]:
+        pair = waits["measured_ns"], waits["simulated_ns"]
+        listed.append((f"waits for other streams ({waits['count']:,})", human_time(pair[0]), human_time(pair[1]), _error(*pair)))
+    if memory.get("allocations"):
+        pair = memory["measured_peak_bytes"], memory["simulated_peak_bytes"]
+        listed.append((f"allocated peak ({memory['account']} order)", _size(pair[0]), _size(pair[1]), _error(*pair)))
+        furthest = memory["max_abs_error_bytes"]
+        listed.append(("allocated, furthest after any event", NOTHING, NOTHING, NOTHING if furthest is None else f"{furthest:,} B"))
+        pair = memory["measured_reserved_peak_bytes"], memory["reserved_peak_bytes"]
+        listed.append(("reserved peak", _size(pair[0]), _size(pair[1]), _error(*pair)))
+    return listed
+
+
+def taken_from_recording(given: Mapping[str, Any]) -> str:
+    """One line on what the replay in time was given of the recording: no op's start is among it unless it says so."""
+    return (
+        f"given: durations of {given['device_durations']:,} device ops and {given['host_segments']:,} host segments, {given['overlaps']:,} "
+        f"overlaps, {given['starts']:,} starts, {len(given['constants']):,} fitted constants"
+    )
+
+
+def _figures(data: Mapping[str, Any]) -> RenderableType:
+    device = f" on {data['device']}" if data["device"] else ""
+    title = escape(f"{data['trace']}{device}: {data['kernels']:,} kernels")
+    table = open_table(title, "figure", "measured", "simulated", "error")
+    for row in rows(data):
+        table.add_row(*row)
+    return table
+
+
+def _worst(data: Mapping[str, Any]) -> RenderableType:
+    table = open_table("Furthest off", "op", "stream", "measured start", "error")
+    for op in data["worst"]:
+        table.add_row(escape(_short(op["name"])), str(op["stream"]), human_time(op["measured_start_ns"]), signed_time(op["start_error_ns"]))
+    return table
+
+
+def signed_time(nanoseconds: int) -> str:
+    """A time with its sign."""
+    return f"{'-' if nanoseconds < 0 else '+'}{human_time(abs(nanoseconds))}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else f"{name[:57]}..."
+
+
+def _of_span(error: int, makespan: Mapping[str, Any]) -> str:
+    return f"{human_time(error)} ({error / makespan['measured_ns']:.2%} of the span)"
+
+
+def _error(measured: int | None, simulated: int | None) -> str:
+    return f"{simulated / measured - 1:+.2%}" if measured and simulated is not None else NOTHING
+
+
+def _size(size: int | None) -> str:
+    return NOTHING if size is None else human_size(size)

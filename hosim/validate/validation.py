@@ -1,0 +1,209 @@
+"""What ``hosim validate`` finds: a recording replayed in time and in memory, and how far off the replays are."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.importers.kineto import is_kineto, read_kineto
+from hosim.importers.kineto_events import KinetoTrace
+from hosim.importers.nsys import is_nsys, read_nsys
+from hosim.validate.memory import Curve, MemoryReplay, replay_history, replay_memory
+from hosim.validate.recording import read_snapshot
+from hosim.validate.structural_replay import ReplayedOp, StructuralReplay, structural_replay
+
+__all__ = ["Validation", "read_trace", "validate", "validation_to_dict"]
+
+FORMAT = "hosim.validation/1"
+_LISTED = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """A recording and its replays: ``times`` of its ops, ``memory`` of its allocations; ``missing`` says in words why one is None."""
+
+    trace: str
+    device: str | None
+    times: StructuralReplay | None
+    memory: MemoryReplay | None
+    missing: tuple[str, ...]
+
+    @property
+    def drawn_ops(self) -> list[tuple[str, tuple[int, int], tuple[int, int]]]:
+        """Device and stream of each op, and the nanoseconds of its start and end as recorded and as replayed."""
+        ops = self.times.ops if self.times else ()
+        return [(f"{x.op.device}:{x.op.stream}", (x.op.start_ns, x.op.end_ns), (x.simulated_start_ns, x.simulated_end_ns)) for x in ops]
+
+    @property
+    def drawn_memory(self) -> tuple[Curve, Mapping[str, Curve | None]] | None:
+        """Nanoseconds of the allocations and frees, and the bytes after each: recorded and replayed."""
+        memory = self.memory
+        if memory is None:
+            return None
+        return memory.times_ns, {
+            "allocated, recorded": memory.measured_bytes,
+            "allocated, replayed": memory.simulated_bytes,
+            "reserved, recorded": memory.measured_reserved_bytes,
+            "reserved, replayed": memory.simulated_reserved_bytes,
+        }
+
+
+def read_trace(path: str | os.PathLike[str]) -> KinetoTrace:
+    """The recording in a trace of the PyTorch profiler, or in an SQLite export of Nsight Systems. Raises :class:`InputError`."""
+    content = _content(Path(path))
+    if is_nsys(content):
+        return read_nsys(path)
+    return read_kineto(path)
+
+
+def validate(path: str | os.PathLike[str], device: int | None = None) -> Validation:
+    """Replay a recording: a profiler's trace, an Nsight Systems export, or a snapshot of torch's allocator, recognised by its contents.
+
+    ``device`` is the accelerator whose memory is replayed (default: the one with most to replay). Raises :class:`InputError` for a file
+    that is none of these or damaged, and for a recording that says neither what a device did nor what was allocated on it.
+    """
+    content = _content(Path(path))
+    if is_nsys(content):
+        return _of_trace(read_nsys(path), device, os.fspath(path))
+    if is_kineto(content) or _is_cut_off_trace(content):
+        return _of_trace(read_kineto(path), device, os.fspath(path))
+    if content[:1] in (b"{", b"[", b"\x80"):
+        snapshot = read_snapshot(Path(path))
+        return Validation(Path(path).name.split(".")[0], None, None, replay_history(snapshot, device), (_NO_TIMES,))
+    raise InputError(
+        "expected a trace of the PyTorch profiler (JSON), an SQLite export of Nsight Systems, or a snapshot of torch.cuda.memory",
+        source=os.fspath(path),
+    )
+
+
+_NO_TIMES = "times: the history of an allocator says nothing of kernels"
+_NO_MEMORY = "memory: the recording has no allocations of a device (profile_memory=True records them)"
+_NO_TOTALS = "memory: the recorded allocations come without totals to compare with"
+
+
+def _is_cut_off_trace(content: bytes) -> bool:
+    """A trace that ends before its events is for its reader to complain of."""
+    return content.lstrip()[:1] == b"{" and b'"schemaVersion"' in content[:1000]
+
+
+def _of_trace(trace: KinetoTrace, device: int | None, source: str) -> Validation:
+    missing = []
+    times: StructuralReplay | None = None
+    try:
+        times = structural_replay(trace)
+    except InputError as error:
+        missing.append(f"times: {error.message}")
+    memory: MemoryReplay | None = replay_memory(trace, device)
+    if memory is not None and not memory.events:
+        memory = None
+        missing.append(_NO_MEMORY)
+    elif memory is not None and memory.measured_bytes is None:
+        missing.append(_NO_TOTALS)
+    if times is None and memory is None:
+        raise InputError(f"nothing of it can be replayed ({'; '.join(missing)})", source=source)
+    return Validation(trace.name, trace.device_name, times, memory, tuple(missing))
+
+
+def validation_to_dict(validation: Validation) -> dict[str, Any]:
+    """The figures as ``hosim validate --json`` prints them: integers in nanoseconds and bytes, null where the recording does not say."""
+    times, memory = validation.times, validation.memory
+    return {
+        "format": FORMAT,
+        "trace": validation.trace,
+        "device": validation.device,
+        "kernels": len(times.kernels) if times else 0,
+        "makespan": _measured("ns", times.measured_ns if times else None, times.simulated_ns if times else None),
+        "kernel_start": {
+            "mean_error_ns": times.mean_start_error_ns if times else None,
+            "p95_error_ns": times.p95_start_error_ns if times else None,
+        },
+        "copies": _copies(times),
+        "stream_waits": {
+            "count": times.stream_waits if times else 0,
+            "inferred": times.inferred_waits if times else 0,
+            "measured_ns": times.measured_wait_ns if times else None,
+            "simulated_ns": times.simulated_wait_ns if times else None,
+        },
+        "memory": _memory(memory),
+        "given": _given(times),
+        "worst": [_op(op) for op in times.worst(_LISTED)] if times else [],
+        "missing": list(validation.missing),
+    }
+
+
+def _measured(unit: str, measured: int | None, simulated: int | None) -> dict[str, Any]:
+    error = simulated / measured - 1 if measured and simulated is not None else None
+    return {f"measured_{unit}": measured, f"simulated_{unit}": simulated, "error": error}
+
+
+def _copies(times: StructuralReplay | None) -> dict[str, Any]:
+    copies = [op.op for op in times.ops if op.op.kind == "copy"] if times else []
+    return {
+        "count": len(copies),
+        "bytes": sum(op.size_bytes or 0 for op in copies),
+        "total_ns": times.copy_ns if times else None,
+        "measured_overlap_ns": times.measured_overlap_ns if times else None,
+        "simulated_overlap_ns": times.simulated_overlap_ns if times else None,
+    }
+
+
+def _memory(memory: MemoryReplay | None) -> dict[str, Any]:
+    if memory is None:
+        keys = ("measured_peak_bytes", "simulated_peak_bytes", "max_abs_error_bytes", "reserved_peak_bytes")
+        return dict.fromkeys(keys)
+    return {
+        "measured_peak_bytes": memory.measured_peak_bytes,
+        "simulated_peak_bytes": memory.simulated_peak_bytes,
+        "max_abs_error_bytes": memory.max_abs_error_bytes,
+        "measured_reserved_peak_bytes": memory.measured_reserved_peak_bytes,
+        "reserved_peak_bytes": memory.reserved_peak_bytes,
+        "account": memory.account,
+        "device": memory.device,
+        "allocations": memory.allocations,
+        "addresses_matched": memory.addresses_matched,
+        "start_bytes": memory.start_bytes,
+        "mismatches": list(memory.mismatches),
+    }
+
+
+def _given(times: StructuralReplay | None) -> Mapping[str, Any] | None:
+    """How many numbers of the recording its replay was given, and the constants fitted to it."""
+    if times is None:
+        return None
+    given = times.given
+    return {
+        "device_durations": given.device_durations,
+        "host_segments": given.host_segments,
+        "overlaps": given.overlaps,
+        "starts": given.starts,
+        "constants": dict(sorted(times.constants.items())),
+    }
+
+
+def _op(replayed: ReplayedOp) -> dict[str, Any]:
+    return {
+        "name": replayed.op.name,
+        "kind": replayed.op.kind,
+        "stream": replayed.op.stream,
+        "measured_start_ns": replayed.op.start_ns,
+        "simulated_start_ns": replayed.simulated_start_ns,
+        "start_error_ns": replayed.start_error_ns,
+    }
+
+
+def _content(path: Path) -> bytes:
+    try:
+        raw = path.read_bytes()
+        return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
+    except FileNotFoundError:
+        raise InputError("no such file", source=os.fspath(path)) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"damaged gzip file ({error}); record or download it again", source=os.fspath(path)) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=os.fspath(path)) from None
