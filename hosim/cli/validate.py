@@ -13,7 +13,7 @@ Recording = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="A trace of the PyTorch profiler (JSON), an SQLite export of Nsight Systems, or a snapshot of torch.cuda.memory; gzipped or not.",
+        help="A trace of the PyTorch profiler (JSON), an SQLite export of Nsight Systems, or a snapshot of torch.cuda.memory.",
     ),
 ]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report with pictures, in one file.")]

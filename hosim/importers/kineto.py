@@ -106,7 +106,7 @@ def read_kineto(path: str | os.PathLike[str]) -> KinetoTrace:
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(f"damaged JSON of a profiler trace ({str(error)[:100]}); record or download it again", source=source) from None
     try:
-        return parse_kineto(document, Path(path).name.split(".")[0])
+        return parse_kineto(document, Path(path).name.removesuffix(".gz").removesuffix(".json"))
     except InputError as error:
         raise InputError(error.message, source=source, where=error.where) from None
 

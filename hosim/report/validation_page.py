@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hosim.report.recorded_figures import Curve
 
 Drawn = tuple[str, Interval, Interval]
-"""An op: its stream, and the nanoseconds of its start and end as recorded and as replayed."""
+"""An op: its device and stream as ``0:7``, and the nanoseconds of its start and end as recorded and as replayed."""
 
 
 def validation_page(data: Mapping[str, Any], ops: Sequence[Drawn], memory: tuple[Curve, Mapping[str, Curve | None]] | None) -> str:
@@ -42,7 +42,7 @@ def validation_page(data: Mapping[str, Any], ops: Sequence[Drawn], memory: tuple
 
 
 def _times(ops: Sequence[Drawn]) -> list[str]:
-    streams = sorted({stream for stream, _, _ in ops})
+    streams = sorted({stream for stream, _, _ in ops}, key=lambda name: tuple(map(int, name.split(":"))))
     measured = {name: [interval for stream, interval, _ in ops if stream == name] for name in streams}
     simulated = {name: [interval for stream, _, interval in ops if stream == name] for name in streams}
     begin, end = min(start for _, (start, _), _ in ops), max(max(x[1], y[1]) for _, x, y in ops)

@@ -73,9 +73,11 @@ def validate(path: str | os.PathLike[str], device: int | None = None) -> Validat
         return _of_trace(read_nsys(path), device, os.fspath(path))
     if is_kineto(content) or _is_cut_off_trace(content):
         return _of_trace(read_kineto(path), device, os.fspath(path))
-    if content[:1] in (b"{", b"[", b"\x80"):
+    if content[:1] == b"\x80" or b'"segments"' in content:
         snapshot = read_snapshot(Path(path))
-        return Validation(Path(path).name.split(".")[0], None, None, replay_history(snapshot, device), (_NO_TIMES,))
+        return Validation(
+            Path(path).name.removesuffix(".gz").rpartition(".")[0], None, None, replay_history(snapshot, device), (_NO_TIMES,)
+        )
     raise InputError(
         "expected a trace of the PyTorch profiler (JSON), an SQLite export of Nsight Systems, or a snapshot of torch.cuda.memory",
         source=os.fspath(path),

@@ -1,0 +1,96 @@
+"""``hosim validate``: a recording in, figures, JSON and a page out; whatever is wrong with it in one line."""
+
+import json
+import re
+
+import pytest
+from kineto_toys import step, trace
+from typer.testing import CliRunner
+
+from hosim.cli.main import app
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["validate", *map(str, arguments)])
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    path = tmp_path / "step.json"
+    path.write_text(json.dumps(step()))
+    return path
+
+
+def test_json(recorded):
+    outcome = run(recorded, "--json")
+    assert outcome.exit_code == 0
+    data = json.loads(outcome.stdout)
+    assert data["format"] == "hosim.validation/1"
+    assert (data["trace"], data["device"], data["kernels"]) == ("step", "Toy", 2)
+    assert set(data["makespan"]) == {"measured_ns", "simulated_ns", "error"}
+    assert data["makespan"]["error"] == data["makespan"]["simulated_ns"] / data["makespan"]["measured_ns"] - 1
+    assert set(data["kernel_start"]) == {"mean_error_ns", "p95_error_ns"}
+    assert {"count", "bytes", "measured_overlap_ns", "simulated_overlap_ns"} <= set(data["copies"])
+    assert (data["copies"]["count"], data["copies"]["bytes"]) == (2, 4096 + 64)
+    assert {"measured_peak_bytes", "simulated_peak_bytes", "max_abs_error_bytes", "reserved_peak_bytes"} <= set(data["memory"])
+    assert outcome.stdout == run(recorded, "--json").stdout
+
+
+def test_table(recorded):
+    outcome = run(recorded)
+    assert outcome.exit_code == 0
+    assert "makespan" in outcome.stdout
+    assert "Furthest off" in outcome.stdout
+    assert "given: durations of 4 device ops" in outcome.stdout
+
+
+def test_a_page_of_its_own(recorded, tmp_path):
+    outcome = run(recorded, "--html", tmp_path / "r.html")
+    assert outcome.exit_code == 0
+    text = (tmp_path / "r.html").read_text()
+    assert not re.search(r"(src|href)=\"(?!data:)", text)  # nothing comes from elsewhere
+    assert "<script" not in text
+    assert text.count("data:image/png;base64,") == (4 if "Memory" in text else 3)
+    assert run(recorded, "--html", tmp_path / "again.html").exit_code == 0
+    assert (tmp_path / "again.html").read_text() == text
+
+
+def test_names_of_kernels_are_text_in_the_page(tmp_path):
+    document = step()
+    for event in document["traceEvents"]:
+        if event["cat"] == "kernel":
+            event["name"] = "<script>alert(1)</script>"
+    (tmp_path / "t.json").write_text(json.dumps(document))
+    assert run(tmp_path / "t.json", "--html", tmp_path / "r.html").exit_code == 0
+    assert "<script" not in (tmp_path / "r.html").read_text()
+    assert run(tmp_path / "t.json").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "expected a trace of the PyTorch profiler"),
+        (b"hello", "expected a trace of the PyTorch profiler"),
+        (json.dumps(step()).encode()[:700], "damaged JSON of a profiler trace"),
+        (json.dumps(trace()).encode(), "no kernel, copy or memset of a device was recorded"),
+        (b"\x1f\x8b123", "damaged gzip file"),
+        (b"SQLite format 3\0", "Nsight Systems"),
+        (b'{"nodes": []}', "expected a trace of the PyTorch profiler"),
+        (b"\x80\x04cposix\nsystem\n.", "snapshot"),
+    ],
+    ids=["empty", "text", "cut off", "nothing", "gzip", "sqlite", "other json", "pickle"],
+)
+def test_what_is_no_recording(tmp_path, content, expected):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    outcome = run(path, "--html", tmp_path / "r.html")
+    assert outcome.exit_code == 2
+    assert expected in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+    assert str(path) in outcome.stderr
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_no_file(tmp_path):
+    outcome = run(tmp_path / "none")
+    assert (outcome.exit_code, outcome.stderr) == (2, f"error: {tmp_path / 'none'}: no such file\n")
