@@ -107,12 +107,17 @@ def _record(options: argparse.Namespace, arguments: list[str]) -> int:
             _say(f"{run.name}: there already")
             continue
         _say(run.name)
-        problem = record_run(device, config, run, options.out, smallest_offload=1 if options.dry_run else SMALLEST_OFFLOAD)
+        problem = record_run(device, config, run, options.out, smallest_offload=_smallest(options))
         if problem is not None:
             failed.append(run.name)
             _say(f"{run.name}: {problem}")
     _write_meta(options, arguments, device, config, failed)
     return 1 if failed else 0
+
+
+def _smallest(options: argparse.Namespace) -> int:
+    """Bytes of the smallest storage that is sent to the host: of the tiny decoder any."""
+    return 1 if options.dry_run else SMALLEST_OFFLOAD
 
 
 def _check_same(path: Path, device: Device, config: Config) -> None:
@@ -139,7 +144,8 @@ def _write_meta(options: argparse.Namespace, arguments: list[str], device: Devic
         "dry_run": options.dry_run,
         "device": device.describe(),
         "software": _software(),
-        "model": {**asdict(config), "parameters": config.parameters, "dtype": "bf16"},
+        "model": {**asdict(config), "parameters": config.parameters, "layer_parameters": config.layer_parameters, "dtype": "bf16"},
+        "smallest_offload_bytes": _smallest(options),
         "runs": sorted(path.parent.name for path in options.out.glob("[!.]*/run.json")),
         "failed": failed,
     }

@@ -53,9 +53,14 @@ class Config:
         return (self.hidden,), (self.vocabulary, self.hidden)
 
     @property
+    def layer_parameters(self) -> int:
+        """Number of weights of a layer."""
+        return count(self.layer_shapes)
+
+    @property
     def parameters(self) -> int:
         """Number of weights."""
-        return count(self.embedding_shapes) + self.layers * count(self.layer_shapes) + count(self.head_shapes)
+        return count(self.embedding_shapes) + self.layers * self.layer_parameters + count(self.head_shapes)
 
 
 CONFIGS = {

@@ -9,12 +9,14 @@ import sys
 import pytest
 import torch
 
+from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto
 from hosim.record import command, decoder, trim
 from hosim.record.decoder import CONFIGS
 from hosim.record.device import CpuDevice
 from hosim.record.moves import Mover
 from hosim.record.schemes import SCHEMES, Workload
+from hosim.validate.offload import machine_of, predict_recording
 from hosim.validate.snapshot import parse_snapshot
 
 TINY = CONFIGS["tiny"]
@@ -119,6 +121,13 @@ def test_the_trace_says_where_each_phase_begins(recording):
         *("hosim.head.backward", *(f"hosim.layer.{i}.backward" for i in reversed(layers)), "hosim.embedding.backward"),
         *("hosim.embedding.update", *(f"hosim.layer.{i}.update" for i in layers), "hosim.head.update"),
     ]
+
+
+def test_a_dry_run_predicts_nothing_and_says_why(recording):
+    with pytest.raises(InputError, match=r"trace\.json\.gz: no kernel, copy or memset of a device was recorded"):
+        predict_recording(recording, "train", 16)
+    assert json.loads((recording / "meta.json").read_text())["model"]["layer_parameters"] == decoder.count(TINY.layer_shapes)
+    assert machine_of(json.loads((recording / "bandwidth.json").read_text())).channel_between["ddr", "hbm"].bandwidth_bytes_per_s > 0
 
 
 def test_what_is_there_is_left_alone_and_nothing_else_is_mixed_in(recording, capsys, monkeypatch):
