@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NotRequired
 
 from pydantic import TypeAdapter, ValidationError, with_config
@@ -130,7 +130,7 @@ def _graph(checked: WorkloadModel, source: str | None) -> Graph:
     ops = []
     for i, op in enumerate(checked.get("ops", ())):
         try:
-            ops.append(_op(op, tensor_at, op_at))
+            ops.append(_op(op, tensor_at.__getitem__, op_at.__getitem__))
         except KeyError:
             raise _unresolved(i, op, tensor_at, op_at, source) from None
         op_at[op["name"]] = i
@@ -145,16 +145,16 @@ def _persistent(tensor: TensorModel, kind: Kind) -> bool:
     return kind in PERSISTENT_KINDS if given is None else given
 
 
-def _op(op: OpModel, tensor_at: Mapping[str, int], op_at: Mapping[str, int]) -> Op:
+def _op(op: OpModel, tensor: Callable[[str], int], earlier: Callable[[str], int]) -> Op:
     """The op with positions for names; raises :class:`KeyError` for a name that is not there."""
     inputs, outputs, mutates, deps = op.get("inputs"), op.get("outputs"), op.get("mutates"), op.get("deps")
     return _new_op(
         op["name"],
         op["kind"],
-        tuple([tensor_at[name] for name in inputs]) if inputs else (),
-        tuple([tensor_at[name] for name in outputs]) if outputs else (),
-        tuple([tensor_at[name] for name in mutates]) if mutates else (),
-        tuple([op_at[name] for name in deps]) if deps else (),
+        tuple(map(tensor, inputs)) if inputs else (),
+        tuple(map(tensor, outputs)) if outputs else (),
+        tuple(map(tensor, mutates)) if mutates else (),
+        tuple(map(earlier, deps)) if deps else (),
         op.get("stream", "compute"),
         op.get("duration_ns"),
         op.get("flops", 0),
