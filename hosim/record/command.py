@@ -85,8 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 def _record(options: argparse.Namespace, arguments: list[str]) -> int:
     runs = _runs(options)
     if options.what == "list":
-        for run in runs:
-            print(run.name)  # noqa: T201
+        print("\n".join(run.name for run in runs))  # noqa: T201
         return 0
     if options.out is None:
         raise RecordError("expected --out DIR: where the recording goes")
