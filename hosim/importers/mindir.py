@@ -104,11 +104,13 @@ class _Walk:
     recording: Recording = field(default_factory=Recording)
     branches: int = 0
     constants: dict[str, Any] = field(default_factory=dict)
+    parameters: set[str] = field(default_factory=set)
 
     def graph(self, name: str) -> Graph:
         main = self.model.main
         values: dict[str, Any] = {}
         for parameter in main.parameters:
+            self.parameters.add(parameter.name)
             label = _short(parameter.name)
             kind = "expert" if "experts" in label.split(".") else "parameter"
             values[parameter.name] = self.recording.tensor(label, parameter.shape.dims, parameter.shape.dtype, kind)
@@ -226,8 +228,8 @@ class _Walk:
         result = self._made(_short(node.output), node.shape)
         makes = _tensors(result)
         # others, such as BatchNorm in training, overwrite what they take as it is and not through a Load
-        names = {parameter.name for parameter in self.model.main.parameters} if node.writes else ()
-        writes = [value for name, value in zip(node.inputs, inputs, strict=True) if name in names and isinstance(value, StaticTensor)]
+        direct = zip(node.inputs, inputs, strict=True) if node.writes else ()
+        writes = [value for name, value in direct if name in self.parameters and isinstance(value, StaticTensor)]
         if not makes and not writes:
             return result  # arithmetic on sizes
         self.recording.step(

@@ -159,21 +159,18 @@ class Recording:
         builder = GraphBuilder(name)
         names: dict[int, str] = {}
         shapes: dict[str, list[int]] = {}
+        tensor_names, step_names = _Names(), _Names()
         for n, storage in enumerate(self._storages):
             kind = self._kinds.get(n, storage.kind)
             if kind == "activation" and n not in used:
                 continue
             if kind == "activation" and n in returned:
                 kind = "output"
-            wanted = _free(storage.name or "tensor", shapes)
-            names[n] = builder.tensor(wanted, storage.size_bytes, kind)
-            shapes[wanted] = list(storage.shape)
-        taken: dict[str, None] = {}
+            names[n] = builder.tensor(tensor_names.free(storage.name or "tensor"), storage.size_bytes, kind)
+            shapes[names[n]] = list(storage.shape)
         for step in self._steps:
-            wanted = _free(step.name or step.kind, taken)
-            taken[wanted] = None
             builder.op(
-                wanted,
+                step_names.free(step.name or step.kind),
                 step.kind,
                 inputs=[names[n] for n in step.inputs],
                 outputs=[names[n] for n in step.outputs],
@@ -186,12 +183,19 @@ class Recording:
         return builder.build()
 
 
-def _free(wanted: str, taken: Mapping[str, Any]) -> str:
-    name, again = wanted, 1
-    while name in taken:
-        again += 1
-        name = f"{wanted}_{again}"
-    return name
+class _Names:
+    """Gives every name once: ``relu``, ``relu_2``, ``relu_3``."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, int] = {}
+
+    def free(self, wanted: str) -> str:
+        name = wanted
+        while name in self._taken:
+            self._taken[wanted] += 1  # so that many of one name take no longer than others
+            name = f"{wanted}_{self._taken[wanted]}"
+        self._taken[name] = 1
+        return name
 
 
 def _widest(tensors: Sequence[StaticTensor]) -> str:

@@ -197,3 +197,9 @@ def test_cut_off(tmp_path: Path) -> None:
         (tmp_path / "x").write_bytes(content[:size])
         with pytest.raises(InputError, match=r"damaged or cut off|expected a graph"):
             load_any(tmp_path / "x")
+
+
+def test_operators_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    nodes = [node(b"ReLU", b"y%d" % i, b"y%d" % (i - 1) if i else b"x", shape=tensor(b"", 2)) for i in range(3)]
+    graph = read(tmp_path, value(5, b"x", 2) + b"".join(nodes) + value(6, b"y2", 2))
+    assert [op.name for op in graph.ops] == ["elementwise", "elementwise_2", "elementwise_3"]
