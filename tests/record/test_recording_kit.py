@@ -250,3 +250,11 @@ def test_a_trimmed_snapshot_reads_as_before():
     trimmed = trim.trim_snapshot(raw)
     assert "frames" not in json.dumps(trimmed)
     assert parse_snapshot(trimmed) == parse_snapshot(raw)
+
+
+@pytest.mark.parametrize("scheme", ["offload-optimizer", "both"])
+def test_a_buffer_that_is_filled_before_it_is_stored_is_noticed(scheme, monkeypatch):
+    fetch = Mover.fetch
+    monkeypatch.setattr(Mover, "fetch", lambda self, tensor, there, here, after=None: fetch(self, tensor, there, here))
+    broken, sound = workload(scheme), workload("resident")
+    assert [broken.step() for _ in range(4)] != [sound.step() for _ in range(4)]
