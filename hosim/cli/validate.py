@@ -13,7 +13,7 @@ Recording = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="A trace of the PyTorch profiler (JSON), an SQLite export of Nsight Systems, or a snapshot of torch.cuda.memory.",
+        help="A trace of the PyTorch profiler, an SQLite export of Nsight Systems, a snapshot of torch.cuda.memory, or a folder of hosim.record.",
     ),
 ]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report with pictures, in one file.")]
@@ -26,9 +26,14 @@ def validate(trace: Recording, html: Html = None, device: Accelerator = None, js
     """Replay a recording of a real GPU, and say how far off the replay is.
 
     In time, launches, streams, waits and synchronisations, with their recorded durations, predict when each kernel and copy starts. In
-    memory, allocations and frees go through hosim's ledger and its caching allocator, in the host's program order.
+    memory, allocations and frees go through hosim's ledger and its caching allocator, in the host's program order. Of a folder that
+    'python -m hosim.record' wrote, each offload scheme is predicted from the resident run and the sweep of the channels.
     """
     from hosim.report import validation as report
+
+    if trace.is_dir():
+        _schemes(trace, html, json)
+        return
     from hosim.validate.validation import validate as replayed
     from hosim.validate.validation import validation_to_dict
 
@@ -46,3 +51,19 @@ def validate(trace: Recording, html: Html = None, device: Accelerator = None, js
         typer.echo(to_json(data))
     else:
         console().print(report.validation(data))
+
+
+def _schemes(folder: Path, html: Path | None, json: bool) -> None:
+    from hosim.errors import InputError
+    from hosim.report import validation as report
+    from hosim.validate.schemes import validate_schemes
+
+    if html is not None:
+        raise InputError("a folder of recordings has no page; leave --html out", source=str(folder))
+    data = validate_schemes(folder)
+    if json:
+        from hosim.io import to_json
+
+        typer.echo(to_json(data))
+    else:
+        console().print(report.schemes(data))

@@ -52,6 +52,28 @@ def rows(data: Mapping[str, Any]) -> list[Row]:
     return listed
 
 
+def schemes(data: Mapping[str, Any]) -> RenderableType:
+    """A ``hosim.schemes/1`` as a table: a row a scheme, predicted beside measured."""
+    device = f" on {data['device']}" if data["device"] else ""
+    columns = [f"{figure}\n{of}" for figure in ("makespan", "peak") for of in ("measured", "predicted", "error")]
+    table = open_table(
+        escape(f"{data['recording']}{device}: predicted from the resident run and the sweep"), "run", "scheme", *columns, "stall\npredicted"
+    )
+    for run in data["runs"]:
+        makespan, peak = run["makespan"], run["peak"]
+        cells = [
+            _time(makespan["measured_ns"]),
+            _time(makespan["simulated_ns"]),
+            _error(makespan["measured_ns"], makespan["simulated_ns"]),
+            _size(peak["measured_bytes"]),
+            _size(peak["simulated_bytes"]),
+            _error(peak["measured_bytes"], peak["simulated_bytes"]),
+            _time(run["stall"]["simulated_ns"]),
+        ]
+        table.add_row(f"{run['mode']} {run['length']:,}", run["scheme"], *cells)
+    return table
+
+
 def taken_from_recording(given: Mapping[str, Any]) -> str:
     """One line on what the replay in time was given of the recording: no op's start is among it unless it says so."""
     return (
@@ -91,6 +113,10 @@ def _of_span(error: int, makespan: Mapping[str, Any]) -> str:
 
 def _error(measured: int | None, simulated: int | None) -> str:
     return f"{simulated / measured - 1:+.2%}" if measured and simulated is not None else NOTHING
+
+
+def _time(nanoseconds: int | None) -> str:
+    return NOTHING if nanoseconds is None else human_time(nanoseconds)
 
 
 def _size(size: int | None) -> str:

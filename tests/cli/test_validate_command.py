@@ -5,6 +5,7 @@ import re
 
 import pytest
 from kineto_toys import step, trace
+from recorded_toy import sweep, write
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
@@ -94,3 +95,27 @@ def test_what_is_no_recording(tmp_path, content, expected):
 def test_no_file(tmp_path):
     outcome = run(tmp_path / "none")
     assert (outcome.exit_code, outcome.stderr) == (2, f"error: {tmp_path / 'none'}: no such file\n")
+
+
+def test_a_folder_of_the_recording_kit(tmp_path):
+    runs = {"resident": ([830_000], 5), "stream-params": ([1_500_000], 4)}
+    write(tmp_path, False, 100_000, 150_000, sweep(1000), runs)
+    outcome = run(tmp_path, "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    data = json.loads(outcome.stdout)
+    assert data["format"] == "hosim.schemes/1"
+    found = {(r["mode"], r["length"], r["scheme"]): r for r in data["runs"]}
+    assert set(found) == {("prefill", 64, scheme) for scheme in ("resident", "stream-params", "offload-activations", "both")}
+    streamed = found["prefill", 64, "stream-params"]
+    assert streamed["makespan"] == {"measured_ns": 1_500_000, "simulated_ns": 1_410_000, "error": 1_410_000 / 1_500_000 - 1}
+    assert found["prefill", 64, "both"]["makespan"]["measured_ns"] is None
+    table = run(tmp_path)
+    assert table.exit_code == 0
+    assert "stream-params" in table.stdout
+    assert "-6.00%" in table.stdout
+
+
+def test_a_folder_of_something_else(tmp_path):
+    outcome = run(tmp_path)
+    assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1)
+    assert "meta.json" in outcome.stderr

@@ -81,6 +81,7 @@ def write(folder, train, kept_bytes, layer_parameters, bandwidth, runs):
     """The folder of a recording; ``runs`` are wall times and peaks by scheme."""
     mode = "train" if train else "prefill"
     meta = {"format": "hosim.recording/1", "model": {"layer_parameters": layer_parameters}, "smallest_offload_bytes": 1}
+    meta["device"] = {"name": "Toy"}
     (folder / "meta.json").write_text(json.dumps(meta))
     (folder / "bandwidth.json").write_text(json.dumps(bandwidth))
     for scheme, (wall_ns, peak) in runs.items():
