@@ -13,7 +13,7 @@ Recording = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="A trace of PyTorch's profiler, an export of Nsight Systems (SQLite), a torch.cuda.memory snapshot, or the recording kit's folder.",
+        help="A trace of PyTorch's profiler, an SQLite export of Nsight Systems, a torch.cuda.memory snapshot, or a hosim.record folder.",
     ),
 ]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report with pictures, in one file.")]
