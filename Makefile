@@ -42,7 +42,7 @@ check: .venv/.installed-dev
 # One release of torch, by name: a range would fetch the newest with gigabytes of libraries for a GPU that no test needs.
 .venv/.installed-dev: pyproject.toml | .venv/.created
 	$(PIP) install torch==2.13.0
-	$(PIP) install --editable '.[dev,solver,torch]'
+	$(PIP) install --editable '.[dask,dev,parquet,solver,torch]'
 	touch .venv/.installed $@
 
 clean:

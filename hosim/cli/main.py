@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import hosim
-from hosim.cli import compare_policies, hardware, import_, plan, policies, replay, robustness, schema, validate, workload
+from hosim.cli import compare_policies, hardware, import_, plan, policies, replay, robustness, schema, sweep, validate, workload
 from hosim.errors import HosimError
 
 INTERRUPTED, BUG = 130, 70
@@ -61,6 +61,7 @@ app.command("compare-policies")(compare_policies.compare_policies)
 app.command("plan")(plan.plan)
 app.command("replay")(replay.replay)
 app.command("robustness")(robustness.robustness)
+app.command("sweep", epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command("import")(import_.import_)
 app.command("validate")(validate.validate)
 app.add_typer(workload.app, name="workload")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hosim.hardware import Hardware
     from hosim.jitter import Jitter
     from hosim.study.attempt import Counting
+    from hosim.study.question import Question
 
 WIDTH = 120
 """Columns of a table that does not go to a terminal."""
@@ -147,6 +148,18 @@ def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
             f"note: {hardware.name} has {hardware.device_tier} of {allowed:,} B, less than the budget of {text}: that counts", err=True
         )
     return allowed
+
+
+def question_of(workload: str, hardware: str, policy: str, budget: str | None, devices: int | None = None) -> Question:
+    """The question that a WORKLOAD, a HW, a policy and a BUDGET make; says on stderr if the machine has less than the budget."""
+    from hosim.study.choice import parse_choice
+    from hosim.study.question import Question
+
+    choice = parse_choice(policy)
+    machine = hardware_of(hardware, devices)
+    graph = graph_of(workload)
+    budget_of(budget, graph, machine)
+    return Question(graph, machine, choice, budget)
 
 
 def counting_of(allocator: str, account: str, against: str = "allocated") -> Counting:

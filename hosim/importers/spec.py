@@ -36,7 +36,11 @@ def import_spec(path: str | os.PathLike[str]) -> Graph:
     from hosim.io.spec import load_spec
 
     source = os.fspath(path)
-    spec = load_spec(source)
+    return make(load_spec(source), source)
+
+
+def make(spec: Mapping[str, Any], source: str) -> Graph:
+    """The graph that a spec describes, as :func:`import_spec` gives it; ``source`` names the spec in errors and in ``meta``."""
     if "builder" in spec:
         return _built(spec, source)
     try:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from hosim.errors import InputError, UnitError
 from hosim.graph import Graph
 from hosim.models.attention import MODES
-from hosim.models.config import Routed, Run
+from hosim.models.config import Layered, Routed, Run
 from hosim.models.families import FAMILIES
 from hosim.models.presets import PRESETS
 from hosim.models.routing import generate
@@ -40,9 +40,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     """
     given = dict(parameters)
     model = given.pop("model", None)
-    if not isinstance(model, str) or model not in PRESETS:
-        raise InputError(f"expected a model, one of {', '.join(PRESETS)}; got {model!r}{_near(model, PRESETS)}", where="model")
-    preset = PRESETS[model]
+    preset = _preset(model)
     overrides = given.pop("config", {})
     if not isinstance(overrides, Mapping):
         raise InputError("expected a mapping of the model's sizes", where="config")
@@ -65,6 +63,23 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     meta = {"source": "hosim.models", "builder": {key: parameters[key] for key in sorted(parameters)}}
     graph, gates = step(name, family.forward, config, run, meta)
     return graph if routed is None else replace(_realised(graph, gates, run, routed), name=name)
+
+
+def parameters_of(parameters: Mapping[str, Any]) -> list[str]:
+    """The names of everything that :func:`build` takes for the model that ``parameters`` name, those inside mappings with a dot.
+
+    >>> parameters_of({"model": "gpt2-xl"})[:2]
+    ['batch', 'checkpoint']
+    """
+    preset = _preset(parameters.get("model"))
+    inside = [f"config.{name}" for name in get_type_hints(type(preset))] + [f"routing.{name}" for name in get_type_hints(Routed)]
+    return [*sorted(FAMILIES[type(preset)].takes), "model", "link", *inside]
+
+
+def _preset(model: object) -> Layered:
+    if not isinstance(model, str) or model not in PRESETS:
+        raise InputError(f"expected a model, one of {', '.join(PRESETS)}; got {model!r}{_near(model, PRESETS)}", where="model")
+    return PRESETS[model]
 
 
 def _realised(graph: Graph, gates: tuple[Gate, ...], run: Run, routed: Routed) -> Graph:

@@ -1,0 +1,227 @@
+"""What is varied, as people write it: ``channels.h2d.bandwidth=25..200GB/s:8``, ``policy.k=1,2,4``, ``budget=50..100%:6``.
+
+An axis has one field, or several that take the same value together (``a+b=...``). Its values are a list, separated by commas, or a
+linear range with both ends and, after a colon, how many. Quantities carry units as in the YAML files.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+from hosim.errors import InputError, UnitError
+from hosim.units import exact_compute, exact_rate, exact_size, exact_time, parse_compute, parse_rate, parse_size, parse_time
+
+Value = int | float | bool | str | None
+"""One value of a field, as a file has it: a quantity is text with its unit."""
+
+Settings = Mapping[str, Value]
+"""Values by field: one point of a study."""
+
+_QUANTITIES: tuple[tuple[str, Callable[[object], int], Callable[[int], str]], ...] = (
+    ("_bytes", parse_size, exact_size),
+    ("_bytes_per_s", parse_rate, exact_rate),
+    ("_ns", parse_time, exact_time),
+    ("_flops", parse_compute, exact_compute),
+)
+_NUMBER = re.compile(r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_WORDS: Mapping[str, Value] = {"true": True, "false": False, "null": None}
+_MOST = 100_000
+"""Points beyond which a range is a mistake."""
+WHOLE_STEPS = 64
+"""Whole numbers up to which a range without a count has each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Fields that take each of the ``values`` together."""
+
+    fields: tuple[str, ...]
+    values: tuple[Value, ...]
+
+
+def parse_axis(text: str, count: int | None = None) -> Axis:
+    """An axis from ``field=values``; ``count`` is that of a range that names none. Raises :class:`InputError`.
+
+    >>> parse_axis("channels.h2d.bandwidth=25..100GB/s:4").values
+    ('25 GB/s', '50 GB/s', '75 GB/s', '100 GB/s')
+    >>> parse_axis("workload.batch=1..4").values, parse_axis("policy.k=2,8").values
+    ((1, 2, 3, 4), (2, 8))
+    """
+    left, equals, right = text.partition("=")
+    fields = tuple(part.strip() for part in left.split("+"))
+    if not equals or not all(fields):
+        raise InputError(
+            f"expected FIELD=VALUES such as channels.h2d.bandwidth=25..200GB/s:8 or policy.k=1,2,4, got {text!r}", source="vary"
+        )
+    return Axis(fields, parse_values(right, " + ".join(fields), count))
+
+
+def parse_values(text: str, where: str, count: int | None = None) -> tuple[Value, ...]:
+    """The values of a list or a range, in its order; a value named twice counts once. Raises :class:`InputError` with ``where``."""
+    if ".." in text:
+        return _range(text, where, count)
+    values = [scalar(part.strip()) for part in text.split(",") if part.strip()]
+    if not values:
+        raise InputError(f"expected values such as 1,2,4 or a range such as 25..200GB/s:8, got {text!r}", source=where)
+    return _once(values)
+
+
+def _once(values: Iterable[Value]) -> tuple[Value, ...]:
+    """Each value once; ``1`` and ``true`` are two."""
+    return tuple({(type(value), value): value for value in values}.values())
+
+
+def scalar(text: str) -> Value:
+    """The value that a text without a type is: a whole number, a number, true, false, null, or text."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if re.fullmatch(r"[+-]?\d{1,18}", text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) and "_" not in text else text
+
+
+def _range(text: str, where: str, count: int | None) -> tuple[Value, ...]:
+    ends, colon, many = text.partition(":")
+    low, _, high = ends.partition("..")
+    if colon:
+        if not many.strip().isdecimal() or not 2 <= int(many[:9]) <= _MOST:
+            raise InputError(
+                f"expected a range such as 25..200GB/s:8 with 2 to {_MOST:,} values after the colon, got {text!r}", source=where
+            )
+        count = int(many)
+    first, unit_of_first = _split(low, where, text)
+    last, unit_of_last = _split(high, where, text)
+    unit_of_first = unit_of_first or unit_of_last
+    if not unit_of_last:
+        if unit_of_first:
+            raise InputError(f"expected the unit at the end of the range, such as 25..200GB/s:8, got {text!r}", source=where)
+        return _numbers(first, last, count, where, text, lambda value: value)
+    if unit_of_last == "%":
+        if unit_of_first != "%":
+            raise InputError(f"both ends of a range are percentages or neither, got {text!r}", source=where)
+        return _numbers(first, last, count, where, text, lambda value: f"{value}%")
+    if count is None:
+        raise InputError(f"expected how many values after a colon, such as {ends}:8, got {text!r}", source=where)
+    for _, parse, write in _QUANTITIES:
+        try:
+            bounds = parse(f"{low.strip()} {unit_of_first}" if not _unit(low) else low), parse(high)
+        except UnitError:
+            continue
+        return tuple(dict.fromkeys(write(round(value)) for value in _linear(Fraction(bounds[0]), Fraction(bounds[1]), count)))
+    raise InputError(f"expected two sizes, rates or times, such as 25..200GB/s:8, got {text!r}", source=where)
+
+
+def _numbers(
+    first: Fraction, last: Fraction, count: int | None, where: str, text: str, write: Callable[[int | float], Value]
+) -> tuple[Value, ...]:
+    whole = first.denominator == last.denominator == 1
+    if count is None:
+        if not whole:
+            raise InputError(f"expected how many values after a colon, such as {text}:8, got {text!r}", source=where)
+        span = int(abs(last - first))
+        count = span + 1 if span <= WHOLE_STEPS else WHOLE_STEPS + 1
+    values = _linear(first, last, max(count, 2))
+    return tuple(dict.fromkeys(write(round(value)) if whole else write(float(value)) for value in values))
+
+
+def _linear(first: Fraction, last: Fraction, count: int) -> Iterable[Fraction]:
+    return (first + (last - first) * i / (count - 1) for i in range(count))
+
+
+def _split(text: str, where: str, whole: str) -> tuple[Fraction, str]:
+    text = text.strip()
+    number = _NUMBER.match(text)
+    if number is None:
+        raise InputError(f"expected a range between two numbers, such as 25..200GB/s:8, got {whole!r}", source=where)
+    return Fraction(number[0].replace("_", "")), text[number.end() :].strip()
+
+
+def _unit(text: str) -> str:
+    number = _NUMBER.match(text.strip())
+    return text.strip()[number.end() :] if number else ""
+
+
+def as_integer(value: Value) -> tuple[str, int] | None:
+    """A quantity's suffix and integer, such as ``("_bytes_per_s", 25000000000)``; ``None`` for what is no quantity.
+
+    >>> as_integer("25 GB/s"), as_integer(4), as_integer("nearest")
+    (('_bytes_per_s', 25000000000), None, None)
+    """
+    if isinstance(value, str):
+        for suffix, parse, _ in _QUANTITIES:
+            try:
+                return suffix, parse(value)
+            except UnitError:
+                continue
+    return None
+
+
+def grid(axes: Sequence[Axis]) -> list[dict[str, Value]]:
+    """Every combination of the axes' values, the first axis slowest; raises :class:`InputError` if two axes set one field.
+
+    >>> grid([parse_axis("workload.batch=1,2"), parse_axis("policy.k=4")])
+    [{'workload.batch': 1, 'policy.k': 4}, {'workload.batch': 2, 'policy.k': 4}]
+    """
+    named = [field for axis in axes for field in axis.fields]
+    if len(set(named)) < len(named):
+        twice = next(field for field in named if named.count(field) > 1)
+        raise InputError(f"{twice} is varied twice; list all its values in one place", source="vary")
+    return [
+        {field: value for axis, value in zip(axes, values, strict=True) for field in axis.fields}
+        for values in product(*(axis.values for axis in axes))
+    ]
+
+
+def read_vary(vary: object) -> list[dict[str, Value]]:
+    """The points of what a study is asked to vary.
+
+    Texts as :func:`parse_axis` takes them and mappings from field to values (a list, or text) span a grid; a list of mappings from field to
+    one value each is a list of points. Raises :class:`InputError`.
+
+    >>> read_vary({"workload.batch": [1, 2], "budget": "50..100%:2"})[1]
+    {'workload.batch': 1, 'budget': '100%'}
+    """
+    if isinstance(vary, str):
+        return grid([parse_axis(vary)])
+    if isinstance(vary, Mapping):
+        return grid([_axis(key, values) for key, values in vary.items()])
+    if not isinstance(vary, Iterable):
+        raise InputError(f"expected a mapping from fields to values, or a list of points, got {vary!r}", source="vary")
+    listed = list(vary)
+    if listed and all(isinstance(item, str) for item in listed):
+        return grid([parse_axis(item) for item in listed])
+    if not listed or not all(isinstance(item, Mapping) and item for item in listed):
+        raise InputError("expected points, each a mapping from fields to values", source="vary")
+    if len({tuple(sorted(item)) for item in listed}) > 1:
+        raise InputError("every point of a list sets the same fields", source="vary")
+    return [{str(key): value for key, value in item.items()} for item in listed]
+
+
+def read_points(path: str) -> list[dict[str, Value]]:
+    """The points of a CSV file, which has a column for each field and a row for each point. Raises :class:`InputError`."""
+    from hosim.io.files import decode, read_bytes
+
+    lines = [line for line in csv.reader(decode(read_bytes(path), path).splitlines()) if line]
+    if len(lines) < 2:
+        raise InputError("expected a line of fields and lines of their values, separated by commas", source=path)
+    fields = [field.strip() for field in lines[0]]
+    for n, line in enumerate(lines[1:], 2):
+        if len(line) != len(fields):
+            raise InputError(f"expected {len(fields)} values, got {len(line)}", source=path, where=f"line {n}")
+    return [{field: scalar(text.strip()) for field, text in zip(fields, line, strict=True)} for line in lines[1:]]
+
+
+def _axis(key: object, values: object) -> Axis:
+    name = str(key)
+    if isinstance(values, str):
+        return parse_axis(f"{name}={values}")
+    listed: list[Any] = list(values) if isinstance(values, Iterable) else [values]
+    if not listed or not all(value is None or isinstance(value, (int, float, str)) for value in listed):
+        raise InputError(f"expected a list of numbers or texts, got {values!r}", source=name)
+    return Axis(tuple(part.strip() for part in name.split("+")), _once(listed))

@@ -1,0 +1,82 @@
+"""A sweep's tasks on a Dask cluster (extra ``dask``): Dask gives those of a worker that dies to another one, and each gives one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from hosim.errors import InputError
+from hosim.study.axes import Value
+from hosim.study.question import failure
+from hosim.study.rowfile import DIED
+from hosim.study.runners import Runner
+from hosim.study.tasks import Task, failed, solve
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+_AHEAD = 3
+"""Tasks under way for each thread of the cluster: the others are not sent yet."""
+
+
+def cluster(scheduler: str | Client) -> Runner:
+    """A runner over the workers of a Dask cluster, by its scheduler's address (``tcp://host:8786``) or a client of it.
+
+    A client made here is closed when the tasks are done. Raises :class:`InputError` without the extra ``dask``, and where nothing answers.
+    """
+    if find_spec("distributed") is None:
+        raise InputError("a scheduler needs Dask, which is not installed; run: pip install 'hosim[dask]'", source="scheduler")
+    return lambda tasks: _run(tasks, scheduler)
+
+
+def _run(tasks: Sequence[Task], scheduler: str | Client) -> Iterator[dict[str, Value]]:
+    if not isinstance(scheduler, str):
+        yield from _rows(tasks, scheduler)
+        return
+    from distributed import Client
+
+    try:
+        client = Client(scheduler, timeout="10s", set_as_default=False)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"no Dask scheduler answers there ({reason[:100]}); expected an address such as tcp://host:8786", source=scheduler
+        ) from None
+    try:
+        yield from _rows(tasks, client)
+    finally:
+        client.close()
+
+
+def _rows(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
+    from distributed import as_completed
+
+    waiting = iter(tasks)
+    asked = {}
+
+    def submit(count: int) -> list[Any]:
+        sent = []
+        for _, task in zip(range(count), waiting, strict=False):
+            future = client.submit(solve, task, key=f"hosim-{task.key}", pure=False)
+            asked[future.key] = task
+            sent.append(future)
+        return sent
+
+    threads = sum(client.nthreads().values()) or 1
+    completed = as_completed(submit(_AHEAD * threads), loop=client.loop)
+    try:
+        for future in completed:
+            task = asked.pop(future.key, None)
+            if task is None:
+                continue
+            # a task whose workers died again and again is given up by Dask; solve itself raises nothing
+            row = future.result() if future.status == "finished" else failed(task, f"{DIED}: {failure(future.exception())}")
+            future.release()
+            for following in submit(1):
+                completed.add(following)
+            yield row
+    finally:
+        with suppress(Exception):  # the scheduler may be gone
+            client.cancel([future for future in completed.futures if not future.done()])

@@ -1,0 +1,199 @@
+"""The file that a sweep streams its rows to: complete lines or none, and after an interruption it goes on where it stopped.
+
+Rows are appended to a CSV file, each by one write. A process that is killed in the middle of one leaves part of a line, which the next
+one removes. Parquet cannot be appended to: its rows wait in a CSV file beside it, named ``.part.csv``, until all are there. A finished
+file is in the order of the points, whoever computed them when: it is the same, to the byte, as that of an uninterrupted run.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from hosim.errors import InputError
+from hosim.io.files import write_bytes
+from hosim.study.axes import Value
+from hosim.study.rows import FEASIBLE, TEXTS, Row, frame
+
+if TYPE_CHECKING:
+    from typing import Self
+
+DIED = "worker died"
+"""How the error of a row begins whose process was killed: the next run tries that point again."""
+
+
+class RowFile:
+    """Rows by key, in memory and, if there is a path, in a file. A context manager: the file is this process's alone meanwhile.
+
+    ``columns`` begin with ``point``, the key; ``keys`` are those of every point, in order. Raises :class:`InputError` for a file that is
+    another sweep's, that another process writes to, or whose name ends neither in ``.csv`` nor in ``.parquet``.
+    """
+
+    def __init__(self, path: Path | None, columns: Sequence[str], keys: Sequence[str]) -> None:
+        self._path = path
+        self._columns = list(columns)
+        self._keys = list(keys)
+        self._descriptor = -1
+        self.rows: dict[str, Row] = {}
+        self._parquet = path is not None and path.suffix == ".parquet"
+        if path is not None and path.suffix not in (".csv", ".parquet"):
+            raise InputError("expected a name that ends in .csv or .parquet", source=str(path))
+        if self._parquet and find_spec("pyarrow") is None:
+            raise InputError(
+                "Parquet needs pyarrow, which is not installed; run: pip install 'hosim[parquet]', or write .csv", source=str(path)
+            )
+        self._stream = path.with_name(f"{path.name}.part.csv") if path is not None and self._parquet else path
+
+    def __enter__(self) -> Self:
+        if self._path is None or self._stream is None:
+            return self
+        try:
+            if self._parquet and self._path.exists() and not self._stream.exists():
+                write_bytes(self._stream, self._text(self._read_parquet()))
+            self._descriptor = os.open(self._stream, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            _lock(self._descriptor, str(self._path))
+            self._resume()
+        except OSError as error:
+            self._close()
+            raise InputError(f"cannot be written: {error.strerror or error}", source=str(self._path)) from None
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def append(self, row: Row) -> None:
+        """Keep a row, and write it as one line."""
+        self.rows[str(row["point"])] = row
+        if self._descriptor >= 0:
+            line = self._line([row[column] for column in self._columns])
+            try:
+                written = os.write(self._descriptor, line)
+            except OSError as error:
+                raise InputError(f"cannot be written: {error.strerror or error}", source=str(self._path)) from None
+            if written < len(line):
+                raise InputError("cannot be written: the disk is full; make room and run the same command again", source=str(self._path))
+
+    def finish(self) -> list[Row]:
+        """All rows in the order of the points; the file is replaced by one in this order."""
+        rows = [self.rows[key] for key in self._keys if key in self.rows]
+        if self._path is None or self._stream is None:
+            return rows
+        if not self._parquet:
+            self._replace(rows)
+            return rows
+        buffer = io.BytesIO()
+        frame(rows, self._columns).to_parquet(buffer, engine="pyarrow", index=False)
+        write_bytes(self._path, buffer.getvalue())
+        with suppress(FileNotFoundError):
+            os.unlink(self._stream)
+        return rows
+
+    # -- text ------------------------------------------------------------------------------------------------------
+
+    def _line(self, values: Iterable[Value]) -> bytes:
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerow(["true" if v is True else "false" if v is False else v for v in values])
+        return buffer.getvalue().encode()
+
+    def _text(self, rows: Iterable[Row]) -> bytes:
+        return b"".join([self._line(self._columns), *(self._line([row[column] for column in self._columns]) for row in rows)])
+
+    def _replace(self, rows: Sequence[Row]) -> None:
+        """Put the rows in the file's place; the one that is locked stays open until the end, so that no other process gets in between."""
+        assert self._stream is not None
+        content = self._text(rows)
+        if os.pread(self._descriptor, len(content) + 1, 0) != content:
+            write_bytes(self._stream, content)
+            replaced, self._descriptor = self._descriptor, os.open(self._stream, os.O_RDWR | os.O_APPEND)
+            _lock(self._descriptor, str(self._path))
+            os.close(replaced)
+
+    def _resume(self) -> None:
+        """Read the rows that are there, without what is left of a line that was not finished."""
+        content = b""
+        while part := os.pread(self._descriptor, 1 << 20, len(content)):
+            content += part
+        whole = content[: content.rfind(b"\n") + 1]
+        lines = list(csv.reader(io.StringIO(whole.decode("utf-8", "replace"))))
+        if not lines:
+            if content and not self._line(self._columns).startswith(content):
+                raise self._another("it holds something else")
+            self._replace([])
+            return
+        if lines[0] != self._columns:
+            raise self._another("its columns are others")
+        for line in lines[1:]:
+            if len(line) != len(self._columns):
+                raise self._another(f"it has a line of {len(line)} values, not {len(self._columns)}")
+            row = {column: _read(column, text) for column, text in zip(self._columns, line, strict=True)}
+            if not str(row["error"] or "").startswith(DIED):
+                self.rows[str(row["point"])] = row
+        self._none_of_another_sweep()
+        kept = list(self.rows.values())
+        if self._text(kept) != content:
+            self._replace(kept)
+
+    def _read_parquet(self) -> list[Row]:
+        import pandas as pd
+
+        assert self._path is not None
+        try:
+            read = pd.read_parquet(self._path, engine="pyarrow")
+        except Exception as error:  # pyarrow raises what it likes for a damaged file
+            raise self._another(f"it cannot be read as Parquet ({' '.join(str(error).split())[:80]})") from None
+        if list(read.columns) != self._columns:
+            raise self._another("its columns are others")
+        listed = read.astype(object).where(read.notna(), None).to_dict("records")
+        return [{str(column): value for column, value in row.items()} for row in listed]
+
+    def _none_of_another_sweep(self) -> None:
+        known = set(self._keys)
+        other = [key for key in self.rows if key not in known]
+        if other:
+            raise self._another(f"{len(other):,} of its rows are of points that this one has not")
+
+    def _another(self, why: str) -> InputError:
+        return InputError(f"this is the file of another sweep: {why}; name another file, or remove this one", source=str(self._path))
+
+
+def _read(column: str, text: str) -> Value:
+    """What stands in a cell."""
+    if text == "":
+        return None
+    if column == FEASIBLE:
+        return text == "true"
+    return text if column in TEXTS or not text.lstrip("-").isdecimal() else int(text)
+
+
+def _lock(descriptor: int, name: str) -> None:
+    """Keep other processes from writing to the same file; where the system has no such locks, nothing does."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise InputError("another sweep is writing to it now; wait for it, or name another file", source=name) from None
+
+
+def unique(points: Sequence[Mapping[str, Value]], keys: Sequence[str]) -> tuple[list[Mapping[str, Value]], list[str]]:
+    """The points and their keys without those whose key came before."""
+    first = dict(zip(reversed(keys), reversed(points), strict=True))
+    order = list(dict.fromkeys(keys))
+    return [first[key] for key in order], order

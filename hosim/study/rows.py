@@ -1,0 +1,110 @@
+"""Rows: the figures of one result flat, for a table with one row a run. Integers throughout, names end in ``_ns`` and ``_bytes``.
+
+What took how long on this machine (``planning_s``, ``replay_s``) is left out: a row is a function of its question alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hosim.hardware import Hardware
+from hosim.result import STALL_CAUSES, Result
+from hosim.study.axes import Settings, Value, as_integer
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Row = Mapping[str, Value]
+
+TEXTS = ("point", "workload", "hardware", "policy", "error")
+"""Columns of text; ``feasible`` is true or false, all others are whole numbers or empty."""
+FEASIBLE = "feasible"
+
+
+def figure_columns(hardware: Hardware) -> list[str]:
+    """The columns of :func:`figures`, in order; they depend on the tiers and channels of the machine alone."""
+    return [
+        "workload",
+        "hardware",
+        "policy",
+        "budget_bytes",
+        FEASIBLE,
+        "makespan_ns",
+        "busy_ns",
+        *(f"{cause}_stall_ns" for cause in STALL_CAUSES),
+        "drain_ns",
+        "lower_bound_ns",
+        *(f"{tier.name}_peak_bytes" for tier in hardware.tiers),
+        *(f"{channel.name}_{figure}" for channel in hardware.channels for figure in ("moved_bytes", "busy_ns", "exposed_ns")),
+        "prefetches",
+        "stores",
+        "detaches",
+        "error",
+    ]
+
+
+def figures(result: Result, hardware: Hardware) -> dict[str, Value]:
+    """The figures of one result, under the names of :func:`figure_columns`; times are missing where it does not fit."""
+    row: dict[str, Value] = {
+        "workload": result.workload,
+        "hardware": result.hardware,
+        "policy": result.policy,
+        "budget_bytes": result.budget_bytes,
+        FEASIBLE: result.feasible,
+        "makespan_ns": result.makespan_ns,
+        "busy_ns": result.busy_ns,
+        "drain_ns": result.drain_ns,
+        "lower_bound_ns": result.lower_bound_ns,
+        "error": " ".join(result.error.split()) if result.error else None,
+    }
+    if result.feasible:
+        row |= {f"{cause}_stall_ns": result.stall_ns.get(cause, 0) for cause in STALL_CAUSES}
+    row |= {f"{tier}_peak_bytes": peak for tier, peak in result.peak_bytes.items()}
+    for name, channel in result.channels.items():
+        row |= {f"{name}_moved_bytes": channel.bytes, f"{name}_busy_ns": channel.busy_ns, f"{name}_exposed_ns": channel.exposed_ns}
+    for figure in ("prefetches", "stores", "detaches"):
+        row[figure] = result.plan.get(figure)
+    return {column: row.get(column) for column in figure_columns(hardware)}
+
+
+def varied_columns(points: Sequence[Settings]) -> dict[str, str]:
+    """The column of each field that the points vary: its name, and where all its values are quantities of one kind that kind's suffix.
+
+    The budget stays as it was asked for, beside the ``budget_bytes`` that it comes to; a policy has its column anyway.
+
+    >>> varied_columns([{"channels.h2d.bandwidth": "25 GB/s", "policy.k": 4}])
+    {'channels.h2d.bandwidth': 'channels.h2d.bandwidth_bytes_per_s', 'policy.k': 'policy.k'}
+    """
+    columns = {}
+    for field in dict.fromkeys(field for point in points for field in point if field != "policy"):
+        found = {read[0] if read else "" for point in points for read in [as_integer(point[field])]}
+        columns[field] = field if field == "budget" or len(found) > 1 else f"{field}{found.pop()}"
+    return columns
+
+
+def varied(settings: Settings, columns: Mapping[str, str]) -> dict[str, Value]:
+    """The settings of a point under their columns, quantities as integers."""
+    row: dict[str, Value] = {}
+    for field, column in columns.items():
+        read = as_integer(settings[field]) if column != field else None
+        row[column] = read[1] if read else settings[field]
+    return row
+
+
+def frame(rows: Iterable[Row], columns: Sequence[str]) -> DataFrame:
+    """Rows as a pandas frame; whole numbers are ``Int64``, so that a missing one does not make the others inexact."""
+    import pandas as pd
+
+    made = pd.DataFrame([[row.get(column) for column in columns] for row in rows], columns=list(columns), dtype=object)
+    for column in columns:
+        values: list[Any] = [value for value in made[column] if value is not None]
+        if column == FEASIBLE:
+            made[column] = made[column].astype(bool)
+        elif column in TEXTS:
+            made[column] = made[column].astype("str" if len(values) == len(made) else object)
+        elif column.endswith(("_ns", "_bytes")) or (values and all(type(value) is int for value in values)):
+            made[column] = made[column].astype("Int64")
+        else:
+            made[column] = made[column].infer_objects()
+    return made

@@ -1,0 +1,75 @@
+"""Many points of one question, each planned and replayed: a grid or a list over fields of workload, machine, policy and budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hosim.errors import InputError
+from hosim.study.axes import Settings, Value
+from hosim.study.question import Question, check_fields
+from hosim.study.rowfile import RowFile, unique
+from hosim.study.rows import Row, figure_columns, frame, varied, varied_columns
+from hosim.study.runners import Runner, here
+from hosim.study.tasks import Task, pack, point_key
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep found: one row a point, in the order of the points; ``computed`` of them now, the others were in the file."""
+
+    rows: Sequence[Row]
+    columns: Sequence[str]
+    computed: int
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows as a pandas frame."""
+        return frame(self.rows, self.columns)
+
+
+def sweep(
+    question: Question,
+    points: Sequence[Settings],
+    path: Path | None = None,
+    runner: Runner = here,
+    progress: Callable[[int, int, int], None] = lambda done, total, failed: None,
+) -> Swept:
+    """The rows of all points: ``point``, what is varied, and the figures of :func:`hosim.study.rows.figure_columns`.
+
+    A point that fails is a row with ``error``. With a ``path`` (CSV or Parquet) rows are there as soon as they are known, and
+    those that are there already are not computed again. ``progress`` is told how many rows there are, of how many, and how many of
+    them do not fit.
+    Raises :class:`InputError` for a field that the question has not, and for a file that is not this sweep's.
+    """
+    if not points:
+        raise InputError("nothing to vary; give fields and values such as channels.h2d.bandwidth=25..200GB/s:8", source="vary")
+    check_fields(question, dict.fromkeys(field for point in points for field in point))
+    packed = pack(question)
+    points, keys = unique(points, [point_key(packed.digest, point) for point in points])
+    varying = varied_columns(points)
+    columns = ["point", *varying.values(), *(c for c in figure_columns(question.hardware) if c not in varying.values())]
+    settings = dict(zip(keys, points, strict=True))
+    with RowFile(path, columns, keys) as file:
+        missing = [Task(key, packed, settings[key]) for key in keys if key not in file.rows]
+        failures = sum(not row["feasible"] for row in file.rows.values())
+        progress(len(file.rows), len(keys), failures)
+        with closing(_begun(runner, missing)) as rows:
+            for row in rows:
+                file.append({**row, **varied(settings[str(row["point"])], varying)})
+                failures += not row["feasible"]
+                progress(len(file.rows), len(keys), failures)
+        # what is varied is as it was asked for: in a file of text a number and a text may look the same
+        ordered = [{**row, **varied(settings[str(row["point"])], varying)} for row in file.finish()]
+    return Swept(ordered, columns, len(missing))
+
+
+def _begun(runner: Runner, tasks: Sequence[Task]) -> Generator[dict[str, Value], None, None]:
+    """The runner's rows as a generator, which can be closed: whatever ends the sweep ends the runner."""
+    yield from runner(tasks)

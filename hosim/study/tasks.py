@@ -1,0 +1,107 @@
+"""One point of a sweep, wherever it is computed: a task goes out, a row comes back.
+
+A task carries the question as bytes, which a worker unpacks once and keeps: no file has to be there, and no graph is read twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+import hosim
+from hosim.errors import InfeasibleError
+from hosim.graph import Graph
+from hosim.study.attempt import unplanned
+from hosim.study.axes import Settings, Value
+from hosim.study.question import Question, failure, recipe
+from hosim.study.rows import FEASIBLE, figure_columns, figures
+
+_KEPT = 4
+_unpacked: OrderedDict[str, Question] = OrderedDict()
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A question as bytes; ``digest`` is that of what it asks, the same in every process."""
+
+    digest: str
+    content: bytes
+
+    def question(self) -> Question:
+        """The question, unpacked at most once a process."""
+        if self.digest not in _unpacked:
+            _unpacked[self.digest] = pickle.loads(zlib.decompress(self.content))
+            while len(_unpacked) > _KEPT:
+                _unpacked.popitem(last=False)
+        return _unpacked[self.digest]
+
+
+def pack(question: Question) -> Packed:
+    """The question as bytes, without what was derived from its graph."""
+    graph = question.graph
+    bare = replace(question, graph=Graph(graph.name, graph.tensors, graph.ops, graph.meta))
+    content = zlib.compress(pickle.dumps(bare, pickle.HIGHEST_PROTOCOL), 1)
+    packed = Packed(digest(question), content)
+    _unpacked[packed.digest] = question  # the process that asks need not unpack
+    return packed
+
+
+def digest(question: Question) -> str:
+    """A fingerprint of everything that a question's answer depends on, hosim's version among it; the same in every process and run."""
+    graph, choice = question.graph, question.choice
+    said = [
+        hosim.__version__,
+        graph.name,
+        repr(graph.tensors),
+        repr(graph.ops),
+        json.dumps(recipe(graph), sort_keys=True),
+        repr(question.hardware),
+        choice.label,
+        json.dumps(dict(choice.parameters), sort_keys=True),
+        repr(question.budget),
+    ]
+    return hashlib.sha256("\0".join(said).encode()).hexdigest()[:16]
+
+
+def point_key(asked: str, settings: Settings) -> str:
+    """The key of a point's row: a fingerprint of the question (its digest) and the settings."""
+    return hashlib.sha256(f"{asked}\0{json.dumps(dict(settings), sort_keys=True)}".encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One point: its key, the question, and what is set otherwise."""
+
+    key: str
+    packed: Packed
+    settings: Settings
+
+
+def solve(task: Task) -> dict[str, Value]:
+    """The row of a task: ``point`` and the figures. Whatever goes wrong is its ``error``, never an exception.
+
+    An error that is no verdict on the policy (a field's value that is none, a bug) leaves the figures empty.
+    """
+    question = task.packed.question()
+    try:
+        asked = question.with_settings(task.settings)
+        try:
+            result = asked.answer()
+        except InfeasibleError as error:
+            result = unplanned(asked.graph, asked.hardware, asked.choice, asked.budget_bytes, str(error))
+        return {"point": task.key, **figures(result, question.hardware)}
+    except Exception as error:  # a row, not the end of a sweep of thousands
+        return failed(task, failure(error))
+
+
+def failed(task: Task, error: str) -> dict[str, Value]:
+    """The row of a task that has no result."""
+    question = task.packed.question()
+    row: dict[str, Value] = dict.fromkeys(figure_columns(question.hardware))
+    policy = task.settings.get("policy", question.choice.label)
+    named: dict[str, Value] = {"workload": question.graph.name, "hardware": question.hardware.name, "policy": policy}
+    return {"point": task.key, **row, **named, FEASIBLE: False, "error": error}

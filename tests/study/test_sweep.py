@@ -1,0 +1,303 @@
+"""Sweeps: what is varied, the rows, the file they go to, and that each is what a direct call gives."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sweeping import MACHINE, chain
+from typer.testing import CliRunner
+
+from hosim.cli.main import app
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.importers import load_any
+from hosim.io import find_hardware, find_workload, load_hardware, save_hardware, save_workload
+from hosim.models.build import build
+from hosim.study.attempt import make_plan, replay
+from hosim.study.axes import parse_axis, read_points, read_vary
+from hosim.study.choice import parse_choice
+from hosim.study.question import Question
+from hosim.study.runners import pool
+from hosim.study.sweep import Swept, sweep
+
+
+def question(policy: str = "belady", budget: int | str | None = "60%", graph: Graph | None = None) -> Question:
+    return Question(graph or chain(12), MACHINE, parse_choice(policy), budget)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a=25..200GB/s:8", ("25 GB/s", "50 GB/s", "75 GB/s", "100 GB/s", "125 GB/s", "150 GB/s", "175 GB/s", "200 GB/s")),
+        ("a=1GiB..2GiB:3", ("1 GiB", "1.5 GiB", "2 GiB")),
+        ("a=0.5 .. 2 ms:4", ("500 us", "1 ms", "1.5 ms", "2 ms")),
+        ("a=1..4", (1, 2, 3, 4)),
+        ("a=4..1", (4, 3, 2, 1)),
+        ("a=1..10:4", (1, 4, 7, 10)),
+        ("a=0..1:3", (0, 1)),  # 0.5 is rounded to 0: whole ends, whole values, each once
+        ("a=0.5..1:3", (0.5, 0.75, 1.0)),
+        ("a=50..100%:3", ("50%", "75%", "100%")),
+        ("a=1,2.5,x,true,null,40 GiB", (1, 2.5, "x", True, None, "40 GiB")),
+        ("a=3,3", (3,)),
+        ("a=1e3,0x10,010", (1000.0, "0x10", 10)),
+    ],
+)
+def test_lists_and_ranges(text: str, values: tuple[object, ...]) -> None:
+    assert parse_axis(text).values == values
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a", "expected FIELD=VALUES"),
+        ("=1", "expected FIELD=VALUES"),
+        ("a=", "expected values such as"),
+        ("a=1..", "between two numbers"),
+        ("a=1..2GB/s", "how many values"),
+        ("a=1..2GB/s:1", "2 to 100,000 values"),
+        ("a=1..2GB/s:x", "2 to 100,000 values"),
+        ("a=1GB..2:3", "unit at the end"),
+        ("a=1..2Gb/s:3", "expected two sizes, rates or times"),
+        ("a=1..2GB/s:3:4", "2 to 100,000 values"),
+        ("a=1ms..2GB:3", "expected two sizes, rates or times"),
+        ("a=0.5..1", "how many values"),
+    ],
+)
+def test_what_is_no_axis_is_refused_in_one_line(text: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        parse_axis(text)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_grids_and_lists_of_points(tmp_path: Path) -> None:
+    assert read_vary(["a=1,2", "b+c=x"]) == [{"a": 1, "b": "x", "c": "x"}, {"a": 2, "b": "x", "c": "x"}]
+    assert read_vary([{"a": 1, "b": 2}, {"a": 3, "b": 4}]) == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+    with pytest.raises(InputError, match="a is varied twice"):
+        read_vary(["a=1", "b+a=2"])
+    with pytest.raises(InputError, match="every point of a list sets the same fields"):
+        read_vary([{"a": 1}, {"b": 1}])
+    (tmp_path / "points.csv").write_text("a, b\n1,40 GiB\n2,null\n")
+    assert read_points(str(tmp_path / "points.csv")) == [{"a": 1, "b": "40 GiB"}, {"a": 2, "b": None}]
+    (tmp_path / "points.csv").write_text("a,b\n1\n")
+    with pytest.raises(InputError, match=r"points\.csv: line 2: expected 2 values, got 1"):
+        read_points(str(tmp_path / "points.csv"))
+
+
+def test_a_row_is_what_a_direct_call_gives() -> None:
+    points = read_vary(["channels.h2d.bandwidth=1..4GB/s:4", "policy=belady,lookahead:k=2", "budget=130B,200B"])
+    found = sweep(question(), points)
+    assert len(found.rows) == found.computed == 16
+    for point, row in zip(points, found.rows, strict=True):
+        asked = question().with_settings(point)
+        assert asked.hardware.channels[0].bandwidth_bytes_per_s == row["channels.h2d.bandwidth_bytes_per_s"]
+        plan = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
+        result = replay(plan, asked.hardware, asked.budget_bytes)
+        assert row["policy"] == point["policy"]
+        assert (row["budget"], row["budget_bytes"]) == (point["budget"], int(str(point["budget"])[:3]))
+        assert (row["makespan_ns"], row["hbm_peak_bytes"], row["lower_bound_ns"]) == (
+            result.makespan_ns,
+            result.peak_bytes["hbm"],
+            result.lower_bound_ns,
+        )
+        assert row["h2d_moved_bytes"] == result.channels["h2d"].bytes
+        assert row["transfer_stall_ns"] == result.stall_ns["transfer"]
+    assert len({row["makespan_ns"] for row in found.rows}) > 6
+    frame = found.frame
+    assert list(frame.columns) == list(found.columns)
+    for column in frame.columns:
+        if column.endswith(("_ns", "_bytes", "_bytes_per_s")):
+            assert str(frame[column].dtype) == "Int64", column
+    assert frame["feasible"].dtype == bool
+
+
+def test_fields_of_the_workload_the_policy_and_the_machine() -> None:
+    graph = build("small", {"model": "gpt2-xl", "phase": "prefill", "sequence": 64, "layers": 1})
+    machine = load_hardware(find_hardware("h100-80gb-sxm"))
+    asked = Question(graph, machine, parse_choice("resident"))
+    varied = asked.with_settings({"workload.sequence": 32, "workload.config.n_embd": 800, "tiers.hbm.capacity": "20 GiB", "devices": 2})
+    wanted = {"model": "gpt2-xl", "phase": "prefill", "sequence": 32, "layers": 1, "config": {"n_embd": 800}}
+    assert varied.graph == build("small", wanted)
+    assert (varied.hardware.device.capacity_bytes, varied.hardware.devices) == (20 * 2**30, 2)
+    assert varied.with_settings({"hardware.channels.h2d.latency": "1 ms"}).hardware.channels[0].latency_ns == 10**6
+    assert asked.with_settings({"policy": "lookahead:k=2", "policy.k": 7}).choice == parse_choice("lookahead:k=7")
+    assert asked.with_settings({"budget": "50%"}).budget_bytes < asked.budget_bytes
+    curved = replace(MACHINE, channels=(replace(MACHINE.channels[0], curve=((10, 10**8),)), MACHINE.channels[1]))
+    within = Question(graph, curved, parse_choice("resident")).with_settings({"channels.h2d.curve.0.bandwidth": "200 MB/s"})
+    assert within.hardware.channels[0].curve == ((10, 2 * 10**8),)
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("workload.sequenc", "workload: unknown parameter 'sequenc'; did you mean 'sequence'?"),
+        ("workload.config.n_embed", "workload: unknown parameter 'config.n_embed'; did you mean 'config.n_embd'?"),
+        ("channels.h2x.bandwidth", "channels.h2x: unknown field 'h2x'; did you mean 'h2d'?"),
+        ("channels.h2d.bandwith", "channels.h2d.bandwith: unknown field 'bandwith'; did you mean 'bandwidth'?"),
+        ("channels.h2d", "channels.h2d: expected a path to one value, such as channels.h2d.from"),
+        ("channels", "channels: expected a path to one value, such as channels.h2d"),
+        ("channels.h2d.bandwidth.more", "channels.h2d.bandwidth.more: expected a path to one value"),
+        ("budge", "budge: unknown field; did you mean 'budget'?"),
+        ("policy.kk", "policy lookahead: unknown parameter 'kk'; did you mean 'k'?"),
+        ("name", "name: this is not for varying"),
+    ],
+)
+def test_an_unknown_field_is_refused_with_the_nearest(field: str, said: str) -> None:
+    graph = build("small", {"model": "gpt2-xl", "phase": "prefill", "sequence": 64, "layers": 1})
+    with pytest.raises(InputError) as refused:
+        sweep(Question(graph, MACHINE, parse_choice("lookahead")), [{field: 1}])
+    assert str(refused.value) == said
+
+
+def test_a_graph_that_does_not_say_what_it_is_made_from_has_no_fields() -> None:
+    with pytest.raises(InputError, match="workload: chain does not say what it was built from"):
+        sweep(question(), [{"workload.batch": 1}])
+    traced = load_any(find_workload("llama-3.1-8b-prefill-4k"))
+    with pytest.raises(InputError, match=r"workload: unknown|unknown field 'confg'; did you mean 'config'"):
+        sweep(question(graph=traced), [{"workload.model.confg.hidden_size": 1}])
+
+
+def test_failures_are_rows() -> None:
+    found = sweep(question(), read_vary({"budget": [31, 200, 0], "channels.h2d.bandwidth": ["1 GB/s", "0 GB/s", "fast"]}))
+    by_point = {(row["budget"], row["channels.h2d.bandwidth"]): row for row in found.rows}
+    assert by_point[200, "1 GB/s"]["feasible"]
+    assert "out of memory" in str(by_point[31, "1 GB/s"]["error"])
+    assert by_point[31, "1 GB/s"]["budget_bytes"] == 31
+    assert "channels.h2d.bandwidth: expected a bandwidth above 0 B/s" in str(by_point[200, "0 GB/s"]["error"])
+    assert "expected a rate such as '55 GB/s'" in str(by_point[200, "fast"]["error"])
+    assert "expected more than 0 bytes" in str(by_point[0, "1 GB/s"]["error"])
+    assert sum(bool(row["feasible"]) for row in found.rows) == 1
+    assert found.frame["makespan_ns"].isna().sum() == 8
+
+
+def run(path: Path, points: str = "channels.h2d.bandwidth=1..5GB/s:5") -> Swept:
+    return sweep(question(), read_vary(points), path)
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
+def test_it_goes_on_where_it_stopped(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("pyarrow") if name.endswith("parquet") else None
+    whole = run(tmp_path / name)
+    content = (tmp_path / name).read_bytes()
+    again = run(tmp_path / name)
+    assert (again.computed, again.rows) == (0, whole.rows)
+    assert (tmp_path / name).read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+    def stop(done: int, total: int, failed: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    (tmp_path / name).unlink()
+    with pytest.raises(KeyboardInterrupt):
+        sweep(question(), read_vary("channels.h2d.bandwidth=1..5GB/s:5"), tmp_path / name, progress=stop)
+    assert run(tmp_path / name).computed == 2
+    assert (tmp_path / name).read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_every_cut_of_the_file_is_repaired(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    run(path)
+    content = path.read_bytes()
+    header, first = content.index(b"\n") + 1, content.index(b"\n", content.index(b"\n") + 1) + 1
+    for cut in (0, 5, header - 1, header, header + 3, first - 1, first, first + 40, len(content) - 1):
+        path.write_bytes(content[:cut])
+        found = run(path)
+        assert path.read_bytes() == content
+        assert found.computed == 5 - max(content[:cut].count(b"\n") - 1, 0)
+
+
+def test_rows_in_another_order_are_put_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    run(path)
+    content = path.read_bytes()
+    header, *lines = content.splitlines(keepends=True)
+    path.write_bytes(header + b"".join(reversed(lines)))
+    assert run(path).computed == 0
+    assert path.read_bytes() == content
+
+
+def test_the_file_of_another_sweep_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    run(path)
+    content = path.read_bytes()
+    with pytest.raises(InputError, match="this is the file of another sweep: its columns are others"):
+        run(path, "budget=100B,200B")
+    with pytest.raises(InputError, match="2 of its rows are of points that this one has not"):
+        run(path, "channels.h2d.bandwidth=1..3GB/s:3")
+    with pytest.raises(InputError, match=r"5 of its rows are of points"):
+        sweep(question(budget=300), read_vary("channels.h2d.bandwidth=1..5GB/s:5"), path)
+    assert path.read_bytes() == content
+    path.write_text("something else")
+    with pytest.raises(InputError, match="it holds something else"):
+        run(path)
+    assert path.read_text() == "something else"
+    with pytest.raises(InputError, match=r"expected a name that ends in \.csv or \.parquet"):
+        run(tmp_path / "rows.txt")
+    with pytest.raises(InputError, match="cannot be written"):
+        run(tmp_path / "nowhere" / "rows.csv")
+
+
+def test_more_points_extend_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    run(path, "channels.h2d.bandwidth=1..3GB/s:3")
+    assert run(path).computed == 2
+    with path.open() as stream:
+        assert [row["channels.h2d.bandwidth_bytes_per_s"] for row in csv.DictReader(stream)] == [str(n * 10**9) for n in range(1, 6)]
+
+
+def test_two_processes_give_the_rows_of_one() -> None:
+    points = read_vary(["channels.h2d.bandwidth=1..3GB/s:3", "budget=130B,31B"])
+    alone, together = sweep(question(), points), sweep(question(), points, runner=pool(2))
+    assert alone.rows == together.rows
+    with pytest.raises(InputError, match="jobs: expected how many processes"):
+        pool(0)
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_workload(chain(12), "w.json")
+    save_hardware(MACHINE, "hw.yaml")
+    arguments = ["sweep", "w.json", "-H", "hw.yaml", "-p", "belady", "--jobs", "1"]
+
+    def call(*more: str) -> tuple[int, str, str]:
+        done = CliRunner().invoke(app, [*arguments, *more], env={"COLUMNS": "120"})
+        return done.exit_code, done.stdout, done.stderr
+
+    code, out, err = call("--vary", "budget=31B,200B", "-o", "rows.csv")
+    assert code == 0
+    assert "wrote rows.csv: 2 rows, 2 of them computed now" in err
+    assert "does not fit" in out
+    assert "200 B" in out
+    code, out, err = call("--vary", "budget=31B,200B", "-o", "rows.csv", "--json")
+    data = json.loads(out)
+    assert (data["format"], [row["feasible"] for row in data["rows"]]) == ("hosim.sweep/1", [False, True])
+    assert "0 of them computed now" in err
+    assert call("--vary", "budget=31B")[0] == 3
+    (tmp_path / "points.csv").write_text("budget\n200 B\n")
+    assert call("--points", "points.csv")[0] == 0
+    for wrong in (
+        [],
+        ["--vary", "budge=1"],
+        ["--vary", "budget=0B"],
+        ["--vary", "channels.h2d.bandwidth=4"],
+        ["--vary", "budget=1..", "-j", "1"],
+    ):
+        code, out, err = call(*wrong)
+        assert (code, out, err.count("\n")) == (2, "", 1), (wrong, out, err)
+
+
+def test_a_channel_that_its_fabric_holds_back_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_workload(chain(3), "w.json")
+    arguments = ["sweep", "w.json", "-H", "h100-80gb-sxm", "-p", "resident", "-j", "1"]
+    said = CliRunner().invoke(app, [*arguments, "--vary", "channels.h2d.bandwidth=50GB/s,60GB/s"]).stderr
+    assert said == (
+        "note: channels.h2d.bandwidth goes beyond what fabrics.link_in carries, 55.7 GB/s: "
+        "channels.h2d.bandwidth+fabrics.link_in.bandwidth=... varies both\n"
+    )
+    both = CliRunner().invoke(app, [*arguments, "--vary", "channels.h2d.bandwidth+fabrics.link_in.bandwidth=50GB/s,60GB/s"])
+    assert both.stderr == ""

@@ -1,0 +1,89 @@
+"""A sweep on a Dask cluster of a real scheduler and two worker processes, one of which dies in the middle: no row lost, none twice."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sweeping import POINTS, command, environment, start, wait_for_rows
+
+pytest.importorskip("distributed")
+
+DASK = [sys.executable, "-W", "ignore", "-m", "dask"]
+
+
+def begin(name: str, folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
+    """A part of the cluster; what it says goes to a file."""
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen([*DASK, *arguments], env=environment(), cwd=folder, stdout=log, stderr=log, start_new_session=True)
+
+
+def said(path: Path, pattern: str, process: "subprocess.Popen[bytes]") -> str:
+    """What a part of the cluster says of itself, as soon as it does."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        found = re.search(pattern, path.read_text() if path.exists() else "")
+        if found:
+            return found[1]
+        assert process.poll() is None, path.read_text()
+        time.sleep(0.05)
+    raise AssertionError(f"{path} does not say {pattern} in two minutes")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, list["subprocess.Popen[bytes]"]]]:
+    """A folder, the scheduler's address, and two workers of a thread each that nobody starts again."""
+    folder = tmp_path_factory.mktemp("dask")
+    parts = [begin("scheduler", folder, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")]
+    try:
+        address = said(folder / "scheduler.log", r"(tcp://127\.0\.0\.1:\d+)", parts[0])
+        alone = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
+        workers = [begin(f"worker{i}", folder, "worker", address, *alone) for i in range(2)]
+        parts += workers
+        for i, worker in enumerate(workers):
+            said(folder / f"worker{i}.log", r"(Registered to)", worker)
+        yield folder, address, workers
+    finally:
+        for part in reversed(parts):
+            if part.poll() is None:
+                part.kill()
+        for part in parts:
+            part.wait(30)
+
+
+def test_a_worker_dies_in_the_middle(cluster: tuple[Path, str, list["subprocess.Popen[bytes]"]]) -> None:
+    folder, address, workers = cluster
+    subprocess.run(command(folder, "whole.csv", "--jobs", "1"), env=environment(), check=True, capture_output=True)
+    process = start(command(folder, "rows.csv", "--scheduler", address))
+    wait_for_rows(folder / "rows.csv", 5, process)
+    os.kill(workers[0].pid, signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert f"{POINTS} rows, {POINTS} of them computed now" in errors
+    assert (folder / "rows.csv").read_bytes() == (folder / "whole.csv").read_bytes()
+
+
+def test_ctrl_c_and_resume(cluster: tuple[Path, str, list["subprocess.Popen[bytes]"]]) -> None:
+    folder, address, _ = cluster
+    process = start(command(folder, "stopped.csv", "--scheduler", address))
+    wait_for_rows(folder / "stopped.csv", 5, process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.splitlines()[-1]) == (130, "interrupted")
+    subprocess.run(command(folder, "stopped.csv", "--scheduler", address), env=environment(), check=True, capture_output=True)
+    assert (folder / "stopped.csv").read_bytes() == (folder / "whole.csv").read_bytes()
+
+
+def test_nobody_answers(tmp_path: Path) -> None:
+    # port 1 of this machine: nothing listens there
+    ended = subprocess.run(
+        command(tmp_path, "rows.csv", "--scheduler", "tcp://127.0.0.1:1"), env=environment(), capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith("error: tcp://127.0.0.1:1: no Dask scheduler answers there")

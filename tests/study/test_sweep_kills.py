@@ -1,0 +1,114 @@
+"""A sweep that is interrupted, loses a process or is killed goes on where it stopped: its file is an uninterrupted run's, to the byte."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sweeping import MACHINE, POINTS, chain, children, command, environment, start, wait_for_rows
+
+from hosim.study.choice import parse_choice
+from hosim.study.question import Question
+from hosim.study.rowfile import DIED
+from hosim.study.runners import pool
+from hosim.study.tasks import Task, pack
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
+WORKER = "loky"
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """A folder, and what the file of the whole sweep holds, computed by one process."""
+    folder = tmp_path_factory.mktemp("sweep")
+    subprocess.run(command(folder, "whole.csv", "--jobs", "1"), env=environment(), check=True, capture_output=True)
+    content = (folder / "whole.csv").read_bytes()
+    assert content.count(b"\n") == POINTS + 1
+    return folder, content
+
+
+def finish(folder: Path, name: str) -> str:
+    """Run the same command to its end; what it says on stderr."""
+    ended = subprocess.run(command(folder, name, "--jobs", "2"), env=environment(), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stderr
+
+
+def test_ctrl_c(uninterrupted: tuple[Path, bytes]) -> None:
+    folder, whole = uninterrupted
+    process = start(command(folder, "interrupted.csv", "--jobs", "2"))
+    wait_for_rows(folder / "interrupted.csv", 3, process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the processes of the pool, too
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "points are in" in said
+    assert said.endswith("interrupted\n")
+    assert "Traceback" not in said
+    done = (folder / "interrupted.csv").read_bytes().count(b"\n") - 1
+    assert 3 <= done < POINTS
+    assert f"{POINTS} rows, {POINTS - done} of them computed now" in finish(folder, "interrupted.csv")
+    assert (folder / "interrupted.csv").read_bytes() == whole
+
+
+def test_a_process_of_the_pool_is_killed(uninterrupted: tuple[Path, bytes]) -> None:
+    folder, whole = uninterrupted
+    process = start(command(folder, "lost.csv", "--jobs", "2"))
+    wait_for_rows(folder / "lost.csv", 2, process)
+    workers = [pid for pid in children(process.pid, WORKER) if pid not in children(process.pid, "resource_tracker")]
+    assert workers
+    os.kill(workers[0], signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert (folder / "lost.csv").read_bytes() == whole
+
+
+def test_the_parent_is_killed(uninterrupted: tuple[Path, bytes]) -> None:
+    folder, whole = uninterrupted
+    process = start(command(folder, "killed.csv", "--jobs", "2"))
+    wait_for_rows(folder / "killed.csv", 2, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    process.stderr.close()
+    with (folder / "killed.csv").open("ab") as stream:
+        stream.write(b"0123456789abcdef,1000")  # a row that was being written
+    end = time.monotonic() + 30
+    while any_left := _group(process.pid):
+        assert time.monotonic() < end, f"processes {any_left} are still there"
+        time.sleep(0.1)
+    finish(folder, "killed.csv")
+    assert (folder / "killed.csv").read_bytes() == whole
+
+
+def _group(leader: int) -> list[int]:
+    """The processes of a session that still run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                found.append(int(entry.name))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+class Deadly(dict):
+    """Settings that kill the process that unpacks them."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os._exit, (9,)
+
+
+def test_a_point_that_kills_its_process_is_a_row_and_no_other_is() -> None:
+    packed = pack(Question(chain(4), MACHINE, parse_choice("on_demand"), 100))
+    tasks = [Task(str(i), packed, {}) for i in range(6)]
+    tasks[2] = Task("2", packed, Deadly())
+    rows = {row["point"]: row for row in pool(2)(tasks)}
+    assert sorted(rows) == ["0", "1", "2", "3", "4", "5"]
+    assert str(rows["2"]["error"]).startswith(DIED)
+    assert [rows[key]["makespan_ns"] for key in "01345"] == [rows["0"]["makespan_ns"]] * 5
+    assert rows["0"]["feasible"]
