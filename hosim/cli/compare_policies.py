@@ -16,6 +16,7 @@ from hosim.cli.options import (
     Json,
     OpSigma,
     PlanAgainst,
+    Plot,
     RoutingFile,
     Seed,
     Steps,
@@ -29,6 +30,7 @@ from hosim.cli.options import (
     jitter_of,
     progress,
     realised,
+    write_picture,
 )
 from hosim.errors import InfeasibleError
 
@@ -62,6 +64,7 @@ def compare_policies(
     op_sigma: OpSigma = 0.0,
     transfer_sigma: TransferSigma = 0.0,
     seed: Seed = 0,
+    plot: Plot = None,
     json: Json = False,
 ) -> None:
     """Say which policies fit, who waits, and why.
@@ -72,6 +75,10 @@ def compare_policies(
     from hosim.study.compare import compare
     from hosim.study.routing import Mispredictions, mispredictions, predicts
 
+    if plot is not None:
+        from hosim.report.figures import image_kind
+
+        image_kind(plot)
     counting = counting_of(allocator, account, plan_against)
     machine = hardware_of(hardware, devices)
     choices = parse_choices(policies, routed=routing is not None)
@@ -90,6 +97,10 @@ def compare_policies(
         results = compare(
             graph, machine, choices, budget_bytes, tell, keep, counting=counting, against_reserved=plan_against == RESERVED, jitter=jitter
         )
+    if plot is not None:
+        from hosim.report.study_figures import comparison_figure
+
+        write_picture(plot, comparison_figure(results, machine.device_tier))
     if json:
         from dataclasses import asdict
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
     from hosim.graph import Graph
@@ -89,6 +90,7 @@ PlanAgainst = Annotated[
     ),
 ]
 RESERVED = "reserved"
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a picture: .png, .svg or .pdf.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
 
 
@@ -179,6 +181,15 @@ def counting_of(allocator: str, account: str, against: str = "allocated") -> Cou
         if value not in values:
             raise InputError(f"no {name} {value!r}; expected one of {', '.join(values)}", source=name)
     return Counting(CACHING if against == RESERVED and allocator == LEDGER else allocator, account)
+
+
+def write_picture(path: Path, figure: Figure) -> None:
+    """Write a figure to a file, as what its name says, and say so on stderr."""
+    from hosim.io.files import write_bytes
+    from hosim.report.figures import image, image_kind
+
+    write_bytes(path, image(figure, image_kind(path)))
+    typer.echo(f"wrote {path}", err=True)
 
 
 def console() -> Console:

@@ -15,6 +15,7 @@ from hosim.cli.options import (
     HardwareName,
     Json,
     OpSigma,
+    Plot,
     Seed,
     TransferSigma,
     Workload,
@@ -24,6 +25,7 @@ from hosim.cli.options import (
     graph_of,
     hardware_of,
     jitter_of,
+    write_picture,
 )
 from hosim.errors import InfeasibleError
 
@@ -41,6 +43,7 @@ def replay(
     op_sigma: OpSigma = 0.0,
     transfer_sigma: TransferSigma = 0.0,
     seed: Seed = 0,
+    plot: Plot = None,
     json: Json = False,
 ) -> None:
     """Replay a plan, whoever made it.
@@ -51,6 +54,10 @@ def replay(
     from hosim.io import check_tiers, load_plan
     from hosim.study import attempt
 
+    if plot is not None:
+        from hosim.report.figures import image_kind
+
+        image_kind(plot)
     counting = counting_of(allocator, account)
     machine = hardware_of(hardware, devices)
     graph = graph_of(workload)
@@ -61,7 +68,11 @@ def replay(
     for finding in findings:
         typer.echo(f"warning: {finding}", err=True)
     jitter = jitter_of(op_sigma, transfer_sigma, seed)
-    result = attempt.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter)
+    result = attempt.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=plot is not None)
+    if plot is not None:
+        from hosim.report.replay_figures import replay_figure
+
+        write_picture(plot, replay_figure(loaded.graph, machine, result))
     if json:
         from hosim.io import result_to_dict, to_json
 

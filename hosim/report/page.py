@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
+
+from hosim.report.figures import image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,6 +49,5 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def picture(figure: Figure, description: str) -> str:
     """A figure as a PNG within the page."""
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=130, metadata={"Software": None})
-    return f'<p><img alt="{escape(description, quote=True)}" src="data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"></p>'
+    data = base64.b64encode(image(figure)).decode()
+    return f'<p><img alt="{escape(description, quote=True)}" src="data:image/png;base64,{data}"></p>'

@@ -59,16 +59,24 @@ def replay(
     counting: Counting = BY_BYTES,
     reserve_bytes: int | None = None,
     jitter: Jitter | None = None,
+    record: bool = False,
 ) -> Result:
     """The result of one plan, with the lower bound on what any plan takes from the same initial residency.
 
     For a plan that edits the graph, it is one on what any edit of the workload takes. ``repeats`` false is for a plan that does not put
     every copy back (rule 2), and so may take less than one that does. ``reserve_bytes``: what an allocator may reserve, if not the budget.
-    Under ``jitter`` there is no bound.
+    Under ``jitter`` there is no bound. ``record`` keeps the timeline.
     """
     account = counting.account if plan.runtime is None else IN_TIME
     result = engine.replay(
-        plan, hardware, budget_bytes, allocator=counting.allocator, account=account, reserve_bytes=reserve_bytes, jitter=jitter
+        plan,
+        hardware,
+        budget_bytes,
+        record=record,
+        allocator=counting.allocator,
+        account=account,
+        reserve_bytes=reserve_bytes,
+        jitter=jitter,
     )
     if not result.feasible or result.jitter is not None:
         return result

@@ -28,13 +28,14 @@ def compare(
     counting: Counting = BY_BYTES,
     against_reserved: bool = False,
     jitter: Jitter | None = None,
+    record: bool = False,
 ) -> list[Result]:
     """The result of each choice, in the order given, with ``planning_s`` and ``replay_s`` measured.
 
     ``against_reserved`` plans as :func:`hosim.study.reserved.plan_against_reserved` does. ``jitter`` is that of the
     replays; plans are made without. What does not fit is a result like any other, with ``feasible`` false. ``progress`` is told what is
-    under way, ``keep`` gets each plan with its result. Raises :class:`PlanError` if a policy's plan breaks a rule of the replay: that
-    is a bug of the policy.
+    under way, ``keep`` gets each plan with its result; ``record`` keeps the timelines. Raises :class:`PlanError` if a policy's plan breaks
+    a rule of the replay: that is a bug of the policy.
     """
     results = []
     for choice in choices:
@@ -55,7 +56,10 @@ def compare(
             check(plan, hardware, budget_bytes)
         if not against_reserved or jitter is not None:
             progress(f"{choice.label}: replaying")
-            result = replay(plan, hardware, budget_bytes, counting=counting, jitter=jitter)
+            result = replay(plan, hardware, budget_bytes, counting=counting, jitter=jitter, record=record)
+        elif record:
+            again = replay(plan, hardware, found.planned_bytes, counting=counting, reserve_bytes=budget_bytes, record=True)
+            result = replace(result, timeline=again.timeline, by_device=again.by_device)
         results.append(replace(result, policy=choice.label, planning_s=planning_s))
         keep(choice, plan, results[-1])
     return results

@@ -1,0 +1,147 @@
+"""What all pictures share: styles that are told apart in black and white, units, and files that are the same every time.
+
+A picture is a function that draws on the axes it is given and returns them; what it draws on is up to the caller. The figures that the
+commands write are made and saved within :func:`style`, which no setting of matplotlib on the machine changes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hosim.errors import InputError
+from hosim.result import STALL_CAUSES, WORKSPACE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH = 11.0
+"""Inches of a figure's width."""
+
+_FORMATS: Mapping[str, Mapping[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""What a picture can be saved as, and what is left out of each for it to be the same every time."""
+
+Style = Mapping[str, Any]
+
+
+def _filled(colour: str, hatch: str = "") -> Style:
+    return {"facecolor": colour, "hatch": hatch, "edgecolor": "black", "linewidth": 0.0}
+
+
+KIND_STYLES: Mapping[str, Style] = {
+    "parameter": _filled("#3f5f8a"),
+    "gradient": _filled("#c6dbef", "\\\\\\"),
+    "optimizer_state": _filled("#7ba7d0", "///"),
+    "activation": _filled("#fdd49e"),
+    "kv_cache": _filled("#e6853d", "\\\\\\"),
+    "expert": _filled("#8fc98f", "..."),
+    "input": _filled("#e8e8e8"),
+    "output": _filled("#7a7a7a"),
+    "buffer": _filled("#cccccc", "xxx"),
+    WORKSPACE: _filled("white", "...."),
+}
+"""How the bytes of each kind of tensor are filled."""
+
+CAUSE_STYLES: Mapping[str, Style] = dict(
+    zip(
+        STALL_CAUSES,
+        (_filled("#fff3b0", "..."), _filled("#f4a582", "////"), _filled("#92c5de", "\\\\\\\\"), _filled("#b8e186", "xxxx")),
+        strict=True,
+    )
+)
+"""How a stall of each cause is filled."""
+
+OP_STYLE, TRANSFER_STYLE = _filled("0.25"), _filled("0.62")
+
+LINES: Sequence[Style] = (
+    {"color": "black", "linestyle": "-"},
+    {"color": "#c2542d", "linestyle": "--"},
+    {"color": "#2f6fb0", "linestyle": "-."},
+    {"color": "#3c8a3c", "linestyle": ":"},
+    {"color": "0.55", "linestyle": "-"},
+    {"color": "#8a5fa8", "linestyle": (0, (5, 1, 1, 1, 1, 1))},
+)
+"""Lines told apart by their dashes; they begin anew after the last."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+
+
+def time_unit(span_ns: float) -> tuple[int, str]:
+    """The unit for an axis of times up to ``span_ns``: its nanoseconds and its name.
+
+    >>> time_unit(90), time_unit(45_000_000)
+    ((1, 'ns'), (1000000, 'ms'))
+    """
+    return next((unit, name) for unit, name in ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns")) if span_ns >= 2 * unit or unit == 1)
+
+
+def size_unit(most_bytes: float) -> tuple[int, str]:
+    """The unit for an axis of sizes up to ``most_bytes``: its bytes and its name.
+
+    >>> size_unit(12 * 2**30), size_unit(70)
+    ((1073741824, 'GiB'), (1, 'B'))
+    """
+    units = [(1024**i, f"{prefix}iB") for i, prefix in reversed(list(enumerate("KMGTPE", 1)))]
+    return next((unit for unit in units if most_bytes >= 2 * unit[0]), (1, "B"))
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw and save within this: the fonts and lines are hosim's, whatever the machine's own settings say."""
+    import matplotlib.style
+
+    own = {
+        "font.family": "DejaVu Sans",
+        "font.size": 9.0,
+        "hatch.linewidth": 0.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": "medium",
+        "axes.titlelocation": "left",
+        "legend.frameon": False,
+        "svg.hashsalt": "hosim",
+    }
+    with matplotlib.style.context(["default", own]):
+        yield
+
+
+def blank(heights: Sequence[float], width: float = WIDTH) -> tuple[Figure, list[Axes]]:
+    """A figure with axes one below the other, of these heights in inches."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+    return figure, list(figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": list(heights)})[:, 0])
+
+
+def legend_beside(axes: Axes, **more: Any) -> None:
+    """A legend to the right of the axes, where it hides nothing; none if nothing has a label."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.005, 1.02), borderaxespad=0.0, **more)
+
+
+def image(figure: Figure, kind: str = "png", dpi: int = 130) -> bytes:
+    """The figure as a file of ``kind`` (png, svg or pdf), with ``dpi`` points an inch; equal figures give equal bytes."""
+    data = io.BytesIO()
+    with style():
+        figure.savefig(data, format=kind, dpi=dpi, metadata=dict(_FORMATS[kind]))
+    return data.getvalue()
+
+
+def image_kind(path: Path) -> str:
+    """What a picture of this name is to be saved as; raises :class:`InputError` where that is none of png, svg and pdf.
+
+    >>> image_kind(Path("out.png"))
+    'png'
+    """
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in _FORMATS:
+        raise InputError(f"expected a picture whose name ends in {', '.join(f'.{known}' for known in _FORMATS)}", source=str(path))
+    return kind

@@ -1,0 +1,126 @@
+"""A timeline as rows of bars: one row a stream, with its ops and its waits; one for each transfer that a channel carries at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from hosim.graph import Graph
+from hosim.plan import Plan
+from hosim.result import Result, Timeline, Transfer
+
+OP, TRANSFER = "op", "transfer of"
+"""What a bar is, beside the causes of :data:`hosim.result.STALL_CAUSES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Something that lasts from ``start_ns`` to ``end_ns``: :data:`OP`, :data:`TRANSFER`, or a stall by its cause.
+
+    ``number`` is the op that runs or that the stream waits before, or the transfer's place in the timeline.
+    """
+
+    start_ns: int
+    end_ns: int
+    what: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Bars in order of time that do not overlap. ``lane`` counts the rows of one channel from 0; it is 0 for a stream."""
+
+    name: str
+    is_stream: bool
+    lane: int
+    bars: tuple[Bar, ...]
+
+    @property
+    def label(self) -> str:
+        """The name, with the lane where it is not the first."""
+        return f"{self.name} {self.lane + 1}" if self.lane else self.name
+
+
+def rows(graph: Graph, timeline: Timeline) -> list[Row]:
+    """Streams in the order of their first op, then the channels that moved something, by name."""
+    return [*_streams(graph, timeline), *_channels(timeline)]
+
+
+def used_channels(timeline: Timeline) -> list[str]:
+    """The channels that moved something, by name."""
+    return sorted({x.channel for x in timeline.transfers})
+
+
+def _streams(graph: Graph, timeline: Timeline) -> Iterator[Row]:
+    bars: dict[str, list[Bar]] = {stream: [] for stream in graph.streams}
+    for i, op in enumerate(graph.ops):
+        if timeline.op_start_ns[i] >= 0:
+            bars[op.stream].append(Bar(timeline.op_start_ns[i], timeline.op_end_ns[i], OP, i))
+    for i, cause, start, end in timeline.stalls:
+        bars[graph.ops[i].stream].append(Bar(start, end, cause, i))
+    for stream, own in bars.items():
+        yield Row(stream, True, 0, tuple(sorted(own, key=lambda bar: (bar.start_ns, bar.end_ns, bar.number))))
+
+
+def _channels(timeline: Timeline) -> Iterator[Row]:
+    numbered: dict[str, list[tuple[int, Transfer]]] = {}
+    for k, x in enumerate(timeline.transfers):
+        numbered.setdefault(x.channel, []).append((k, x))
+    for channel in used_channels(timeline):
+        lanes: list[list[Bar]] = []
+        free: list[tuple[int, int]] = []  # (from when on, lane)
+        idle: list[int] = []
+        for k, x in sorted(numbered[channel], key=lambda pair: (pair[1].start_ns, pair[0])):
+            while free and free[0][0] <= x.start_ns:
+                heappush(idle, heappop(free)[1])
+            lane = heappop(idle) if idle else len(lanes)
+            if lane == len(lanes):
+                lanes.append([])
+            lanes[lane].append(Bar(x.start_ns, x.end_ns, TRANSFER, k))
+            heappush(free, (x.end_ns, lane))
+        for lane, own in enumerate(lanes):
+            yield Row(channel, False, lane, tuple(own))
+
+
+def bar_name(plan: Plan, timeline: Timeline, bar: Bar) -> str:
+    """What a person calls a bar: the op, what is moved, or what is waited for."""
+    if bar.what == OP:
+        return plan.graph.ops[bar.number].name
+    if bar.what == TRANSFER:
+        return plan.graph.tensors[timeline.transfers[bar.number].tensor].name
+    return f"{bar.what} stall"
+
+
+def waits(graph: Graph, timeline: Timeline, to_device: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """(transfer, op) for every transfer that an op needs.
+
+    A copy to the device tier is needed by the first op that starts after it and uses the tensor; and an op whose wait for transfers ended
+    needed those of its tensors' that ended then. ``to_device`` says of each transfer whether it ends in the device tier. Of a copy in
+    chunks only the last to arrive counts.
+    """
+    last: dict[tuple[int, int], int] = {}
+    for k, x in enumerate(timeline.transfers):
+        if to_device[k]:
+            last[x.cache_op, x.tensor] = max((k, last.get((x.cache_op, x.tensor), k)), key=lambda n: (timeline.transfers[n].end_ns, n))
+    needed = set()
+    for k in last.values():
+        x = timeline.transfers[k]
+        after = [i for i in graph.users[x.tensor] if timeline.op_start_ns[i] >= x.end_ns]
+        if after:
+            needed.add((k, min(after, key=lambda i: (timeline.op_start_ns[i], i))))
+    ended: dict[tuple[int, int], list[int]] = {}
+    for k, x in enumerate(timeline.transfers):
+        ended.setdefault((x.tensor, x.end_ns), []).append(k)
+    for i, cause, _, end in timeline.stalls:
+        if cause == "transfer":
+            needed.update((k, i) for t in graph.ops[i].uses for k in ended.get((t, end), ()))
+    yield from sorted(needed)
+
+
+def of_devices(result: Result) -> list[tuple[str, Result]]:
+    """The results whose timelines are worth showing, with a name each: of several devices those that differ, else the result itself."""
+    recorded = [(d, r) for d, r in enumerate(result.by_device) if r.timeline is not None]
+    if not recorded or all(r.timeline is recorded[0][1].timeline for _, r in recorded):
+        return [("", result)] if result.timeline is not None else []
+    return [(f"device {d}", r) for d, r in recorded]

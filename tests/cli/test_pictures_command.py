@@ -1,0 +1,54 @@
+"""``--plot`` writes a picture beside whatever else is printed; a name that is no picture is refused before any work."""
+
+from pathlib import Path
+
+import pytest
+from test_toy import HARDWARE, PLAN, WORKLOAD
+from typer.testing import CliRunner
+
+from hosim.cli.main import app
+
+REPLAY = ("replay", "plan.json", "toy.json", "--hardware", "toy.yaml")
+COMPARE = ("compare-policies", "toy.json", "--hardware", "toy.yaml", "--policies", "resident,hyperoffload")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in {"toy.json": WORKLOAD, "toy.yaml": HARDWARE, "plan.json": PLAN}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", [REPLAY, COMPARE], ids=["replay", "compare"])
+def test_a_picture(command: tuple[str, ...], folder: Path) -> None:
+    without = CliRunner().invoke(app, [*command, "--json"])
+    outcome = CliRunner().invoke(app, [*command, "--json", "--plot", "out.png"])
+    assert (outcome.exit_code, outcome.stderr) == (0, "wrote out.png\n")
+    assert [line for line in outcome.stdout.splitlines() if "_s" not in line] == [
+        line for line in without.stdout.splitlines() if "_s" not in line
+    ]
+    content = (folder / "out.png").read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    assert CliRunner().invoke(app, [*command, "--plot", "again.png"]).exit_code == 0
+    assert (folder / "again.png").read_bytes() == content
+
+
+@pytest.mark.parametrize("command", [REPLAY, COMPARE], ids=["replay", "compare"])
+def test_a_name_that_is_no_picture(command: tuple[str, ...], folder: Path) -> None:
+    outcome = CliRunner().invoke(app, [*command, "--plot", "out.gif"])
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.stderr == "error: out.gif: expected a picture whose name ends in .png, .svg, .pdf\n"
+    assert sorted(path.name for path in folder.iterdir()) == ["plan.json", "toy.json", "toy.yaml"]
+
+
+def test_a_plan_that_does_not_fit_has_a_picture_too(folder: Path) -> None:
+    outcome = CliRunner().invoke(app, [*REPLAY, "--budget", "60B", "--plot", "out.svg"])
+    assert outcome.exit_code == 3
+    assert "does not fit" in (folder / "out.svg").read_text()
+
+
+def test_nothing_fits(folder: Path) -> None:
+    outcome = CliRunner().invoke(app, [*COMPARE, "--budget", "20B", "--plot", "out.png"])
+    assert outcome.exit_code == 3
+    assert (folder / "out.png").stat().st_size > 1000
