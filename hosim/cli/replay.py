@@ -27,9 +27,22 @@ from hosim.cli.options import (
     jitter_of,
     write_picture,
 )
-from hosim.errors import InfeasibleError
+from hosim.errors import InfeasibleError, InputError
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
+
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Write the timeline for ui.perfetto.dev or chrome://tracing: .json or .json.gz."),
+]
+MemoryViz = Annotated[
+    Path | None,
+    typer.Option(
+        "--memory-viz",
+        metavar="FILE",
+        help="Write a snapshot for pytorch.org/memory_viz, a pickle; where things lie is by --allocator, and synthetic.",
+    ),
+]
 
 
 def replay(
@@ -44,6 +57,8 @@ def replay(
     transfer_sigma: TransferSigma = 0.0,
     seed: Seed = 0,
     plot: Plot = None,
+    trace: Trace = None,
+    memory_viz: MemoryViz = None,
     json: Json = False,
 ) -> None:
     """Replay a plan, whoever made it.
@@ -58,6 +73,9 @@ def replay(
         from hosim.report.figures import image_kind
 
         image_kind(plot)
+    if trace is not None and not trace.name.endswith((".json", ".json.gz")):
+        raise InputError("expected a trace whose name ends in .json or .json.gz", source=str(trace))
+    recorded = any(path is not None for path in (plot, trace, memory_viz))
     counting = counting_of(allocator, account)
     machine = hardware_of(hardware, devices)
     graph = graph_of(workload)
@@ -68,11 +86,23 @@ def replay(
     for finding in findings:
         typer.echo(f"warning: {finding}", err=True)
     jitter = jitter_of(op_sigma, transfer_sigma, seed)
-    result = attempt.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=plot is not None)
+    result = attempt.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
     if plot is not None:
         from hosim.report.replay_figures import replay_figure
 
         write_picture(plot, replay_figure(loaded.graph, machine, result))
+    if trace is not None:
+        from hosim.io.files import write
+        from hosim.report import perfetto
+
+        write(trace, perfetto.trace(loaded, machine, result))
+        typer.echo(f"wrote {trace}", err=True)
+    if memory_viz is not None:
+        from hosim.io.files import write_bytes
+        from hosim.report import memory_viz as snapshots
+
+        write_bytes(memory_viz, snapshots.to_pickle(snapshots.memory_viz(loaded, machine, result, allocator)))
+        typer.echo(f"wrote {memory_viz}, with synthetic addresses", err=True)
     if json:
         from hosim.io import result_to_dict, to_json
 

@@ -1,5 +1,7 @@
-"""``--plot`` writes a picture beside whatever else is printed; a name that is no picture is refused before any work."""
+"""``--plot``, ``--trace`` and ``--memory-viz`` write files beside whatever else is printed; wrong names are refused before any work."""
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from test_toy import HARDWARE, PLAN, WORKLOAD
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
+from hosim.validate.snapshot import read_snapshot
 
 REPLAY = ("replay", "plan.json", "toy.json", "--hardware", "toy.yaml")
 COMPARE = ("compare-policies", "toy.json", "--hardware", "toy.yaml", "--policies", "resident,hyperoffload")
@@ -40,6 +43,19 @@ def test_a_name_that_is_no_picture(command: tuple[str, ...], folder: Path) -> No
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     assert outcome.stderr == "error: out.gif: expected a picture whose name ends in .png, .svg, .pdf\n"
     assert sorted(path.name for path in folder.iterdir()) == ["plan.json", "toy.json", "toy.yaml"]
+
+
+def test_a_trace_and_a_snapshot(folder: Path) -> None:
+    outcome = CliRunner().invoke(app, [*REPLAY, "--trace", "out.json.gz", "--memory-viz", "out.pickle"])
+    assert (outcome.exit_code, outcome.stderr) == (0, "wrote out.json.gz\nwrote out.pickle, with synthetic addresses\n")
+    document = json.loads(gzip.decompress((folder / "out.json.gz").read_bytes()))
+    slices = {event["name"]: (event["ts"], event["dur"]) for event in document["traceEvents"] if event["ph"] == "X"}
+    assert slices == {"transfer stall": (0, 0.04), "f": (0.04, 0.05), "w": (0, 0.04)}
+    actions = [(e.action, e.size_bytes) for e in read_snapshot(folder / "out.pickle").histories[0]]
+    assert [(action, size) for action, size in actions if action == "alloc"] == [("alloc", 40), ("alloc", 30)]
+    outcome = CliRunner().invoke(app, [*REPLAY, "--trace", "trace.txt"])
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.stderr == "error: trace.txt: expected a trace whose name ends in .json or .json.gz\n"
 
 
 def test_a_plan_that_does_not_fit_has_a_picture_too(folder: Path) -> None:
