@@ -23,7 +23,7 @@ def validation(data: Mapping[str, Any]) -> RenderableType:
     parts += [Text(f"not in the recording: {line}", style="yellow") for line in data["missing"]]
     parts += [Text(f"contradiction in the recording: {line}", style="yellow") for line in data["memory"].get("mismatches", ())]
     if data["given"]:
-        parts.append(Text(taken_from_recording(data["given"])))
+        parts.append(Text(taken_from_recording(data)))
     return Group(*parts)
 
 
@@ -74,11 +74,13 @@ def schemes(data: Mapping[str, Any]) -> RenderableType:
     return table
 
 
-def taken_from_recording(given: Mapping[str, Any]) -> str:
+def taken_from_recording(data: Mapping[str, Any]) -> str:
     """One line on what the replay in time was given of the recording: no op's start is among it unless it says so."""
+    given, waits = data["given"], data["stream_waits"]
+    dropped = f"; {waits['contradicted']:,} inferred waits dropped, as a recorded start contradicts them" if waits["contradicted"] else ""
     return (
         f"given: durations of {given['device_durations']:,} device ops and {given['host_segments']:,} host segments, {given['overlaps']:,} "
-        f"overlaps, {given['starts']:,} starts, {len(given['constants']):,} fitted constants"
+        f"overlaps, {given['starts']:,} starts, {len(given['constants']):,} fitted constants{dropped}"
     )
 
 

@@ -25,7 +25,7 @@ def validation_page(data: Mapping[str, Any], ops: Sequence[Drawn], memory: tuple
     parts = [page.table(("figure", "measured", "simulated", "error"), rows(data))]
     parts += [page.paragraph(f"Not in the recording: {line}") for line in data["missing"]]
     if data["given"]:
-        parts.append(page.paragraph(taken_from_recording(data["given"])))
+        parts.append(page.paragraph(taken_from_recording(data)))
     if ops:
         parts += _times(ops)
     if data["worst"]:

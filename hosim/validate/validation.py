@@ -129,6 +129,7 @@ def validation_to_dict(validation: Validation) -> dict[str, Any]:
         "stream_waits": {
             "count": times.stream_waits if times else 0,
             "inferred": times.inferred_waits if times else 0,
+            "contradicted": times.contradicted_waits if times else 0,
             "measured_ns": times.measured_wait_ns if times else None,
             "simulated_ns": times.simulated_wait_ns if times else None,
         },
