@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import hosim
-from hosim.cli import compare_policies, hardware, import_, plan, policies, replay, robustness, schema, sweep, validate, workload
+from hosim.cli import calibrate, compare_policies, hardware, import_, plan, policies, replay, robustness, schema, sweep, validate, workload
 from hosim.errors import HosimError
 
 INTERRUPTED, BUG = 130, 70
@@ -64,6 +64,7 @@ app.command("robustness")(robustness.robustness)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command("import")(import_.import_)
 app.command("validate")(validate.validate)
+app.command("calibrate")(calibrate.calibrate)
 app.add_typer(workload.app, name="workload")
 app.add_typer(hardware.app, name="hardware")
 app.command("policies")(policies.policies)

@@ -105,14 +105,16 @@ class StructuralReplay:
         return sorted(abs(op.start_error_ns) for op in self.kernels or self.ops)
 
 
-def structural_replay(trace: KinetoTrace, *, kernel_scale: float = 1.0, latencies: Latencies | None = None) -> StructuralReplay:
+def structural_replay(
+    trace: KinetoTrace, *, kernel_scale: float = 1.0, latencies: Latencies | None = None, durations_ns: Sequence[int] | None = None
+) -> StructuralReplay:
     """The recording replayed (:mod:`hosim.validate.structure` says from what), its kernels ``kernel_scale`` times as long as recorded.
 
-    ``latencies`` are fitted to the recording itself unless those of another are given.
-    Raises :class:`InputError` if no launch was recorded.
+    ``latencies`` are fitted to the recording itself unless those of another are given; ``durations_ns``, by position in ``trace.ops``, take
+    the place of the recorded durations. Raises :class:`InputError` if no launch was recorded.
     """
     begin = time.perf_counter()
-    built = structure(trace, kernel_scale=kernel_scale, latencies=latencies)
+    built = structure(trace, kernel_scale=kernel_scale, latencies=latencies, durations_ns=durations_ns)
     timeline = replay(Plan(built.graph), _MACHINE, record=True).timeline
     if timeline is None:
         raise InputError("the replay of the recording's structure came to no end", source=trace.name)

@@ -80,8 +80,10 @@ class Structure:
     """The ops of each device stream, in order."""
 
 
-def structure(trace: KinetoTrace, *, kernel_scale: float = 1.0, latencies: Latencies | None = None) -> Structure:
-    """The graph of a recording, its kernels ``kernel_scale`` times as long as recorded.
+def structure(
+    trace: KinetoTrace, *, kernel_scale: float = 1.0, latencies: Latencies | None = None, durations_ns: Sequence[int] | None = None
+) -> Structure:
+    """The graph of a recording, its kernels ``kernel_scale`` times as long as recorded, or its ops as long as ``durations_ns`` says.
 
     ``latencies`` are fitted to the recording itself unless those of another are given.
     Raises :class:`InputError` if no op has a recorded launch.
@@ -90,7 +92,10 @@ def structure(trace: KinetoTrace, *, kernel_scale: float = 1.0, latencies: Laten
         raise InputError("no launch of a kernel or copy was recorded; record with ProfilerActivity.CPU as well", source=trace.name)
     order = program_order(trace)
     found = waits(trace, order)
-    return _Builder(trace, order, found, latencies or fit_latencies(trace, order, found), kernel_scale).build()
+    durations = durations_ns
+    if durations is None:
+        durations = [round(op.duration_ns * kernel_scale) if op.kind == "kernel" else op.duration_ns for op in trace.ops]
+    return _Builder(trace, order, found, latencies or fit_latencies(trace, order, found), durations).build()
 
 
 @dataclass(slots=True)
@@ -105,7 +110,7 @@ class _Thread:
 
 
 class _Builder:
-    def __init__(self, trace: KinetoTrace, order: ProgramOrder, found: Waits, latencies: Latencies, kernel_scale: float) -> None:
+    def __init__(self, trace: KinetoTrace, order: ProgramOrder, found: Waits, latencies: Latencies, durations: Sequence[int]) -> None:
         self._trace, self._order, self._waits, self._latencies = trace, order, found, latencies
         self._ops: list[Op] = []
         self._heads = [-1] * len(trace.ops)
@@ -116,7 +121,7 @@ class _Builder:
         self._segments = self._overlaps = self._starts = 0
         self._shared = len({stream_of(op) for op in trace.kernels}) > 1 and len({op.device for op in trace.kernels}) == 1
         self._several = len({op.device for op in trace.ops}) > 1
-        self._durations = [round(op.duration_ns * kernel_scale) if op.kind == "kernel" else op.duration_ns for op in trace.ops]
+        self._durations = durations
 
     def build(self) -> Structure:
         trace, order = self._trace, self._order

@@ -1,0 +1,98 @@
+"""Tables of ``hosim calibrate``: what was fitted and how well, and the held-out predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.text import Text
+
+from hosim.report.tables import NOTHING, open_table
+from hosim.units import human_rate, human_size, human_time
+
+
+def calibration(data: Mapping[str, Any]) -> RenderableType:
+    """Everything in a ``hosim.calibration/1``."""
+    parts: list[RenderableType] = []
+    if data["channels"]:
+        parts.append(_channels(data))
+    launch = data["launch"]
+    if launch["launch_ns"] is not None:
+        gap = launch["gap_ns"]
+        line = f"launch of an op: {human_time(launch['launch_ns'])}, of which {_figure(gap, human_time)} (n={gap['samples']:,}) between ops"
+        parts.append(Text(f"{line}\n"))
+    if launch["host_ns"] is not None:
+        parts.append(Text(f"a launch keeps the host for {_figure(launch['host_ns'], human_time)} (n={launch['host_ns']['samples']:,})\n"))
+    if data["efficiency"]:
+        parts.append(_efficiency(data))
+    parts += [Text(f"not fitted: {line}", style="yellow") for line in data["missing"]]
+    parts += [_held_out(held) for held in data["held_out"]]
+    return Group(*parts)
+
+
+def _channels(data: Mapping[str, Any]) -> RenderableType:
+    columns = ("way", "host memory", "copies", "sizes", "bandwidth", "latency", "median error", "P95")
+    table = open_table(f"Channels{_on(data)}", *columns, left=2)
+    for way in data["channels"]:
+        sizes = f"{human_size(way['smallest_bytes'])} to {human_size(way['largest_bytes'])}"
+        latency = _figure(way["latency_ns"], human_time) if way["latency_ns"] else NOTHING
+        bandwidth = way["bandwidth_bytes_per_s"]
+        row = [way["direction"], way["memory"], f"{bandwidth['samples']:,}", sizes, _figure(bandwidth, human_rate), latency]
+        table.add_row(*row, _percent(way["residuals"]["median"]), _percent(way["residuals"]["p95"]))
+    return table
+
+
+def _efficiency(data: Mapping[str, Any]) -> RenderableType:
+    columns = ("kind", "dtype", "ops", "time", "efficiency", "median error", "P95")
+    table = open_table(f"Efficiency, against {data['base']}", *columns, left=2)
+    for row in sorted(data["efficiency"], key=lambda row: -row["time_ns"]):
+        figure = row["efficiency"]
+        cells = [escape(row["kind"]), row["dtype"], f"{figure['samples']:,}", human_time(row["time_ns"]), _figure(figure, _three)]
+        table.add_row(*cells, _percent(row["residuals"]["median"]), _percent(row["residuals"]["p95"]))
+    return table
+
+
+def _held_out(held: Mapping[str, Any]) -> RenderableType:
+    counts = held["iterations"]
+    parts = f"{counts['learned']} iterations predict {counts['held_out']}, " if counts and counts["learned"] else ""
+    table = open_table(escape(f"Held out: {held['trace']} ({parts}{held['parted']})"), "what", "number", "median error", "P95", "in total")
+    for name in ("ops", "transfers"):
+        row = held[name]
+        if row["samples"]:
+            table.add_row(name, f"{row['samples']:,}", _percent(row["median"]), _percent(row["p95"]), _signed(row["total"]))
+            if row["resolved"] and row["resolved"] < row["samples"] + row["zeros"]:
+                table.add_row(
+                    f"{name} of 20 clock steps or more", f"{row['resolved']:,}", _percent(row["resolved_median"]), NOTHING, NOTHING
+                )
+    makespan = held["makespan"]
+    if makespan["error"] is not None:
+        span = f"makespan, {human_time(makespan['measured_ns'])} measured"
+        table.add_row(span, human_time(makespan["predicted_ns"]), NOTHING, NOTHING, _signed(makespan["error"]))
+    return Group(table, *(Text(f"not predicted: {line}", style="yellow") for line in held["missing"]))
+
+
+def _on(data: Mapping[str, Any]) -> str:
+    return escape(f" of {data['device']}") if data["device"] else ""
+
+
+def _figure(figure: Mapping[str, float], text: Any) -> str:
+    value, low, high = (text(_bounded(figure[key])) for key in ("value", "low", "high"))
+    return str(value) if value == low == high else f"{value} ({low} to {high})"
+
+
+def _bounded(value: float) -> float:
+    return value if value < 2 else round(min(value, 10**18))
+
+
+def _three(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.1%}"
+
+
+def _signed(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:+.1%}"

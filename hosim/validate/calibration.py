@@ -1,0 +1,141 @@
+"""Calibration: a hardware profile from recordings. What they do not say is that of a base profile; every fitted figure names its source.
+
+Channels are fitted to copies (:mod:`hosim.validate.channel_fit`), ops to the work that their operators' shapes give
+(:mod:`hosim.validate.op_fit`). A bandwidth sweep counts instead of the copies of traces, which contend with each other and with kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.hardware import Hardware
+from hosim.validate.channel_fit import Way, copies_of, fit_ways
+from hosim.validate.measurements import Measurements
+from hosim.validate.op_fit import Efficiency, fit_efficiencies, fit_gap, fit_host_launch, fixed_time
+from hosim.validate.op_work import work_of
+from hosim.validate.robust import Figure
+
+FORMAT = "hosim.calibration/1"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was fitted. Nanoseconds; bytes per second. ``None`` and empty: the recordings do not say; ``missing`` says why.
+
+    ``fixed_ns`` is what the shortest ops take, ``gap`` lies between queued ops: together the launch time of the profile. ``host_launch`` is
+    how long a launch keeps the host. ``both`` is (bytes of each copy, bytes per second of both together) of the largest copies that ran
+    both ways at once.
+    """
+
+    sources: tuple[str, ...]
+    device: str | None
+    base: str | None
+    ways: Mapping[tuple[str, str], Way]
+    gap: Figure | None
+    fixed_ns: int
+    host_launch: Figure | None
+    efficiencies: tuple[Efficiency, ...]
+    both: tuple[int, Figure] | None
+    missing: tuple[str, ...]
+
+    @property
+    def launch_ns(self) -> int | None:
+        """The launch time of the profile."""
+        return None if self.gap is None else round(self.gap.value) + self.fixed_ns
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report, without held-out predictions."""
+        both = {"bytes": self.both[0], "bandwidth_bytes_per_s": self.both[1].to_dict()} if self.both else None
+        return {
+            "format": FORMAT,
+            "sources": list(self.sources),
+            "device": self.device,
+            "base": self.base,
+            "channels": [way.to_dict() for way in self.ways.values()],
+            "both_ways": both,
+            "launch": {
+                "launch_ns": self.launch_ns,
+                "gap_ns": self.gap.to_dict() if self.gap else None,
+                "fixed_ns": self.fixed_ns if self.gap else None,
+                "host_ns": self.host_launch.to_dict() if self.host_launch else None,
+            },
+            "efficiency": [efficiency.to_dict() for efficiency in self.efficiencies],
+            "missing": list(self.missing),
+        }
+
+
+def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibration:
+    """Everything that can be fitted. Efficiencies need the peaks and the bandwidth of a ``base``.
+
+    Raises :class:`InputError` if the recordings hold nothing to fit: no copy to or from the host, no launches, no shapes.
+    """
+    missing: list[str] = []
+    ways = _ways(measured, missing)
+    counted = [work_of(trace) for trace in measured.traces]
+    works = [work for one in counted for work in one.works]
+    left, time_left = sum(one.kernels_left_out for one in counted), sum(one.time_left_out_ns for one in counted)
+    gap, host = fit_gap(measured.traces), fit_host_launch(measured.traces)
+    fixed = fixed_time(works)
+    efficiencies: tuple[Efficiency, ...] = ()
+    if measured.traces and gap is None:
+        missing.append("launch time: no kernel was queued behind another")
+    if measured.traces and not works:
+        missing.append("efficiency: shapes of operators were not recorded; record with record_shapes=True")
+    elif works and base is None:
+        missing.append("efficiency: it is relative to the peaks of a profile; give one with --base")
+    elif base is not None:
+        efficiencies, unknown = fit_efficiencies(works, base, fixed)
+        missing += unknown
+        if left:
+            share = time_left / max(1, time_left + sum(work.time_ns for work in works))
+            missing.append(f"efficiency of {left} kernels, {share:.0%} of the time: no operator of theirs has work that shapes tell")
+    if not ways and gap is None and not works:
+        raise InputError("nothing to calibrate from: no copy to or from the host, no queued launches, no shapes", source=measured.names[0])
+    both = _both(measured)
+    name = base.name if base else None
+    return Calibration(measured.names, measured.device, name, ways, gap, fixed, host, efficiencies, both, tuple(missing))
+
+
+def _ways(measured: Measurements, missing: list[str]) -> Mapping[tuple[str, str], Way]:
+    swept = [copy for sweep in measured.sweeps for copy in sweep.copies]
+    if swept:
+        return fit_ways(swept, [sweep.name for sweep in measured.sweeps])
+    copies = [copy for trace in measured.traces for copy in copies_of(trace.ops)]
+    names = [trace.name for trace in measured.traces if copies_of(trace.ops)]
+    ways = fit_ways(copies, names)
+    ends = [(direction, memory) for direction in ("h2d", "d2h") for memory in ("pinned", "pageable")]
+    missing += [f"channel {end[0]}, {end[1]} memory: no such copy was recorded" for end in ends if end not in ways]
+    for way in ways.values():
+        what = f"{way.direction}, {way.memory} memory"
+        missing += [f"latency of {what}: all copies have {way.sizes[0]:,} B"] if way.latency is None else []
+        missing += [f"bandwidth of {what}: no copy is larger than {way.sizes[1]:,} B"] if not way.tells_bandwidth else []
+    return ways
+
+
+def _both(measured: Measurements) -> tuple[int, Figure] | None:
+    pairs = [pair for sweep in measured.sweeps for pair in sweep.both]
+    if not pairs:
+        return None
+    largest = max(size for size, _ in pairs)
+    rates = sorted(2 * size * 1e9 / time for size, time in pairs if size == largest and time)
+    return (largest, Figure(median(rates), rates[0], rates[-1], len(rates))) if rates else None
+
+
+def likely_base(device: str | None, known: Sequence[str]) -> str:
+    """The shipped profile of a device with that name. Raises :class:`InputError` if it cannot be told."""
+    words = (device or "").lower().replace("-", " ").split()
+    fitting = []
+    for name in known:
+        parts = name.split("-")
+        model = next((part for part in parts[:2] if sum(c.isdigit() for c in part) > 2), None)
+        if model in words and not name.startswith("g10"):
+            fitting.append(name)
+    if len(fitting) != 1:
+        seen = f"a recording of {device}" if device else "the recording does not name its device"
+        choice = f" (shipped: {', '.join(known)})" if not fitting else f": {' or '.join(fitting)}"
+        raise InputError(f"{seen}: say which profile it starts from{choice}", source="--base")
+    return fitting[0]

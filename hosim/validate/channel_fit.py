@@ -1,0 +1,155 @@
+"""Channels fitted to measured copies: ``latency + bytes / bandwidth`` by direction and kind of host memory, and by size where it bends.
+
+Each direction and kind of host memory is fitted by itself, alone on its channel: what two directions cost each other is not fitted. Of a
+trace all its copies to and from the host count, of a bandwidth sweep every repeat.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from hosim.importers.kineto_events import DeviceOp
+from hosim.validate.robust import Figure, Spread, clock_tick, fit_line, inverse, spread
+
+_SIZES = 4
+"""Sizes that a curve needs at least, ..."""
+_RANGE = 100
+"""... the largest this many times the smallest."""
+_ALIKE = 1.1
+"""Sizes up to this many times the smallest of a group are one point of the curve."""
+_LARGE = 64 * 1024
+"""Bytes from which on a copy says something of bandwidth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One measured copy. ``memory`` is that of the host's end: ``pinned``, ``pageable`` or as recorded."""
+
+    direction: str
+    memory: str
+    size_bytes: int
+    time_ns: int
+
+    @property
+    def way(self) -> tuple[str, str]:
+        """What it is fitted with."""
+        return self.direction, self.memory
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A fitted direction and kind of host memory. Nanoseconds, bytes per second.
+
+    ``latency`` is ``None`` where all copies had one size. ``curve`` are (bytes, ns beyond the latency) with ascending sizes and times: what
+    sizes take that were measured; empty where there are too few. ``residuals`` are those of the fit on its own samples.
+    """
+
+    direction: str
+    memory: str
+    bandwidth: Figure
+    latency: Figure | None
+    base_ns: float
+    byte_ns: float
+    curve: tuple[tuple[int, float], ...]
+    residuals: Spread
+    sizes: tuple[int, int]
+    sources: tuple[str, ...] = ()
+
+    @property
+    def tells_bandwidth(self) -> bool:
+        """Whether some copies were large enough."""
+        return self.sizes[1] >= _LARGE
+
+    def predict(self, size_bytes: int) -> float:
+        """Nanoseconds of a copy of this size."""
+        if not self.curve:
+            return self.base_ns + size_bytes * self.byte_ns
+        at = bisect_left(self.curve, (size_bytes, -1.0))
+        below, earlier = self.curve[at - 1] if at else (0, 0.0)
+        if at == len(self.curve):
+            return self.base_ns + earlier + (size_bytes - below) * self.byte_ns
+        above, later = self.curve[at]
+        if not at:
+            return self.base_ns + later * size_bytes / above
+        return self.base_ns + earlier + (later - earlier) * (size_bytes - below) / (above - below)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the JSON report has it."""
+        return {
+            "direction": self.direction,
+            "memory": self.memory,
+            "bandwidth_bytes_per_s": self.bandwidth.to_dict(),
+            "latency_ns": self.latency.to_dict() if self.latency else None,
+            "curve": [{"bytes": size, "ns": round(self.base_ns + time)} for size, time in self.curve],
+            "smallest_bytes": self.sizes[0],
+            "largest_bytes": self.sizes[1],
+            "residuals": self.residuals.to_dict(),
+            "sources": list(self.sources),
+        }
+
+
+def copies_of(ops: Iterable[DeviceOp]) -> tuple[Copy, ...]:
+    """The copies to and from the host among these ops."""
+    found = []
+    for op in ops:
+        if op.kind == "copy" and op.direction in ("h2d", "d2h") and op.size_bytes:
+            memory = op.source if op.direction == "h2d" else op.target
+            found.append(Copy(op.direction, memory or "unknown", op.size_bytes, op.duration_ns))
+    return tuple(found)
+
+
+def fit_ways(copies: Sequence[Copy], sources: Sequence[str] = ()) -> Mapping[tuple[str, str], Way]:
+    """Every direction and kind of host memory that was measured, fitted."""
+    groups: defaultdict[tuple[str, str], list[Copy]] = defaultdict(list)
+    for copy in copies:
+        groups[copy.way].append(copy)
+    return {way: _fit(way, groups[way], tuple(sources)) for way in sorted(groups)}
+
+
+def _fit(way: tuple[str, str], copies: Sequence[Copy], sources: tuple[str, ...]) -> Way:
+    sizes, times = [c.size_bytes for c in copies], [c.time_ns for c in copies]
+    latency, time = fit_line(sizes, times)
+    bandwidth = inverse(time, 1e9)
+    base, byte = latency.value, time.value
+    curve: tuple[tuple[int, float], ...] = ()
+    points = _points(sizes, times)
+    if len(points) >= _SIZES and points[-1][0] >= _RANGE * points[0][0]:
+        base, byte, curve = _bent(points, base, byte)
+    known = None if len(set(sizes)) == 1 else latency
+    fitted = Way(*way, bandwidth, known, base, byte, curve, spread((), ()), (min(sizes), max(sizes)), sources)
+    return replace(fitted, residuals=spread(times, [fitted.predict(size) for size in sizes], clock_tick(times)))
+
+
+def _points(sizes: Sequence[int], times: Sequence[int]) -> list[tuple[int, float, int]]:
+    """Median size and time, and how many samples, of each group of sizes that are about the same."""
+    groups: list[list[tuple[int, int]]] = []
+    for size, time in sorted(zip(sizes, times, strict=True)):
+        if not groups or size > _ALIKE * groups[-1][0][0]:
+            groups.append([])
+        groups[-1].append((size, time))
+    return [(round(median(s for s, _ in group)), median(t for _, t in group), len(group)) for group in groups]
+
+
+def _bent(points: Sequence[tuple[int, float, int]], latency: float, byte: float) -> tuple[float, float, tuple[tuple[int, float], ...]]:
+    """Latency, time of a byte, and the curve: medians by size, made to ascend (pool adjacent violators).
+
+    No point is faster than the channel, whose bandwidth is that of the fit, or of the largest copies if that is more.
+    """
+    rising: list[list[float]] = []  # time, weight, how many points
+    for _, time, count in points:
+        rising.append([time, count, 1])
+        while len(rising) > 1 and rising[-2][0] > rising[-1][0]:
+            time_b, count_b, n_b = rising.pop()
+            time_a, count_a, n_a = rising.pop()
+            rising.append([(time_a * count_a + time_b * count_b) / (count_a + count_b), count_a + count_b, n_a + n_b])
+    times = [time for time, _, n in rising for _ in range(int(n))]
+    base = min(latency, times[0])
+    largest, longest = points[-1][0], times[-1] - base
+    fastest = min(byte, longest / largest) if largest >= _LARGE and longest > 0 else byte
+    curve = [(size, max(time - base, size * fastest)) for (size, _, _), time in zip(points, times, strict=True)]
+    return base, fastest, tuple(curve)

@@ -1,0 +1,275 @@
+"""Held-out prediction: what is learned from one part of a recording, or from others, predicts the rest.
+
+Ops by their times (:mod:`hosim.validate.op_times`), transfers by the fitted channels (:mod:`hosim.validate.channel_fit`), and the makespan
+by the structural replay with the predicted durations in the place of the recorded ones and with launch latencies of the part learned from.
+The replay is still given what the host did: the order of its calls, and how long it worked between them.
+
+A recording is parted between two of its iterations: what the host began before belongs to the first part. One without repetition cannot
+be parted so. Of its ops then every group of like ones (name, grid, block, shapes) is parted in the order of time: its first half predicts
+the other, and ops that are like no other are left out; the makespan is not predicted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median_low
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.importers.kineto_events import DeviceOp, KinetoTrace
+from hosim.importers.kineto_waits import program_order, waits
+from hosim.validate.channel_fit import Way, copies_of, fit_ways
+from hosim.validate.latencies import Latencies, fit_latencies
+from hosim.validate.op_times import LEVELS, OpTimes, is_transfer, keys_of, learn
+from hosim.validate.repetitions import Repetitions, before, issued_from, repetitions
+from hosim.validate.robust import Spread, clock_tick, spread
+from hosim.validate.structural_replay import structural_replay
+
+_WORST = 10
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a prediction starts from; nothing of what it is held against. ``period_ns`` is the median length of an iteration."""
+
+    sources: tuple[str, ...]
+    op_times: OpTimes
+    ways: Mapping[tuple[str, str], Way]
+    latencies: Latencies | None
+    period_ns: int | None
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A recording's held-out part, predicted. Nanoseconds; errors are relative, signed where they are called ``error``.
+
+    ``levels`` counts the ops by what they share with those learned from. ``transfers`` has those of the directions and kinds of host memory
+    that were learned, ``strange_transfers`` counts the others. Of the makespan (from the first start of a held-out op to the last end)
+    ``by_period_ns`` is another prediction, which takes nothing from the held-out part: so many iterations of the median length learned.
+    """
+
+    trace: str
+    learned_from: tuple[str, ...]
+    parted: str
+    iterations: tuple[int, int] | None
+    ops: Spread
+    levels: Mapping[str, int]
+    transfers: Spread
+    ways: Mapping[tuple[str, str], Spread]
+    strange_transfers: int
+    measured_ns: int | None
+    predicted_ns: int | None
+    by_period_ns: int | None
+    worst: tuple[tuple[str, int, int, int], ...]
+    missing: tuple[str, ...]
+
+    @property
+    def makespan_error(self) -> float | None:
+        """Of the replay's prediction."""
+        return self.predicted_ns / self.measured_ns - 1 if self.measured_ns and self.predicted_ns is not None else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the JSON report has it."""
+        period = self.by_period_ns / self.measured_ns - 1 if self.measured_ns and self.by_period_ns is not None else None
+        return {
+            "trace": self.trace,
+            "learned_from": list(self.learned_from),
+            "parted": self.parted,
+            "iterations": {"learned": self.iterations[0], "held_out": self.iterations[1]} if self.iterations else None,
+            "ops": {**self.ops.to_dict(), "levels": dict(self.levels)},
+            "transfers": {
+                **self.transfers.to_dict(),
+                "not_learned": self.strange_transfers,
+                "ways": [{"direction": way[0], "memory": way[1], **errors.to_dict()} for way, errors in self.ways.items()],
+            },
+            "makespan": {
+                "measured_ns": self.measured_ns,
+                "predicted_ns": self.predicted_ns,
+                "error": self.makespan_error,
+                "by_period_ns": self.by_period_ns,
+                "by_period_error": period,
+            },
+            "worst": [
+                {"name": name, "ops": count, "measured_ns": measured, "predicted_ns": predicted}
+                for name, count, measured, predicted in self.worst
+            ],
+            "missing": list(self.missing),
+        }
+
+
+def learn_from(traces: Sequence[KinetoTrace], ways: Mapping[tuple[str, str], Way] | None = None) -> Learned:
+    """What these recordings, or parts of them, say. ``ways`` are fitted to their copies unless they are given."""
+    recorded, periods = [], []
+    for trace in traces:
+        found = repetitions(trace)
+        recorded += list(zip(trace.ops, keys_of(trace, found.starts_ns), strict=True))
+        periods += [b - a for a, b in pairwise(found.starts_ns)]
+    return _learned(traces, recorded, periods, ways)
+
+
+def _learned(
+    traces: Sequence[KinetoTrace],
+    recorded: Sequence[tuple[DeviceOp, Any]],
+    periods: Sequence[int],
+    ways: Mapping[tuple[str, str], Way] | None = None,
+    makespan: bool = True,
+) -> Learned:
+    names = tuple(trace.name for trace in traces)
+    launching = max(traces, key=lambda trace: len(trace.ops))
+    latencies = None
+    if makespan and any(op.call is not None for op in launching.ops):
+        order = program_order(launching)
+        latencies = fit_latencies(launching, order, waits(launching, order))
+    fitted = fit_ways(copies_of(op for op, _ in recorded), names) if ways is None else ways
+    return Learned(names, learn(recorded), fitted, latencies, median_low(periods) if periods else None)
+
+
+def learn_before(trace: KinetoTrace, found: Repetitions, instant_ns: int) -> Learned:
+    """What a recording says up to the instant at which one of its iterations begins."""
+    part = before(trace, instant_ns)
+    starts = [start for start in found.starts_ns if start <= instant_ns]
+    periods = [b - a for a, b in pairwise(starts)]
+    return _learned([part], list(zip(part.ops, keys_of(part, starts[:-1]), strict=True)), periods)
+
+
+def learned_part(trace: KinetoTrace, share: float) -> KinetoTrace:
+    """The part of a recording that :func:`hold_out` learns from; all of it if it has one iteration only."""
+    found = repetitions(trace)
+    return before(trace, found.starts_ns[-_held(found, share)]) if found.count > 1 else trace
+
+
+def _held(found: Repetitions, share: float) -> int:
+    if not 0 < share < 1:
+        raise InputError(f"expected a share between 0 and 1, got {share:g}", source="hold-out")
+    return min(found.count - 1, max(1, round(found.count * share)))
+
+
+def hold_out(trace: KinetoTrace, share: float = 0.5) -> HeldOut:
+    """The last ``share`` of a recording's iterations (at least one, and not all), predicted from those before.
+
+    Raises :class:`InputError` if the share is not between 0 and 1, or if no two ops of the recording are alike.
+    """
+    found = repetitions(trace)
+    held = _held(found, share)
+    if found.count < 2:
+        return _within(trace, share)
+    instant = found.starts_ns[-held]
+    chosen = issued_from(trace, instant)
+    learned = learn_before(trace, found, instant)
+    return _predict(trace, found, learned, chosen, f"between iterations, by {found.found_by}", (found.count - held, held))
+
+
+def predict_trace(trace: KinetoTrace, learned: Learned) -> HeldOut:
+    """All of a recording, predicted from others."""
+    found = repetitions(trace)
+    counts = (0, found.count) if found.count > 1 else None
+    return _predict(trace, found, learned, range(len(trace.ops)), "another recording", counts)
+
+
+def _within(trace: KinetoTrace, share: float) -> HeldOut:
+    found = Repetitions("nothing", ())
+    keys = keys_of(trace, ())
+    groups: defaultdict[Any, list[int]] = defaultdict(list)
+    for i in program_order(trace).order:
+        op = trace.ops[i]
+        if not is_transfer(op):
+            groups[keys[i][1]].append(i)
+    chosen: list[int] = []
+    for group in groups.values():
+        kept = max(1, len(group) - max(1, round(len(group) * share)))
+        chosen += group[kept:]
+    alone = sum(trace.ops[group[0]].duration_ns for group in groups.values() if len(group) == 1)
+    total = sum(trace.ops[i].duration_ns for group in groups.values() for i in group)
+    if not chosen:
+        raise InputError("nothing can be held out: no two of its ops are alike; give another recording with --predict", source=trace.name)
+    out = set(chosen)
+    recorded = [(op, keys[i]) for i, op in enumerate(trace.ops) if i not in out and not is_transfer(op)]
+    learned = _learned([trace], recorded, (), makespan=False)
+    missing = (
+        "one iteration only: parted within groups of like ops, the first of each group predict the others",
+        f"{sum(len(group) == 1 for group in groups.values())} ops, {alone / max(total, 1):.0%} of the time, are like no other: left out",
+        "the makespan: the rest of the iteration is what it would be learned from",
+    )
+    return _predict(trace, found, learned, sorted(chosen), "within groups of like ops", None, missing)
+
+
+def _predict(
+    trace: KinetoTrace,
+    found: Repetitions,
+    learned: Learned,
+    chosen: Collection[int],
+    parted: str,
+    iterations: tuple[int, int] | None,
+    missing: tuple[str, ...] = (),
+) -> HeldOut:
+    keys = keys_of(trace, found.starts_ns)
+    durations = [op.duration_ns for op in trace.ops]
+    tick = clock_tick(durations)
+    levels: Counter[str] = Counter()
+    by_way: defaultdict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
+    ops: list[tuple[str, int, int]] = []
+    strange = 0
+    for i in chosen:
+        op = trace.ops[i]
+        if not is_transfer(op):
+            durations[i], level = learned.op_times.predict(op, keys[i])
+            levels[level] += 1
+            ops.append((op.name, op.duration_ns, durations[i]))
+            continue
+        copy = copies_of([op])
+        way = learned.ways.get(copy[0].way) if copy else None
+        if way is not None:
+            by_way[way.direction, way.memory].append((op.duration_ns, way.predict(copy[0].size_bytes)))
+        else:
+            strange += 1
+            way = next((w for (direction, _), w in learned.ways.items() if direction == op.direction), None)
+        durations[i] = round(way.predict(op.size_bytes or 0)) if way is not None else 0
+    pairs = [pair for listed in by_way.values() for pair in listed]
+    measured = predicted = None
+    if not missing:
+        measured, predicted, missing = _makespan(trace, learned, set(chosen), durations)
+    if not pairs:
+        missing = (*missing, "transfers: the held-out part has none" if not strange else "transfers: none like these was learned")
+    return HeldOut(
+        trace.name,
+        learned.sources,
+        parted,
+        iterations,
+        _spread([(m, p) for _, m, p in ops], tick),
+        {level: levels[level] for level in LEVELS if levels[level]},
+        _spread(pairs, tick),
+        {way: _spread(listed, tick) for way, listed in sorted(by_way.items())},
+        strange,
+        measured,
+        predicted,
+        iterations[1] * learned.period_ns if iterations and learned.period_ns is not None and measured is not None else None,
+        _furthest(ops),
+        missing,
+    )
+
+
+def _makespan(
+    trace: KinetoTrace, learned: Learned, chosen: Collection[int], durations: Sequence[int]
+) -> tuple[int | None, int | None, tuple[str, ...]]:
+    if learned.latencies is None or all(op.call is None for op in trace.ops):
+        return None, None, ("the makespan: no launch was recorded; record with ProfilerActivity.CPU as well",)
+    replayed = structural_replay(trace, latencies=learned.latencies, durations_ns=durations).ops
+    held = [replayed[i] for i in chosen]
+    measured = max(op.op.end_ns for op in held) - min(op.op.start_ns for op in held)
+    return measured, max(op.simulated_end_ns for op in held) - min(op.simulated_start_ns for op in held), ()
+
+
+def _spread(pairs: Sequence[tuple[float, float]], tick: int) -> Spread:
+    return spread([m for m, _ in pairs], [p for _, p in pairs], tick)
+
+
+def _furthest(ops: Sequence[tuple[str, int, int]]) -> tuple[tuple[str, int, int, int], ...]:
+    """Name, number, measured and predicted time of the ops that are furthest off together."""
+    groups: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for name, measured, predicted in ops:
+        groups[name].append((measured, predicted))
+    rows = [(name, len(pairs), sum(m for m, _ in pairs), sum(p for _, p in pairs)) for name, pairs in groups.items()]
+    return tuple(sorted(rows, key=lambda row: (-abs(row[3] - row[2]), row[0]))[:_WORST])

@@ -1,0 +1,98 @@
+"""What a calibration is fitted to: traces, and bandwidth sweeps of the recording kit (:mod:`hosim.record`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.importers.kineto_events import KinetoTrace
+from hosim.io.files import content
+from hosim.validate.channel_fit import Copy
+from hosim.validate.validation import read_trace
+
+_RECORDING = "hosim.recording/1"
+_DIRECTIONS = ("h2d", "d2h", "both")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Measured copies one at a time; ``both`` are pairs of copies, one each way at once: bytes of each, ns until both were through."""
+
+    name: str
+    device: str | None
+    copies: tuple[Copy, ...]
+    both: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Traces and sweeps of one device."""
+
+    traces: tuple[KinetoTrace, ...]
+    sweeps: tuple[Sweep, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all of them."""
+        return (*(trace.name for trace in self.traces), *(sweep.name for sweep in self.sweeps))
+
+    @property
+    def device(self) -> str | None:
+        """What the device is called, if some recording says so."""
+        names = [*(trace.device_name for trace in self.traces), *(sweep.device for sweep in self.sweeps)]
+        return next((name for name in names if name), None)
+
+
+def read_measurements(paths: Sequence[Path]) -> Measurements:
+    """Traces (a profiler's, or Nsight Systems exports), sweeps (the kit's ``bandwidth.json``) and folders of the kit, which have both.
+
+    Raises :class:`InputError` for anything else, for a damaged file, and for recordings of devices of different names.
+    """
+    traces: list[KinetoTrace] = []
+    sweeps: list[Sweep] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(path.glob("*/trace.json.gz"))
+            if (path / "bandwidth.json").is_file():
+                sweeps.append(_sweep(path / "bandwidth.json", path.name))
+            elif not inside:
+                raise InputError(
+                    "expected bandwidth.json or */trace.json.gz in it, as python -m hosim.record writes them", source=str(path)
+                )
+            traces += [replace(read_trace(trace), name=f"{path.name}/{trace.parent.name}") for trace in inside]
+        elif path.name.endswith("bandwidth.json"):
+            sweeps.append(_sweep(path, path.parent.name or path.name))
+        else:
+            traces.append(read_trace(path))
+    found = Measurements(tuple(traces), tuple(sweeps))
+    names = {name for name in [*(t.device_name for t in traces), *(s.device for s in sweeps)] if name}
+    if len(names) > 1:
+        raise InputError(f"expected recordings of one device, got {' and '.join(sorted(names))}; calibrate each by itself")
+    return found
+
+
+def _sweep(path: Path, name: str) -> Sweep:
+    data = content(str(path))
+    if not isinstance(data, dict) or data.get("format") != _RECORDING or not isinstance(data.get("copies"), list):
+        raise InputError(f"expected a bandwidth sweep (format: {_RECORDING}, with copies)", source=str(path))
+    copies: list[Copy] = []
+    both: list[tuple[int, int]] = []
+    for i, row in enumerate(data["copies"]):
+        direction, size, times = _row(row, str(path), i)
+        if direction == "both":
+            both += [(size, time) for time in times]
+        else:
+            copies += [Copy(direction, "pinned" if row.get("pinned") else "pageable", size, time) for time in times]
+    device = data.get("device")
+    return Sweep(name, device.get("name") if isinstance(device, dict) else None, tuple(copies), tuple(both))
+
+
+def _row(row: Any, source: str, i: int) -> tuple[str, int, list[int]]:
+    if isinstance(row, dict) and row.get("direction") in _DIRECTIONS:
+        size, times = row.get("bytes"), row.get("ns")
+        if type(size) is int and size > 0 and isinstance(times, list) and all(type(t) is int and t >= 0 for t in times):
+            return row["direction"], size, times
+    raise InputError("expected a direction (h2d, d2h, both), bytes above 0 and times in ns", source=source, where=f"copies[{i}]")

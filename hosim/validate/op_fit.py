@@ -1,0 +1,160 @@
+"""What the cost model needs of a processor, fitted to recordings: the efficiency of ops by kind and dtype, and the fixed time of an op.
+
+Of every op, time is ``fixed + roofline / efficiency``, with the roofline of a base profile at full efficiency. ``fixed`` is what the
+shortest ops take (the 5th percentile), and with the gap between an op and the next that was queued behind it makes the launch time of the
+cost model. The efficiency of a kind and dtype is fitted by :func:`hosim.validate.robust.fit_slope`; where the fixed time is more than half
+of a kind's time, or the interval of its efficiency spans a factor of 10, nothing is said of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from hosim.costmodel.op_time import op_durations
+from hosim.errors import HardwareError
+from hosim.graph import Graph, Op
+from hosim.hardware import Compute, Hardware, Tier
+from hosim.importers.kineto_events import KinetoTrace
+from hosim.importers.kineto_waits import program_order, waits
+from hosim.validate.op_work import Work
+from hosim.validate.robust import Figure, Spread, clock_tick, fit_slope, inverse, median_figure, spread
+
+_QUEUED_NS = 20_000
+"""An op issued this long before the one ahead of it ended has waited for nothing else."""
+
+_SHORT = 0.05
+"""Share of the ops that are the shortest ones."""
+
+_TELLING = 2
+"""How many times the fixed time the ops of a kind have to take, in the mean."""
+
+_SAMPLES = 3
+"""Ops of a kind that a fit needs."""
+
+_CERTAIN = 10
+"""What the ends of an interval may differ by."""
+
+_FINER = 1000
+"""Rooflines are computed on a machine this much slower, in whole nanoseconds: their unit is a picosecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Of a kind and dtype: the fraction of the roofline reached (as fitted; above 1 the profile gets 1), and the time of its ops in ns."""
+
+    kind: str
+    dtype: str
+    fraction: Figure
+    time_ns: int
+    residuals: Spread
+
+    @property
+    def written(self) -> float:
+        """What the profile gets."""
+        return float(f"{min(1.0, self.fraction.value):.4g}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the JSON report has it."""
+        return {
+            "kind": self.kind,
+            "dtype": self.dtype,
+            "efficiency": self.fraction.to_dict(),
+            "time_ns": self.time_ns,
+            "residuals": self.residuals.to_dict(),
+        }
+
+
+def fit_gap(traces: Sequence[KinetoTrace]) -> Figure | None:
+    """Nanoseconds between a kernel and the next one that had been queued behind it; ``None`` if none was."""
+    gaps = []
+    for trace in traces:
+        order = program_order(trace)
+        awaited = waits(trace, order).of_ops
+        for queue in order.streams.values():
+            for a, b in pairwise(queue):
+                first, second = trace.ops[a], trace.ops[b]
+                if first.kind == second.kind == "kernel" and b not in awaited and second.call is not None:
+                    queued = trace.calls[second.call].end_ns + _QUEUED_NS <= first.end_ns
+                    if queued and second.start_ns >= first.end_ns:
+                        gaps.append(second.start_ns - first.end_ns)
+    return median_figure(gaps) if gaps else None
+
+
+def fit_host_launch(traces: Sequence[KinetoTrace]) -> Figure | None:
+    """Nanoseconds that a call which launches kernels keeps the host."""
+    times = [call.duration_ns for trace in traces for call in trace.calls if call.role == "launch"]
+    return median_figure(times) if times else None
+
+
+def fixed_time(works: Sequence[Work]) -> int:
+    """Nanoseconds of the shortest ops; 0 if there are none."""
+    times = sorted(work.time_ns for work in works if work.time_ns > 0)
+    return times[int(_SHORT * len(times))] if times else 0
+
+
+def fit_efficiencies(works: Sequence[Work], base: Hardware, fixed_ns: int) -> tuple[tuple[Efficiency, ...], tuple[str, ...]]:
+    """Efficiencies against the peaks and the bandwidth of ``base``, and what could not be fitted, in words."""
+    groups: defaultdict[tuple[str, str], list[Work]] = defaultdict(list)
+    for work in works:
+        if work.time_ns > 0 and (work.flops or work.bytes_accessed):
+            groups[work.kind, work.dtype].append(work)
+    found, missing, short, few, vague = [], [], [], [], []
+    for (kind, dtype), group in sorted(groups.items()):
+        times = [work.time_ns for work in group]
+        if len(group) < _SAMPLES:
+            few.append(f"{kind} {dtype}")
+            continue
+        if sum(times) < _TELLING * fixed_ns * len(group):
+            short.append(f"{kind} {dtype}")
+            continue
+        try:
+            ideal = rooflines(group, base)
+        except HardwareError as error:
+            missing.append(f"efficiency of {kind} in {dtype}: {error.message}")
+            continue
+        slope = fit_slope(ideal, times, fixed_ns)
+        fraction = inverse(slope, 1.0)
+        if fraction.high > _CERTAIN * fraction.low:
+            vague.append(f"{kind} {dtype}")
+            continue
+        predicted = [fixed_ns + time / min(1.0, fraction.value) for time in ideal]
+        found.append(Efficiency(kind, dtype, fraction, sum(times), spread(times, predicted, clock_tick(times))))
+        if fraction.value > 1:
+            missing.append(
+                f"efficiency of {kind} in {dtype}: {fraction.value:.2f} of what {base.name} can do, written as 1; is it the device?"
+            )
+    if few:
+        missing.append(f"efficiency of kinds with fewer than {_SAMPLES} ops: {', '.join(few)}")
+    if vague:
+        missing.append(f"efficiency of kinds whose times scatter too much: {', '.join(vague)}")
+    if short:
+        missing.append(f"efficiency of ops too short to tell: {', '.join(short)}")
+    return tuple(found), tuple(missing)
+
+
+def rooflines(works: Sequence[Work], base: Hardware) -> list[float]:
+    """Nanoseconds of each work on ``base`` at full efficiency and without launch, by the cost model."""
+    tier = base.device
+    slow = Hardware(
+        base.name,
+        (Tier(tier.name, tier.capacity_bytes, max(1, tier.bandwidth_bytes_per_s // _FINER), "device"),),
+        (),
+        Compute({dtype: max(1, peak // _FINER) for dtype, peak in base.compute.peak_flops.items()}),
+        device_tier=tier.name,
+    )
+    ops = tuple(
+        Op(f"op{i}", work.kind, flops=work.flops, bytes_accessed=work.bytes_accessed, dtype=work.dtype) for i, work in enumerate(works)
+    )
+    return [time / _FINER for time in op_durations(Graph("works", (), ops), slow)]
+
+
+def by_kind(efficiencies: Sequence[Efficiency]) -> Mapping[str, Mapping[str, float]]:
+    """As ``compute.efficiency_of`` of a profile has them."""
+    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for efficiency in efficiencies:
+        found[efficiency.kind][efficiency.dtype] = efficiency.written
+    return dict(found)

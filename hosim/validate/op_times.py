@@ -1,0 +1,100 @@
+"""Times of ops learned from some ops of recordings, for others: by what is known of both, the closest first.
+
+An op's time is that of the ops alike in name, grid, block, bytes, the shapes of the operator that launched it, and its *place*: it was the
+n-th such op of its iteration, as they were. If there are none, that of the ops alike in all but the place, then in name, grid and block
+alone. Otherwise it is interpolated, by the number of blocks (of bytes, for fills and copies on the device), between those of its name, and
+beyond the largest grows with it; last of all it is the median of its kind. Of like ops the median counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from statistics import median_low
+
+from hosim.importers.kineto_events import DeviceOp, KinetoTrace
+from hosim.importers.kineto_waits import program_order
+
+LEVELS = ("place", "shapes", "grid", "name", "kind", "nothing")
+"""What a predicted op shares with those it was learned from."""
+
+Keys = tuple[Hashable, ...]
+"""What is known of an op, by level."""
+
+
+@dataclass(frozen=True)
+class OpTimes:
+    """What was learned: nanoseconds by key, for each name those by size, ascending, and by kind."""
+
+    by_key: Mapping[Hashable, int]
+    by_name: Mapping[str, tuple[tuple[int, int], ...]]
+    by_kind: Mapping[str, int]
+
+    def predict(self, op: DeviceOp, keys: Keys) -> tuple[int, str]:
+        """Nanoseconds of an op, and the level that they are from; 0 if nothing of its kind was learned."""
+        for key, level in zip(keys, LEVELS, strict=False):
+            if key in self.by_key:
+                return self.by_key[key], level
+        if op.name in self.by_name:
+            return _between(self.by_name[op.name], size_of(op)), "name"
+        return (self.by_kind[op.kind], "kind") if op.kind in self.by_kind else (0, "nothing")
+
+
+def learn(recorded: Iterable[tuple[DeviceOp, Keys]]) -> OpTimes:
+    """Times of these ops; transfers to and from the host are left out."""
+    by_key: defaultdict[Hashable, list[int]] = defaultdict(list)
+    by_name: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    by_kind: defaultdict[str, list[int]] = defaultdict(list)
+    for op, keys in recorded:
+        if is_transfer(op):
+            continue
+        for key in keys:
+            by_key[key].append(op.duration_ns)
+        by_name[op.name][size_of(op)].append(op.duration_ns)
+        by_kind[op.kind].append(op.duration_ns)
+    return OpTimes(
+        {key: median_low(times) for key, times in by_key.items()},
+        {name: tuple((size, median_low(times)) for size, times in sorted(sizes.items())) for name, sizes in by_name.items()},
+        {kind: median_low(times) for kind, times in by_kind.items()},
+    )
+
+
+def keys_of(trace: KinetoTrace, starts_ns: Sequence[int]) -> tuple[Keys, ...]:
+    """What is known of each op of a recording whose iterations begin at these instants of the host."""
+    order = program_order(trace)
+    keys: list[Keys] = [()] * len(trace.ops)
+    seen: Counter[Hashable] = Counter()
+    for i in order.order:
+        op = trace.ops[i]
+        at = trace.calls[op.call].cpu_op if op.call is not None else None
+        grid = "grid", op.name, op.grid, op.block, op.size_bytes
+        shapes = "shapes", *grid, trace.cpu_ops[at].shapes if at is not None else ()
+        iteration = bisect_right(starts_ns, order.issued_ns[i])
+        keys[i] = ("place", seen[iteration, shapes], shapes), shapes, grid
+        seen[iteration, shapes] += 1
+    return tuple(keys)
+
+
+def is_transfer(op: DeviceOp) -> bool:
+    """Whether an op is a copy to or from the host."""
+    return op.kind == "copy" and op.direction in ("h2d", "d2h")
+
+
+def size_of(op: DeviceOp) -> int:
+    """Blocks of a kernel, bytes of anything else."""
+    return prod(op.grid) if op.kind == "kernel" else op.size_bytes or 0
+
+
+def _between(points: tuple[tuple[int, int], ...], size: int) -> int:
+    at = bisect_left(points, (size, -1))
+    if at == len(points):
+        largest, time = points[-1]
+        return round(time * size / largest) if largest else time
+    above, time = points[at]
+    if at == 0 or above == size:
+        return time
+    below, earlier = points[at - 1]
+    return round(earlier + (time - earlier) * (size - below) / (above - below))

@@ -1,0 +1,91 @@
+"""Iterations of a recording, and the part of it that comes before one of them.
+
+Iterations are the ``ProfilerStep`` ranges, if there are any. Otherwise they are repetitions of the sequence of ops in program order: the
+period that covers most of the recording, counted back from its end, the shortest of several. What comes before them, such as a first
+iteration that tries kernels out, belongs to the first. Names alone decide, so that no time on the device moves a boundary.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hosim.importers.kineto_events import KinetoTrace
+from hosim.importers.kineto_waits import program_order
+
+_STEP = re.compile(r"ProfilerStep#\d+")
+_KEPT = 0.9
+"""Share of an iteration's ops that have to be those of the next one."""
+
+_COVERED = 0.5
+"""Share of the recording that the iterations have to make up."""
+
+_SHORTEST = 8
+"""Ops of the shortest period."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repetitions:
+    """The iterations of a recording: how they were found, and when the host began each, in nanoseconds of the recording's clock."""
+
+    found_by: str
+    starts_ns: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """How many there are; 1: the recording does not repeat."""
+        return len(self.starts_ns)
+
+
+def repetitions(trace: KinetoTrace) -> Repetitions:
+    """The iterations of a recording, at least one."""
+    steps = sorted({a.start_ns for a in trace.annotations if _STEP.fullmatch(a.name)})
+    if len(steps) > 1:
+        return Repetitions("ProfilerStep", tuple(steps))
+    order = program_order(trace)
+    names = [trace.ops[i].name for i in order.order]
+    starts = _repeated(names)
+    return Repetitions("repeated ops" if len(starts) > 1 else "nothing", tuple(order.issued_ns[order.order[at]] for at in starts))
+
+
+def before(trace: KinetoTrace, instant_ns: int) -> KinetoTrace:
+    """What the host had begun before that instant, and the device did of it, whenever it did."""
+    calls = bisect_left(trace.calls, instant_ns, key=lambda call: call.start_ns)
+    kept = {call.correlation for call in trace.calls[:calls]}
+    return replace(
+        trace,
+        ops=tuple(op for op in trace.ops if (op.call < calls if op.call is not None else op.start_ns < instant_ns)),
+        calls=trace.calls[:calls],
+        cpu_ops=tuple(op for op in trace.cpu_ops if op.start_ns < instant_ns),
+        syncs=tuple(s for s in trace.syncs if (s.correlation in kept if s.correlation is not None else s.start_ns < instant_ns)),
+        memory=tuple(event for event in trace.memory if event.time_ns < instant_ns),
+        annotations=tuple(a for a in trace.annotations if a.start_ns < instant_ns),
+    )
+
+
+def issued_from(trace: KinetoTrace, instant_ns: int) -> tuple[int, ...]:
+    """The positions of the ops that are not in :func:`before`."""
+    calls = bisect_left(trace.calls, instant_ns, key=lambda call: call.start_ns)
+    return tuple(i for i, op in enumerate(trace.ops) if (op.call >= calls if op.call is not None else op.start_ns >= instant_ns))
+
+
+def _repeated(names: Sequence[str]) -> list[int]:
+    """Where each repetition begins."""
+    import numpy as np
+
+    numbers: dict[str, int] = {}
+    sequence = np.array([numbers.setdefault(name, len(numbers)) for name in names])
+    size = len(sequence)
+    found: list[list[int]] = []
+    for period in range(_SHORTEST, size // 2 + 1):
+        starts = [size - period]
+        while (at := starts[-1]) >= period:
+            if np.mean(sequence[at - period : at] == sequence[at : at + period]) < _KEPT:
+                break
+            starts.append(at - period)
+        if len(starts) > 1 and size - starts[-1] >= _COVERED * size:
+            found.append(starts[::-1])
+    longest = max((size - starts[0] for starts in found), default=0)
+    return next((starts for starts in found if size - starts[0] >= _KEPT * longest), [0])

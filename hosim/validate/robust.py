@@ -1,0 +1,170 @@
+"""Robust fits with intervals: a line through times, and a ratio of sums. Scipy and numpy are imported when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+CONFIDENCE = 0.95
+_DRAWS = 200
+_ROUNDS = 60
+_OUTLIER = 0.02
+"""A relative error (and a step of the clock on top) beyond which a sample weighs as its distance, not as its square."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A fitted figure with its bootstrap interval (:data:`CONFIDENCE`) and the number of samples behind it."""
+
+    value: float
+    low: float
+    high: float
+    samples: int
+
+    def to_dict(self) -> dict[str, float | int]:
+        """As the JSON report has it."""
+        return {"value": self.value, "low": self.low, "high": self.high, "samples": self.samples}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Errors, relative to what was measured and without sign: their median and what 95 % do not exceed; ``None`` without samples.
+
+    ``resolved_median`` is that of the ``resolved`` samples: those of at least :data:`RESOLVED` steps of their clock, of which one step is
+    no more than a twentieth. ``zeros`` were measured to take no time at all and are left out. ``total`` is signed: all predicted time over
+    all measured, less 1.
+    """
+
+    samples: int
+    median: float | None
+    p95: float | None
+    resolved: int
+    resolved_median: float | None
+    total: float | None
+    zeros: int
+
+    def to_dict(self) -> dict[str, float | int | None]:
+        """As the JSON report has it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+RESOLVED = 20
+
+
+def spread(measured: Sequence[float], predicted: Sequence[float], tick: int = 1) -> Spread:
+    """How far predictions are off, of times of a clock with that step."""
+    pairs = [(abs(p - m) / m, m) for m, p in zip(measured, predicted, strict=True) if m > 0]
+    errors, seen = sorted(error for error, _ in pairs), sorted(error for error, m in pairs if m >= RESOLVED * tick)
+    total = sum(predicted) / sum(measured) - 1 if pairs else None
+    p95 = errors[min(len(errors) - 1, len(errors) * 95 // 100)] if errors else None
+    return Spread(len(errors), _median(errors), p95, len(seen), _median(seen), total, len(measured) - len(errors))
+
+
+def _median(ordered: Sequence[float]) -> float | None:
+    count = len(ordered)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2 if count else None
+
+
+def fit_line(sizes: Sequence[float], times_ns: Sequence[int]) -> tuple[Figure, Figure]:
+    """Latency (ns) and time of a byte (ns) that bring ``latency + size * byte`` closest to the times, relative to these; neither below 0.
+
+    The loss is soft L1: times that are far off hardly count, nor does what the clock does not resolve. Samples of one size have latency 0.
+    """
+    import numpy as np
+    from scipy.optimize import least_squares
+
+    size, time = np.asarray(sizes, float), np.asarray(times_ns, float)
+    rows = np.stack([np.ones_like(size), size], axis=1) / (_OUTLIER * time + clock_tick(times_ns))[:, None]
+    wanted = rows[:, 0] * time
+    if len(set(sizes)) == 1:
+        rows[:, 0] = 0
+    scale = np.array([max(1.0, float(time[size == size.min()].mean())), max(1e-6, float(time[size == size.max()].mean()) / size.max())])
+    scaled = rows * scale
+    found = least_squares(
+        lambda x: scaled @ x - wanted, np.ones(2), jac=lambda x: scaled, bounds=(0, np.inf), loss="soft_l1", xtol=1e-12, ftol=1e-12
+    )
+    best = found.x * scale * ([0, 1] if not rows[:, 0].any() else [1, 1])
+    drawn = _refitted(rows, wanted, best, draws(len(size)))
+    return figure(best[0], drawn[:, 0], len(size)), figure(best[1], drawn[:, 1], len(size))
+
+
+def fit_slope(sizes: Sequence[float], times_ns: Sequence[int], fixed_ns: float) -> Figure:
+    """Time of a unit (ns) that brings ``fixed + size * unit`` closest to the times, relative to these, each of which counts by its length.
+
+    The loss is soft L1, as in :func:`fit_line`. Sizes are above 0.
+    """
+    import numpy as np
+    from scipy.optimize import minimize_scalar
+
+    size, time = np.asarray(sizes, float), np.asarray(times_ns, float)
+    weight = 1 / (_OUTLIER * time + clock_tick(times_ns))
+    column, wanted = size * weight, (time - fixed_ns) * weight
+    ratios = np.maximum(time - fixed_ns, 0) / size
+    best = ratios.max()
+    if ratios.min() < best:
+        found = minimize_scalar(
+            lambda unit: float(time @ np.sqrt(1 + (column * unit * best - wanted) ** 2)), bounds=(ratios.min() / best, 1), method="bounded"
+        )
+        best *= float(found.x)
+    rows = np.stack([np.zeros_like(column), column], axis=1)
+    drawn = _refitted(rows, wanted, np.array([0.0, best]), draws(len(size)) * time)
+    return figure(best, drawn[:, 1], len(size))
+
+
+def _refitted(rows: Any, wanted: Any, start: Any, weights: Any) -> Any:
+    """The same fit for each row of sample weights, by repeated weighted least squares: the loss is convex, it ends where scipy's does."""
+    import numpy as np
+
+    found = np.tile(start, (len(weights), 1))
+    a, b = rows[:, 0], rows[:, 1]
+    for _ in range(_ROUNDS):
+        weight = weights / np.sqrt(1 + (found @ rows.T - wanted) ** 2)
+        aa, ab, bb, at, bt = (weight @ (left * right) for left, right in ((a, a), (a, b), (b, b), (a, wanted), (b, wanted)))
+        determinant = aa * bb - ab * ab
+        solvable = determinant > 1e-12 * aa * bb
+        latency = np.where(solvable, (at * bb - bt * ab) / np.where(solvable, determinant, 1), 0)
+        byte = np.where(solvable, (bt * aa - at * ab) / np.where(solvable, determinant, 1), 0)
+        byte = np.where((latency <= 0) | ~solvable, bt / np.maximum(bb, 1e-300), byte)
+        found = np.stack([np.maximum(latency, 0), np.maximum(byte, 0)], axis=1)
+    return found
+
+
+def draws(count: int) -> Any:
+    """How often each of ``count`` samples is drawn, in each of a fixed number of bootstrap draws; always the same ones."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    drawn = random.integers(0, count, (_DRAWS, count))
+    return np.stack([np.bincount(row, minlength=count) for row in drawn]).astype(float)
+
+
+def median_figure(values: Sequence[int]) -> Figure:
+    """The median of measured values; of more than a few thousand, the interval is that of some of them, evenly spread."""
+    import numpy as np
+
+    ordered = np.sort(np.asarray(values, float))
+    some = ordered[:: max(1, len(ordered) // 2000)]
+    drawn = np.random.default_rng(0).choice(some, (_DRAWS, len(some)))
+    return figure(float(np.median(ordered)), np.median(drawn, axis=1), len(values))
+
+
+def figure(value: float, drawn: Any, samples: int) -> Figure:
+    """A figure with the interval that its bootstrap draws give."""
+    import numpy as np
+
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = (float(edge) for edge in np.percentile(drawn, [tail, 100 - tail]))
+    return Figure(float(value), min(low, float(value)), max(high, float(value)), samples)
+
+
+def inverse(measured: Figure, of: float) -> Figure:
+    """``of`` divided by a figure, at most 1e9 times as much."""
+    value, low, high = (of / max(x, 1e-9) for x in (measured.value, measured.high, measured.low))
+    return Figure(value, low, high, measured.samples)
+
+
+def clock_tick(times_ns: Sequence[int]) -> int:
+    """Nanoseconds of the step of the clock behind these times, at most a microsecond."""
+    return min(1000, gcd(*times_ns) or 1) if times_ns else 1

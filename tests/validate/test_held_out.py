@@ -1,0 +1,203 @@
+"""Held-out prediction: nothing of what is predicted is learned from; toys by hand, and the training traces of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kineto_toys import KERNEL, call, device_op, span, trace
+from synthetic_trace import TRUTH, recording
+
+from hosim.errors import InputError
+from hosim.importers.kineto import parse_kineto, read_kineto
+from hosim.importers.kineto_events import KinetoTrace
+from hosim.validate.calibration import calibrate
+from hosim.validate.held_out import HeldOut, hold_out, learn_before, learn_from, learned_part, predict_trace
+from hosim.validate.measurements import Measurements
+from hosim.validate.op_times import OpTimes, keys_of, learn
+from hosim.validate.repetitions import before, issued_from, repetitions
+
+
+def made(iterations: int, seed: int = 1, **given: Any) -> KinetoTrace:
+    return parse_kineto(recording(iterations, seed, **given), "made")
+
+
+def sequence(names: str, step: int | None = None) -> KinetoTrace:
+    """A launch every 10 us, its kernel 5 us later; with ``step``, a range of the profiler around every so many."""
+    events = [event for i, name in enumerate(names) for event in one(name, i)]
+    if step:
+        events += [span("user_annotation", f"ProfilerStep#{i}", 10 * i, 10 * step) for i in range(0, len(names), step)]
+    return parse_kineto(trace(*events), "sequence")
+
+
+def one(name: str, i: int, duration: float = 2, blocks: int = 1) -> list[dict[str, Any]]:
+    return [call("cudaLaunchKernel", 10 * i, 3, i), device_op(KERNEL, name, 10 * i + 5, duration, i, grid=[blocks, 1, 1], block=[1, 1, 1])]
+
+
+# ---- iterations
+
+
+def test_ranges_of_the_profiler_are_iterations() -> None:
+    found = repetitions(sequence("abcdef" * 2, step=6))
+    assert (found.found_by, found.starts_ns) == ("ProfilerStep", (0, 60_000))
+
+
+def test_repeated_ops_are_iterations() -> None:
+    """The first iteration is another one; within an iteration, ops repeat as well."""
+    found = repetitions(sequence("zzyx" + "abababcdefgh" * 3))
+    assert (found.found_by, found.starts_ns) == ("repeated ops", (40_000, 160_000, 280_000))
+
+
+@pytest.mark.parametrize(
+    "names", ["abcdefghijklmnopqrstuvwx", "a", "abcdefghijklmnop" + "qrqrqrqr"], ids=["all other", "one", "loop at the end"]
+)
+def test_no_iterations(names: str) -> None:
+    assert repetitions(sequence(names)).count == 1
+
+
+def test_a_recording_is_parted_by_what_the_host_had_begun() -> None:
+    whole = made(4)
+    instant = repetitions(whole).starts_ns[2]
+    part, rest = before(whole, instant), issued_from(whole, instant)
+    assert len(part.ops) + len(rest) == len(whole.ops)
+    assert part.ops == tuple(op for i, op in enumerate(whole.ops) if i not in set(rest))
+    for op in part.ops:
+        assert op.call is not None
+        assert part.calls[op.call] == whole.calls[op.call]
+        operator = part.calls[op.call].cpu_op
+        assert operator is None or part.cpu_ops[operator] == whole.cpu_ops[operator]
+
+
+# ---- times of ops
+
+
+def test_the_closest_of_what_is_known() -> None:
+    ops = [one("k", i, duration, blocks) for i, (duration, blocks) in enumerate([(10, 1), (20, 3), (22, 3), (26, 3), (1, 9)])]
+    known = parse_kineto(trace(*(event for op in ops for event in op)), "known")
+    times = learn(zip(known.ops, keys_of(known, ()), strict=True))
+
+    def predicted(name: str, blocks: int, table: OpTimes = times) -> tuple[int, str]:
+        other = parse_kineto(trace(*one(name, 0, 99, blocks)), "other")
+        return table.predict(other.ops[0], keys_of(other, ())[0])
+
+    assert predicted("k", 3) == (20_000, "place")  # the first of the three
+    assert predicted("k", 2) == (16_000, "name")  # half way from 10 to 22 us
+    assert predicted("k", 18) == (2_000, "name")  # twice the largest
+    assert predicted("other", 3) == (20_000, "kind")
+    assert predicted("k", 3, learn(())) == (0, "nothing")
+
+
+# ---- the held-out part is not learned from
+
+
+@pytest.mark.parametrize("factor", [0.2, 5.0])
+def test_what_is_held_out_leaves_the_fit_as_it_is(factor: float) -> None:
+    as_made, other = made(6), made(6, stretched=(3, factor))
+    assert [op.duration_ns for op in as_made.ops] != [op.duration_ns for op in other.ops]
+    fits = []
+    for whole in (as_made, other):
+        found = repetitions(whole)
+        assert found.count == 6
+        fits.append(repr((learn_before(whole, found, found.starts_ns[3]), calibrate(Measurements((learned_part(whole, 0.5),))))).encode())
+    assert fits[0] == fits[1]
+    right, wrong = hold_out(as_made), hold_out(other)
+    assert right.ops.median is not None
+    assert wrong.ops.median is not None
+    assert right.ops.median < 0.05
+    assert wrong.ops.median > 0.5
+    assert right.iterations == (3, 3)
+
+
+def test_what_is_held_out_within_one_iteration_is_not_learned_from() -> None:
+    """Groups of four like ops: the first two are learned, whatever the others take."""
+    names = [("k", blocks) for blocks in (1, 2, 3)] * 4
+
+    def predictions(later: float) -> HeldOut:
+        events = [event for i, (name, blocks) in enumerate(names) for event in one(name, i, 2 if i < 6 else later, blocks)]
+        whole = parse_kineto(trace(*events), "one")
+        return hold_out(whole)
+
+    same, longer = predictions(2), predictions(4)
+    assert same.parted == longer.parted == "within groups of like ops"
+    assert (same.ops.samples, same.ops.median, longer.ops.median) == (6, 0, 0.5)
+    assert same.measured_ns is None
+    assert "one iteration only" in same.missing[0]
+
+
+def test_nothing_alike() -> None:
+    with pytest.raises(InputError, match="no two of its ops are alike"):
+        hold_out(sequence("abcdef"))
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.5, 2])
+def test_a_share_is_a_part(share: float) -> None:
+    with pytest.raises(InputError, match="between 0 and 1"):
+        hold_out(made(2), share)
+
+
+QUIET = replace(TRUTH, outliers=0, channels=TRUTH.channels[:2])
+"""Without copies of pageable memory: they keep the host, which these recordings do not show."""
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_the_makespan_comes_from_predicted_times(factor: float) -> None:
+    """Ops that take three times as long when nobody looks: what is predicted stays, and is a third of what is measured."""
+    kernels = replace(QUIET, channels=())
+    as_made = hold_out(made(6, truth=kernels))
+    found = hold_out(made(6, truth=kernels, stretched=(3, factor)))
+    assert found.predicted_ns == pytest.approx(as_made.predicted_ns, rel=0.02)
+    assert found.makespan_error == pytest.approx(1 / factor - 1, abs=0.03)
+
+
+def test_another_recording_is_predicted() -> None:
+    predicted = predict_trace(made(3, seed=2, truth=QUIET), learn_from([made(4, seed=1, truth=QUIET)]))
+    assert predicted.ops.median is not None
+    assert predicted.ops.median < 0.05
+    assert predicted.transfers.median is not None
+    assert predicted.transfers.median < 0.05
+    assert predicted.makespan_error == pytest.approx(0, abs=0.05)
+    assert set(predicted.levels) == {"place"}
+
+
+def test_a_kind_of_host_memory_that_was_not_learned_is_counted() -> None:
+    whole = made(3)
+    ops = tuple(replace(op, source="array") if op.source == "pageable" else op for op in whole.ops)
+    learned = learn_from([whole])
+    strange = predict_trace(replace(whole, ops=ops), learn_from([whole], {k: v for k, v in learned.ways.items() if k[1] == "pinned"}))
+    assert strange.strange_transfers > 0
+
+
+# ---- real traces: 5 % of op times, 10 % of transfers that the clock resolves (all of them step by a microsecond)
+
+TRACES = {
+    "a100_training_copies": (3, 3),
+    "rtx2080ti_resnet_pageable_h2d": (15, 14),
+    "v100_resnet50_old_schema": (3, 3),
+    "h100_vgg13_training": None,
+    "alexnet": (1, 1),
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_the_second_half_of_others_recordings(shared: Path, name: str, compared: Callable[..., None]) -> None:
+    path = shared / "data" / "traces" / f"{name}.json.gz"
+    if not path.is_file():
+        pytest.skip(f"no file {path}: it is the recorded trace that this test reads")
+    found = hold_out(read_kineto(path))
+    assert found.iterations == TRACES[name]
+    subject = f"{name}, second half from the first"
+    compared("recorded", subject, "median error of op times", 0, found.ops.median, slack=0.05)
+    compared("recorded", subject, "median error of op times of 20 us or more", 0, found.ops.resolved_median, slack=0.05)
+    if found.transfers.samples:
+        compared("recorded", subject, "median error of transfers of 20 us or more", 0, found.transfers.resolved_median, slack=0.10)
+        # those of 1 to 3 steps of the clock cannot be told to 10 %: with them, two of the recordings are beyond it (10.4 and 10.9 %)
+        compared("recorded", subject, "median error of all transfers", 0, found.transfers.median, slack=0.12)
+    else:
+        assert name in ("h100_vgg13_training", "alexnet")  # the one has no copy, the other none after its first forward pass
+    if found.measured_ns is not None:
+        compared("recorded", subject, "makespan, ns", found.measured_ns, found.predicted_ns, within=0.05)
+    else:
+        assert name == "h100_vgg13_training"
