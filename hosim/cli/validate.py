@@ -23,7 +23,7 @@ Accelerator = Annotated[
 
 
 def validate(trace: Recording, html: Html = None, device: Accelerator = None, json: Json = False) -> None:
-    """Replay a recording of a real GPU, and say how far off the replay is.
+    """Say how far a replay is from a recording of a real GPU.
 
     In time, launches, streams, waits and synchronisations, with their recorded durations, predict when each kernel and copy starts. In
     memory, allocations and frees go through hosim's ledger and its caching allocator, in the host's program order. Of a folder that
