@@ -10,7 +10,24 @@ import typer
 from typer.core import TyperGroup
 
 import hosim
-from hosim.cli import calibrate, compare_policies, hardware, import_, plan, policies, replay, robustness, schema, sweep, validate, workload
+from hosim.cli import (
+    blame,
+    calibrate,
+    compare_policies,
+    diff,
+    fit,
+    frontier,
+    hardware,
+    import_,
+    plan,
+    policies,
+    replay,
+    robustness,
+    schema,
+    sweep,
+    validate,
+    workload,
+)
 from hosim.errors import HosimError
 
 INTERRUPTED, BUG = 130, 70
@@ -62,6 +79,10 @@ app.command("plan")(plan.plan)
 app.command("replay")(replay.replay)
 app.command("robustness")(robustness.robustness)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.sweep)
+app.command("frontier", epilog=frontier.EXAMPLES)(frontier.frontier)
+app.command("fit", epilog=fit.EXAMPLES)(fit.fit)
+app.command("blame", epilog=blame.EXAMPLES)(blame.blame)
+app.command("diff", epilog=diff.EXAMPLES)(diff.diff)
 app.command("import")(import_.import_)
 app.command("validate")(validate.validate)
 app.command("calibrate")(calibrate.calibrate)

@@ -39,6 +39,9 @@ Budget = Annotated[
         help="Device memory that may be used: a size such as 40GiB, or a share of the resident peak such as 75%.  [default: all there is]",
     ),
 ]
+Policy = Annotated[
+    str, typer.Option("--policy", "-p", metavar="P", help="A policy (see 'hosim policies'); parameters as in layerwise:layers_ahead=2.")
+]
 Devices = Annotated[
     int | None,
     typer.Option("--devices", metavar="N", min=1, help="How many devices run the program together.  [default: what the profile says]"),

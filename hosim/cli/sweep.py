@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, Workload, console, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workload, console, question_of
 from hosim.errors import InfeasibleError, InputError
 
 Vary = Annotated[
@@ -24,9 +24,6 @@ Vary = Annotated[
 Points = Annotated[
     Path | None,
     typer.Option("--points", metavar="FILE", help="A CSV file with a column for each field and a row for each point, instead of --vary."),
-]
-Policy = Annotated[
-    str, typer.Option("--policy", "-p", metavar="P", help="A policy (see 'hosim policies'); parameters as in layerwise:k=2.")
 ]
 Output = Annotated[
     Path | None,

@@ -84,3 +84,108 @@ def column_title(column: str) -> str:
     for suffix, _ in _HUMAN:
         column = column.removesuffix(suffix)
     return column.replace("_", " ")
+
+
+def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> RenderableType:
+    """One row a budget, those on the curve marked; and the curve in a sentence."""
+    tier = hardware.device_tier
+    table = open_table("Peak memory against makespan", "budget", f"peak\n{tier}", "makespan", "stalls", "on the\ncurve", left=0)
+    for row in rows:
+        budget = human_size(row["budget_bytes"])
+        if not row["feasible"]:
+            table.add_row(budget, NOTHING, "does not fit", NOTHING, NOTHING, style="red")
+            continue
+        stalls = sum(value for column, value in row.items() if column.endswith("_stall_ns"))
+        figures = [human_size(row[f"{tier}_peak_bytes"]), human_time(row["makespan_ns"]), human_time(stalls) if stalls else NOTHING]
+        table.add_row(budget, *figures, "*" if row["pareto"] else "", style="green" if row["pareto"] else None)
+    return Group(table, Text(f"{verdict}.", style="bold"))
+
+
+def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
+    """One row a value that was tried, and the answer in a sentence."""
+    name = next(iter(rows[0]))
+    first, *others = name.split(" + ")
+    table = open_table(
+        "Tried", first + (f"\nand {len(others)} more" if others else ""), "within\nlimits", "makespan", "slowdown", "why not", left=1
+    )
+    for row in rows:
+        slowdown = f"{row['slowdown']:.3f}x" if row["slowdown"] else NOTHING
+        makespan = human_time(row["makespan_ns"]) if row["makespan_ns"] else NOTHING
+        why = str(row["why"])
+        shown = escape(why if len(why) <= 60 else f"{why[:57]}...")
+        table.add_row(
+            cell(name, row[name]), "yes" if row["within"] else "no", makespan, slowdown, shown, style="green" if row["within"] else None
+        )
+    return Group(table, Text(f"{verdict}.", style="bold" if found else "bold red"))
+
+
+def blame(rows: Sequence[Row], count: int, by_cause: Mapping[tuple[str, str], int], prices: Sequence[str], verdict: str) -> RenderableType:
+    """The longest stalls, stalls by cause and channel, and what more of each resource would save."""
+    table = open_table(
+        f"Stalls (the longest {len(rows)} of {count:,})",
+        "before",
+        "at",
+        "stall",
+        "waits for",
+        "over",
+        "queued\nbehind",
+        "prevented by",
+        left=1,
+    )
+    table.columns[-1].no_wrap = False
+    table.columns[-1].justify = "left"
+    for row in rows:
+        waits = str(row["tensor"] or row["cause"])
+        behind = human_time(row["occupied_ns"]) if row["occupied_ns"] else NOTHING
+        cells = [str(row["op"]), human_time(row["start_ns"]), human_time(row["stall_ns"]), waits, str(row["channel"] or NOTHING), behind]
+        table.add_row(*map(escape, cells), escape(str(row["prevented_by"])))
+    causes = open_table("Stalls by cause", "cause", "channel", "time", left=2)
+    for (cause, channel), spent in by_cause.items():
+        causes.add_row(cause, escape(channel) or NOTHING, human_time(spent))
+    parts: list[RenderableType] = [table, causes] if rows else []
+    return Group(*parts, Text("\n".join(prices) + "\n"), Text(f"{verdict}.", style="bold"))
+
+
+def diff(
+    figures: Sequence[Row], tensors: Sequence[Row], ops: Sequence[Row], verdict: str, names: tuple[str, str], top: int
+) -> RenderableType:
+    """The figures, tensors and ops that differ, at most ``top`` of each."""
+    parts: list[RenderableType] = []
+    if figures:
+        table = open_table("Figures", "figure", *(escape(name) for name in names), "change")
+        for row in figures[:top]:
+            name = str(row["figure"])
+            table.add_row(column_title(name), cell(name, row["a"]), cell(name, row["b"]), _change(name, row["change"]))
+        parts.append(table)
+    for title, rows, left in (("Tensors", tensors, 2), ("Ops", ops, 1)):
+        if rows:
+            more = f" (the first {top} of {len(rows):,})" if len(rows) > top else ""
+            parts.append(_sides(f"{title}{more}", rows[:top], left))
+    return Group(*parts, Text(f"{verdict}.", style="bold"))
+
+
+def _change(name: str, value: Any) -> str:
+    return NOTHING if value is None else ("+" if value > 0 else "") + cell(name, value)
+
+
+def _sides(title: str, rows: Sequence[Row], left: int) -> Table:
+    """Rows with columns of both sides; the texts of cache ops may be long and are cut."""
+    few = {"tensor", "kind", "size_bytes", "op", *(f"{name}_{side}" for name in _SHOWN for side in "ab")}
+    columns = [column for column in rows[0] if column in few]
+    if len(columns) <= left + 1:  # nothing that takes little room differs: where cache ops stand does
+        columns = list(rows[0])
+    table = open_table(title, *(_side_title(column) for column in columns), left=left)
+    for row in rows:
+        cells = [cell(column.removesuffix("_a").removesuffix("_b"), row[column]) for column in columns]
+        table.add_row(*(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in cells))
+    return table
+
+
+_SHOWN = ("moved_bytes", "resident_ns", "start_ns", "stall_ns", "prefetches", "stores")
+"""What is shown of tensors and ops where it differs; all of it is in the JSON."""
+_LONGEST = 40
+
+
+def _side_title(column: str) -> str:
+    name, _, side = column.rpartition("_")
+    return f"{column_title(name)}\n{side}" if side in ("a", "b") else column_title(column)

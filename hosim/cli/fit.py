@@ -1,0 +1,78 @@
+"""``hosim fit``: the largest or the smallest of something that still fits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workload, console, progress, question_of
+from hosim.errors import InfeasibleError, InputError
+
+Largest = Annotated[
+    str | None,
+    typer.Option(
+        "--largest", metavar="FIELD=A..B[:N]", help="What to make as large as it goes: workload.batch=1..64, workload.layers=1..80."
+    ),
+]
+Smallest = Annotated[
+    str | None,
+    typer.Option(
+        "--smallest",
+        metavar="FIELD=A..B:N",
+        help="What to make as small as it goes: channels.h2d.bandwidth=5..200GB/s:40, tiers.hbm.capacity=8..80GiB:73.",
+    ),
+]
+Slowdown = Annotated[
+    float | None,
+    typer.Option(
+        "--slowdown", metavar="X", help="The makespan may be X times that with everything resident, such as 1.05.  [default: any]"
+    ),
+]
+
+EXAMPLES = """Examples:
+
+  hosim fit llama-3.1-8b-prefill-32k -H h100-80gb-sxm -b 12GiB --largest workload.sequence=1024..65536:64 --slowdown 1.05
+
+  hosim fit llama-3.1-8b-prefill-4k -H h100-80gb-sxm -b 12GiB --smallest channels.h2d.bandwidth=5..55GB/s:51 --slowdown 1.01
+"""
+
+
+def fit(
+    workload: Workload,
+    hardware: HardwareName,
+    largest: Largest = None,
+    smallest: Smallest = None,
+    slowdown: Slowdown = None,
+    policy: Policy = "hyperoffload",
+    budget: Budget = None,
+    devices: Devices = None,
+    json: Json = False,
+) -> None:
+    """Find the largest batch, or the smallest bandwidth, that fits.
+
+    By bisection on replays, with the evidence on both sides of the answer. Exit code 3 if no value is within the limits.
+    """
+    from hosim.report import studies
+    from hosim.study.axes import parse_axis
+    from hosim.study.fit import fit as fitted
+    from hosim.study.fit import rows
+
+    text = largest or smallest
+    if text is None or (largest and smallest):
+        raise InputError("give one of --largest FIELD=A..B and --smallest FIELD=A..B:N", source="fit")
+    axis = parse_axis(text)
+    question = question_of(workload, hardware, policy, budget, devices)
+    with progress() as tell:
+        found = fitted(question, "largest" if largest else "smallest", axis, slowdown, tell)
+    if json:
+        from hosim.io import to_json
+
+        head = {"format": "hosim.fit/1", "policy": question.choice.label, "wanted": found.wanted, "fields": list(axis.fields)}
+        limits = {"slowdown": slowdown, "value": found.value, "exact": found.exact}
+        beyond = {"beyond": found.beyond.value if found.beyond else None, "contradictions": list(found.contradictions)}
+        typer.echo(to_json({**head, **limits, **beyond, "rows": rows(found)}))
+    else:
+        console().print(studies.fit(rows(found), str(found), found.answer is not None))
+    if found.answer is None:
+        raise typer.Exit(InfeasibleError.exit_code)

@@ -1,0 +1,51 @@
+"""``hosim frontier``: how fast within how much memory."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workload, console, progress, question_of
+from hosim.errors import InfeasibleError
+
+Points = Annotated[int, typer.Option("--points", "-n", metavar="N", min=2, help="Evenly spaced budgets to replay.")]
+Refine = Annotated[int, typer.Option("--refine", metavar="N", min=0, help="Budgets to replay besides, where the curve steps most.")]
+
+EXAMPLES = """Example:
+
+  hosim frontier llama-3.1-8b-prefill-4k -H h100-80gb-sxm
+"""
+
+
+def frontier(
+    workload: Workload,
+    hardware: HardwareName,
+    policy: Policy = "hyperoffload",
+    budget: Budget = None,
+    points: Points = 9,
+    refine: Refine = 4,
+    devices: Devices = None,
+    json: Json = False,
+) -> None:
+    """Trade peak memory against makespan.
+
+    From the smallest budget that the policy finds a plan for, up to the budget given. Exit code 3 if it finds none.
+    """
+    from hosim.report import studies
+    from hosim.study.frontier import frontier as traced
+    from hosim.study.frontier import rows
+
+    question = question_of(workload, hardware, policy, budget, devices)
+    with progress() as tell:
+        found = traced(question, points, refine, tell)
+    if json:
+        from hosim.io import to_json
+
+        head = {"format": "hosim.frontier/1", "policy": question.choice.label}
+        bounds = {"smallest_bytes": found.smallest_bytes, "too_small_bytes": found.too_small_bytes}
+        typer.echo(to_json({**head, **bounds, "contradictions": list(found.contradictions), "rows": rows(found)}))
+    else:
+        console().print(studies.frontier(rows(found), question.hardware, str(found)))
+    if found.smallest_bytes is None:
+        raise typer.Exit(InfeasibleError.exit_code)

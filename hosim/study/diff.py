@@ -1,0 +1,223 @@
+"""Two plans, or two results, side by side: figure by figure, tensor by tensor, op by op. What is equal is left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from hosim.errors import InputError
+from hosim.plan import AT_START, PREFETCH, STORE, CacheOp, Plan
+from hosim.result import STALL_CAUSES, Result
+from hosim.study.axes import Value
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Row = dict[str, Value]
+
+START = "(start)"
+"""What stands for an op where cache ops are issued at time 0."""
+
+_MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side: a plan, its replay, or both; ``label`` is what it is called."""
+
+    label: str
+    plan: Plan | None = None
+    result: Result | None = None
+    device_tier: str = "hbm"
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What differs between ``a`` and ``b``.
+
+    ``figures``: rows of ``figure a b change``. ``tensors``: of each tensor that is treated differently, where it starts, how often and how
+    much it moves, and, if there are timelines, for how long it is in the device tier. ``ops``: the cache ops issued after each op that only
+    one side has, and, if there are timelines, when it starts and how long it waits. Columns of the two sides end in ``_a`` and ``_b``.
+    """
+
+    a: str
+    b: str
+    figures: Sequence[Row]
+    tensors: Sequence[Row]
+    ops: Sequence[Row]
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.figures or self.tensors or self.ops)
+
+    def frame(self, which: str) -> DataFrame:
+        """The rows of ``figures``, ``tensors`` or ``ops`` as a pandas frame; raises :class:`InputError` for another name."""
+        from hosim.study.rows import frame
+
+        if which not in ("figures", "tensors", "ops"):
+            raise InputError(f"expected figures, tensors or ops, got {which!r}", source="diff")
+        listed: Sequence[Row] = getattr(self, which)
+        return frame(listed, list(dict.fromkeys(chain.from_iterable(listed))))
+
+    def __str__(self) -> str:
+        if self.same:
+            return f"{self.a} and {self.b} are the same"
+        counts = f"{len(self.figures)} figures, {len(self.tensors)} tensors and {len(self.ops)} ops"
+        return f"{self.a} and {self.b} differ in {counts}"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        parts = [f"<p>{escape(str(self))}</p>"]
+        for which in ("figures", "tensors", "ops"):
+            if listed := getattr(self, which):
+                more = f", the first {_MOST_SHOWN} of {len(listed)}" if len(listed) > _MOST_SHOWN else ""
+                table: str = self.frame(which).head(_MOST_SHOWN).to_html(index=False)
+                parts.append(f"<p><b>{which}</b>{more}</p>{table}")
+        return "".join(parts)
+
+
+def diff(a: Side, b: Side) -> Diff:
+    """What differs between two sides; both have a plan, or both a result, or both.
+
+    Raises :class:`InputError` where they have nothing in common to compare, and for plans of different workloads.
+    """
+    figures: list[Row] = []
+    tensors: dict[str, Row] = {}
+    ops: dict[str, Row] = {}
+    if a.plan is not None and b.plan is not None:
+        _same_tensors(a.plan, b.plan)
+        _plans(a.plan, b.plan, a.device_tier, tensors, ops)
+        if a.result is not None and b.result is not None and a.result.timeline is not None and b.result.timeline is not None:
+            _timelines(a, b, tensors, ops)
+    elif a.result is None or b.result is None:
+        raise InputError(
+            f"{a.label} and {b.label} are a plan and a result: give two of one kind, or the machine to replay the plan on", source="diff"
+        )
+    if a.result is not None and b.result is not None:
+        figures = _figures(a.result, b.result)
+    return Diff(a.label, b.label, figures, _different(tensors, ("tensor", "kind", "size_bytes")), _different(ops, ("op",)))
+
+
+def _same_tensors(a: Plan, b: Plan) -> None:
+    if [(t.name, t.size_bytes) for t in a.workload.tensors] != [(t.name, t.size_bytes) for t in b.workload.tensors]:
+        raise InputError(
+            f"{a.policy} is a plan for {a.workload.name}, {b.policy} one for {b.workload.name} with other tensors", source="diff"
+        )
+
+
+def _different(rows: Mapping[str, Row], fixed: Sequence[str]) -> list[Row]:
+    """The rows in which some column of ``a`` is not that of ``b``, without the columns that differ in none of them."""
+    names = list(dict.fromkeys(key[:-2] for row in rows.values() for key in row if key not in fixed))
+    kept = [row for row in rows.values() if any(row.get(f"{name}_a") != row.get(f"{name}_b") for name in names)]
+    shown = [name for name in names if any(row.get(f"{name}_a") != row.get(f"{name}_b") for row in kept)]
+    return [{key: row.get(key) for key in (*fixed, *(f"{name}_{side}" for name in shown for side in "ab"))} for row in kept]
+
+
+# -- figures -------------------------------------------------------------------------------------------------------
+
+
+def flat(result: Result) -> dict[str, Value]:
+    """The figures of a result by name."""
+    figures: dict[str, Value] = {
+        "feasible": result.feasible,
+        "budget_bytes": result.budget_bytes,
+        "makespan_ns": result.makespan_ns,
+        "busy_ns": result.busy_ns,
+        **{f"{cause}_stall_ns": result.stall_ns.get(cause) for cause in STALL_CAUSES},
+        "drain_ns": result.drain_ns,
+        "lower_bound_ns": result.lower_bound_ns,
+    }
+    for tier, peak in result.peak_bytes.items():
+        figures |= {f"{tier}_peak_bytes": peak, f"{tier}_peak_at_ns": result.peak_at_ns.get(tier)}
+        figures |= {f"{tier}_peak_{kind}_bytes": size for kind, size in result.peak_breakdown.get(tier, {}).items()}
+    for name, c in result.channels.items():
+        figures |= {f"{name}_transfers": c.transfers, f"{name}_moved_bytes": c.bytes, f"{name}_busy_ns": c.busy_ns}
+        figures |= {f"{name}_queue_ns": c.queue_ns, f"{name}_contention_ns": c.contention_ns, f"{name}_exposed_ns": c.exposed_ns}
+    return {**figures, **result.plan, "error": result.error}
+
+
+def _figures(a: Result, b: Result) -> list[Row]:
+    of_a, of_b = flat(a), flat(b)
+    rows: list[Row] = []
+    for name in dict.fromkeys((*of_a, *of_b)):
+        one, other = of_a.get(name), of_b.get(name)
+        if one != other:
+            counted = isinstance(one, int) and isinstance(other, int) and not isinstance(one, bool)
+            rows.append({"figure": name, "a": one, "b": other, "change": other - one if counted else None})  # type: ignore[operator]
+    return rows
+
+
+# -- plans ---------------------------------------------------------------------------------------------------------
+
+
+def _plans(a: Plan, b: Plan, device: str, tensors: dict[str, Row], ops: dict[str, Row]) -> None:
+    for op in dict.fromkeys([START, *(op.name for plan in (a, b) for op in plan.graph.ops)]):
+        ops[op] = {"op": op}
+    for side, plan in (("a", a), ("b", b)):
+        graph = plan.graph
+        copies = Counter((c.tensor, c.op) for c in plan.cache_ops)
+        for t, tensor in enumerate(graph.tensors):
+            row = tensors.setdefault(tensor.name, {"tensor": tensor.name, "kind": tensor.kind, "size_bytes": tensor.size_bytes})
+            start = plan.initial.get(t, (tensor.home or device,) if t in graph.initial else ())
+            prefetches, stores = copies[t, PREFETCH], copies[t, STORE]
+            row |= {f"starts_in_{side}": "+".join(start) or None, f"prefetches_{side}": prefetches, f"stores_{side}": stores}
+            row |= {f"moved_bytes_{side}": (prefetches + stores) * tensor.size_bytes}
+        for op, issued in _after(plan).items():
+            ops[op][f"cache_ops_{side}"] = ", ".join(issued)
+        by_tensor: dict[str, list[str]] = {}
+        for cache_op in sorted(plan.cache_ops, key=lambda c: c.after):
+            by_tensor.setdefault(graph.tensors[cache_op.tensor].name, []).append(f"{cache_op.op} after {_place(plan, cache_op)}")
+        for name, listed in by_tensor.items():
+            tensors[name][f"cache_ops_{side}"] = ", ".join(listed)
+    for row in ops.values():
+        _without_shared(row)
+
+
+def _without_shared(row: Row) -> None:
+    """Leave of an op's cache ops those that only one side has."""
+    one, other = (Counter(str(row.get(f"cache_ops_{side}") or "").split(", ")) for side in "ab")
+    for side, own, theirs in (("a", one, other), ("b", other, one)):
+        row[f"cache_ops_{side}"] = ", ".join((own - theirs).elements()) or None
+
+
+def _after(plan: Plan) -> dict[str, list[str]]:
+    issued: dict[str, list[str]] = {}
+    for c in plan.cache_ops:
+        issued.setdefault(_place(plan, c), []).append(f"{c.op} {plan.graph.tensors[c.tensor].name}")
+    return issued
+
+
+def _place(plan: Plan, cache_op: CacheOp) -> str:
+    return START if cache_op.after == AT_START else plan.graph.ops[cache_op.after].name
+
+
+# -- timelines -----------------------------------------------------------------------------------------------------
+
+
+def _timelines(a: Side, b: Side, tensors: dict[str, Row], ops: dict[str, Row]) -> None:
+    for side, plan, result, device in (("a", a.plan, a.result, a.device_tier), ("b", b.plan, b.result, b.device_tier)):
+        assert plan is not None
+        assert result is not None
+        assert result.timeline is not None
+        timeline, graph = result.timeline, plan.graph
+        moved = _sums((x.tensor, x.bytes) for x in timeline.transfers)
+        waited = _sums((op, end - start) for op, _, start, end in timeline.stalls)
+        resident = _sums((r.tensor, r.end_ns - r.start_ns) for r in timeline.residencies if r.tier == device)
+        for t, tensor in enumerate(graph.tensors):
+            tensors[tensor.name] |= {f"moved_bytes_{side}": moved.get(t, 0), f"resident_ns_{side}": resident.get(t, 0)}
+        for i, op in enumerate(graph.ops):
+            start, end = timeline.op_start_ns[i], timeline.op_end_ns[i]
+            ran: Row = {f"start_ns_{side}": start, f"took_ns_{side}": end - start, f"stall_ns_{side}": waited.get(i, 0)}
+            ops[op.name] |= ran if start >= 0 else {}
+
+
+def _sums(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for key, value in pairs:
+        total[key] = total.get(key, 0) + value
+    return total

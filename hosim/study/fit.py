@@ -1,0 +1,240 @@
+"""The largest batch, sequence or model, or the smallest bandwidth or memory, with which it fits and is not slowed too much.
+
+The values asked about are a list in order. Both ends are probed, then the middle, and so on: bisection on replays. That more of something
+is harder (a larger batch) or easier (more bandwidth) throughout is what bisection assumes and nobody promises: values on both sides of the
+answer are probed besides, and one that contradicts the rest is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from hosim import engine
+from hosim.errors import HosimError, InputError
+from hosim.plan import Plan
+from hosim.study.axes import Axis, Value, as_integer
+from hosim.study.frontier import attempt
+from hosim.study.question import Question, check_fields, failure
+from hosim.study.rows import figure_columns, figures, frame
+from hosim.units import human_size, human_time
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from hosim.result import Result
+
+Wanted = Literal["largest", "smallest"]
+CHECKS = 2
+"""Values that are probed on each side of the answer beyond what bisection needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One value tried: whether it is within the limits, and if not why; ``ideal_ns`` is the makespan with everything resident."""
+
+    position: int
+    value: Value
+    within: bool
+    why: str
+    ideal_ns: int | None
+    result: Result | None
+
+    @property
+    def slowdown(self) -> float | None:
+        """Makespan over that with everything resident."""
+        if self.result is None or self.result.makespan_ns is None or not self.ideal_ns:
+            return None
+        return self.result.makespan_ns / self.ideal_ns
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The answer, with the evidence: every probe, by the order of the values.
+
+    ``answer`` is the ``wanted`` value found within the limits, ``beyond`` the next one probed on its other side, which is not (``None``:
+    there is no value beyond, or, if there is no answer, none at all). ``exact``: the two are neighbours in the list. ``contradictions``
+    are lines about values that are within the limits where bisection takes them not to be, or the other way round.
+    """
+
+    question: Question
+    wanted: Wanted
+    axis: Axis
+    slowdown: float | None
+    probes: Sequence[Probe]
+    answer: Probe | None
+    beyond: Probe | None
+    contradictions: Sequence[str]
+
+    @property
+    def value(self) -> Value:
+        """The value that answers the question; ``None`` if none does."""
+        return None if self.answer is None else self.answer.value
+
+    @property
+    def exact(self) -> bool:
+        """Whether no value lies between the answer and the one beyond it."""
+        return self.answer is not None and (self.beyond is None or abs(self.answer.position - self.beyond.position) == 1)
+
+    @property
+    def frame(self) -> DataFrame:
+        """One row a probe: the value, ``within``, ``slowdown``, ``ideal_ns``, ``why``, and the figures of the replay."""
+        listed = rows(self)
+        return frame(listed, list(listed[0])).astype({"within": bool})
+
+    def __str__(self) -> str:
+        name = " + ".join(self.axis.fields)
+        if self.answer is None:
+            return f"no {name} of those asked about is within the limits; {self.probes[0].value}: {self.probes[0].why}"
+        ending = f"{self.answer.value} ({_evidence(self.answer)})"
+        if self.beyond is not None:
+            ending += f"; {self.beyond.value} is not within the limits: {self.beyond.why}"
+        else:
+            ending += "; it is the last of those asked about"
+        return "; ".join([f"the {self.wanted} {name} is {ending}", *self.contradictions])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        text: str = self.frame.to_html(index=False)
+        return f"<p>{escape(str(self))}</p>{text}"
+
+
+def rows(found: Fit) -> list[dict[str, Value]]:
+    """One row a probe, in the order of the values."""
+    hardware = found.question.hardware
+    nothing: dict[str, Value] = {**dict.fromkeys(figure_columns(hardware)), "feasible": False}
+    listed = []
+    for probe in found.probes:
+        said: dict[str, Value] = {
+            " + ".join(found.axis.fields): probe.value,
+            "within": probe.within,
+            "slowdown": probe.slowdown,
+            "ideal_ns": probe.ideal_ns,
+            "why": probe.why,
+        }
+        figured = figures(probe.result, hardware) if probe.result else nothing
+        listed.append({**said, **{column: value for column, value in figured.items() if column != "error"}})
+    return listed
+
+
+def fit(
+    question: Question,
+    wanted: Wanted,
+    axis: Axis,
+    slowdown: float | None = None,
+    progress: Callable[[str], None] = lambda doing: None,
+) -> Fit:
+    """The ``largest`` or ``smallest`` of the axis' values with which the policy fits within the budget.
+
+    ``slowdown`` bounds the makespan besides, as a multiple of that with everything resident (1.05: five per cent more). A value that the
+    workload or the machine refuses is not within the limits. Raises :class:`InputError` for a field that is not there, fewer than two
+    values, and a slowdown below 1.
+    """
+    check_fields(question, axis.fields)
+    if len(axis.values) < 2:
+        raise InputError(f"expected at least two values, such as 1..64, got {axis.values[0]!r}", source=" + ".join(axis.fields))
+    if slowdown is not None and not slowdown >= 1:
+        raise InputError(f"expected a multiple of at least 1, such as 1.05, got {slowdown}", source="slowdown")
+    axis = Axis(axis.fields, _ascending(axis))
+    probes: dict[int, Probe] = {}
+
+    def within(i: int) -> bool:
+        if i not in probes:
+            progress(f"{' + '.join(axis.fields)} = {axis.values[i]}")
+            probes[i] = _probe(question, axis, i, slowdown)
+        return probes[i].within
+
+    # positions run from what is taken to be easiest to what is taken to be hardest
+    order = range(len(axis.values)) if wanted == "largest" else range(len(axis.values) - 1, -1, -1)
+    low, high = 0, len(order) - 1
+    if within(order[0]) and not within(order[-1]):
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if within(order[middle]) else (low, middle)
+    else:
+        within(order[-1])
+    _check_besides(order, probes, within)
+    found = [n for n in range(len(order)) if order[n] in probes and probes[order[n]].within]
+    answer = found[-1] if found else None
+    outside = [n for n in range(len(order)) if order[n] in probes and not probes[order[n]].within]
+    beyond = next((n for n in outside if answer is not None and n > answer), None)
+    easier = [n for n in outside if answer is not None and n < answer]
+    contradictions = []
+    if answer is not None and easier:
+        worse = probes[order[easier[-1]]]
+        contradictions.append(
+            f"{worse.value} is not within the limits ({worse.why}) although {probes[order[answer]].value} is: "
+            "it is not a threshold, and others may be within them"
+        )
+    return Fit(
+        question,
+        wanted,
+        axis,
+        slowdown,
+        [probes[i] for i in sorted(probes)],
+        None if answer is None else probes[order[answer]],
+        None if beyond is None else probes[order[beyond]],
+        contradictions,
+    )
+
+
+def _ascending(axis: Axis) -> tuple[Value, ...]:
+    sizes: dict[Value, float] = {}
+    for value in axis.values:
+        read = as_integer(value)
+        share = float(value[:-1]) if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?%", value) else None
+        number = read[1] if read else share if isinstance(value, str) else value
+        if number is None or isinstance(number, bool):
+            raise InputError(f"expected numbers, sizes, rates or times, which have an order; got {value!r}", source=" + ".join(axis.fields))
+        sizes[value] = number
+    return tuple(sorted(sizes, key=lambda value: sizes[value]))
+
+
+def _check_besides(order: Sequence[int], probes: dict[int, Probe], within: Callable[[int], bool]) -> None:
+    """Probe :data:`CHECKS` more values on either side of where the limit seems to be: the middles of the widest stretches not probed."""
+    limit = max((n for n in range(len(order)) if order[n] in probes and probes[order[n]].within), default=-1)
+    for side in (range(limit), range(limit + 1, len(order))):
+        for _ in range(CHECKS):
+            known = [side.start - 1, *(n for n in side if order[n] in probes), side.stop]
+            apart, middle = max((b - a, (a + b) // 2) for a, b in pairwise(known))
+            if apart < 2:
+                break
+            within(order[middle])
+
+
+def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Probe:
+    value = axis.values[i]
+    try:
+        asked = question.with_settings(dict.fromkeys(axis.fields, value))
+        result = attempt(asked)
+    except HosimError as error:
+        return Probe(i, value, False, failure(error), None, None)
+    if not result.feasible or result.makespan_ns is None:
+        why = failure(HosimError(result.error)).partition(";")[0]
+        return Probe(i, value, False, f"does not fit within {human_size(result.budget_bytes)}: {why}", None, result)
+    ideal = ideal_ns(asked)
+    if slowdown is not None and result.makespan_ns > slowdown * ideal:
+        why = f"takes {result.makespan_ns / ideal:.3f} times as long as with everything resident"
+        return Probe(i, value, False, why, ideal, result)
+    return Probe(i, value, True, "", ideal, result)
+
+
+def ideal_ns(question: Question) -> int:
+    """The makespan on the question's machine with everything resident from the start, however much device memory that takes."""
+    hardware, graph = question.hardware, question.graph
+    everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops)
+    room = max(everything, hardware.device.capacity_bytes)
+    tiers = tuple(replace(t, capacity_bytes=room) if t.name == hardware.device_tier else t for t in hardware.tiers)
+    plan = Plan(graph, "ideal", initial=dict.fromkeys(graph.initial, (hardware.device_tier,)))
+    result = engine.replay(plan, replace(hardware, tiers=tiers))
+    return result.makespan_ns or 0
+
+
+def _evidence(probe: Probe) -> str:
+    assert probe.result is not None
+    makespan = human_time(probe.result.makespan_ns or 0)
+    return f"{makespan}, {probe.slowdown:.3f} times as long as with everything resident" if probe.slowdown else makespan

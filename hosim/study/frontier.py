@@ -1,0 +1,173 @@
+"""How fast within how much memory: a policy's Pareto curve of peak memory against makespan, down to the smallest feasible budget.
+
+Budgets are probed: the smallest for which the policy has a plan by bisection, then evenly spaced ones above it, then the middle of
+whichever step between two neighbours is largest (bytes times nanoseconds). Nothing is assumed to be monotone: a probe is on the curve if no
+other is at least as good in both figures, and a larger budget that does not fit, or that takes longer than a smaller one, is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from hosim.analysis.liveness import static_peak
+from hosim.errors import InfeasibleError, InputError
+from hosim.result import Result
+from hosim.study.attempt import unplanned
+from hosim.study.axes import Value
+from hosim.study.question import Question
+from hosim.study.rows import figure_columns, figures, frame
+from hosim.units import human_size, human_time
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_TOLERANCE = 256
+"""The smallest feasible budget is known to one part in so many of the largest."""
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """What was found: a result for each budget probed, by ascending budget.
+
+    ``smallest_bytes`` is the smallest budget that fits, ``too_small_bytes`` the largest probed below it, which does not (``None``: nothing
+    fits, or nothing smaller can). ``contradictions`` are lines about probes that are not what more memory should bring.
+    """
+
+    question: Question
+    results: Sequence[Result]
+    smallest_bytes: int | None
+    too_small_bytes: int | None
+    contradictions: Sequence[str]
+
+    @cached_property
+    def pareto(self) -> Sequence[Result]:
+        """The curve: results that no other beats or equals with less memory, by ascending peak."""
+        tier = self.question.hardware.device_tier
+        fitting = [r for r in self.results if r.feasible and r.makespan_ns is not None]
+        curve: list[Result] = []
+        for result in sorted(fitting, key=lambda r: (r.peak_bytes[tier], r.makespan_ns, r.budget_bytes)):
+            if not curve or (result.makespan_ns or 0) < (curve[-1].makespan_ns or 0):
+                curve.append(result)
+        return curve
+
+    @property
+    def frame(self) -> DataFrame:
+        """One row a probe, with the figures of :func:`hosim.study.rows.figure_columns` and whether it is on the curve, ``pareto``."""
+        return frame(rows(self), ["pareto", *figure_columns(self.question.hardware)]).astype({"pareto": bool})
+
+    def __str__(self) -> str:
+        tier = self.question.hardware.device_tier
+        if self.smallest_bytes is None:
+            return f"{self.question.choice.label} fits within none of the budgets probed"
+        fastest, least = self.pareto[-1], self.pareto[0]
+        lines = [
+            f"{self.question.choice.label} needs {human_size(self.smallest_bytes)}"
+            + (f" ({human_size(self.too_small_bytes)} is too little)" if self.too_small_bytes else ""),
+            f"from {human_time(least.makespan_ns or 0)} with a peak of {human_size(least.peak_bytes[tier])} "
+            f"to {human_time(fastest.makespan_ns or 0)} with one of {human_size(fastest.peak_bytes[tier])}",
+        ]
+        return "; ".join([*lines, *self.contradictions])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        text: str = self.frame.to_html(index=False)
+        return f"<p>{escape(str(self))}</p>{text}"
+
+
+def rows(found: Frontier) -> list[dict[str, Value]]:
+    """One row a probe, by ascending budget."""
+    on_curve = {id(result) for result in found.pareto}
+    return [{"pareto": id(result) in on_curve, **figures(result, found.question.hardware)} for result in found.results]
+
+
+def frontier(
+    question: Question,
+    points: int = 9,
+    refine: int = 4,
+    progress: Callable[[str], None] = lambda doing: None,
+) -> Frontier:
+    """The curve of the question's policy, from the smallest feasible budget to the question's own (or the resident peak, if that is less).
+
+    ``points`` evenly spaced budgets, both ends among them, then ``refine`` more where the curve steps most. Raises :class:`InputError` for
+    fewer than 2 points.
+    """
+    if points < 2 or refine < 0:
+        raise InputError(
+            f"expected at least 2 points, got {points}" if points < 2 else f"expected at least 0, got {refine}", source="frontier"
+        )
+    graph = question.graph
+    most = min(question.budget_bytes, max(static_peak(graph).bytes, 1))
+    least = max((sum(graph.tensors[t].size_bytes for t in op.uses) + op.workspace_bytes for op in graph.ops), default=1)
+    probed: dict[int, Result] = {}
+
+    def probe(budget: int) -> bool:
+        if budget not in probed:
+            progress(f"{question.choice.label} within {human_size(budget)}")
+            probed[budget] = attempt(replace(question, budget=budget))
+        return probed[budget].feasible
+
+    smallest = _smallest(probe, min(least, most), most)
+    if smallest is not None:
+        for i in range(points):
+            probe(smallest + (most - smallest) * i // (points - 1))
+        for _ in range(refine):
+            between = _largest_step([probed[budget] for budget in sorted(probed)])
+            if between is None:
+                break
+            probe(between)
+    results = [probed[budget] for budget in sorted(probed)]
+    fitting = [result.budget_bytes for result in results if result.feasible]
+    below = [result.budget_bytes for result in results if not result.feasible and fitting and result.budget_bytes < fitting[0]]
+    return Frontier(question, results, fitting[0] if fitting else None, max(below, default=None), list(_contradictions(results)))
+
+
+def attempt(question: Question) -> Result:
+    """The question's result; where the policy has no plan, one that is not feasible."""
+    try:
+        return question.answer()
+    except InfeasibleError as error:
+        return unplanned(question.graph, question.hardware, question.choice, question.budget_bytes, str(error))
+
+
+def _smallest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
+    """By bisection, the smallest budget that fits, to one part in :data:`_TOLERANCE` of ``high``; ``None``: not even that does."""
+    if not fits(high):
+        return None
+    if fits(low):
+        return low
+    while high - low > max(1, high // _TOLERANCE):
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+def _largest_step(results: Sequence[Result]) -> int | None:
+    """The budget in the middle of the two neighbours that differ most in bytes times nanoseconds; ``None`` if none differ."""
+    best, between = 0, None
+    fitting = [r for r in results if r.feasible and r.makespan_ns is not None]
+    for below, above in pairwise(fitting):
+        apart = above.budget_bytes - below.budget_bytes
+        step = apart * abs((below.makespan_ns or 0) - (above.makespan_ns or 0))
+        if step > best and apart > 1:
+            best, between = step, (below.budget_bytes + above.budget_bytes) // 2
+    return between
+
+
+def _contradictions(results: Sequence[Result]) -> Iterator[str]:
+    """What is not as more memory should have it: results in order of budget."""
+    fitted: Result | None = None
+    for result in results:
+        if fitted is not None and not result.feasible:
+            yield f"{human_size(result.budget_bytes)} does not fit although {human_size(fitted.budget_bytes)} does"
+        if fitted is not None and result.feasible and (result.makespan_ns or 0) > (fitted.makespan_ns or 0):
+            yield (
+                f"{human_size(result.budget_bytes)} takes {human_time(result.makespan_ns or 0)}, longer than "
+                f"{human_time(fitted.makespan_ns or 0)} within {human_size(fitted.budget_bytes)}"
+            )
+        if result.feasible and (fitted is None or (result.makespan_ns or 0) <= (fitted.makespan_ns or 0)):
+            fitted = result

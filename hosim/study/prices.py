@@ -1,0 +1,87 @@
+"""Shadow prices: what a little more of each resource would save, by planning and replaying once more with it (finite differences)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from hosim.errors import InputError
+from hosim.hardware import Hardware
+from hosim.result import Result
+from hosim.units import human_rate, human_size, human_time
+
+MORE_MEMORY_BYTES = 10**9
+MORE_BANDWIDTH_BYTES_PER_S = 10 * 10**9
+
+Answer = Callable[[Hardware, int], Result]
+"""The result on a machine within a budget: of a policy that plans for it, or of one plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """One resource: how much more of it (``added``, with its unit), the makespan then, and what that saves (below 0: costs).
+
+    ``makespan_ns`` is ``None`` where it does not fit. ``together`` are fabrics that were raised as well, since they would hold the channel
+    back.
+    """
+
+    what: str
+    added: str
+    makespan_ns: int | None
+    saves_ns: int | None
+    together: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.saves_ns is None:
+            return f"+{self.added} of {self.what}: does not fit"
+        verb = "saves" if self.saves_ns >= 0 else "costs"
+        beside = f" (with {', '.join(self.together)})" if self.together else ""
+        return f"+{self.added} of {self.what}{beside} {verb} {human_time(abs(self.saves_ns)) if self.saves_ns else 'nothing'}"
+
+
+def prices(
+    answer: Answer,
+    hardware: Hardware,
+    result: Result,
+    more_memory_bytes: int = MORE_MEMORY_BYTES,
+    more_bandwidth_bytes_per_s: int = MORE_BANDWIDTH_BYTES_PER_S,
+    progress: Callable[[str], None] = lambda doing: None,
+) -> list[Price]:
+    """The price of the device tier's memory and of the bandwidth of each channel that ``result`` used, what saves most first.
+
+    A channel is raised together with the fabrics that it shares. Raises :class:`InputError` for steps of nothing.
+    """
+    if more_memory_bytes < 1 or more_bandwidth_bytes_per_s < 1:
+        raise InputError("expected more than nothing of a resource", source="prices")
+    progress(f"with {human_size(more_memory_bytes)} more of {hardware.device_tier}")
+    with_memory = answer(_roomier(hardware, more_memory_bytes), result.budget_bytes + more_memory_bytes)
+    found = [_price(hardware.device_tier, _size(more_memory_bytes), with_memory, result)]
+    for name, used in result.channels.items():
+        if used.bytes:
+            progress(f"with {human_rate(more_bandwidth_bytes_per_s)} more of {name}")
+            faster, fabrics = _faster(hardware, name, more_bandwidth_bytes_per_s)
+            wider = answer(faster, result.budget_bytes)
+            found.append(_price(name, human_rate(more_bandwidth_bytes_per_s), wider, result, fabrics))
+    return sorted(found, key=lambda price: -(price.saves_ns or 0))
+
+
+def _size(value: int) -> str:
+    return f"{value // 10**9} GB" if value % 10**9 == 0 else human_size(value)
+
+
+def _price(what: str, added: str, then: Result, now: Result, together: Sequence[str] = ()) -> Price:
+    if not then.feasible or then.makespan_ns is None or now.makespan_ns is None:
+        return Price(what, added, None, None, tuple(together))
+    return Price(what, added, then.makespan_ns, now.makespan_ns - then.makespan_ns, tuple(together))
+
+
+def _roomier(hardware: Hardware, more: int) -> Hardware:
+    tiers = tuple(replace(t, capacity_bytes=t.capacity_bytes + more) if t.name == hardware.device_tier else t for t in hardware.tiers)
+    return replace(hardware, tiers=tiers)
+
+
+def _faster(hardware: Hardware, name: str, more: int) -> tuple[Hardware, list[str]]:
+    """The machine with more bandwidth of one channel and of the fabrics it is part of, and those fabrics."""
+    channels = tuple(replace(c, bandwidth_bytes_per_s=c.bandwidth_bytes_per_s + more) if c.name == name else c for c in hardware.channels)
+    fabrics = tuple(replace(f, bandwidth_bytes_per_s=f.bandwidth_bytes_per_s + more) if name in f.channels else f for f in hardware.fabrics)
+    return replace(hardware, channels=channels, fabrics=fabrics), [f.name for f in hardware.fabrics if name in f.channels]

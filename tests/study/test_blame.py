@@ -1,0 +1,175 @@
+"""Blame on timelines derived by hand (1 byte takes 1 ns), and its sum on every policy's plans."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sweeping import MACHINE, chain
+from typer.testing import CliRunner
+
+from hosim.cli.main import app
+from hosim.errors import InfeasibleError, InputError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Fabric
+from hosim.io import save_hardware, save_plan, save_workload
+from hosim.plan import AT_START, CacheOp, Plan
+from hosim.study.attempt import make_plan
+from hosim.study.blame import Stall, stalls_of
+from hosim.study.blamed import blame
+from hosim.study.choice import parse_choice
+from hosim.study.prices import prices
+from hosim.study.question import Question
+
+
+def graph(first_ns: int = 20, others: tuple[str, ...] = ()) -> Graph:
+    """``f0``, then ``f1`` which reads ``w`` of 40 bytes; the ``others`` of 30 bytes are read by ``f2``."""
+    b = GraphBuilder("two")
+    for name in ("w", *others):
+        b.tensor(name, 40 if name == "w" else 30, "parameter", home="ddr")
+    b.op("e", "any", duration_ns=5)
+    b.op("f0", "any", duration_ns=first_ns)
+    b.op("f1", "any", inputs=["w"], duration_ns=10)
+    b.op("f2", "any", inputs=list(others), duration_ns=10)
+    return b.build()
+
+
+def blamed(made: Graph, *moves: tuple[str, int], budget: int | None = None) -> list[Stall]:
+    """The stalls of a plan that prefetches and drops again."""
+    prefetches = [CacheOp("prefetch", made.tensor_index[name], "ddr", "hbm", after) for name, after in moves]
+    drops = [CacheOp("detach", made.tensor_index[name], "hbm", None, len(made.ops) - 1) for name, _ in moves]
+    return stalls_of(Plan(made, cache_ops=(*prefetches, *drops)), MACHINE, budget)[1]
+
+
+def test_a_transfer_that_only_more_bandwidth_shortens() -> None:
+    (stall,) = blamed(graph(), ("w", AT_START))  # 0..40; f0 ends at 25
+    assert (stall.op, stall.cause, stall.start_ns, stall.end_ns, stall.stall_ns) == ("f1", "transfer", 25, 40, 15)
+    assert (stall.tensor, stall.channel, stall.size_bytes) == ("w", "h2d", 40)
+    assert (stall.issued_ns, stall.started_ns, stall.ended_ns) == (0, 0, 40)
+    assert (stall.occupied, stall.occupied_ns, stall.held_back_ns) == ((), 0, 0)
+    assert stall.bandwidth_bytes_per_s == 40 * 10**9 // 25
+    assert stall.prevented_by == "1.60 GB/s of h2d for it"
+
+
+def test_a_transfer_issued_late() -> None:
+    (stall,) = blamed(graph(100), ("w", 1))  # issued at 105, ends at 145
+    assert (stall.start_ns, stall.end_ns, stall.bandwidth_bytes_per_s) == (105, 145, None)
+    assert stall.prevented_by == "w issued 40 ns earlier, at the end of e or before: h2d was idle"
+
+
+def test_a_transfer_behind_another() -> None:
+    (stall,) = blamed(graph(50, ("v",)), ("v", AT_START), ("w", AT_START))  # v 0..30, w 30..70, f0 ends at 55
+    assert (stall.start_ns, stall.end_ns) == (55, 70)
+    assert (stall.occupied, stall.occupied_ns, stall.held_back_ns) == (("v",), 30, 0)
+    assert stall.prevented_by == "v (30 B) not ahead of it on h2d; or 1.60 GB/s of h2d for it"
+
+
+def test_a_transfer_without_room() -> None:
+    # u fills the device tier until f0 has ended at 55; then w has room
+    b = GraphBuilder("room")
+    b.tensor("w", 40, "parameter", home="ddr")
+    b.tensor("u", 70)
+    b.op("e", "any", outputs=["u"], duration_ns=5)
+    b.op("f0", "any", inputs=["u"], duration_ns=50)
+    b.op("f1", "any", inputs=["w"], duration_ns=10)
+    made = b.build()
+    plan = Plan(made, cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm", 0), CacheOp("detach", 0, "hbm", None, 2)))
+    (stall,) = stalls_of(plan, MACHINE, 100)[1]
+    assert (stall.issued_ns, stall.started_ns, stall.start_ns, stall.end_ns) == (5, 55, 55, 95)
+    assert (stall.occupied_ns, stall.held_back_ns) == (0, 50)
+    assert stall.prevented_by == "room or its source 40 ns earlier: h2d was free for it"
+
+
+def test_an_op_without_room() -> None:
+    # v is stored until 105, and only then dropped: f1 has no room for its 50 bytes beside it
+    b = GraphBuilder("room")
+    b.tensor("v", 100, "parameter")
+    b.tensor("a", 50)
+    b.op("f0", "any", inputs=["v"], duration_ns=5)
+    b.op("f1", "any", outputs=["a"], duration_ns=10)
+    made = b.build()
+    moves = (CacheOp("store", 0, "hbm", "ddr", 0), CacheOp("detach", 0, "hbm", None, 0), CacheOp("prefetch", 0, "ddr", "hbm", 1))
+    (stall,) = stalls_of(Plan(made, cache_ops=moves), MACHINE, 150 - 10)[1]
+    assert (stall.op, stall.cause, stall.start_ns, stall.end_ns) == ("f1", "capacity", 5, 105)
+    assert stall.prevented_by == "10 B more of hbm: it waited for v to go"
+
+
+def test_an_op_that_waits_for_another_stream() -> None:
+    b = GraphBuilder("streams")
+    b.tensor("a", 1)
+    b.op("slow", "any", outputs=["a"], stream="comm", duration_ns=50)
+    b.op("f", "any", inputs=["a"], duration_ns=10)
+    (stall,) = stalls_of(Plan(b.build()), MACHINE)[1]
+    assert (stall.stream, stall.op, stall.cause, stall.stall_ns) == ("compute", "f", "dependency", 50)
+    assert stall.prevented_by == "slow of stream comm ending earlier"
+
+
+@pytest.mark.parametrize("policy", ["on_demand", "lookahead", "layerwise", "belady", "hyperoffload", "g10", "memory_peak"])
+@pytest.mark.parametrize("budget", [100, 200, 400])
+def test_what_is_blamed_on_a_channel_is_its_exposed_time(policy: str, budget: int) -> None:
+    made = make_plan(chain(24), replace(MACHINE, inspect_ns=3), parse_choice(policy), budget)
+    result, stalls = stalls_of(made, replace(MACHINE, inspect_ns=3), budget)
+    for name, figures in result.channels.items():
+        assert sum(s.stall_ns for s in stalls if s.channel == name) == figures.exposed_ns
+    for cause, spent in result.stall_ns.items():
+        assert sum(s.stall_ns for s in stalls if s.cause == cause) == spent
+    for s in stalls:
+        if s.channel is not None:
+            assert s.started_ns - s.issued_ns == s.occupied_ns + s.held_back_ns
+            assert min(s.occupied_ns, s.held_back_ns) >= 0
+            assert s.ended_ns == s.end_ns
+        assert s.prevented_by
+
+
+def test_prices_are_finite_differences() -> None:
+    question = Question(chain(24), MACHINE, parse_choice("belady"), 100)
+    found = blame(question, more_memory_bytes=100, more_bandwidth_bytes_per_s=10**9)
+    by_name = {price.what: price for price in found.prices}
+    assert set(by_name) == {"hbm", "h2d"}
+    wider = question.with_settings({"channels.h2d.bandwidth": "2 GB/s"}).answer()
+    assert by_name["h2d"].makespan_ns == wider.makespan_ns
+    assert by_name["h2d"].saves_ns == found.result.makespan_ns - wider.makespan_ns > 0
+    roomier = replace(question, budget=200).answer()
+    assert by_name["hbm"].saves_ns == found.result.makespan_ns - roomier.makespan_ns
+    assert str(by_name["h2d"]).startswith("+1.00 GB/s of h2d saves ")
+    assert found.replanned
+    assert list(found.frame["stall_ns"]) == [s.stall_ns for s in found.stalls]
+    assert "saves" in found._repr_html_()
+
+
+def test_a_channel_is_raised_with_its_fabrics() -> None:
+    machine = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d",)),))
+    made = make_plan(chain(6), machine, parse_choice("layerwise"), 100)
+    found = blame(Question(chain(6), machine, parse_choice("layerwise"), 100), made, 1, 10**9)
+    (price,) = [p for p in found.prices if p.what == "h2d"]
+    assert price.together == ("link",)
+    assert price.saves_ns > 0
+    assert not found.replanned
+    with pytest.raises(InputError, match="more than nothing"):
+        prices(lambda hardware, budget: found.result, machine, found.result, 0)
+
+
+def test_what_does_not_fit_is_no_stall() -> None:
+    with pytest.raises(InfeasibleError, match="out of memory"):
+        blame(Question(chain(6), MACHINE, parse_choice("resident"), 50))
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_workload(chain(12), "w.json")
+    save_hardware(MACHINE, "hw.yaml")
+    save_plan(make_plan(chain(12), MACHINE, parse_choice("layerwise"), 150), "plan.json")
+    arguments = ["blame", "w.json", "-H", "hw.yaml", "-b", "150 B"]
+    done = CliRunner().invoke(app, [*arguments, "-p", "layerwise", "--json"])
+    assert done.exit_code == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["format"] == "hosim.blame/1"
+    assert sum(row["stall_ns"] for row in data["stalls"]) > 0
+    assert {price["what"] for price in data["prices"]} == {"hbm", "h2d"}
+    table = CliRunner().invoke(app, [*arguments, "--plan", "plan.json", "--top", "2"], env={"COLUMNS": "140"})
+    assert table.exit_code == 0
+    assert "Stalls (the longest 2 of" in table.stdout
+    assert "of h2d saves" in table.stdout
+    wrong = CliRunner().invoke(app, [*arguments, "--more-memory", "1 GB/s"])
+    assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
+    assert CliRunner().invoke(app, [*arguments[:-1], "50 B", "-p", "resident"]).exit_code == 3

@@ -1,0 +1,144 @@
+"""Diff: what differs is listed, what does not is left out, for plans, results, files and policies."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sweeping import MACHINE, chain
+from typer.testing import CliRunner
+
+from hosim.cli.main import app
+from hosim.engine import replay
+from hosim.errors import InputError
+from hosim.io import save_hardware, save_plan, save_workload
+from hosim.plan import CacheOp, Plan
+from hosim.study.attempt import make_plan
+from hosim.study.choice import parse_choice
+from hosim.study.diff import START, Side, diff
+from hosim.study.sides import side_of
+
+GRAPH = chain(3)
+"""``x w0 a0 w1 a1 w2 a2``: weights are tensors 1, 3 and 5."""
+
+
+def plan(*cache_ops: CacheOp, **initial: tuple[str, ...]) -> Plan:
+    return Plan(GRAPH, "manual", cache_ops, {GRAPH.tensor_index[name]: where for name, where in initial.items()})
+
+
+UP = CacheOp("prefetch", 3, "ddr", "hbm", 0)
+LATER = CacheOp("detach", 3, "hbm", None, 1)
+A = plan(UP, LATER, w1=("ddr",))
+
+
+def test_equal_plans_and_results_do_not_differ() -> None:
+    result = replay(A, MACHINE, record=True)
+    assert diff(Side("a", A), Side("b", A)).same
+    assert diff(Side("a", A, result), Side("b", A, result)).same
+    assert str(diff(Side("a", A), Side("b", A))) == "a and b are the same"
+
+
+def test_plans_tensor_by_tensor_and_op_by_op() -> None:
+    b = plan(replace(UP, after=-1), LATER, CacheOp("store", 5, "hbm", "ddr", 2), w1=("ddr",))
+    found = diff(Side("a", A), Side("b", b))
+    assert found.figures == []
+    assert found.tensors == [
+        {
+            "tensor": "w1",
+            "kind": "parameter",
+            "size_bytes": 30,
+            "stores_a": 0,
+            "stores_b": 0,
+            "moved_bytes_a": 30,
+            "moved_bytes_b": 30,
+            "cache_ops_a": "prefetch after f0, detach after f1",
+            "cache_ops_b": f"prefetch after {START}, detach after f1",
+        },
+        {
+            "tensor": "w2",
+            "kind": "parameter",
+            "size_bytes": 30,
+            "stores_a": 0,
+            "stores_b": 1,
+            "moved_bytes_a": 0,
+            "moved_bytes_b": 30,
+            "cache_ops_a": None,
+            "cache_ops_b": "store after f2",
+        },
+    ]
+    assert found.ops == [
+        {"op": START, "cache_ops_a": None, "cache_ops_b": "prefetch w1"},
+        {"op": "f0", "cache_ops_a": "prefetch w1", "cache_ops_b": None},
+        {"op": "f2", "cache_ops_a": None, "cache_ops_b": "store w2"},
+    ]
+    assert str(found) == "a and b differ in 0 figures, 2 tensors and 3 ops"
+
+
+def test_results_figure_by_figure_and_op_by_op() -> None:
+    b = plan(replace(UP, after=-1), LATER, w1=("ddr",))
+    one, other = (replay(p, MACHINE, record=True) for p in (A, b))
+    assert (one.makespan_ns, other.makespan_ns) == (90, 70)  # issued at 20 it ends at 50; issued at 0, at 30
+    found = diff(Side("a", A, one), Side("b", b, other))
+    figures = {row["figure"]: row for row in found.figures}
+    assert figures["makespan_ns"] == {"figure": "makespan_ns", "a": 90, "b": 70, "change": -20}
+    assert figures["transfer_stall_ns"]["change"] == -20
+    ops = {row["op"]: row for row in found.ops}
+    assert (ops["f1"]["start_ns_a"], ops["f1"]["start_ns_b"]) == (50, 30)
+    assert (ops["f1"]["stall_ns_a"], ops["f1"]["stall_ns_b"]) == (30, 10)
+    assert "took_ns_a" not in ops["f1"]  # as long on both sides, so left out
+    (w1,) = [row for row in found.tensors if row["tensor"] == "w1"]
+    assert (w1["resident_ns_a"], w1["resident_ns_b"]) == (50, 50)
+    alone = diff(Side("a", result=one), Side("b", result=other))
+    assert (alone.figures, alone.tensors, alone.ops) == (found.figures, [], [])
+    assert str(found.frame("figures")["figure"].iloc[0]) in figures
+    assert len(found.frame("ops")) == len(found.ops)
+    assert "<table" in found._repr_html_()
+    with pytest.raises(InputError, match="expected figures, tensors or ops"):
+        found.frame("channels")
+
+
+def test_a_result_that_does_not_fit() -> None:
+    found = diff(Side("a", result=replay(A, MACHINE)), Side("b", result=replay(A, MACHINE, 40)))
+    figures = {row["figure"]: row for row in found.figures}
+    assert (figures["feasible"]["a"], figures["feasible"]["b"], figures["feasible"]["change"]) == (True, False, None)
+    assert figures["makespan_ns"]["b"] is None
+    assert "out of memory" in figures["error"]["b"]
+
+
+def test_what_cannot_be_compared() -> None:
+    with pytest.raises(InputError, match="a and b are a plan and a result"):
+        diff(Side("a", A), Side("b", result=replay(A, MACHINE)))
+    with pytest.raises(InputError, match="manual is a plan for chain, manual one for other with other tensors"):
+        diff(Side("a", A), Side("b", Plan(chain(2, "other"))))
+    for what, said in (("nonesuch", "no such file, and no such policy"), ("belady", "a policy plans for a workload on a machine")):
+        with pytest.raises(InputError, match=said):
+            side_of(what)
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_workload(GRAPH, "w.json")
+    save_hardware(MACHINE, "hw.yaml")
+    save_plan(A, "a.json")
+    save_plan(plan(replace(UP, after=-1), LATER, w1=("ddr",)), "b.json")
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        done = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "140"})
+        return done.exit_code, done.stdout, done.stderr
+
+    code, out, _ = call("diff", "a.json", "b.json", "-w", "w.json", "--json")
+    data = json.loads(out)
+    assert (code, data["format"], data["figures"], len(data["tensors"])) == (0, "hosim.diff/1", [], 1)
+    code, out, _ = call("diff", "a.json", "b.json", "-w", "w.json", "-H", "hw.yaml")
+    assert code == 0
+    assert "makespan" in out
+    assert "-20 ns" in out
+    assert "a.json and b.json differ in" in out
+    (tmp_path / "r.json").write_text(call("replay", "a.json", "w.json", "-H", "hw.yaml", "--json")[1])
+    assert "are the same" in call("diff", "r.json", "r.json")[1]
+    assert call("diff", "layerwise", "belady", "-w", "w.json", "-H", "hw.yaml", "-b", "90 B")[0] == 0
+    for wrong in (["a.json", "b.json"], ["a.json", "w.json", "-w", "w.json"], ["a.json", "nonesuch"], ["a.json", "r.json", "-w", "w.json"]):
+        code, out, err = call("diff", *wrong)
+        assert (code, out, err.count("\n")) == (2, "", 1), (wrong, err)
+    made = make_plan(GRAPH, MACHINE, parse_choice("layerwise"), 90)
+    assert side_of(made, hardware=MACHINE, budget_bytes=90).result is not None

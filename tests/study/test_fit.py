@@ -1,0 +1,157 @@
+"""Fit: the answer is that of trying every value, with evidence on both sides, and says so where values contradict one another."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sweeping import MACHINE, chain
+from typer.testing import CliRunner
+
+from hosim.cli.main import app
+from hosim.errors import InputError
+from hosim.graph import GraphBuilder
+from hosim.io import save_hardware, save_workload
+from hosim.models.build import build
+from hosim.study import fit as module
+from hosim.study.axes import Axis, parse_axis
+from hosim.study.choice import parse_choice
+from hosim.study.fit import fit, ideal_ns
+from hosim.study.question import Question
+
+
+def question(policy: str = "layerwise", budget: int | str | None = 200) -> Question:
+    return Question(chain(12), MACHINE, parse_choice(policy), budget)
+
+
+def by_trying(asked: Question, field: str, values: tuple[object, ...], slowdown: float) -> list[object]:
+    """The values within the limits, each tried."""
+    found = []
+    for value in values:
+        here = asked.with_settings({field: value})
+        try:
+            result = here.answer()
+        except Exception:
+            continue
+        if result.feasible and result.makespan_ns <= slowdown * ideal_ns(here):
+            found.append(value)
+    return found
+
+
+@pytest.mark.parametrize("slowdown", [1.05, 1.2, 1.5, 3.0])
+def test_the_smallest_bandwidth_is_that_of_trying_all(slowdown: float) -> None:
+    axis = parse_axis("channels.h2d.bandwidth=500MB/s..4GB/s:36")
+    found = fit(question(), "smallest", axis, slowdown)
+    within = by_trying(question(), "channels.h2d.bandwidth", axis.values, slowdown)
+    assert found.value == (within[0] if within else None)
+    if within and within[0] != axis.values[0]:
+        assert found.exact
+        assert found.beyond.value == axis.values[axis.values.index(within[0]) - 1]
+        assert "times as long as with everything resident" in found.beyond.why
+        assert found.answer.slowdown <= slowdown < found.beyond.slowdown
+    assert not found.contradictions
+    assert len(found.probes) < 14
+
+
+def test_the_smallest_memory() -> None:
+    axis = parse_axis("tiers.hbm.capacity=20B..200B:181")
+    found = fit(question(budget=None), "smallest", axis)
+    within = by_trying(question(budget=None), "tiers.hbm.capacity", axis.values, 1e9)
+    assert (found.value, found.exact) == (within[0], True)
+    assert found.beyond.why.startswith("does not fit within ")
+    assert found.frame["within"].sum() == sum(probe.within for probe in found.probes)
+    assert str(found).startswith(f"the smallest tiers.hbm.capacity is {within[0]} (")
+    assert "is not within the limits: does not fit" in found._repr_html_()
+
+
+def test_the_largest_sequence_batch_and_layers() -> None:
+    graph = build("small", {"model": "gpt2-xl", "phase": "prefill", "sequence": 64, "layers": 4, "config": {"n_embd": 100}})
+    machine = replace(MACHINE, tiers=(replace(MACHINE.tiers[0], capacity_bytes=10**9), replace(MACHINE.tiers[1], capacity_bytes=10**12)))
+    asked = Question(graph, machine, parse_choice("on_demand"), 30_000_000)
+    for text in ("workload.sequence=64..1024:16", "workload.batch=1..33", "workload.layers=1..48"):
+        axis = parse_axis(text)
+        found = fit(asked, "largest", axis)
+        within = by_trying(asked, axis.fields[0], axis.values, 1e9)
+        assert within
+        assert found.value == within[-1]
+        assert found.exact
+    refused = fit(asked, "largest", parse_axis("workload.layers=40..60"))
+    assert refused.value == 48
+    assert refused.beyond.why.endswith("the model has 48 layers, got 49")
+
+
+def test_all_or_none_within_the_limits() -> None:
+    easy = fit(question(), "smallest", parse_axis("channels.h2d.bandwidth=10GB/s..20GB/s:11"))
+    assert (easy.value, easy.beyond, easy.exact) == ("10 GB/s", None, True)
+    assert "the last of those asked about" in str(easy)
+    hard = fit(question(budget=20), "largest", parse_axis("channels.h2d.bandwidth=1GB/s..2GB/s:3"))
+    assert (hard.answer, hard.value, hard.exact) == (None, None, False)
+    assert str(hard).startswith("no channels.h2d.bandwidth of those asked about is within the limits; 1 GB/s: does not fit")
+
+
+def test_values_that_contradict_one_another_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    # every value but the middle ones is within the limits: both ends are, and only the probes besides tell
+    b = GraphBuilder("one")
+    b.tensor("w", 10, "parameter")
+    b.op("f", "any", inputs=["w"], duration_ns=5)
+    known: dict[int, bool] = {}
+
+    def probed(asked, axis, i, slowdown):
+        known[i] = not 40 <= axis.values[i] < 60
+        return module.Probe(i, axis.values[i], known[i], "" if known[i] else "it is odd", None, None)
+
+    monkeypatch.setattr(module, "_probe", probed)
+    asked = Question(b.build(), MACHINE, parse_choice("on_demand"), 100)
+    found = fit(asked, "largest", Axis(("channels.h2d.engines",), tuple(range(101))))
+    assert found.value == 100
+    assert found.contradictions == [
+        "50 is not within the limits (it is odd) although 100 is: it is not a threshold, and others may be within them"
+    ]
+    # and one beyond the limit that bisection finds
+    monkeypatch.setattr(
+        module,
+        "_probe",
+        lambda q, axis, i, s: module.Probe(i, axis.values[i], axis.values[i] < 30 or 70 < axis.values[i] < 80, "no", None, None),
+    )
+    beyond = fit(asked, "largest", Axis(("channels.h2d.engines",), tuple(range(101))))
+    assert beyond.value == 75
+    assert beyond.contradictions
+    assert not beyond.exact
+
+
+@pytest.mark.parametrize(
+    ("text", "slowdown", "said"),
+    [
+        ("channels.h2x.bandwidth=1GB/s..2GB/s:3", None, "did you mean 'h2d'?"),
+        ("channels.h2d.bandwidth=1GB/s", None, "expected at least two values"),
+        ("channels.h2d.bandwidth=1GB/s..2GB/s:3", 0.5, "slowdown: expected a multiple of at least 1"),
+        ("policy=on_demand,layerwise", None, "which have an order; got 'on_demand'"),
+        ("workload.batch=1..4", None, "does not say what it was built from"),
+    ],
+)
+def test_what_is_no_question(text: str, slowdown: float | None, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        fit(question(), "largest", parse_axis(text), slowdown)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_workload(chain(12), "w.json")
+    save_hardware(MACHINE, "hw.yaml")
+    arguments = ["fit", "w.json", "-H", "hw.yaml", "-p", "layerwise", "-b", "200 B"]
+    smallest = [*arguments, "--smallest", "channels.h2d.bandwidth=1..4GB/s:31", "--slowdown", "1.2"]
+    done = CliRunner().invoke(app, [*smallest, "--json"])
+    assert done.exit_code == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert (data["format"], data["wanted"], data["exact"]) == ("hosim.fit/1", "smallest", True)
+    values = {row["channels.h2d.bandwidth"]: row["within"] for row in data["rows"]}
+    assert values[data["value"]]
+    assert not values[data["beyond"]]
+    table = CliRunner().invoke(app, smallest, env={"COLUMNS": "120"}).stdout
+    assert f"the smallest channels.h2d.bandwidth is {data['value']} (" in " ".join(table.split())
+    assert CliRunner().invoke(app, [*arguments[:-1], "20 B", "--largest", "channels.h2d.engines=1..3"]).exit_code == 3
+    for wrong in ([], ["--largest", "a=1..2", "--smallest", "a=1..2"], ["--largest", "channels.h2d.engine=1..2"]):
+        ended = CliRunner().invoke(app, [*arguments, *wrong])
+        assert (ended.exit_code, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
