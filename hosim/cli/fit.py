@@ -49,7 +49,7 @@ def fit(
     devices: Devices = None,
     json: Json = False,
 ) -> None:
-    """Find the largest batch, or the smallest bandwidth, that fits.
+    """Find the largest or the smallest that still fits.
 
     By bisection on replays, with the evidence on both sides of the answer. Exit code 3 if no value is within the limits.
     """
