@@ -1,8 +1,9 @@
 """Held-out prediction: what is learned from one part of a recording, or from others, predicts the rest.
 
-Ops by their times (:mod:`hosim.validate.op_times`), transfers by the fitted channels (:mod:`hosim.validate.channel_fit`), and the makespan
-by the structural replay with the predicted durations in the place of the recorded ones and with launch latencies of the part learned from.
-The replay is still given what the host did: the order of its calls, and how long it worked between them.
+Ops by their times (:mod:`hosim.validate.op_times`); transfers by the median time of those of the same bytes, and those whose bytes are new
+by the fitted channels (:mod:`hosim.validate.channel_fit`); the makespan by the structural replay, with the predicted durations in the place
+of the recorded ones and with launch latencies of the part learned from. The replay is still given what the host did: the order of its calls,
+and how long it worked between them.
 
 A recording is parted between two of its iterations: what the host began before belongs to the first part. One without repetition cannot
 be parted so. Of its ops then every group of like ones (name, grid, block, shapes) is parted in the order of time: its first half predicts
@@ -33,11 +34,15 @@ _WORST = 10
 
 @dataclass(frozen=True)
 class Learned:
-    """What a prediction starts from; nothing of what it is held against. ``period_ns`` is the median length of an iteration."""
+    """What a prediction starts from; nothing of what it is held against. ``period_ns`` is the median length of an iteration.
+
+    ``copies`` are the median nanoseconds of copies by way and bytes.
+    """
 
     sources: tuple[str, ...]
     op_times: OpTimes
     ways: Mapping[tuple[str, str], Way]
+    copies: Mapping[tuple[tuple[str, str], int], int]
     latencies: Latencies | None
     period_ns: int | None
 
@@ -123,8 +128,13 @@ def _learned(
     if makespan and any(op.call is not None for op in launching.ops):
         order = program_order(launching)
         latencies = fit_latencies(launching, order, waits(launching, order))
-    fitted = fit_ways(copies_of(op for op, _ in recorded), names) if ways is None else ways
-    return Learned(names, learn(recorded), fitted, latencies, median_low(periods) if periods else None)
+    copies = copies_of(op for op, _ in recorded)
+    fitted = fit_ways(copies, names) if ways is None else ways
+    alike: defaultdict[tuple[tuple[str, str], int], list[int]] = defaultdict(list)
+    for copy in copies:
+        alike[copy.way, copy.size_bytes].append(copy.time_ns)
+    medians = {key: median_low(times) for key, times in alike.items()}
+    return Learned(names, learn(recorded), fitted, medians, latencies, median_low(periods) if periods else None)
 
 
 def learn_before(trace: KinetoTrace, found: Repetitions, instant_ns: int) -> Learned:
@@ -222,11 +232,13 @@ def _predict(
         copy = copies_of([op])
         way = learned.ways.get(copy[0].way) if copy else None
         if way is not None:
-            by_way[way.direction, way.memory].append((op.duration_ns, way.predict(copy[0].size_bytes)))
+            time: float = learned.copies.get((copy[0].way, copy[0].size_bytes), way.predict(copy[0].size_bytes))
+            by_way[way.direction, way.memory].append((op.duration_ns, time))
         else:
             strange += 1
             way = next((w for (direction, _), w in learned.ways.items() if direction == op.direction), None)
-        durations[i] = round(way.predict(op.size_bytes or 0)) if way is not None else 0
+            time = way.predict(op.size_bytes or 0) if way is not None else 0
+        durations[i] = round(time)
     pairs = [pair for listed in by_way.values() for pair in listed]
     measured = predicted = None
     if not missing:

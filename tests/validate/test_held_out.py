@@ -194,7 +194,7 @@ def test_the_second_half_of_others_recordings(shared: Path, name: str, compared:
     if found.transfers.samples:
         compared("recorded", subject, "median error of transfers of 20 us or more", 0, found.transfers.resolved_median, slack=0.10)
         # those of 1 to 3 steps of the clock cannot be told to 10 %: with them, two of the recordings are beyond it (10.4 and 10.9 %)
-        compared("recorded", subject, "median error of all transfers", 0, found.transfers.median, slack=0.12)
+        compared("recorded", subject, "median error of all transfers", 0, found.transfers.median, slack=0.11)
     else:
         assert name in ("h100_vgg13_training", "alexnet")  # the one has no copy, the other none after its first forward pass
     if found.measured_ns is not None:
