@@ -2,7 +2,7 @@
 
 Ops by their times (:mod:`hosim.validate.op_times`); transfers by the median time of those of the same bytes, and those whose bytes are new
 by the fitted channels (:mod:`hosim.validate.channel_fit`); the makespan by the structural replay, with the predicted durations in the place
-of the recorded ones and with launch latencies of the part learned from. The replay is still given what the host did: the order of its calls,
+of the recorded ones and with launch latencies of the part learned from. The replay is still given what the host did: its calls in order,
 and how long it worked between them.
 
 A recording is parted between two of its iterations: what the host began before belongs to the first part. One without repetition cannot
