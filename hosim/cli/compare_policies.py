@@ -13,6 +13,7 @@ from hosim.cli.options import (
     Budget,
     Devices,
     HardwareName,
+    Html,
     Json,
     OpSigma,
     PlanAgainst,
@@ -30,6 +31,7 @@ from hosim.cli.options import (
     jitter_of,
     progress,
     realised,
+    write_page,
     write_picture,
 )
 from hosim.errors import InfeasibleError
@@ -65,6 +67,7 @@ def compare_policies(
     transfer_sigma: TransferSigma = 0.0,
     seed: Seed = 0,
     plot: Plot = None,
+    html: Html = None,
     json: Json = False,
 ) -> None:
     """Say which policies fit, who waits, and why.
@@ -85,8 +88,11 @@ def compare_policies(
     graph = realised(graph_of(workload), routing, steps)
     budget_bytes = budget_of(budget, graph, machine)
     predictions: list[Mispredictions] = []
+    recorded: list[tuple[Plan, Result]] = []
 
     def keep(choice: Choice, plan: Plan, result: Result) -> None:
+        if html is not None and result.feasible:
+            recorded.append((plan, result))
         if predicts(plan) and result.feasible:
             tell(f"{choice.label}: replaying with other predictions")
             row = mispredictions(plan, machine, budget_bytes, choice.label)
@@ -95,28 +101,43 @@ def compare_policies(
     with progress() as tell:
         jitter = jitter_of(op_sigma, transfer_sigma, seed)
         results = compare(
-            graph, machine, choices, budget_bytes, tell, keep, counting=counting, against_reserved=plan_against == RESERVED, jitter=jitter
+            graph,
+            machine,
+            choices,
+            budget_bytes,
+            tell,
+            keep,
+            counting=counting,
+            against_reserved=plan_against == RESERVED,
+            jitter=jitter,
+            record=html is not None,
         )
     if plot is not None:
         from hosim.report.study_figures import comparison_figure
 
         write_picture(plot, comparison_figure(results, machine.device_tier))
+    if html is not None or not json:
+        from hosim.analysis.liveness import static_peak
+        from hosim.report import devices as spread
+        from hosim.report import routing as routing_tables
+        from hosim.report import tables
+
+        shown = [tables.comparison(graph, machine, static_peak(graph).breakdown, results)]
+        if machine.devices > 1:
+            shown.append(spread.devices(results, machine))
+        if routing is not None or predictions:
+            shown.append(routing_tables.predictions(predictions))
+        if html is not None:
+            from hosim.report.result_pages import comparison_page
+
+            write_page(html, comparison_page(machine, results, recorded, shown))
+        for part in shown if not json else ():
+            console().print(part)
     if json:
         from dataclasses import asdict
 
         from hosim.io import comparison_to_dict, to_json
 
         typer.echo(to_json(comparison_to_dict(results, map(asdict, predictions))))
-    else:
-        from hosim.analysis.liveness import static_peak
-        from hosim.report import devices as spread
-        from hosim.report import routing as routing_tables
-        from hosim.report import tables
-
-        console().print(tables.comparison(graph, machine, static_peak(graph).breakdown, results))
-        if machine.devices > 1:
-            console().print(spread.devices(results, machine))
-        if routing is not None or predictions:
-            console().print(routing_tables.predictions(predictions))
     if not any(result.feasible for result in results):
         raise typer.Exit(InfeasibleError.exit_code)

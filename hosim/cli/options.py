@@ -94,6 +94,9 @@ PlanAgainst = Annotated[
 ]
 RESERVED = "reserved"
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a picture: .png, .svg or .pdf.")]
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write a report in one file, with pictures and a timeline to zoom into.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
 
 
@@ -192,6 +195,14 @@ def write_picture(path: Path, figure: Figure) -> None:
     from hosim.report.figures import image, image_kind
 
     write_bytes(path, image(figure, image_kind(path)))
+    typer.echo(f"wrote {path}", err=True)
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page to a file, and say so on stderr."""
+    from hosim.io.files import write_bytes
+
+    write_bytes(path, text.encode())
     typer.echo(f"wrote {path}", err=True)
 
 

@@ -13,6 +13,7 @@ from hosim.cli.options import (
     Budget,
     Devices,
     HardwareName,
+    Html,
     Json,
     OpSigma,
     Plot,
@@ -25,6 +26,7 @@ from hosim.cli.options import (
     graph_of,
     hardware_of,
     jitter_of,
+    write_page,
     write_picture,
 )
 from hosim.errors import InfeasibleError, InputError
@@ -59,6 +61,7 @@ def replay(
     plot: Plot = None,
     trace: Trace = None,
     memory_viz: MemoryViz = None,
+    html: Html = None,
     json: Json = False,
 ) -> None:
     """Replay a plan, whoever made it.
@@ -75,7 +78,7 @@ def replay(
         image_kind(plot)
     if trace is not None and not trace.name.endswith((".json", ".json.gz")):
         raise InputError("expected a trace whose name ends in .json or .json.gz", source=str(trace))
-    recorded = any(path is not None for path in (plot, trace, memory_viz))
+    recorded = any(path is not None for path in (plot, trace, memory_viz, html))
     counting = counting_of(allocator, account)
     machine = hardware_of(hardware, devices)
     graph = graph_of(workload)
@@ -103,17 +106,23 @@ def replay(
 
         write_bytes(memory_viz, snapshots.to_pickle(snapshots.memory_viz(loaded, machine, result, allocator)))
         typer.echo(f"wrote {memory_viz}, with synthetic addresses", err=True)
-    if json:
-        from hosim.io import result_to_dict, to_json
-
-        typer.echo(to_json(result_to_dict(result)))
-    else:
+    if html is not None or not json:
         from hosim.analysis.liveness import static_peak
         from hosim.report import devices as spread
         from hosim.report import tables
 
-        console().print(tables.replay(graph, machine, static_peak(graph).breakdown, result))
+        shown = [tables.replay(graph, machine, static_peak(graph).breakdown, result)]
         if machine.devices > 1:
-            console().print(spread.devices([result], machine))
+            shown.append(spread.devices([result], machine))
+        if html is not None:
+            from hosim.report.result_pages import replay_page
+
+            write_page(html, replay_page(loaded, machine, result, shown))
+        for part in shown if not json else ():
+            console().print(part)
+    if json:
+        from hosim.io import result_to_dict, to_json
+
+        typer.echo(to_json(result_to_dict(result)))
     if not result.feasible:
         raise typer.Exit(InfeasibleError.exit_code)

@@ -16,16 +16,26 @@ _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; background: #fff }
 table { border-collapse: collapse; margin: 0.8rem 0 }
 th, td { padding: 0.25rem 0.9rem 0.25rem 0; border-bottom: 1px solid #ddd; text-align: right }
-th:first-child, td:first-child { text-align: left } th { font-weight: 600 } img { max-width: 100%; height: auto }
+th { font-weight: 600 } img { max-width: 100%; height: auto }
+th.left, td.left { text-align: left }
+.timeline canvas { border: 1px solid #ddd; cursor: grab; touch-action: none } .timeline canvas:focus { outline: 1px solid #2f6fb0 }
+.timeline .told { min-height: 1.5em; font-variant-numeric: tabular-nums } .timeline .legend button { min-width: 2rem }
+.timeline .key { display: inline-block; width: 1.6rem; height: 0.9rem; vertical-align: -0.1rem; margin-left: 0.6rem }
 code { background: #f3f3f3; padding: 0 0.2rem }
 """
+
+_POLICY = (
+    '<meta http-equiv="Content-Security-Policy" '
+    "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">"
+)
+"""What a browser may load: what is in the file, and nothing else."""
 
 
 def page(title: str, parts: Iterable[str]) -> str:
     """A page of the parts, one after the other; the same parts give the same text."""
     body = "\n".join(parts)
     return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{_POLICY}\n<title>{escape(title)}</title>\n'
         f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n{body}\n</body>\n</html>\n"
     )
 
@@ -40,11 +50,16 @@ def paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of plain text, its first column to the left and the others to the right."""
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A table of plain text, its first ``left`` columns to the left and the others to the right; without ``columns`` it has no head."""
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        sides = (' class="left"' if k < left else "" for k in range(len(cells)))
+        return "<tr>" + "".join(f"<{tag}{side}>{escape(cell)}</{tag}>" for side, cell in zip(sides, cells, strict=True)) + "</tr>"
+
+    head = f"<thead>{row('th', columns)}</thead>\n" if columns else ""
+    body = "\n".join(row("td", cells) for cells in rows)
+    return f"<table>\n{head}<tbody>\n{body}\n</tbody>\n</table>"
 
 
 def picture(figure: Figure, description: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -104,11 +105,14 @@ def waits(graph: Graph, timeline: Timeline, to_device: Sequence[bool]) -> Iterat
         if to_device[k]:
             last[x.cache_op, x.tensor] = max((k, last.get((x.cache_op, x.tensor), k)), key=lambda n: (timeline.transfers[n].end_ns, n))
     needed = set()
+    started: dict[int, list[tuple[int, int]]] = {}
     for k in last.values():
         x = timeline.transfers[k]
-        after = [i for i in graph.users[x.tensor] if timeline.op_start_ns[i] >= x.end_ns]
-        if after:
-            needed.add((k, min(after, key=lambda i: (timeline.op_start_ns[i], i))))
+        if x.tensor not in started:
+            started[x.tensor] = sorted((timeline.op_start_ns[i], i) for i in graph.users[x.tensor])
+        after = bisect_left(started[x.tensor], (x.end_ns, -1))
+        if after < len(started[x.tensor]):
+            needed.add((k, started[x.tensor][after][1]))
     ended: dict[tuple[int, int], list[int]] = {}
     for k, x in enumerate(timeline.transfers):
         ended.setdefault((x.tensor, x.end_ns), []).append(k)

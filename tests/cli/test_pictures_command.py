@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,20 @@ def test_a_trace_and_a_snapshot(folder: Path) -> None:
     outcome = CliRunner().invoke(app, [*REPLAY, "--trace", "trace.txt"])
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     assert outcome.stderr == "error: trace.txt: expected a trace whose name ends in .json or .json.gz\n"
+
+
+@pytest.mark.parametrize("command", [REPLAY, COMPARE], ids=["replay", "compare"])
+def test_a_page(command: tuple[str, ...], folder: Path) -> None:
+    outcome = CliRunner().invoke(app, [*command, "--html", "out.html"])
+    assert (outcome.exit_code, outcome.stderr) == (0, "wrote out.html\n")
+    assert "Peak by kind of tensor" in outcome.stdout
+    text = (folder / "out.html").read_text()
+    assert "Peak by kind of tensor" in text
+    assert "<canvas" in text
+    assert CliRunner().invoke(app, [*command, "--html", "again.html", "--json"]).stdout.startswith("{")
+    again = (folder / "again.html").read_text()
+    took = re.compile(r"<p>Planning \+ replay took .*?</p>|<p>Planning .*?</p>", re.DOTALL)
+    assert took.sub("", again) == took.sub("", text)
 
 
 def test_a_plan_that_does_not_fit_has_a_picture_too(folder: Path) -> None:

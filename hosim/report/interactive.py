@@ -1,0 +1,187 @@
+"""A timeline to zoom into, as a part of an HTML page: its bars as JSON, a canvas, and a script that draws them; nothing is fetched.
+
+A page holds at most about :data:`ITEMS` bars. Where a replay has more, the short ones that follow each other are joined, and say how many
+they are and what their time went to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from hosim.hardware import Hardware
+from hosim.plan import Plan
+from hosim.report.figures import CAUSE_STYLES, OP_STYLE, TRANSFER_STYLE
+from hosim.report.timeline_curves import end_ns, occupancy, thinned
+from hosim.report.timeline_rows import OP, TRANSFER, Bar, Row, bar_name, rows
+from hosim.result import STALL_CAUSES, Result, Timeline
+from hosim.units import human_size
+
+ITEMS = 60_000
+"""Bars of a page, about: some 2 MB of it."""
+
+_POINTS = 1_000
+_WHATS = (OP, *STALL_CAUSES, TRANSFER)
+_NUMBER = {what: k for k, what in enumerate(_WHATS)}
+_GREYS = {"0.25": "#404040", "0.62": "#9e9e9e"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One replay of a page: its title (empty where it is the only one), and the recorded result of the plan."""
+
+    title: str
+    plan: Plan
+    result: Result
+
+
+def widget(shown: Sequence[Shown], hardware: Hardware) -> str:
+    """The timelines of all of ``shown`` on one axis of time."""
+    drawn = [(one, rows(one.plan.graph, _recorded(one.result))) for one in shown]
+    limit = row_limit([len(row.bars) for _, own in drawn for row in own])
+    names: dict[str, int] = {}
+    groups = [_group(one, own, hardware, limit, names) for one, own in drawn]
+    end = max((end_ns(one.result) for one in shown), default=0)
+    styles = [[label, *_fill(what)] for what, label in zip(_WHATS, ("op", *(f"{c} stall" for c in STALL_CAUSES), "transfer"), strict=True)]
+    data = {"end": end, "styles": styles, "names": list(names), "groups": groups}
+    joined = any("many" in row for group in groups for row in group["rows"])
+    note = " Where there are very many ops, short ones that follow each other are joined: the height of each colour is its share of time."
+    return (
+        '<div class="timeline">\n'
+        "<p>The wheel zooms, dragging moves, a double click shows all; with the keyboard: + and -, arrows, 0. Ops are dark, transfers "
+        f"grey, stalls hatched by cause.{note if joined else ''}</p>\n"
+        f'<p class="legend">{"".join(_key(*style) for style in styles)}<button data-does="in">+</button> '
+        '<button data-does="out">&minus;</button> <button data-does="all">all</button></p>\n'
+        '<canvas tabindex="0" role="img" aria-label="Timeline of streams and channels" style="width: 100%"></canvas>\n'
+        '<p class="told">&nbsp;</p>\n'
+        f'<script type="application/json">{script_json(data)}</script>\n<script>\n{_script()}</script>\n</div>'
+    )
+
+
+def row_limit(counts: Sequence[int], items: int = ITEMS) -> int:
+    """How many bars a row may have, for rows of so many bars to have no more than ``items`` together: short ones leave room to long ones.
+
+    >>> row_limit([10, 100, 1000], 310)
+    200
+    """
+    left = items
+    for done, count in enumerate(sorted(counts)):
+        share = left // (len(counts) - done)
+        if count > share:
+            return share
+        left -= count
+    return items
+
+
+def script_json(data: Any) -> str:
+    r"""JSON that can stand in a script element: nothing in it ends the element or begins a comment.
+
+    >>> script_json("</script>")
+    '"\\u003c/script\\u003e"'
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+@cache
+def _script() -> str:
+    return files("hosim.report").joinpath("timeline.js").read_text(encoding="utf-8")
+
+
+def _recorded(result: Result) -> Timeline:
+    if result.timeline is None:
+        raise ValueError("the result has no timeline: replay with record=True")
+    return result.timeline
+
+
+def _fill(what: str) -> tuple[str, str]:
+    style = {OP: OP_STYLE, TRANSFER: TRANSFER_STYLE, **CAUSE_STYLES}[what]
+    return _GREYS.get(style["facecolor"], style["facecolor"]), style["hatch"][:1]
+
+
+def _key(label: str, colour: str, hatch: str) -> str:
+    backgrounds = {
+        "/": "repeating-linear-gradient(135deg, #000 0 1px, transparent 1px 5px)",
+        "\\": "repeating-linear-gradient(45deg, #000 0 1px, transparent 1px 5px)",
+        ".": "radial-gradient(#000 1px, transparent 1px) 0 0 / 5px 5px",
+        "x": "repeating-linear-gradient(45deg, #000 0 1px, transparent 1px 5px), "
+        "repeating-linear-gradient(135deg, #000 0 1px, transparent 1px 5px)",
+    }
+    background = f"{backgrounds[hatch]}, {colour}" if hatch else colour
+    return f'<span class="key" style="background: {background}"></span> {escape(label)} '
+
+
+def _group(one: Shown, own: Sequence[Row], hardware: Hardware, limit: int, names: dict[str, int]) -> dict[str, Any]:
+    timeline = _recorded(one.result)
+    times, by_kind = occupancy(one.plan.graph, timeline, hardware.device_tier)
+    group: dict[str, Any] = {"title": one.title, "rows": [_row(one.plan, timeline, row, limit, names) for row in own]}
+    if by_kind:
+        budget = min(one.result.budget_bytes, hardware.device.capacity_bytes)
+        peak = one.result.peak_bytes.get(hardware.device_tier, 0)
+        at, (held,) = thinned(times, [sum(by_kind.values(), 0 * times)], end_ns(one.result), _POINTS)
+        limited = budget if budget <= 2 * peak else 0
+        group["memory"] = {
+            "tier": hardware.device_tier,
+            "limit": limited,
+            "end": end_ns(one.result),
+            "times": at.tolist(),
+            "bytes": held.tolist(),
+        }
+    return group
+
+
+def _row(plan: Plan, timeline: Timeline, row: Row, limit: int, names: dict[str, int]) -> dict[str, Any]:
+    """The bars of a row, in lists.
+
+    ``times`` alternates the gap before each and its length; ``what`` is the number of its style, or below 0 says (from -1 down) which of
+    ``many`` it is, several bars together; ``name`` is its place in the page's names.
+    """
+    times, whats, named, many = [], [], [], []
+    now = 0
+    for bars in joined(row.bars, limit):
+        start, end = bars[0].start_ns, bars[-1].end_ns
+        times += [start - now, end - start]
+        now = end
+        if len(bars) == 1:
+            whats.append(_NUMBER[bars[0].what])
+            named.append(names.setdefault(_said(plan, timeline, bars[0]), len(names)))
+        else:
+            parts = [0] * len(_WHATS)
+            for bar in bars:
+                parts[_NUMBER[bar.what]] += bar.end_ns - bar.start_ns
+            many.append({"count": len(bars), "parts": parts})
+            whats.append(-len(many))
+            named.append(-1)
+    encoded: dict[str, Any] = {"label": row.label, "times": times, "what": whats, "name": named}
+    return encoded | {"many": many} if many else encoded
+
+
+def joined(bars: Sequence[Bar], limit: int) -> list[list[Bar]]:
+    """The bars one by one if there are no more than ``limit``, else with neighbours joined: at most about twice as many lists.
+
+    A bar of two ``limit``-ths of the time, or more, stays alone, and so does what lies between two gaps as long.
+    """
+    if len(bars) <= limit:
+        return [[bar] for bar in bars]
+    shortest = 2 * (bars[-1].end_ns - bars[0].start_ns) // max(limit, 1)
+    groups: list[list[Bar]] = []
+    for bar in bars:
+        last = groups[-1] if groups else None
+        alone = bar.end_ns - bar.start_ns >= shortest
+        if last is None or alone or bar.start_ns - last[-1].end_ns >= shortest or last[-1].end_ns - last[0].start_ns >= shortest:
+            groups.append([bar])
+        else:
+            last.append(bar)
+    return groups
+
+
+def _said(plan: Plan, timeline: Timeline, bar: Bar) -> str:
+    name = bar_name(plan, timeline, bar)
+    if bar.what == TRANSFER:
+        return f"{name}, {human_size(timeline.transfers[bar.number].bytes)}"
+    return name if bar.what == OP else f"before {plan.graph.ops[bar.number].name}"

@@ -1,0 +1,290 @@
+// The timeline of a report: rows of bars on a canvas, to zoom (wheel, + and -) and to move (drag, arrow keys).
+// Times are nanoseconds from 0 to data.end; the window shown stands in the canvas's data-from and data-to.
+(() => {
+  "use strict";
+  const box = document.currentScript.parentElement;
+  const data = JSON.parse(box.querySelector("script[type='application/json']").textContent);
+  const canvas = box.querySelector("canvas");
+  const told = box.querySelector(".told");
+  const LEFT = 118, RIGHT = 36, AXIS = 22, TITLE = 20, ROW = 22, GAP = 4, MEMORY = 56;
+  const SHORTEST = 20, SEEN = 0.75, ALONE = 3;
+  const pen = canvas.getContext("2d");
+  const end = Math.max(data.end, 1);
+  let from = 0, to = end;
+
+  // -- what there is ---------------------------------------------------------------------------------------------
+
+  const lines = [];
+  let height = AXIS;
+  for (const group of data.groups) {
+    if (group.title) {
+      lines.push({ title: group.title, y: height });
+      height += TITLE;
+    }
+    for (const row of group.rows) {
+      const starts = [], ends = [];
+      let now = 0;
+      for (let i = 0; i < row.times.length; i += 2) {
+        starts.push((now += row.times[i]));
+        ends.push((now += row.times[i + 1]));
+      }
+      lines.push({ row, starts, ends, y: height, height: ROW });
+      height += ROW + GAP;
+    }
+    if (group.memory) {
+      lines.push({ memory: group.memory, y: height, height: MEMORY });
+      height += MEMORY + GAP;
+    }
+  }
+
+  // -- words -----------------------------------------------------------------------------------------------------
+
+  const digits = (value) => (value < 9.995 ? value.toFixed(2) : value < 99.95 ? value.toFixed(1) : value.toFixed(0));
+  const human = (value, steps) => {
+    const [factor, unit] = steps.find(([least]) => value >= least) || steps[steps.length - 1];
+    return factor === 1 ? `${Math.round(value)} ${unit}` : `${digits(value / factor)} ${unit}`;
+  };
+  const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "us"], [1, "ns"]];
+  const time = (ns) => human(ns, TIMES);
+  const instant = (ns) => {
+    const [factor, unit] = TIMES.find(([least]) => Math.max(to, 1) >= least) || TIMES[3];
+    const places = Math.min(Math.max(0, Math.ceil(Math.log10((2000 * factor) / (to - from)))), Math.round(Math.log10(factor)));
+    return `${(ns / factor).toFixed(places)} ${unit}`;
+  };
+  const SIZES = ["TiB", "GiB", "MiB", "KiB"].map((unit, i) => [1024 ** (4 - i), unit]).concat([[1, "B"]]);
+  const size = (bytes) => human(bytes, SIZES);
+
+  // -- drawing ---------------------------------------------------------------------------------------------------
+
+  const patterns = {};
+  const fill = (k) => {
+    if (!(k in patterns)) {
+      const [, colour, hatch] = data.styles[k];
+      const tile = document.createElement("canvas");
+      tile.width = tile.height = 8;
+      const p = tile.getContext("2d");
+      p.fillStyle = colour;
+      p.fillRect(0, 0, 8, 8);
+      p.fillStyle = p.strokeStyle = "#000";
+      p.lineWidth = 0.9;
+      p.beginPath();
+      if (hatch === "/" || hatch === "x") {
+        p.moveTo(-2, 10); p.lineTo(10, -2); p.moveTo(-2, 2); p.lineTo(2, -2); p.moveTo(6, 10); p.lineTo(10, 6);
+      }
+      if (hatch === "\\" || hatch === "x") {
+        p.moveTo(-2, -2); p.lineTo(10, 10); p.moveTo(6, -2); p.lineTo(10, 2); p.moveTo(-2, 6); p.lineTo(2, 10);
+      }
+      p.stroke();
+      if (hatch === ".") {
+        p.fillRect(1, 1, 1.5, 1.5); p.fillRect(5, 5, 1.5, 1.5);
+      }
+      patterns[k] = hatch ? pen.createPattern(tile, "repeat") : colour;
+    }
+    return patterns[k];
+  };
+  const width = () => canvas.clientWidth - LEFT - RIGHT;
+  const x = (ns) => LEFT + ((ns - from) / (to - from)) * width();
+  const at = (pixel) => from + ((pixel - LEFT) / width()) * (to - from);
+  const first = (ends, ns) => {
+    let low = 0, high = ends.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (ends[middle] < ns) low = middle + 1; else high = middle;
+    }
+    return low;
+  };
+
+  function axis() {
+    const most = Math.max(2, Math.floor(width() / 110));
+    const raw = (to - from) / most;
+    const power = 10 ** Math.floor(Math.log10(raw));
+    const step = Math.max(1, [1, 2, 5, 10].find((m) => m * power >= raw) * power);
+    const [factor, unit] = TIMES.find(([least]) => Math.max(to, 1) >= least) || TIMES[3];
+    const places = Math.max(0, Math.ceil(-Math.log10(step / factor) - 1e-9));
+    pen.textAlign = "center";
+    for (let ns = Math.ceil(from / step) * step; ns <= to; ns += step) {
+      pen.fillStyle = "#e4e4e4";
+      pen.fillRect(x(ns), AXIS - 4, 1, height);
+      pen.fillStyle = "#444";
+      pen.fillText(`${(ns / factor).toFixed(places)} ${unit}`, x(ns), 12);
+    }
+  }
+
+  function bars(line) {
+    const { row, starts, ends, y } = line;
+    const wide = width() / (to - from);
+    let painted = -Infinity;
+    for (let i = first(ends, from); i < starts.length && starts[i] <= to; i++) {
+      const left = Math.max(x(starts[i]), LEFT);
+      const right = Math.min(x(ends[i]), LEFT + width());
+      // What is thinner than a point is painted as thin as it is, so that many have the shade of their share; one by itself is widened.
+      const across = right - left < SEEN && left > painted + ALONE ? SEEN : right - left;
+      painted = left + across;
+      const what = row.what[i];
+      if (what >= 0) {
+        pen.fillStyle = fill(what);
+        pen.fillRect(left, y, across, ROW);
+        const named = data.names[row.name[i]];
+        if (across > SHORTEST && (ends[i] - starts[i]) * wide > SHORTEST) {
+          pen.strokeStyle = "#fff";
+          pen.strokeRect(left, y + 0.5, across, ROW - 1);
+          if (named && across > 40 && what === 0) {
+            pen.save();
+            pen.beginPath(); pen.rect(left + 2, y, across - 4, ROW); pen.clip();
+            pen.fillStyle = "#fff"; pen.textAlign = "left";
+            pen.fillText(named, left + 4, y + 15);
+            pen.restore();
+          }
+        }
+      } else {
+        // Many bars in one: what part of its time goes to what, from below.
+        let bottom = y + ROW;
+        row.many[-1 - what].parts.forEach((ns, k) => {
+          const up = (ROW * ns) / (ends[i] - starts[i] || 1);
+          if (up > 0) {
+            pen.fillStyle = fill(k);
+            pen.fillRect(left, bottom - up, across, up);
+            bottom -= up;
+          }
+        });
+      }
+    }
+  }
+
+  function curve(line) {
+    const { times, bytes, limit, tier } = line.memory;
+    const over = Math.min(line.memory.end, to);
+    const top = Math.max(limit || 0, ...bytes, 1) * 1.05;
+    const up = (value) => line.y + line.height - (value / top) * line.height;
+    const begin = Math.max(first(times, from) - 1, 0);
+    pen.fillStyle = "#cfd8e3";
+    pen.strokeStyle = "#3f5f8a";
+    pen.beginPath();
+    let last = x(Math.max(times[begin], from));
+    pen.moveTo(last, up(0));
+    for (let i = begin; i < times.length && times[i] <= over; i++) {
+      const stop = i + 1 < times.length ? Math.min(times[i + 1], over) : over;
+      pen.lineTo(Math.max(x(times[i]), LEFT), up(bytes[i]));
+      pen.lineTo((last = Math.max(x(stop), LEFT)), up(bytes[i]));
+    }
+    pen.lineTo(last, up(0));
+    pen.fill();
+    pen.stroke();
+    if (limit) {
+      pen.strokeStyle = "#b2182b";
+      pen.setLineDash([5, 3]);
+      pen.beginPath(); pen.moveTo(LEFT, up(limit)); pen.lineTo(LEFT + width(), up(limit)); pen.stroke();
+      pen.setLineDash([]);
+    }
+    label(tier, line.y + 14);
+    pen.fillStyle = "#777";
+    pen.fillText(`to ${size(top / 1.05)}`, LEFT - 8, line.y + 28);
+  }
+
+  function label(text, y) {
+    pen.textAlign = "right";
+    pen.fillStyle = "#222";
+    pen.fillText(text, LEFT - 8, y, LEFT - 10);
+  }
+
+  function draw() {
+    const ratio = window.devicePixelRatio || 1;
+    canvas.style.height = `${height}px`;
+    canvas.width = Math.round(canvas.clientWidth * ratio);
+    canvas.height = Math.round(height * ratio);
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.font = "12px system-ui, sans-serif";
+    axis();
+    for (const line of lines) {
+      if (line.title) {
+        pen.textAlign = "left";
+        pen.fillStyle = "#222";
+        pen.font = "bold 12px system-ui, sans-serif";
+        pen.fillText(line.title, 4, line.y + 14);
+        pen.font = "12px system-ui, sans-serif";
+      } else if (line.memory) {
+        curve(line);
+      } else {
+        label(line.row.label, line.y + 15);
+        bars(line);
+      }
+    }
+    canvas.dataset.from = from;
+    canvas.dataset.to = to;
+  }
+
+  // -- moving about ----------------------------------------------------------------------------------------------
+
+  function show(low, high) {
+    const span = Math.min(Math.max(high - low, Math.min(SHORTEST, end)), end);
+    from = Math.min(Math.max(low, 0), end - span);
+    to = from + span;
+    draw();
+  }
+  const zoom = (factor, ns) => show(ns - (ns - from) / factor, ns + (to - ns) / factor);
+  const middle = () => (from + to) / 2;
+  const move = (part) => show(from + part * (to - from), to + part * (to - from));
+
+  canvas.addEventListener("wheel", (e) => {
+    e.preventDefault();
+    if (Math.abs(e.deltaX) > Math.abs(e.deltaY)) move(e.deltaX / width());
+    else zoom(1.2 ** (-e.deltaY / 100), at(e.offsetX));
+  }, { passive: false });
+  let held = null;
+  canvas.addEventListener("pointerdown", (e) => {
+    held = { pixel: e.offsetX, from, to };
+    if (e.isTrusted) canvas.setPointerCapture(e.pointerId);
+  });
+  canvas.addEventListener("pointerup", () => { held = null; });
+  canvas.addEventListener("pointercancel", () => { held = null; });
+  canvas.addEventListener("pointermove", (e) => {
+    if (held) {
+      const moved = ((held.pixel - e.offsetX) / width()) * (held.to - held.from);
+      show(held.from + moved, held.to + moved);
+    }
+    tell(e.offsetX, e.offsetY);
+  });
+  canvas.addEventListener("pointerleave", () => { told.textContent = "\u00a0"; });
+  canvas.addEventListener("dblclick", () => show(0, end));
+  canvas.addEventListener("keydown", (e) => {
+    const does = {
+      "+": () => zoom(1.5, middle()), "=": () => zoom(1.5, middle()), "-": () => zoom(1 / 1.5, middle()),
+      ArrowLeft: () => move(-0.15), ArrowRight: () => move(0.15), 0: () => show(0, end),
+    }[e.key];
+    if (does) {
+      e.preventDefault();
+      does();
+    }
+  });
+  for (const button of box.querySelectorAll("button")) {
+    button.addEventListener("click", () => {
+      ({ in: () => zoom(2, middle()), out: () => zoom(0.5, middle()), all: () => show(0, end) })[button.dataset.does]();
+    });
+  }
+
+  function tell(px, py) {
+    const ns = at(px);
+    const line = lines.find((l) => !l.title && py >= l.y && py < l.y + l.height);
+    told.textContent = line && ns >= 0 && ns <= end ? says(line, ns, 2 * (to - from) / width()) : "\u00a0";
+  }
+
+  function says(line, ns, near) {
+    if (line.memory) {
+      const { times, bytes, tier } = line.memory;
+      if (ns > line.memory.end) return `${instant(ns)}: all has ended`;
+      return `${instant(ns)}: ${tier} holds ${size(bytes[Math.max(first(times, ns + 1) - 1, 0)])}`;
+    }
+    const { row, starts, ends } = line;
+    const i = first(ends, ns - near);
+    if (i >= starts.length || starts[i] > ns + near) return `${instant(ns)}: ${row.label} is idle`;
+    const when = `${instant(starts[i])} to ${instant(ends[i])} (${time(ends[i] - starts[i])})`;
+    if (row.what[i] >= 0) return `${data.styles[row.what[i]][0]}: ${data.names[row.name[i]]}, ${when}`;
+    const { count, parts } = row.many[-1 - row.what[i]];
+    const shares = parts.map((part, k) => [part, data.styles[k][0]]).filter(([part]) => part > 0);
+    const span = ends[i] - starts[i] || 1;
+    return `${count} in one, ${when}: ` + shares.map(([part, what]) => `${what} ${((100 * part) / span).toFixed(0)} %`).join(", ");
+  }
+
+  window.addEventListener("resize", draw);
+  draw();
+})();

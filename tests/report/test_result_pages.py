@@ -1,0 +1,234 @@
+"""Pages are whole by themselves, hold what the terminal and the timeline say, and can be zoomed; names in them are text."""
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import browse
+from timelines import MIB, everything, machine, many_ops, recorded, two_streams
+
+from hosim import Plan, Result
+from hosim.report import tables
+from hosim.report.interactive import Shown, joined, row_limit, script_json, widget
+from hosim.report.page import page
+from hosim.report.result_pages import comparison_page, html_of, replay_page
+from hosim.report.timeline_rows import Bar
+
+EVIL = "</script><script>window.stolen = 1</script><!-- & \" '"
+
+
+@pytest.fixture(scope="module")
+def replayed() -> tuple[Plan, Result]:
+    plan = two_streams()
+    return plan, replace(recorded(plan), replay_s=0.0)
+
+
+def shown(plan: Plan, result: Result) -> list[Any]:
+    return [tables.replay(plan.graph, machine(), {"parameter": 80 * MIB}, result)]
+
+
+def data_of(text: str) -> Any:
+    (found,) = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
+    return json.loads(found)
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and what they would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.loads: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.loads += [value or "" for key, value in attrs if key in ("src", "href", "data", "action", "srcset", "poster")]
+        if tag not in ("meta", "img", "br", "link"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_a_replay_s_page_needs_nothing_else(replayed: tuple[Plan, Result]) -> None:
+    text = replay_page(*(replayed[0], machine(), replayed[1]), shown(*replayed))
+    elements = Elements(text)
+    assert elements.open == []
+    assert len(elements.loads) == elements.names.count("img") == 1
+    assert all(load.startswith("data:image/png;base64,") for load in elements.loads)
+    assert "default-src 'none'" in text
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert text == replay_page(*(replayed[0], machine(), replayed[1]), shown(*replayed))
+
+
+def test_it_has_the_terminal_s_tables(replayed: tuple[Plan, Result]) -> None:
+    text = "".join(html_of(shown(*replayed)[0]))
+    assert '<td class="left">workload</td><td class="left">two streams: 7 ops, 11 tensors</td>' in text
+    assert re.search(r"<h2>Time \(lower bound|<h2>Time</h2>", text)
+    assert '<tr><td class="left">by hand</td><td>182 us</td>' in text
+    assert '<tr><td class="left">by hand</td><td class="left">h2d</td><td>5</td><td>90.0 MiB</td>' in text
+
+
+def test_the_data_are_the_timeline(replayed: tuple[Plan, Result]) -> None:
+    plan, result = replayed
+    data = data_of(widget([Shown("", plan, result)], machine()))
+    assert result.timeline is not None
+    assert data["end"] == result.makespan_ns
+    rows = {row["label"]: row for row in data["groups"][0]["rows"]}
+    spans, now = [], 0
+    for gap, length in zip(rows["compute"]["times"][::2], rows["compute"]["times"][1::2], strict=True):
+        spans.append((now + gap, now := now + gap + length))
+    named = [(data["styles"][k][0], data["names"][n]) for k, n in zip(rows["compute"]["what"], rows["compute"]["name"], strict=True)]
+    ops = [i for i, op in enumerate(plan.graph.ops) if op.stream == "compute"]
+    assert [span for span, (what, _) in zip(spans, named, strict=True) if what == "op"] == [
+        (result.timeline.op_start_ns[i], result.timeline.op_end_ns[i]) for i in ops
+    ]
+    assert [name for what, name in named if what == "op"] == [plan.graph.ops[i].name for i in ops]
+    assert named[0] == ("transfer stall", "before f0")
+    assert max(data["groups"][0]["memory"]["bytes"]) == result.peak_bytes["hbm"]
+
+
+def test_very_many_ops_are_joined_and_lose_no_time() -> None:
+    graph, result = many_ops(100_000)
+    text = widget([Shown("", Plan(graph), result)], machine())
+    assert len(text) < 3_000_000
+    assert "short ones that follow each other are joined" in text
+    data = data_of(text)
+    compute = data["groups"][0]["rows"][0]
+    parts = [sum(many["parts"][k] for many in compute["many"]) for k in range(len(data["styles"]))]
+    for k, length in zip(compute["what"], compute["times"][1::2], strict=True):
+        if k >= 0:
+            parts[k] += length
+    assert result.timeline is not None
+    assert parts[0] == 100_000 * 100
+    assert sum(parts[1:5]) == sum(end - start for _, _, start, end in result.timeline.stalls)
+    alone = sum(k >= 0 for k in compute["what"])
+    assert alone + sum(many["count"] for many in compute["many"]) == 100_000 + len(result.timeline.stalls)
+
+
+def test_long_bars_stay_alone() -> None:
+    bars = (
+        [Bar(k, k + 1, "op", k) for k in range(1000)] + [Bar(1000, 2000, "op", 1000)] + [Bar(k, k + 1, "op", k) for k in range(5000, 6000)]
+    )
+    groups = joined(bars, 100)
+    assert [bar for group in groups for bar in group] == bars
+    assert len(groups) <= 200
+    assert [bars[1000]] in groups
+    assert all(group[-1].end_ns <= 1000 or group[0].start_ns >= 1000 for group in groups)
+    assert joined(bars, len(bars)) == [[bar] for bar in bars]
+    assert row_limit([5, 5], 100) == 100
+    assert row_limit([5, 50, 500], 105) == 50
+
+
+def test_json_in_a_script_cannot_end_it() -> None:
+    text = script_json([EVIL])
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == [EVIL]
+
+
+def evil_page() -> str:
+    graph, result = everything()
+    ops = tuple(replace(op, name=f"{EVIL}{op.name}") for op in graph.ops)
+    tensors = tuple(replace(t, name=f"{EVIL}{t.name}") for t in graph.tensors)
+    named = Plan(replace(graph, name=EVIL, tensors=tensors, ops=ops), EVIL, two_streams().cache_ops)
+    called = replace(result, workload=EVIL, policy=EVIL, hardware=EVIL)
+    return comparison_page(machine(), [called], [(named, called)], [tables.comparison(named.graph, machine(), {}, [called])])
+
+
+def test_names_are_text_in_the_page() -> None:
+    text = evil_page()
+    elements = Elements(text)
+    assert elements.names.count("script") == 2
+    assert elements.names.count("img") == 2
+    assert EVIL not in text
+
+
+EVENTS = """
+  const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
+  const at = (x, y) => ({clientX: box.left + x, clientY: box.top + y, bubbles: true, cancelable: true});
+  const seen = () => [Number(canvas.dataset.from), Number(canvas.dataset.to)];
+  const told = (x, y) => {
+    canvas.dispatchEvent(new PointerEvent("pointermove", at(x, y)));
+    return document.querySelector(".told").textContent;
+  };
+"""
+
+
+def test_names_are_text_in_a_browser(tmp_path: Path) -> None:
+    said = browse(evil_page(), tmp_path, EVENTS + "return [window.stolen === undefined, document.title, told(160, 50)];")
+    assert said[0]
+    assert said[1] == f"{EVIL} on {EVIL}: policies"
+    assert said[2].startswith(f"op: {EVIL}op0, 0.0 us to 40.0 us (40.0 us)")
+
+
+def test_it_zooms_and_moves_in_a_browser(replayed: tuple[Plan, Result], tmp_path: Path) -> None:
+    plan, result = replayed
+    script = (
+        EVENTS
+        + """
+      const after = {all: seen()};
+      const wheel = (deltaY, x, deltaX = 0) => canvas.dispatchEvent(new WheelEvent("wheel", {...at(x, 30), deltaY, deltaX}));
+      const key = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+      const button = (does) => document.querySelector(`button[data-does=${does}]`).click();
+      const pixels = pen => new Set(new Uint32Array(pen.getImageData(118, 30, 600, 120).data.buffer)).size;
+      after.colours = pixels(canvas.getContext("2d"));
+      after.told = told(150, 30);
+      after.idle = told(300, 85);
+      after.memory = told(150, 165);
+      after.prevented = !wheel(-100, 500);
+      after.wheel = seen();
+      wheel(-100, 500); wheel(100, 500); wheel(100, 500);
+      after.back = seen();
+      wheel(100, 500);
+      after.out = seen();
+      for (let k = 0; k < 200; k++) wheel(-100, 500);
+      after.deepest = seen();
+      canvas.dispatchEvent(new MouseEvent("dblclick", at(500, 30)));
+      after.dblclick = seen();
+      button("in"); button("in");
+      after.quarter = seen();
+      canvas.dispatchEvent(new PointerEvent("pointerdown", at(500, 30)));
+      canvas.dispatchEvent(new PointerEvent("pointermove", at(400, 30)));
+      canvas.dispatchEvent(new PointerEvent("pointerup", at(400, 30)));
+      after.dragged = seen();
+      key("ArrowRight"); after.right = seen();
+      key("ArrowLeft"); key("+"); after.plus = seen();
+      key("0"); after.zero = seen();
+      return after;
+    """
+    )
+    said = browse(replay_page(plan, machine(), result, ()), tmp_path, script)
+    end = result.makespan_ns
+    assert end is not None
+    assert said["all"] == said["out"] == said["dblclick"] == said["zero"] == [0, end]
+    assert said["back"] == pytest.approx([0, end], abs=1)
+    assert said["prevented"]
+    low, high = said["wheel"]
+    assert high - low == pytest.approx(end / 1.2)
+    assert 0 < low < high < end
+    assert said["deepest"][1] - said["deepest"][0] == pytest.approx(20)
+    assert said["quarter"] == pytest.approx([end * 3 / 8, end * 5 / 8])
+    assert said["dragged"][0] > said["quarter"][0]
+    assert said["dragged"][1] - said["dragged"][0] == pytest.approx(end / 4)
+    assert said["right"][0] - said["dragged"][0] == pytest.approx(0.15 * end / 4)
+    assert said["plus"][1] - said["plus"][0] == pytest.approx(end / 6)
+    assert said["told"].startswith("transfer stall: before f0, 0.00 us to 41.9")
+    assert said["idle"].endswith("d2h is idle")
+    assert "hbm holds 50.0 MiB" in said["memory"]
+    assert said["colours"] > 5
+
+
+def test_a_page_without_a_timeline_says_what_does_not_fit() -> None:
+    _, result = everything()
+    failed = replace(result, feasible=False, makespan_ns=None, error="out of memory: no room", timeline=None)
+    text = comparison_page(machine(), [failed], [], [tables.failures([failed])])
+    assert "out of memory: no room" in text
+    assert "<script" not in text
+    assert Elements(page("t", [text])).names.count("img") == 1
