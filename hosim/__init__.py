@@ -25,6 +25,7 @@ from hosim.result import Result
 if TYPE_CHECKING:
     from hosim.engine import replay
     from hosim.io import find_hardware, find_workload, load_hardware, load_plan, load_workload, save_plan, save_workload
+    from hosim.study.api import blame, compare, diff, fit, frontier, load, robustness, sweep
 
 __version__ = "0.1.0"
 
@@ -45,26 +46,42 @@ __all__ = [
     "Tensor",
     "UnitError",
     "__version__",
+    "blame",
+    "compare",
+    "diff",
     "find_hardware",
     "find_workload",
+    "fit",
+    "frontier",
+    "load",
     "load_hardware",
     "load_plan",
     "load_workload",
     "replay",
+    "robustness",
     "save_plan",
     "save_workload",
+    "sweep",
 ]
 
 # Rooms that need third-party packages are entered when they are first asked for: `import hosim` stays light.
 _LAZY = {
+    "blame": "hosim.study.api",
+    "compare": "hosim.study.api",
+    "diff": "hosim.study.api",
     "find_hardware": "hosim.io",
     "find_workload": "hosim.io",
+    "fit": "hosim.study.api",
+    "frontier": "hosim.study.api",
+    "load": "hosim.study.api",
     "load_hardware": "hosim.io",
     "load_plan": "hosim.io",
     "load_workload": "hosim.io",
     "replay": "hosim.engine",
+    "robustness": "hosim.study.api",
     "save_plan": "hosim.io",
     "save_workload": "hosim.io",
+    "sweep": "hosim.study.api",
 }
 
 

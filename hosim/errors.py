@@ -17,7 +17,11 @@ from collections.abc import Sequence
 
 
 class HosimError(Exception):
-    """Base of every error that hosim raises on purpose; its text is one line a user can act on."""
+    """Base of every error that hosim raises on purpose; its text is one line a user can act on.
+
+    >>> HosimError.exit_code, InfeasibleError.exit_code
+    (2, 3)
+    """
 
     exit_code = 2
 
@@ -37,11 +41,21 @@ class InputError(HosimError):
 
 
 class UnitError(InputError):
-    """A quantity whose unit is missing, unknown or of another dimension."""
+    """A quantity whose unit is missing, unknown or of another dimension.
+
+    >>> from hosim.units import parse_size
+    >>> parse_size("80")
+    Traceback (most recent call last):
+    hosim.errors.UnitError: expected a size with its unit, such as '80 GiB', got '80'
+    """
 
 
 class GraphError(HosimError):
-    """A workload graph that contradicts itself. ``where`` is the path of the culprit, as in the file format."""
+    """A workload graph that contradicts itself. ``where`` is the path of the culprit, as in the file format.
+
+    >>> str(GraphError("unknown tensor 'w'", where="ops[0].inputs[0]"))
+    "ops[0].inputs[0]: unknown tensor 'w'"
+    """
 
     def __init__(self, message: str, *, where: str = "") -> None:
         self.message = message
@@ -50,7 +64,11 @@ class GraphError(HosimError):
 
 
 class HardwareError(HosimError):
-    """A hardware profile that contradicts itself. ``where`` is the path of the culprit, as in the file format."""
+    """A hardware profile that contradicts itself. ``where`` is the path of the culprit, as in the file format.
+
+    >>> str(HardwareError("expected a capacity above 0 B", where="tiers.hbm.capacity"))
+    'tiers.hbm.capacity: expected a capacity above 0 B'
+    """
 
     def __init__(self, message: str, *, where: str = "") -> None:
         self.message = message
@@ -59,7 +77,11 @@ class HardwareError(HosimError):
 
 
 class PlanError(HosimError):
-    """A plan that breaks a rule of the replay; ``findings`` are the verifier's lines, if it was the one to object."""
+    """A plan that breaks a rule of the replay; ``findings`` are the verifier's lines, if it was the one to object.
+
+    >>> PlanError("policy mine made a plan that breaks a rule", findings=["detach of 'w' drops its last copy"]).findings
+    ("detach of 'w' drops its last copy",)
+    """
 
     def __init__(self, message: str, *, where: str = "", findings: Sequence[str] = ()) -> None:
         self.message = message
@@ -69,7 +91,11 @@ class PlanError(HosimError):
 
 
 class InfeasibleError(HosimError):
-    """Nothing fits: no plan, or not this one, runs within the budget. ``report`` is the out-of-memory report."""
+    """Nothing fits: no plan, or not this one, runs within the budget. ``report`` is the out-of-memory report.
+
+    >>> str(InfeasibleError("out of memory: op 'f' needs 40 B"))
+    "out of memory: op 'f' needs 40 B"
+    """
 
     exit_code = 3
 

@@ -46,6 +46,9 @@ class Tensor:
     ``size_bytes`` is what it occupies. ``home`` is the tier of its valid copy at time 0 (``None``: the device
     tier, or nowhere for a tensor that the step itself produces). ``persistent`` tensors are valid at time 0 and survive the
     step; ``None`` takes the default of the kind, and after construction it is always a bool.
+
+    >>> Tensor("w", 40, "parameter").persistent, Tensor("a", 30).persistent
+    (True, False)
     """
 
     name: str
@@ -66,6 +69,9 @@ class Op:
     ``duration_ns`` is a measured duration and wins over the cost model's estimate from ``flops``,
     ``bytes_accessed`` (bytes read and written in the device tier) and ``dtype``. ``workspace_bytes`` are
     held in the device tier while the op runs.
+
+    >>> Op("f", "matmul", inputs=(0,), mutates=(1,), outputs=(2,)).uses
+    (0, 2, 1)
     """
 
     name: str
@@ -120,6 +126,10 @@ class Graph:
     """A workload: tensors and ops in listed order. Checked when made; raises :class:`GraphError`.
 
     ``meta`` is free-form: source, the command that made it, model, versions, shapes.
+
+    >>> graph = Graph("toy", (Tensor("w", 40, "parameter"),), (Op("f", "matmul", inputs=(0,), duration_ns=50),))
+    >>> graph.streams, graph.users
+    (('compute',), ((0,),))
     """
 
     name: str

@@ -114,6 +114,10 @@ class Hardware:
     ``inspect_ns`` is the CPU time that a runtime policy spends per op. ``devices`` run the same program together, ``devices_per_host`` of
     them on each host (``None``: all on one; the last host may have fewer). Capacities and bandwidths are those of one instance of a tier,
     channel or fabric, whoever shares it. ``chunk_bytes`` are those in which a tensor goes from tier to tier over several channels (rule 7).
+
+    >>> machine = Hardware("one tier", (Tier("hbm", 100, 10**12, "device"),), (), Compute({"bf16": 10**12}))
+    >>> machine.device.capacity_bytes
+    100
     """
 
     name: str

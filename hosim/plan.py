@@ -24,6 +24,9 @@ class CacheOp:
 
     ``tensor`` and ``after`` are positions in the plan's graph; it is issued at the end of op ``after``, or at time 0
     if that is :data:`AT_START`. ``source`` and ``destination`` are tier names; a detach has no destination.
+
+    >>> CacheOp("prefetch", 0, "ddr", "hbm").after == AT_START
+    True
     """
 
     op: str
@@ -90,6 +93,13 @@ class Plan:
     a valid copy at time 0 (default: the tensor's home). ``runtime`` makes decisions during
     the replay (a fresh object per call); such a plan has no file. ``edits`` say how ``graph`` came from the workload where it is not the
     workload's own.
+
+    >>> from hosim.graph import GraphBuilder
+    >>> b = GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
+    >>> plan.count("prefetch"), plan.residency("hbm")
+    (1, {0: ('ddr',)})
     """
 
     graph: Graph

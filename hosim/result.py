@@ -174,6 +174,13 @@ class Result:
     Where several devices ran together, ``by_device`` has the result of each, and ``devices`` their spread. The result itself is that of the
     one that ended last (the first of those that do not fit, if some do not); but the peak of a tier is the largest that any instance
     of it reached. In the result of one of several, the peaks of shared tiers are those of what the device itself held there.
+
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> result = hosim.replay(hosim.Plan(b.build()), hosim.load_hardware(hosim.find_hardware("toy")))
+    >>> result.makespan_ns, result.peak_bytes["hbm"], result.stall_ns["transfer"]
+    (50, 40, 0)
     """
 
     workload: str

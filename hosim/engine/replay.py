@@ -77,6 +77,15 @@ def replay(
     them do the same at the same time, one is replayed for all; ``fold`` false replays each in any case, to the same result.
     Raises :class:`hosim.errors.PlanError` if the plan breaks a rule on the way, and :class:`hosim.errors.InputError` for an unknown
     allocator or account.
+
+    >>> from hosim.graph import GraphBuilder
+    >>> from hosim.io import find_hardware, load_hardware
+    >>> from hosim.plan import CacheOp
+    >>> b = GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
+    >>> replay(plan, load_hardware(find_hardware("toy"))).makespan_ns
+    90
     """
     if account != IN_TIME:
         return _in_program_order(plan, hardware, budget_bytes, record, allocator, account, reserve_bytes, jitter, fold, compete)

@@ -132,7 +132,12 @@ FORMAT = Format("hardware", lambda: TypeAdapter(HardwareModel))
 
 
 def load_hardware(path: str | os.PathLike[str]) -> Hardware:
-    """The profile in a hardware file (YAML or JSON). Raises :class:`InputError` naming file and path inside it."""
+    """The profile in a hardware file (YAML or JSON). Raises :class:`InputError` naming file and path inside it.
+
+    >>> from hosim.io import find_hardware
+    >>> [tier.name for tier in load_hardware(find_hardware("toy")).tiers]
+    ['hbm', 'ddr']
+    """
     return hardware_from_dict(files.read(path, "hardware"), source=os.fspath(path))
 
 

@@ -62,13 +62,35 @@ FORMAT = Format("plan", lambda: TypeAdapter(PlanModel))
 
 
 def load_plan(path: str | os.PathLike[str], graph: Graph) -> Plan:
-    """The plan in a file, for ``graph``. Raises :class:`InputError` naming file and path inside it."""
+    """The plan in a file, for ``graph``. Raises :class:`InputError` naming file and path inside it.
+
+    >>> import os, tempfile
+    >>> from hosim.graph import GraphBuilder
+    >>> b = GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_plan(plan, os.path.join(folder, "plan.json"))
+    ...     load_plan(os.path.join(folder, "plan.json"), plan.graph) == plan
+    True
+    """
     with files.no_collection():
         return plan_from_dict(files.read(path, "plan"), graph, source=os.fspath(path))
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write a plan as JSON, or YAML if the name says so. Raises :class:`InputError` for one that decides during the replay."""
+    """Write a plan as JSON, or YAML if the name says so. Raises :class:`InputError` for one that decides during the replay.
+
+    >>> import os, tempfile
+    >>> from hosim.graph import GraphBuilder
+    >>> b = GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_plan(plan, os.path.join(folder, "plan.json"))
+    ...     load_plan(os.path.join(folder, "plan.json"), plan.graph) == plan
+    True
+    """
     files.write(path, plan_to_dict(plan))
 
 

@@ -40,6 +40,9 @@ def find_workload(text: str) -> Path:
     """The path ``text`` if there is such a file, else that of the shipped workload of that name.
 
     Raises :class:`InputError`, naming the shipped ones, if it is neither.
+
+    >>> find_workload("llama-3.1-8b-prefill-4k").name
+    'llama-3.1-8b-prefill-4k.json.gz'
     """
     return Path(text) if _is_path(text) else workload_path(text)
 
@@ -48,6 +51,9 @@ def find_hardware(text: str) -> Path:
     """The path ``text`` if there is such a file, else that of the shipped hardware profile of that name.
 
     Raises :class:`InputError`, naming the shipped ones, if it is neither.
+
+    >>> find_hardware("toy").name
+    'toy.yaml'
     """
     return Path(text) if _is_path(text) else hardware_path(text)
 

@@ -31,6 +31,7 @@ records in ``meta`` which it was. ``sha256`` is that of the workload file that t
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, TypeAdapter, with_config
@@ -104,5 +105,9 @@ BUILT = Format("spec", lambda: TypeAdapter(BuiltModel))
 def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The spec in a file, checked. Raises :class:`InputError` naming file and path inside it."""
     source = os.fspath(path)
-    data = files.read(source, "spec")
+    return check_spec(files.read(source, "spec"), source)
+
+
+def check_spec(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The spec in a mapping, checked; ``source`` names it in errors. Raises :class:`InputError`."""
     return dict(BUILT.check(data, source) if "builder" in data else TRACED.check(data, source))

@@ -70,6 +70,15 @@ def load_workload(path: str | os.PathLike[str]) -> Graph:
     """The graph in a workload file (JSON or YAML, gzip or not), or the one that a workload spec describes.
 
     Raises :class:`InputError` naming file and path inside it.
+
+    >>> import os, tempfile
+    >>> from hosim.graph import GraphBuilder
+    >>> b = GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_workload(b.build(), os.path.join(folder, "toy.json.gz"))
+    ...     load_workload(os.path.join(folder, "toy.json.gz")) == b.build()
+    True
     """
     source = os.fspath(path)
     with files.no_collection():
@@ -86,7 +95,17 @@ def load_workload(path: str | os.PathLike[str]) -> Graph:
 
 
 def save_workload(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph as JSON, or YAML if the name says so; gzip if it ends in ``.gz``. Equal graphs give equal bytes."""
+    """Write a graph as JSON, or YAML if the name says so; gzip if it ends in ``.gz``. Equal graphs give equal bytes.
+
+    >>> import os, tempfile
+    >>> from hosim.graph import GraphBuilder
+    >>> b = GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_workload(b.build(), os.path.join(folder, "toy.json.gz"))
+    ...     load_workload(os.path.join(folder, "toy.json.gz")) == b.build()
+    True
+    """
     with files.no_collection():
         files.write(path, workload_to_dict(graph))
 

@@ -13,6 +13,7 @@ import pytest
 from sweeping import POINTS, command, environment, start, wait_for_rows
 
 pytest.importorskip("distributed")
+pytestmark = pytest.mark.slow
 
 DASK = [sys.executable, "-W", "ignore", "-m", "dask"]
 
@@ -77,6 +78,23 @@ def test_ctrl_c_and_resume(cluster: tuple[Path, str, list["subprocess.Popen[byte
     assert (process.returncode, errors.splitlines()[-1]) == (130, "interrupted")
     subprocess.run(command(folder, "stopped.csv", "--scheduler", address), env=environment(), check=True, capture_output=True)
     assert (folder / "stopped.csv").read_bytes() == (folder / "whole.csv").read_bytes()
+
+
+def test_a_client_from_python(cluster: tuple[Path, str, list["subprocess.Popen[bytes]"]]) -> None:
+    folder, address, _ = cluster
+    code = f"""if True:
+        import hosim
+        from distributed import Client
+        with Client({address!r}) as client:
+            larger = {{"tiers.hbm.capacity": "1 MB", "tiers.ddr.capacity": "1 MB"}}
+            vary = [{{"channels.h2d.bandwidth": b, "budget": n, **larger}} for b in ("1 GB/s", "2 GB/s") for n in (200, 0)]
+            table = hosim.sweep({str(folder / "chain.json")!r}, "toy", "belady", vary=vary, scheduler=client)
+        print(list(table["feasible"]), table["makespan_ns"].notna().sum(), "".join(sorted(set(table["error"].dropna()))))
+    """
+    command(folder, "unused.csv")  # makes the workload
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[True, False, True, False] 2 budget: expected more than 0 bytes, got 0\n"
 
 
 def test_nobody_answers(tmp_path: Path) -> None:

@@ -1,0 +1,305 @@
+"""The questions people ask, one call each: names, paths or objects in; pandas frames, or objects that show themselves in a notebook, out.
+
+A *workload* is a name that ships, a path, a spec or parameters of a builder as a mapping, or a :class:`~hosim.graph.Graph`; *hardware* a
+name, a path, a profile as a mapping, or a :class:`~hosim.hardware.Hardware`; a *policy* text such as ``lookahead:k=4``; a *budget* bytes, a
+size such as ``40 GiB``, a share of the resident peak such as ``75%``, or ``None`` for all there is. Times are integer nanoseconds, sizes
+integer bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.jitter import Jitter
+from hosim.plan import Plan
+from hosim.result import Result
+from hosim.study.axes import Value, parse_axis, read_vary
+from hosim.study.choice import Choice, parse_choice, parse_choices
+from hosim.study.question import Question
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from pandas import DataFrame
+
+    from hosim.study.blamed import Blame
+    from hosim.study.diff import Diff
+    from hosim.study.fit import Fit
+    from hosim.study.frontier import Frontier
+
+Workload = str | os.PathLike[str] | Mapping[str, Any] | Graph
+Machine = str | os.PathLike[str] | Mapping[str, Any] | Hardware
+Budget = int | str | None
+Policies = str | Iterable[str] | None
+Vary = str | Iterable[str] | Mapping[str, object] | Sequence[Mapping[str, Value]]
+
+
+def load(workload: Workload) -> Graph:
+    """The graph of a workload: of a name that ships, of a path of anything ``hosim import`` reads, or of a mapping.
+
+    A mapping is a workload or a spec as its file has it, or the parameters of a builder (:func:`hosim.models.build.build`). Raises
+    :class:`InputError`.
+
+    >>> import hosim
+    >>> hosim.load({"model": "llama-3.1-8b", "phase": "decode", "context": 65536, "layers": 1}).name
+    'llama-3.1-8b-decode'
+    """
+    if isinstance(workload, Graph):
+        return workload
+    if not isinstance(workload, Mapping):
+        from hosim.importers import load_any
+        from hosim.io import find_workload
+
+        return load_any(find_workload(os.fspath(workload)))
+    if "ops" in workload:
+        from hosim.io import workload_from_dict
+
+        return workload_from_dict(dict(workload))
+    if "builder" in workload or "importer" in workload:
+        from hosim.importers.spec import make
+        from hosim.io.spec import check_spec
+
+        return make(check_spec({"format": "hosim.spec/1", **workload}, "workload"), "workload")
+    from hosim.models.build import build
+
+    try:
+        return build("-".join(str(workload[key]) for key in ("model", "phase") if key in workload), workload)
+    except InputError as error:
+        raise InputError(error.message, source="workload", where=error.where) from None
+
+
+def machine(hardware: Machine) -> Hardware:
+    """The profile of a name that ships, of a path, or of a mapping as its file has it. Raises :class:`InputError`."""
+    if isinstance(hardware, Hardware):
+        return hardware
+    from hosim.io import find_hardware, hardware_from_dict, load_hardware
+
+    if isinstance(hardware, Mapping):
+        return hardware_from_dict(dict(hardware), source="hardware")
+    return load_hardware(find_hardware(os.fspath(hardware)))
+
+
+def question(workload: Workload, hardware: Machine, policy: str = "hyperoffload", budget: Budget = None) -> Question:
+    """What one replay answers. Raises :class:`InputError`."""
+    asked = Question(load(workload), machine(hardware), parse_choice(policy), budget)
+    _ = asked.budget_bytes  # says at once if it is none
+    return asked
+
+
+def _choices(policies: Policies) -> list[Choice]:
+    if policies is None or isinstance(policies, str):
+        return parse_choices(policies)
+    return [parse_choice(policy) for policy in policies]
+
+
+def compare(workload: Workload, hardware: Machine, policies: Policies = None, budget: Budget = None) -> DataFrame:
+    """One row a policy (default: every one): ``policy feasible makespan_ns ...``, as :func:`hosim.study.rows.figure_columns` lists them.
+
+    ``planning_s`` and ``replay_s`` are what it took here. What does not fit is a row with ``error``. Raises :class:`InputError`.
+
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
+    >>> _ = [b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50) for i in range(3)]
+    >>> table = hosim.compare(b.build(), "toy", ["resident", "layerwise"], budget="80 B")
+    >>> table[["policy", "feasible", "makespan_ns", "hbm_peak_bytes"]]
+          policy  feasible  makespan_ns  hbm_peak_bytes
+    0   resident     False         <NA>              80
+    1  layerwise      True          190              80
+    """
+    from hosim.study.compare import compare as compared
+    from hosim.study.rows import figure_columns, figures, frame
+
+    graph, profile = load(workload), machine(hardware)
+    choices = _choices(policies)
+    results = compared(graph, profile, choices, Question(graph, profile, choices[0], budget).budget_bytes)
+    rows: list[dict[str, Value]] = [{**figures(r, profile), "planning_s": r.planning_s, "replay_s": r.replay_s} for r in results]
+    return frame(rows, [*figure_columns(profile), "planning_s", "replay_s"])
+
+
+def sweep(
+    workload: Workload,
+    hardware: Machine,
+    policy: str = "hyperoffload",
+    budget: Budget = None,
+    *,
+    vary: Vary,
+    output: str | os.PathLike[str] | None = None,
+    jobs: int = -1,
+    scheduler: str | Client | None = None,
+    progress: Callable[[int, int, int], None] = lambda done, total, failed: None,
+) -> DataFrame:
+    """One row a point: the value of each field that is varied, and the figures.
+
+    ``vary`` is a grid (texts such as ``channels.h2d.bandwidth=25..200GB/s:8``, or a mapping from fields to lists of values) or a list of
+    mappings, a point each. ``output`` (CSV or Parquet) gets each row as soon as it is known; the same call goes on where one was
+    interrupted. ``jobs`` processes compute (-1: one a core), or the Dask cluster of a ``scheduler`` (an address, or a client). ``progress``
+    is told of rows done, of all, and of those that do not fit. A point that fails is a row with ``error``. Raises :class:`InputError`.
+
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
+    >>> _ = [b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50) for i in range(3)]
+    >>> table = hosim.sweep(b.build(), "toy", "layerwise", "80 B", vary="channels.h2d.bandwidth=1..4GB/s:4", jobs=1)
+    >>> table[["channels.h2d.bandwidth_bytes_per_s", "makespan_ns", "transfer_stall_ns"]]
+       channels.h2d.bandwidth_bytes_per_s  makespan_ns  transfer_stall_ns
+    0                          1000000000          190                 40
+    1                          2000000000          170                 20
+    2                          3000000000          164                 14
+    3                          4000000000          160                 10
+    """
+    from hosim.study.on_dask import cluster
+    from hosim.study.runners import pool
+    from hosim.study.sweep import sweep as swept
+
+    runner = pool(jobs) if scheduler is None else cluster(scheduler)
+    points = read_vary(vary)
+    return swept(question(workload, hardware, policy, budget), points, None if output is None else Path(output), runner, progress).frame
+
+
+def frontier(
+    workload: Workload, hardware: Machine, policy: str = "hyperoffload", budget: Budget = None, *, points: int = 9, refine: int = 4
+) -> Frontier:
+    """The Pareto curve of peak memory against makespan of a policy, down to the smallest budget that it has a plan for.
+
+    See :func:`hosim.study.frontier.frontier`; ``.frame`` has a row a budget probed, ``.pareto`` the curve, ``.smallest_bytes`` the budget.
+
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
+    >>> _ = [b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50) for i in range(3)]
+    >>> print(hosim.frontier(b.build(), "toy", "belady", points=3, refine=0))
+    belady needs 40 B; from 60.3 us with a peak of 40 B to 60.3 us with one of 40 B
+    """
+    from hosim.study.frontier import frontier as traced
+
+    return traced(question(workload, hardware, policy, budget), points, refine)
+
+
+def fit(
+    workload: Workload,
+    hardware: Machine,
+    policy: str = "hyperoffload",
+    budget: Budget = None,
+    *,
+    largest: str | None = None,
+    smallest: str | None = None,
+    slowdown: float | None = None,
+) -> Fit:
+    """The ``largest`` (``workload.batch=1..64``) or ``smallest`` (``channels.h2d.bandwidth=5..200GB/s:40``) with which it fits the budget.
+
+    With ``slowdown``, and takes at most so many times as long as with everything resident. See :func:`hosim.study.fit.fit`; ``.value`` is
+    the answer, ``.frame`` the evidence. Raises :class:`InputError`.
+
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
+    >>> _ = [b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50) for i in range(3)]
+    >>> answer = hosim.fit(b.build(), "toy", "layerwise", "80 B", smallest="channels.h2d.bandwidth=1..10GB/s:10", slowdown=1.1)
+    >>> answer.value, answer.beyond.value
+    ('3 GB/s', '2 GB/s')
+    """
+    from hosim.study.fit import fit as fitted
+
+    text = largest or smallest
+    if text is None or (largest and smallest):
+        raise InputError("give one of largest='FIELD=A..B' and smallest='FIELD=A..B:N'", source="fit")
+    return fitted(question(workload, hardware, policy, budget), "largest" if largest else "smallest", parse_axis(text), slowdown)
+
+
+def blame(
+    workload: Workload | Plan,
+    hardware: Machine,
+    policy: str = "hyperoffload",
+    budget: Budget = None,
+    *,
+    more_memory: str = "1 GB",
+    more_bandwidth: str = "10 GB/s",
+) -> Blame:
+    """Why a policy's plan, or a :class:`~hosim.plan.Plan`, waits, and what a little more of each resource would save.
+
+    ``.frame`` has a row a stall, ``.prices`` the shadow prices (see :mod:`hosim.study.prices`). Raises :class:`InfeasibleError` if it does
+    not fit.
+
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> why = hosim.blame(b.build(), "toy", "layerwise", more_bandwidth="1 GB/s", more_memory="10 B")
+    >>> print(why)
+    layerwise takes 90 ns, of which its streams wait 40 ns: 40 ns for h2d
+    >>> print(why.prices[0])
+    +1.00 GB/s of h2d saves 20 ns
+    """
+    from hosim.study.blamed import blame as blamed
+    from hosim.units import parse_rate, parse_size
+
+    plan = workload if isinstance(workload, Plan) else None
+    asked = question(workload.workload if isinstance(workload, Plan) else workload, hardware, policy, budget)
+    return blamed(asked, plan, parse_size(more_memory), parse_rate(more_bandwidth))
+
+
+def diff(
+    a: str | os.PathLike[str] | Plan | Result,
+    b: str | os.PathLike[str] | Plan | Result,
+    workload: Workload | None = None,
+    hardware: Machine | None = None,
+    budget: Budget = None,
+) -> Diff:
+    """What differs between two plans or two results: figure by figure, tensor by tensor, op by op.
+
+    Each is a plan, a result, the path of a file of either, or a policy, which makes a plan for the ``workload`` on the ``hardware``. With
+    ``hardware`` plans are replayed as well. Raises :class:`InputError` where there is nothing to compare.
+
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> print(hosim.diff("layerwise", "on_demand", b.build(), "toy"))
+    layerwise and on_demand differ in 3 figures, 1 tensors and 2 ops
+    """
+    from hosim.study.diff import diff as differ
+    from hosim.study.sides import side_of
+
+    graph = a.workload if isinstance(a, Plan) else None if workload is None else load(workload)
+    profile = None if hardware is None else machine(hardware)
+    budget_bytes = None
+    if graph is not None and profile is not None:
+        budget_bytes = Question(graph, profile, parse_choice("resident"), budget).budget_bytes
+    return differ(side_of(a, graph, profile, budget_bytes), side_of(b, graph, profile, budget_bytes))
+
+
+def robustness(
+    workload: Workload,
+    hardware: Machine,
+    policies: Policies = None,
+    budget: Budget = None,
+    *,
+    runs: int = 20,
+    op_sigma: float = 0.05,
+    transfer_sigma: float = 0.1,
+    seed: int = 0,
+) -> DataFrame:
+    """One row a policy and run: plans made on nominal times, replayed under draws of jitter that are the same for all; run 0 has none.
+
+    Columns ``policy run feasible makespan_ns stall_ns peak_bytes error``; :func:`hosim.study.robustness.percentiles` sums them up.
+
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> hosim.robustness(b.build(), "toy", "layerwise", runs=2)[["policy", "run", "peak_bytes"]]
+          policy  run  peak_bytes
+    0  layerwise    0          40
+    1  layerwise    1          40
+    2  layerwise    2          40
+    """
+    from hosim.study.robustness import robustness as drawn
+
+    graph, profile = load(workload), machine(hardware)
+    choices = _choices(policies)
+    budget_bytes = Question(graph, profile, choices[0], budget).budget_bytes
+    return drawn(graph, profile, choices, budget_bytes, replace(Jitter(seed), op_sigma=op_sigma, transfer_sigma=transfer_sigma), runs)
