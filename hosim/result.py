@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from hosim.jitter import Jitter
 
+SEMANTICS = 1
+"""The version of the rules of a replay: a change to them that may change a figure raises it."""
+
 STALL_CAUSES = ("dependency", "transfer", "capacity", "runtime")
 """Why a stream waits, in the order in which idle time before an op is divided."""
 

@@ -11,8 +11,10 @@ from typer.core import TyperGroup
 
 import hosim
 from hosim.cli import (
+    baseline,
     blame,
     calibrate,
+    check,
     compare_policies,
     diff,
     fit,
@@ -83,6 +85,8 @@ app.command("frontier", epilog=frontier.EXAMPLES)(frontier.frontier)
 app.command("fit", epilog=fit.EXAMPLES)(fit.fit)
 app.command("blame", epilog=blame.EXAMPLES)(blame.blame)
 app.command("diff", epilog=diff.EXAMPLES)(diff.diff)
+app.command("check")(check.check)
+app.add_typer(baseline.app, name="baseline")
 app.command("import")(import_.import_)
 app.command("validate")(validate.validate)
 app.command("calibrate")(calibrate.calibrate)

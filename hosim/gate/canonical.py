@@ -1,0 +1,58 @@
+"""A graph in an order that depends on what it computes alone, and fingerprints without names.
+
+Policies break ties by a tensor's position, so the order in which a file lists its tensors could change a plan. Here a tensor's
+place follows from its uses; two that share uses, size, kind, home and persistence can be exchanged without a difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+from hosim.graph import Graph
+from hosim.plan import Plan
+
+
+def canonical(graph: Graph) -> Graph:
+    """``graph`` with its tensors in the order of their uses (unused ones last), and each op's lists in that order."""
+    uses: list[list[tuple[int, int]]] = [[] for _ in graph.tensors]
+    for i, op in enumerate(graph.ops):
+        for role, tensors in enumerate((op.inputs, op.outputs, op.mutates)):
+            for t in tensors:
+                uses[t].append((i, role))
+
+    def place(t: int) -> tuple[object, ...]:
+        tensor = graph.tensors[t]
+        return not uses[t], uses[t], tensor.size_bytes, tensor.kind, tensor.home or "", bool(tensor.persistent)
+
+    order = sorted(range(len(graph.tensors)), key=place)
+    new = [0] * len(order)
+    for at, t in enumerate(order):
+        new[t] = at
+
+    def moved(tensors: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted([new[t] for t in tensors]))
+
+    ops = tuple(
+        replace(op, inputs=moved(op.inputs), outputs=moved(op.outputs), mutates=moved(op.mutates), deps=tuple(sorted(op.deps)))
+        for op in graph.ops
+    )
+    return Graph(graph.name, tuple(graph.tensors[t] for t in order), ops, graph.meta)
+
+
+def graph_fingerprint(graph: Graph) -> str:
+    """16 hexadecimal digits of what a canonical graph computes and holds: everything but names."""
+    tensors = [(t.size_bytes, t.kind, t.home, t.persistent) for t in graph.tensors]
+    ops = [repr(replace(op, name="")) for op in graph.ops]
+    return _digest(repr(tensors), *ops)
+
+
+def plan_fingerprint(plan: Plan, label: str) -> str:
+    """16 hexadecimal digits of what a plan of a canonical graph does; of one that decides in the replay, of its policy's ``label``."""
+    cache_ops = [(c.op, c.tensor, c.source, c.destination, c.after) for c in plan.cache_ops]
+    edited = graph_fingerprint(plan.graph) if plan.edits is not None else ""
+    return _digest(repr(cache_ops), repr(sorted(plan.initial.items())), edited, label if plan.runtime is not None else "")
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

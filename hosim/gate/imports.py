@@ -1,0 +1,135 @@
+"""Graphs of cases, and the folder in which those of slow formats are kept by content.
+
+A kept graph's name is a digest of the source's content, of hosim's own code and of the versions of torch and transformers. So nothing
+there is ever stale, and all of it can be deleted; what cannot be read is imported again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+from hosim.errors import HosimError, InputError
+from hosim.graph import Graph
+
+
+def kept_in() -> Path:
+    """The folder of kept graphs: ``$HOSIM_CACHE``, or ``hosim`` in the user's folder for such things."""
+    own = os.environ.get("HOSIM_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hosim"
+
+
+def graph_of_file(path: Path, kept: Path | None) -> Graph:
+    """The graph in a file or folder of any known format; ``kept`` is the folder of kept graphs. Raises :class:`InputError`."""
+    from hosim.importers import load_any
+    from hosim.io import load_workload, save_workload
+
+    if kept is None:
+        return load_any(path)
+    try:
+        key = _digest_of(path)
+    except OSError:  # the importer says what is wrong with it
+        return load_any(path)
+    file = kept / f"{key}.json"
+    if file.is_file():
+        with suppress(HosimError):
+            return load_workload(file)
+    graph = load_any(path)
+    # a folder that cannot be written to only costs time
+    with suppress(OSError, HosimError):
+        kept.mkdir(parents=True, exist_ok=True)
+        save_workload(graph, file)
+    return graph
+
+
+def graph_of_entry(entry: str, folder: str) -> Graph:
+    """The graph that ``package.module:function`` gives; its package may lie in ``folder``.
+
+    The function returns a :class:`Graph`, or a torch model and its example inputs (a tuple, or a mapping by name). It is called each time:
+    what it depends on is not known. Raises :class:`InputError`.
+    """
+    module, _, name = entry.partition(":")
+    with _importable(folder):
+        try:
+            function = getattr(import_module(module), name)
+        except ImportError as error:
+            raise InputError(f"cannot be imported: {error}", source=entry) from None
+        except AttributeError:
+            raise InputError(f"module {module} has no {name!r}", source=entry) from None
+        try:
+            given = function()
+        except HosimError:
+            raise
+        except Exception as error:
+            raise InputError(f"raised {type(error).__name__}: {_line(error)}", source=entry) from error
+    if isinstance(given, Graph):
+        return given
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise InputError("expected it to return a model and its example inputs, or a hosim.Graph", source=entry)
+    return graph_of_model(*given, name=name, source=entry)
+
+
+def graph_of_model(model: Any, inputs: Any, *, name: str, source: str) -> Graph:
+    """The graph of a torch model called with ``inputs`` (a tuple, one tensor, or a mapping by name). Raises :class:`InputError`."""
+    from hosim.importers.torch_export import import_exported, require_torch
+
+    require_torch()
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"expected a torch.nn.Module, got {type(model).__name__}", source=source)
+    by_name = dict(inputs) if isinstance(inputs, dict) else {}
+    positional = () if by_name else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    try:
+        program = torch.export.export(model, positional, by_name, strict=False)
+    except Exception as error:  # torch and the model's code raise whatever they like
+        raise InputError(f"torch.export cannot export it: {_line(error)}", source=source) from error
+    return import_exported(program, name=name)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+@contextmanager
+def _importable(folder: str) -> Iterator[None]:
+    place = os.path.abspath(folder)
+    sys.path.insert(0, place)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.path.remove(place)
+
+
+def _digest_of(path: Path) -> str:
+    found = hashlib.sha256(_code().encode())
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    for file in files:
+        # the name goes into the graph of some formats
+        found.update(f"\0{file.relative_to(path.parent)}\0".encode())
+        found.update(hashlib.sha256(file.read_bytes()).digest())
+    return found.hexdigest()[:32]
+
+
+@cache
+def _code() -> str:
+    """A digest of hosim's source and of what it imports models with."""
+    import hosim
+
+    found = hashlib.sha256()
+    package = Path(hosim.__file__).parent
+    for file in sorted(package.rglob("*.py")):
+        found.update(f"\0{file.relative_to(package)}\0".encode())
+        found.update(file.read_bytes())
+    for name in ("torch", "transformers", "onnx"):
+        with suppress(metadata.PackageNotFoundError):
+            found.update(f"\0{name} {metadata.version(name)}".encode())
+    return found.hexdigest()

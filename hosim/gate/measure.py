@@ -1,0 +1,284 @@
+"""A case, planned and replayed, as a record."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hosim
+from hosim import engine
+from hosim.analysis.verifier import verify
+from hosim.costmodel.op_time import op_durations
+from hosim.errors import InfeasibleError, PlanError
+from hosim.gate.canonical import canonical, graph_fingerprint, plan_fingerprint
+from hosim.gate.cases import Case
+from hosim.gate.imports import graph_of_entry, graph_of_file
+from hosim.gate.metrics import metrics_of
+from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.plan import AT_START, DETACH, Plan
+from hosim.result import SEMANTICS, WORKSPACE, Residency, Result, Timeline, Transfer
+from hosim.study import attempt
+from hosim.study.budget import parse_budget
+from hosim.study.choice import Choice, parse_choice
+from hosim.units import exact_size
+
+COLUMNS = 60
+"""In how many equal parts of the makespan a curve is kept."""
+
+STAGED = "staged"
+"""The label of a tensor's chunks on their way through a tier."""
+
+
+def measure(case: Case, kept: Path | None = None) -> Measured:
+    """The record of a case, or the error of one that does not fit. ``kept``: see :mod:`hosim.gate.imports`. Raises :class:`HosimError`."""
+    return measure_graph(case, _graph(case, kept))
+
+
+def measure_graph(case: Case, graph: Graph) -> Measured:
+    """As :func:`measure`, of a graph that is there already."""
+    from hosim.io import find_hardware, load_hardware
+
+    hardware = load_hardware(find_hardware(_beside(case.folder, case.hardware)))
+    graph = canonical(graph)
+    choice = parse_choice(case.policy)
+    _, budget = parse_budget(case.budget, graph, hardware)
+    try:
+        plan = _plan(case, choice, graph, hardware, budget)
+    except InfeasibleError as error:
+        return Measured(None, str(error))
+    result = engine.replay(plan, hardware, budget, record=True)
+    if not result.feasible:
+        return Measured(None, result.error)
+    assert result.timeline is not None
+    return _measured(case, choice, graph, hardware, plan, result, result.timeline)
+
+
+def _graph(case: Case, kept: Path | None) -> Graph:
+    from hosim.io import find_workload
+
+    if case.entry is not None:
+        return graph_of_entry(case.entry, case.folder)
+    assert case.workload is not None
+    return graph_of_file(find_workload(_beside(case.folder, case.workload)), kept)
+
+
+def _beside(folder: str, text: str) -> str:
+    """The path that ``text`` names in ``folder`` if there is such a thing, else ``text``."""
+    path = os.path.join(folder, text)
+    return path if os.path.exists(path) and not (os.path.isdir(path) and os.sep not in text) else text
+
+
+def _plan(case: Case, choice: Choice, graph: Graph, hardware: Hardware, budget: int) -> Plan:
+    from hosim.io import check_tiers, load_plan
+
+    if case.plan is None:
+        made = attempt.make_plan(graph, hardware, choice, budget)
+        attempt.check(made, hardware, budget)
+        return made
+    path = _beside(case.folder, case.plan)
+    plan = load_plan(path, graph)
+    check_tiers(plan, hardware, source=path)
+    findings = [str(finding) for finding in verify(plan, hardware, budget)]
+    if findings:
+        raise PlanError(f"{path}: breaks a rule: {findings[0]}", findings=findings)
+    return plan
+
+
+def _measured(case: Case, choice: Choice, graph: Graph, hardware: Hardware, plan: Plan, result: Result, timeline: Timeline) -> Measured:
+    ran = plan.graph
+    story = _Story(plan, timeline)
+    record = Record(
+        case=case.name,
+        asked=case.asked(),
+        fingerprints={"graph": graph_fingerprint(graph), "plan": plan_fingerprint(plan, choice.label)},
+        metrics=metrics_of(result),
+        machine=_machine(hardware) | {"budget": exact_size(result.budget_bytes)},
+        peaks={
+            tier: story.peak(tier, result.peak_at_ns[tier], result.peak_breakdown.get(tier, {}), away=tier == hardware.device_tier)
+            for tier, held in result.peak_bytes.items()
+            if held
+        },
+        moved=story.moved(),
+        stalls=story.stalls(),
+        durations=_listing({(op.kind, op.name): ns for op, ns in zip(ran.ops, op_durations(ran, hardware), strict=True)}),
+        curve=_curve(timeline, hardware.device_tier, result.makespan_ns or 0),
+        hosim=hosim.__version__,
+        semantics=SEMANTICS,
+    )
+    return Measured(
+        record,
+        stays={key: stay for tier in record.peaks for key, stay in story.stays(tier, result.peak_at_ns[tier]).items()},
+        positions={op.name: i for i, op in enumerate(ran.ops)},
+        tensors=frozenset(tensor.name for tensor in ran.tensors),
+        waits_for=story.waits_for(),
+    )
+
+
+class _Story:
+    """What a timeline says, by names."""
+
+    def __init__(self, plan: Plan, timeline: Timeline) -> None:
+        self.plan = plan
+        self.graph = plan.graph
+        self.timeline = timeline
+        self._detached: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for c in plan.cache_ops:
+            if c.op == DETACH and c.after != AT_START:
+                self._detached[c.source, c.tensor].append(c.after)
+        self._copies: dict[int, list[Transfer]] = defaultdict(list)
+        for copy in timeline.transfers:
+            self._copies[copy.tensor].append(copy)
+        self._held: dict[tuple[str, int], list[Residency]] = defaultdict(list)
+        for held in timeline.residencies:
+            if held.tensor >= 0 and not held.staged:
+                self._held[held.tier, held.tensor].append(held)
+
+    def peak(self, tier: str, at: int, composition: Mapping[str, int], away: bool) -> PeakRecord:
+        """The tier at the instant of its peak."""
+        tensors = self.graph.tensors
+        held: dict[tuple[str, str], int] = defaultdict(int)
+        there = set()
+        for x in self.timeline.residencies:
+            if x.tier == tier and x.start_ns <= at < x.end_ns:
+                if x.tensor < 0:
+                    held[WORKSPACE, self.graph.ops[x.op].name] += x.bytes
+                else:
+                    held[STAGED if x.staged else tensors[x.tensor].kind, tensors[x.tensor].name] += x.bytes
+                    there.add(x.tensor)
+        gone = {(tensors[t].kind, tensors[t].name): tensors[t].size_bytes for t in self._needed(at) if t not in there} if away else {}
+        residents = [self._with_span(item, tier, at) for item in _listing(held).items]
+        return PeakRecord(self._running(at), {kind: b for kind, b in composition.items() if b}, Listing(tuple(residents)), _listing(gone))
+
+    def _with_span(self, item: Item, tier: str, at: int) -> Item:
+        """The item with after which ops a tensor's copy in a tier at an instant was issued, and is released."""
+        if item.label in (WORKSPACE, STAGED) or self.plan.runtime is not None:
+            return item
+        t = self.graph.tensor_index[item.name]
+        held = next(x for x in self._held[tier, t] if x.start_ns <= at < x.end_ns)
+        ops, cache_ops = self.graph.ops, self.plan.cache_ops
+        came = [c for c in self._copies[t] if c.start_ns == held.start_ns and cache_ops[c.cache_op].destination == tier]
+        if came and cache_ops[came[0].cache_op].after != AT_START:
+            item = replace(item, since=ops[cache_ops[came[0].cache_op].after].name)
+        released = self._released_after(t, tier, held.end_ns)
+        return replace(item, until=ops[released].name) if released is not None else item
+
+    def _released_after(self, t: int, tier: str, at: int) -> int | None:
+        """The op after which a residency that ends at an instant is given up: the last use, else a detach; ``None`` for neither."""
+        end, users = self.timeline.op_end_ns, self.graph.users[t]
+        if not self.graph.survives[t] and users and max(end[i] for i in users) <= at:
+            return max(users, key=lambda i: (end[i], i))
+        return max((after for after in self._detached[tier, t] if end[after] <= at), default=None)
+
+    def _needed(self, at: int) -> list[int]:
+        """Tensors that exist at an instant and are used later, or survive the step."""
+        start, end = self.timeline.op_start_ns, self.timeline.op_end_ns
+        initial = set(self.plan.residency("")) | set(self.graph.initial)
+        needed = []
+        for t, users in enumerate(self.graph.users):
+            born = t in initial or (bool(users) and start[users[0]] <= at)
+            if born and (self.graph.survives[t] or any(end[i] > at for i in reversed(users))):
+                needed.append(t)
+        return needed
+
+    def _running(self, at: int) -> str | None:
+        """The op that runs at an instant; of several, the one that started last."""
+        start, end = self.timeline.op_start_ns, self.timeline.op_end_ns
+        running = [(start[i], i) for i in range(len(start)) if start[i] <= at < end[i]]
+        return self.graph.ops[max(running)[1]].name if running else None
+
+    def stays(self, tier: str, at: int) -> dict[tuple[str, str], Stay]:
+        """Of each tensor in a tier at an instant, why it is there."""
+        ops, start = self.graph.ops, self.timeline.op_start_ns
+        found: dict[tuple[str, str], Stay] = {}
+        for x in self.timeline.residencies:
+            if x.tier != tier or x.tensor < 0 or x.staged or not x.start_ns <= at < x.end_ns:
+                continue
+            # the copy that this residency began with: it reserves its bytes when it starts
+            copies = [y for y in self._copies[x.tensor] if y.start_ns == x.start_ns and self._destination(y.cache_op) == tier]
+            after = self.plan.cache_ops[copies[0].cache_op].after if copies and self.plan.runtime is None else AT_START
+            users = self.graph.users[x.tensor]
+            before = [i for i in users if start[i] <= at]
+            later = [i for i in users if start[i] > at]
+            found[tier, self.graph.tensors[x.tensor].name] = Stay(
+                used=ops[before[-1]].name if before else None,
+                until=ops[later[0]].name if later else None,
+                fetched=bool(copies),
+                fetched_after=ops[after].name if after != AT_START else None,
+            )
+        return found
+
+    def _destination(self, cache_op: int) -> str | None:
+        return self.plan.cache_ops[cache_op].destination if 0 <= cache_op < len(self.plan.cache_ops) else None
+
+    def moved(self) -> dict[str, Listing]:
+        """Bytes by channel and tensor."""
+        tensors = self.graph.tensors
+        bytes_of: dict[str, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
+        for x in self.timeline.transfers:
+            bytes_of[x.channel][tensors[x.tensor].kind, tensors[x.tensor].name] += x.bytes
+        return {channel: _listing(listed) for channel, listed in bytes_of.items()}
+
+    def stalls(self) -> Listing:
+        """Nanoseconds by cause and op."""
+        waited: dict[tuple[str, str], int] = defaultdict(int)
+        for op, cause, start, end in self.timeline.stalls:
+            waited[cause, self.graph.ops[op].name] += end - start
+        return _listing(waited)
+
+    def waits_for(self) -> dict[str, str]:
+        """Of each op that waited for a transfer, the tensor whose copy ended last before it went on."""
+        ended = sorted((x.end_ns, x.tensor) for x in self.timeline.transfers)
+        by_end: dict[int, list[int]] = defaultdict(list)
+        for end, t in ended:
+            by_end[end].append(t)
+        found = {}
+        for op, cause, _, end in self.timeline.stalls:
+            mine = [t for t in by_end[end] if t in self.graph.ops[op].uses]
+            if cause == "transfer" and mine:
+                found[self.graph.ops[op].name] = self.graph.tensors[mine[0]].name
+        return found
+
+
+def _listing(values: Mapping[tuple[str, str], int]) -> Listing:
+    return Listing(tuple(Item(label, name, value) for (label, name), value in sorted(values.items()) if value))
+
+
+def _curve(timeline: Timeline, tier: str, makespan_ns: int) -> tuple[int, ...]:
+    """The most that a tier holds in each of :data:`COLUMNS` parts of the makespan; empty for a step that takes no time."""
+    if not makespan_ns:
+        return ()
+    change: dict[int, int] = defaultdict(int)
+    for x in timeline.residencies:
+        if x.tier == tier and x.end_ns > x.start_ns:
+            change[x.start_ns] += x.bytes
+            change[x.end_ns] -= x.bytes
+    most = [0] * COLUMNS
+    held, times = 0, sorted(change)
+    for at, until in zip(times, [*times[1:], makespan_ns], strict=True):
+        held += change[at]
+        for column in range(at * COLUMNS // makespan_ns, min(COLUMNS, -(-until * COLUMNS // makespan_ns))):
+            most[column] = max(most[column], held)
+    return tuple(most)
+
+
+def _machine(hardware: Hardware) -> dict[str, str]:
+    """The profile as its file says it, flat: ``channels.h2d.bandwidth``."""
+    from hosim.io import hardware_to_dict
+
+    flat: dict[str, str] = {}
+
+    def add(where: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                add(f"{where}.{key}" if where else key, inner)
+        else:
+            flat[where] = str(value)
+
+    add("", {key: value for key, value in hardware_to_dict(hardware).items() if key not in ("format", "source")})
+    return flat

@@ -1,0 +1,103 @@
+"""What is known of a measured case: its metrics, and enough beside them to say what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """``value`` (bytes or nanoseconds) of a tensor or an op ``name``; ``label`` is the kind of tensor, or the cause of a stall.
+
+    Of a resident, ``since`` is the op after which the copy that brought it was issued, ``until`` the op after which it is released; each
+    empty where nothing brings it or nothing releases it.
+    """
+
+    label: str
+    name: str
+    value: int
+    since: str = ""
+    until: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Items, and the sum of those that are left out: the smallest ones."""
+
+    items: tuple[Item, ...] = ()
+    others: int = 0
+    others_value: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left out."""
+        return not self.others
+
+
+@dataclass(frozen=True, slots=True)
+class PeakRecord:
+    """A tier at its peak.
+
+    ``op`` is the op that runs then (``None``: none does), ``composition`` the bytes by kind, ``residents`` what is held, by tensor (or by
+    op for a ``workspace``); ``away`` are the tensors that are needed later and not held.
+    """
+
+    op: str | None
+    composition: Mapping[str, int]
+    residents: Listing
+    away: Listing = field(default_factory=Listing)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measured case, as its baseline file has it.
+
+    ``metrics`` are bytes and nanoseconds by name (:mod:`hosim.gate.metrics`). ``machine`` is the hardware profile, flat, as text.
+    ``moved`` are bytes by tensor of each channel, ``stalls`` nanoseconds by cause and op, ``durations`` those of ops alone, by kind and op.
+    ``curve`` is the most that the device tier holds in each of equal parts of the makespan.
+    """
+
+    case: str
+    asked: Mapping[str, str]
+    fingerprints: Mapping[str, str]
+    metrics: Mapping[str, int]
+    machine: Mapping[str, str]
+    peaks: Mapping[str, PeakRecord]
+    moved: Mapping[str, Listing]
+    stalls: Listing
+    durations: Listing
+    curve: tuple[int, ...]
+    hosim: str
+    semantics: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Why a tensor is in a tier at its peak.
+
+    ``used`` is the last op that uses it and has started by then, ``until`` the first that uses it and has not; ``fetched_after`` the op
+    after which the copy was issued that brought it. Each is ``None`` if there is none; ``fetched`` tells a copy issued at time 0 from no
+    copy.
+    """
+
+    used: str | None
+    until: str | None
+    fetched: bool
+    fetched_after: str | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A record with what only the process that measured it knows; ``error`` instead of a record where nothing fits.
+
+    ``stays`` are by tier and tensor, ``positions`` those of ops by name, ``waits_for`` says by op which tensor's copy a stall of cause
+    ``transfer`` ended with.
+    """
+
+    record: Record | None
+    error: str | None = None
+    stays: Mapping[tuple[str, str], Stay] = field(default_factory=dict)
+    positions: Mapping[str, int] = field(default_factory=dict)
+    tensors: frozenset[str] = frozenset()
+    waits_for: Mapping[str, str] = field(default_factory=dict)

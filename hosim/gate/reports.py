@@ -1,0 +1,148 @@
+"""A check's verdicts for machines and for reviews: JSON, JUnit XML, SARIF, annotations of GitHub and its step summary."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import hosim
+from hosim.gate.metrics import human
+from hosim.gate.verdict import SAME, CaseVerdict, MetricVerdict, summary
+
+SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+
+_HEIGHT = 6
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+def to_dict(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, Any]:
+    """What ``hosim check --json`` prints."""
+    return {
+        "format": "hosim.check/1",
+        "hosim": hosim.__version__,
+        "passed": not any(v.fails(strict) for v in verdicts),
+        "cases": [
+            {
+                "case": v.case,
+                "verdict": v.verdict,
+                "fails": v.fails(strict),
+                "note": v.note or None,
+                "baseline": v.baseline,
+                "metrics": {m.name: {"verdict": m.verdict, "before": m.before, "now": m.now} for m in v.metrics},
+                "explanation": list(v.explanation),
+            }
+            for v in verdicts
+        ],
+    }
+
+
+def junit(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
+    """JUnit XML: a test case each, failed ones with their explanation."""
+    failing = sum(v.fails(strict) for v in verdicts)
+    suite = ET.Element("testsuite", name="hosim", tests=str(len(verdicts)), failures=str(failing), errors="0", skipped="0")
+    for v in verdicts:
+        case = ET.SubElement(suite, "testcase", classname="hosim.check", name=_plain(v.case))
+        if v.fails(strict):
+            failure = ET.SubElement(case, "failure", type=v.verdict, message=_plain(headline(v)))
+            failure.text = _plain("\n".join(details(v)))
+    ET.indent(suite)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+
+
+def sarif(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, Any]:
+    """SARIF 2.1.0: a result for each case that fails, at its baseline file."""
+    failing = [v for v in verdicts if v.fails(strict)]
+    rules = sorted({v.verdict for v in failing})
+    return {
+        "$schema": SARIF,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "hosim",
+                        "version": hosim.__version__,
+                        "rules": [{"id": rule, "shortDescription": {"text": f"simulated step: {rule}"}} for rule in rules],
+                    }
+                },
+                "results": [
+                    {
+                        "ruleId": v.verdict,
+                        "level": "error",
+                        "message": {"text": "\n".join([headline(v), *details(v)])},
+                        "locations": [{"physicalLocation": {"artifactLocation": {"uri": v.baseline}, "region": {"startLine": 1}}}],
+                    }
+                    for v in failing
+                ],
+            }
+        ],
+    }
+
+
+def github(verdicts: Sequence[CaseVerdict], strict: bool = False) -> list[str]:
+    """A workflow command of GitHub for each case that fails; the explanation is its text."""
+    return [
+        f"::error file={_property(v.baseline)},line=1,title={_property(headline(v))}::{_data(chr(10).join(details(v)) or headline(v))}"
+        for v in verdicts
+        if v.fails(strict)
+    ]
+
+
+def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
+    """A step summary: a table of the cases; of each that is not the same, what changed, and its memory curves before and now."""
+    lines = [f"### hosim: {summary(verdicts)}", "", "| case | verdict | what changed |", "|---|---|---|"]
+    for v in verdicts:
+        changed = "<br>".join(_cell(m.line()) for m in changed_metrics(v)) or _cell(v.note)
+        lines.append(f"| {_cell(v.case)} | {'**' + v.verdict + '**' if v.fails(strict) else v.verdict} | {changed} |")
+    for v in verdicts:
+        if v.explanation or v.fails(strict):
+            lines += ["", f"#### {_cell(v.case)}: {v.verdict}", "", "```", *details(v), "```"]
+        if v.explanation and all(v.curves):
+            lines += ["", "Device memory over the step, before and now:", "", "```", *curves(*v.curves), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def headline(v: CaseVerdict) -> str:
+    """The case, its verdict, and the first metric of that verdict."""
+    first = next((m.line() for m in v.metrics if m.verdict == v.verdict), v.note)
+    return f"{v.case}: {v.verdict}" + (f": {first}" if first else "")
+
+
+def details(v: CaseVerdict) -> list[str]:
+    """What there is to say beyond the headline."""
+    return [*v.explanation, *([v.note] if v.note else [])] or [m.line() for m in changed_metrics(v)]
+
+
+def changed_metrics(v: CaseVerdict) -> list[MetricVerdict]:
+    """Metrics that are not what they were; none of a case without a baseline, where all are new."""
+    return [m for m in v.metrics if m.verdict != SAME] if any(m.before is not None for m in v.metrics) else []
+
+
+def curves(before: Sequence[int], now: Sequence[int]) -> Iterator[str]:
+    """Two memory curves one below the other, drawn with characters on one scale."""
+    low, high = min(*before, *now), max(*before, *now)
+    for title, curve in (("before", before), ("now", now)):
+        yield f"{title}: {human('peak', min(curve))} to {human('peak', max(curve))}"
+        levels = [-(-(held - low) * _HEIGHT * 8 // (high - low)) if high > low else _HEIGHT * 8 for held in curve]
+        for line in range(_HEIGHT):
+            floor = (_HEIGHT - 1 - line) * 8
+            yield "│" + "".join(_EIGHTHS[max(0, min(8, level - floor))] for level in levels).rstrip()
+        yield "└" + "─" * len(curve)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    """Text without what XML cannot hold."""
+    return "".join(c if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff") else "?" for c in text)
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,59 @@
+"""A check's verdicts, and a baseline, on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.text import Text
+
+from hosim.gate.metrics import human
+from hosim.gate.record import Record
+from hosim.gate.reports import changed_metrics, details
+from hosim.gate.verdict import FAILING, IMPROVEMENT, NEW, REGRESSION, SAME, CaseVerdict, summary
+from hosim.report.tables import NOTHING, open_table
+from hosim.units import human_size
+
+_STYLES = {**dict.fromkeys(FAILING, "red"), IMPROVEMENT: "green", NEW: "yellow"}
+
+
+def verdicts(checked: Sequence[CaseVerdict], strict: bool = False) -> RenderableType:
+    """One row for each metric that is not what it was (one for a case where all are), the explanations, and the counts."""
+    table = open_table("Check", "case", "verdict", "metric", "before", "now", "change", left=3)
+    for v in checked:
+        changed = changed_metrics(v)
+        if not changed:
+            table.add_row(escape(v.case), v.verdict, NOTHING, NOTHING, NOTHING, NOTHING, style=_STYLES.get(v.verdict))
+        for m in changed:
+            before = NOTHING if m.before is None else human(m.name, m.before)
+            now = NOTHING if m.now is None else human(m.name, m.now)
+            change = (m.now or 0) - (m.before or 0)
+            signed = f"{'+' if change > 0 else ''}{human(m.name, change)}"
+            table.add_row(escape(v.case), m.verdict, escape(m.name), before, now, signed, style=_STYLES.get(m.verdict))
+    parts: list[RenderableType] = [table]
+    for v in checked:
+        if v.verdict != SAME and (v.explanation or v.note):
+            listed = "".join(f"  {line}\n" for line in details(v))
+            parts.append(
+                Text(f"{v.case}: {v.verdict}\n{listed}", style="red" if v.verdict == REGRESSION else "", no_wrap=True, overflow="ignore")
+            )
+    failing = sum(v.fails(strict) for v in checked)
+    closing = f"{len(checked)} case{'s' * (len(checked) != 1)}: {summary(checked)}" + (f"; {failing} failing." if failing else ".")
+    return Group(*parts, Text(closing, style="bold red" if failing else "bold"))
+
+
+def baseline(record: Record) -> RenderableType:
+    """What a baseline says: its question, its metrics, and the composition of each peak."""
+    asked = ", ".join(f"{key} {text}" for key, text in record.asked.items())
+    table = open_table(f"{record.case}: {asked}", "metric", "value", left=1)
+    for name, value in sorted(record.metrics.items()):
+        table.add_row(escape(name), human(name, value))
+    parts: list[RenderableType] = [table]
+    for tier, peak in sorted(record.peaks.items()):
+        held = open_table(f"{tier} at its peak" + (f", at op {peak.op}" if peak.op is not None else ""), "kind", "bytes", left=1)
+        for kind, size in sorted(peak.composition.items(), key=lambda pair: -pair[1]):
+            held.add_row(kind.replace("_", " "), human_size(size))
+        parts.append(held)
+    parts.append(Text(f"Written by hosim {record.hosim}, rules {record.semantics}.", style="dim"))
+    return Group(*parts)

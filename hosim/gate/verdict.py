@@ -1,0 +1,129 @@
+"""Verdicts: a measured case against its baseline, metric by metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hosim.errors import InfeasibleError
+from hosim.gate.explain import explain
+from hosim.gate.metrics import OFF, Tolerance, human, tolerance_of
+from hosim.gate.record import Measured, Record
+
+REGRESSION, IMPROVEMENT, DRIFT, NEW, MISSING, SAME = "regression", "improvement", "drift", "new", "missing", "same"
+
+INFEASIBLE = "infeasible"
+"""The verdict of a case that no longer fits."""
+
+FAILING = (INFEASIBLE, MISSING, REGRESSION)
+"""Verdicts that fail a check, the gravest first."""
+
+_ORDER = (*FAILING, IMPROVEMENT, NEW, DRIFT, SAME)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricVerdict:
+    """One metric: its value in the baseline and now (``None`` where there is none), and what is to be thought of that."""
+
+    name: str
+    before: int | None
+    now: int | None
+    verdict: str
+
+    def line(self) -> str:
+        """The verdict in words: ``peak.hbm 38.2 GiB, was 37.9 GiB (+312 MiB, +0.8%)``."""
+        if self.before is None or self.now is None:
+            value = self.before if self.now is None else self.now
+            return f"{self.name}: {self.verdict} ({human(self.name, value or 0)})"
+        change = self.now - self.before
+        share = f", {100 * change / self.before:+.1f}%" if self.before else ""
+        sign = "+" if change > 0 else ""
+        return f"{self.name}: {human(self.name, self.now)}, was {human(self.name, self.before)} ({sign}{human(self.name, change)}{share})"
+
+
+@dataclass(frozen=True)
+class CaseVerdict:
+    """One case. ``explanation`` is what changed, in lines; ``curves`` those of the device tier before and now; ``note`` is for people."""
+
+    case: str
+    verdict: str
+    metrics: tuple[MetricVerdict, ...] = ()
+    explanation: tuple[str, ...] = ()
+    curves: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    note: str = ""
+    baseline: str = ""
+
+    def fails(self, strict: bool = False) -> bool:
+        """Whether the case fails; ``strict`` fails improvements that are not committed, too."""
+        return self.verdict in FAILING or (strict and self.verdict in (IMPROVEMENT, NEW))
+
+
+def judge_metrics(before: Mapping[str, int], now: Mapping[str, int], tolerances: Mapping[str, Tolerance]) -> tuple[MetricVerdict, ...]:
+    """A verdict for every metric of either, by name.
+
+    A *regression* is worse by more than the tolerance, an *improvement* better by more, *drift* another value within it. What only one of
+    the two has is *new* or *missing*; one of value 0 is neither, and one whose tolerance is off is drift.
+    """
+    verdicts = []
+    for name in sorted({*before, *now}):
+        old, new, tolerance = before.get(name), now.get(name), tolerance_of(name, tolerances)
+        if old is None or new is None:
+            known = old if new is None else new
+            verdict = SAME if not known else DRIFT if tolerance == OFF else NEW if old is None else MISSING
+        elif old == new:
+            verdict = SAME
+        elif tolerance.allows(old, new):
+            verdict = DRIFT
+        else:
+            verdict = REGRESSION if new > old else IMPROVEMENT
+        verdicts.append(MetricVerdict(name, old, new, verdict))
+    return tuple(verdicts)
+
+
+def judge(
+    case: str,
+    before: Record | None,
+    now: Measured | None,
+    tolerances: Mapping[str, Tolerance],
+    *,
+    baseline: str = "",
+) -> CaseVerdict:
+    """The verdict of a case: the gravest of its metrics'. ``before`` is its baseline, if it has one; ``now`` is none for a lost case."""
+    if now is None:
+        return CaseVerdict(case, MISSING, note="there is a baseline and no case of this name", baseline=baseline)
+    if now.record is None:
+        return CaseVerdict(case, INFEASIBLE, note=now.error or "does not fit", baseline=baseline)
+    if before is None:
+        metrics = tuple(MetricVerdict(name, None, value, NEW) for name, value in sorted(now.record.metrics.items()))
+        return CaseVerdict(case, MISSING, metrics, note="there is no baseline; 'hosim baseline write' makes it", baseline=baseline)
+    metrics = judge_metrics(before.metrics, now.record.metrics, tolerances)
+    verdict = min((m.verdict for m in metrics), key=_ORDER.index, default=SAME)
+    worse = [m for m in metrics if m.verdict == REGRESSION]
+    return CaseVerdict(
+        case,
+        verdict,
+        metrics,
+        explanation=tuple(explain(before, now, worse)) if worse else (),
+        curves=(before.curve, now.record.curve),
+        note=_rules(before, now.record),
+        baseline=baseline,
+    )
+
+
+def _rules(before: Record, now: Record) -> str:
+    if before.semantics != now.semantics:
+        return f"the baseline is of other rules of the replay (semantics {before.semantics}, now {now.semantics})"
+    return f"the baseline was written by hosim {before.hosim}, this is {now.hosim}" if before.hosim != now.hosim else ""
+
+
+def exit_code(verdicts: Sequence[CaseVerdict], strict: bool = False) -> int:
+    """0 if nothing fails, 3 if a case does not fit, else 1."""
+    if any(v.verdict == INFEASIBLE for v in verdicts):
+        return InfeasibleError.exit_code
+    return int(any(v.fails(strict) for v in verdicts))
+
+
+def summary(verdicts: Sequence[CaseVerdict]) -> str:
+    """How many cases have which verdict, in one line."""
+    counts = {verdict: sum(v.verdict == verdict for v in verdicts) for verdict in _ORDER}
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "no case"

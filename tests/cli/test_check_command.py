@@ -1,0 +1,209 @@
+"""``hosim baseline`` and ``hosim check``, from nothing to a failing check, and their reports."""
+
+import json
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hosim.cli.main import app
+
+WORKLOAD: dict[str, Any] = {
+    "format": "hosim.workload/1",
+    "name": "toy",
+    "tensors": [
+        {"name": "w", "bytes": 40, "kind": "parameter", "home": "hbm"},
+        {"name": "a|b", "bytes": 30, "kind": "activation"},
+        {"name": "c", "bytes": 20, "kind": "activation"},
+    ],
+    "ops": [
+        {"name": "f", "kind": "matmul", "inputs": ["w"], "outputs": ["a|b"], "duration_ns": 50},
+        {"name": "g", "kind": "matmul", "inputs": ["a|b"], "duration_ns": 50},
+        {"name": "h", "kind": "matmul", "outputs": ["c"], "duration_ns": 50},
+    ],
+}
+
+CASES = '[cases.toy]\nworkload = "toy.json"\nhardware = "toy"\npolicy = "resident"\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOSIM_CACHE", str(tmp_path / "kept"))
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    (tmp_path / "hosim.toml").write_text(CASES)
+    (tmp_path / "toy.json").write_text(json.dumps(WORKLOAD))
+    return tmp_path
+
+
+def hosim(*arguments: str, code: int = 0) -> tuple[str, str]:
+    outcome = CliRunner().invoke(app, [*arguments], env={"COLUMNS": "120"})
+    assert outcome.exit_code == code, outcome.output
+    return outcome.stdout, outcome.stderr
+
+
+def worsen(folder: Path) -> None:
+    """``a|b`` lives to the end."""
+    ops = [*WORKLOAD["ops"][:2], WORKLOAD["ops"][2] | {"inputs": ["a|b"]}]
+    (folder / "toy.json").write_text(json.dumps(WORKLOAD | {"ops": ops}))
+
+
+def test_from_nothing_to_a_failing_check(folder: Path) -> None:
+    out, _ = hosim("check", code=1)
+    assert "hosim baseline write" in out
+    _, told = hosim("baseline", "write")
+    assert "wrote hosim-baselines/toy.toml" in told
+    assert "1 case: 1 same." in hosim("check")[0]
+    worsen(folder)
+    out, _ = hosim("check", code=1)
+    assert "peak.hbm: 90 B, was 70 B (+20 B, +28.6%) at op `h` (#2)" in out
+    assert "`a|b` (activation) now stays resident until op `h` (#2), was until `g`: 30 B" in out
+    _, told = hosim("baseline", "write")
+    assert "nothing to write" in told
+    hosim("baseline", "update")
+    hosim("check")
+    (folder / "toy.json").write_text(json.dumps(WORKLOAD))
+    hosim("check")
+    hosim("check", "--strict", code=1)
+
+
+def test_the_reports_say_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosim("baseline", "write")
+    worsen(folder)
+    step = folder / "step.md"
+    step.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
+    files = ("--junit", "j.xml", "--sarif", "s.json", "--summary", "s.md", "--github", "--json")
+    out, told = hosim("check", *files, code=1)
+    said = json.loads(out)
+    (case,) = said["cases"]
+    assert (said["passed"], case["verdict"], case["fails"]) == (False, "regression", True)
+    assert case["metrics"]["peak.hbm"] == {"verdict": "regression", "before": 70, "now": 90}
+    explained = case["explanation"]
+    suite = ET.parse("j.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
+    assert (suite.findtext("testcase/failure") or "").splitlines() == explained
+    (result,) = json.loads(Path("s.json").read_text())["runs"][0]["results"]
+    assert result["ruleId"] == "regression"
+    assert result["message"]["text"].splitlines()[1:] == explained
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "hosim-baselines/toy.toml"
+    (annotation,) = told.splitlines()
+    assert annotation.startswith("::error file=hosim-baselines/toy.toml,line=1,title=toy%3A regression")
+    assert annotation.partition("::error")[2].partition("::")[2].replace("%25", "%").split("%0A") == explained
+    summary = Path("s.md").read_text()
+    assert step.read_text() == "before\n" + summary
+    assert all(line in summary for line in explained)
+    assert "before: 20 B to" not in summary
+    assert "now: 70 B to 90 B" in summary
+    assert all(len(line) <= 61 for line in summary.splitlines() if line.startswith(("│", "└")))
+
+
+def test_reports_of_a_check_that_passes_name_no_failure(folder: Path) -> None:
+    hosim("baseline", "write")
+    out, told = hosim("check", "--junit", "j.xml", "--sarif", "s.json", "--summary", "s.md", "--github", "--json")
+    assert json.loads(out)["passed"]
+    assert not told
+    assert ET.parse("j.xml").getroot().get("failures") == "0"
+    assert not json.loads(Path("s.json").read_text())["runs"][0]["results"]
+    assert Path("s.md").read_text().startswith("### hosim: 1 same\n")
+
+
+def test_what_no_longer_fits_is_exit_code_3_and_gets_no_baseline(folder: Path) -> None:
+    hosim("baseline", "write")
+    kept = Path("hosim-baselines/toy.toml").read_bytes()
+    (folder / "hosim.toml").write_text(CASES + 'budget = "60 B"\n')
+    out, _ = hosim("check", code=3)
+    assert "infeasible" in out
+    _, told = hosim("baseline", "update", code=3)
+    assert "no baseline of what does not fit: toy:" in told
+    assert Path("hosim-baselines/toy.toml").read_bytes() == kept
+
+
+def test_update_removes_what_has_no_case_and_show_shows(folder: Path) -> None:
+    hosim("baseline", "write")
+    Path("hosim-baselines/toy.toml").rename("hosim-baselines/gone.toml")
+    out, _ = hosim("check", code=1)
+    assert "no case of this name" in out
+    hosim("baseline", "show", "toy", code=2)
+    _, told = hosim("baseline", "update")
+    assert told.splitlines() == ["wrote hosim-baselines/toy.toml", "removed hosim-baselines/gone.toml"]
+    out, _ = hosim("baseline", "show", "toy")
+    assert "peak.hbm" in out
+    assert json.loads(hosim("baseline", "show", "toy", "--json")[0])["metrics"]["peak.hbm"] == 70
+
+
+def test_cases_in_pyproject_and_from_a_folder_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "hosim.toml").unlink()
+    (folder / "pyproject.toml").write_text('[project]\nname = "x"\n\n' + CASES.replace("[cases", "[tool.hosim.cases"))
+    hosim("baseline", "write")
+    assert (folder / "hosim-baselines/toy.toml").is_file()
+    (folder / "below").mkdir()
+    monkeypatch.chdir(folder / "below")
+    hosim("check")
+
+
+def test_two_processes_give_what_one_gives(folder: Path) -> None:
+    (folder / "hosim.toml").write_text(CASES + CASES.replace("cases.toy", "cases.other"))
+    hosim("baseline", "write", "--jobs", "2")
+    other = [path.read_bytes() for path in sorted(Path("hosim-baselines").iterdir())]
+    hosim("baseline", "update", "--jobs", "1", "--no-cache")
+    assert [path.read_bytes() for path in sorted(Path("hosim-baselines").iterdir())] == other
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "cases: missing"),
+        ("[cases]", "cases: expected"),
+        (CASES.replace("[", "[["), "hosim.toml: "),
+        ('[cases."../x"]\nhardware = "toy"\n', "cases.../x: expected a name of letters"),
+        (CASES + 'colour = "red"\n', "cases.toy.colour: unknown key 'colour' (known: workload, entry,"),
+        (CASES + 'entry = "a:b"\n', "cases.toy: expected either a workload or an entry"),
+        (CASES + 'plan = "p.json"\n', "cases.toy: expected either a policy or a plan"),
+        (CASES + 'tolerance = {peak = "5"}\n', "tolerance.peak: expected a size"),
+        (CASES.replace("toy.json", "none.json"), "case toy: none.json: no file and no shipped workload"),
+        (CASES.replace('"resident"', '"residen"'), "case toy: "),
+        (CASES.replace('"toy"', '"toyy"'), "case toy: toyy: no file and no shipped hardware profile"),
+        (CASES + 'budget = "5"\n', "case toy: budget: expected a size"),
+        ('[cases.e]\nentry = "no.such.module:f"\nhardware = "toy"\n', "case e: no.such.module:f: cannot be imported"),
+    ],
+    ids=map(str, range(13)),
+)
+def test_bad_input_is_one_line_and_exit_code_2(folder: Path, text: str, expected: str) -> None:
+    (folder / "hosim.toml").write_text(text)
+    out, told = hosim("check", code=2)
+    assert not out
+    assert len(told.splitlines()) == 1
+    assert expected in told
+
+
+def test_without_a_file_of_cases_it_says_what_to_write(folder: Path) -> None:
+    _, told = hosim("check", "--config", "none.toml", code=2)
+    assert "none.toml: no such file" in told
+    _, told = hosim("check", "nonesuch", code=2)
+    assert "unknown case 'nonesuch' (known: toy)" in told
+
+
+def test_an_entry_gives_a_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "shop_models.py").write_text(
+        "from hosim import GraphBuilder\n\n\ndef small():\n    b = GraphBuilder('small')\n    b.tensor('a', 30)\n"
+        "    b.op('f', 'relu', outputs=['a'], duration_ns=5)\n    return b.build()\n\n\ndef wrong():\n    return 5\n\n\n"
+        "def broken():\n    raise RuntimeError('no luck\\nat all')\n"
+    )
+    entry = '[cases.e]\nentry = "shop_models:small"\nhardware = "toy"\npolicy = "resident"\n'
+    (folder / "hosim.toml").write_text(entry)
+    hosim("baseline", "write", "--jobs", "1")
+    hosim("check", "--jobs", "1")
+    assert str(folder) not in sys.path
+    for name, expected in (
+        ("wrong", "expected it to return a model"),
+        ("broken", "raised RuntimeError: no luck"),
+        ("none", "has no 'none'"),
+    ):
+        (folder / "hosim.toml").write_text(entry.replace("small", name))
+        _, told = hosim("check", "--jobs", "1", code=2)
+        assert expected in told
+    monkeypatch.delitem(sys.modules, "shop_models")

@@ -1,0 +1,64 @@
+"""Names of tensors and their order in the file say nothing: no verdict, metric or fingerprint changes with them."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gate_toys import machine, put, step
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import graphs
+
+from hosim.gate.canonical import canonical, graph_fingerprint
+from hosim.gate.cases import Case, Suite
+from hosim.gate.check import check, write
+from hosim.gate.verdict import SAME
+from hosim.graph import Graph
+from hosim.plan import Plan
+
+
+def shuffled(graph: Graph, seed: int, rename: bool = True) -> Graph:
+    """The graph with its tensors in another order, each op's lists too, and, if asked for, other names of all tensors."""
+    draw = random.Random(seed)
+    order = list(range(len(graph.tensors)))
+    draw.shuffle(order)
+    new = {t: i for i, t in enumerate(order)}
+
+    def moved(tensors: tuple[int, ...]) -> tuple[int, ...]:
+        listed = [new[t] for t in tensors]
+        draw.shuffle(listed)
+        return tuple(listed)
+
+    ops = tuple(replace(op, inputs=moved(op.inputs), outputs=moved(op.outputs), mutates=moved(op.mutates)) for op in graph.ops)
+    tensors = [replace(graph.tensors[t], name=f"t{new[t]}" if rename else graph.tensors[t].name) for t in order]
+    return Graph(graph.name, tuple(tensors), ops)
+
+
+@given(graphs(), st.integers(0, 99))
+def test_the_canonical_graph_is_the_same_from_any_order(graph: Graph, seed: int) -> None:
+    one, other = canonical(graph), canonical(shuffled(graph, seed))
+    nameless = [tuple(replace(t, name="") for t in g.tensors) for g in (one, other)]
+    assert nameless[0] == nameless[1]
+    assert one.ops == other.ops
+    assert graph_fingerprint(one) == graph_fingerprint(other)
+
+
+@pytest.mark.parametrize("policy", ["resident", "hyperoffload", "belady", "longest_gap"])
+def test_no_verdict_changes_with_them(policy: str, tmp_path: Path) -> None:
+    cases = Suite(
+        "hosim.toml", tmp_path / "b", (Case("step", "small.yaml", str(tmp_path), workload="step.json", policy=policy, budget="430 B"),)
+    )
+    put(tmp_path, Plan(step()), machine(), offloads=False)
+    if policy == "resident":
+        cases = replace(cases, cases=(replace(cases.cases[0], budget=None),))
+    write(cases)
+    before = cases.baseline("step").read_text()
+    for seed in range(3):
+        put(tmp_path, Plan(shuffled(step(), seed)), machine(), offloads=False)
+        (found,) = check(cases)
+        assert found.verdict == SAME
+        assert not found.explanation
+    put(tmp_path, Plan(shuffled(step(), 0, rename=False)), machine(), offloads=False)
+    write(cases)
+    assert cases.baseline("step").read_text() == before

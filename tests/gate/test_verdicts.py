@@ -1,0 +1,108 @@
+"""Verdicts by metric, tolerances, and what they make of a case."""
+
+from pathlib import Path
+
+import pytest
+from gate_toys import machine, offloading, put, step, suite, verdict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hosim.errors import InputError
+from hosim.gate.check import check, write
+from hosim.gate.metrics import Tolerance, parse_tolerances
+from hosim.gate.record import Measured
+from hosim.gate.verdict import DRIFT, IMPROVEMENT, INFEASIBLE, MISSING, NEW, REGRESSION, SAME, exit_code, judge, judge_metrics
+
+VALUES = st.dictionaries(st.sampled_from(["peak.hbm", "peak.ddr", "makespan", "stall.transfer", "moved.h2d"]), st.integers(0, 2000))
+
+
+def verdict_of(name: str, before: int | None, now: int | None, **given: str) -> str:
+    def one(value: int | None) -> dict[str, int]:
+        return {} if value is None else {name: value}
+
+    (only,) = judge_metrics(one(before), one(now), parse_tolerances({key.replace("_", "."): text for key, text in given.items()}, "x"))
+    return only.verdict
+
+
+def test_of_a_peak_nothing_is_tolerated_by_default() -> None:
+    assert verdict_of("peak.hbm", 100, 101) == REGRESSION
+    assert verdict_of("peak.hbm", 100, 99) == IMPROVEMENT
+    assert verdict_of("peak.hbm", 100, 100) == SAME
+
+
+def test_of_the_makespan_one_percent_is() -> None:
+    assert [verdict_of("makespan", 1000, now) for now in (989, 990, 1010, 1011)] == [IMPROVEMENT, DRIFT, DRIFT, REGRESSION]
+
+
+def test_stalls_and_traffic_fail_only_if_asked_to() -> None:
+    assert verdict_of("stall.transfer", 0, 10**9) == DRIFT
+    assert verdict_of("stall.transfer", 0, 10**9, stall="1 ms") == REGRESSION
+    assert verdict_of("moved.h2d", 100, 5000) == DRIFT
+    assert verdict_of("moved.h2d", 100, 5000, moved="0 B", moved_h2d="off") == DRIFT
+
+
+def test_what_only_one_side_has_is_new_or_missing() -> None:
+    assert verdict_of("peak.pool", None, 5) == NEW
+    assert verdict_of("peak.pool", 5, None) == MISSING
+    assert verdict_of("peak.pool", None, 0) == verdict_of("peak.pool", 0, None) == SAME
+    assert verdict_of("moved.x", 5, None) == DRIFT
+
+
+def test_a_tolerance_is_absolute_or_a_share() -> None:
+    assert [verdict_of("peak.hbm", 1000, now, peak="64 B") for now in (1064, 1065)] == [DRIFT, REGRESSION]
+    assert [verdict_of("peak.hbm", 1000, now, peak="1 kB", peak_hbm="2.5%") for now in (1025, 1026)] == [DRIFT, REGRESSION]
+    assert parse_tolerances({"stall": {"transfer": "10 us"}}, "x") == {"stall.transfer": Tolerance(absolute=10_000)}
+
+
+@pytest.mark.parametrize("wrong", [{"peak": "64"}, {"peak": "3 ms"}, {"makespan": "3 MiB"}, {"speed": "1%"}, {"makespan": "-1%"}])
+def test_a_tolerance_without_a_unit_or_a_metric_is_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(InputError, match=r"hosim\.toml: tolerance\."):
+        parse_tolerances(wrong, "hosim.toml")
+
+
+@given(VALUES, VALUES)
+def test_the_two_directions_mirror_each_other(before: dict[str, int], now: dict[str, int]) -> None:
+    mirror = {REGRESSION: IMPROVEMENT, IMPROVEMENT: REGRESSION, NEW: MISSING, MISSING: NEW, SAME: SAME, DRIFT: DRIFT}
+    absolute = parse_tolerances({"peak": "10 B", "makespan": "10 ns", "stall": "0 ns"}, "x")
+    there, back = judge_metrics(before, now, absolute), judge_metrics(now, before, absolute)
+    assert [mirror[m.verdict] for m in there] == [m.verdict for m in back]
+
+
+def test_a_case_without_baseline_a_baseline_without_case_and_a_lost_fit_fail(tmp_path: Path) -> None:
+    put(tmp_path, offloading(step()), machine(), offloads=True)
+    cases = suite(tmp_path, offloads=True)
+    (missing,) = check(cases)
+    assert (missing.verdict, missing.fails(), exit_code([missing])) == (MISSING, True, 1)
+    write(cases)
+    cases.baseline("step").rename(cases.baseline("other"))
+    found = check(cases)
+    assert [(v.case, v.verdict) for v in found] == [("step", MISSING), ("other", MISSING)]
+    lost = judge("x", None, Measured(None, "out of memory"), {})
+    assert (lost.verdict, exit_code([*found, lost])) == (INFEASIBLE, 3)
+
+
+def test_an_improvement_fails_only_if_strict(tmp_path: Path) -> None:
+    put(tmp_path, offloading(step(2)), machine(), offloads=True)
+    write(suite(tmp_path, offloads=True))
+    put(tmp_path, offloading(step()), machine(), offloads=True)
+    found = verdict(tmp_path, offloads=True)
+    assert found.verdict == IMPROVEMENT
+    assert (exit_code([found]), exit_code([found], strict=True)) == (0, 1)
+
+
+def test_the_explanation_says_what_stays_longer_where_and_how_much(tmp_path: Path) -> None:
+    put(tmp_path, offloading(step()), machine(), offloads=True)
+    write(suite(tmp_path, offloads=True))
+    put(tmp_path, offloading(step(), "layers.3.relu"), machine(), offloads=True)
+    fetched = verdict(tmp_path, offloads=True).explanation
+    assert (
+        "`layers.0.act` (activation) is fetched already after op `layers.3.relu` (#11), for op `layers.0.back` (#18): +30 B at the peak"
+        in fetched
+    )
+    resident = offloading(step())
+    put(tmp_path, type(resident)(resident.graph), machine(), offloads=True)
+    stays = verdict(tmp_path, offloads=True).explanation
+    text = (
+        "`layers.0.act` (activation) now stays resident between op `layers.1.matmul` (#3) and op `layers.0.back` (#18): +30 B at the peak"
+    )
+    assert text in stays
