@@ -47,7 +47,7 @@ def test_it_contains_the_package_the_shipped_data_and_the_licence(root: Path, wh
     for folder in ("hardware_profiles", "workloads"):
         for path in (root / folder).iterdir():
             assert f"hosim/{folder}/{path.name}" in names
-    assert {"hosim/__init__.py", "hosim/py.typed", "hosim/cli/main.py"} <= set(names)
+    assert {"hosim/__init__.py", "hosim/py.typed", "hosim/cli/main.py", "hosim/report/timeline.js"} <= set(names)
     assert any(name.endswith("/LICENSE") for name in names)
     assert {name.split("/")[0] for name in names} == {"hosim", f"hosim-{hosim.__version__}.dist-info"}
     assert len(names) == len(set(names))

@@ -1,6 +1,7 @@
 """The snapshot is one to hosim's own reader and to torch's tools, and holds what the replay held."""
 
 import pickle
+import pickletools
 from typing import Any
 
 import pytest
@@ -85,6 +86,18 @@ def test_torch_s_tools_take_it(replayed: tuple[Plan, Result], allocator: str) ->
     assert "snapshot.pickle" in viz.trace_plot(snapshot)
     folded = viz.segments(snapshot, format_flamegraph=lambda text: text) + viz.memory(snapshot, format_flamegraph=lambda text: text)
     assert "s3 (output)" in folded
+
+
+VIEWER_KNOWS = """APPEND APPENDS BINFLOAT BINGET BININT BININT1 BININT2 BINPUT BINUNICODE DICT EMPTY_DICT EMPTY_LIST EMPTY_TUPLE FRAME LIST
+LONG1 LONG_BINGET LONG_BINPUT MARK MEMOIZE NEWFALSE NEWTRUE NONE PROTO SETITEM SETITEMS SHORT_BINUNICODE STOP TUPLE TUPLE1 TUPLE2 TUPLE3"""
+"""The instructions of a pickle that torch/utils/viz/MemoryViz.js reads, of protocols 2 to 4."""
+
+
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_the_viewer_in_the_browser_can_read_it(replayed: tuple[Plan, Result], allocator: str) -> None:
+    instructions = list(pickletools.genops(to_pickle(memory_viz(replayed[0], machine(), replayed[1], allocator))))
+    assert {instruction.name for instruction, _, _ in instructions} <= set(VIEWER_KNOWS.split())
+    assert instructions[0][1] in (2, 3, 4)
 
 
 def test_a_replay_that_ran_out_of_memory_ends_full() -> None:
