@@ -28,7 +28,7 @@ from hosim.costmodel.transfer_time import alone_ns
 from hosim.planner.choices import BELOW, COPY, HOME, Choice
 from hosim.planner.pooled import Placement, Shelf
 from hosim.planner.problem import START, Below, Gap, Problem, initial_set
-from hosim.planner.timeline import timelines, usual_size
+from hosim.planner.timeline import left_rates, own_rates, timelines, usual_size
 
 _LOOK, _LOOK_IF_LARGE, _LARGE = 8, 3, 20_000
 """Candidates that are judged anew before one is taken, as their place in the heap may be stale; fewer in graphs with many ops."""
@@ -116,8 +116,11 @@ class _Sweep:
         self.look = _LOOK if self.count < _LARGE else _LOOK_IF_LARGE
         self.tiers = problem.below[: weights.tiers]
         usual = usual_size([graph.tensors[gap.tensor].size_bytes for gap in problem.gaps])
-        self.up = timelines(problem.hardware, {b.name: b.up.name for b in problem.below}, usual)
-        self.down = timelines(problem.hardware, {b.name: b.down.name for b in problem.below}, usual)
+        ups, downs = {b.name: b.up.name for b in problem.below}, {b.name: b.down.name for b in problem.below}
+        self.up, self.down = timelines(problem.hardware, ups, usual), timelines(problem.hardware, downs, usual)
+        own = own_rates(problem.hardware)
+        left = [(ways[tier], rate) for ways in (ups, downs) for tier, rate in left_rates(problem.hardware, ways).items()]
+        self.shared = {channel: (own[channel], rate) for channel, rate in left if rate < own[channel]}
         starts_below = {t: (tier,) for t, tier in problem.starts_below.items()}
         self.shelf = Shelf(graph, problem.hardware, [b.name for b in problem.below], starts_below, weights.placement)
         fastest = [problem.below[0].up, problem.below[0].down] if problem.below else []
@@ -345,7 +348,10 @@ class _Sweep:
         size = self.problem.graph.tensors[t].size_bytes
         key = (channel, size)
         if key not in self.times:
-            self.times[key] = int(alone_ns(self.problem.hardware, channel, size) * self.weights.slow)
+            own, left = self.shared.get(channel, (1, 1))
+            self.times[key] = int(
+                (alone_ns(self.problem.hardware, channel, size) + size * 10**9 // left - size * 10**9 // own) * self.weights.slow
+            )
         return self.times[key]
 
     def _share_of_bytes(self, t: int, below: Below, leaves: _Departure) -> float:

@@ -9,6 +9,8 @@ from hosim.hardware import Hardware
 
 _FAR = 256
 """Holes a search walks past before it gives up: beyond that the channel is as good as full."""
+_WORTH = 10
+"""A channel that a fabric leaves less than one of so many parts of the fastest one's rate is not planned for beside it."""
 
 
 class ChannelTimeline:
@@ -74,18 +76,46 @@ def usual_size(sizes: list[int]) -> int:
     return 0
 
 
+def own_rates(hardware: Hardware) -> dict[str, int]:
+    """Bytes per second of each channel alone: the least of its own and its fabrics'."""
+    return {
+        c.name: min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in hardware.fabrics if c.name in f.channels)])
+        for c in hardware.channels
+    }
+
+
+def left_rates(hardware: Hardware, channels: Mapping[str, str]) -> dict[str, int]:
+    """Bytes per second of each tier's channel while those of tiers with faster ones are busy: what fabrics that both cross leave it.
+
+    Where that is next to nothing, the rate is the channel's own: such a tier takes turns with the others.
+    """
+    rate = own_rates(hardware)
+    left = {tier: rate[channel] for tier, channel in channels.items()}
+    for fabric in hardware.fabrics:
+        sharing = sorted(set(channels.values()) & set(fabric.channels), key=lambda name: (-rate[name], name))
+        free = fabric.bandwidth_bytes_per_s
+        for name in sharing:
+            share = min(rate[name], free)
+            free -= share
+            for tier, channel in channels.items():
+                if channel == name:
+                    left[tier] = min(left[tier], share)
+    fastest = max(rate[channel] for channel in channels.values()) if channels else 0
+    return {tier: share if share >= fastest // _WORTH else rate[channels[tier]] for tier, share in left.items()}
+
+
 def timelines(hardware: Hardware, channels: Mapping[str, str], usual_bytes: int) -> dict[str, ChannelTimeline]:
-    """A timeline for the channel of each tier; one for both where it is the same or a fabric cannot carry two of them at full rate.
+    """A timeline for the channel of each tier; one for both where it is the same, or a fabric leaves the other next to nothing.
 
     Holes in which not even half a tensor of ``usual_bytes`` fits are not kept.
     """
-    rate = {c.name: c.bandwidth_bytes_per_s for c in hardware.channels}
-    found = {tier: ChannelTimeline(usual_bytes * 10**9 // rate[channel] // 2) for tier, channel in channels.items()}
+    left = left_rates(hardware, channels)
+    found = {tier: ChannelTimeline(usual_bytes * 10**9 // left[tier] // 2) for tier in channels}
     for tier, channel in channels.items():
         found[tier] = found[next(other for other in channels if channels[other] == channel)]
     for fabric in hardware.fabrics:
         sharing = [tier for tier, channel in channels.items() if channel in fabric.channels]
-        if sum(rate[channels[tier]] for tier in sharing) > fabric.bandwidth_bytes_per_s:
+        if sum({channels[tier]: left[tier] for tier in sharing}.values()) > fabric.bandwidth_bytes_per_s:
             for tier in sharing:
                 found[tier] = found[sharing[0]]
     return found

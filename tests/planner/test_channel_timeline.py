@@ -1,9 +1,11 @@
 """The reservations of a channel, against a list of its free nanoseconds."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.planner.timeline import ChannelTimeline
+from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.planner.timeline import ChannelTimeline, left_rates, timelines
 
 SPAN = 60
 """Instants of the brute-force model; nothing is reserved beyond, so that all is free from there on."""
@@ -77,3 +79,30 @@ def test_by_hand() -> None:
     timeline.reserve(20, 10)  # joins both: 10 to 40 is one interval
     assert timeline.latest(40, 10, 0) == 0
     assert timeline.earliest(5, 6) == 40
+
+
+def two_ways(fabric: int, h2d: int = 40, nvme: int = 26) -> tuple[Hardware, dict[str, str]]:
+    """Rates in bytes a second; both ways cross one fabric."""
+    tiers = Tier("hbm", 10**6, 1000, "device"), Tier("ddr", 10**9, 1000), Tier("nvme", 10**9, 1000)
+    channels = Channel("h2d", "ddr", "hbm", h2d), Channel("nvme_read", "nvme", "hbm", nvme)
+    return Hardware("two", tiers, channels, Compute({}), fabrics=(Fabric("link", fabric, ("h2d", "nvme_read")),)), {
+        "ddr": "h2d",
+        "nvme": "nvme_read",
+    }
+
+
+@pytest.mark.parametrize(
+    ("fabric", "left", "together"),
+    [
+        (66, {"ddr": 40, "nvme": 26}, False),
+        (55, {"ddr": 40, "nvme": 15}, False),
+        (43, {"ddr": 40, "nvme": 26}, True),
+        (30, {"ddr": 30, "nvme": 26}, True),
+    ],
+    ids=["room for both", "some is left", "next to nothing is left", "not even for one"],
+)
+def test_what_a_fabric_leaves_the_slower_way(fabric: int, left: dict[str, int], together: bool) -> None:
+    machine, ways = two_ways(fabric)
+    assert left_rates(machine, ways) == left
+    found = timelines(machine, ways, 1)
+    assert (found["ddr"] is found["nvme"]) == together
