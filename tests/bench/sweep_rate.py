@@ -1,0 +1,114 @@
+"""How fast a sweep is: points a second of one process and of two, and what a point takes beyond a direct call.
+
+``python tests/bench/sweep_rate.py --points 1000`` sweeps Llama-3.1-8B's prefill with ``hyperoffload`` and exits with 1 unless two processes
+compute at least 1.7 times as many points a second as one, and a point takes at most 1.2 times as long as a direct call.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hosim.study.api import question
+from hosim.study.attempt import check, make_plan, replay
+from hosim.study.axes import Settings, read_vary
+from hosim.study.question import Question
+from hosim.study.runners import Runner, here, pool
+from hosim.study.sweep import Swept, sweep
+from hosim.study.tasks import Task, pack, point_key, solve
+
+RATE, COST = 1.7, 1.2
+"""Two processes to one, at least; a point to a direct call, at most."""
+
+
+def asked(workload: str = "llama-3.1-8b-prefill-4k") -> Question:
+    return question(workload, "h100-80gb-sxm", "hyperoffload", "12 GiB")
+
+
+def points(count: int) -> list[Settings]:
+    """Bandwidths, and for each four budgets."""
+    budgets = 4
+    steps = max(2, -(-count // budgets))
+    return list(read_vary([f"channels.h2d.bandwidth=40..55GB/s:{steps}", "budget=12GiB,13GiB,14GiB,15GiB"]))[:count]
+
+
+def cost_of_a_point(of: Question, at: Sequence[Settings]) -> float:
+    """CPU time of a sweep's points over that of direct calls, one after the other in turns."""
+    packed = pack(of)
+    tasks = [Task(point_key(packed.digest, settings), packed, settings) for settings in at]
+    questions = [of.with_settings(settings) for settings in at]
+    solve(tasks[0])
+    spent = [0.0, 0.0]
+    for task, direct in zip(tasks, questions, strict=True):
+        for which, call in enumerate((lambda q=direct: _direct(q), lambda t=task: solve(t))):
+            begin = time.process_time()
+            call()
+            spent[which] += time.process_time() - begin
+    return spent[1] / spent[0]
+
+
+def _direct(of: Question) -> None:
+    budget = of.budget_bytes
+    plan = make_plan(of.graph, of.hardware, of.choice, budget)
+    check(plan, of.hardware, budget)
+    replay(plan, of.hardware, budget)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Points a second of elapsed time, and seconds of CPU a point, from the first rows to the last: without what starting took."""
+
+    per_second: float
+    cpu_seconds: float
+    whole_seconds: float
+    found: Swept
+
+
+def rate(of: Question, at: Sequence[Settings], runner: Runner, cpu: Callable[[], float], warm: int) -> Rate:
+    """The rate from row ``warm`` on."""
+    marks: list[tuple[float, float]] = []
+    begin = time.perf_counter()
+    found = sweep(of, at, runner=runner, progress=lambda done, total, failed: marks.append((time.perf_counter(), cpu())))
+    whole = time.perf_counter() - begin
+    (first, cpu_first), (last, cpu_last) = marks[warm], marks[-1]
+    rows = len(marks) - 1 - warm
+    return Rate(rows / (last - first), (cpu_last - cpu_first) / rows, whole, found)
+
+
+def cpu_of_children() -> float:
+    """Seconds of CPU of the processes that this one has started and that still run (Linux)."""
+    ticks = 0
+    for entry in Path("/proc").iterdir():
+        try:
+            figures = (entry / "stat").read_text().rpartition(")")[2].split()
+            ticks += int(figures[11]) + int(figures[12]) if int(figures[1]) == os.getpid() else 0
+        except (OSError, ValueError, IndexError):
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--points", type=int, default=1000)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--direct", type=int, default=24, help="points that are compared with direct calls")
+    options = parser.parse_args()
+    of, at = asked(), points(options.points)
+    cost = cost_of_a_point(of, at[: options.direct])
+    one = rate(of, at, here, time.process_time, 1)
+    many = rate(of, at, pool(options.jobs), cpu_of_children, options.jobs)
+    assert one.found.rows == many.found.rows
+    whole = one.whole_seconds / many.whole_seconds
+    print(f"{len(at):,} points: one process {one.per_second:.2f} a second ({one.whole_seconds:.1f} s in all), ", end="")
+    print(f"{options.jobs} processes {many.per_second:.2f} ({many.whole_seconds:.1f} s): {whole:.2f} times, starting included")
+    print(
+        f"CPU a point: {one.cpu_seconds:.3f} s in one process, {many.cpu_seconds:.3f} s in {options.jobs}; {cost:.3f} times a direct call"
+    )
+    return 0 if whole >= RATE and cost <= COST else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
