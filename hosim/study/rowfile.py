@@ -117,7 +117,7 @@ class RowFile:
         """Put the rows in the file's place; the one that is locked stays open until the end, so that no other process gets in between."""
         assert self._stream is not None
         content = self._text(rows)
-        if os.pread(self._descriptor, len(content) + 1, 0) != content:
+        if self._stream.read_bytes() != content:
             write_bytes(self._stream, content)
             replaced, self._descriptor = self._descriptor, os.open(self._stream, os.O_RDWR | os.O_APPEND)
             _lock(self._descriptor, str(self._path))
@@ -125,9 +125,8 @@ class RowFile:
 
     def _resume(self) -> None:
         """Read the rows that are there, without what is left of a line that was not finished."""
-        content = b""
-        while part := os.pread(self._descriptor, 1 << 20, len(content)):
-            content += part
+        assert self._stream is not None
+        content = self._stream.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         lines = list(csv.reader(io.StringIO(whole.decode("utf-8", "replace"))))
         if not lines:
