@@ -15,6 +15,7 @@ from hosim.graph import Graph
 from hosim.importers import load_any
 from hosim.io import find_hardware, find_workload, load_hardware, save_hardware, save_workload
 from hosim.models.build import build
+from hosim.study import tasks
 from hosim.study.attempt import make_plan, replay
 from hosim.study.axes import parse_axis, read_points, read_vary
 from hosim.study.choice import parse_choice
@@ -301,3 +302,45 @@ def test_a_channel_that_its_fabric_holds_back_is_said(tmp_path: Path, monkeypatc
     )
     both = CliRunner().invoke(app, [*arguments, "--vary", "channels.h2d.bandwidth+fabrics.link_in.bandwidth=50GB/s,60GB/s"])
     assert both.stderr == ""
+
+
+def test_a_process_unpacks_a_question_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = tasks.pack(question())
+    tasks._unpacked.clear()
+    loads = []
+    unpickle = tasks.pickle.loads
+    monkeypatch.setattr(tasks.pickle, "loads", lambda content: loads.append(1) or unpickle(content))
+    rows = [tasks.solve(tasks.Task(str(n), packed, {"channels.h2d.bandwidth": f"{n} GB/s"})) for n in (1, 2, 3)]
+    assert len(loads) == 1
+    assert packed.question().graph is packed.question().graph
+    assert [row["makespan_ns"] for row in rows] == sorted((row["makespan_ns"] for row in rows), reverse=True)
+    for other in range(tasks._KEPT + 2):  # and keeps no more of them than a few
+        tasks.Packed(str(other), packed.content).question()
+    assert len(tasks._unpacked) == tasks._KEPT
+
+
+def test_a_workload_that_is_varied_is_built_once_for_its_points() -> None:
+    graph = build("small", {"model": "gpt2-xl", "phase": "prefill", "sequence": 64, "layers": 1})
+    asked = Question(graph, MACHINE, parse_choice("resident"))
+    first, again = (asked.with_settings({"workload.sequence": 32, "budget": budget}) for budget in (100, 200))
+    assert first.graph is again.graph
+    assert first.graph != graph
+
+
+def test_keys_tell_questions_and_points_apart() -> None:
+    asked = question()
+    variants = [
+        asked,
+        question("lookahead"),
+        question("lookahead:k=2"),
+        question(budget="61%"),
+        question(budget=None),
+        question(graph=chain(13)),
+        replace(asked, hardware=replace(MACHINE, devices=2)),
+    ]
+    digests = [tasks.digest(variant) for variant in variants]
+    assert len(set(digests)) == len(variants)
+    assert digests == [tasks.digest(variant) for variant in variants]
+    points = [{}, {"a": 1}, {"a": True}, {"a": "1"}, {"a": 1.5}, {"b": 1}, {"a": None}]
+    assert len({tasks.point_key(digests[0], point) for point in points}) == len(points)
+    assert tasks.point_key("x", {"a": 1, "b": 2}) == tasks.point_key("x", {"b": 2, "a": 1})
