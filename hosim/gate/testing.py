@@ -1,0 +1,171 @@
+"""What the fixture ``hosim_gate`` gives to a test."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from hosim.errors import HosimError, InputError
+from hosim.gate import baseline
+from hosim.gate.cases import FOLDER, Case
+from hosim.gate.imports import graph_of_model, kept_in
+from hosim.gate.measure import measure, measure_graph
+from hosim.gate.metrics import PEAK, parse_tolerances
+from hosim.gate.record import Measured, Record
+from hosim.gate.reports import details, headline
+from hosim.gate.verdict import judge
+from hosim.graph import Graph
+from hosim.units import human_size, parse_size
+
+_ASKED = tuple(f.name for f in fields(Case) if f.name not in ("name", "folder", "tolerances"))
+
+_SHOWN = 8
+"""How many residents a failure names."""
+
+
+class Gate:
+    """One step on one simulated machine: what the marker ``hosim`` says, of a model that the test gives or of the marker's own workload.
+
+    Planned and replayed once, when an assertion needs it. ``folder`` is the test's, ``update`` writes baselines anew.
+    """
+
+    def __init__(self, case: Case, folder: Path, update: bool) -> None:
+        self._case = case
+        self._folder = folder
+        self._update = update
+        self._graph: Graph | None = None
+        self._measured: Measured | None = None
+
+    def model(self, model: Any, inputs: Any = ()) -> Gate:
+        """Take a torch model called with ``inputs`` (a tuple, one tensor, or a dictionary by name), or a :class:`hosim.Graph`."""
+        __tracebackhide__ = True
+        try:
+            self._graph = model if isinstance(model, Graph) else graph_of_model(model, inputs, name=self._case.name, source="model")
+        except HosimError as error:
+            _fail(str(error))
+        self._measured = None
+        return self
+
+    def workload(self, workload: str) -> Gate:
+        """Take a workload: a path, relative to the test's folder, or a shipped name."""
+        self._case = replace(self._case, workload=workload, entry=None)
+        self._graph = self._measured = None
+        return self
+
+    @property
+    def metrics(self) -> Mapping[str, int]:
+        """Peaks in bytes by tier (``peak.hbm``), ``makespan`` in nanoseconds, and the others of :mod:`hosim.gate.metrics`."""
+        __tracebackhide__ = True
+        return self._record().metrics
+
+    def assert_peak_below(self, size: str, tier: str | None = None) -> None:
+        """Fail unless the tier (the device tier by default) never holds as much as ``size``, such as ``38 GiB``."""
+        __tracebackhide__ = True
+        record = self._record()
+        name = tier or record.machine["device_tier"]
+        try:
+            bound = parse_size(size)
+        except InputError as error:
+            _fail(str(error))
+        metric = f"{PEAK}.{name}"
+        if metric not in record.metrics:
+            _fail(
+                f"no tier {name!r}; the machine has {', '.join(m.removeprefix(f'{PEAK}.') for m in record.metrics if m.startswith(PEAK))}"
+            )
+        if record.metrics[metric] < bound:
+            return
+        lines = [f"peak of {name} is {human_size(record.metrics[metric])} ({record.metrics[metric]:,} B), not below {size}"]
+        if name in record.peaks:
+            lines += _residents(record, name)
+        _fail("\n".join(lines))
+
+    def assert_matches_baseline(
+        self, name: str | None = None, *, tolerance: Mapping[str, str | Mapping[str, str]] | None = None, strict: bool = False
+    ) -> None:
+        """Fail if a metric is worse than the baseline by more than its tolerance, and say why.
+
+        The baseline lies in ``hosim-baselines`` beside the test, in a file named after the test, or ``name``. ``tolerance`` is as in
+        ``hosim.toml``: ``{"peak": "64 MiB", "makespan": "2%"}``. ``strict`` fails on improvements too.
+        """
+        __tracebackhide__ = True
+        record = self._record()
+        path = self._folder / FOLDER / f"{_file_name(name or self._case.name)}{baseline.SUFFIX}"
+        try:
+            given = parse_tolerances(tolerance or {}, "assert_matches_baseline")
+            if self._update:
+                baseline.save(record, path)
+                return
+            if not path.is_file():
+                _fail(f"there is no baseline {path}; pytest --hosim-update writes it")
+            before = baseline.load(path)
+        except HosimError as error:
+            _fail(str(error))
+        assert self._measured is not None
+        found = judge(self._case.name, before, self._measured, {**self._case.tolerances, **given})
+        if found.fails(strict):
+            _fail("\n".join([headline(found), *details(found), "if it is meant: pytest --hosim-update, and commit the baseline"]))
+
+    def _record(self) -> Record:
+        __tracebackhide__ = True
+        if self._measured is None:
+            try:
+                self._measured = self._measure()
+            except HosimError as error:
+                _fail(str(error))
+        if self._measured.record is None:
+            _fail(f"does not fit: {self._measured.error}")
+        return self._measured.record
+
+    def _measure(self) -> Measured:
+        if self._graph is not None:
+            return measure_graph(self._case, self._graph)
+        if self._case.workload is None and self._case.entry is None:
+            raise InputError("nothing to measure: call hosim_gate.model(model, inputs), or give the marker a workload", source="hosim_gate")
+        return measure(self._case, kept_in())
+
+
+def gate_of(item: pytest.Item, update: bool) -> Gate:
+    """The gate of a test, from its marker. Fails the test if there is none, or one with something wrong in it."""
+    __tracebackhide__ = True
+    marker = item.get_closest_marker("hosim")
+    if marker is None:
+        _fail('the fixture hosim_gate needs a marker such as @pytest.mark.hosim(hardware="h100-80gb-sxm", budget="40 GiB")')
+    given = dict(marker.kwargs)
+    tolerance = given.pop("tolerance", {})
+    unknown = [*map(repr, marker.args), *(key for key in given if key not in _ASKED)]
+    if unknown or "hardware" not in given:
+        _fail(f"the marker hosim takes hardware=... and {', '.join(_ASKED[1:])}, tolerance; got {', '.join(unknown) or 'no hardware'}")
+    folder = item.path.parent
+    name = f"{item.path.stem}.{item.nodeid.partition('::')[2].replace('::', '.')}"
+    try:
+        tolerances = parse_tolerances(tolerance, "marker hosim")
+    except InputError as error:
+        _fail(str(error))
+    return Gate(Case(name, folder=str(folder), tolerances=tolerances, **given), folder, update)
+
+
+def _file_name(name: str) -> str:
+    """A name for a file: what a file system may not like is replaced, and told apart by a digest."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
+    return plain if plain == name else f"{plain.strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def _residents(record: Record, tier: str) -> list[str]:
+    """What a tier holds at its peak, the largest first."""
+    peak = record.peaks[tier]
+    held = sorted(peak.residents.items, key=lambda item: (-item.value, item.name))
+    lines = [f"at op `{peak.op}` it holds:"] if peak.op is not None else ["it holds:"]
+    lines += [f"  `{item.name}` ({item.label.replace('_', ' ')}) {human_size(item.value)}" for item in held[:_SHOWN]]
+    rest = held[_SHOWN:]
+    return lines + ([f"  and {len(rest)} more: {human_size(sum(item.value for item in rest))}"] if rest else [])
+
+
+def _fail(message: str) -> NoReturn:
+    __tracebackhide__ = True
+    pytest.fail(message, pytrace=False)
