@@ -59,23 +59,18 @@ def _direct(of: Question) -> None:
 
 @dataclass(frozen=True)
 class Rate:
-    """Points a second of elapsed time, and seconds of CPU a point, from the first rows to the last: without what starting took."""
+    """Seconds of elapsed time and of CPU for a whole sweep."""
 
-    per_second: float
+    seconds: float
     cpu_seconds: float
-    whole_seconds: float
     found: Swept
 
 
-def rate(of: Question, at: Sequence[Settings], runner: Runner, cpu: Callable[[], float], warm: int) -> Rate:
-    """The rate from row ``warm`` on."""
-    marks: list[tuple[float, float]] = []
-    begin = time.perf_counter()
-    found = sweep(of, at, runner=runner, progress=lambda done, total, failed: marks.append((time.perf_counter(), cpu())))
-    whole = time.perf_counter() - begin
-    (first, cpu_first), (last, cpu_last) = marks[warm], marks[-1]
-    rows = len(marks) - 1 - warm
-    return Rate(rows / (last - first), (cpu_last - cpu_first) / rows, whole, found)
+def rate(of: Question, at: Sequence[Settings], runner: Runner, cpu: Callable[[], float]) -> Rate:
+    """What a sweep takes; ``cpu`` says how much CPU its processes have had until now."""
+    spent, begin = cpu(), time.perf_counter()
+    found = sweep(of, at, runner=runner)
+    return Rate(time.perf_counter() - begin, cpu() - spent, found)
 
 
 def cpu_of_children() -> float:
@@ -98,15 +93,12 @@ def main() -> int:
     options = parser.parse_args()
     of, at = asked(), points(options.points)
     cost = cost_of_a_point(of, at[: options.direct])
-    one = rate(of, at, here, time.process_time, 1)
-    many = rate(of, at, pool(options.jobs), cpu_of_children, options.jobs)
+    one = rate(of, at, here, time.process_time)
+    many = rate(of, at, pool(options.jobs), cpu_of_children)  # their start included
     assert one.found.rows == many.found.rows
-    whole = one.whole_seconds / many.whole_seconds
-    print(f"{len(at):,} points: one process {one.per_second:.2f} a second ({one.whole_seconds:.1f} s in all), ", end="")
-    print(f"{options.jobs} processes {many.per_second:.2f} ({many.whole_seconds:.1f} s): {whole:.2f} times, starting included")
-    print(
-        f"CPU a point: {one.cpu_seconds:.3f} s in one process, {many.cpu_seconds:.3f} s in {options.jobs}; {cost:.3f} times a direct call"
-    )
+    whole, count = one.seconds / many.seconds, len(at)
+    print(f"{count:,} points: {one.seconds:.1f} s by one process, {many.seconds:.1f} s by {options.jobs}: {whole:.2f} times the rate")
+    print(f"CPU a point: {one.cpu_seconds / count:.3f} s, {many.cpu_seconds / count:.3f} s; {cost:.3f} times that of a direct call")
     return 0 if whole >= RATE and cost <= COST else 1
 
 
