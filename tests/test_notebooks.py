@@ -1,0 +1,51 @@
+"""Every notebook runs, and says what its kept outputs say."""
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+
+NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+_VARIES = re.compile(r"0x[0-9a-f]+")
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_notebook_says_what_it_said(path, root):
+    kept = nbformat.read(path, as_version=4)
+    nbformat.validate(kept)
+    run = copy.deepcopy(kept)
+    for cell in run.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    nbclient.NotebookClient(run, timeout=300, resources={"metadata": {"path": str(root)}}).execute()
+    for number, (now, before) in enumerate(zip(run.cells, kept.cells, strict=True)):
+        if now.cell_type == "code":
+            assert texts(now) == texts(before), f"cell {number} of {path.name}; run it again and look at what changed"
+            assert pictures(now) == pictures(before)
+
+
+def texts(cell):
+    """What a cell printed and showed as text or table."""
+    said = []
+    for output in cell.outputs:
+        assert output.output_type != "error"
+        if output.output_type == "stream":
+            said.append(output.text)
+        else:
+            said += [text for kind, text in sorted(output.data.items()) if kind in ("text/plain", "text/html")]
+    return [_VARIES.sub("0x", text) for text in said]
+
+
+def pictures(cell):
+    return sum("image/png" in output.get("data", {}) for output in cell.outputs)
