@@ -257,7 +257,8 @@ def verdict(results: Sequence[Result]) -> str:
         sentence += f", {_distance(best_ns, bound)}"
     slower = [(makespan, r) for makespan, r in fitting if makespan > best_ns]
     if slower:
-        sentence += "; " + ", ".join(f"{r.policy} takes {makespan / best_ns:.2f}x as long" for makespan, r in slower)
+        times = [f"{makespan / best_ns:.2f}x as long" if best_ns else human_time(makespan) for makespan, _ in slower]
+        sentence += "; " + ", ".join(f"{r.policy} takes {took}" for took, (_, r) in zip(times, slower, strict=True))
     failing = [r.policy for r in results if not r.feasible]
     if failing:
         sentence += f"; {' and '.join(failing)} {'does' if len(failing) == 1 else 'do'} not fit"

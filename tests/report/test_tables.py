@@ -75,6 +75,12 @@ def test_a_row_has_every_figure_of_its_result(graph: Graph, hardware: Hardware) 
     assert row(output, "layerwise") == "layerwise 540 ms +35 % - 123 ms 12.3 ms 3.00 ms 11.0 GiB 92 %"
 
 
+def test_the_verdict_where_the_fastest_takes_no_time() -> None:
+    said = tables.verdict([result("resident", 0), result("on_demand", 20_000)])
+    assert said.startswith("resident is fastest within 12.0 GiB: 0 ns")
+    assert "on_demand takes 20.0 us" in said
+
+
 def test_channels_that_moved_something_are_shown_and_no_others() -> None:
     output = text(tables.channels([result("layerwise", 540 * MS)]))
     assert row(output, "layerwise") == "layerwise h2d 1,234 15.0 GiB 44 % 75 % 75.0 ms 10.0 ms -"
