@@ -44,16 +44,17 @@ def test_the_canonical_graph_is_the_same_from_any_order(graph: Graph, seed: int)
     assert graph_fingerprint(one) == graph_fingerprint(other)
 
 
-@pytest.mark.parametrize("policy", ["resident", "hyperoffload", "belady", "longest_gap"])
+@pytest.mark.parametrize("policy", ["resident", "hyperoffload", "belady", "longest_gap", "on_demand", "lookahead", "g10", "hybrid"])
 def test_no_verdict_changes_with_them(policy: str, tmp_path: Path) -> None:
     cases = Suite(
-        "hosim.toml", tmp_path / "b", (Case("step", "small.yaml", str(tmp_path), workload="step.json", policy=policy, budget="430 B"),)
+        "hosim.toml", tmp_path / "b", (Case("step", "small.yaml", str(tmp_path), workload="step.json", policy=policy, budget="370 B"),)
     )
     put(tmp_path, Plan(step()), machine(), offloads=False)
     if policy == "resident":
         cases = replace(cases, cases=(replace(cases.cases[0], budget=None),))
     write(cases)
     before = cases.baseline("step").read_text()
+    assert ("[moved." in before) == (policy != "resident")
     for seed in range(3):
         put(tmp_path, Plan(shuffled(step(), seed)), machine(), offloads=False)
         (found,) = check(cases)
