@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import cases, happens_before, ways, wild_plans
 
@@ -102,6 +102,7 @@ WANTED = {
 def test_cases_reach_what_the_rules_speak_of():
     reached = set()
 
+    @settings(max_examples=300)
     @given(cases(max_streams=3, roomy=None))
     def collect(case):
         reached.update(name for name, wanted in WANTED.items() if wanted(*case))

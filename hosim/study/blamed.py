@@ -59,6 +59,8 @@ class Blame:
         causes = ", ".join(f"{human_time(ns)} for {channel or cause}" for (cause, channel), ns in self.by_cause.items())
         return f"{self.policy} takes {human_time(self.result.makespan_ns or 0)}, of which its streams wait {human_time(total)}: {causes}"
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         from html import escape
 

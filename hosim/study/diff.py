@@ -69,6 +69,8 @@ class Diff:
         counts = f"{len(self.figures)} figures, {len(self.tensors)} tensors and {len(self.ops)} ops"
         return f"{self.a} and {self.b} differ in {counts}"
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         from html import escape
 

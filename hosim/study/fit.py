@@ -96,6 +96,8 @@ class Fit:
             ending += "; it is the last of those asked about"
         return "; ".join([f"the {self.wanted} {name} is {ending}", *self.contradictions])
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         from html import escape
 

@@ -72,6 +72,8 @@ class Frontier:
         ]
         return "; ".join([*lines, *self.contradictions])
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         from html import escape
 

@@ -15,7 +15,7 @@ from hosim.io import load_hardware
 
 
 def run(*arguments: object, code: int = 0) -> Any:
-    done = CliRunner().invoke(app, ["calibrate", *map(str, arguments)])
+    done = CliRunner().invoke(app, ["calibrate", *map(str, arguments)], env={"COLUMNS": "120"})
     assert done.exit_code == code, done.output
     return done
 

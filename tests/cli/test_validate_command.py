@@ -12,7 +12,7 @@ from hosim.cli.main import app
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["validate", *map(str, arguments)])
+    return CliRunner().invoke(app, ["validate", *map(str, arguments)], env={"COLUMNS": "120"})
 
 
 @pytest.fixture

@@ -62,6 +62,7 @@ def test_the_smallest_memory() -> None:
     assert found.frame["within"].sum() == sum(probe.within for probe in found.probes)
     assert str(found).startswith(f"the smallest tiers.hbm.capacity is {within[0]} (")
     assert "is not within the limits: does not fit" in found._repr_html_()
+    assert repr(found) == str(found)
 
 
 def test_the_largest_sequence_batch_and_layers() -> None:

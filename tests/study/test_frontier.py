@@ -46,6 +46,7 @@ def test_the_curve(policy: str) -> None:
     assert len(frame) == len(found.results)
     assert policy in str(found)
     assert "<table" in found._repr_html_()
+    assert repr(found) == str(found)
 
 
 def test_a_budget_bounds_it() -> None:
