@@ -8,7 +8,7 @@ from truth_table import compared, pytest_addoption, pytest_collection_modifyitem
 
 __all__ = ["compared", "pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_terminal_summary"]
 
-settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True)
+settings.register_profile("ci", max_examples=80, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=1000, deadline=None)  # pytest --hypothesis-profile=thorough
 settings.load_profile("ci")
 
