@@ -17,7 +17,7 @@ demo: .venv/.installed
 # The benchmarks have the machine to themselves; then the rest, one process a core.
 test: check
 	$(BIN)/pytest tests/bench
-	$(BIN)/pytest --ignore=tests/bench --benchmark-disable --numprocesses=2 --dist=loadfile
+	$(BIN)/pytest --ignore=tests/bench --benchmark-disable --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 # What needs recordings that do not lie beside the repository is left out.
 truth: .venv/.installed-dev

@@ -36,7 +36,7 @@ def installed(wheel: Path) -> Callable[..., str]:
     """Runs the installed ``hosim`` in an empty folder; gives its stdout."""
     folder = wheel.parent
     run(sys.executable, "-m", "venv", "env", cwd=folder)
-    run("env/bin/python", "-m", "pip", "install", "--quiet", wheel, cwd=folder)
+    run("env/bin/python", "-m", "pip", "install", "--quiet", "--no-compile", wheel, cwd=folder)
     empty = folder / "elsewhere"
     empty.mkdir()
     return lambda *arguments: run(folder / "env/bin/hosim", *arguments, cwd=empty).stdout
