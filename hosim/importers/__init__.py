@@ -16,8 +16,9 @@ from pathlib import Path
 
 from hosim.errors import InputError
 from hosim.graph import Graph
+from hosim.io.files import unzipped
 
-__all__ = ["FORMATS", "Source", "SourceFormat", "load_any"]
+__all__ = ["FORMATS", "Source", "SourceFormat", "load_any", "read_source"]
 
 _HOSIM_FORMAT = re.compile(rb"""["']?format["']?\s*:\s*["']?hosim\.(\w+)/""")
 
@@ -120,7 +121,7 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
 
     Raises :class:`InputError` for one that is none of them (saying which are known), and for one that is damaged.
     """
-    source = _read(Path(path))
+    source = read_source(Path(path))
     for form in FORMATS:
         if form.recognises(source):
             return form.load(source.path, dims)
@@ -130,13 +131,14 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
     raise InputError(f"{found}; a graph can be read from: {known}", source=os.fspath(path))
 
 
-def _read(path: Path) -> Source:
+def read_source(path: Path) -> Source:
+    """The file or folder at ``path``. Raises :class:`InputError` if it is not there, cannot be read, or is damaged gzip."""
     name = os.fspath(path)
     try:
         if path.is_dir():
             return Source(path, b"")
         content = path.read_bytes()
-        return Source(path, gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content)
+        return Source(path, unzipped(content))
     except FileNotFoundError:
         raise InputError("no such file", source=name) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -10,7 +10,6 @@ The protobuf is read by its wire format, of which only the fields of a node that
 
 from __future__ import annotations
 
-import gzip
 import heapq
 import json
 import os
@@ -27,6 +26,7 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.importers import wire
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.traced_tensors import Storages, TracedTensor
+from hosim.io.files import unzipped
 
 __all__ = ["import_chakra", "is_chakra"]
 
@@ -81,7 +81,7 @@ def import_chakra(path: str | os.PathLike[str]) -> Graph:
     source = os.fspath(path)
     try:
         raw = Path(path).read_bytes()
-        content = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
+        content = unzipped(raw)
         nodes = _json_nodes(content) if content.lstrip()[:1] == b"{" else _wire_nodes(content)
         return _build(Path(path).name.split(".")[0], nodes)
     except (OSError, EOFError, zlib.error) as error:

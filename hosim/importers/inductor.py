@@ -6,7 +6,6 @@ nothing, has taken over that one's memory: both are one tensor, which the op of 
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import zlib
@@ -17,6 +16,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
+from hosim.io.files import unzipped
 
 __all__ = ["import_inductor", "is_inductor"]
 
@@ -52,7 +52,7 @@ def import_inductor(path: str | os.PathLike[str]) -> Graph:
     source = os.fspath(path)
     try:
         raw = Path(path).read_bytes()
-        document = json.loads(gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw)
+        document = json.loads(unzipped(raw))
         return _build(Path(path).name.split(".")[0], document)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", source=source) from None

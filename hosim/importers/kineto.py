@@ -20,7 +20,6 @@ What a schema does not say is None (or an empty tuple).
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -45,6 +44,7 @@ from hosim.importers.kineto_events import (
     Role,
     SyncRecord,
 )
+from hosim.io.files import unzipped
 
 __all__ = ["call_role", "is_kineto", "parse_kineto", "read_kineto"]
 
@@ -99,7 +99,7 @@ def read_kineto(path: str | os.PathLike[str]) -> KinetoTrace:
     source = os.fspath(path)
     try:
         raw = Path(path).read_bytes()
-        content = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
+        content = unzipped(raw)
         document = json.loads(content, parse_float=Decimal, parse_constant=_refuse)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", source=source) from None

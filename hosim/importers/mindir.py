@@ -17,7 +17,6 @@ operators are bound by the bytes that they read and write. Shapes are those that
 
 from __future__ import annotations
 
-import gzip
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from hosim.graph import Graph
 from hosim.importers.mindir_file import Function, Model, Node, Shape, read_model
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.static_tensors import Recording, StaticTensor
+from hosim.io.files import unzipped
 
 __all__ = ["import_mindir"]
 
@@ -72,7 +72,7 @@ def import_mindir(path: str | os.PathLike[str]) -> Graph:
     source = os.fspath(path)
     try:
         raw = Path(path).read_bytes()
-        model = read_model(gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw)
+        model = read_model(unzipped(raw))
         return _Walk(model).graph(Path(path).name.split(".")[0])
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", source=source) from None

@@ -13,23 +13,10 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.importers import wire
+from hosim.importers.static_tensors import ELEMENTS
 
 _DTYPES = {
-    1: ("fp32", 32),
-    2: ("uint8", 8),
-    3: ("int8", 8),
-    4: ("uint16", 16),
-    5: ("int16", 16),
-    6: ("int32", 32),
-    7: ("int64", 64),
-    9: ("bool", 8),
-    10: ("fp16", 16),
-    11: ("fp64", 64),
-    12: ("uint32", 32),
-    13: ("uint64", 64),
-    14: ("complex64", 64),
-    15: ("complex128", 128),
-    16: ("bf16", 16),
+    **ELEMENTS,
     17: ("fp64", 64),
     18: ("int4", 8),  # two numbers in each element
 }

@@ -18,7 +18,6 @@ onnx is imported when a function of this module is called.
 
 from __future__ import annotations
 
-import gzip
 import os
 import zlib
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from pathlib import Path
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers import wire
+from hosim.io.files import unzipped
 
 __all__ = ["import_onnx", "is_onnx"]
 
@@ -65,7 +65,7 @@ def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = N
     source = os.fspath(path)
     try:
         raw = Path(path).read_bytes()
-        return walk(gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw, Path(path).name.split(".")[0], dims or {})
+        return walk(unzipped(raw), Path(path).name.split(".")[0], dims or {})
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", source=source) from None
     except InputError as error:

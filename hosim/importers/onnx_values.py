@@ -19,24 +19,10 @@ from onnx import defs, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from hosim.errors import InputError
-from hosim.importers.static_tensors import LARGEST, StaticTensor
+from hosim.importers.static_tensors import ELEMENTS, LARGEST, StaticTensor
 
 DTYPES: Mapping[int, tuple[str, int]] = {
-    1: ("fp32", 32),
-    2: ("uint8", 8),
-    3: ("int8", 8),
-    4: ("uint16", 16),
-    5: ("int16", 16),
-    6: ("int32", 32),
-    7: ("int64", 64),
-    9: ("bool", 8),
-    10: ("fp16", 16),
-    11: ("fp64", 64),
-    12: ("uint32", 32),
-    13: ("uint64", 64),
-    14: ("complex64", 64),
-    15: ("complex128", 128),
-    16: ("bf16", 16),
+    **ELEMENTS,
     17: ("fp8", 8),
     18: ("fp8", 8),
     19: ("fp8", 8),

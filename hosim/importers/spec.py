@@ -8,8 +8,7 @@ from its config alone, on the meta device (no weights are made, none are downloa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +122,8 @@ def _module(model: Mapping[str, Any], dtype: Any) -> Any:
     import torch
     import transformers
 
+    from hosim.importers.torch_step import default_dtype
+
     name = model["class"]
     try:
         cls: Any = getattr(transformers, name)
@@ -138,7 +139,7 @@ def _module(model: Mapping[str, Any], dtype: Any) -> Any:
     _known_keys(cls.config_class, config)
     try:
         made = cls.config_class(**config, attn_implementation=model.get("attention", "sdpa"))
-        with torch.device("meta"), _default_dtype(dtype):
+        with torch.device("meta"), default_dtype(dtype):
             return cls(made).eval()
     except Exception as error:  # a config class checks, or a model trips over, what it likes
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -151,16 +152,3 @@ def _known_keys(config_class: Any, config: Mapping[str, Any]) -> None:
     for key in config:
         if key not in known and key not in config_class.attribute_map:
             raise InputError(f"unknown key {key!r} of {config_class.__name__}{did_you_mean(key, known)}", where=f"model.config.{key}")
-
-
-@contextmanager
-def _default_dtype(dtype: Any) -> Iterator[None]:
-    """Parameters in ``dtype``; buffers that a model makes in fp32 on purpose stay so, as when it is loaded from a checkpoint."""
-    import torch
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

@@ -14,6 +14,25 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 
+ELEMENTS: Mapping[int, tuple[str, int]] = {
+    1: ("fp32", 32),
+    2: ("uint8", 8),
+    3: ("int8", 8),
+    4: ("uint16", 16),
+    5: ("int16", 16),
+    6: ("int32", 32),
+    7: ("int64", 64),
+    9: ("bool", 8),
+    10: ("fp16", 16),
+    11: ("fp64", 64),
+    12: ("uint32", 32),
+    13: ("uint64", 64),
+    14: ("complex64", 64),
+    15: ("complex128", 128),
+    16: ("bf16", 16),
+}
+"""Element types (hosim's name, bits) by the numbers that ONNX gave them and MindIR took over; beyond these the two differ."""
+
 LARGEST = 1 << 60
 """More bytes than any tensor has: a damaged file says such sizes."""
 

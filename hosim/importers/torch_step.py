@@ -67,7 +67,7 @@ def record(
     recorder = _StepRecorder()
     # from Python's point of view the fakes are CPU tensors: backward runs in this thread, where the recorder sees it
     with _failures(), quiet(), FakeTensorMode(allow_non_fake_inputs=True):
-        with _default_dtype(dtype):
+        with default_dtype(dtype):
             model = _off_meta(make_model().train())
         given = {name: _fake(value) for name, value in inputs.items()}
         learned = [p for p in model.parameters() if p.requires_grad]
@@ -221,7 +221,8 @@ def _fake(value: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Parameters in ``dtype``; buffers that a model makes in fp32 on purpose stay so, as when it is loaded from a checkpoint."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

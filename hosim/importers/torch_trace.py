@@ -8,7 +8,6 @@ arguments are written (``(a!)`` in an operator's schema), but neither durations 
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.traced_tensors import Storages, TracedTensor, dtype_of, traced_tensors
+from hosim.io.files import unzipped
 
 __all__ = ["import_torch_trace", "is_torch_trace"]
 
@@ -86,7 +86,7 @@ def _document(path: Path) -> Mapping[str, Any]:
     source = os.fspath(path)
     try:
         raw = path.read_bytes()
-        document = json.loads(gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw)
+        document = json.loads(unzipped(raw))
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", source=source) from None
     except (ValueError, RecursionError) as error:

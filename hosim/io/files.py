@@ -111,6 +111,11 @@ def read_bytes(source: str) -> bytes:
     return content
 
 
+def unzipped(content: bytes) -> bytes:
+    """What a file holds, unpacked if it is gzip. Raises what :func:`gzip.decompress` does; whoever reads the file says it in one line."""
+    return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
+
+
 def decode(content: bytes, source: str) -> str:
     """``content`` as text; raises :class:`InputError` if it is not UTF-8."""
     try:

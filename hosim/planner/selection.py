@@ -24,11 +24,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from hosim.costmodel.transfer_time import alone_ns
+from hosim.costmodel.transfer_time import alone_ns, channel_bandwidth
 from hosim.planner.choices import BELOW, COPY, HOME, Choice
 from hosim.planner.pooled import Placement, Shelf
 from hosim.planner.problem import START, Below, Gap, Problem, initial_set
-from hosim.planner.timeline import left_rates, own_rates, timelines, usual_size
+from hosim.planner.timeline import left_rates, timelines, usual_size
 
 _LOOK, _LOOK_IF_LARGE, _LARGE = 8, 3, 20_000
 """Candidates that are judged anew before one is taken, as their place in the heap may be stale; fewer in graphs with many ops."""
@@ -118,8 +118,8 @@ class _Sweep:
         usual = usual_size([graph.tensors[gap.tensor].size_bytes for gap in problem.gaps])
         ups, downs = {b.name: b.up.name for b in problem.below}, {b.name: b.down.name for b in problem.below}
         self.up, self.down = timelines(problem.hardware, ups, usual), timelines(problem.hardware, downs, usual)
-        own = own_rates(problem.hardware)
         left = [(ways[tier], rate) for ways in (ups, downs) for tier, rate in left_rates(problem.hardware, ways).items()]
+        own = {channel: channel_bandwidth(problem.hardware, channel) for channel, _ in left}
         self.shared = {channel: (own[channel], rate) for channel, rate in left if rate < own[channel]}
         starts_below = {t: (tier,) for t, tier in problem.starts_below.items()}
         self.shelf = Shelf(graph, problem.hardware, [b.name for b in problem.below], starts_below, weights.placement)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 
+from hosim.costmodel.transfer_time import channel_bandwidth
 from hosim.hardware import Hardware
 
 _FAR = 256
@@ -76,20 +77,12 @@ def usual_size(sizes: list[int]) -> int:
     return 0
 
 
-def own_rates(hardware: Hardware) -> dict[str, int]:
-    """Bytes per second of each channel alone: the least of its own and its fabrics'."""
-    return {
-        c.name: min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in hardware.fabrics if c.name in f.channels)])
-        for c in hardware.channels
-    }
-
-
 def left_rates(hardware: Hardware, channels: Mapping[str, str]) -> dict[str, int]:
     """Bytes per second of each tier's channel while those of tiers with faster ones are busy: what fabrics that both cross leave it.
 
     Where that is next to nothing, the rate is the channel's own: such a tier takes turns with the others.
     """
-    rate = own_rates(hardware)
+    rate = {channel: channel_bandwidth(hardware, channel) for channel in channels.values()}
     left = {tier: rate[channel] for tier, channel in channels.items()}
     for fabric in hardware.fabrics:
         sharing = sorted(set(channels.values()) & set(fabric.channels), key=lambda name: (-rate[name], name))

@@ -10,6 +10,7 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.validate.offload import Prediction, predict_recording
 from hosim.validate.recorded_step import read_json
+from hosim.validate.validation import beside
 
 FORMAT = "hosim.schemes/1"
 _RESIDENT = re.compile(r"(?P<mode>[a-z]+)-(?P<length>\d+)-resident")
@@ -42,14 +43,9 @@ def _run(mode: str, length: int, x: Prediction) -> dict[str, Any]:
         "mode": mode,
         "length": length,
         "scheme": x.scheme,
-        "makespan": _pair("ns", x.measured_ns, x.makespan_ns),
+        "makespan": beside("ns", x.measured_ns, x.makespan_ns),
         "stall": {"measured_ns": x.measured_stall_ns, "simulated_ns": x.stall_ns},
-        "peak": _pair("bytes", x.measured_peak_bytes, x.peak_bytes),
-        "reserved": _pair("bytes", x.measured_reserved_bytes, x.reserved_bytes),
+        "peak": beside("bytes", x.measured_peak_bytes, x.peak_bytes),
+        "reserved": beside("bytes", x.measured_reserved_bytes, x.reserved_bytes),
         "moved_bytes": dict(x.moved_bytes),
     }
-
-
-def _pair(unit: str, measured: int | None, simulated: int | None) -> dict[str, Any]:
-    error = simulated / measured - 1 if measured and simulated is not None else None
-    return {f"measured_{unit}": measured, f"simulated_{unit}": simulated, "error": error}

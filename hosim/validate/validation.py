@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
+from hosim.importers import read_source
 from hosim.importers.kineto import is_kineto, read_kineto
 from hosim.importers.kineto_events import KinetoTrace
 from hosim.importers.nsys import is_nsys, read_nsys
@@ -18,7 +17,7 @@ from hosim.validate.memory import Curve, MemoryReplay, replay_history, replay_me
 from hosim.validate.recording import read_snapshot
 from hosim.validate.structural_replay import ReplayedOp, StructuralReplay, structural_replay
 
-__all__ = ["Validation", "read_trace", "validate", "validation_to_dict"]
+__all__ = ["Validation", "beside", "read_trace", "validate", "validation_to_dict"]
 
 FORMAT = "hosim.validation/1"
 _LISTED = 10
@@ -56,10 +55,16 @@ class Validation:
 
 def read_trace(path: str | os.PathLike[str]) -> KinetoTrace:
     """The recording in a trace of the PyTorch profiler, or in an SQLite export of Nsight Systems. Raises :class:`InputError`."""
-    content = _content(Path(path))
-    if is_nsys(content):
-        return read_nsys(path)
-    return read_kineto(path)
+    return read_nsys(path) if _is_database(Path(path)) else read_kineto(path)
+
+
+def _is_database(path: Path) -> bool:
+    """Whether the file begins as an SQLite database does; those of long recordings are too large to be read for that."""
+    try:
+        with path.open("rb") as file:
+            return is_nsys(file.read(16))
+    except (OSError, ValueError):  # for whoever reads it to say
+        return False
 
 
 def validate(path: str | os.PathLike[str], device: int | None = None) -> Validation:
@@ -68,9 +73,9 @@ def validate(path: str | os.PathLike[str], device: int | None = None) -> Validat
     ``device`` is the accelerator whose memory is replayed (default: the one with most to replay). Raises :class:`InputError` for a file
     that is none of these or damaged, and for a recording that says neither what a device did nor what was allocated on it.
     """
-    content = _content(Path(path))
-    if is_nsys(content):
+    if _is_database(Path(path)):
         return _of_trace(read_nsys(path), device, os.fspath(path))
+    content = read_source(Path(path)).content
     if is_kineto(content) or _is_cut_off_trace(content):
         return _of_trace(read_kineto(path), device, os.fspath(path))
     if content[:1] == b"\x80" or b'"segments"' in content:
@@ -120,7 +125,7 @@ def validation_to_dict(validation: Validation) -> dict[str, Any]:
         "trace": validation.trace,
         "device": validation.device,
         "kernels": len(times.kernels) if times else 0,
-        "makespan": _measured("ns", times.measured_ns if times else None, times.simulated_ns if times else None),
+        "makespan": beside("ns", times.measured_ns if times else None, times.simulated_ns if times else None),
         "kernel_start": {
             "mean_error_ns": times.mean_start_error_ns if times else None,
             "p95_error_ns": times.p95_start_error_ns if times else None,
@@ -140,7 +145,8 @@ def validation_to_dict(validation: Validation) -> dict[str, Any]:
     }
 
 
-def _measured(unit: str, measured: int | None, simulated: int | None) -> dict[str, Any]:
+def beside(unit: str, measured: int | None, simulated: int | None) -> dict[str, Any]:
+    """A measured figure and the simulated one, in nanoseconds (``ns``) or ``bytes``, and by how much that is off."""
     error = simulated / measured - 1 if measured and simulated is not None else None
     return {f"measured_{unit}": measured, f"simulated_{unit}": simulated, "error": error}
 
@@ -198,15 +204,3 @@ def _op(replayed: ReplayedOp) -> dict[str, Any]:
         "simulated_start_ns": replayed.simulated_start_ns,
         "start_error_ns": replayed.start_error_ns,
     }
-
-
-def _content(path: Path) -> bytes:
-    try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
-    except FileNotFoundError:
-        raise InputError("no such file", source=os.fspath(path)) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"damaged gzip file ({error}); record or download it again", source=os.fspath(path)) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=os.fspath(path)) from None
