@@ -21,6 +21,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="Fail on improvements tha
 JUnit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")]
 Sarif = Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write SARIF 2.1.0.")]
 Summary = Annotated[Path | None, typer.Option("--summary", metavar="FILE", help="Write a Markdown summary, with memory curves.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page: verdicts, what changed, memory before and now.")]
 GitHub = Annotated[bool, typer.Option("--github", help="Annotate in GitHub Actions (on stderr), and add to the step's summary.")]
 
 
@@ -32,6 +33,7 @@ def check(
     junit: JUnit = None,
     sarif: Sarif = None,
     summary: Summary = None,
+    html: Html = None,
     github: GitHub = False,
     jobs: Jobs = -1,
     no_cache: NoCache = False,
@@ -58,6 +60,11 @@ def check(
         files.write_bytes(sarif, (to_json(reports.sarif(verdicts, strict)) + "\n").encode())
     if summary is not None:
         files.write_bytes(summary, reports.markdown(verdicts, strict).encode())
+    if html is not None:
+        from hosim.cli.options import write_page
+        from hosim.gate.page import check_page
+
+        write_page(html, check_page(verdicts, strict))
     if github:
         for line in reports.github(verdicts, strict):
             typer.echo(line, err=True)

@@ -109,7 +109,7 @@ def _residents(before: PeakRecord | None, now: PeakRecord, tier: str, measured: 
     away = {item.name for item in before.away.items} if before is not None else set()
     device = measured.record is not None and measured.record.machine.get("device_tier") == tier
     moved = before is not None and before.op != now.op
-    renamed = _renamed(old, now.residents, measured, away)
+    other_name = renamed(old, now.residents, measured, away)
     was = {(item.label == WORKSPACE, item.name): item for item in old.items}
     changes: list[_Change] = []
     longer: list[_Change] = []
@@ -122,11 +122,11 @@ def _residents(before: PeakRecord | None, now: PeakRecord, tier: str, measured: 
                 changes.append(_Change(by, f"{grown}: {_signed(by)} at the peak"))
             elif moved and (item.since, item.until) != (was[key].since, was[key].until):
                 longer.append(_Change(item.value, f"{_thing(item)} now stays resident {_other_span(item, was[key], measured)}"))
-        elif not renamed[item.label, item.value]:
+        elif not other_name[item.label, item.value]:
             arrival = _arrival(item, tier, away, measured) if device else f"{_thing(item)} lies in {tier}"
             changes.append(_Change(item.value, f"{arrival}: {_signed(item.value)} at the peak"))
         else:
-            renamed[item.label, item.value] -= 1
+            other_name[item.label, item.value] -= 1
     # what is held for longer may be what moved the peak to where it is; its bytes are no difference
     changes = sorted(longer + changes, key=lambda change: -change.by)
     there = {(item.label == WORKSPACE, item.name) for item in now.residents.items}
@@ -139,7 +139,7 @@ def _residents(before: PeakRecord | None, now: PeakRecord, tier: str, measured: 
     return changes
 
 
-def _renamed(old: Listing, new: Listing, measured: Measured, away: set[str]) -> Counter[tuple[str, int]]:
+def renamed(old: Listing, new: Listing, measured: Measured, away: set[str] | frozenset[str] = frozenset()) -> Counter[tuple[str, int]]:
     """How many items by label and size have another name now: lost from the graph on one side, unknown to the baseline on the other."""
     known = {item.name for item in old.items} | away
     lost = Counter((i.label, i.value) for i in old.items if i.name not in measured.tensors and i.name not in measured.positions)
@@ -211,12 +211,12 @@ def _grown(old: Listing, new: Listing, measured: Measured, say: Callable[[Item, 
     """Items that are larger than they were, or new. One that the baseline may have left out as too small is not taken for new."""
     was = {(item.label, item.name): item.value for item in old.items}
     least = 0 if old.complete else min(was.values(), default=0)
-    renamed = _renamed(old, new, measured, set())
+    other_name = renamed(old, new, measured)
     changes = []
     for item in new.items:
         value = was.get((item.label, item.name))
-        if value is None and renamed[item.label, item.value]:
-            renamed[item.label, item.value] -= 1
+        if value is None and other_name[item.label, item.value]:
+            other_name[item.label, item.value] -= 1
             continue
         by = item.value - (least if value is None else value)
         if by > 0:

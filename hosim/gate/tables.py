@@ -11,7 +11,7 @@ from rich.text import Text
 from hosim.gate.metrics import human
 from hosim.gate.record import Record
 from hosim.gate.reports import changed_metrics, details
-from hosim.gate.verdict import FAILING, IMPROVEMENT, NEW, REGRESSION, SAME, CaseVerdict, summary
+from hosim.gate.verdict import FAILING, IMPROVEMENT, NEW, REGRESSION, SAME, CaseVerdict, MetricVerdict, summary
 from hosim.report.tables import NOTHING, open_table
 from hosim.units import human_size
 
@@ -26,11 +26,8 @@ def verdicts(checked: Sequence[CaseVerdict], strict: bool = False) -> Renderable
         if not changed:
             table.add_row(escape(v.case), v.verdict, NOTHING, NOTHING, NOTHING, NOTHING, style=_STYLES.get(v.verdict))
         for m in changed:
-            before = NOTHING if m.before is None else human(m.name, m.before)
-            now = NOTHING if m.now is None else human(m.name, m.now)
-            change = (m.now or 0) - (m.before or 0)
-            signed = f"{'+' if change > 0 else ''}{human(m.name, change)}"
-            table.add_row(escape(v.case), m.verdict, escape(m.name), before, now, signed, style=_STYLES.get(m.verdict))
+            name, verdict, *values, _ = metric_cells(m)
+            table.add_row(escape(v.case), verdict, escape(name), *values, style=_STYLES.get(m.verdict))
     parts: list[RenderableType] = [table]
     for v in checked:
         if v.verdict != SAME and (v.explanation or v.note):
@@ -41,6 +38,15 @@ def verdicts(checked: Sequence[CaseVerdict], strict: bool = False) -> Renderable
     failing = sum(v.fails(strict) for v in checked)
     closing = f"{len(checked)} case{'s' * (len(checked) != 1)}: {summary(checked)}" + (f"; {failing} failing." if failing else ".")
     return Group(*parts, Text(closing, style="bold red" if failing else "bold"))
+
+
+def metric_cells(m: MetricVerdict) -> tuple[str, ...]:
+    """A metric's name, its verdict, its value before and now, and the change, absolute and in per cent."""
+    before, now = (NOTHING if value is None else human(m.name, value) for value in (m.before, m.now))
+    change = (m.now or 0) - (m.before or 0)
+    sign = "+" if change > 0 else ""
+    share = f"{sign}{100 * change / m.before:.1f} %" if change and m.before else ""
+    return m.name, m.verdict, before, now, f"{sign}{human(m.name, change)}" if change else NOTHING, share
 
 
 def baseline(record: Record) -> RenderableType:

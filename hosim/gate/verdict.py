@@ -43,15 +43,29 @@ class MetricVerdict:
 
 @dataclass(frozen=True)
 class CaseVerdict:
-    """One case. ``explanation`` is what changed, in lines; ``curves`` those of the device tier before and now; ``note`` is for people."""
+    """One case. ``explanation`` is what changed, in lines; ``note`` is for people.
+
+    ``before`` is the baseline and ``measured`` what is compared with it, each where there is one.
+    """
 
     case: str
     verdict: str
     metrics: tuple[MetricVerdict, ...] = ()
     explanation: tuple[str, ...] = ()
-    curves: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     note: str = ""
     baseline: str = ""
+    before: Record | None = None
+    measured: Measured | None = None
+
+    @property
+    def now(self) -> Record | None:
+        """The record of what was measured."""
+        return self.measured.record if self.measured is not None else None
+
+    @property
+    def curves(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What the device tier holds over the step, before and now; empty where that is not known."""
+        return (self.before.curve if self.before else ()), (self.now.curve if self.now else ())
 
     def fails(self, strict: bool = False) -> bool:
         """Whether the case fails; ``strict`` fails improvements that are not committed, too."""
@@ -90,12 +104,13 @@ def judge(
 ) -> CaseVerdict:
     """The verdict of a case: the gravest of its metrics'. ``before`` is its baseline, if it has one; ``now`` is none for a lost case."""
     if now is None:
-        return CaseVerdict(case, MISSING, note="there is a baseline and no case of this name", baseline=baseline)
+        return CaseVerdict(case, MISSING, note="there is a baseline and no case of this name", baseline=baseline, before=before)
     if now.record is None:
-        return CaseVerdict(case, INFEASIBLE, note=now.error or "does not fit", baseline=baseline)
+        return CaseVerdict(case, INFEASIBLE, note=now.error or "does not fit", baseline=baseline, before=before, measured=now)
     if before is None:
         metrics = tuple(MetricVerdict(name, None, value, NEW) for name, value in sorted(now.record.metrics.items()))
-        return CaseVerdict(case, MISSING, metrics, note="there is no baseline; 'hosim baseline write' makes it", baseline=baseline)
+        note = "there is no baseline; 'hosim baseline write' makes it"
+        return CaseVerdict(case, MISSING, metrics, note=note, baseline=baseline, measured=now)
     metrics = judge_metrics(before.metrics, now.record.metrics, tolerances)
     verdict = min((m.verdict for m in metrics), key=_ORDER.index, default=SAME)
     worse = [m for m in metrics if m.verdict == REGRESSION]
@@ -104,9 +119,10 @@ def judge(
         verdict,
         metrics,
         explanation=tuple(explain(before, now, worse)) if worse else (),
-        curves=(before.curve, now.record.curve),
         note=_rules(before, now.record),
         baseline=baseline,
+        before=before,
+        measured=now,
     )
 
 

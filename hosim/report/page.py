@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ th.left, td.left { text-align: left }
 .timeline canvas { border: 1px solid #ddd; cursor: grab; touch-action: none } .timeline canvas:focus { outline: 1px solid #2f6fb0 }
 .timeline .told { min-height: 1.5em; font-variant-numeric: tabular-nums } .timeline .legend button { min-width: 2rem }
 .timeline .key { display: inline-block; width: 1.6rem; height: 0.9rem; vertical-align: -0.1rem; margin-left: 0.6rem }
+tr.bad td { color: #a31515; font-weight: 600 } ul { padding-left: 1.2rem }
 code { background: #f3f3f3; padding: 0 0.2rem }
 """
 
@@ -50,15 +51,23 @@ def paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A table of plain text, its first ``left`` columns to the left and the others to the right; without ``columns`` it has no head."""
+def lines(texts: Iterable[str]) -> str:
+    """Lines of plain text, one below the other."""
+    return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"
 
-    def row(tag: str, cells: Sequence[str]) -> str:
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, bad: Collection[int] = ()) -> str:
+    """A table of plain text, its first ``left`` columns to the left and the others to the right; without ``columns`` it has no head.
+
+    The rows whose numbers are ``bad`` are marked.
+    """
+
+    def row(tag: str, cells: Sequence[str], mark: str = "") -> str:
         sides = (' class="left"' if k < left else "" for k in range(len(cells)))
-        return "<tr>" + "".join(f"<{tag}{side}>{escape(cell)}</{tag}>" for side, cell in zip(sides, cells, strict=True)) + "</tr>"
+        return f"<tr{mark}>" + "".join(f"<{tag}{side}>{escape(cell)}</{tag}>" for side, cell in zip(sides, cells, strict=True)) + "</tr>"
 
     head = f"<thead>{row('th', columns)}</thead>\n" if columns else ""
-    body = "\n".join(row("td", cells) for cells in rows)
+    body = "\n".join(row("td", cells, ' class="bad"' if k in bad else "") for k, cells in enumerate(rows))
     return f"<table>\n{head}<tbody>\n{body}\n</tbody>\n</table>"
 
 

@@ -3,6 +3,7 @@
 import json
 import sys
 import xml.etree.ElementTree as ET
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def test_the_reports_say_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
     step = folder / "step.md"
     step.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
-    files = ("--junit", "j.xml", "--sarif", "s.json", "--summary", "s.md", "--github", "--json")
+    files = ("--junit", "j.xml", "--sarif", "s.json", "--summary", "s.md", "--html", "p.html", "--github", "--json")
     out, told = hosim("check", *files, code=1)
     said = json.loads(out)
     (case,) = said["cases"]
@@ -90,7 +91,9 @@ def test_the_reports_say_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert result["ruleId"] == "regression"
     assert result["message"]["text"].splitlines()[1:] == explained
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "hosim-baselines/toy.toml"
-    (annotation,) = told.splitlines()
+    wrote, annotation = told.splitlines()
+    assert wrote == "wrote p.html"
+    assert all(f"<li>{line}</li>" in unescape(Path("p.html").read_text()) for line in explained)
     assert annotation.startswith("::error file=hosim-baselines/toy.toml,line=1,title=toy%3A regression")
     assert annotation.partition("::error")[2].partition("::")[2].replace("%25", "%").split("%0A") == explained
     summary = Path("s.md").read_text()
