@@ -77,7 +77,7 @@ def check(
     else:
         from hosim.gate import tables
 
-        console().print(tables.verdicts(verdicts, strict))
+        console().print(tables.verdicts(verdicts, strict), crop=False)  # a line of an explanation may be longer than the terminal is wide
     raise typer.Exit(exit_code(verdicts, strict))
 
 

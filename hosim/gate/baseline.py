@@ -1,20 +1,19 @@
 """Baseline files: records as sorted text that a person can review, one file a case.
 
 Equal records give equal bytes. What a value means stands beside it as a comment; of lists that are longer than :data:`LINES`, the
-largest items are written and the sum of the others.
+largest items are written and the sum of the others, none of which is larger than any that is written.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
-from hosim.gate.folding import fold, unfold
+from hosim.gate.folding import absolute, fold, relative, unfold
 from hosim.gate.metrics import human
 from hosim.gate.record import Item, Listing, PeakRecord, Record
 from hosim.units import human_size, human_time
@@ -29,8 +28,6 @@ SUFFIX = ".toml"
 
 _SINCE, _UNTIL = " {since} ", " {until} "
 """No name looks like that once it is folded: its own braces are doubled."""
-
-_NUMBER = re.compile(r"\d+")
 
 _HEADER = "# Written by hosim: what one simulated step needs. Review a change of it like code; 'hosim baseline update' writes it again.\n"
 
@@ -130,7 +127,7 @@ def _listed(name: str, listing: Listing, say: Any) -> Iterator[str]:
     for item in listing.items:
         by_value.setdefault((item.label, item.value, _span(item)), []).append(item.name)
     rows = [(label, text + span, value, count) for (label, value, span), names in by_value.items() for text, count in fold(names)]
-    rows.sort(key=lambda row: (-row[2] * row[3], row[0], row[1]))
+    rows.sort(key=lambda row: (-row[2], row[0], row[1]))
     kept, left = rows[:LINES], rows[LINES:]
     yield f"\n[{name}]"
     yield "items = ["
@@ -156,7 +153,7 @@ def _listing(data: ListingModel | None, source: str, where: str) -> Listing:
                 raise ValueError("no number")
             folded, _, until = folded.partition(_UNTIL)
             folded, _, since = folded.partition(_SINCE)
-            items += [Item(label, name, int(value), _at(since, name), _at(until, name)) for name in unfold(folded)]
+            items += [Item(label, name, int(value), absolute(since, name), absolute(until, name)) for name in unfold(folded)]
         except ValueError:
             raise InputError(
                 f"expected a label, a whole number and a name, got {text!r}; 'hosim baseline update' writes the file again",
@@ -168,18 +165,12 @@ def _listing(data: ListingModel | None, source: str, where: str) -> Listing:
 
 
 def _span(item: Item) -> str:
-    """Since and until when, with the first number of the tensor's name as ``{}``, so that the same of every layer is one line."""
-    number = _NUMBER.search(item.name)
+    """Since and until when, as seen from the tensor's name, so that the same of every layer is one line."""
     text = ""
     for word, op in ((_SINCE, item.since), (_UNTIL, item.until)):
         if op and "{" not in op and "}" not in op:
-            text += word + (_NUMBER.sub(lambda found: "{}" if found[0] == number[0] else found[0], op) if number else op)
+            text += word + relative(op, item.name)
     return text
-
-
-def _at(text: str, name: str) -> str:
-    number = _NUMBER.search(name)
-    return text.replace("{}", number[0]) if number else text
 
 
 def _quoted(text: str) -> str:

@@ -6,11 +6,13 @@ renaming alone explains nothing.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hosim.gate.folding import fold, relative
 from hosim.gate.metrics import MAKESPAN, MOVED, PEAK, STALL, family
 from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
 from hosim.result import WORKSPACE
@@ -22,15 +24,18 @@ if TYPE_CHECKING:
 LINES = 10
 """How many lines an explanation has at most."""
 
+_POSITION = re.compile(r" \(#\d+\)")
+
 _AWAITED = {"dependency": "other ops", "transfer": "a transfer", "capacity": "room", "runtime": "the runtime"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A difference of ``by`` in one item, in words."""
+    """A difference of ``by`` in one item, in words; ``name`` is that of the item, if one it is."""
 
     by: int
     text: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +102,34 @@ def _causes(before: Record, now: Record) -> list[str]:
 
 def _cut(part: _Part, room: int) -> list[str]:
     """The changes in at most ``room`` lines."""
-    texts = [change.text for change in part.changes]
+    changes = _together(part)
+    texts = [change.text for change in changes]
     if len(texts) <= room or room < 1:
         return texts[: max(room, 0)]
-    left = part.changes[room - 1 :]
+    left = changes[room - 1 :]
     return [*texts[: room - 1], f"and {len(left)} more: {_signed(sum(change.by for change in left), part.say)}"]
+
+
+def _together(part: _Part) -> list[_Change]:
+    """The changes with those as one that are the same of several layers, the largest first."""
+    alike: dict[tuple[int, str], list[_Change]] = {}
+    changes: list[_Change] = []
+    for change in part.changes:
+        if change.name:
+            parts = _POSITION.sub("", change.text).split("`")
+            parts[1::2] = [relative(name, change.name) for name in parts[1::2]]
+            alike.setdefault((change.by, "`".join(parts)), []).append(change)
+        else:
+            changes.append(change)
+    for (by, text), group in alike.items():
+        if len(group) == 1:
+            changes += group
+            continue
+        own = relative(group[0].name, group[0].name)
+        for folded, count in fold(change.name for change in group):
+            told = f"{count} x {text.replace(f'`{own}`', f'`{folded}`')}"
+            changes.append(_Change(by * count, f"{told}, together {part.say(by * count)}"))
+    return sorted(changes, key=lambda change: -change.by)
 
 
 def _residents(before: PeakRecord | None, now: PeakRecord, tier: str, measured: Measured) -> list[_Change]:
@@ -119,12 +147,14 @@ def _residents(before: PeakRecord | None, now: PeakRecord, tier: str, measured: 
             by = item.value - was[key].value
             if by > 0:
                 grown = f"{_thing(item)} has {human_size(item.value)}, had {human_size(was[key].value)}"
-                changes.append(_Change(by, f"{grown}: {_signed(by)} at the peak"))
+                changes.append(_Change(by, f"{grown}: {_signed(by)} at the peak", item.name))
             elif moved and (item.since, item.until) != (was[key].since, was[key].until):
-                longer.append(_Change(item.value, f"{_thing(item)} now stays resident {_other_span(item, was[key], measured)}"))
+                longer.append(_Change(item.value, f"{_thing(item)} now stays resident {_other_span(item, was[key], measured)}", item.name))
+        elif item.value <= old.least:
+            continue  # the baseline may have left it out
         elif not other_name[item.label, item.value]:
             arrival = _arrival(item, tier, away, measured) if device else f"{_thing(item)} lies in {tier}"
-            changes.append(_Change(item.value, f"{arrival}: {_signed(item.value)} at the peak"))
+            changes.append(_Change(item.value, f"{arrival}: {_signed(item.value)} at the peak", item.name))
         else:
             other_name[item.label, item.value] -= 1
     # what is held for longer may be what moved the peak to where it is; its bytes are no difference
@@ -210,7 +240,6 @@ def _times(before: Record, now: Measured) -> list[_Change]:
 def _grown(old: Listing, new: Listing, measured: Measured, say: Callable[[Item, int | None, int], str]) -> list[_Change]:
     """Items that are larger than they were, or new. One that the baseline may have left out as too small is not taken for new."""
     was = {(item.label, item.name): item.value for item in old.items}
-    least = 0 if old.complete else min(was.values(), default=0)
     other_name = renamed(old, new, measured)
     changes = []
     for item in new.items:
@@ -218,9 +247,9 @@ def _grown(old: Listing, new: Listing, measured: Measured, say: Callable[[Item, 
         if value is None and other_name[item.label, item.value]:
             other_name[item.label, item.value] -= 1
             continue
-        by = item.value - (least if value is None else value)
+        by = item.value - (old.least if value is None else value)
         if by > 0:
-            changes.append(_Change(by, say(item, value, by)))
+            changes.append(_Change(by, say(item, value, by), item.name))
     return sorted(changes, key=lambda change: -change.by)
 
 

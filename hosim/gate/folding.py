@@ -10,6 +10,12 @@ from collections.abc import Iterable
 from itertools import groupby, product
 
 _PART = re.compile(r"\{\{|\}\}|\{([\d,-]+)\}")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_SEEN = re.compile(r"\{([+-]\d+)?\}")
+
+NEAR = 9
+"""How many layers away what belongs to a layer may be."""
+
 _Numbers = tuple[int, ...]
 
 
@@ -49,9 +55,50 @@ def unfold(text: str) -> list[str]:
     return ["".join(chosen) for chosen in product(*parts)]
 
 
+def relative(text: str, name: str) -> str:
+    """``text`` with its numbers as seen from the first number of ``name``: ``{}`` for the same, and its first one, if near, as an offset.
+
+    So what is said of every layer is one text. A text with braces of its own stays as it is.
+
+    >>> relative("layers.4.norm", "layers.5.w"), relative("linear_5.2", "layers.5.w")
+    ('layers.{-1}.norm', 'linear_{}.2')
+    """
+    base = _NUMBER.search(name)
+    if base is None or "{" in text or "}" in text:
+        return text
+    first = True
+
+    def seen(found: re.Match[str]) -> str:
+        nonlocal first
+        offset = int(found[0]) - int(base[0]) if first and _plain(found[0]) and _plain(base[0]) else 0
+        first = False
+        if found[0] == base[0]:
+            return "{}"
+        return f"{{{offset:+d}}}" if 0 < abs(offset) <= NEAR else found[0]
+
+    return _NUMBER.sub(seen, text)
+
+
+def absolute(text: str, name: str) -> str:
+    """The inverse of :func:`relative`.
+
+    >>> absolute("layers.{-1}.norm", "layers.5.w"), absolute("linear_{}.2", "layers.5.w")
+    ('layers.4.norm', 'linear_5.2')
+    """
+    base = _NUMBER.search(name)
+    if base is None:
+        return text
+    return _SEEN.sub(lambda found: str(int(base[0]) + int(found[1])) if found[1] else base[0], text)
+
+
+def _plain(number: str) -> bool:
+    """Whether Python writes a number so."""
+    return str(int(number)) == number
+
+
 def _tokens(name: str) -> list[str | _Numbers]:
     """Text and numbers in turn; a number that Python would write otherwise stays text."""
-    return [(int(part),) if i % 2 and str(int(part)) == part else part for i, part in enumerate(re.split(r"([0-9]{1,9})", name))]
+    return [(int(part),) if i % 2 and _plain(part) else part for i, part in enumerate(re.split(r"([0-9]{1,9})", name))]
 
 
 def _text(row: tuple[str | _Numbers, ...]) -> str:

@@ -58,7 +58,6 @@ def _pairs(old: Listing, new: Listing, measured: Measured, away: frozenset[str] 
     was = {(item.label, item.name): item for item in old.items}
     there = {(item.label, item.name): item for item in new.items}
     other_name = renamed(old, new, measured, away)
-    least = 0 if old.complete else min((item.value for item in old.items), default=0)
     pairs: list[tuple[Item | None, Item | None]] = []
     taken = dict(other_name)
     for key, item in there.items():
@@ -66,7 +65,7 @@ def _pairs(old: Listing, new: Listing, measured: Measured, away: frozenset[str] 
             pairs.append((was[key], item))
         elif taken.get((item.label, item.value)):
             taken[item.label, item.value] -= 1
-        elif item.value > least:
+        elif item.value > old.least:
             pairs.append((None, item))
     taken = dict(other_name)
     for key, item in was.items():

@@ -34,6 +34,11 @@ class Listing:
         """Whether nothing is left out."""
         return not self.others
 
+    @property
+    def least(self) -> int:
+        """What is larger than that is listed: the least value there is if something is left out, else 0."""
+        return 0 if self.complete else min((item.value for item in self.items), default=0)
+
 
 @dataclass(frozen=True, slots=True)
 class PeakRecord:

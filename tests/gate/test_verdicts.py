@@ -1,5 +1,6 @@
 """Verdicts by metric, tolerances, and what they make of a case."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosim.errors import InputError
+from hosim.gate.baseline import LINES
 from hosim.gate.check import check, write
 from hosim.gate.metrics import Tolerance, parse_tolerances
 from hosim.gate.record import Measured
 from hosim.gate.verdict import DRIFT, IMPROVEMENT, INFEASIBLE, MISSING, NEW, REGRESSION, SAME, exit_code, judge, judge_metrics
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Hardware
+from hosim.plan import Plan
 
 VALUES = st.dictionaries(st.sampled_from(["peak.hbm", "peak.ddr", "makespan", "stall.transfer", "moved.h2d"]), st.integers(0, 2000))
 
@@ -106,3 +111,40 @@ def test_the_explanation_says_what_stays_longer_where_and_how_much(tmp_path: Pat
         "`layers.0.act` (activation) now stays resident between op `layers.1.matmul` (#3) and op `layers.0.back` (#18): +30 B at the peak"
     )
     assert text in stays
+
+
+def held_to_the_end(sizes: dict[str, int]) -> Graph:
+    """Tensors that are all held at the end."""
+    b = GraphBuilder("held")
+    for name, size in sizes.items():
+        b.tensor(name, size)
+        b.op(f"{name}.made", "fill", outputs=[name], duration_ns=5)
+    b.op("end", "add", inputs=list(sizes), duration_ns=5)
+    return b.build()
+
+
+def explained(folder: Path, before: Graph, now: Graph) -> tuple[str, ...]:
+    """The explanation of a change of the workload."""
+    put(folder, Plan(before), roomy(machine()), offloads=False)
+    write(suite(folder, offloads=False))
+    put(folder, Plan(now), roomy(machine()), offloads=False)
+    return verdict(folder, offloads=False).explanation
+
+
+def roomy(hardware: Hardware) -> Hardware:
+    return replace(hardware, tiers=tuple(replace(tier, capacity_bytes=100_000) for tier in hardware.tiers))
+
+
+def test_the_same_of_several_layers_is_one_line(tmp_path: Path) -> None:
+    names = [f"layers.{i}.act" for i in range(12)]
+    lines = explained(tmp_path, held_to_the_end(dict.fromkeys(names, 30)), held_to_the_end({**dict.fromkeys(names, 34), "x": 3}))
+    assert lines[1:3] == (
+        "12 x `layers.{0-11}.act` (activation) has 34 B, had 30 B: +4 B at the peak, together 48 B",
+        "`x` (activation) is resident between op `x.made` (#12) and op `end` (#13): +3 B at the peak",
+    )
+
+
+def test_what_the_baseline_left_out_is_not_taken_for_new(tmp_path: Path) -> None:
+    sizes = {f"{chr(97 + i // 9)}{chr(97 + i % 9)}": 10 + i for i in range(LINES + 20)}
+    lines = explained(tmp_path, held_to_the_end(sizes), held_to_the_end(sizes | {"ih": 200}))
+    assert [line.partition(": +")[0] for line in lines[1:]] == ["`ih` (activation) has 200 B, had 89 B"]
