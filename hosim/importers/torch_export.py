@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
+from hosim.plan import CacheOp, Plan
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -45,7 +46,21 @@ def import_exported(program: ExportedProgram, *, name: str, meta: Mapping[str, A
 
     from hosim.importers import torch_run
 
-    return _graph(torch_run.run(program), name, {"source": "torch.export", "torch": torch.__version__.partition("+")[0], **(meta or {})})
+    origin = {"source": "torch.export", "torch": torch.__version__.partition("+")[0], **(meta or {})}
+    return workload_of(torch_run.run(program), name, origin)[0]
+
+
+def import_plan(program: ExportedProgram, *, name: str, policy: str = "imported") -> Plan:
+    """The plan that stands in an exported program as cache nodes (:mod:`hosim.importers.cache_nodes`), over the program without them.
+
+    Raises :class:`InputError` as :func:`import_exported` does, and for cache nodes whose numbers are not those of a plan.
+    """
+    require_torch()
+    from hosim.importers import torch_run
+
+    run = torch_run.run(program)
+    graph, positions = workload_of(run, name, {"source": "torch.export"})
+    return plan_of(run, graph, positions, policy)
 
 
 def import_pt2(path: str | os.PathLike[str]) -> Graph:
@@ -74,9 +89,10 @@ def require_torch() -> None:
         raise InputError("programs of torch.export need torch, which is not installed; run: pip install 'hosim[torch]'")
 
 
-def _graph(run: Run, name: str, meta: Mapping[str, Any]) -> Graph:
+def workload_of(run: Run, name: str, meta: Mapping[str, Any]) -> tuple[Graph, Mapping[int, int]]:
+    """The graph of a run, and the position of each storage among its tensors."""
     builder = GraphBuilder(name)
-    names: dict[int, str] = {}
+    names: dict[int, str] = {}  # in the order of the tensors
     shapes: dict[str, list[int]] = {}
 
     def add(storage: int, wanted: str, kind: str) -> None:
@@ -103,4 +119,13 @@ def _graph(run: Run, name: str, meta: Mapping[str, Any]) -> Graph:
             workspace_bytes=step.workspace_bytes,
         )
     builder.meta = {**meta, "shapes": shapes}
-    return builder.build()
+    return builder.build(), {storage: t for t, storage in enumerate(names)}
+
+
+def plan_of(run: Run, graph: Graph, positions: Mapping[int, int], policy: str) -> Plan:
+    """The plan of a run's cache nodes over its graph. Raises :class:`InputError` unless they are numbered 0, 1, ..."""
+    moves = sorted(run.moves, key=lambda move: move.number)
+    if [move.number for move in moves] != list(range(len(moves))):
+        raise InputError(f"the program has {len(moves)} cache nodes, not numbered 0 to {len(moves) - 1}: lower the plan again")
+    cache_ops = tuple(CacheOp(m.op, positions[m.storage], m.source, m.destination, m.after) for m in moves)
+    return Plan(graph, policy, cache_ops, {positions[storage]: tiers for storage, tiers in run.initial.items()})

@@ -33,6 +33,7 @@ import torch
 from torch.export import ExportedProgram
 
 from hosim.errors import InputError
+from hosim.importers import cache_nodes  # noqa: F401  # a program with cache nodes loads only where their ops are registered
 
 _FOREIGN = ("data/aotinductor/", "data/executorch/", "data/constants/custom_obj_", "data/constants/opaque_obj_")
 _TARGET = re.compile(r"torch\.ops\.\w+\.\w+(\.\w+)?|torch\.sym_\w+|_operator\.\w+|math\.\w+|torch\._ops\.\w+(\.\w+)*|#\w+(:\w+)?")

@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,12 +23,13 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 
 from hosim.errors import InputError
+from hosim.importers import cache_nodes
 from hosim.importers.torch_kernels import Kernel, Recorder, tensors
 
 CPU = torch.device("cpu")
 
 _HELD = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "buffer", InputKind.USER_INPUT: "input"}
-_UPDATES = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, getattr(OutputKind, "PARAMETER_MUTATION", None)}
+UPDATES = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, getattr(OutputKind, "PARAMETER_MUTATION", None)}
 _SIZE_MODULES = (operator, math)
 
 
@@ -57,32 +58,86 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """A cache op that stands in the program as a node; ``after`` is the step that it follows (-1: none)."""
+
+    number: int
+    op: str
+    storage: int
+    source: str
+    destination: str | None
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
-    """What a program does. ``sizes`` and ``shapes`` are by storage number; ``results`` are the storages that it returns."""
+    """What a program does. ``sizes`` and ``shapes`` are by storage number; ``results`` are the storages that it returns.
+
+    ``moves`` and ``initial`` are those of its cache nodes. ``places`` has the storage of each node's value that is one tensor, by the
+    node's name, and of each tensor in a value that is several, as ``name[0]``.
+    """
 
     held: tuple[Held, ...]
     steps: tuple[Step, ...]
     results: frozenset[int]
     sizes: Sequence[int]
     shapes: Sequence[tuple[int, ...]]
+    moves: tuple[Move, ...] = ()
+    initial: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    places: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a program's placeholder takes: a number or another constant, or a tensor like ``value``, then with its name and kind.
+
+    ``own``: the tensor itself, which may share its storage with others; otherwise one of its own with the same sizes.
+    """
+
+    placeholder: str
+    value: Any
+    name: str = ""
+    kind: str = ""
+    own: bool = False
 
 
 def run(program: ExportedProgram) -> Run:
     """Run ``program`` on fake tensors. Raises :class:`InputError` for what cannot be known without its contents."""
+    return _run(program.graph_module, given(program), program)
+
+
+def run_module(module: torch.fx.GraphModule, taken: Sequence[Given]) -> Run:
+    """Run a graph that returns its results and nothing else. Raises :class:`InputError` as :func:`run` does."""
+    return _run(module, taken, None)
+
+
+def _run(module: torch.fx.GraphModule, taken: Sequence[Given], program: ExportedProgram | None) -> Run:
     recorder = Recorder()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with torch.no_grad(), quiet(), mode:
-        values, held = _placeholders(program, recorder)
+        values, held = _placeholders(taken, recorder)
         with recorder:
-            machine = _Machine(program.graph_module, recorder)
-            steps = list(machine.steps(program.graph, values))
+            machine = _Machine(module, recorder)
+            steps = list(machine.steps(module.graph, values))
             results: set[int] = set()
-            for spec, value in zip(program.graph_signature.output_specs, machine.returned, strict=True):
-                if spec.kind in _UPDATES and isinstance(value, torch.Tensor):
-                    steps += machine.update(f"update.{spec.target}", _target(program, spec.kind, str(spec.target), values), value)
+            specs = [None] * len(machine.returned) if program is None else program.graph_signature.output_specs
+            for spec, value in zip(specs, machine.returned, strict=True):
+                if program is not None and spec.kind in UPDATES and isinstance(value, torch.Tensor):
+                    target = values[updated(program, spec)]
+                    assert isinstance(target, torch.Tensor)
+                    steps += machine.update(f"update.{spec.target}", target, value)
                 else:
                     results.update(recorder.number(t) for t in tensors((value,)))
-    return Run(tuple(held), tuple(steps), frozenset(results), recorder.sizes, recorder.shapes)
+    return Run(
+        tuple(held),
+        tuple(steps),
+        frozenset(results),
+        recorder.sizes,
+        recorder.shapes,
+        tuple(machine.moves),
+        machine.initial,
+        machine.places,
+    )
 
 
 @contextmanager
@@ -97,31 +152,42 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _placeholders(program: ExportedProgram, recorder: Recorder) -> tuple[dict[str, Any], list[Held]]:
+def given(program: ExportedProgram) -> list[Given]:
+    """What each placeholder of ``program`` takes. Raises :class:`InputError` for what is neither a tensor nor a number."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    taken = []
+    for spec in program.graph_signature.input_specs:
+        name = spec.arg.name
+        if isinstance(spec.arg, ConstantArgument):
+            taken.append(Given(name, spec.arg.value))
+            continue
+        value = nodes[name].meta.get("val")
+        if not isinstance(spec.arg, TensorArgument):
+            if not isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
+                raise InputError(f"input {name!r} is a {type(spec.arg).__name__}; only tensors and numbers can be imported")
+            taken.append(Given(name, _concrete(value, name)))
+            continue
+        own = _own_tensor(program, spec.target)
+        known = spec.target if spec.target is not None else name
+        kind = _HELD.get(spec.kind, "buffer")
+        if kind == "parameter" and "experts" in known.split("."):
+            kind = "expert"
+        taken.append(Given(name, value if own is None else own, known, kind, own is not None))
+    return taken
+
+
+def _placeholders(taken: Sequence[Given], recorder: Recorder) -> tuple[dict[str, Any], list[Held]]:
     """A value for each placeholder, by name: fakes that share a storage where the program's own tensors do."""
     values: dict[str, Any] = {}
     held: dict[int, Held] = {}
     bases: dict[int, torch.Tensor] = {}
-    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    for spec in program.graph_signature.input_specs:
-        if isinstance(spec.arg, ConstantArgument):
-            values[spec.arg.name] = spec.arg.value
+    for one in taken:
+        if not isinstance(one.value, torch.Tensor):
+            values[one.placeholder] = one.value
             continue
-        if not isinstance(spec.arg, TensorArgument):
-            value = nodes[spec.arg.name].meta.get("val")
-            if not isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
-                raise InputError(f"input {spec.arg.name!r} is a {type(spec.arg).__name__}; only tensors and numbers can be imported")
-            values[spec.arg.name] = _concrete(value, spec.arg.name)
-            continue
-        own = _own_tensor(program, spec.target)
-        example = nodes[spec.arg.name].meta["val"] if own is None else own
-        values[spec.arg.name] = fake = _fake(example, spec.arg.name, None if own is None else bases)
+        values[one.placeholder] = fake = _fake(one.value, one.placeholder, bases if one.own else None)
         number = recorder.number(fake)
-        kind = _HELD.get(spec.kind, "buffer")
-        name = spec.target if spec.target is not None else spec.arg.name
-        if kind == "parameter" and "experts" in name.split("."):
-            kind = "expert"
-        held.setdefault(number, Held(number, name, kind))
+        held.setdefault(number, Held(number, one.name, one.kind))
     return values, list(held.values())
 
 
@@ -160,13 +226,11 @@ def _concrete(number: Any, name: str) -> Any:
     return hint
 
 
-def _target(program: ExportedProgram, kind: Any, name: str, values: Mapping[str, Any]) -> torch.Tensor:
-    """The value of the placeholder that an output updates: by name for an input, by qualified name for a buffer."""
-    if kind is not OutputKind.USER_INPUT_MUTATION:
-        name = next(spec.arg.name for spec in program.graph_signature.input_specs if spec.target == name)
-    value = values[name]
-    assert isinstance(value, torch.Tensor)
-    return value
+def updated(program: ExportedProgram, spec: Any) -> str:
+    """The placeholder that an output of a functional program updates: by name for an input, by qualified name for a buffer."""
+    if spec.kind is OutputKind.USER_INPUT_MUTATION:
+        return str(spec.target)
+    return next(str(one.arg.name) for one in program.graph_signature.input_specs if one.target == spec.target)
 
 
 class _Machine:
@@ -176,6 +240,10 @@ class _Machine:
         self.owner = owner
         self.recorder = recorder
         self.returned: Sequence[Any] = ()
+        self.moves: list[Move] = []
+        self.initial: dict[int, tuple[str, ...]] = {}
+        self.places: dict[str, int] = {}
+        self._made = 0
 
     def steps(
         self, graph: torch.fx.Graph, env: Mapping[str, Any], owner: torch.nn.Module | None = None, prefix: str = ""
@@ -184,26 +252,54 @@ class _Machine:
         values = {node: env[node.name] for node in graph.nodes if node.op == "placeholder"}
         for node in graph.nodes:
             if node.op == "placeholder":
+                self._place(prefix + node.name, values[node])
                 continue
             if node.op == "output":
                 result = _resolved(node.args[0], values)
                 self.returned = result if isinstance(result, (list, tuple)) else (result,)
             elif node.op == "get_attr":
                 values[node] = operator.attrgetter(node.target)(owner or self.owner)
-            elif node.op == "call_function" and _wrapped(node) is not None:
+            elif node.op == "call_function" and wrapped(node) is not None:
                 context, inner, operands = _inside(node, values)
                 names = [n.name for n in inner.graph.nodes if n.op == "placeholder"]
                 with context:
                     yield from self.steps(inner.graph, dict(zip(names, operands, strict=True)), inner, f"{prefix}{node.name}.")
                 values[node] = self.returned
+            elif node.op == "call_function" and cache_nodes.is_cache_node(node.target):
+                values[node] = self.cache(node.target, _resolved(node.args, values))
             elif node.op == "call_function":
                 _check_target(node)
                 args, kwargs = _resolved(node.args, values), _resolved(node.kwargs, values)
                 values[node], step = self.call(prefix + node.name, node.target, args, kwargs)
                 if step is not None:
+                    self._made += 1
                     yield step
             else:
                 raise InputError(f"node {node.name!r} is a {node.op}; a program from torch.export has only functions")
+            if node.op != "output":
+                self._place(prefix + node.name, values[node])
+
+    def _place(self, name: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            self.places[name] = self.recorder.number(value)
+        elif isinstance(value, (list, tuple)):
+            for i, item in enumerate(value):
+                if isinstance(item, torch.Tensor):
+                    self.places[f"{name}[{i}]"] = self.recorder.number(item)
+
+    def cache(self, target: Any, args: tuple[Any, ...]) -> Any:
+        """Note what a cache node says; its value is its first argument or nothing."""
+        x, *rest = args
+        storage = self.recorder.number(x)
+        if target is cache_nodes.ready:
+            return x
+        if target is cache_nodes.initial:
+            self.initial[storage] = tuple(rest[0])
+            return None
+        op = str(target.overloadpacket.__name__)
+        destination = rest[1] if len(rest) == 3 else None
+        self.moves.append(Move(rest[-1], op, storage, rest[0], destination, self._made - 1))
+        return x if op == "prefetch" else None
 
     def update(self, name: str, target: torch.Tensor, value: torch.Tensor) -> list[Step]:
         """The copy of a new value into the buffer or input that it updates, as the caller of a functional program makes it."""
@@ -285,16 +381,16 @@ _ARITHMETIC = frozenset(
 ) | {"and_", "or_", "xor", "not_", "ceil", "floor", "trunc", "sqrt"}
 
 
-def _wrapped(node: Node) -> str | None:
+def wrapped(node: Node) -> str | None:
     """The name of a higher-order op that only sets a mode around a subgraph; none for every other target."""
     name = node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else None
     return name if name in ("wrap_with_set_grad_enabled", "wrap_with_autocast") else None
 
 
 def _inside(node: Node, values: Mapping[Node, Any]) -> tuple[Any, Any, Sequence[Any]]:
-    """Context, subgraph and operands of a node that :func:`_wrapped` names."""
+    """Context, subgraph and operands of a node that :func:`wrapped` names."""
     args = _resolved(node.args, values)
-    if _wrapped(node) == "wrap_with_set_grad_enabled":
+    if wrapped(node) == "wrap_with_set_grad_enabled":
         return torch.no_grad(), args[1], args[2:]  # hosim imports inference: gradients stay off
     device, dtype, enabled, cache, inner, *operands = args
     del device

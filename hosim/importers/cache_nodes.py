@@ -1,0 +1,52 @@
+"""Cache ops as nodes of a torch graph: the registered ops ``hosim::prefetch`` and so on. Imports torch.
+
+In plain torch each is the identity, so that a graph with them computes what it computes without. Each but ``ready`` says in its
+schema that it writes its argument, so that dead-code elimination keeps it, and carries its position among the plan's cache
+ops, so that common-subexpression elimination never takes two for one.
+
+- ``prefetch(x, source, destination, number)`` gives ``x``; whoever uses the storage after a prefetch to the device tier takes that value,
+- ``ready(view, prefetched)`` gives ``view``: another view of the storage, for consumers that take that one after the prefetch,
+- ``store(x, source, destination, number)`` and ``detach(x, source, number)`` give nothing,
+- ``initial(x, tiers)``, at the top of a graph, names the tiers with a valid copy of ``x`` at time 0, where those are not the device
+  tier alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+NAMESPACE = "hosim"
+
+_library = torch.library.Library(NAMESPACE, "DEF")
+
+
+def _first(x: Any, *_: Any) -> Any:
+    return x
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+for _schema, _kernel in (
+    ("prefetch(Tensor(a!) x, str source, str destination, int number) -> Tensor(a!)", _first),
+    ("store(Tensor(a!) x, str source, str destination, int number) -> ()", _nothing),
+    ("detach(Tensor(a!) x, str source, int number) -> ()", _nothing),
+    ("ready(Tensor(a) view, Tensor prefetched) -> Tensor(a)", _first),
+    ("initial(Tensor(a!) x, str[] tiers) -> ()", _nothing),
+):
+    _library.define(_schema)
+    _library.impl(_schema.partition("(")[0], _kernel, "CompositeExplicitAutograd")
+
+prefetch = torch.ops.hosim.prefetch.default
+store = torch.ops.hosim.store.default
+detach = torch.ops.hosim.detach.default
+ready = torch.ops.hosim.ready.default
+initial = torch.ops.hosim.initial.default
+
+
+def is_cache_node(target: Any) -> bool:
+    """Whether a node's target is one of these ops."""
+    return isinstance(target, torch._ops.OpOverload) and target.namespace == NAMESPACE

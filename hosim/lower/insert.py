@@ -1,0 +1,217 @@
+"""The pass that puts a plan's cache ops into the graph of its program as nodes. Imports torch.
+
+It is the last one: passes that fuse, merge or remove ops come before it, since the plan speaks of the ops that there are then. After it,
+dead-code elimination and the like leave the cache nodes alone, and :func:`barriers` says what nothing may be moved across.
+
+Each cache op stands right behind the op that it is issued after. Its argument is some value of the storage; a storage keeps its
+identity, so a detach frees it and a prefetch fills it again under all views that there are. Consumers behind a prefetch to the
+device tier take the prefetch's value, or ``ready(view, prefetch)`` if they take another view, so that the graph itself says what they
+wait for.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from torch.fx import Graph, GraphModule, Node
+
+from hosim.errors import PlanError
+from hosim.lower import nodes
+from hosim.lower.program import Program
+from hosim.plan import AT_START, PREFETCH, Plan
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A plan as a graph module.
+
+    ``op_of`` are positions in ``plan.graph.ops``, ``tensor_of`` positions in ``plan.graph.tensors`` of values that are one tensor, and
+    ``cache_op_of`` positions in ``plan.cache_ops``, all by the name of the node.
+    """
+
+    program: Program
+    plan: Plan
+    module: GraphModule = field(repr=False)
+    op_of: Mapping[str, int] = field(repr=False)
+    tensor_of: Mapping[str, int] = field(repr=False)
+    cache_op_of: Mapping[str, int] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """A node that nothing which uses ``tensor`` may be moved or fused across.
+
+    ``op`` is prefetch, store, detach or initial. ``before`` are the nodes above it that use the tensor since the barrier before it,
+    ``after`` those below up to the next one: what is in different lists stays in different kernels.
+    """
+
+    node: str
+    op: str
+    tensor: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+def insert(program: Program, plan: Plan, device_tier: str = "hbm") -> Lowered:
+    """``program`` with the cache ops of ``plan`` as nodes and its ops in the plan's order; ``program`` itself stays as it is.
+
+    Raises :class:`PlanError` for a plan of another workload, for one whose cache ops are decided during the replay, and for one that
+    runs ops again. Whether the plan is legal is the verifier's business.
+    """
+    if plan.workload != program.graph:
+        raise PlanError(f"the plan is for workload {plan.workload.name!r}, not for the graph of this program; plan for Program.graph")
+    if plan.runtime is not None:
+        raise PlanError(f"policy {plan.policy} decides during the run; a graph can only be given a plan that is made before it")
+    if plan.recomputes:
+        raise PlanError("the plan runs ops again, which cannot be lowered; plan with recompute=false")
+    return _Pass(program, plan, device_tier).lowered()
+
+
+def barriers(lowered: Lowered) -> tuple[Barrier, ...]:
+    """What later passes have to leave where it is, in the order of the graph."""
+    place = {node.name: i for i, node in enumerate(lowered.module.graph.nodes)}
+    return tuple(sorted(_barriers(lowered), key=lambda barrier: place[barrier.node]))
+
+
+class _Pass:
+    """Copies the nodes of a program one by one.
+
+    ``env`` has the copy of each node, ``root[t]`` a value of tensor t that is there by now, ``fresh[t]`` the last prefetch of t to the
+    device tier, and ``basis[n]`` the prefetch from whose value the copy n was made.
+    """
+
+    def __init__(self, program: Program, plan: Plan, device_tier: str) -> None:
+        self.program = program
+        self.plan = plan
+        self.device_tier = device_tier
+        self.graph = Graph()
+        self.env: dict[Node, Node] = {}
+        self.root: dict[int, Node] = {}
+        self.fresh: dict[int, Node] = {}
+        self.basis: dict[Node, Node | None] = {}
+        self.ready: dict[tuple[Node, Node], Node] = {}
+        self.tensor_of: dict[str, int] = {}
+        self.cache_op_of: dict[str, int] = {}
+        self.after: dict[int, list[int]] = {}
+        for k, cache_op in enumerate(plan.cache_ops):
+            self.after.setdefault(cache_op.after, []).append(k)
+
+    def lowered(self) -> Lowered:
+        op_of = {name: self.plan.graph.op_index[name] for name in self.program.op_of}
+        *_, output = self.program.module.graph.nodes
+        held = [node for node in self.program.module.graph.nodes if node.op == "placeholder"]
+        for node in held:
+            self.copy(node)
+        for t, tiers in sorted(self.plan.initial.items()):
+            if tiers != (self.device_tier,) and t in self.root:
+                nodes.add_initial(self.graph, self.root[t], tiers)
+        self.cache_ops(AT_START)
+        for node in self.order(output):
+            self.copy(node)
+            if node.name in op_of:
+                self.cache_ops(op_of[node.name])
+        self.copy(output)
+        module = GraphModule(self.program.module, self.graph)
+        module.graph.lint()
+        return Lowered(self.program, self.plan, module, op_of, self.tensor_of, self.cache_op_of)
+
+    def order(self, output: Node) -> Iterator[Node]:
+        """The nodes between placeholders and output: as they are or, where the plan has an order of its own, views when they are needed."""
+        between = [node for node in self.program.module.graph.nodes if node.op not in ("placeholder", "output")]
+        if self.plan.edits is None or not self.plan.edits.order:
+            yield from between
+            return
+        done: set[Node] = set()
+        by_name = {node.name: node for node in between}
+        for wanted in (*(by_name[op.name] for op in self.plan.graph.ops), output):
+            path = [wanted]
+            while path:  # no recursion: chains of views may be long
+                node = path[-1]
+                missing = [n for n in node.all_input_nodes if n not in done and n.op != "placeholder"]
+                path += missing
+                if not missing:
+                    path.pop()
+                    if node not in done and node is not output:
+                        yield node
+                    done.add(node)
+        yield from (node for node in between if node not in done and node.is_impure())
+
+    def copy(self, node: Node) -> None:
+        """The copy of a node, unless it is there; its arguments are what the last prefetches of their storages gave."""
+        if node in self.env:
+            return
+        self.env[node] = copied = self.graph.node_copy(node, self.current)
+        tensor = self.program.tensor_of.get(node.name)
+        if tensor is not None:
+            self.tensor_of[copied.name] = tensor
+            self.root.setdefault(tensor, copied)
+            item = node.target is operator.getitem
+            self.basis[copied] = None if item else self.fresh.get(tensor)
+
+    def current(self, n: Node) -> Node:
+        """The value that whoever takes ``n`` takes now."""
+        copied = self.env[n]
+        tensor = self.program.tensor_of.get(n.name)
+        prefetch = None if tensor is None else self.fresh.get(tensor)
+        if prefetch is None or self.basis[copied] is prefetch:
+            return copied
+        if copied is self.root[tensor]:  # type: ignore[index]
+            return prefetch
+        if (copied, prefetch) not in self.ready:
+            made = nodes.add_ready(self.graph, copied, prefetch)
+            self.ready[copied, prefetch] = made
+            self.tensor_of[made.name] = tensor  # type: ignore[assignment]
+        return self.ready[copied, prefetch]
+
+    def cache_ops(self, place: int) -> None:
+        """The nodes of the cache ops that are issued after op ``place``."""
+        for k in self.after.get(place, ()):
+            cache_op = self.plan.cache_ops[k]
+            t = cache_op.tensor
+            if t not in self.root:
+                self.take(t)
+            made = nodes.add(self.graph, cache_op, k, self.fresh.get(t, self.root[t]))
+            self.cache_op_of[made.name] = k
+            if cache_op.op == PREFETCH:
+                self.tensor_of[made.name] = t
+                self.basis[made] = made
+                if cache_op.destination == self.device_tier:
+                    self.fresh[t] = made
+
+    def take(self, t: int) -> None:
+        """The first value of a tensor that an op gives as one of several: its ``getitem``, which may stand further down or nowhere."""
+        producer = self.plan.graph.ops[self.plan.graph.users[t][0]].name
+        node = next(n for n in self.env if n.name == producer)
+        for user in node.users:
+            if user.target is operator.getitem and self.program.tensor_of.get(user.name) == t:
+                self.copy(user)
+                return
+        index = next(i for i in count() if self.program.tensor_of.get(f"{producer}[{i}]") == t)
+        value = node.meta.get("val")
+        item = self.graph.create_node("call_function", operator.getitem, (self.env[node], index), name=f"{producer}_item_{index}")
+        self.root[t] = item
+        item.meta["val"] = None if value is None else value[index]
+        self.tensor_of[item.name] = t
+        self.basis[item] = None
+
+
+def _barriers(lowered: Lowered) -> Iterator[Barrier]:
+    tensors = lowered.plan.graph.tensors
+    open_: dict[int, Barrier] = {}
+    used: dict[int, list[str]] = {}
+    for node in lowered.module.graph.nodes:
+        taken = dict.fromkeys(t for n in (node, *node.all_input_nodes) if (t := lowered.tensor_of.get(n.name)) is not None)
+        if not nodes.is_cache_node(node.target):
+            for t in taken:
+                used.setdefault(t, []).append(node.name)
+            continue
+        if node.target is nodes.READY:
+            continue
+        (t,) = taken
+        if t in open_:
+            yield replace(open_[t], after=tuple(used.get(t, ())))
+        open_[t] = Barrier(node.name, str(node.target.overloadpacket.__name__), tensors[t].name, tuple(used.pop(t, ())), ())
+    yield from (replace(barrier, after=tuple(used.get(t, ()))) for t, barrier in open_.items())

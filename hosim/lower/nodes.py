@@ -1,0 +1,48 @@
+"""Cache ops as nodes of a torch.fx graph: which node is which. Imports torch. The ops themselves: :mod:`hosim.importers.cache_nodes`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import Graph, Node
+
+from hosim.importers import cache_nodes
+from hosim.plan import DETACH, PREFETCH, CacheOp
+
+__all__ = ["READY", "add", "add_initial", "add_ready", "is_cache_node", "number_of"]
+
+is_cache_node = cache_nodes.is_cache_node
+READY = cache_nodes.ready
+
+_NUMBERED = (cache_nodes.prefetch, cache_nodes.store, cache_nodes.detach)
+
+
+def number_of(node: Node) -> int | None:
+    """The position in the plan of the cache op that a node is; none for every other node, ``ready`` and ``initial`` included."""
+    return int(node.args[-1]) if node.op == "call_function" and node.target in _NUMBERED else None
+
+
+def add(graph: Graph, cache_op: CacheOp, number: int, x: Node) -> Node:
+    """The node of a cache op on the storage of ``x``, where the graph inserts now."""
+    name = f"{cache_op.op}_op_{number}"
+    if cache_op.op == DETACH:
+        return _node(graph, cache_nodes.detach, (x, cache_op.source, number), name, None)
+    target = cache_nodes.prefetch if cache_op.op == PREFETCH else cache_nodes.store
+    arguments = (x, cache_op.source, cache_op.destination, number)
+    return _node(graph, target, arguments, name, x if cache_op.op == PREFETCH else None)
+
+
+def add_ready(graph: Graph, view: Node, prefetched: Node) -> Node:
+    """The node that gives ``view`` to consumers that have to wait for a prefetch of its storage."""
+    return _node(graph, cache_nodes.ready, (view, prefetched), f"{view.name}_ready", view)
+
+
+def add_initial(graph: Graph, x: Node, tiers: tuple[str, ...]) -> Node:
+    """The node that says where the storage of ``x`` has valid copies at time 0."""
+    return _node(graph, cache_nodes.initial, (x, list(tiers)), f"{x.name}_initial", None)
+
+
+def _node(graph: Graph, target: Any, args: tuple[Any, ...], name: str, like: Node | None) -> Node:
+    node = graph.create_node("call_function", target, args, name=name)
+    node.meta["val"] = None if like is None else like.meta.get("val")
+    return node

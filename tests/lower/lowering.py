@@ -1,0 +1,46 @@
+"""What the tests of lowering share: programs of small models, legal plans of them, and a machine to plan for."""
+
+from functools import cache
+
+import torch
+from exported_models import exported, inputs_of
+from strategies import plans
+from torch.utils._pytree import tree_leaves
+
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.lower.program import capture
+
+GIB = 1 << 30
+MACHINE = Hardware(
+    "three tiers",
+    (Tier("hbm", 8 * GIB, 10**12, "device"), Tier("ddr", 64 * GIB, 10**11), Tier("nvme", 512 * GIB, 10**10)),
+    (
+        Channel("h2d", "ddr", "hbm", 10**10),
+        Channel("d2h", "hbm", "ddr", 10**10),
+        Channel("read", "nvme", "ddr", 10**9),
+        Channel("write", "ddr", "nvme", 10**9),
+    ),
+    Compute({"bf16": 10**14, "fp32": 10**13}),
+)
+
+
+@cache
+def captured(name):
+    return capture(exported(name), name=name)
+
+
+def values_of(name):
+    """What the placeholders of a captured model take: its parameters, and the example input."""
+    program = exported(name)
+    own, user = {**program.state_dict, **program.constants}, iter(inputs_of(name).values())
+    return [own[given.name] if given.own else next(user) for given in captured(name).givens]
+
+
+def same(got, wanted):
+    """Whether the tensors in two nested values are equal to the bit, one by one."""
+    ours, theirs = tree_leaves(got), tree_leaves(wanted)
+    return len(ours) == len(theirs) and all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(ours, theirs, strict=True))
+
+
+def legal_plans(name):
+    return plans(captured(name).graph, MACHINE)
