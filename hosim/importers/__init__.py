@@ -87,6 +87,12 @@ def _is_inductor(source: Source) -> bool:
     return is_inductor(source.content)
 
 
+def _is_hyper_parallel(source: Source) -> bool:
+    from hosim.importers.hyper_parallel import is_hyper_parallel
+
+    return is_hyper_parallel(source.content)
+
+
 def _is_mindir(source: Source) -> bool:
     from hosim.importers.mindir_file import is_mindir
 
@@ -110,6 +116,7 @@ FORMATS: Sequence[SourceFormat] = (
     SourceFormat("execution trace of PyTorch (JSON)", _is_torch_trace, "hosim.importers.torch_trace:import_torch_trace"),
     SourceFormat("Chakra execution trace (protobuf or JSON)", _is_chakra, "hosim.importers.chakra:import_chakra"),
     SourceFormat("graph of torch's inductor for a simulator (JSON)", _is_inductor, "hosim.importers.inductor:import_inductor"),
+    SourceFormat("activation trace of hyper-parallel (JSON)", _is_hyper_parallel, "hosim.importers.hyper_parallel:import_hyper_parallel"),
     SourceFormat("model of MindSpore (MindIR)", _is_mindir, "hosim.importers.mindir:import_mindir"),
     SourceFormat("ONNX model", _is_onnx, "hosim.importers.onnx_graph:import_onnx", has_dims=True),
 )

@@ -1,0 +1,272 @@
+"""hosim as hyper-parallel's planner: its schedules followed by a literal runtime, and against that library's own rule."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import ModuleType
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from offload_runtime import (
+    AccessKind,
+    ActivationTrace,
+    BrokenScheduleError,
+    ResidencyActionType,
+    ResidencySchedule,
+    StorageAccess,
+    TraceOp,
+    greedy,
+    run,
+)
+
+from hosim.analysis.verifier import verify
+from hosim.engine import replay
+from hosim.errors import InfeasibleError, InputError
+from hosim.importers import load_any
+from hosim.importers.hyper_parallel import graph_of, read_document
+from hosim.lower.hyper_parallel import Action, HosimPlanner, document_of, hardware_of, plan_of
+
+MIB = 2**20
+READ, WRITE = AccessKind.READ, AccessKind.WRITE
+
+
+def planner(policy: str = "hyperoffload", **settings) -> HosimPlanner:
+    return HosimPlanner(policy, schedule=ResidencySchedule, actions=ResidencyActionType, **settings)
+
+
+def trace_of(*ops: tuple[float, str, str], sizes: dict[int, int], retained: str = "", limit: int | None = None) -> ActivationTrace:
+    """A trace from (milliseconds, storages read, storages written); storages are digits, their sizes in MiB."""
+    made = ActivationTrace(storage_sizes={s: size * MIB for s, size in sizes.items()}, retained_sids=set(map(int, retained)))
+    for i, (ms, reads, writes) in enumerate(ops):
+        accesses = [StorageAccess(i, int(s), kind) for kind, listed in ((READ, reads), (WRITE, writes)) for s in listed]
+        made.ops.append(TraceOp("mm.default", ms, accesses))
+    made.memory_limit_bytes = limit and limit * MIB
+    return made
+
+
+def step(layers: int, ms: float = 2.0, limit: int | None = None) -> ActivationTrace:
+    """Forward and backward through so many layers of 64 MiB of activations."""
+    made = ActivationTrace(memory_limit_bytes=limit, storage_sizes=dict.fromkeys(range(2 * layers), 64 * MIB))
+    made.retained_sids = {2 * layers - 1}
+    for i in range(layers):
+        accesses = [StorageAccess(i, i, WRITE), *([StorageAccess(i, i - 1, READ)] if i else [])]
+        made.ops.append(TraceOp("mm.default", ms, accesses))
+    for i in range(layers, 2 * layers):
+        reads = [StorageAccess(i, 2 * layers - 1 - i, READ), StorageAccess(i, i - 1, READ)]
+        made.ops.append(TraceOp("mm_backward.default", 2 * ms, [*reads, StorageAccess(i, i, WRITE)]))
+    return made
+
+
+def listed(trace: ActivationTrace, schedule: ResidencySchedule) -> list[Action]:
+    both = ((True, schedule.pre), (False, schedule.post))
+    return [
+        Action(i, before, action.kind.name, action.storage_id)
+        for i in range(len(trace.ops))
+        for before, part in both
+        for action in part.get(i, [])
+    ]
+
+
+def makespan(trace: ActivationTrace, schedule: ResidencySchedule) -> int:
+    """Nanoseconds of a schedule by hosim's replay, on the machine of the trace."""
+    read = read_document(document_of(trace))
+    plan = plan_of(listed(trace, schedule), graph_of(read, "activations", retained_to_the_end=True))
+    result = replay(plan, hardware_of(read), trace.memory_limit_bytes)
+    assert result.makespan_ns is not None, result.error
+    return result.makespan_ns
+
+
+# --------------------------------------------------------------------------------------------------------------- by hand
+
+GAP = [(10.0, "", "1"), (10.0, "", "2"), (10.0, "2", ""), (10.0, "", "3"), (10.0, "3", ""), (10.0, "1", "")]
+"""Storage 1 is made by op 0 and read by op 5; 2 and 3 come and go between."""
+
+
+def test_one_gap_by_hand() -> None:
+    trace = trace_of(*GAP, sizes={1: 64, 2: 40, 3: 40}, limit=100)
+    schedule = planner().build(trace)
+    # 64 MiB take 3.9 ms each way at 16 GiB/s: down during op 1, which cannot begin before it is gone, and up during op 4 at the latest
+    assert listed(trace, schedule) == [
+        Action(0, False, "COPY_D2H", 1),
+        Action(0, False, "RELEASE_DEVICE", 1),
+        Action(2, False, "RELEASE_DEVICE", 2),
+        Action(4, False, "RELEASE_DEVICE", 3),
+        Action(5, True, "COPY_H2D", 1),
+        Action(5, False, "RELEASE_DEVICE", 1),
+        Action(5, False, "RELEASE_HOST", 1),
+    ]
+    assert run(trace, schedule) == 64 * MIB
+
+
+def test_copies_up_begin_ahead_of_the_op_where_there_is_room() -> None:
+    trace = trace_of(*GAP[:3], (10.0, "", "3"), (10.0, "3", ""), (10.0, "", ""), (10.0, "1", ""), sizes={1: 64, 2: 90, 3: 30}, limit=100)
+    schedule = planner().build(trace)
+    (up,) = [action for action in listed(trace, schedule) if action.kind == "COPY_H2D"]
+    assert up.op < 6  # before an op that comes before its use
+    assert run(trace, schedule) <= 100 * MIB
+
+
+def test_without_a_limit_what_is_dead_is_released_and_nothing_moves() -> None:
+    trace = trace_of(*GAP, sizes={1: 64, 2: 40, 3: 40}, retained="1")
+    built = planner()
+    schedule = built.build(trace)
+    assert listed(trace, schedule) == [Action(2, False, "RELEASE_DEVICE", 2), Action(4, False, "RELEASE_DEVICE", 3)]
+    assert run(trace, schedule) == 104 * MIB
+    assert built.planned is not None
+    assert built.planned.result is None
+
+
+def test_a_host_copy_that_a_write_made_stale_goes_before_the_next_copy_down() -> None:
+    """The runtime skips a copy down where there is a host copy, however old."""
+    ops = [(9.0, "", "1"), (9.0, "", "2"), (9.0, "2", ""), (9.0, "", "1"), (9.0, "", "3"), (9.0, "3", ""), (9.0, "1", "")]
+    trace = trace_of(*ops, sizes={1: 50, 2: 60, 3: 60}, limit=100)
+    schedule = planner().build(trace)
+    kinds = [(action.op, action.kind) for action in listed(trace, schedule) if action.storage == 1 and not action.before]
+    assert kinds == [
+        (0, "COPY_D2H"),
+        (0, "RELEASE_DEVICE"),
+        (3, "RELEASE_HOST"),
+        (3, "COPY_D2H"),
+        (3, "RELEASE_DEVICE"),
+        (6, "RELEASE_DEVICE"),
+        (6, "RELEASE_HOST"),
+    ]
+    assert run(trace, schedule) == 60 * MIB
+    with pytest.raises(BrokenScheduleError, match="the only copy"):  # what the library's own rule plans would lose the write
+        run(trace, greedy(trace))
+
+
+def test_what_is_retained_ends_on_the_device() -> None:
+    ops = [(9.0, "", "1"), (9.0, "", "2"), (9.0, "2", ""), (9.0, "", "")]
+    trace = trace_of(*ops, sizes={1: 50, 2: 60}, retained="1", limit=100)
+    schedule = planner().build(trace)
+    assert run(trace, schedule) <= 100 * MIB
+    assert "COPY_H2D" in [action.kind for action in listed(trace, schedule)]
+
+
+def test_storages_that_no_op_made_are_left_alone() -> None:
+    """The runtime has no buffer for them: an action on one would raise."""
+    trace = trace_of((5.0, "9", "1"), (5.0, "", "2"), (5.0, "2", ""), (5.0, "19", ""), sizes={1: 64, 2: 60, 9: 500}, limit=100)
+    assert {action.storage for action in listed(trace, planner().build(trace))} == {1, 2}
+
+
+def test_gibibytes_per_second_and_one_stream() -> None:
+    trace = ActivationTrace([TraceOp("f", 1.0)], d2h_bandwidth_gbps=8.0, h2d_bandwidth_gbps=20.5, memory_limit_bytes=7)
+    hardware = hardware_of(read_document(document_of(trace)), host_bytes=11)
+    assert [(c.name, c.bandwidth_bytes_per_s) for c in hardware.channels] == [("h2d", 41 * 2**29), ("d2h", 8 * 2**30)]
+    assert [tier.capacity_bytes for tier in hardware.tiers] == [7, 11]
+    assert [(f.bandwidth_bytes_per_s, f.channels) for f in hardware.fabrics] == [(41 * 2**29, ("h2d", "d2h"))]
+
+
+# ------------------------------------------------------------------------------------------------------- any trace, any policy
+
+
+@st.composite
+def traces(draw) -> ActivationTrace:
+    """A trace of up to 12 ops, most of which make a storage and use an earlier one, with a limit below its resident peak."""
+    made = ActivationTrace(d2h_bandwidth_gbps=draw(st.sampled_from((4, 16.0))), h2d_bandwidth_gbps=draw(st.sampled_from((4.0, 50))))
+    sids: list[int] = []
+    for i in range(draw(st.integers(5, 12))):
+        accesses = []
+        for sid in draw(st.lists(st.sampled_from(sids), max_size=2, unique=True)) if sids else ():
+            kind = draw(st.sampled_from(("r", "r", "r", "w", "rw")))
+            accesses += [StorageAccess(i, sid, READ if letter == "r" else WRITE) for letter in kind]
+        for size in draw(st.sampled_from(((), (9,), (16,), (25,), (40,), (0, 12)))):
+            sids.append(len(sids) + 1)
+            made.storage_sizes[sids[-1]] = size * MIB
+            accesses.append(StorageAccess(i, sids[-1], WRITE))
+        made.ops.append(TraceOp("mm.default", draw(st.sampled_from((0, 0, 1.0, 5.5))), accesses))
+    made.retained_sids = set(draw(st.lists(st.sampled_from(sids), max_size=1)) if sids else ())
+    ends = [made.retained_sids if i + 1 == len(made.ops) else set() for i in range(len(made.ops))]
+    needs = [sum(made.storage_sizes[s] for s in {a.storage_id for a in op.accesses} | end) for op, end in zip(made.ops, ends, strict=True)]
+    peak, need = run(made, planner().build(made)), max(needs)
+    assume(peak > need)
+    made.memory_limit_bytes = need + (peak - need) * draw(st.integers(0, 9)) // 10
+    return made
+
+
+POLICIES = st.sampled_from(("hyperoffload", "longest_gap", "g10", "layerwise", "distance", "memory_peak"))
+
+
+@settings(max_examples=40)
+@given(traces(), POLICIES)
+def test_every_schedule_finds_its_storages_loses_none_and_keeps_the_limit(trace: ActivationTrace, policy: str) -> None:
+    settings = {"prefetch_distance": 2} if policy in ("distance", "memory_peak") else {}
+    settings |= {"select_distance": 2} if policy == "distance" else {"effort": 0.1} if policy == "hyperoffload" else {}
+    built = planner(policy, **settings)
+    try:
+        schedule = built.build(trace)
+    except InfeasibleError:
+        return
+    assert trace.memory_limit_bytes is not None
+    assert run(trace, schedule) <= trace.memory_limit_bytes
+    assert built.planned is not None
+    assert verify(built.planned.plan, hardware_of(read_document(document_of(trace))), trace.memory_limit_bytes) == ()
+    assert built.planned.result is not None
+    assert built.planned.result.makespan_ns == makespan(trace, schedule)
+
+
+@settings(max_examples=12)
+@given(traces())
+def test_never_slower_than_the_longest_gaps(trace: ActivationTrace) -> None:
+    try:
+        theirs = planner("longest_gap").build(trace)
+    except InfeasibleError:
+        return
+    assert makespan(trace, planner(effort=0.2).build(trace)) <= makespan(trace, theirs)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.7, 0.5])
+def test_a_training_step_against_the_librarys_own_planner(share: float) -> None:
+    trace = step(24)
+    trace.memory_limit_bytes = int(run(trace, planner().build(trace)) * share)
+    ours, theirs = planner().build(trace), greedy(trace)
+    assert run(trace, ours) <= trace.memory_limit_bytes
+    assert run(trace, theirs) <= trace.memory_limit_bytes
+    alone = sum(round(op.duration_ms * 10**6) for op in trace.ops)
+    assert makespan(trace, ours) <= 1.02 * alone  # at half the memory the copies down take all the time that there is
+    assert makespan(trace, theirs) > 1.04 * alone
+
+
+# ----------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_nothing_fits() -> None:
+    with pytest.raises(InfeasibleError, match=r"needs 67,108,864 B .* the budget is 1,048,576 B"):
+        planner().build(trace_of(*GAP, sizes={1: 64, 2: 1, 3: 1}, limit=1))
+
+
+@pytest.mark.parametrize("policy", ["on_demand", "belady"])
+def test_a_policy_that_decides_during_the_run(policy: str) -> None:
+    with pytest.raises(InputError, match="decides during the run; a schedule needs a policy that plans ahead, such as hyperoffload"):
+        planner(policy).build(trace_of(*GAP, sizes={1: 64, 2: 40, 3: 40}, limit=100))
+
+
+def test_a_trace_that_contradicts_itself() -> None:
+    trace = trace_of(*GAP, sizes={1: 64, 2: 40, 3: 40}, limit=100)
+    trace.ops[3].accesses[0].op_id = 7
+    with pytest.raises(InputError, match=r"ops\[3\].accesses\[0\].op_id: expected the number of its op, 3, got 7"):
+        planner().build(trace)
+
+
+def test_the_librarys_classes_are_taken_from_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = trace_of(*GAP, sizes={1: 64, 2: 40, 3: 40}, limit=100)
+    with pytest.raises(InputError, match="hyper-parallel cannot be imported"):
+        HosimPlanner().build(trace)
+    parts = ["hyper_parallel", "auto_parallel", "hyper_offload", "ir", "schedule"]
+    for n in range(1, len(parts) + 1):
+        monkeypatch.setitem(sys.modules, ".".join(parts[:n]), ModuleType(".".join(parts[:n])))
+    module = sys.modules[".".join(parts)]
+    module.ResidencySchedule, module.ResidencyActionType = ResidencySchedule, ResidencyActionType  # type: ignore[attr-defined]
+    assert HosimPlanner().build(trace) == planner().build(trace)
+
+
+def test_saved_traces_are_workloads(tmp_path) -> None:
+    trace = step(6, limit=400 * MIB)
+    planner(save=tmp_path / "step.json.gz").build(trace)
+    graph = load_any(tmp_path / "step.json.gz")
+    assert graph == graph_of(read_document(json.loads(json.dumps(document_of(trace)))), "step")
+    assert [op.kind for op in graph.ops[:2]] == ["matmul", "matmul"]
+    assert graph.meta["memory_limit_bytes"] == 400 * MIB
