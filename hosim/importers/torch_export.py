@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
@@ -89,8 +90,13 @@ def require_torch() -> None:
         raise InputError("programs of torch.export need torch, which is not installed; run: pip install 'hosim[torch]'")
 
 
-def workload_of(run: Run, name: str, meta: Mapping[str, Any]) -> tuple[Graph, Mapping[int, int]]:
-    """The graph of a run, and the position of each storage among its tensors."""
+def workload_of(
+    run: Run, name: str, meta: Mapping[str, Any], kinds: Mapping[int, str] = MappingProxyType({})
+) -> tuple[Graph, Mapping[int, int]]:
+    """The graph of a run, and the position of each storage among its tensors. ``kinds`` are those of some activations, by storage.
+
+    Random ops depend on each other in their order, since they draw from one generator.
+    """
     builder = GraphBuilder(name)
     names: dict[int, str] = {}  # in the order of the tensors
     shapes: dict[str, list[int]] = {}
@@ -101,12 +107,13 @@ def workload_of(run: Run, name: str, meta: Mapping[str, Any]) -> tuple[Graph, Ma
         names[storage] = builder.tensor(wanted, run.sizes[storage], kind)
         shapes[wanted] = list(run.shapes[storage])
 
+    random = ""
     for held in run.held:
         add(held.storage, held.name, held.kind)
     for step in run.steps:
         for i, storage in enumerate(step.outputs):
             wanted = step.name if len(step.outputs) == 1 else f"{step.name}.{i}"
-            add(storage, wanted, "output" if storage in run.results else "activation")
+            add(storage, wanted, "output" if storage in run.results else kinds.get(storage, "activation"))
         builder.op(
             step.name,
             op_kind(step.target),
@@ -117,7 +124,9 @@ def workload_of(run: Run, name: str, meta: Mapping[str, Any]) -> tuple[Graph, Ma
             flops=step.flops,
             dtype=step.dtype,
             workspace_bytes=step.workspace_bytes,
+            deps=[random] if step.random and random else [],
         )
+        random = step.name if step.random else random
     builder.meta = {**meta, "shapes": shapes}
     return builder.build(), {storage: t for t, storage in enumerate(names)}
 

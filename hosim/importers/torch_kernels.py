@@ -47,13 +47,14 @@ _ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty,
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One computation below torch's composite ops; storages by number."""
+    """One computation below torch's composite ops; storages by number. ``random``: it draws from torch's generator."""
 
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     bytes_accessed: int
     flops: int
     dtype: str
+    random: bool = False
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
@@ -119,6 +120,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not there f
                 flops=flops,
                 # what a matrix unit multiplies counts, not what it accumulates or the statistics that attention leaves
                 dtype=_dtype([args[0]] if flops else [*(t for _, t in inputs), *(t for _, t in outputs)]),
+                # the CPU's fused attention is tagged as well, but drops nothing
+                random=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in func.overloadpacket.__name__,
             )
         )
         return result

@@ -44,7 +44,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One node that computes; storages by number. ``workspace_bytes``: what it allocates beside its outputs and frees again."""
+    """One node that computes; storages by number. ``workspace_bytes``: what it allocates beside its outputs and frees again.
+
+    ``random``: it draws from torch's generator.
+    """
 
     name: str
     target: str
@@ -55,6 +58,7 @@ class Step:
     flops: int
     dtype: str
     workspace_bytes: int
+    random: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +340,7 @@ class _Machine:
             sum(kernel.flops for kernel in kernels),
             main.dtype,
             recorder.peak_bytes - before - sum(recorder.sizes[n] for n in outputs),
+            any(kernel.random for kernel in kernels),
         )
 
 

@@ -29,7 +29,7 @@ class Program:
 
     ``givens`` say what each placeholder takes, in the placeholders' order. ``tensor_of`` has the position in ``graph.tensors`` of each
     node's value that is one tensor (by ``name[0]`` of one in a value that is several), ``op_of`` the position in ``graph.ops`` of each node
-    that computes; both by the node's name.
+    that computes; both by the node's name. ``gradients`` are the nodes whose values' tensors are of that kind.
     """
 
     module: GraphModule = field(repr=False)
@@ -37,6 +37,7 @@ class Program:
     givens: tuple[Given, ...] = field(repr=False)
     tensor_of: Mapping[str, int] = field(repr=False)
     op_of: Mapping[str, int] = field(repr=False)
+    gradients: frozenset[str] = frozenset()
 
 
 def capture(program: ExportedProgram, *, name: str) -> Program:
@@ -48,17 +49,24 @@ def capture(program: ExportedProgram, *, name: str) -> Program:
 
 
 def read(
-    module: GraphModule, givens: Sequence[Given], *, name: str, meta: Mapping[str, Any] | None = None, policy: str = "imported"
+    module: GraphModule,
+    givens: Sequence[Given],
+    *,
+    name: str,
+    meta: Mapping[str, Any] | None = None,
+    policy: str = "imported",
+    gradients: frozenset[str] = frozenset(),
 ) -> tuple[Program, Plan]:
     """The program that a flat module is, and the plan that stands in it as cache nodes (of no cache ops where there are none).
 
     Raises :class:`InputError` for what cannot be run on fake tensors, and for cache nodes that are not those of one plan.
     """
     run = torch_run.run_module(module, givens)
-    graph, positions = torch_export.workload_of(run, name, meta or {})
+    kinds = {run.places[node]: "gradient" for node in gradients}
+    graph, positions = torch_export.workload_of(run, name, meta or {}, kinds)
     # a storage that no op touches and that is not there from the start holds nothing
     tensor_of = {node: positions[storage] for node, storage in run.places.items() if storage in positions}
-    program = Program(module, graph, tuple(givens), tensor_of, graph.op_index)
+    program = Program(module, graph, tuple(givens), tensor_of, graph.op_index, gradients)
     return program, torch_export.plan_of(run, graph, positions, policy)
 
 
