@@ -51,12 +51,15 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
     bandwidth, tier = hardware.device.bandwidth_bytes_per_s, hardware.device_tier
     copies = sum(c.bandwidth_bytes_per_s for c in hardware.channels if tier in (c.source, c.destination))
     uses = {}
+    shares: dict[tuple[int, int, str, str], Fraction] = {}  # layers have the same ops again and again
     for i, op in enumerate(graph.ops):
         launch = hardware.compute.launch_ns if op.duration_ns is None else 0
         busy = durations[i] - launch
         if busy > 0 and op.bytes_accessed:
-            efficiency = hardware.compute.efficiency_for(op.kind, op.dtype)
-            share = min(Fraction(bandwidth), op.bytes_accessed * _NS_PER_S / (busy * efficiency))
-            if share > bandwidth - copies:
-                uses[i] = MemoryUse(launch, share)
+            key = busy, op.bytes_accessed, op.kind, op.dtype
+            if key not in shares:
+                efficiency = hardware.compute.efficiency_for(op.kind, op.dtype)
+                shares[key] = min(Fraction(bandwidth), op.bytes_accessed * _NS_PER_S / (busy * efficiency))
+            if shares[key] > bandwidth - copies:
+                uses[i] = MemoryUse(launch, shares[key])
     return uses

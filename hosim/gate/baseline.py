@@ -29,7 +29,7 @@ SUFFIX = ".toml"
 _SINCE, _UNTIL = " {since} ", " {until} "
 """No name looks like that once it is folded: its own braces are doubled."""
 
-_HEADER = "# Written by hosim: what one simulated step needs. Review a change of it like code; 'hosim baseline update' writes it again.\n"
+HEADER = "# Written by hosim: what one simulated step needs. Review a change of it like code; 'hosim baseline update' writes it again.\n"
 
 
 def load(path: str | os.PathLike[str]) -> Record:
@@ -65,10 +65,15 @@ def load(path: str | os.PathLike[str]) -> Record:
 
 def save(record: Record, path: str | os.PathLike[str]) -> bool:
     """Write a baseline file, and its folder; whether that changed anything. Raises :class:`InputError` if it cannot be written."""
+    return save_text(to_text(record), path)
+
+
+def save_text(text: str, path: str | os.PathLike[str]) -> bool:
+    """As :func:`save`, of what the file is to say."""
     from hosim.io import files
 
     target = Path(path)
-    content = to_text(record).encode()
+    content = text.encode()
     try:
         if target.read_bytes() == content:
             return False
@@ -84,31 +89,31 @@ def save(record: Record, path: str | os.PathLike[str]) -> bool:
 
 def to_text(record: Record) -> str:
     """The text of a baseline file."""
-    return _HEADER + "".join(line + "\n" for line in _lines(record))
+    return HEADER + "".join(line + "\n" for line in _lines(record))
 
 
 def _lines(record: Record) -> Iterator[str]:
-    yield f"format = {_quoted('hosim.baseline/1')}"
-    yield f"case = {_quoted(record.case)}"
-    yield f"hosim = {_quoted(record.hosim)}"
+    yield f"format = {quoted('hosim.baseline/1')}"
+    yield f"case = {quoted(record.case)}"
+    yield f"hosim = {quoted(record.hosim)}"
     yield f"semantics = {record.semantics}"
     yield f"curve = {list(record.curve)}"
     yield from _table("asked", record.asked)
     yield from _table("fingerprints", record.fingerprints)
     yield "\n[metrics]"
     for name in sorted(record.metrics):
-        yield f"{_quoted(name)} = {record.metrics[name]}  # {human(name, record.metrics[name])}"
+        yield f"{quoted(name)} = {record.metrics[name]}  # {human(name, record.metrics[name])}"
     for tier, peak in sorted(record.peaks.items()):
-        yield f"\n[peaks.{_quoted(tier)}]"
+        yield f"\n[peaks.{quoted(tier)}]"
         if peak.op is not None:
-            yield f"op = {_quoted(peak.op)}"
-        yield f"\n[peaks.{_quoted(tier)}.composition]"
+            yield f"op = {quoted(peak.op)}"
+        yield f"\n[peaks.{quoted(tier)}.composition]"
         for kind, held in sorted(peak.composition.items()):
-            yield f"{_quoted(kind)} = {held}  # {human_size(held)}"
-        yield from _listed(f"peaks.{_quoted(tier)}.residents", peak.residents, human_size)
-        yield from _listed(f"peaks.{_quoted(tier)}.away", peak.away, human_size)
+            yield f"{quoted(kind)} = {held}  # {human_size(held)}"
+        yield from _listed(f"peaks.{quoted(tier)}.residents", peak.residents, human_size)
+        yield from _listed(f"peaks.{quoted(tier)}.away", peak.away, human_size)
     for channel, listing in sorted(record.moved.items()):
-        yield from _listed(f"moved.{_quoted(channel)}", listing, human_size)
+        yield from _listed(f"moved.{quoted(channel)}", listing, human_size)
     yield from _listed("stalls", record.stalls, human_time)
     yield from _listed("durations", record.durations, human_time)
     yield from _table("machine", record.machine)
@@ -117,7 +122,7 @@ def _lines(record: Record) -> Iterator[str]:
 def _table(name: str, values: Mapping[str, str]) -> Iterator[str]:
     yield f"\n[{name}]"
     for key in sorted(values):
-        yield f"{_quoted(key)} = {_quoted(values[key])}"
+        yield f"{quoted(key)} = {quoted(values[key])}"
 
 
 def _listed(name: str, listing: Listing, say: Any) -> Iterator[str]:
@@ -133,7 +138,7 @@ def _listed(name: str, listing: Listing, say: Any) -> Iterator[str]:
     yield "items = ["
     for label, text, value, count in sorted(kept):
         each = f"{count} x {say(value)} = {say(value * count)}" if count > 1 else say(value)
-        yield f"  {_quoted(f'{label} {value} {text}')},  # {each}"
+        yield f"  {quoted(f'{label} {value} {text}')},  # {each}"
     yield "]"
     others = listing.others + sum(row[3] for row in left)
     if others:
@@ -173,7 +178,7 @@ def _span(item: Item) -> str:
     return text
 
 
-def _quoted(text: str) -> str:
-    """A basic string of TOML."""
+def quoted(text: str) -> str:
+    """``text`` as a basic string of TOML."""
     plain = text.encode("utf-8", "replace").decode()
     return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")

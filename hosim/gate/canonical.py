@@ -44,15 +44,16 @@ def graph_fingerprint(graph: Graph) -> str:
     """16 hexadecimal digits of what a canonical graph computes and holds: everything but names."""
     tensors = [(t.size_bytes, t.kind, t.home, t.persistent) for t in graph.tensors]
     ops = [repr(replace(op, name="")) for op in graph.ops]
-    return _digest(repr(tensors), *ops)
+    return digest(repr(tensors), *ops)
 
 
 def plan_fingerprint(plan: Plan, label: str) -> str:
     """16 hexadecimal digits of what a plan of a canonical graph does; of one that decides in the replay, of its policy's ``label``."""
     cache_ops = [(c.op, c.tensor, c.source, c.destination, c.after) for c in plan.cache_ops]
     edited = graph_fingerprint(plan.graph) if plan.edits is not None else ""
-    return _digest(repr(cache_ops), repr(sorted(plan.initial.items())), edited, label if plan.runtime is not None else "")
+    return digest(repr(cache_ops), repr(sorted(plan.initial.items())), edited, label if plan.runtime is not None else "")
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
+    """16 hexadecimal digits."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

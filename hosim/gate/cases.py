@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hosim.errors import InputError
 from hosim.gate.baseline import SUFFIX
 from hosim.gate.metrics import Tolerance, parse_tolerances
+
+if TYPE_CHECKING:
+    from hosim.io.cases import MatrixModel
 
 FILES = ("hosim.toml", "pyproject.toml")
 """Where cases are looked for, in this order."""
@@ -27,7 +33,8 @@ _NAME = re.compile(r"\w[\w.-]*")
 class Case:
     """One workload (a path or a shipped name, or a Python ``entry``), one machine, one policy or plan file, one budget.
 
-    Paths are relative to ``folder``, which is also where an entry's package is looked for.
+    Paths are relative to ``folder``, which is also where an entry's package is looked for. A case of a matrix is named
+    ``MATRIX/WORKLOAD/HARDWARE/POLICY/BUDGET``.
     """
 
     name: str
@@ -39,6 +46,7 @@ class Case:
     plan: str | None = None
     budget: str | None = None
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
+    matrix: str | None = None
 
     def asked(self) -> dict[str, str]:
         """The question as it was asked."""
@@ -49,32 +57,37 @@ class Case:
 
 @dataclass(frozen=True)
 class Suite:
-    """The cases of a file, in its order, and the folder of their baselines."""
+    """The cases of a file, in its order, and the folder of their baselines: a file a case, and one for each matrix."""
 
     source: str
     baselines: Path
     cases: tuple[Case, ...]
 
     def baseline(self, name: str) -> Path:
-        """The baseline file of a case."""
-        return self.baselines / f"{name}{SUFFIX}"
+        """The baseline file of a case or a matrix."""
+        return self.baselines / f"{name.partition('/')[0]}{SUFFIX}"
 
     def without_case(self) -> list[str]:
-        """Names of baseline files that belong to no case, sorted."""
-        named = {case.name for case in self.cases}
+        """Names of baseline files that belong to no case and no matrix, sorted."""
+        named = {case.matrix or case.name for case in self.cases}
         listed = sorted(self.baselines.glob(f"*{SUFFIX}")) if self.baselines.is_dir() else []
         return [path.name.removesuffix(SUFFIX) for path in listed if path.name.removesuffix(SUFFIX) not in named]
 
     def named(self, names: Iterable[str]) -> tuple[Case, ...]:
-        """The cases of these names, all if there are none. Raises :class:`InputError` for an unknown one."""
+        """The cases of these names, all if there are none; a matrix's name and patterns (``*``, ``?``) stand for several.
+
+        Raises :class:`InputError` for one that no case has.
+        """
         from hosim.io.files import unknown_name
 
-        by_name = {case.name: case for case in self.cases}
-        for name in names:
-            if name not in by_name:
-                raise InputError(unknown_name("case", name, by_name), source=self.source)
-        wanted = set(names)
-        return tuple(case for case in self.cases if not wanted or case.name in wanted)
+        wanted: set[str] = set()
+        for name in (given := tuple(names)):
+            found = {case.name for case in self.cases if name in (case.name, case.matrix) or fnmatchcase(case.name, name)}
+            if not found:
+                known = dict.fromkeys(case.matrix or case.name for case in self.cases)
+                raise InputError(unknown_name("case", name, known), source=self.source)
+            wanted |= found
+        return tuple(case for case in self.cases if not given or case.name in wanted)
 
 
 def find_suite(path: str | os.PathLike[str] | None = None, start: str | os.PathLike[str] = ".") -> Suite:
@@ -101,12 +114,10 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
     folder = Path(source).parent
     general = parse_tolerances(data.get("tolerance", {}), source)
     cases = []
-    if not data["cases"]:
+    if not data.get("cases") and not data.get("matrix"):
         raise InputError("expected at least one case, such as [cases.NAME]", source=source, where="cases")
-    for name, given in data["cases"].items():
-        where = f"cases.{name}"
-        if not _NAME.fullmatch(name):
-            raise InputError("expected a name of letters, digits, '_', '-' and '.', since a file is named so", source=source, where=where)
+    for name, given in data.get("cases", {}).items():
+        where = _named(f"cases.{name}", name, source)
         if ("workload" in given) == ("entry" in given):
             raise InputError("expected either a workload or an entry", source=source, where=where)
         if "plan" in given and "policy" in given:
@@ -125,7 +136,65 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
                 {**general, **own},
             )
         )
+    for name, matrix in data.get("matrix", {}).items():
+        where = _named(f"matrix.{name}", name, source)
+        if name in data.get("cases", {}):
+            raise InputError("there is a case of this name: expected another, since a file is named so", source=source, where=where)
+        tolerances = {**general, **parse_tolerances(matrix.get("tolerance", {}), source)}
+        try:
+            cases += combinations(name, matrix, os.fspath(folder), tolerances)
+        except ValueError as error:
+            raise InputError(str(error), source=source, where=where) from None
     return Suite(source, folder / data.get("baselines", FOLDER), tuple(cases))
+
+
+def combinations(name: str, given: MatrixModel, folder: str, tolerances: Mapping[str, Tolerance]) -> list[Case]:
+    """The cases of a matrix, by workload, machine, policy and budget as listed. Raises :class:`ValueError` for what is listed twice."""
+    axes = [given["workloads"], given["hardware"], given["policies"]]
+    for listed in (*axes, given.get("budgets", [])):
+        twice = next((text for text in listed if listed.count(text) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice!r} is listed twice")
+    return [
+        Case(
+            "/".join(filter(None, (name, workload, machine, policy, budget))),
+            machine,
+            folder,
+            workload,
+            None,
+            policy,
+            None,
+            budget,
+            tolerances,
+            name,
+        )
+        for workload, machine, policy in (pairs(axes) if given.get("cover") == "pairs" else product(*axes))
+        for budget in given.get("budgets", [None])
+    ]
+
+
+def pairs(axes: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Of each of three axes one, so often that every two meet: all pairs of the two longest, the third going round beside them.
+
+    What is appended to the longest changes nothing of what was there.
+
+    >>> pairs(["ab", "xy", "12"])
+    [('a', 'x', '1'), ('a', 'y', '2'), ('b', 'x', '2'), ('b', 'y', '1')]
+    """
+    order = sorted(range(len(axes)), key=lambda k: -len(axes[k]))
+    first, second, *others = order
+    found = []
+    for i, j in product(range(len(axes[first])), range(len(axes[second]))):
+        at = {first: i, second: j, **{k: (i + j) % len(axes[k]) for k in others}}
+        found.append(tuple(at[k] for k in range(len(axes))))
+    return [tuple(axis[k] for axis, k in zip(axes, at, strict=True)) for at in sorted(found)]
+
+
+def _named(where: str, name: str, source: str) -> str:
+    """``where``; raises :class:`InputError` for a name that no file can have."""
+    if not _NAME.fullmatch(name):
+        raise InputError("expected a name of letters, digits, '_', '-' and '.', since a file is named so", source=source, where=where)
+    return where
 
 
 def _has_table(file: Path) -> bool:

@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from itertools import chain, groupby
 from multiprocessing import get_context
 from pathlib import Path
 
-from hosim.errors import HosimError, InfeasibleError
-from hosim.gate import baseline
+import hosim
+from hosim.errors import HosimError, InfeasibleError, InputError
+from hosim.gate import baseline, matrix_file
 from hosim.gate.cases import Case, Suite
-from hosim.gate.measure import measure
+from hosim.gate.measure import measure, measure_lines
 from hosim.gate.record import Measured
 from hosim.gate.verdict import CaseVerdict, judge
+from hosim.result import SEMANTICS
 
 Telling = Callable[[str], None]
 
@@ -27,18 +30,18 @@ def check(
 ) -> list[CaseVerdict]:
     """The verdict of each case of ``names`` (all if there are none), in the suite's order.
 
-    Of all cases, baseline files that belong to no case follow as missing. ``jobs`` and ``kept`` are :func:`measured`'s. Raises
+    Of all cases, baselines that belong to no case follow as missing. ``jobs`` and ``kept`` are :func:`measured`'s. Raises
     :class:`HosimError` for what is wrong with a case or with its baseline file.
     """
     wanted = tuple(names)
     cases = suite.named(wanted)
-    # first, since nothing needs to be replayed to find a damaged file
-    files = [suite.baseline(case.name) for case in cases]
-    before = [baseline.load(file) if file.is_file() else None for file in files]
+    known = _known(suite, cases)  # first, since nothing needs to be replayed to find a damaged file
     verdicts = []
-    for case, file, old, now in zip(cases, files, before, measured(cases, jobs, kept, tell), strict=True):
-        verdicts.append(judge(case.name, old, now, case.tolerances, baseline=file.as_posix()))
-    lost = [] if wanted else suite.without_case()
+    for case, now in zip(cases, measured(cases, jobs, kept, tell), strict=True):
+        file = suite.baseline(case.name).as_posix()
+        verdicts.append(judge(case.name, known.get(case.name), now, case.tolerances, baseline=file))
+    listed = {case.name for case in suite.cases}
+    lost = [] if wanted else sorted({*suite.without_case(), *(name for name in known if name not in listed)})
     return verdicts + [judge(name, None, None, {}, baseline=suite.baseline(name).as_posix()) for name in lost]
 
 
@@ -53,17 +56,28 @@ def write(
 ) -> list[Path]:
     """Writes the baseline of each case of ``names`` (all if there are none); gives the files that changed.
 
-    ``only_new`` leaves those alone that are there. Of all cases, files that belong to no case are removed unless it is set. Raises
-    :class:`InfeasibleError` for a case that does not fit, once the others are written, and :class:`HosimError` as :func:`check` does.
+    ``only_new`` leaves those alone that are there. Of all cases, baselines that belong to no case are removed unless it is set. In a matrix
+    a case that does not fit has a line that says so; raises :class:`InfeasibleError` for another, once all are written, and
+    :class:`HosimError` as :func:`check` does.
     """
     wanted = tuple(names)
-    cases = [case for case in suite.named(wanted) if not (only_new and suite.baseline(case.name).is_file())]
+    cases = suite.named(wanted)
+    matrices = _matrices(suite, cases, damaged=not only_new and not wanted)
+    there = {name for lines in matrices.values() for name in lines}
+    cases = tuple(case for case in cases if not (only_new and (case.name in there if case.matrix else suite.baseline(case.name).is_file())))
     changed, failed = [], []
     for case, now in zip(cases, measured(cases, jobs, kept, tell), strict=True):
-        if now.record is None:
+        if case.matrix is not None:
+            matrices[case.matrix][case.name] = now
+        elif now.record is None:
             failed.append(f"{case.name}: {now.error}")
         elif baseline.save(now.record, suite.baseline(case.name)):
             changed.append(suite.baseline(case.name))
+    listed = {case.name for case in suite.cases}
+    for matrix, lines in matrices.items():
+        kept_lines = {name: now for name, now in lines.items() if name in listed or wanted or only_new}
+        if matrix_file.save(kept_lines, suite.baseline(matrix), hosim=hosim.__version__, semantics=SEMANTICS):
+            changed.append(suite.baseline(matrix))
     for name in [] if wanted or only_new else suite.without_case():
         suite.baseline(name).unlink(missing_ok=True)
         changed.append(suite.baseline(name))
@@ -73,18 +87,43 @@ def write(
     return changed
 
 
+def _known(suite: Suite, cases: Sequence[Case]) -> dict[str, Measured]:
+    """The baselines of the cases by their names, and those of the other lines of their matrices."""
+    known = {name: now for lines in _matrices(suite, cases).values() for name, now in lines.items()}
+    for case in cases:
+        file = suite.baseline(case.name)
+        if case.matrix is None and file.is_file():
+            known[case.name] = Measured(baseline.load(file))
+    return known
+
+
+def _matrices(suite: Suite, cases: Sequence[Case], damaged: bool = False) -> dict[str, dict[str, Measured]]:
+    """The lines of each matrix that has one of the cases; where they are all written anew, a ``damaged`` file has none."""
+    found: dict[str, dict[str, Measured]] = {}
+    for matrix in dict.fromkeys(case.matrix for case in cases if case.matrix is not None):
+        file = suite.baseline(matrix)
+        try:
+            found[matrix] = matrix_file.load(file, matrix) if file.is_file() else {}
+        except InputError:
+            if not damaged:
+                raise
+            found[matrix] = {}
+    return found
+
+
 def measured(cases: Sequence[Case], jobs: int = 1, kept: Path | None = None, tell: Telling = lambda doing: None) -> Iterator[Measured]:
     """Each case's measurement, in order, by up to ``jobs`` processes (-1: one a core).
 
     Raises :class:`HosimError`, naming the case, for what is wrong with one.
     """
-    count = min(len(cases), _cores() if jobs == -1 else jobs)
+    groups = [tuple(group) for _, group in groupby(cases, key=lambda c: (c.matrix, c.workload if c.matrix else c.name))]
+    count = min(len(groups), _cores() if jobs == -1 else jobs)
     if count < 2:
-        yield from _told(cases, map(partial(_attempt, kept=kept), cases), tell)
+        yield from _told(cases, chain.from_iterable(map(partial(_attempts, kept=kept), groups)), tell)
         return
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
         try:
-            yield from _told(cases, pool.map(partial(_attempt, kept=kept), cases), tell)
+            yield from _told(cases, chain.from_iterable(pool.map(partial(_attempts, kept=kept), groups)), tell)
         except BrokenProcessPool:
             raise HosimError("a process that measured a case was killed, for want of memory perhaps; try --jobs 1") from None
         finally:
@@ -113,12 +152,18 @@ class CaseError(HosimError):
         return f"case {self.case}: {self.message}"
 
 
-def _attempt(case: Case, kept: Path | None) -> _Answer:
-    """The measurement or what is wrong: errors have to cross from one process to another."""
+def _attempts(group: Sequence[Case], kept: Path | None) -> list[_Answer]:
+    """Of one case, or of those of a matrix that share a workload, the measurements, up to where something is wrong.
+
+    Errors have to cross from one process to another.
+    """
+    answers: list[_Answer] = []
     try:
-        return measure(case, kept), None
+        for now in measure_lines(group, kept) if group[0].matrix is not None else [measure(group[0], kept)]:
+            answers.append((now, None))  # noqa: PERF401 - what is known before an error stays known
     except HosimError as error:
-        return None, CaseError(case.name, str(error), error.exit_code)
+        answers.append((None, CaseError(group[len(answers)].name, str(error), error.exit_code)))
+    return answers
 
 
 def _cores() -> int:

@@ -50,6 +50,8 @@ class _Part:
 def explain(before: Record, now: Measured, worse: Sequence[MetricVerdict]) -> list[str]:
     """What changed, for the metrics that are worse: peaks first, then time, then traffic. At most :data:`LINES` lines."""
     assert now.record is not None
+    if not before.peaks:
+        return _without_listings(before, now.record, worse)
     order = (PEAK, MAKESPAN, STALL, MOVED)
     # of several stalls that are worse, or of the makespan and a stall, the items are the same: they are said once
     told: dict[str, MetricVerdict] = {}
@@ -67,6 +69,21 @@ def explain(before: Record, now: Measured, worse: Sequence[MetricVerdict]) -> li
         lines += listed
         room -= len(listed)
     return lines
+
+
+def _without_listings(before: Record, now: Record, worse: Sequence[MetricVerdict]) -> list[str]:
+    """What can be said where the baseline is a line: what is worse, what is another, and what the peaks consist of now."""
+    another = [key for key in sorted(before.fingerprints) if before.fingerprints[key] != now.fingerprints.get(key)]
+    head = f"another: {', '.join(another)}" if another else "graph, machine and plan are the same: the replay is another"
+    lines = [head]
+    for metric in worse:
+        lines.append(metric.line())
+        kind, _, tier = metric.name.partition(".")
+        if kind == PEAK and tier in now.peaks:
+            held = sorted(now.peaks[tier].composition.items(), key=lambda pair: (-pair[1], pair[0]))
+            kinds = [f"{name.replace('_', ' ')} {human_size(b)}" for name, b in held]
+            lines.append(f"{tier} holds at its peak: {', '.join(kinds)}")
+    return lines[:LINES]
 
 
 def _part(before: Record, now: Measured, metric: MetricVerdict) -> _Part:

@@ -1,10 +1,10 @@
-"""A case, planned and replayed, as a record."""
+"""A case, planned and replayed, as a record; of a matrix, as what its line says."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from hosim import engine
 from hosim.analysis.verifier import verify
 from hosim.costmodel.op_time import op_durations
 from hosim.errors import InfeasibleError, PlanError
-from hosim.gate.canonical import canonical, graph_fingerprint, plan_fingerprint
+from hosim.gate.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
 from hosim.gate.cases import Case
 from hosim.gate.imports import graph_of_entry, graph_of_file
+from hosim.gate.matrix_file import brief
 from hosim.gate.metrics import metrics_of
 from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
 from hosim.graph import Graph
@@ -57,6 +58,37 @@ def measure_graph(case: Case, graph: Graph) -> Measured:
         return Measured(None, result.error)
     assert result.timeline is not None
     return _measured(case, choice, graph, hardware, plan, result, result.timeline)
+
+
+def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware) -> Measured:
+    """What a line of a matrix says, and what each peak consists of; ``graph`` is canonical. Raises :class:`HosimError`."""
+    choice = parse_choice(case.policy)
+    _, budget = parse_budget(case.budget, graph, hardware)
+    try:
+        plan = _plan(case, choice, graph, hardware, budget)
+    except InfeasibleError as error:
+        return Measured(None, str(error))
+    result = engine.replay(plan, hardware, budget)
+    if not result.feasible:
+        return Measured(None, result.error)
+    machine = digest(repr(sorted(_machine(hardware).items())))
+    prints = {"graph": fingerprint, "machine": machine, "plan": plan_fingerprint(plan, choice.label)}
+    record = brief(case.name, case.asked(), prints, metrics_of(result), hosim=hosim.__version__, semantics=SEMANTICS)
+    peaks = {tier: PeakRecord(None, {kind: b for kind, b in held.items() if b}, Listing()) for tier, held in result.peak_breakdown.items()}
+    return Measured(replace(record, peaks=peaks))
+
+
+def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[Measured]:
+    """As :func:`measure_line`, of cases of one workload, which is read once. Raises :class:`HosimError` where it gets to what is wrong."""
+    from hosim.io import find_hardware, load_hardware
+
+    graph = canonical(_graph(cases[0], kept))
+    fingerprint = graph_fingerprint(graph)
+    machines: dict[str, Hardware] = {}
+    for case in cases:
+        if case.hardware not in machines:
+            machines[case.hardware] = load_hardware(find_hardware(_beside(case.folder, case.hardware)))
+        yield measure_line(case, graph, fingerprint, machines[case.hardware])
 
 
 def _graph(case: Case, kept: Path | None) -> Graph:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hosim.gate.metrics import MAKESPAN
 from hosim.gate.plan_changes import plan_changes
-from hosim.gate.reports import changed_metrics
+from hosim.gate.reports import changed_metrics, with_a_row
 from hosim.gate.tables import metric_cells
 from hosim.gate.verdict import FAILING, SAME, CaseVerdict, summary
 from hosim.report import page
@@ -18,8 +18,9 @@ ROWS = 40
 
 def check_page(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
     """The page, one file that needs nothing else; cases that are the same have a row and no more."""
-    rows = [(v.case, v.verdict, "; ".join(m.line() for m in changed_metrics(v)) or v.note) for v in verdicts]
-    failing = [k for k, v in enumerate(verdicts) if v.fails(strict)]
+    listed = with_a_row(verdicts)
+    rows = [(v.case, v.verdict, "; ".join(m.line() for m in changed_metrics(v)) or v.note) for v in listed]
+    failing = [k for k, v in enumerate(listed) if v.fails(strict)]
     parts = [page.table(("case", "verdict", "what changed"), rows, left=3, bad=failing)]
     for v in verdicts:
         if v.verdict != SAME:

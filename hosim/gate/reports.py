@@ -90,9 +90,9 @@ def github(verdicts: Sequence[CaseVerdict], strict: bool = False) -> list[str]:
 
 
 def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
-    """A step summary: a table of the cases; of each that is not the same, what changed, and its memory curves before and now."""
+    """A step summary: a table of the cases (:func:`with_a_row`); of each that changed what did, and its memory curves before and now."""
     lines = [f"### hosim: {summary(verdicts)}", "", "| case | verdict | what changed |", "|---|---|---|"]
-    for v in verdicts:
+    for v in with_a_row(verdicts):
         changed = "<br>".join(_cell(m.line()) for m in changed_metrics(v)) or _cell(v.note)
         lines.append(f"| {_cell(v.case)} | {'**' + v.verdict + '**' if v.fails(strict) else v.verdict} | {changed} |")
     for v in verdicts:
@@ -101,6 +101,11 @@ def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
         if v.explanation and all(v.curves):
             lines += ["", "Device memory over the step, before and now:", "", "```", *curves(*v.curves), "```"]
     return "\n".join(lines) + "\n"
+
+
+def with_a_row(verdicts: Sequence[CaseVerdict]) -> list[CaseVerdict]:
+    """The cases that tables for people have a row of: cases of a matrix that are the same are counted alone."""
+    return [v for v in verdicts if v.verdict != SAME or "/" not in v.case]
 
 
 def headline(v: CaseVerdict) -> str:

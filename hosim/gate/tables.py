@@ -10,7 +10,7 @@ from rich.text import Text
 
 from hosim.gate.metrics import human
 from hosim.gate.record import Record
-from hosim.gate.reports import changed_metrics, details
+from hosim.gate.reports import changed_metrics, details, with_a_row
 from hosim.gate.verdict import FAILING, IMPROVEMENT, NEW, REGRESSION, SAME, CaseVerdict, MetricVerdict, summary
 from hosim.report.tables import NOTHING, open_table
 from hosim.units import human_size
@@ -21,14 +21,15 @@ _STYLES = {**dict.fromkeys(FAILING, "red"), IMPROVEMENT: "green", NEW: "yellow"}
 def verdicts(checked: Sequence[CaseVerdict], strict: bool = False) -> RenderableType:
     """One row for each metric that is not what it was (one for a case where all are), the explanations, and the counts."""
     table = open_table("Check", "case", "verdict", "metric", "before", "now", "change", left=3)
-    for v in checked:
+    rows = with_a_row(checked)
+    for v in rows:
         changed = changed_metrics(v)
         if not changed:
             table.add_row(escape(v.case), v.verdict, NOTHING, NOTHING, NOTHING, NOTHING, style=_STYLES.get(v.verdict))
         for m in changed:
             name, verdict, *values, _ = metric_cells(m)
             table.add_row(escape(v.case), verdict, escape(name), *values, style=_STYLES.get(m.verdict))
-    parts: list[RenderableType] = [table]
+    parts: list[RenderableType] = [table] if rows else []
     for v in checked:
         if v.verdict != SAME and (v.explanation or v.note):
             listed = "".join(f"  {line}\n" for line in details(v))

@@ -107,7 +107,7 @@ class Gate:
         except HosimError as error:
             _fail(str(error))
         assert self._measured is not None
-        found = judge(self._case.name, before, self._measured, {**self._case.tolerances, **given})
+        found = judge(self._case.name, Measured(before), self._measured, {**self._case.tolerances, **given})
         if found.fails(strict):
             _fail("\n".join([headline(found), *details(found), "if it is meant: pytest --hosim-update, and commit the baseline"]))
 

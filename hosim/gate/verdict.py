@@ -96,19 +96,28 @@ def judge_metrics(before: Mapping[str, int], now: Mapping[str, int], tolerances:
 
 def judge(
     case: str,
-    before: Record | None,
+    known: Measured | None,
     now: Measured | None,
     tolerances: Mapping[str, Tolerance],
     *,
     baseline: str = "",
 ) -> CaseVerdict:
-    """The verdict of a case: the gravest of its metrics'. ``before`` is its baseline, if it has one; ``now`` is none for a lost case."""
+    """The verdict of a case: the gravest of its metrics'. ``known`` is its baseline, if it has one; ``now`` is none for a lost case.
+
+    What does not fit by its baseline may go on not to fit.
+    """
+    before = known.record if known is not None else None
     if now is None:
         return CaseVerdict(case, MISSING, note="there is a baseline and no case of this name", baseline=baseline, before=before)
     if now.record is None:
-        return CaseVerdict(case, INFEASIBLE, note=now.error or "does not fit", baseline=baseline, before=before, measured=now)
+        error = now.error or "does not fit"
+        if known is not None and before is None:
+            return CaseVerdict(case, SAME, note=f"as before: {error}", baseline=baseline, measured=now)
+        return CaseVerdict(case, INFEASIBLE, note=error, baseline=baseline, before=before, measured=now)
     if before is None:
         metrics = tuple(MetricVerdict(name, None, value, NEW) for name, value in sorted(now.record.metrics.items()))
+        if known is not None:
+            return CaseVerdict(case, IMPROVEMENT, metrics, note="it fits; by its baseline it did not", baseline=baseline, measured=now)
         note = "there is no baseline; 'hosim baseline write' makes it"
         return CaseVerdict(case, MISSING, metrics, note=note, baseline=baseline, measured=now)
     metrics = judge_metrics(before.metrics, now.record.metrics, tolerances)

@@ -1,6 +1,6 @@
-"""The baseline format, ``hosim.baseline/1``, in TOML: one measured case, in lines that can be reviewed.
+"""The baseline formats, in TOML: ``hosim.baseline/1``, one case in lines that can be reviewed, and ``hosim.baselines/1``, a line a case.
 
-:mod:`hosim.gate.baseline` says what the lines mean.
+:mod:`hosim.gate.baseline` and :mod:`hosim.gate.matrix_file` say what the lines mean.
 """
 
 from __future__ import annotations
@@ -63,6 +63,18 @@ class BaselineModel(TypedDict):
     durations: NotRequired[ListingModel]
 
 
+@with_config(STRICT)
+class BaselinesModel(TypedDict):
+    """The measured cases of a matrix, each as ``METRIC VALUE ...``."""
+
+    format: Literal["hosim.baselines/1"]
+    hosim: Name
+    semantics: Count
+    cases: dict[Name, Name]
+
+
+MATRIX = Format("baselines", lambda: TypeAdapter(BaselinesModel))
+
 FORMAT = Format("baseline", lambda: TypeAdapter(BaselineModel))
 
 
@@ -70,3 +82,9 @@ def load_baseline(path: str | os.PathLike[str]) -> BaselineModel:
     """The baseline in a file, checked. Raises :class:`InputError` naming file and path inside it."""
     source = os.fspath(path)
     return FORMAT.check(read_toml(source), source)
+
+
+def load_baselines(path: str | os.PathLike[str]) -> BaselinesModel:
+    """The baselines of a matrix, checked. Raises :class:`InputError` naming file and path inside it."""
+    source = os.fspath(path)
+    return MATRIX.check(read_toml(source), source)

@@ -10,6 +10,13 @@
     hardware = "h100-80gb-sxm"
     policy = "hyperoffload"                  # or plan = "plan.json"
     budget = "12 GiB"
+
+    [matrix.wide]                            # a case for each combination, and one baseline file, a line a case
+    workloads = ["llama-3.1-8b-prefill-4k", "my-step.yaml"]
+    hardware = ["h100-80gb-sxm", "gh200-96gb"]
+    policies = ["hyperoffload", "layerwise"]
+    budgets = ["75%"]                        # may be left out, for all of the device tier
+    cover = "pairs"                          # so few that every two of a workload, a machine and a policy meet
 """
 
 from __future__ import annotations
@@ -43,6 +50,21 @@ class CaseModel(TypedDict):
     tolerance: NotRequired[Tolerance]
 
 
+Names = Annotated[list[Name], Field(min_length=1)]
+
+
+@with_config(STRICT)
+class MatrixModel(TypedDict):
+    """Cases by their workloads, machines, policies and budgets: all combinations, or so many that every two meet."""
+
+    workloads: Names
+    hardware: Names
+    policies: Names
+    budgets: NotRequired[Names]
+    cover: NotRequired[Literal["all", "pairs"]]
+    tolerance: NotRequired[Tolerance]
+
+
 @with_config(STRICT)
 class CasesModel(TypedDict):
     """All that a gate checks. ``format`` may be left out: the file's place says what it is."""
@@ -50,7 +72,8 @@ class CasesModel(TypedDict):
     format: Literal["hosim.cases/1"]
     baselines: NotRequired[Name]
     tolerance: NotRequired[Tolerance]
-    cases: dict[Name, CaseModel]
+    cases: NotRequired[dict[Name, CaseModel]]
+    matrix: NotRequired[dict[Name, MatrixModel]]
 
 
 FORMAT = Format("cases", lambda: TypeAdapter(CasesModel))

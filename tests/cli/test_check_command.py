@@ -159,7 +159,7 @@ def test_two_processes_give_what_one_gives(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "cases: missing"),
+        ("", "cases: expected at least one case, such as [cases.NAME]"),
         ("[cases]", "cases: expected"),
         (CASES.replace("[", "[["), "hosim.toml: "),
         ('[cases."../x"]\nhardware = "toy"\n', "cases.../x: expected a name of letters"),

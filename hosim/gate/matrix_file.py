@@ -1,0 +1,74 @@
+"""The baseline file of a matrix: one sorted line a case, so that hundreds of cases are one diff that a person can review.
+
+A line has the metrics that are not 0 and three fingerprints, or says that the case does not fit; makespan and peaks stand beside it
+for people. What was held at a peak is not kept: an explanation has the present alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from hosim.errors import InputError
+from hosim.gate.baseline import HEADER, quoted, save_text
+from hosim.gate.metrics import MAKESPAN, PEAK, family, human
+from hosim.gate.record import Listing, Measured, Record
+
+UNFIT = "does not fit"
+
+FINGERPRINTS = ("graph", "machine", "plan")
+
+
+def load(path: str | os.PathLike[str], matrix: str) -> dict[str, Measured]:
+    """What is known of each case by its name; a case that does not fit has no record. Raises :class:`InputError`."""
+    from hosim.io.baseline import load_baselines
+
+    data = load_baselines(path)
+    found = {}
+    for name, line in data["cases"].items():
+        case = f"{matrix}/{name}"
+        if line == UNFIT:
+            found[case] = Measured(None, UNFIT)
+            continue
+        words = line.split(" ")
+        values = dict(zip(words[::2], words[1::2], strict=False))
+        prints = {key: values.pop(key, "") for key in FINGERPRINTS}
+        again = "'hosim baseline update' writes it again"
+        if len(words) % 2 or not all(prints.values()) or not all(v.isascii() and v.isdecimal() for v in values.values()):
+            raise InputError(
+                f"expected metrics with whole numbers and fingerprints, or {UNFIT!r}, got {line!r}; {again}",
+                source=os.fspath(path),
+                where=f"cases.{name}",
+            )
+        metrics = {metric: int(value) for metric, value in values.items()}
+        found[case] = Measured(brief(case, {}, prints, metrics, hosim=data["hosim"], semantics=data["semantics"]))
+    return found
+
+
+def brief(
+    case: str, asked: Mapping[str, str], fingerprints: Mapping[str, str], metrics: Mapping[str, int], *, hosim: str, semantics: int
+) -> Record:
+    """A record that knows no more than a line says."""
+    return Record(case, asked, fingerprints, metrics, {}, {}, {}, Listing(), Listing(), (), hosim, semantics)
+
+
+def save(known: Mapping[str, Measured], path: str | os.PathLike[str], *, hosim: str, semantics: int) -> bool:
+    """Write the file of the matrix; whether that changed anything. Raises :class:`InputError` if it cannot be written."""
+    return save_text(HEADER + "".join(f"{line}\n" for line in _lines(known, hosim, semantics)), path)
+
+
+def _lines(known: Mapping[str, Measured], hosim: str, semantics: int) -> Iterator[str]:
+    yield f"format = {quoted('hosim.baselines/1')}"
+    yield f"hosim = {quoted(hosim)}"
+    yield f"semantics = {semantics}"
+    yield "\n[cases]"
+    for case in sorted(known):
+        name, record = quoted(case.partition("/")[2]), known[case].record
+        if record is None:
+            yield f"{name} = {quoted(UNFIT)}"
+            continue
+        words = [f"{metric} {value}" for metric, value in sorted(record.metrics.items()) if value]
+        words += [f"{key} {record.fingerprints[key]}" for key in FINGERPRINTS]
+        peaks = [f"{m.partition('.')[2]} {human(m, value)}" for m, value in sorted(record.metrics.items()) if value and family(m) == PEAK]
+        told = ", ".join([human(MAKESPAN, record.metrics.get(MAKESPAN, 0)), *peaks])
+        yield f"{name} = {quoted(' '.join(words))}  # {told}"
