@@ -8,6 +8,7 @@
     ├── GraphError             a workload graph that contradicts itself
     ├── HardwareError          a hardware profile that contradicts itself
     ├── PlanError              a plan that breaks a rule of the replay (carries the verifier's findings)
+    ├── ExecutionError         a plan could not be carried out on a real machine: a full disk, an op that failed
     └── InfeasibleError        nothing fits (exit code 3; carries the out-of-memory report)
 """
 
@@ -88,6 +89,21 @@ class PlanError(HosimError):
         self.where = where
         self.findings = tuple(findings)
         super().__init__(f"{where}: {message}" if where else message)
+
+
+class ExecutionError(HosimError):
+    """A plan could not be carried out on a real machine: a full disk, a file that vanished, an op that failed.
+
+    ``lost`` are the tensors whose contents went with it; everything else is where it was before.
+
+    >>> str(ExecutionError("store of 'w' from hbm to nvme: No space left on device", lost=["w"]))
+    "store of 'w' from hbm to nvme: No space left on device; the contents of 'w' are lost"
+    """
+
+    def __init__(self, message: str, *, lost: Sequence[str] = ()) -> None:
+        self.lost = tuple(lost)
+        listed = ", ".join(map(repr, self.lost[:5])) + (f" and {len(self.lost) - 5} more" if len(self.lost) > 5 else "")
+        super().__init__(f"{message}; the contents of {listed} are lost" if self.lost else message)
 
 
 class InfeasibleError(HosimError):

@@ -1,0 +1,426 @@
+"""A machine without a GPU: the device tier is memory of the CPU, and a thread for each engine of each channel copies.
+
+Computation runs in the thread that calls, so that whatever the caller set for its thread holds. It runs behind the host, which queues at
+most ``ahead`` pieces of work before it takes one from the queue: as on a GPU, what forgets to wait for a transfer computes with bytes that
+have not arrived.
+
+With ``throttle`` transfers keep to the pace of the profile's channels (:mod:`hosim.lower.pace`); without, they are as fast as memory and
+disk. With ``synchronous`` there are no copy threads: each transfer is done when its turn among the ops comes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hosim.errors import ExecutionError, HosimError, InputError
+from hosim.hardware import Hardware
+from hosim.lower.file_tier import ALIGNMENT, FileBlock, FileTier
+from hosim.lower.host_pool import HostPool
+from hosim.lower.pace import Pace, paces
+from hosim.lower.transfers import Block, Done, Label, Place
+
+SLICE_BYTES = 4 << 20
+"""Bytes that are copied at once where nothing is throttled."""
+
+AHEAD = 1024
+"""Pieces of work that the host may be ahead of the computation: about as many kernels as CUDA queues."""
+
+
+class CpuEvent:
+    """The end of one piece of work, or of nothing (one that was made done)."""
+
+    __slots__ = ("end_ns", "is_done", "then")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.end_ns = 0
+        self.then: list[Callable[[], None]] = []
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.is_done
+
+
+class _Work:
+    __slots__ = ("after", "event", "label", "room", "run")
+
+    def __init__(
+        self, run: Callable[[], object], after: tuple[CpuEvent, ...], label: Label | None, room: Callable[[], bool] | None, event: CpuEvent
+    ) -> None:
+        self.run: Callable[[], object] | None = run
+        self.after = after
+        self.label = label
+        self.room = room
+        self.event = event
+
+    def ready(self) -> bool:
+        return all([event.is_done for event in self.after]) and (self.room is None or self.room())
+
+
+class _StoppedError(Exception):
+    """The run is over: it has come to its end, or something else failed."""
+
+
+class CpuQueue:
+    """One queue. Work is taken from its head alone, so what waits there holds back what comes later."""
+
+    def __init__(self, name: str, device: CpuDevice, ahead: int | None = None) -> None:
+        self.name = name
+        self.items: deque[_Work] = deque()
+        self._device = device
+        self._ahead = ahead
+
+    def submit(
+        self,
+        work: Callable[[], object],
+        after: Sequence[Any] = (),
+        label: Label | None = None,
+        room: Callable[[], bool] | None = None,
+        joins: Sequence[Any] = (),
+    ) -> CpuEvent:
+        """As :meth:`hosim.lower.transfers.Queue.submit`."""
+        event = CpuEvent()
+        item = _Work(work, tuple(after), label, room, event)
+        in_line = self._ahead is not None  # the queue that computes is in the order of the program
+        self._device.admit(self, item, () if in_line else joins)
+        if self._ahead is not None and len(self.items) > self._ahead:
+            self.step()  # this thread is the one that computes
+        return event
+
+    def head_ready(self) -> bool:
+        """Whether the work at the head can start."""
+        return bool(self.items) and self.items[0].ready()
+
+    def step(self) -> None:
+        """Do the work at the head, when it is ready."""
+        device = self._device
+        waits_from = time.perf_counter_ns()
+        item = device.next_of(self)
+        start = time.perf_counter_ns()
+        run, item.run = item.run, None
+        assert run is not None
+        device.doing(item.label)
+        run()
+        del run  # what it held may die with it
+        device.ended(self, item, waits_from, start)
+
+
+class CpuDevice:
+    """The machine. ``directories`` has a folder for each tier that is made of files; the other tiers are host memory.
+
+    Tiers hold what the profile says, but for the device tier, which only counts. Raises :class:`InputError` for a folder that cannot be
+    used, and for a tier that is not there.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        *,
+        throttle: bool = False,
+        synchronous: bool = False,
+        directories: Mapping[str, str | os.PathLike[str]] | None = None,
+        direct: bool = False,
+        ahead: int = AHEAD,
+    ) -> None:
+        self.hardware = hardware
+        self.recording = False
+        self.compute = CpuQueue("compute", self, ahead)
+        self._check_tiers(directories or {})
+        # One lock for all queues: pieces of work are long beside what it protects.
+        self._changed = threading.Condition(threading.RLock())
+        self._stop = threading.Event()
+        self._channels: dict[str, CpuQueue] = {}
+        self._engines: list[CpuQueue] = []
+        for channel in hardware.channels:
+            queue = self.compute if synchronous else CpuQueue(channel.name, self)
+            self._channels[channel.name] = queue
+            self._engines += [] if synchronous else [queue] * channel.engines
+        self._paces: dict[str, Pace] = paces(hardware, self._stop.wait) if throttle else {}
+        self._tiers: dict[str, HostPool | FileTier] = {}
+        try:
+            for tier in hardware.tiers:
+                if tier.name in (directories or {}):
+                    assert directories is not None
+                    self._tiers[tier.name] = FileTier(tier.name, directories[tier.name], tier.capacity_bytes, self.later, direct)
+                elif tier.name != hardware.device_tier:
+                    self._tiers[tier.name] = HostPool(tier.name, tier.capacity_bytes, self.later, pinned=False)
+        except BaseException:
+            self.close()
+            raise
+        self._outstanding = 0
+        self._waiting: list[Callable[[], bool]] = []
+        self._threads: list[threading.Thread] = []
+        self._is_running = False
+        self._error: BaseException | None = None
+        self._culprit: Label | None = None
+        self._local = threading.local()
+        self._freeing: dict[int, object] = {}
+        self._record: list[Done] = []
+
+    def _check_tiers(self, directories: Mapping[str, object]) -> None:
+        below = [tier.name for tier in self.hardware.tiers if tier.name != self.hardware.device_tier]
+        for name in directories:
+            if name not in below:
+                known = ", ".join(below) or "none"
+                raise InputError(f"no tier {name!r} below the device tier of {self.hardware.name} (tiers: {known})", source="directories")
+
+    # -- queues ------------------------------------------------------------------------------------------------
+
+    def channel(self, name: str) -> CpuQueue:
+        """The queue of a channel of the profile."""
+        return self._channels[name]
+
+    def admit(self, queue: CpuQueue, item: _Work, joins: Sequence[CpuEvent]) -> None:
+        """Put work into a queue once all of ``joins`` is done."""
+        with self._changed:
+            if self._stop.is_set():
+                raise _StoppedError
+            self._outstanding += 1
+            self.later(joins, lambda: queue.items.append(item))
+            self._changed.notify_all()
+
+    def next_of(self, queue: CpuQueue) -> _Work:
+        """The head of a queue, taken from it when it is ready."""
+        with self._changed:
+            self._await(queue.head_ready)
+            return queue.items.popleft()
+
+    def doing(self, label: Label | None) -> None:
+        """Note what this thread does, to say it if that fails."""
+        self._local.label = label
+
+    def ended(self, queue: CpuQueue, item: _Work, free_ns: int, start_ns: int) -> None:
+        """A piece of work is through."""
+        event = item.event
+        self.doing(None)
+        with self._changed:
+            event.end_ns = time.perf_counter_ns()
+            event.is_done = True
+            then, event.then = event.then, []
+            for call in then:
+                call()
+            self._outstanding -= 1
+            if self.recording and item.label is not None:
+                issued = item.after[0].end_ns if item.after else start_ns
+                self._record.append(Done(item.label, queue.name, issued, free_ns, start_ns, event.end_ns))
+            self._changed.notify_all()
+
+    def later(self, after: Sequence[Any], then: Callable[[], None]) -> None:
+        """Call ``then`` once all of ``after`` is done: now, or in the thread that does the last of it."""
+        with self._changed:
+            left = [event for event in after if not event.is_done]
+            count = len(left)
+
+            def one_less() -> None:
+                nonlocal count
+                count -= 1
+                if not count:
+                    then()
+
+            for event in left:
+                event.then.append(one_less)
+            if not count:
+                then()
+
+    def _await(self, condition: Callable[[], bool]) -> None:
+        """Wait, holding the lock. If everybody waits and nobody need, nothing can ever proceed: that is said, not waited for."""
+        self._waiting.append(condition)
+        try:
+            while not self._stop.is_set() and not condition():
+                if len(self._waiting) > len(self._threads) and not any([other() for other in self._waiting]):
+                    self._fail(ExecutionError(self._stuck()), None)
+                    break
+                self._changed.wait()
+        finally:
+            self._waiting.remove(condition)
+        if self._stop.is_set():
+            raise _StoppedError
+
+    def _stuck(self) -> str:
+        heads = [queue.items[0] for queue in dict.fromkeys([self.compute, *self._engines]) if queue.items]
+        for item in heads:
+            if all(event.is_done for event in item.after) and item.label is not None:
+                return f"nothing can proceed: {item.label.text} finds no room"
+        what = next((item.label.text for item in heads if item.label is not None), "some work")
+        return f"nothing can proceed: {what} waits for what never comes"
+
+    # -- a run -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Queues work inside; at its end all of it is done, or what failed is raised, and no thread is left."""
+        self._error = self._culprit = None
+        self._outstanding = 0
+        self._stop.clear()
+        self._threads = [threading.Thread(target=self._engine, args=(queue,), name=f"hosim {queue.name}") for queue in self._engines]
+        self._is_running = True
+        started = []
+        try:
+            for thread in self._threads:
+                thread.start()
+                started.append(thread)
+            yield
+            while self.compute.items:
+                self.compute.step()
+            with self._changed:
+                self._await(self._all_done)
+        except _StoppedError:
+            assert self._error is not None
+            raise self._error from None
+        except BaseException as error:
+            self._fail(error, getattr(self._local, "label", None))
+            raise
+        finally:
+            self._is_running = False
+            self._stop.set()
+            with self._changed:
+                self._changed.notify_all()
+            for thread in started:
+                thread.join()
+            self._threads = []
+            for queue in (self.compute, *self._engines):
+                queue.items.clear()
+            self.doing(None)
+
+    def _all_done(self) -> bool:
+        return not self._outstanding
+
+    def _engine(self, queue: CpuQueue) -> None:
+        try:
+            while True:
+                queue.step()
+        except _StoppedError:
+            pass
+        except BaseException as error:
+            self._fail(error, getattr(self._local, "label", None))
+
+    def _fail(self, error: BaseException, culprit: Label | None) -> None:
+        with self._changed:
+            if self._error is None:
+                self._error, self._culprit = error, culprit
+            self._stop.set()
+            self._changed.notify_all()
+
+    def blame(self, error: BaseException) -> str:
+        """What was being done when ``error`` was raised, and why, in one line."""
+        what = f"{self._culprit.text}: " if self._culprit is not None and error is self._error else ""
+        if isinstance(error, HosimError):
+            return f"{what}{error}"
+        if isinstance(error, OSError) and error.strerror:
+            return f"{what}{error.strerror}" + (f" ({error.filename})" if error.filename else "")
+        reason = (str(error).strip().splitlines() or [""])[0][:300]
+        return f"{what}{type(error).__name__}" + (f": {reason}" if reason else "")
+
+    def take_record(self) -> tuple[Done, ...]:
+        """What was done since the last call, if ``recording`` is set."""
+        record, self._record = self._record, []
+        return tuple(record)
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def block(self, tier: str, size_bytes: int, owner: str) -> Block:
+        """A block of a tier below the device tier."""
+        return self._tiers[tier].block(size_bytes, owner)
+
+    def on_device(self) -> CpuPlace:
+        """A place for bytes of the device tier."""
+        return CpuPlace()
+
+    def allocate(self, storage: Any, size_bytes: int) -> None:
+        """Give a storage its bytes; those that a transfer still reads are as good, since nothing has changed them."""
+        with self._changed:
+            if self._freeing.pop(storage._cdata, None) is None and storage.nbytes() != size_bytes:
+                storage.resize_(size_bytes)
+
+    def free(self, storage: Any, after: Sequence[Any]) -> None:
+        """Take a storage's bytes from it once no transfer reads them."""
+        key, token = storage._cdata, object()
+        with self._changed:
+            self._freeing[key] = token
+
+            def now() -> None:
+                if self._freeing.get(key) is token:
+                    del self._freeing[key]
+                    storage.resize_(0)
+
+            self.later(after, now)
+
+    def move(self, channel: str, source: Any, destination: Any, start: int, stop: int) -> None:
+        """Move the bytes ``[start, stop)`` of a tensor, at the channel's pace if there is one."""
+        pace = self._paces.get(channel)
+        if pace is None:
+            self._move_slices(source, destination, start, stop, SLICE_BYTES, lambda moved: None)
+            return
+        size = -(-pace.slice_bytes // ALIGNMENT) * ALIGNMENT
+        label = getattr(self._local, "label", None)
+        with pace.transfer(stop - start, None if label is None else label.kind) as moved:
+            self._move_slices(source, destination, start, stop, size, moved)
+
+    def _move_slices(self, source: Any, destination: Any, start: int, stop: int, size: int, moved: Callable[[int], None]) -> None:
+        for at in range(start, stop, size):
+            if self._stop.is_set() and self._is_running:
+                raise _StoppedError
+            end = min(at + size, stop)
+            _copy(source, destination, at, end, start)
+            moved(end - at)
+
+    def move_now(self, source: Place, destination: Place) -> None:
+        """Move all bytes before returning, while nothing else runs."""
+        self._move_slices(source, destination, 0, source.size_bytes, SLICE_BYTES, lambda moved: None)
+
+    def close(self) -> None:
+        """Give everything back: memory, files."""
+        for tier in self._tiers.values():
+            tier.close()
+
+
+class CpuPlace:
+    """Bytes of a storage under a transfer."""
+
+    bytes: Any = None
+    size_bytes = 0
+
+    def open(self, storage: Any, size_bytes: int) -> None:
+        """Name the storage."""
+        self.size_bytes = size_bytes
+        self.bytes = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+    def close(self) -> None:
+        """Let go of the storage, so that it may die."""
+        self.bytes = None
+
+
+def _copy(source: Any, destination: Any, start: int, stop: int, part: int) -> None:
+    """Copy the bytes ``[start, stop)`` of a tensor. A place that has the part from ``part`` on alone counts from there."""
+    if isinstance(source, FileBlock) and isinstance(destination, FileBlock):
+        buffer = bytearray(stop - start)
+        source.read(start, buffer)
+        destination.write(start, buffer)
+    elif isinstance(source, FileBlock):
+        source.read(start, _buffer(_address(destination, start, stop, part), stop - start))
+    elif isinstance(destination, FileBlock):
+        destination.write(start, _buffer(_address(source, start, stop, part), stop - start))
+    else:
+        ctypes.memmove(_address(destination, start, stop, part), _address(source, start, stop, part), stop - start)
+
+
+def _address(place: Any, start: int, stop: int, part: int) -> int:
+    """Where the byte ``start`` of a tensor is. Other threads run during foreign calls; a numpy view would fix the storage's size for good."""
+    size = place.bytes.numel()
+    skipped = part if size < stop else 0
+    assert stop - skipped <= size
+    address: int = place.bytes.data_ptr() + start - skipped
+    return address
+
+
+def _buffer(address: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_ubyte * size).from_address(address))

@@ -1,0 +1,102 @@
+"""Keeps transfers to the pace of a profile's channels, by waiting.
+
+Bytes go in slices. Each reserves its time on the channel and on every fabric that the channel shares, and its end is the latest of these.
+So channels of one fabric, and engines of one channel, take turns by slices: that comes near the max-min fair sharing of the replay
+where all want the same, and only near it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from threading import Lock
+
+from hosim.costmodel.transfer_time import is_pageable
+from hosim.hardware import Channel, Hardware
+
+SLICE_NS = 2_000_000
+"""A slice is what flows in about so long."""
+
+SMALLEST_SLICE = 1 << 16
+"""Bytes of the smallest slice."""
+
+_CREDIT_NS = 5_000_000
+"""How far a link that was woken late may catch up."""
+
+Sleep = Callable[[float], object]
+"""Waits so many seconds, less if there is reason to stop."""
+
+
+class Link:
+    """Bandwidth that is handed out slice by slice: a channel's, or a fabric's."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._ns_per_byte = 1e9 / bytes_per_s
+        self._lock = Lock()
+        self._users = 0
+        self._free_ns = 0.0
+
+    def enter(self) -> None:
+        """A transfer begins to flow: an idle link has no past to make up for."""
+        with self._lock:
+            if not self._users:
+                self._free_ns = max(self._free_ns, time.perf_counter_ns())
+            self._users += 1
+
+    def leave(self) -> None:
+        """A transfer has ended."""
+        with self._lock:
+            self._users -= 1
+
+    def reserve(self, size_bytes: int) -> float:
+        """When a slice is through that starts now."""
+        with self._lock:
+            self._free_ns = max(self._free_ns, time.perf_counter_ns() - _CREDIT_NS) + size_bytes * self._ns_per_byte
+            return self._free_ns
+
+
+class Pace:
+    """The pace of one channel of a machine."""
+
+    def __init__(self, hardware: Hardware, channel: Channel, links: tuple[Link, ...], sleep: Sleep) -> None:
+        self._hardware = hardware
+        self._channel = channel
+        self._links = links
+        self._sleep = sleep
+        self.slice_bytes = max(SMALLEST_SLICE, channel.bandwidth_bytes_per_s * SLICE_NS // 10**9)
+
+    @contextmanager
+    def transfer(self, size_bytes: int, kind: str | None = None) -> Iterator[Callable[[int], None]]:
+        """One transfer of ``size_bytes``: waits for the latency, and gives a function to call with the bytes of each slice moved."""
+        self._until(time.perf_counter_ns() + self._channel.latency_ns)
+        ceiling = self._channel.ceiling(size_bytes, is_pageable(self._hardware, self._channel, kind))
+        links = self._links if ceiling is None else (*self._links, _own(ceiling))
+        for link in links:
+            link.enter()
+        try:
+            yield lambda moved: self._until(max(link.reserve(moved) for link in links))
+        finally:
+            for link in links:
+                link.leave()
+
+    def _until(self, end_ns: float) -> None:
+        left = end_ns - time.perf_counter_ns()
+        if left > 0:
+            self._sleep(left / 1e9)
+
+
+def paces(hardware: Hardware, sleep: Sleep) -> dict[str, Pace]:
+    """The pace of each channel of a machine, by name."""
+    channels = {channel.name: Link(channel.bandwidth_bytes_per_s) for channel in hardware.channels}
+    fabrics = {fabric.name: Link(fabric.bandwidth_bytes_per_s) for fabric in hardware.fabrics}
+    made = {}
+    for channel in hardware.channels:
+        shared = [fabrics[fabric.name] for fabric in hardware.fabrics if channel.name in fabric.channels]
+        made[channel.name] = Pace(hardware, channel, (channels[channel.name], *shared), sleep)
+    return made
+
+
+def _own(ceiling: Fraction) -> Link:
+    return Link(max(1, int(ceiling)))

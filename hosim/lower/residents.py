@@ -1,0 +1,169 @@
+"""Where the copies of tensors are, on a machine that runs a plan: before a run, as far as work is queued, and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hosim.errors import ExecutionError, InputError
+from hosim.hardware import Hardware
+from hosim.lower.transfers import Block, Device, Event
+from hosim.plan import Plan
+
+
+class Resident:
+    """One tensor's copies. ``blocks`` and ``on_device`` are as they will be when all that is queued is done.
+
+    ``last`` are the ends of its last cache op that moves bytes, ``ready`` those of its last prefetch to the device tier if no op has waited
+    for it yet. ``is_late`` says whether one of them took several channels in this run, ``is_whole`` whether its storage has its contents
+    now; ``known`` are all blocks that may have them now. ``storage`` is known of what survives a step.
+    """
+
+    __slots__ = ("blocks", "is_late", "is_whole", "known", "last", "left", "on_device", "ready", "storage")
+
+    def __init__(self, left: int) -> None:
+        self.blocks: dict[str, Block] = {}
+        self.known: list[Block] = []
+        self.last: tuple[Event, ...] = ()
+        self.is_late = False
+        self.ready: tuple[Event, ...] = ()
+        self.on_device = True
+        self.is_whole = True
+        self.storage: Any = None
+        self.left = left
+        """Ops and cache ops of this run that are not queued yet."""
+
+    def add(self, tier: str, block: Block) -> None:
+        """From now on there is a copy in a tier, or on its way there."""
+        self.blocks[tier] = block
+        self.known.append(block)
+
+
+class Residents:
+    """The tensors of a plan that are not always in the device tier alone; the others need no care."""
+
+    def __init__(self, plan: Plan, hardware: Hardware, device: Device) -> None:
+        self._graph = graph = plan.graph
+        self._device = device
+        self._tier = hardware.device_tier
+        self._initial = plan.residency(hardware.device_tier)
+        self._uses = {c.tensor: len(graph.users[c.tensor]) for c in plan.cache_ops}
+        self._uses |= {t: len(graph.users[t]) for t, tiers in self._initial.items() if tiers != (self._tier,)}
+        for c in plan.cache_ops:
+            self._uses[c.tensor] += 1
+        self._now: dict[int, Resident] = {}
+        self.reads = [tuple(t for t in op.reads if t in self._uses) for op in graph.ops]
+        """Of each op the tensors it reads that need care."""
+        self.writes = [tuple(t for t in op.writes if t in self._uses) for op in graph.ops]
+        """Of each op the tensors it writes that need care."""
+        self.uses = [tuple(t for t in op.uses if t in self._uses) for op in graph.ops]
+        """Of each op the tensors it touches that need care."""
+
+    def __getitem__(self, t: int) -> Resident:
+        """The copies of a tensor that needs care."""
+        if t not in self._now:
+            self._now[t] = Resident(self._uses[t])
+        return self._now[t]
+
+    def begin(self) -> None:
+        """A run begins."""
+        for t, resident in self._now.items():
+            resident.left = self._uses[t]
+
+    def used(self, t: int) -> Resident | None:
+        """One op or cache op of a tensor is queued. If the tensor dies with it: its copies, which are forgotten here."""
+        resident = self[t]
+        resident.left -= 1
+        return self._now.pop(t) if not resident.left and not self._graph.survives[t] else None
+
+    def last(self) -> list[Event]:
+        """The ends of all that is under way."""
+        return [event for resident in self._now.values() for event in (*resident.last, *resident.ready)]
+
+    # -- before and after runs ---------------------------------------------------------------------------------
+
+    def check(self, t: int | None, name: str, value: Any) -> None:
+        """Raise :class:`InputError` for a value that cannot be tensor ``t``."""
+        if t is None:
+            return
+        there, wanted = value.untyped_storage().nbytes(), self._graph.tensors[t].size_bytes
+        if there != wanted and t not in self._now:
+            raise InputError(f"placeholder {name!r} has a storage of {there} B; expected {wanted} B", source="values")
+
+    def wants(self, t: int) -> bool:
+        """Whether a tensor needs care and is not placed yet."""
+        return t in self._uses and t not in self._now
+
+    def place(self, t: int, storage: Any) -> None:
+        """Bring a tensor where the plan has it at time 0.
+
+        Raises :class:`ExecutionError` if there is no room for it, and :class:`OSError`.
+        """
+        resident = self[t]
+        resident.storage = storage
+        tensor = self._graph.tensors[t]
+        tiers = self._initial.get(t, (self._tier,))
+        place = self._device.on_device()
+        place.open(storage, tensor.size_bytes)
+        for tier in tiers:
+            if tier != self._tier:
+                block = self._device.block(tier, tensor.size_bytes, tensor.name)
+                resident.add(tier, block)
+                if not block.take():
+                    raise ExecutionError(f"tensor {tensor.name!r} finds no room in {tier}")
+                self._device.move_now(place, block)
+                block.valid = True
+        place.close()
+        if self._tier not in tiers:
+            resident.on_device = resident.is_whole = False
+            self._device.free(storage, ())
+
+    def bring_back(self, tensors: Iterable[int]) -> list[str]:
+        """Put the contents of tensors back into their storages and forget them; the names of those whose contents are nowhere."""
+        return [self._graph.tensors[t].name for t in tensors if not self._bring_back(t)]
+
+    def _bring_back(self, t: int) -> bool:
+        resident = self._now.pop(t)
+        there = resident.is_whole or self._fill(t, resident)
+        if not there:
+            self._device.free(resident.storage, ())  # nobody shall compute with what is not all there
+        for block in resident.known:
+            block.release()
+        return there
+
+    def _fill(self, t: int, resident: Resident) -> bool:
+        """Fill a tensor's storage from one of its copies; whether there is one."""
+        size = self._graph.tensors[t].size_bytes
+        for block in resident.known:
+            if block.valid:
+                self._device.allocate(resident.storage, size)
+                place = self._device.on_device()
+                place.open(resident.storage, size)
+                try:
+                    self._device.move_now(block, place)
+                except (ExecutionError, OSError):
+                    continue
+                return True
+        return False
+
+    def returned(self, storages: Mapping[int, Any]) -> list[int]:
+        """Those of the tensors that a run returns (by position, with their storages) which are not in the device tier at its end."""
+        away = [t for t in storages if t in self._now and self._now[t].storage is None and not self._now[t].on_device]
+        for t in away:
+            self._now[t].storage = storages[t]
+        return away
+
+    def end(self) -> None:
+        """A run has ended: what is left of tensors that nobody holds is given back."""
+        for t, resident in list(self._now.items()):
+            resident.last = resident.ready = ()
+            resident.is_late = False
+            resident.known = list(resident.blocks.values())
+            if resident.storage is None:
+                for block in resident.blocks.values():
+                    block.release()
+                del self._now[t]
+
+    def kept(self) -> Sequence[int]:
+        """The tensors that have a storage which outlives the run."""
+        return [t for t, resident in self._now.items() if resident.storage is not None]

@@ -1,0 +1,384 @@
+"""Runs a lowered graph on a machine: ops on the queue that computes, cache ops on those of the channels. Imports torch.
+
+The host only queues work, in any order that the graph allows. What orders it is events: an op waits for the last prefetch of what it reads
+and for every transfer of what it writes; a transfer for the op that it is issued after and for the cache op of its tensor before it.
+Memory follows the program (design.md section 3, rule 10): a prefetch's bytes are allocated where it is issued, a detached or dead tensor's
+given back where it is dropped, or when the transfers that read them have ended.
+
+All ops run on one queue, whatever their stream. What draws random numbers draws them in the listed order.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from hosim.analysis.verifier import verify
+from hosim.costmodel.routes import chunks_of, route
+from hosim.errors import ExecutionError, InputError, PlanError
+from hosim.hardware import Channel, Hardware
+from hosim.lower.order import last_needs, order_of
+from hosim.lower.residents import Resident, Residents
+from hosim.lower.timeline import timeline_of
+from hosim.lower.transfers import Device, Event, Label
+from hosim.plan import DETACH, CacheOp
+from hosim.result import Timeline
+
+if TYPE_CHECKING:
+    from hosim.lower.insert import Lowered
+
+
+class Executor:
+    """Runs one lowered graph again and again on one machine.
+
+    What is *placed* stays between runs where the plan wants it at time 0: of its storage nothing is left where that is not the
+    device tier. :meth:`close`, or the end of a ``with``, brings everything back. After a failure the executor is closed: what can be
+    brought back is, and ``ExecutionError.lost`` names what cannot.
+
+    Raises :class:`PlanError` for a plan that the verifier objects to.
+    """
+
+    def __init__(self, lowered: Lowered, hardware: Hardware, device: Device) -> None:
+        self.lowered = lowered
+        self.hardware = hardware
+        self.device = device
+        self.timeline: Timeline | None = None
+        """What was measured of the last run that was recorded: :func:`hosim.lower.timeline.timeline_of`."""
+        self._plan = plan = lowered.plan
+        findings = verify(plan, hardware)
+        if findings:
+            raise PlanError(f"the plan breaks a rule: {findings[0].message}", findings=[finding.message for finding in findings])
+        self._order = order_of(lowered, hardware.device_tier)
+        self._drops = last_needs(self._order.steps, self._order.sources)
+        self._needed = {source for sources in self._order.sources.values() for source in sources}
+        self._placeholders = {n.name: n for n in lowered.module.graph.nodes if n.op == "placeholder"}
+        self._residents = Residents(plan, hardware, device)
+        self._labels = [Label(f"op {op.name!r}", op=i) for i, op in enumerate(plan.graph.ops)]
+        self._placed: dict[str, Any] = {}
+        self._values: dict[Node, Any] = {}
+        self._closed = False
+
+    # -- what is there between runs ----------------------------------------------------------------------------
+
+    def place(self, values: Mapping[str, Any]) -> None:
+        """Remember these placeholders' values for all runs, and bring their storages where the plan has them at time 0.
+
+        Raises :class:`InputError` for values that do not fit, and :class:`ExecutionError` if they cannot be brought there.
+        """
+        self._check(values)
+        try:
+            self._place(values)
+        except BaseException as error:
+            raise self._failed(error) from error
+        self._placed.update(values)
+
+    def _check(self, values: Mapping[str, Any]) -> None:
+        if self._closed:
+            raise ExecutionError("this executor is closed; make another one")
+        for name, value in values.items():
+            if name not in self._placeholders:
+                known = ", ".join(self._placeholders) or "none"
+                raise InputError(f"no placeholder {name!r} (placeholders: {known})", source="values")
+            self._residents.check(self.lowered.tensor_of.get(name), name, value)
+
+    def _place(self, values: Mapping[str, Any]) -> list[int]:
+        """Place values; the tensors that were not placed before."""
+        placed: dict[int, list[Any]] = {}
+        for name, value in values.items():
+            t = self.lowered.tensor_of.get(name)
+            if t is not None and self._residents.wants(t):
+                placed.setdefault(t, []).append(value)
+        for t, views in placed.items():
+            self._residents.place(t, _resizable(views))
+        return list(placed)
+
+    def close(self) -> None:
+        """Bring everything that was placed back into its storage and give all memory and files back.
+
+        Raises :class:`ExecutionError` if some contents are lost.
+        """
+        lost = self._close()
+        if lost:
+            raise ExecutionError("a tier has not kept what was put there", lost=lost)
+
+    def _close(self) -> list[str]:
+        if self._closed:
+            return []
+        self._closed = True
+        try:
+            return self._residents.bring_back(self._residents.kept())
+        finally:
+            self._placed.clear()
+            self._values.clear()
+            self.device.close()
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """Give up: what to raise for ``error``."""
+        lost = self._close()
+        return ExecutionError(self.device.blame(error), lost=lost) if isinstance(error, Exception) else error
+
+    # -- a run -------------------------------------------------------------------------------------------------
+
+    def run(self, values: Mapping[str, Any], *, order: Sequence[str] | None = None, record: bool = False) -> tuple[Any, ...]:
+        """What the graph returns for ``values`` (by placeholder, without those that are placed).
+
+        ``order`` names all steps (:class:`hosim.lower.order.Order`) in another order that the graph allows. Inputs that the plan has
+        elsewhere at time 0 are brought there first, and back at the end; what is returned is brought to the device tier. With ``record``
+        what happened is in ``timeline``.
+
+        Raises :class:`InputError` for values that do not fit, and :class:`ExecutionError` for what fails on the way: then nothing is
+        returned. An interrupt (Ctrl-C) is raised as it is. In both cases all is stopped and closed first.
+        """
+        self._check(values)
+        missing = [name for name in self._placeholders if name not in values and name not in self._placed]
+        if missing:
+            raise InputError(f"no value for placeholder {missing[0]!r}", source="values")
+        steps = self._order.of(order)
+        drops = self._drops if order is None else last_needs(steps, self._order.sources)
+        try:
+            inputs = self._place(values)
+            self._values = {self._placeholders[name]: value for name, value in {**self._placed, **values}.items()}
+            self.device.recording = record
+            self._residents.begin()
+            results: list[Any] = []
+            with torch.no_grad(), self.device.running():
+                for node in steps:
+                    self._queue(node, drops.get(node, ()), results)
+            if record:
+                self.timeline = timeline_of(self._plan, self.device.take_record())
+            self._residents.bring_back(inputs)
+            self._bring_results(steps[-1])
+            self._residents.end()
+            self._values.clear()
+        except BaseException as error:
+            raise self._failed(error) from error
+        return tuple(results)
+
+    def _queue(self, node: Node, drops: Sequence[Node], results: list[Any]) -> None:
+        """Queue one step."""
+        if node.op == "output":
+            self.device.compute.submit(lambda: results.extend(self._returned(node)), self._residents.last())
+        elif node.name in self.lowered.op_of:
+            self._compute(node, self.lowered.op_of[node.name], drops)
+        else:
+            self._cache_op(node, self.lowered.cache_op_of[node.name], drops)
+
+    def _compute(self, node: Node, i: int, drops: Sequence[Node]) -> None:
+        """Queue an op. What it writes is stale elsewhere; what dies with it is given back."""
+        residents = self._residents
+        after: dict[Event, None] = {}
+        for t in residents.reads[i]:
+            resident = residents[t]
+            after.update(dict.fromkeys(resident.ready))
+            resident.ready = ()  # ops that are queued later run later
+        stale = []
+        for t in residents.writes[i]:
+            resident = residents[t]
+            after.update(dict.fromkeys(resident.last))
+            stale += list(resident.blocks.values())
+            resident.blocks.clear()
+            resident.on_device = True
+        dead = [gone for t in residents.uses[i] if (gone := residents.used(t)) is not None]
+
+        def compute() -> None:
+            for block in stale:
+                block.release()
+            self._keep(node, self._call(node))
+            self._drop(drops)
+            _give_back(dead)
+
+        self.device.compute.submit(compute, tuple(after), self._labels[i])
+
+    def _cache_op(self, node: Node, k: int, drops: Sequence[Node]) -> None:
+        """Queue a cache op."""
+        cache_op = self._plan.cache_ops[k]
+        resident = self._residents[cache_op.tensor]
+        value = node.args[0]
+        assert isinstance(value, Node)
+        if cache_op.op == DETACH:
+            self._detach(cache_op, resident, value, drops)
+        else:
+            self._copy(k, cache_op, resident, value, drops)
+
+    def _copy(self, k: int, cache_op: CacheOp, resident: Resident, value: Node, drops: Sequence[Node]) -> None:
+        """Queue a prefetch or a store: on the queue that computes its issue, with what it allocates; then its transfers."""
+        device, tier = self.device, self.hardware.device_tier
+        tensor = self._plan.graph.tensors[cache_op.tensor]
+        fills, empties = cache_op.destination == tier, cache_op.source == tier
+        inside = device.on_device()
+
+        def issue() -> None:
+            if fills or empties:
+                storage = self._value(value).untyped_storage()
+                if fills:
+                    resident.is_whole = False
+                    device.allocate(storage, tensor.size_bytes)
+                inside.open(storage, tensor.size_bytes)
+            self._drop(drops)
+
+        issued = device.compute.submit(issue)
+        source = inside if empties else resident.blocks[cache_op.source]
+        block = None if fills else device.block(str(cache_op.destination), tensor.size_bytes, tensor.name)
+
+        def arrived() -> None:
+            inside.close()
+            if block is None:
+                resident.is_whole = True
+            else:
+                block.valid = True
+
+        joins = (issued, *resident.last) if resident.is_late else (issued,)
+        hops = self._hops(cache_op)
+        resident.last = self._transfers(k, hops, source, block or inside, (issued, *resident.last), joins, arrived)
+        resident.is_late |= len(hops) > 1
+        if block is None:
+            resident.ready = resident.last
+            resident.on_device = True
+        else:
+            resident.add(str(cache_op.destination), block)
+        gone = self._residents.used(cache_op.tensor)
+        if gone is not None:
+            _give_back([gone])
+
+    def _transfers(
+        self,
+        k: int,
+        hops: tuple[Channel, ...],
+        source: Any,
+        destination: Any,
+        after: tuple[Event, ...],
+        joins: tuple[Event, ...],
+        arrived: Callable[[], None],
+    ) -> tuple[Event, ...]:
+        """Queue the copy of a tensor on its channel, or in chunks on those of its route; the events of its ends.
+
+        It takes its place on the channel when it is issued; a chunk on its way, when it has passed the hop before. Then no transfer waits
+        behind one that waits for it: of a tensor that has taken a route, each further cache op takes its place when that before it is done.
+        """
+        cache_op = self._plan.cache_ops[k]
+        tensor = self._plan.graph.tensors[cache_op.tensor]
+        sizes = chunks_of(self.hardware, tensor.size_bytes) if len(hops) > 1 else [tensor.size_bytes]
+        text = f"{cache_op.op} of {tensor.name!r} from {cache_op.source} to {cache_op.destination}"
+        left = [None] * len(sizes)
+        ends = []
+        start = 0
+        for size in sizes:
+            label = Label(text, op=-1, cache_op=k, kind=tensor.kind, size_bytes=size)
+            at, waits, place = source, after, joins
+            for h, hop in enumerate(hops):
+                to = destination if h == len(hops) - 1 else self.device.block(hop.destination, size, tensor.name)
+                room = None if hop.destination == self.hardware.device_tier else to.take
+                work = self._move(hop.name, at, to, start, start + size, left if to is destination else None, arrived)
+                end = self.device.channel(hop.name).submit(work, waits, label, room, place)
+                if h:
+                    at.release((end,))
+                at, waits, place = to, (end,), (end,)
+            ends.append(end)
+            start += size
+        return tuple(ends)
+
+    def _move(
+        self, channel: str, source: Any, destination: Any, start: int, stop: int, left: list[None] | None, arrived: Callable[[], None]
+    ) -> Callable[[], None]:
+        """The work of one transfer. ``left`` has an entry for each one that is to arrive: the last one says that the tensor has."""
+
+        def move() -> None:
+            self.device.move(channel, source, destination, start, stop)
+            if left is not None:
+                left.pop()
+                if not left:
+                    arrived()
+
+        return move
+
+    def _hops(self, cache_op: CacheOp) -> tuple[Channel, ...]:
+        size = self._plan.graph.tensors[cache_op.tensor].size_bytes
+        return route(self.hardware, cache_op.source, str(cache_op.destination), size)
+
+    def _detach(self, cache_op: CacheOp, resident: Resident, value: Node, drops: Sequence[Node]) -> None:
+        last = resident.last
+        block = None if cache_op.source == self.hardware.device_tier else resident.blocks.pop(cache_op.source)
+        if block is None:
+            resident.on_device = False
+        gone = self._residents.used(cache_op.tensor)
+
+        def detach() -> None:
+            if block is None:
+                resident.is_whole = False
+                self.device.free(self._value(value).untyped_storage(), last)
+            else:
+                block.release(last)
+            self._drop(drops)
+            _give_back([gone] if gone is not None else [])
+
+        self.device.compute.submit(detach)
+
+    # -- values ------------------------------------------------------------------------------------------------
+
+    def _returned(self, node: Node) -> tuple[Any, ...]:
+        returned = map_arg(node.args[0], self._value)
+        return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
+
+    def _bring_results(self, node: Node) -> None:
+        """Bring what is returned, and was neither given nor is there, to the device tier."""
+        sources = [s for s in self._order.sources[node] if s.op != "placeholder" and s.name in self.lowered.tensor_of]
+        storages = {self.lowered.tensor_of[s.name]: self._value(s).untyped_storage() for s in sources}
+        lost = self._residents.bring_back(self._residents.returned(storages))
+        if lost:
+            raise ExecutionError(f"result {lost[0]!r} cannot be brought back")
+
+    def _value(self, node: Node) -> Any:
+        """The value of a node: kept if a step made it, else made now (a view, a number)."""
+        if node in self._values:
+            return self._values[node]
+        if node.op == "get_attr":
+            return operator.attrgetter(str(node.target))(self.lowered.module)
+        if node.name in self.lowered.cache_op_of:
+            return self._value(node.args[0])
+        return self._call(node)
+
+    def _call(self, node: Node) -> Any:
+        assert callable(node.target)
+        return node.target(*map_arg(node.args, self._value), **map_arg(node.kwargs, self._value))
+
+    def _keep(self, node: Node, value: Any) -> None:
+        """Keep what a step gave for those who need it: of several results each by itself, so that each may die by itself."""
+        if node in self._needed:
+            self._values[node] = value
+        if isinstance(value, (list, tuple)):
+            for user in node.users:
+                if user.target is operator.getitem:
+                    self._keep(user, value[user.args[1]])
+
+    def _drop(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self._values.pop(node, None)
+
+
+def _resizable(views: Sequence[Any]) -> Any:
+    """The storage of these views. One that cannot be freed and filled again, a file's or numpy's, is replaced in all of them."""
+    storage = views[0].untyped_storage()
+    if not storage.resizable():
+        storage = storage.clone()
+        with torch.no_grad():
+            for view in views:
+                view.set_(storage, view.storage_offset(), view.size(), view.stride())
+    return storage
+
+
+def _give_back(dead: Sequence[Resident]) -> None:
+    """Give back what dead tensors have below the device tier, once their transfers have ended."""
+    for resident in dead:
+        for block in resident.blocks.values():
+            block.release(resident.last)
