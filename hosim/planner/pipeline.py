@@ -24,10 +24,11 @@ from hosim.plan import Plan
 from hosim.planner.choices import Choices, everything
 from hosim.planner.evaluation import Evaluator, Outcome
 from hosim.planner.local_search import improve
+from hosim.planner.offers import Weights
 from hosim.planner.pooled import Placement
 from hosim.planner.problem import Problem, analyse, check_floor
 from hosim.planner.rehearsal import Rehearsal
-from hosim.planner.selection import Weights, select
+from hosim.planner.selection import select
 from hosim.units import human_size
 
 _SLOW = (1.0, 0.9, 0.8, 0.7, 0.55, 0.4, 0.3)
