@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+M = TypeVar("M")
 
 KINDS = (
     "parameter",
@@ -220,6 +221,15 @@ class Graph:
         if key not in memo:
             memo[key] = compute(self, *args, **kwargs)
         result: T = memo[key]
+        return result
+
+    def derived_on(self, machine: M, compute: Callable[[Graph, M], T]) -> T:
+        """``compute(graph, machine)``, kept until it is asked for on another machine (told apart by identity)."""
+        memo: dict[Hashable, Any] = self.__dict__.setdefault("_derived", {})
+        known = memo.get(compute)
+        if known is None or known[0] is not machine:
+            known = memo[compute] = machine, compute(self, machine)
+        result: T = known[1]
         return result
 
     def to_networkx(self) -> networkx.DiGraph[str]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NEVER = 2**62
 """Later than anything, in nanoseconds."""
 
-_KEPT_RATES = 10_000
+KEPT_RATES = 10_000
 """How many of the rates found for some numbers of flows are kept to be found again."""
 
 
@@ -178,10 +178,10 @@ class LinkGroup:
         latent, flowing = self._latent, self._flowing
         if self._changed:
             self._changed = False
-            key = tuple([(c, len(c.ends)) for c in flowing])
+            key = self.key
             rates = self._known_rates.get(key)
             if rates is None:
-                if len(self._known_rates) > _KEPT_RATES:
+                if len(self._known_rates) > KEPT_RATES:
                     self._known_rates.clear()
                 rates = self._known_rates[key] = max_min_rates([(n, c.limit, c.links) for c, n in key], self._carried())
             for flow_class, rate in zip(flowing, rates, strict=True):
@@ -199,6 +199,11 @@ class LinkGroup:
             else:
                 self._alarm.move_to(change)
             self._rings_at = change
+
+    @property
+    def key(self) -> tuple[tuple[FlowClass, int], ...]:
+        """What flows: rates are the same for the same."""
+        return tuple([(flow_class, len(flow_class.ends)) for flow_class in self._flowing])
 
     def rates(self) -> Iterator[tuple[Channel, Fraction]]:
         """The channel and the bytes per second of each transfer that flows."""

@@ -17,11 +17,11 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import count
 
-from hosim.costmodel.memory_traffic import memory_uses, with_memories
+from hosim.costmodel.memory_traffic import MemoryUse, memory_uses, with_memories
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import figures, oom
 from hosim.engine.arenas import make_arena
-from hosim.engine.channels import LinkGroup, build_channels, drive_channels
+from hosim.engine.channels import KEPT_RATES, LinkGroup, build_channels, drive_channels
 from hosim.engine.clock import Clock
 from hosim.engine.competition import Competition
 from hosim.engine.device import Device
@@ -175,8 +175,11 @@ class _Replay:
         graph = plan.graph
         track_all = record or plan.runtime is not None or placing[0] != LEDGER
         self.program = compile_plan(plan, hardware, _durations(graph, hardware), track_all=track_all)
-        self.uses = memory_uses(graph, hardware, self.program.durations) if _competes(graph, compete) else None
+        self.uses = graph.derived_on(hardware, _memory_uses) if _competes(graph, compete) else None
         self.machine = hardware if self.uses is None else with_memories(hardware)
+        tier = hardware.device_tier
+        self.at_device = [tier in (c.source, c.destination) for c in hardware.channels]
+        self._taken_rates: dict[object, tuple[Fraction, ...]] = {}
         self.pools: dict[tuple[int, int], Pool] = {}
         self.devices = [self._device(d, record, placing) for d in range(1 if folded else hardware.devices)]
         channels = [channel for device in self.devices for channel in device.memory.channels]
@@ -297,13 +300,19 @@ class _Replay:
 
     def _rates_changed(self, group: LinkGroup, now: int) -> None:
         """Tell the ops of each device what the transfers of a group take of its memory."""
-        tier = self.hardware.device_tier
-        at_device = [tier in (c.source, c.destination) for c in self.hardware.channels]
-        rates = dict.fromkeys(range(len(self.devices)), Fraction(0))
-        for channel, rate in group.rates():
-            if at_device[channel.index]:
-                rates[channel.device] += rate
-        for device, rate in zip(self.devices, rates.values(), strict=True):
+        key = group.key
+        rates = self._taken_rates.get(key)
+        if rates is None:
+            if len(self._taken_rates) > KEPT_RATES:
+                self._taken_rates.clear()
+            found = [Fraction(0)] * len(self.devices)
+            for channel, rate in group.rates():
+                if self.at_device[channel.index]:
+                    found[channel.device] += rate
+            rates = tuple(found)
+            if len(self.devices) == 1:  # else the key does not say whose transfers they are
+                self._taken_rates[key] = rates
+        for device, rate in zip(self.devices, rates, strict=True):
             if device.competition is not None:
                 device.competition.take(group, rate, now)
 
@@ -368,7 +377,12 @@ def _competes(graph: Graph, compete: bool | None) -> bool:
 
 def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     """Nanoseconds of each op; measured ones do not depend on the machine and are kept with the graph."""
-    return graph.derived(_measured) or op_durations(graph, hardware)
+    return graph.derived(_measured) or graph.derived_on(hardware, op_durations)
+
+
+def _memory_uses(graph: Graph, hardware: Hardware) -> dict[int, MemoryUse]:
+    """The ops that copies can slow down; not to be changed, as every replay has the same."""
+    return memory_uses(graph, hardware, _durations(graph, hardware))
 
 
 def _measured(graph: Graph) -> tuple[int, ...]:

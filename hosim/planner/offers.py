@@ -133,7 +133,8 @@ class Offers:
         if k < 0:
             return 0
         before = self._over[k]
-        return before + max(0, min(self._over[k + 1] - before, at - self.start_ns[k]))
+        here, since = self._over[k + 1] - before, at - self.start_ns[k]
+        return before + (here if here < since else since if since > 0 else 0)
 
     # -- judging -----------------------------------------------------------------------------------------------
 

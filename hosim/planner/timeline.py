@@ -46,23 +46,25 @@ class ChannelTimeline:
 
     def earliest(self, release: int, length: int) -> int:
         """Earliest start at or after ``release`` of a free interval of ``length``."""
-        k = bisect_right(self._ends, release)
+        starts, ends = self._starts, self._ends
+        k, count = bisect_right(ends, release), len(starts)
         start = release
-        while k < len(self._starts) and self._starts[k] - start < length:
-            start = max(start, self._ends[k])
+        while k < count and starts[k] - start < length:
+            start = ends[k]  # as they are in order, and the first one ends after the release
             k += 1
         return start
 
     def latest(self, deadline: int, length: int, release: int) -> int | None:
         """Latest start, from ``release`` on, of a free interval of ``length`` that ends by ``deadline``; None if there is none."""
-        end = deadline
-        k = bisect_left(self._starts, end) - 1
+        starts, ends = self._starts, self._ends
+        start = deadline - length
+        k = bisect_left(starts, deadline) - 1
         for _ in range(_FAR):
-            if end - length < release:
+            if start < release:
                 return None
-            if k < 0 or self._ends[k] <= end - length:
-                return end - length
-            end = min(end, self._starts[k])
+            if k < 0 or ends[k] <= start:
+                return start
+            start = starts[k] - length  # before the deadline, as k is the last one that starts there
             k -= 1
         return None
 

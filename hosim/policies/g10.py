@@ -75,6 +75,7 @@ class _G10:
         self.up = {b.tier: Slots(self.durations.tolist()) for b in self.tiers}
         self.absences: list[Absence] = []
         self._gone: dict[Absence, int] = {}
+        self._times: dict[tuple[str, int], int] = {}
 
     # -- what starts below -------------------------------------------------------------------------------------
 
@@ -200,7 +201,10 @@ class _G10:
     # -- times -------------------------------------------------------------------------------------------------
 
     def _time(self, channel: str, t: int) -> int:
-        return alone_ns(self.hardware, channel, self.sizes[t])
+        key = channel, self.sizes[t]
+        if key not in self._times:
+            self._times[key] = alone_ns(self.hardware, *key)
+        return self._times[key]
 
     def _round_trip(self, below: Below, t: int) -> int:
         return self._time(below.down, t) + self._time(below.up, t)
