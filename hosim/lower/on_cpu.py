@@ -414,7 +414,7 @@ def _copy(source: Any, destination: Any, start: int, stop: int, part: int) -> No
 
 
 def _address(place: Any, start: int, stop: int, part: int) -> int:
-    """Where the byte ``start`` of a tensor is. Other threads run during foreign calls; a numpy view would fix the storage's size for good."""
+    """Where the byte ``start`` of a tensor is. Foreign calls let other threads run; numpy would fix a storage's size for good."""
     size = place.bytes.numel()
     skipped = part if size < stop else 0
     assert stop - skipped <= size
