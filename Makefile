@@ -1,6 +1,7 @@
 # make demo   a table of policies on a real model's graph
 # make test   everything that has to hold before a change goes in
 # make truth  hosim's figures beside those of others, as a table
+# make gate-all BASE=REVISION   every shipped workload, profile and policy against an earlier revision: hours
 #
 # All make .venv by themselves, with python3 and pip alone, and install again only when pyproject.toml has changed.
 # Another interpreter: make test PYTHON=python3.12
@@ -9,7 +10,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test truth check clean
+.PHONY: demo test truth gate-all check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -22,6 +23,15 @@ test: check
 # What needs recordings that do not lie beside the repository is left out.
 truth: .venv/.installed-dev
 	$(BIN)/pytest -m truth --truth-table --quiet --benchmark-disable --numprocesses=2
+
+# Of the tests' gate the whole product; ONLY='*/gh200-96gb/*' is a part of it. What changed lies in build/gate/page.html, too.
+BASE ?= HEAD~1
+gate-all: .venv/.installed-dev
+	rm -rf build/gate
+	mkdir -p build/gate/base
+	git archive $(BASE) hosim hardware_profiles workloads | tar -x -C build/gate/base
+	PYTHONPATH=build/gate/base $(BIN)/hosim baseline write $(if $(ONLY),'$(ONLY)') --config tests/gate/own/all.toml --no-cache
+	$(BIN)/hosim check $(if $(ONLY),'$(ONLY)') --config tests/gate/own/all.toml --no-cache --html build/gate/page.html
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

@@ -2,14 +2,49 @@
 
 from pathlib import Path
 
-from hosim.gate.cases import load_suite
+import pytest
+
+from hosim.gate import matrix_file
+from hosim.gate.cases import Suite, load_suite
 from hosim.gate.check import check
 from hosim.gate.reports import details, headline
 from hosim.gate.verdict import SAME
+from hosim.io import shipped
+from hosim.policies import registry
+
+OWN = Path(__file__).parent / "own"
+
+SEARCH = {"hyperoffload", "hybrid", "optimal"}
+
+IN_FULL = "prefill-*", "decode-*", "bert-*"
 
 
-def test_figures_of_shipped_workloads_are_those_committed() -> None:
-    suite = load_suite(Path(__file__).parent / "own" / "hosim.toml")
-    assert len(suite.cases) == 5
-    changed = [line for found in check(suite) if found.verdict != SAME for line in (headline(found), *details(found))]
+def suite_of(name: str) -> Suite:
+    return load_suite(OWN / name)
+
+
+@pytest.mark.parametrize("names", [("shipped",), ("planned", "planned-training"), IN_FULL], ids=["shipped", "planned", "in-full"])
+def test_figures_are_those_committed(names: tuple[str, ...]) -> None:
+    suite = suite_of("hosim.toml")
+    changed = [line for found in check(suite, names) if found.verdict != SAME for line in (headline(found), *details(found))]
     assert not changed, "\n".join([*changed, f"if it is meant: hosim baseline update --config {suite.source}, and commit the diff"])
+
+
+def test_every_committed_baseline_has_a_case() -> None:
+    suite = suite_of("hosim.toml")
+    assert suite.without_case() == []
+    for matrix in {case.matrix for case in suite.cases if case.matrix is not None}:
+        assert set(matrix_file.load(suite.baseline(matrix), matrix)) == {case.name for case in suite.named([matrix])}
+    assert {case.name for case in suite.cases if case.matrix is None} == {case.name for case in suite.named(IN_FULL)}
+
+
+def test_nothing_that_ships_is_left_out() -> None:
+    workloads, hardware = set(shipped.workloads()), set(shipped.hardware()) - {"toy"}
+    policies = set(registry.names())
+    for name, left_out in (("hosim.toml", SEARCH), ("all.toml", {"optimal"})):
+        cases = suite_of(name).named(["shipped" if name == "hosim.toml" else "all"])
+        assert {case.workload for case in cases} == workloads
+        assert {case.hardware for case in cases} == hardware
+        assert {case.policy for case in cases} == policies - left_out
+        met = {(case.workload, case.hardware) for case in cases} | {(case.policy, case.hardware) for case in cases}
+        assert len(met) == len(hardware) * (len(workloads) + len(policies - left_out))
