@@ -97,7 +97,7 @@ class Residents:
     def place(self, t: int, storage: Any) -> None:
         """Bring a tensor where the plan has it at time 0.
 
-        Raises :class:`ExecutionError` if there is no room for it, and :class:`OSError`.
+        Raises :class:`ExecutionError` if there is no room for it.
         """
         resident = self[t]
         resident.storage = storage
@@ -111,7 +111,10 @@ class Residents:
                 resident.add(tier, block)
                 if not block.take():
                     raise ExecutionError(f"tensor {tensor.name!r} finds no room in {tier}")
-                self._device.move_now(place, block)
+                try:
+                    self._device.move_now(place, block)
+                except OSError as error:
+                    raise ExecutionError(f"tensor {tensor.name!r} to {tier}: {error.strerror}") from error
                 block.valid = True
         place.close()
         if self._tier not in tiers:

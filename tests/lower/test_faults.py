@@ -1,0 +1,258 @@
+"""What goes wrong on the way: one clear error, no deadlock, no result, no thread or file left, and the model as it was."""
+
+import errno
+import os
+import resource
+import signal
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from layers import Layers, lowered, machine, program_of, streamed, values_of  # noqa: E402
+
+from hosim.errors import ExecutionError, InputError, PlanError  # noqa: E402
+from hosim.lower import file_tier  # noqa: E402
+from hosim.lower.on_cpu import CpuDevice  # noqa: E402
+from hosim.lower.run import Executor  # noqa: E402
+from hosim.plan import DETACH, CacheOp, Plan  # noqa: E402
+
+
+class Setup:
+    """A model whose weights are in files, ready to run."""
+
+    def __init__(self, folder, model=None, home="nvme", down="ddr", **options):
+        self.folder = folder
+        self.model = model or Layers()
+        self.x = torch.ones(4, 16)
+        self.program = program_of(self.model, self.x)
+        self.values = values_of(self.program, self.model, self.x)
+        self.before = {name: value.clone() for name, value in self.values.items()}
+        self.device = CpuDevice(machine(), directories={"nvme": folder}, **options)
+        self.executor = Executor(lowered(self.program, streamed(self.program, home, down=down)), machine(), self.device)
+        self.inputs = {n: v for n, v in self.values.items() if v is self.x}
+
+    def place(self):
+        self.executor.place({n: v for n, v in self.values.items() if v is not self.x})
+        return self
+
+    def run(self):
+        return self.executor.run(self.inputs)
+
+    def check_nothing_left(self):
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("hosim")]
+        assert not list(self.folder.iterdir())
+        with pytest.raises(ExecutionError, match="this executor is closed"):
+            self.run()
+
+    def check_model_whole(self, but=()):
+        for name, value in self.values.items():
+            if name not in but:
+                assert torch.equal(value, self.before[name]), name
+
+
+@pytest.fixture(params=[False, True], ids=["threads", "synchronous"])
+def setup(request, tmp_path):
+    return Setup(tmp_path, synchronous=request.param)
+
+
+def test_without_faults(setup):
+    with torch.no_grad():
+        wanted = setup.model(setup.x)
+    setup.place()
+    assert all(value.untyped_storage().nbytes() == 0 for value in setup.values.values() if value is not setup.x)
+    assert len(list(setup.folder.rglob("*.bin"))) == 3
+    for _ in range(2):
+        assert torch.equal(setup.run()[0], wanted)
+    setup.executor.close()
+    setup.check_nothing_left()
+    setup.check_model_whole()
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_disk_that_is_full_when_weights_are_placed(setup, monkeypatch):
+    monkeypatch.setattr(file_tier.os, "pwrite", full)
+    with pytest.raises(ExecutionError, match=r"^tensor 'layers\.0' to nvme: No space left on device$") as caught:
+        setup.place()
+    assert caught.value.lost == ()
+    setup.check_nothing_left()
+    setup.check_model_whole()
+
+
+def test_a_disk_that_fills_up_during_a_run(tmp_path, monkeypatch):
+    setup = Setup(tmp_path, home="ddr", down="nvme").place()
+    write = file_tier.os.pwrite
+    written = []
+
+    def twice(*arguments):
+        written.append(arguments)
+        return write(*arguments) if len(written) < 3 else full()
+
+    monkeypatch.setattr(file_tier.os, "pwrite", twice)
+    with pytest.raises(ExecutionError, match=r"^store of '(mm|relu).*' from hbm to nvme: No space left on device$") as caught:
+        setup.run()
+    assert caught.value.lost == ()
+    setup.check_nothing_left()
+    setup.check_model_whole()
+
+
+def test_a_disk_that_gives_nothing_back(setup, monkeypatch):
+    setup.place()
+    read = file_tier.os.preadv
+    monkeypatch.setattr(file_tier.os, "preadv", full)
+    with pytest.raises(ExecutionError, match=r"^prefetch of 'layers\.0' from nvme to hbm: No space left on device") as caught:
+        setup.run()
+    # this disk does not even give back what it has: it is said what is lost, and nobody can compute with it
+    assert set(caught.value.lost) == {"layers.0", "layers.1", "layers.2"}
+    monkeypatch.setattr(file_tier.os, "preadv", read)
+    setup.check_nothing_left()
+    assert all(value.untyped_storage().nbytes() == 0 for value in setup.values.values() if value is not setup.x)
+
+
+def test_a_real_limit_of_file_size(setup):
+    """The system's own refusal: this process may not write files as large as a weight."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))  # Python ignores the signal that comes with it
+    try:
+        with pytest.raises(ExecutionError, match=r"^tensor 'layers\.0' to nvme: File too large$"):
+            setup.place()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    setup.check_nothing_left()
+    setup.check_model_whole()
+
+
+def test_a_file_that_vanished(setup):
+    setup.place()
+    files = sorted(setup.folder.rglob("*.bin"))
+    files[1].unlink()
+    with pytest.raises(
+        ExecutionError, match=r"^prefetch of 'layers\.1' from nvme to hbm: No such file or directory \(.*1\.bin\)"
+    ) as caught:
+        setup.run()
+    assert caught.value.lost == ("layers.1",)
+    assert str(caught.value).endswith("; the contents of 'layers.1' are lost")
+    setup.check_nothing_left()
+    setup.check_model_whole(but=[name for name, value in setup.values.items() if name.endswith("layers_1")])
+
+
+def test_a_copy_thread_that_fails(setup, monkeypatch):
+    setup.place()
+    move = setup.device.move
+
+    def failing(channel, *arguments):
+        if channel == "d2h":
+            raise MemoryError("no more")
+        move(channel, *arguments)
+
+    monkeypatch.setattr(setup.device, "move", failing)
+    with pytest.raises(ExecutionError, match=r"^store of 'mm' from hbm to ddr: MemoryError: no more$"):
+        setup.run()
+    setup.check_nothing_left()
+    setup.check_model_whole()
+
+
+def test_a_failure_of_the_last_transfer_gives_no_result(tmp_path, monkeypatch):
+    """Nothing waits for the last store but the end of the run."""
+    setup = Setup(tmp_path, home="ddr").place()
+    moves = []
+    move = setup.device.move
+
+    def failing(*arguments):
+        moves.append(arguments)
+        if len(moves) == len([c for c in setup.executor.lowered.plan.cache_ops if c.op != DETACH]):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        move(*arguments)
+
+    monkeypatch.setattr(setup.device, "move", failing)
+    with pytest.raises(ExecutionError, match="Input/output error"):
+        setup.run()
+    setup.check_nothing_left()
+    setup.check_model_whole()
+
+
+class Picks(torch.nn.Module):
+    """A model with an op that may fail on the contents of its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.ones(5, 16))
+        self.last = torch.nn.Parameter(torch.ones(16, 16))
+
+    def forward(self, x):
+        return torch.nn.functional.embedding(x, self.table) @ self.last
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_an_exception_in_an_op(tmp_path, synchronous):
+    model, x = Picks(), torch.tensor([1, 2])
+    program = program_of(model, x)
+    values = values_of(program, model, x)
+    device = CpuDevice(machine(), directories={"nvme": tmp_path}, synchronous=synchronous)
+    executor = Executor(lowered(program, streamed(program, "nvme")), machine(), device)
+    executor.place({n: v for n, v in values.items() if v is not x})
+    name = next(n for n, v in values.items() if v is x)
+    with pytest.raises(ExecutionError, match=r"^op 'embedding': IndexError: index out of range in self$"):
+        executor.run({name: torch.tensor([1, 9])})
+    assert not list(tmp_path.iterdir())
+    assert torch.equal(model.table, torch.ones(5, 16))
+    assert torch.equal(model.last, torch.ones(16, 16))
+
+
+@pytest.mark.parametrize("where", ["op", "wait"])
+def test_an_interrupt(tmp_path, monkeypatch, where):
+    """Ctrl-C while an op runs, and while the computation waits for a transfer."""
+    setup = Setup(tmp_path, home="ddr").place()
+    main = threading.get_ident()
+
+    def interrupt():
+        signal.pthread_kill(main, signal.SIGINT)
+
+    if where == "op":
+        call = Executor._call
+        monkeypatch.setattr(Executor, "_call", lambda self, node: (interrupt(), call(self, node))[1])
+    else:
+        move = setup.device.move
+        held = threading.Event()
+
+        def slow(*arguments):
+            interrupt()
+            held.wait(0.3)  # the interrupt does not wait for this
+            move(*arguments)
+
+        monkeypatch.setattr(setup.device, "move", slow)
+    with pytest.raises(KeyboardInterrupt):
+        setup.run()
+    monkeypatch.undo()
+    setup.check_nothing_left()
+    setup.check_model_whole()
+
+
+def test_bad_values_do_no_harm(setup):
+    setup.place()
+    with pytest.raises(InputError, match="no placeholder 'y'"):
+        setup.executor.run({"y": setup.x})
+    with pytest.raises(InputError, match="no value for placeholder 'x'"):
+        setup.executor.run({})
+    with pytest.raises(InputError, match="'x' has a storage of 128 B; expected 256 B"):
+        setup.executor.run({"x": torch.ones(2, 16)})
+    names = [node.name for node in setup.executor._order.steps]
+    with pytest.raises(InputError, match="cannot be before"):
+        setup.executor.run(setup.inputs, order=names[::-1])
+    with pytest.raises(InputError, match="an order has every step once"):
+        setup.executor.run(setup.inputs, order=["mm"])
+    assert len(setup.run()) == 1
+    setup.executor.close()
+    setup.check_model_whole()
+
+
+def test_an_illegal_plan_is_refused(tmp_path):
+    model, x = Layers(), torch.ones(4, 16)
+    program = program_of(model, x)
+    plan = Plan(program.graph, "wrong", (CacheOp(DETACH, 0, "hbm", None),))
+    with pytest.raises(PlanError, match=r"the plan breaks a rule: .*last"):
+        Executor(lowered(program, plan), machine(), CpuDevice(machine()))
