@@ -17,6 +17,7 @@ from hosim.cli import (
     check,
     compare_policies,
     diff,
+    export,
     fit,
     frontier,
     hardware,
@@ -88,6 +89,7 @@ app.command("diff", epilog=diff.EXAMPLES)(diff.diff)
 app.command("check")(check.check)
 app.add_typer(baseline.app, name="baseline")
 app.command("import")(import_.import_)
+app.command("export", epilog=export.EXAMPLES)(export.export)
 app.command("validate")(validate.validate)
 app.command("calibrate")(calibrate.calibrate)
 app.add_typer(workload.app, name="workload")

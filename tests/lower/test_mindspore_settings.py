@@ -1,0 +1,184 @@
+"""Settings of MindSpore's strategies: their names, what the search finds, and that the figures are those of the settings printed."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import graphs
+
+from hosim.analysis.liveness import static_peak
+from hosim.engine import replay
+from hosim.errors import InfeasibleError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.lower import mindspore
+from hosim.lower.mindspore import Setting, Tried, auto_offload, environment, export_to_dict, search
+from hosim.plan import CacheOp, Plan
+from hosim.policies import registry
+
+GB = 10**9
+MACHINE = Hardware(  # a byte a nanosecond, each way
+    "machine",
+    (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 1000, 10**11)),
+    (Channel("h2d", "ddr", "hbm", GB), Channel("d2h", "hbm", "ddr", GB)),
+    Compute({"bf16": 10**12}),
+)
+DOCUMENTED = {
+    *("SELECT_DISTANCE", "SELECT_NUM", "PREFETCH_DISTANCE", "RELEASE_DISTANCE", "MAX_DEVICE_MEMORY", "PEAK_MODELED_HEADROOM_BYTES"),
+    *("SCORE_WEIGHT_SIZE", "SCORE_WEIGHT_COVER_START", "SCORE_WEIGHT_COVER_END", "SCORE_WEIGHT_NEIGHBOR_IMPACT"),
+    *("D2H_BANDWIDTH_GBPS", "H2D_BANDWIDTH_GBPS", "DEFAULT_KERNEL_TIME_US", "MEMORY_BLOCK_PATH", "DYNAMIC_SHAPE_PLACEHOLDER_BYTES"),
+}
+"""Names in ``compile_config.py`` of the 2.10 wheel, after ``HYPER_OFFLOAD_``; those of ``MS_DEV_HYPER_OFFLOAD_`` are below."""
+SWITCHES = {"PEAK_STRATEGY", "ENABLE_ADAPTIVE_RELEASE_DISTANCE", "ENABLE_ADAPTIVE_PREFETCH_DISTANCE"}
+
+
+def idle(ops: int = 5, ns: int = 20, largest: int | None = None) -> Graph:
+    """``a`` is made by the first op and read by the last; each op between makes and drops 60 bytes, or 10 if it is not the ``largest``."""
+    b = GraphBuilder("idle")
+    b.tensor("a", 40)
+    b.op("first", "m", outputs=["a"], duration_ns=ns)
+    for i in range(1, ops - 1):
+        b.tensor(f"t{i}", 60 if largest in (None, i) else 10)
+        b.op(f"f{i}", "m", outputs=[f"t{i}"], duration_ns=ns)
+    b.op("last", "m", inputs=["a"], duration_ns=ns)
+    return b.build()
+
+
+def last(graph: Graph, budget: int, trials: int = 60, seed: int = 0) -> Tried:
+    *_, best = search(graph, MACHINE, budget, trials=trials, seed=seed)
+    return best
+
+
+def as_setting(variables: dict[str, str]) -> Setting:
+    """A setting back from its environment."""
+    strategy = "memory_peak" if variables.pop("MS_DEV_HYPER_OFFLOAD_PEAK_STRATEGY") == "1" else "distance"
+    known = registry.get(strategy).settings
+    parameters: dict[str, object] = {}
+    for name, text in variables.items():
+        key = name.rpartition("HYPER_OFFLOAD_")[2].lower()
+        read = {"bool": lambda t: bool(int(t)), "float": float}.get(known[key].type, int)
+        parameters[key] = read(text)
+    return Setting(strategy, parameters)
+
+
+# ------------------------------------------------------------------------------------------------------------- the names
+
+
+@pytest.mark.parametrize("strategy", mindspore.STRATEGIES)
+def test_names_are_the_documented_ones_and_name_every_knob(strategy: str) -> None:
+    space = mindspore._space(strategy, idle(), MACHINE, 90)
+    names = set(environment(Setting(strategy, {name: default for name, _, default in space})))
+    assert names <= {f"HYPER_OFFLOAD_{n}" for n in DOCUMENTED} | {f"MS_DEV_HYPER_OFFLOAD_{n}" for n in SWITCHES}
+    unsearched = {"placement", "default_kernel_time_us"}
+    knobs = {name.upper() for name in registry.get(strategy).parameters if name not in unsearched}
+    assert {name.rpartition("HYPER_OFFLOAD_")[2] for name in names} == knobs | {"PEAK_STRATEGY"}
+
+
+def test_values() -> None:
+    variables = environment(
+        Setting("memory_peak", {"enable_adaptive_release_distance": True, "score_weight_size": 0.25, "prefetch_distance": 3})
+    )
+    assert variables == {
+        "MS_DEV_HYPER_OFFLOAD_PEAK_STRATEGY": "1",
+        "MS_DEV_HYPER_OFFLOAD_ENABLE_ADAPTIVE_RELEASE_DISTANCE": "1",
+        "HYPER_OFFLOAD_SCORE_WEIGHT_SIZE": "0.25",
+        "HYPER_OFFLOAD_PREFETCH_DISTANCE": "3",
+    }
+
+
+def test_auto_offload_is_what_the_plan_moves() -> None:
+    b = GraphBuilder("kinds")
+    b.tensor("w", 1, "parameter", "ddr"), b.tensor("a", 1)
+    b.op("f", "m", inputs=["w"], outputs=["a"], duration_ns=1)
+    graph = b.build()
+    weight, activation = CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("store", 1, "hbm", "ddr", 0)
+    moved = [auto_offload(Plan(graph, cache_ops=ops)) for ops in ((weight,), (activation,), (weight, activation))]
+    assert moved == ["weight", "activation", "all"]
+
+
+# ------------------------------------------------------------------------------------------------------------- the search
+
+
+def test_the_defaults_do_not_fit_and_what_is_found_hides_all() -> None:
+    """Copies of 40 ns: down during f1 and f2, up during f5 to f7. Only ``a`` is to move, and only f4 is where it may not be."""
+    graph = idle(9, 20, largest=4)
+    found = list(search(graph, MACHINE, 99, trials=60))
+    assert found[0].setting == Setting("distance", {**found[0].setting.parameters, "select_distance": 9, "prefetch_distance": 9})
+    assert not found[0].fits  # the latest release and the earliest prefetch, as far as they go
+    assert found[-1].makespan_ns == 9 * 20
+
+
+def test_what_cannot_be_hidden_waits() -> None:
+    """Every op between leaves no room for ``a``: it goes before f1 and comes after f7."""
+    assert last(idle(9, 20), 99).makespan_ns == 9 * 20 + 2 * 40
+    assert last(idle(9, 20), 100).makespan_ns == 9 * 20
+
+
+def test_it_finds_the_best_of_all_settings() -> None:
+    graph = idle(5, 30)
+    space = mindspore._space("distance", graph, MACHINE, 90)
+    evaluate = mindspore._Evaluator(graph, MACHINE, 90)
+    names = [name for name, _, _ in space]
+    every = [evaluate(Setting("distance", dict(zip(names, values, strict=True))))[0] for values in product(*(v for _, v, _ in space))]
+    best = evaluate(last(graph, 90).setting)[0]
+    assert best[0] == 0
+    assert best <= min(every)
+
+
+def test_the_seed_decides() -> None:
+    graph = idle(8, 7)
+    assert [t.setting for t in search(graph, MACHINE, 80, trials=70, seed=3)] == [
+        t.setting for t in search(graph, MACHINE, 80, trials=70, seed=3)
+    ]
+
+
+def test_no_more_trials_than_asked_and_no_setting_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Setting] = []
+    evaluate = mindspore._Evaluator.__call__
+    monkeypatch.setattr(mindspore._Evaluator, "__call__", lambda self, setting: asked.append(setting) or evaluate(self, setting))
+    assert len(list(search(idle(), MACHINE, 90, trials=33))) == 33
+    assert len({(s.strategy, *s.parameters.values()) for s in asked}) == len(asked)
+    assert 33 <= len(asked) <= 34  # the two strategies take turns
+    assert {s.strategy for s in asked} == {"distance", "memory_peak"}
+
+
+def test_a_climb_ends_by_itself_when_nothing_is_left() -> None:
+    graph = idle(3)
+    space = mindspore._space("distance", graph, MACHINE, 20)
+    every = len(list(product(*(values for _, values, _ in space))))
+    climbed = len(list(mindspore._climb("distance", space, mindspore._Evaluator(graph, MACHINE, 20), random.Random(0))))
+    assert every / 2 < climbed <= every
+
+
+@settings(max_examples=15)
+@given(graphs(max_ops=7), st.integers(50, 99))
+def test_the_figures_are_those_of_the_settings_as_printed(graph: Graph, share: int) -> None:
+    budget = max(static_peak(graph).bytes * share // 100, 1)
+    values = []
+    for best in search(graph, MACHINE, budget, trials=24):
+        values.append((not best.fits, best.makespan_ns or 0))
+    assert values == sorted(values, reverse=True) or not values[-1][0]
+    assert [fits for fits, _ in values] == sorted((fits for fits, _ in values), reverse=True)  # once one fits, the best does
+    if best.fits:
+        setting = as_setting(environment(best.setting))
+        assert setting == best.setting
+        again = replay(registry.get(setting.strategy).plan(graph, MACHINE, budget, **setting.parameters), MACHINE, budget)
+        assert again.makespan_ns == best.makespan_ns
+
+
+def test_the_gap_and_nothing_that_fits() -> None:
+    graph = idle()
+    target = replay(Plan(graph, "mine"), MACHINE, 100)
+    best = last(graph, 100, trials=4)
+    data = export_to_dict(best, target, "hbm", 4)
+    assert data["of_plan"] == {"makespan_ns": 100, "peak_bytes": 100}
+    assert data["gap"] == {key: data["of_settings"][key] - data["of_plan"][key] for key in ("makespan_ns", "peak_bytes")}
+    nothing = last(graph, 59, trials=4)
+    with pytest.raises(
+        InfeasibleError, match=r"of 4 settings of MindSpore's strategies none fits within 100 B of hbm, as the plan of mine"
+    ):
+        export_to_dict(nothing, target, "hbm", 4)
