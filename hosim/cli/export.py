@@ -36,7 +36,7 @@ def export(
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """Find the settings of a shipped runtime that come closest to a plan.
+    """Find a runtime's own settings closest to a plan.
 
     MindSpore takes no plan, but has strategies with knobs: each setting tried is planned and replayed, and the fastest that fits is
     printed as export lines, with what is left to hosim's plan. Ctrl-C ends the search with the best so far. Exit code 3 if none fits.

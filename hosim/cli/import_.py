@@ -9,7 +9,7 @@ import typer
 
 _SOURCES = (
     "A workload, a spec of one, or another tool's file: torch.export (.pt2), ONNX, MindIR, PyTorch trace or profile, Chakra, "
-    "inductor graph, G10."
+    "inductor graph, hyper-parallel trace, G10."
 )
 Source = Annotated[Path, typer.Argument(metavar="SOURCE", help=_SOURCES)]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the workload: .json, .json.gz or .yaml.")]

@@ -218,8 +218,8 @@ def test_never_slower_than_the_longest_gaps(trace: ActivationTrace) -> None:
     assert makespan(trace, planner(effort=0.2).build(trace)) <= makespan(trace, theirs)
 
 
-@pytest.mark.parametrize("share", [0.9, 0.7, 0.5])
-def test_a_training_step_against_the_librarys_own_planner(share: float) -> None:
+@pytest.mark.parametrize(("share", "longer"), [(0.9, 1.08), (0.7, 1.21), (0.5, 1.34)])
+def test_a_training_step_against_the_librarys_own_planner(share: float, longer: float) -> None:
     trace = step(24)
     trace.memory_limit_bytes = int(run(trace, planner().build(trace)) * share)
     ours, theirs = planner().build(trace), greedy(trace)
@@ -227,7 +227,7 @@ def test_a_training_step_against_the_librarys_own_planner(share: float) -> None:
     assert run(trace, theirs) <= trace.memory_limit_bytes
     alone = sum(round(op.duration_ms * 10**6) for op in trace.ops)
     assert makespan(trace, ours) <= alone * (1.04 if share == 0.5 else 1)  # at half the memory the copies down take all of the time
-    assert makespan(trace, theirs) > 1.04 * makespan(trace, ours)
+    assert makespan(trace, theirs) > longer * makespan(trace, ours)
 
 
 # ----------------------------------------------------------------------------------------------------------------- errors
