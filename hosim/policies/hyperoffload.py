@@ -17,9 +17,13 @@ from hosim.planner import pipeline, variants
 from hosim.planner.evaluation import Worth, worth
 from hosim.planner.pooled import read_placement
 from hosim.policies import registry
+from hosim.policies.decided import decided
 
 RIVALS = ("resident", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
-"""Policies whose plans are tried too where waits are left: whatever rule of thumb does better on some graph, its plan is taken."""
+"""Policies whose plans are tried too where waits are left: whatever rule of thumb does better on some graph, its plan is taken.
+
+What a runtime would decide is put into the graph (:mod:`hosim.policies.decided`): the plan is a static one, unless nothing else fits.
+"""
 
 MOST_OPS = 20_000
 """Ops up to which they are: beyond, planning so often would take most of the time."""
@@ -66,21 +70,29 @@ def _at_least_as_good_as_rivals(graph: Graph, hardware: Hardware, budget_bytes: 
             return found.plan
     except InfeasibleError as error:
         refused = error
+    only_at_runtime: list[Plan] = []
     for name in RIVALS:
         try:
             plan = registry.get(name).plan(graph, hardware, budget_bytes)
         except InfeasibleError:
             continue
-        if best is not None and _moving_ns(plan, hardware) >= best[0].makespan_ns:
+        static = decided(plan, hardware, budget_bytes)
+        if static is None:
+            only_at_runtime.append(replace(plan, policy="hyperoffload"))
             continue
-        ours = replace(plan, policy="hyperoffload")
+        if best is not None and _moving_ns(static, hardware) >= best[0].makespan_ns:
+            continue
+        ours = replace(static, policy="hyperoffload")
         value = worth(ours, replay(ours, hardware, budget_bytes))
         if not value.infeasible and (best is None or value < best[0]):
             best = value, ours
-    if best is None:
-        assert refused is not None
-        raise refused
-    return best[1]
+    if best is not None:
+        return best[1]
+    for plan in only_at_runtime:
+        if replay(plan, hardware, budget_bytes).feasible:
+            return plan
+    assert refused is not None
+    raise refused
 
 
 def _moving_ns(plan: Plan, hardware: Hardware) -> int:
