@@ -10,8 +10,9 @@
 - one stream makes the copies of both directions;
 - what is never released keeps its memory until the step ends.
 
-hosim plans in time: there a prefetch waits for room. So the plan is replayed, and each action gets a place in the program that holds
-no more than the device held when the op began; then copies up move ahead to where the plan issues them, as far as the limit lets them.
+hosim plans in time: there a prefetch waits for room, and so does an op. So the plan is replayed, and each action gets a place in the
+program that holds no more than the device held when the op began; then copies up move ahead to where the plan issues them, as far as the
+limit lets them. As in the runtime's own account, memory that was released counts as free while a copy down still reads it.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ HOST_BYTES = 64 * 2**30
 _TYPES = "hyper_parallel.auto_parallel.hyper_offload.ir.schedule"
 _AMPLE = 10**18
 _OURS, _OTHERS = "hyperoffload", ("longest_gap", "g10", "memory_peak")
+_AHEAD = f"a schedule needs a policy that plans ahead and keeps the order, such as {_OURS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ class HosimPlanner:
     (``.json``, ``.json.gz``) to which each trace is written, for ``hosim import`` and everything after it. ``schedule`` and ``actions`` are
     the classes ``ResidencySchedule`` and ``ResidencyActionType``; by default those of the installed hyper-parallel.
 
-    After :meth:`build`, ``planned`` is what was planned, with the predicted peak and stall.
+    After :meth:`build`, ``planned`` is what was planned, with the predicted peak and stall. Raises :class:`InputError` for a policy that
+    there is not, or that decides during the run.
     """
 
     def __init__(
@@ -86,6 +89,8 @@ class HosimPlanner:
         actions: Any = None,
         **parameters: Any,
     ) -> None:
+        if registry.get(policy).runtime:
+            raise InputError(f"{policy} decides during the run; {_AHEAD}", source="policy")
         self.policy = policy
         self.parameters = parameters
         self.host_bytes = host_bytes
@@ -104,6 +109,8 @@ class HosimPlanner:
         if self.save is not None:
             write(self.save, document)
         make, kinds = self._types()
+        if not document["ops"]:
+            return make()
         planned = plan_trace(read_document(document), self.policy, self.host_bytes, **self.parameters)
         schedule = make()
         for action in planned.actions:
@@ -200,7 +207,7 @@ def _check_ahead(plan: Plan) -> None:
     """Raise :class:`InputError` unless all that the plan does is in its cache ops."""
     if plan.runtime is not None or plan.edits is not None:
         what = "changes the order of the ops" if plan.edits is not None else "decides during the run"
-        raise InputError(f"{plan.policy} {what}; a schedule needs a policy that plans ahead, such as {_OURS}", source="policy")
+        raise InputError(f"{plan.policy} {what}; {_AHEAD}", source="policy")
 
 
 def _planned(plan: Plan, trace: ActivationTrace, hardware: Hardware) -> Planned:

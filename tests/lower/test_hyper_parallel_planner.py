@@ -240,8 +240,21 @@ def test_nothing_fits() -> None:
 
 @pytest.mark.parametrize("policy", ["on_demand", "belady"])
 def test_a_policy_that_decides_during_the_run(policy: str) -> None:
-    with pytest.raises(InputError, match="decides during the run; a schedule needs a policy that plans ahead, such as hyperoffload"):
-        planner(policy).build(trace_of(*GAP, sizes={1: 64, 2: 40, 3: 40}, limit=100))
+    with pytest.raises(InputError, match="decides during the run; a schedule needs a policy that plans ahead and keeps the order"):
+        planner(policy)
+
+
+def test_a_plan_that_changes_the_order_of_the_ops() -> None:
+    """Storage 2 could be made after storage 1's last use: the planner would, and a running program cannot."""
+    ops = [(9.0, "", "1"), (9.0, "", "2"), (9.0, "", ""), (9.0, "1", ""), (9.0, "2", "")]
+    trace = trace_of(*ops, sizes={1: 60, 2: 60}, limit=60)
+    with pytest.raises(InputError, match="changes the order of the ops"):
+        planner(reorder=True).build(trace)
+    assert run(trace, planner().build(trace)) <= 60 * MIB
+
+
+def test_a_step_without_ops() -> None:
+    assert planner().build(ActivationTrace(memory_limit_bytes=1)) == ResidencySchedule()
 
 
 def test_a_trace_that_contradicts_itself() -> None:
