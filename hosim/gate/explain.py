@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LINES = 10
 """How many lines an explanation has at most."""
 
+_NUMBER = re.compile(r"[0-9]+")
 _POSITION = re.compile(r" \(#\d+\)")
 
 _AWAITED = {"dependency": "other ops", "transfer": "a transfer", "capacity": "room", "runtime": "the runtime"}
@@ -129,23 +130,23 @@ def _cut(part: _Part, room: int) -> list[str]:
 
 def _together(part: _Part) -> list[_Change]:
     """The changes with those as one that are the same of several layers, the largest first."""
-    alike: dict[tuple[int, str], list[_Change]] = {}
+    alike: dict[tuple[int, str, str], list[_Change]] = {}
     changes: list[_Change] = []
     for change in part.changes:
         if change.name:
+            own = _NUMBER.sub("{}", change.name, count=1)
             parts = _POSITION.sub("", change.text).split("`")
-            parts[1::2] = [relative(name, change.name) for name in parts[1::2]]
-            alike.setdefault((change.by, "`".join(parts)), []).append(change)
+            parts[1::2] = [own if name == change.name else relative(name, change.name) for name in parts[1::2]]
+            alike.setdefault((change.by, own, "`".join(parts)), []).append(change)
         else:
             changes.append(change)
-    for (by, text), group in alike.items():
-        if len(group) == 1:
+    for (by, own, text), group in alike.items():
+        folded = fold(change.name for change in group)
+        if len(group) == 1 or len(folded) > 1:  # numbers such as 007 stand for themselves
             changes += group
             continue
-        own = relative(group[0].name, group[0].name)
-        for folded, count in fold(change.name for change in group):
-            told = f"{count} x {text.replace(f'`{own}`', f'`{folded}`')}"
-            changes.append(_Change(by * count, f"{told}, together {part.say(by * count)}"))
+        told = f"{len(group)} x {text.replace(f'`{own}`', f'`{folded[0][0]}`')}"
+        changes.append(_Change(by * len(group), f"{told}, together {part.say(by * len(group))}"))
     return sorted(changes, key=lambda change: -change.by)
 
 
