@@ -27,6 +27,7 @@ FOLDER = "hosim-baselines"
 POLICY = "hyperoffload"
 
 _NAME = re.compile(r"\w[\w.-]*")
+_ENTRY = re.compile(r"[\w.]+:\w+")
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,9 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
         where = _named(f"cases.{name}", name, source)
         if ("workload" in given) == ("entry" in given):
             raise InputError("expected either a workload or an entry", source=source, where=where)
+        if not _ENTRY.fullmatch(given.get("entry", "module:function")):
+            got = f"expected package.module:function, such as shop.model:example, got {given['entry']!r}"
+            raise InputError(got, source=source, where=f"{where}.entry")
         if "plan" in given and "policy" in given:
             raise InputError("expected either a policy or a plan", source=source, where=where)
         own = parse_tolerances(given.get("tolerance", {}), source)

@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from itertools import chain, groupby
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import hosim
@@ -121,11 +121,17 @@ def measured(cases: Sequence[Case], jobs: int = 1, kept: Path | None = None, tel
     if count < 2:
         yield from _told(cases, chain.from_iterable(map(partial(_attempts, kept=kept), groups)), tell)
         return
+    others = active_children()
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
         try:
             yield from _told(cases, chain.from_iterable(pool.map(partial(_attempts, kept=kept), groups)), tell)
         except BrokenProcessPool:
             raise HosimError("a process that measured a case was killed, for want of memory perhaps; try --jobs 1") from None
+        except KeyboardInterrupt:  # whoever interrupts does not want to wait for what is under way
+            for child in active_children():
+                if child not in others:
+                    child.terminate()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 

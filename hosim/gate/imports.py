@@ -10,7 +10,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
@@ -56,19 +56,22 @@ def graph_of_entry(entry: str, folder: str) -> Graph:
     what it depends on is not known. Raises :class:`InputError`.
     """
     module, _, name = entry.partition(":")
-    with _importable(folder):
+    # what the project prints is no result of hosim's
+    with _importable(folder), redirect_stdout(sys.stderr):
         try:
-            function = getattr(import_module(module), name)
+            loaded = import_module(module)
         except ImportError as error:
             raise InputError(f"cannot be imported: {error}", source=entry) from None
-        except AttributeError:
-            raise InputError(f"module {module} has no {name!r}", source=entry) from None
+        except (Exception, SystemExit) as error:
+            raise InputError(f"cannot be imported: {_raised(error)}", source=entry) from error
+        if not hasattr(loaded, name):
+            raise InputError(f"module {module} has no {name!r}", source=entry)
         try:
-            given = function()
+            given = getattr(loaded, name)()
         except HosimError:
             raise
-        except Exception as error:
-            raise InputError(f"raised {type(error).__name__}: {_line(error)}", source=entry) from error
+        except (Exception, SystemExit) as error:  # an exit of the project's is no verdict
+            raise InputError(_raised(error), source=entry) from error
     if isinstance(given, Graph):
         return given
     if not isinstance(given, tuple) or len(given) != 2:
@@ -94,7 +97,11 @@ def graph_of_model(model: Any, inputs: Any, *, name: str, source: str) -> Graph:
     return import_exported(program, name=name)
 
 
-def _line(error: Exception) -> str:
+def _raised(error: BaseException) -> str:
+    return f"raised {type(error).__name__}: {_line(error)}"
+
+
+def _line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 

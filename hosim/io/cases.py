@@ -42,7 +42,7 @@ class CaseModel(TypedDict):
     """What is planned and replayed, on which machine, and what may change."""
 
     workload: NotRequired[Name]
-    entry: NotRequired[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]]
+    entry: NotRequired[Name]
     hardware: Name
     policy: NotRequired[Name]
     plan: NotRequired[Name]

@@ -194,8 +194,11 @@ def test_an_entry_gives_a_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     (folder / "shop_models.py").write_text(
         "from hosim import GraphBuilder\n\n\ndef small():\n    b = GraphBuilder('small')\n    b.tensor('a', 30)\n"
         "    b.op('f', 'relu', outputs=['a'], duration_ns=5)\n    return b.build()\n\n\ndef wrong():\n    return 5\n\n\n"
-        "def broken():\n    raise RuntimeError('no luck\\nat all')\n"
+        "def broken():\n    raise RuntimeError('no luck\\nat all')\n\n\ndef leaves():\n    print('bye')\n    raise SystemExit(0)\n"
     )
+    (folder / "shop_raises.py").write_text("raise ValueError('not today')\n")
+    (folder / "shop_leaves.py").write_text("raise SystemExit(0)\n")
+    (folder / "shop_typo.py").write_text("def f(:\n")
     entry = '[cases.e]\nentry = "shop_models:small"\nhardware = "toy"\npolicy = "resident"\n'
     (folder / "hosim.toml").write_text(entry)
     hosim("baseline", "write", "--jobs", "1")
@@ -204,9 +207,15 @@ def test_an_entry_gives_a_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     for name, expected in (
         ("wrong", "expected it to return a model"),
         ("broken", "raised RuntimeError: no luck"),
+        ("leaves", "raised SystemExit: 0"),
         ("none", "has no 'none'"),
+        ("shop_raises:f", "cannot be imported: raised ValueError: not today"),
+        ("shop_leaves:f", "cannot be imported: raised SystemExit: 0"),
+        ("shop_typo:f", "cannot be imported: raised SyntaxError: invalid syntax"),
+        ("shop_models.py", "cases.e.entry: expected package.module:function"),
     ):
-        (folder / "hosim.toml").write_text(entry.replace("small", name))
-        _, told = hosim("check", "--jobs", "1", code=2)
-        assert expected in told
+        (folder / "hosim.toml").write_text(entry.replace("small", name) if "shop" not in name else entry.replace("shop_models:small", name))
+        out, told = hosim("check", "--jobs", "1", code=2)
+        assert not out
+        assert expected in told.splitlines()[-1]
     monkeypatch.delitem(sys.modules, "shop_models")
