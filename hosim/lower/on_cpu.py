@@ -10,7 +10,6 @@ disk. With ``synchronous`` there are no copy threads: each transfer is done when
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 import time
@@ -19,12 +18,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
-from hosim.errors import ExecutionError, HosimError, InputError
+from hosim.errors import ExecutionError, InputError
 from hosim.hardware import Hardware
-from hosim.lower.file_tier import ALIGNMENT, FileBlock, FileTier
+from hosim.lower.blame import in_one_line
+from hosim.lower.file_tier import ALIGNMENT, FileTier
 from hosim.lower.host_pool import HostPool
+from hosim.lower.memory import DeviceBytes, copy_bytes
 from hosim.lower.pace import Pace, paces
 from hosim.lower.transfers import Block, Done, Label, Place
 
@@ -312,13 +311,7 @@ class CpuDevice:
 
     def blame(self, error: BaseException) -> str:
         """What was being done when ``error`` was raised, and why, in one line."""
-        what = f"{self._culprit.text}: " if self._culprit is not None and error is self._error else ""
-        if isinstance(error, HosimError):
-            return f"{what}{error}"
-        if isinstance(error, OSError) and error.strerror:
-            return f"{what}{error.strerror}" + (f" ({error.filename})" if error.filename else "")
-        reason = (str(error).strip().splitlines() or [""])[0][:300]
-        return f"{what}{type(error).__name__}" + (f": {reason}" if reason else "")
+        return in_one_line(error, self._culprit if error is self._error else None)
 
     def take_record(self) -> tuple[Done, ...]:
         """What was done since the last call, if ``recording`` is set."""
@@ -331,9 +324,9 @@ class CpuDevice:
         """A block of a tier below the device tier."""
         return self._tiers[tier].block(size_bytes, owner)
 
-    def on_device(self) -> CpuPlace:
+    def on_device(self) -> DeviceBytes:
         """A place for bytes of the device tier."""
-        return CpuPlace()
+        return DeviceBytes()
 
     def allocate(self, storage: Any, size_bytes: int) -> None:
         """Give a storage its bytes; those that a transfer still reads are as good, since nothing has changed them."""
@@ -370,7 +363,7 @@ class CpuDevice:
             if self._stop.is_set() and self._is_running:
                 raise _StoppedError
             end = min(at + size, stop)
-            _copy(source, destination, at, end, start)
+            copy_bytes(source, destination, at, end, start)
             moved(end - at)
 
     def move_now(self, source: Place, destination: Place) -> None:
@@ -381,46 +374,3 @@ class CpuDevice:
         """Give everything back: memory, files."""
         for tier in self._tiers.values():
             tier.close()
-
-
-class CpuPlace:
-    """Bytes of a storage under a transfer."""
-
-    bytes: Any = None
-    size_bytes = 0
-
-    def open(self, storage: Any, size_bytes: int) -> None:
-        """Name the storage."""
-        self.size_bytes = size_bytes
-        self.bytes = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-    def close(self) -> None:
-        """Let go of the storage, so that it may die."""
-        self.bytes = None
-
-
-def _copy(source: Any, destination: Any, start: int, stop: int, part: int) -> None:
-    """Copy the bytes ``[start, stop)`` of a tensor. A place that has the part from ``part`` on alone counts from there."""
-    if isinstance(source, FileBlock) and isinstance(destination, FileBlock):
-        buffer = bytearray(stop - start)
-        source.read(start, buffer)
-        destination.write(start, buffer)
-    elif isinstance(source, FileBlock):
-        source.read(start, _buffer(_address(destination, start, stop, part), stop - start))
-    elif isinstance(destination, FileBlock):
-        destination.write(start, _buffer(_address(source, start, stop, part), stop - start))
-    else:
-        ctypes.memmove(_address(destination, start, stop, part), _address(source, start, stop, part), stop - start)
-
-
-def _address(place: Any, start: int, stop: int, part: int) -> int:
-    """Where the byte ``start`` of a tensor is. Foreign calls let other threads run; numpy would fix a storage's size for good."""
-    size = place.bytes.numel()
-    skipped = part if size < stop else 0
-    assert stop - skipped <= size
-    address: int = place.bytes.data_ptr() + start - skipped
-    return address
-
-
-def _buffer(address: int, size: int) -> memoryview:
-    return memoryview((ctypes.c_ubyte * size).from_address(address))

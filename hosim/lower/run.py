@@ -186,14 +186,14 @@ class Executor:
         for t in residents.writes[i]:
             resident = residents[t]
             after.update(dict.fromkeys(resident.last))
-            stale += list(resident.blocks.values())
+            stale += [(block, resident.last) for block in resident.blocks.values()]
             resident.blocks.clear()
             resident.on_device = True
         dead = [gone for t in residents.uses[i] if (gone := residents.used(t)) is not None]
 
         def compute() -> None:
-            for block in stale:
-                block.release()
+            for block, last in stale:
+                block.release(last)
             self._keep(node, self._call(node))
             self._drop(drops)
             _give_back(dead)
@@ -308,8 +308,10 @@ class Executor:
 
     def _detach(self, cache_op: CacheOp, resident: Resident, value: Node, drops: Sequence[Node]) -> None:
         last = resident.last
+        unused: tuple[Event, ...] = ()
         block = None if cache_op.source == self.hardware.device_tier else resident.blocks.pop(cache_op.source)
         if block is None:
+            unused, resident.ready = resident.ready, ()  # what has come and nobody has used has to be there before it goes
             resident.on_device = False
         gone = self._residents.used(cache_op.tensor)
 
@@ -322,7 +324,7 @@ class Executor:
             self._drop(drops)
             _give_back([gone] if gone is not None else [])
 
-        self.device.compute.submit(detach)
+        self.device.compute.submit(detach, unused)
 
     # -- values ------------------------------------------------------------------------------------------------
 

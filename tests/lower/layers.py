@@ -19,7 +19,7 @@ def machine(rate=10**12, latency=0):
         Channel("write", "ddr", "nvme", 10**12),
         Channel("read", "nvme", "ddr", 10**12),
     )
-    return Hardware("small", tiers, channels, Compute({}))
+    return Hardware("small", tiers, channels, Compute({"fp32": 10**12}))
 
 
 class Layers(torch.nn.Module):
