@@ -20,8 +20,14 @@ def chunks_of(hardware: Hardware, size_bytes: int) -> list[int]:
     >>> chunks_of(Hardware("h", (Tier("hbm", 1, 1),), (), Compute({}), chunk_bytes=40), 100)
     [40, 40, 20]
     """
-    whole, rest = divmod(size_bytes, hardware.chunk_bytes)
-    return [hardware.chunk_bytes] * whole + ([rest] if rest or not whole else [])
+    full, last = _full_and_last(hardware, size_bytes)
+    return [hardware.chunk_bytes] * full + [last]
+
+
+def _full_and_last(hardware: Hardware, size_bytes: int) -> tuple[int, int]:
+    """How many full chunks go ahead of the last one, and the bytes of that."""
+    full = max(0, -(-size_bytes // hardware.chunk_bytes) - 1)
+    return full, size_bytes - full * hardware.chunk_bytes
 
 
 def route_ns(hardware: Hardware, channel_names: Sequence[str], size_bytes: int, kind: str | None = None) -> int:
@@ -31,12 +37,12 @@ def route_ns(hardware: Hardware, channel_names: Sequence[str], size_bytes: int, 
     far. The last one is the smaller; it follows the one ahead of it on some hop, and from there on waits for nothing.
     Raises :class:`hosim.errors.HardwareError` if the profile has no such channel.
     """
-    chunks = chunks_of(hardware, size_bytes)
-    last = [alone_ns(hardware, name, chunks[-1], kind) for name in channel_names]
-    if len(chunks) == 1:
+    count, rest = _full_and_last(hardware, size_bytes)
+    last = [alone_ns(hardware, name, rest, kind) for name in channel_names]
+    if not count:
         return sum(last)
-    full = [alone_ns(hardware, name, chunks[0], kind) for name in channel_names]
-    ahead = [passed + (len(chunks) - 2) * slowest for passed, slowest in zip(accumulate(full), accumulate(full, max), strict=True)]
+    full = [alone_ns(hardware, name, hardware.chunk_bytes, kind) for name in channel_names]
+    ahead = [passed + (count - 1) * slowest for passed, slowest in zip(accumulate(full), accumulate(full, max), strict=True)]
     return max(before + sum(last[hop:]) for hop, before in enumerate(ahead))
 
 
@@ -68,5 +74,5 @@ def way_ns(hardware: Hardware, source: str, destination: str, size_bytes: int) -
 
 def slowest_hop(hardware: Hardware, source: str, destination: str, size_bytes: int) -> Channel | None:
     """The channel that takes longest for a chunk on the way from tier to tier: what a long transfer waits for. ``None`` without a way."""
-    chunk = chunks_of(hardware, size_bytes)[0]
+    chunk = min(size_bytes, hardware.chunk_bytes)
     return max(route(hardware, source, destination, size_bytes), key=lambda c: alone_ns(hardware, c.name, chunk), default=None)

@@ -189,9 +189,8 @@ def plan_trace(trace: ActivationTrace, policy: str = "hyperoffload", host_bytes:
     for name, settings in tries:
         try:
             plan = registry.get(name).plan(graph, hardware, trace.limit_bytes, **settings)
-            if policy == _OURS and plan.runtime is not None:  # it leaves it to a runtime policy: its own best plan is another
-                tries.append((policy, {**parameters, "placement": "nearest"}))
-                continue
+            if policy == _OURS and plan.runtime is not None:
+                raise InfeasibleError(f"nothing that plans ahead fits within {trace.limit_bytes:,} B; give activations more of the device")
             _check_ahead(plan)
             found.append(_planned(replace(plan, policy=policy), trace, hardware))
         except InfeasibleError as error:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from hosim.cli.main import app
 
-LLAMA = ("llama-3.1-8b-prefill-4k", "--hardware", "h100-80gb-sxm", "--budget", "60%")
+MACHINE = ("--hardware", "h100-80gb-sxm", "--budget", "60%")
 
 
 def hosim(*arguments: object) -> Result:
@@ -17,20 +17,30 @@ def hosim(*arguments: object) -> Result:
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Six layers of Llama, a machine and a budget, as arguments."""
+    path = tmp_path_factory.mktemp("workload") / "llama.yaml"
+    path.write_text("format: hosim.spec/1\nname: llama\nbuilder: {model: llama-3.1-8b, phase: prefill, sequence: 4096, layers: 6}\n")
+    return str(path), *MACHINE
+
+
+@pytest.fixture(scope="module")
+def planned(llama: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The default policy's plan of the Llama workload: its file, and its explanation."""
     path = tmp_path_factory.mktemp("plan") / "plan.json.gz"
-    outcome = hosim("plan", *LLAMA, "-o", path, "--explain", "--json")
+    outcome = hosim("plan", *llama, "-o", path, "--explain", "--json")
     assert outcome.exit_code == 0, outcome.stderr
     assert outcome.stderr.startswith(f"wrote {path}: ")
     return path, json.loads(outcome.stdout)
 
 
-def test_the_plan_that_is_written_replays_to_the_figures_of_the_comparison(planned: tuple[Path, dict[str, Any]]) -> None:
+def test_the_plan_that_is_written_replays_to_the_figures_of_the_comparison(
+    llama: tuple[str, ...], planned: tuple[Path, dict[str, Any]]
+) -> None:
     path, why = planned
-    workload, *rest = LLAMA
+    workload, *rest = llama
     replayed = json.loads(hosim("replay", path, workload, *rest, "--json").stdout)
-    (compared,) = json.loads(hosim("compare-policies", *LLAMA, "--policies", "hyperoffload", "--json").stdout)["results"]
+    (compared,) = json.loads(hosim("compare-policies", *llama, "--policies", "hyperoffload", "--json").stdout)["results"]
     for result in (replayed, compared):
         del result["planning_s"], result["replay_s"]
     assert replayed == compared
@@ -54,17 +64,18 @@ def test_the_explanation_accounts_for_every_transfer_and_every_byte_off_the_peak
     assert sum(line["saved_bytes"] for line in tensors) >= why["peak"]["before_bytes"] - why["budget_bytes"]
     assert [line["saved_bytes"] for line in tensors] == sorted((line["saved_bytes"] for line in tensors), reverse=True)
     assert all(line["why"].startswith("moved" if line["moved"] else "kept") for line in tensors)
-    assert {line["kind"] for line in tensors if line["moved"]} <= {"parameter", "buffer", "input"}  # prefill keeps no activation for later
+    # prefill keeps no activation for later
+    assert {line["kind"] for line in tensors if line["moved"]} <= {"parameter", "buffer", "input", "kv_cache"}
 
 
-def test_two_explanations_are_the_same(planned: tuple[Path, dict[str, Any]]) -> None:
-    assert json.loads(hosim("plan", *LLAMA, "--explain", "--json").stdout) == planned[1]
+def test_two_explanations_are_the_same(llama: tuple[str, ...], planned: tuple[Path, dict[str, Any]]) -> None:
+    assert json.loads(hosim("plan", *llama, "--explain", "--json").stdout) == planned[1]
 
 
-def test_top_shows_the_first_lines(planned: tuple[Path, dict[str, Any]]) -> None:
-    why = json.loads(hosim("plan", *LLAMA, "--explain", "--json", "--top", 3).stdout)
+def test_top_shows_the_first_lines(llama: tuple[str, ...], planned: tuple[Path, dict[str, Any]]) -> None:
+    why = json.loads(hosim("plan", *llama, "--explain", "--json", "--top", 3).stdout)
     assert why["tensors"] == planned[1]["tensors"][:3]
-    output = hosim("plan", *LLAMA, "--explain", "--top", 3).stdout
+    output = hosim("plan", *llama, "--explain", "--top", 3).stdout
     assert "Tensors by bytes saved at the peak" in output
     assert max(map(len, output.splitlines())) <= 120
 
@@ -94,8 +105,8 @@ def test_what_cannot_be_done_is_one_line(arguments: list[str], code: int, said: 
 
 
 @pytest.mark.parametrize("policy", ["layerwise", "distance", "memory_peak", "g10"])
-def test_plans_of_other_policies_are_explained_too(policy: str) -> None:
-    outcome = hosim("plan", *LLAMA, "--policy", policy, "--explain", "--json", "--top", 5)
+def test_plans_of_other_policies_are_explained_too(llama: tuple[str, ...], policy: str) -> None:
+    outcome = hosim("plan", *llama, "--policy", policy, "--explain", "--json", "--top", 5)
     assert outcome.exit_code in (0, 3), outcome.stderr
     if outcome.exit_code == 0:
         why = json.loads(outcome.stdout)

@@ -88,3 +88,11 @@ def test_its_time_is_that_of_chunks_one_behind_the_other(hops, size, chunk):
             arrived = free[k] = max(arrived, free[k]) + alone_ns(m, name, part)
     assert route_ns(m, channels, size) == free[-1]
     assert sum(chunks_of(m, size)) == size
+
+
+def test_a_petabyte_in_chunks_of_a_byte_takes_no_longer_to_reckon() -> None:
+    m = machine(Channel("a", "nvme", "ddr", GB), Channel("b", "ddr", "hbm", GB // 2), chunk=1)
+    assert route_ns(m, ["a", "b"], 10**15) == 1 + 2 * 10**15
+    hop = slowest_hop(m, "nvme", "hbm", 10**15)
+    assert hop is not None
+    assert hop.name == "b"
