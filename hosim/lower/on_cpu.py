@@ -50,7 +50,7 @@ class CpuEvent:
 
 
 class _Work:
-    __slots__ = ("after", "event", "label", "room", "run")
+    __slots__ = ("after", "event", "found_none", "label", "room", "run")
 
     def __init__(
         self, run: Callable[[], object], after: tuple[CpuEvent, ...], label: Label | None, room: Callable[[], bool] | None, event: CpuEvent
@@ -60,9 +60,19 @@ class _Work:
         self.label = label
         self.room = room
         self.event = event
+        self.found_none = False
 
     def ready(self) -> bool:
-        return all([event.is_done for event in self.after]) and (self.room is None or self.room())
+        if not all([event.is_done for event in self.after]):
+            return False
+        if self.room is None or self.room():
+            return True
+        self.found_none = True
+        return False
+
+    def ready_ns(self, now_ns: int) -> int:
+        """Since when it could have started, as far as is known."""
+        return now_ns if self.found_none or not self.after else max(event.end_ns for event in self.after)
 
 
 class _StoppedError(Exception):
@@ -107,7 +117,7 @@ class CpuQueue:
         start = time.perf_counter_ns()
         run, item.run = item.run, None
         assert run is not None
-        device.doing(item.label)
+        device.doing(item.label, item.ready_ns(start))
         run()
         del run  # what it held may die with it
         device.ended(self, item, waits_from, start)
@@ -193,9 +203,10 @@ class CpuDevice:
             self._await(queue.head_ready)
             return queue.items.popleft()
 
-    def doing(self, label: Label | None) -> None:
-        """Note what this thread does, to say it if that fails."""
+    def doing(self, label: Label | None, ready_ns: float = 0) -> None:
+        """Note what this thread does, to say it if that fails, and since when it could."""
         self._local.label = label
+        self._local.ready_ns = ready_ns
 
     def ended(self, queue: CpuQueue, item: _Work, free_ns: int, start_ns: int) -> None:
         """A piece of work is through."""
@@ -355,7 +366,7 @@ class CpuDevice:
             return
         size = -(-pace.slice_bytes // ALIGNMENT) * ALIGNMENT
         label = getattr(self._local, "label", None)
-        with pace.transfer(stop - start, None if label is None else label.kind) as moved:
+        with pace.transfer(stop - start, None if label is None else label.kind, self._local.ready_ns) as moved:
             self._move_slices(source, destination, start, stop, size, moved)
 
     def _move_slices(self, source: Any, destination: Any, start: int, stop: int, size: int, moved: Callable[[int], None]) -> None:

@@ -3,6 +3,8 @@
 Bytes go in slices. Each reserves its time on the channel and on every fabric that the channel shares, and its end is the latest of these.
 So channels of one fabric, and engines of one channel, take turns by slices: that comes near the max-min fair sharing of the replay
 where all want the same, and only near it.
+
+What counts is when a transfer could have begun and ended, not when its thread woke up: one that is late by that makes no other late.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ SLICE_NS = 2_000_000
 SMALLEST_SLICE = 1 << 16
 """Bytes of the smallest slice."""
 
-_CREDIT_NS = 5_000_000
+_CREDIT_NS = 50_000_000
 """How far a link that was woken late may catch up."""
 
 Sleep = Callable[[float], object]
@@ -38,11 +40,11 @@ class Link:
         self._users = 0
         self._free_ns = 0.0
 
-    def enter(self) -> None:
+    def enter(self, at_ns: float) -> None:
         """A transfer begins to flow: an idle link has no past to make up for."""
         with self._lock:
             if not self._users:
-                self._free_ns = max(self._free_ns, time.perf_counter_ns())
+                self._free_ns = max(self._free_ns, at_ns)
             self._users += 1
 
     def leave(self) -> None:
@@ -65,21 +67,34 @@ class Pace:
         self._channel = channel
         self._links = links
         self._sleep = sleep
+        self._engines = [0.0] * channel.engines  # when each was free, or is to be
         self.slice_bytes = max(SMALLEST_SLICE, channel.bandwidth_bytes_per_s * SLICE_NS // 10**9)
 
     @contextmanager
-    def transfer(self, size_bytes: int, kind: str | None = None) -> Iterator[Callable[[int], None]]:
-        """One transfer of ``size_bytes``: waits for the latency, and gives a function to call with the bytes of each slice moved."""
-        self._until(time.perf_counter_ns() + self._channel.latency_ns)
+    def transfer(self, size_bytes: int, kind: str | None, ready_ns: float) -> Iterator[Callable[[int], None]]:
+        """One transfer of ``size_bytes`` that could begin at ``ready_ns``, had it an engine then.
+
+        Waits for the latency, and gives a function to call with the bytes of each slice moved.
+        """
+        self._engines.sort()
+        end_ns = max(ready_ns, self._engines.pop(0)) + self._channel.latency_ns
+        self._until(end_ns)
         ceiling = self._channel.ceiling(size_bytes, is_pageable(self._hardware, self._channel, kind))
         links = self._links if ceiling is None else (*self._links, _own(ceiling))
         for link in links:
-            link.enter()
+            link.enter(end_ns)
+
+        def moved(slice_bytes: int) -> None:
+            nonlocal end_ns
+            end_ns = max([link.reserve(slice_bytes) for link in links])
+            self._until(end_ns)
+
         try:
-            yield lambda moved: self._until(max(link.reserve(moved) for link in links))
+            yield moved
         finally:
             for link in links:
                 link.leave()
+            self._engines.append(end_ns)
 
     def _until(self, end_ns: float) -> None:
         left = end_ns - time.perf_counter_ns()

@@ -74,8 +74,9 @@ class Case:
 
 
 def hidden(result, plan):
-    """The cache ops whose transfers no op waits for: none that needs the tensor begins right when they end."""
-    stalled = {op for op, cause, _, _ in result.timeline.stalls if cause == "transfer"}
+    """The cache ops of tensors for which no op waits, but for a hundredth of the whole: what threads take to wake up."""
+    most = result.makespan_ns // 100
+    stalled = {op for op, cause, start, end in result.timeline.stalls if cause == "transfer" and end - start > most}
     waiting = {t for op in stalled for t in plan.graph.ops[op].uses}
     return {x.cache_op for x in result.timeline.transfers if x.tensor not in waiting}
 
