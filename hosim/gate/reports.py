@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import hosim
-from hosim.gate.metrics import human
+from hosim.gate.metrics import FAMILIES, family, human
 from hosim.gate.verdict import SAME, CaseVerdict, MetricVerdict, summary
 
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -109,8 +109,9 @@ def with_a_row(verdicts: Sequence[CaseVerdict]) -> list[CaseVerdict]:
 
 
 def headline(v: CaseVerdict) -> str:
-    """The case, its verdict, and the first metric of that verdict."""
-    first = next((m.line() for m in v.metrics if m.verdict == v.verdict), v.note)
+    """The case, its verdict, and the first metric of that verdict: a peak, if it is one's."""
+    worse = sorted((m for m in v.metrics if m.verdict == v.verdict), key=lambda m: FAMILIES.index(family(m.name)))
+    first = worse[0].line() if worse else v.note
     return f"{v.case}: {v.verdict}" + (f": {first}" if first else "")
 
 
