@@ -25,6 +25,7 @@ from hosim.result import Result
 if TYPE_CHECKING:
     from hosim.engine import replay
     from hosim.io import find_hardware, find_workload, load_hardware, load_plan, load_workload, save_plan, save_workload
+    from hosim.lower.offload import offload
     from hosim.study.api import blame, compare, diff, fit, frontier, load, robustness, sweep
 
 __version__ = "0.1.0"
@@ -57,6 +58,7 @@ __all__ = [
     "load_hardware",
     "load_plan",
     "load_workload",
+    "offload",
     "replay",
     "robustness",
     "save_plan",
@@ -77,6 +79,7 @@ _LAZY = {
     "load_hardware": "hosim.io",
     "load_plan": "hosim.io",
     "load_workload": "hosim.io",
+    "offload": "hosim.lower.offload",
     "replay": "hosim.engine",
     "robustness": "hosim.study.api",
     "save_plan": "hosim.io",

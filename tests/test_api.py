@@ -11,8 +11,8 @@ import hosim
 
 NAMES = """
     CacheOp Graph GraphBuilder GraphError Hardware HardwareError HosimError InfeasibleError InputError Op Plan PlanError Result Tensor
-    UnitError __version__ blame compare diff find_hardware find_workload fit frontier load load_hardware load_plan load_workload replay
-    robustness save_plan save_workload sweep
+    UnitError __version__ blame compare diff find_hardware find_workload fit frontier load load_hardware load_plan load_workload offload
+    replay robustness save_plan save_workload sweep
 """
 
 

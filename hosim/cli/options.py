@@ -148,7 +148,7 @@ def jitter_of(op_sigma: float, transfer_sigma: float, seed: int) -> Jitter | Non
 
 def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
     """Bytes of a BUDGET argument; says on stderr if the machine has less than it asks for."""
-    from hosim.study.budget import parse_budget
+    from hosim.analysis.budget import parse_budget
 
     wanted, allowed = parse_budget(text, graph, hardware)
     if wanted > allowed:

@@ -11,6 +11,7 @@ from typing import Any
 
 import hosim
 from hosim import engine
+from hosim.analysis.budget import parse_budget
 from hosim.analysis.verifier import verify
 from hosim.costmodel.op_time import op_durations
 from hosim.errors import InfeasibleError, PlanError
@@ -25,7 +26,6 @@ from hosim.hardware import Hardware
 from hosim.plan import AT_START, DETACH, Plan
 from hosim.result import SEMANTICS, WORKSPACE, Residency, Result, Timeline, Transfer
 from hosim.study import attempt
-from hosim.study.budget import parse_budget
 from hosim.study.choice import Choice, parse_choice
 from hosim.units import exact_size
 

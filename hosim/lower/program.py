@@ -6,6 +6,7 @@ program returns as a new value of a buffer is copied into it by a node of the gr
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,3 +119,19 @@ def _inline(source: torch.fx.Graph, owner: torch.nn.Module, graph: torch.fx.Grap
         else:
             env[node] = graph.node_copy(node, env.__getitem__)
     raise AssertionError("a graph ends with its output")
+
+
+def exported_with(program: ExportedProgram, module: GraphModule) -> ExportedProgram:
+    """``program`` with the graph of ``module``, which came from its own by :func:`flattened` and passes after it.
+
+    ``torch.export.save`` writes it, and :func:`hosim.importers.torch_export.import_plan` reads the plan in it. Raises
+    :class:`InputError` for a functional program that updates buffers or inputs: its signature speaks of results that the graph has no more.
+    """
+    if any(spec.kind in torch_run.UPDATES for spec in program.graph_signature.output_specs):
+        raise InputError("a functional program that updates its buffers or inputs cannot be written with cache nodes; export it anew")
+    outputs = module.graph.output_node().args[0]
+    signature = copy.deepcopy(program.graph_signature)
+    for spec, value in zip(signature.output_specs, outputs, strict=True):
+        if isinstance(value, Node):
+            spec.arg.name = value.name
+    return program._update(module, signature)

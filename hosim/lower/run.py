@@ -151,24 +151,24 @@ class Executor:
             self._values = {self._placeholders[name]: value for name, value in {**self._placed, **values}.items()}
             self.device.recording = record
             self._residents.begin()
-            results: list[Any] = []
             with torch.no_grad(), self.device.running():
                 for node in steps:
-                    self._queue(node, drops.get(node, ()), results)
+                    self._queue(node, drops.get(node, ()))
             if record:
                 self.timeline = timeline_of(self._plan, self.device.take_record())
             self._residents.bring_back(inputs)
             self._bring_results(steps[-1])
+            results = self._returned(steps[-1])  # not before: of a storage that has no bytes there are no views
             self._residents.end()
             self._values.clear()
         except BaseException as error:
             raise self._failed(error) from error
-        return tuple(results)
+        return results
 
-    def _queue(self, node: Node, drops: Sequence[Node], results: list[Any]) -> None:
+    def _queue(self, node: Node, drops: Sequence[Node]) -> None:
         """Queue one step."""
         if node.op == "output":
-            self.device.compute.submit(lambda: results.extend(self._returned(node)), self._residents.last())
+            self.device.compute.submit(lambda: None, self._residents.last())
         elif node.name in self.lowered.op_of:
             self._compute(node, self.lowered.op_of[node.name], drops)
         else:

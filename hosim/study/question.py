@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from hosim.analysis.budget import parse_budget
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -22,7 +23,6 @@ from hosim.policies import registry
 from hosim.result import Result
 from hosim.study.attempt import check, make_plan, replay
 from hosim.study.axes import Settings, Value
-from hosim.study.budget import parse_budget
 from hosim.study.choice import Choice, parse_choice
 
 WORKLOAD, POLICY, BUDGET, HARDWARE = "workload.", "policy", "budget", "hardware."
@@ -35,7 +35,7 @@ _KEPT_GRAPHS = 8
 
 @dataclass(frozen=True)
 class Question:
-    """What one replay answers. ``budget`` is bytes, text as :func:`hosim.study.budget.parse_budget` takes it, or ``None``: all there is."""
+    """What one replay answers. ``budget`` is bytes, text as :func:`hosim.analysis.budget.parse_budget` takes it; ``None``: all there is."""
 
     graph: Graph
     hardware: Hardware

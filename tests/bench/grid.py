@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
+from hosim.analysis.budget import parse_budget
 from hosim.importers import load_any
 from hosim.io.hardware import load_hardware
 from hosim.io.shipped import find_hardware, find_workload, workloads
-from hosim.study.budget import parse_budget
 from hosim.study.choice import parse_choices
 from hosim.study.compare import compare
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from hosim.analysis.budget import parse_budget
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.study.budget import parse_budget
 
 HARDWARE = Hardware("toy", (Tier("hbm", 1000, 1),), (), Compute({}))
 

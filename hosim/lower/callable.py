@@ -1,0 +1,189 @@
+"""What :func:`hosim.offload` returns: a captured model, its plan and the executor that runs it. Imports torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from hosim.errors import InputError
+from hosim.hardware import Hardware
+from hosim.lower.insert import insert
+from hosim.lower.program import Program, capture
+from hosim.lower.training import Loss, capture_training
+from hosim.plan import Plan
+from hosim.result import Result
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A program with the tensors that it holds.
+
+    ``model`` is what it was captured from; ``held`` are its tensors and the optimizer's by placeholder. ``flat`` gives a call's inputs in
+    the order of ``inputs``, the other placeholders; ``result`` makes what the call returns of what the program returns.
+    """
+
+    model: torch.nn.Module
+    program: Program
+    held: Mapping[str, torch.Tensor]
+    inputs: tuple[str, ...]
+    flat: Callable[..., list[Any]]
+    result: Callable[[tuple[Any, ...]], Any]
+
+
+class Offloaded:
+    """A model under a plan; calling it runs it.
+
+    ``plan``, ``program`` (its graph is the plan's workload) and ``result``, the replay in program order, are there to look at.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        plan: Plan,
+        result: Result,
+        hardware: Hardware,
+        device: Any = None,
+        directories: Mapping[str, str | os.PathLike[str]] | None = None,
+    ) -> None:
+        from hosim.lower.run import Executor
+
+        self.program = captured.program
+        self.plan = plan
+        self.result = result
+        self.lowered = insert(captured.program, plan, hardware.device_tier)
+        self._captured = captured
+        self._examples = {given.placeholder: given.value for given in captured.program.givens}
+        made = _device(captured, hardware, directories or {}) if device is None else device
+        self.executor = Executor(self.lowered, hardware, made)
+        self.executor.place(captured.held)
+        self._guard = captured.model.register_forward_pre_hook(_refuse)
+
+    @property
+    def predicted_peak_bytes(self) -> int:
+        """The most bytes of device memory that the program will have allocated at once, in program order."""
+        assert self.result.allocator is not None
+        return self.result.allocator.peak_allocated_bytes
+
+    @property
+    def predicted_stall_ns(self) -> int:
+        """What computation will wait for, with the times of the hardware profile."""
+        return sum(self.result.stall_ns.values())
+
+    @property
+    def predicted_makespan_ns(self) -> int:
+        """The time of a call, with the times of the hardware profile."""
+        return self.result.makespan_ns or 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model gives for these inputs, or the loss of a training step.
+
+        Raises :class:`InputError` for inputs of other sizes than the example's, and :class:`hosim.errors.ExecutionError` for what fails on
+        the way; then all is closed.
+        """
+        values = dict(zip(self._captured.inputs, self._captured.flat(*args, **kwargs), strict=True))
+        for name, value in values.items():
+            _check_input(name, value, self._examples[name])
+        return self._captured.result(self.executor.run(values))
+
+    def close(self) -> None:
+        """Bring every tensor back into the model, and give memory and files back."""
+        self._guard.remove()
+        self.executor.close()
+
+    def __enter__(self) -> Offloaded:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"{len(self.plan.graph.ops)} ops, {len(self.plan.cache_ops)} cache ops, policy {self.plan.policy}"
+        return f"<offloaded {self.program.graph.name}: {state}, peak {self.predicted_peak_bytes:,} B>"
+
+
+def inference(model: torch.nn.Module, example_inputs: Any, name: str) -> Captured:
+    """``model`` exported for inputs like the example. Raises :class:`InputError` if it cannot be."""
+    args, kwargs = _arguments(example_inputs)
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(model, args, kwargs, strict=False)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"torch.export cannot export {name}: {reason[:200]}") from error
+    program = capture(exported, name=name)
+    own = {**exported.state_dict, **exported.constants}
+    held = {one.placeholder: own[one.name] for one in program.givens if one.own}
+    inputs = tuple(one.placeholder for one in program.givens if not one.own)
+    in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
+
+    def flat(*args: Any, **kwargs: Any) -> list[Any]:
+        order = list(in_spec.child(1).context)
+        if set(order) != set(kwargs):
+            raise InputError(f"expected the arguments {', '.join(order) or 'by position alone'}, got {', '.join(kwargs) or 'none by name'}")
+        values, spec = tree_flatten((args, {key: kwargs[key] for key in order}))
+        if spec != in_spec:
+            raise InputError("expected inputs nested as the example's are")
+        return list(values)
+
+    return Captured(model, program, held, inputs, flat, lambda results: tree_unflatten(results, out_spec))
+
+
+def training(model: torch.nn.Module, inputs: Mapping[str, Any], optimizer: torch.optim.Optimizer, loss: Loss | None, name: str) -> Captured:
+    """A training step of ``model``. Raises :class:`InputError` if it cannot be captured."""
+    step = capture_training(model, inputs, optimizer, name=name, loss=loss)
+    held = {one.placeholder: value for one, value in zip(step.program.givens, step.values, strict=True) if value is not None}
+    settings = _settings(optimizer)
+
+    def flat(*args: Any, **kwargs: Any) -> list[Any]:
+        if _settings(optimizer) != settings:
+            raise InputError("the optimizer's settings are not those with which the step was captured; offload it again")
+        given = {**dict(zip(inputs, args, strict=False)), **kwargs}
+        if set(given) != set(inputs) or len(args) > len(inputs):
+            raise InputError(f"expected the inputs {', '.join(inputs)}, got {', '.join(given) or 'none'}")
+        for key in set(inputs) - set(step.inputs):
+            if given[key] is not inputs[key] and given[key] != inputs[key]:
+                raise InputError(f"input {key!r} is {inputs[key]!r} in the captured step, got {given[key]!r}; offload it again")
+        return [given[key] for key in step.inputs]
+
+    names = tuple(one.placeholder for one in step.program.givens if one.placeholder not in held)
+    return Captured(model, step.program, held, names, flat, lambda results: results[0])
+
+
+def _refuse(model: torch.nn.Module, _: Any) -> None:
+    """Raise instead of computing with storages that may be empty, which torch does not survive."""
+    raise InputError(f"this {type(model).__name__} is offloaded: call what hosim.offload returned, or close that first")
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+
+
+def _check_input(name: str, value: Any, example: Any) -> None:
+    if not isinstance(example, torch.Tensor):
+        if value != example:
+            raise InputError(f"input {name!r} is {example!r} in the captured program, got {value!r}; offload it again")
+        return
+    if not isinstance(value, torch.Tensor) or value.shape != example.shape or value.dtype != example.dtype:
+        got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise InputError(f"input {name!r} is {got}; it was captured with {tuple(example.shape)} of {example.dtype}")
+
+
+def _device(captured: Captured, hardware: Hardware, directories: Mapping[str, str | os.PathLike[str]]) -> Any:
+    """A machine of the CPU's memory, where the model is there."""
+    elsewhere = {tensor.device.type for tensor in captured.held.values()} - {"cpu"}
+    if elsewhere:
+        raise InputError(f"the model is on {', '.join(sorted(elsewhere))}; say on what it runs", source="device")
+    from hosim.lower.on_cpu import CpuDevice
+
+    return CpuDevice(hardware, directories=directories)

@@ -1,0 +1,128 @@
+"""``hosim.offload``: a torch model that runs under hosim's plan, within a budget of device memory. Imports torch when called."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hosim.analysis.budget import parse_budget
+from hosim.analysis.verifier import verify
+from hosim.engine import replay
+from hosim.errors import InfeasibleError, InputError, PlanError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.importers.torch_export import require_torch
+from hosim.io import find_hardware, load_hardware
+from hosim.plan import Plan
+from hosim.policies import registry
+from hosim.result import IN_PROGRAM_ORDER, Result
+from hosim.units import human_size
+
+if TYPE_CHECKING:
+    from hosim.lower.callable import Offloaded
+
+_SHARES = (1.0, 0.97, 0.93, 0.85, 0.7, 0.5, 0.3)
+"""Shares of the budget that a policy gets, one after the other, until its plan fits in program order, too."""
+
+
+def offload(
+    model: Any,
+    example_inputs: Any,
+    *,
+    hardware: Hardware | str | os.PathLike[str],
+    budget: int | str | None = None,
+    optimizer: Any = None,
+    loss: Any = None,
+    policy: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    plan: Plan | None = None,
+    device: Any = None,
+    directories: Mapping[str, str | os.PathLike[str]] | None = None,
+    name: str | None = None,
+) -> Offloaded:
+    """A callable that computes exactly what ``model`` does, with its tensors where hosim's plan has them.
+
+    ``example_inputs`` are a tensor, a tuple or a mapping by argument name; it is called with inputs of the same sizes. Without
+    ``optimizer`` it is inference (no gradients), and gives what the model gives. With one, a call is a whole training step: it updates
+    parameters and states in place and gives the loss, ``loss(model, inputs)`` or, by default, ``model(**inputs).loss``.
+
+    ``hardware`` is a profile, its path or the name of a shipped one; ``budget`` the bytes of device memory that the program may have, as
+    a number, a size (``"12 GiB"``) or a share of the resident peak (``"75%"``). ``policy`` with its ``parameters`` makes the plan, unless
+    ``plan`` is given, for the workload of the same program. ``directories`` name a folder for each tier that is made of files.
+    ``device`` is what runs it, a :class:`hosim.lower.transfers.Device`: by default a machine made of the CPU's memory.
+
+    The tensors of the model belong to what is returned until it is closed: those that are elsewhere have empty storages, and the
+    model itself refuses to be called. As a context manager it closes itself.
+
+    Raises :class:`InfeasibleError` where nothing fits the budget, :class:`PlanError` for a plan that breaks a rule, and :class:`InputError`
+    for a model that cannot be captured.
+    """
+    require_torch()
+    from hosim.lower import callable as callables
+
+    machine = hardware if isinstance(hardware, Hardware) else load_hardware(find_hardware(os.fspath(hardware)))
+    title = name or type(model).__name__
+    captured: callables.Captured
+    if optimizer is None:
+        captured = callables.inference(model, example_inputs, title)
+    else:
+        captured = callables.training(model, _by_name(model, example_inputs), optimizer, loss, title)
+    graph = captured.program.graph
+    wanted = f"{budget} B" if isinstance(budget, int) else budget
+    budget_bytes = parse_budget(wanted, graph, machine)[1]
+    if plan is None:
+        plan, result = planned(graph, machine, budget_bytes, policy, parameters or {})
+    else:
+        result = _checked(plan, machine, budget_bytes)
+        if not result.feasible:
+            raise InfeasibleError(str(result.error))
+    return callables.Offloaded(captured, plan, result, machine, device, directories)
+
+
+def planned(
+    graph: Graph, hardware: Hardware, budget_bytes: int, policy: str | None = None, parameters: Mapping[str, Any] | None = None
+) -> tuple[Plan, Result]:
+    """A plan that keeps within ``budget_bytes`` in program order, which is how torch allocates, and its replay with that account.
+
+    The policy (by default ``hyperoffload``, with a plan made before the run) gets less than the budget until its plan does.
+    Raises :class:`InfeasibleError` if none does.
+    """
+    if policy is None:
+        policy, parameters = "hyperoffload", {"placement": "nearest", **(parameters or {})}
+    chosen = registry.get(policy)
+    failure = ""
+    for share in _SHARES:
+        try:
+            plan = chosen.plan(graph, hardware, int(budget_bytes * share), **(parameters or {}))
+        except InfeasibleError as error:
+            failure = failure or str(error)
+            continue
+        if plan.runtime is not None:
+            raise InputError(f"policy {policy} decides during the run; expected one that plans before it", source="policy")
+        result = _checked(plan, hardware, budget_bytes)
+        if result.feasible:
+            return plan, result
+        failure = failure or str(result.error)
+    raise InfeasibleError(f"no plan of policy {policy} stays within {human_size(budget_bytes)} in program order: {failure}")
+
+
+def _checked(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
+    """The replay of a plan in program order. Raises :class:`PlanError` if it breaks a rule."""
+    findings = [str(finding) for finding in verify(plan, hardware)]
+    if findings:
+        raise PlanError(f"policy {plan.policy} made a plan that breaks a rule: {findings[0]}", findings=findings)
+    return replace(replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER))
+
+
+def _by_name(model: Any, inputs: Any) -> dict[str, Any]:
+    """Inputs by argument name."""
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    values = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+    names = list(inspect.signature(model.forward).parameters)
+    if len(values) > len(names):
+        raise InputError(f"{len(values)} example inputs; {type(model).__name__} takes {len(names)}", source="example_inputs")
+    return dict(zip(names, values, strict=False))

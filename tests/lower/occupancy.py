@@ -1,0 +1,64 @@
+"""Bytes of device storages while a graph really runs, seen from outside: every aten call, and every change of a storage's size.
+
+A storage counts what it holds at the moment, from the first aten call that takes or makes it (or from the start, if it is held) until it
+dies. Flat ``uint8`` tensors that ``aten.empty`` makes are the executor's host memory, and no tensor of these models.
+"""
+
+import weakref
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+
+class Occupancy(TorchDispatchMode):
+    """``peak`` is the most bytes at once since it was entered."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.known = {}
+        self.below = set()
+        self.peak = 0
+        self.see(held)
+
+    def see(self, values):
+        for value in tree_iter(values):
+            if isinstance(value, torch.Tensor):
+                storage = value.untyped_storage()
+                known = self.known.get(storage._cdata)
+                if known is None or known() is None:
+                    self.known[storage._cdata] = weakref.ref(storage)
+
+    def look(self):
+        now = 0
+        for address, reference in list(self.known.items()):
+            storage = reference()
+            if storage is None:
+                del self.known[address]
+            else:
+                now += storage.nbytes()
+        self.peak = max(self.peak, now)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not (func is torch.ops.aten.empty.memory_format and kwargs.get("dtype") is torch.uint8):
+            self.see((args, kwargs, result))
+        self.look()
+        return result
+
+    def __enter__(self):
+        self.resize = resize = torch.UntypedStorage.resize_
+
+        def resize_and_look(storage, size):
+            made = resize(storage, size)
+            self.look()
+            return made
+
+        torch.UntypedStorage.resize_ = resize_and_look
+        self.look()
+        return super().__enter__()
+
+    def __exit__(self, *exception):
+        torch.UntypedStorage.resize_ = self.resize
+        return super().__exit__(*exception)

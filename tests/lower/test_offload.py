@@ -1,0 +1,132 @@
+"""``hosim.offload``: a model under a plan is the model."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import hosim  # noqa: E402
+from hosim.errors import InfeasibleError, InputError  # noqa: E402
+
+HARDWARE = "h100-80gb-sxm"
+
+
+class Blocks(torch.nn.Module):
+    """Parameters, a buffer that each call updates, views, and two results in a mapping."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(6))
+        self.norm = torch.nn.BatchNorm1d(64)
+
+    def forward(self, x, scale=None):
+        for layer in self.layers:
+            x = torch.relu(layer(x)) + x.t().reshape(x.shape)
+        x = self.norm(x)
+        return {"x": x if scale is None else x * scale, "head": x[:, :3]}
+
+
+def loss_of(model, inputs):
+    return model(**inputs)["x"].square().mean()
+
+
+@pytest.fixture
+def inputs():
+    return {"x": torch.linspace(-1, 1, 32 * 64).reshape(32, 64), "scale": torch.tensor(0.5)}
+
+
+def test_inference_within_a_budget(inputs):
+    model = Blocks().eval()
+    with torch.no_grad():
+        wanted = model(**inputs)
+    before = copy.deepcopy(model.state_dict())
+    with hosim.offload(model, inputs, hardware=HARDWARE, budget="60%") as offloaded:
+        assert offloaded.predicted_peak_bytes <= offloaded.result.budget_bytes
+        assert offloaded.plan.count("prefetch") > 0
+        assert offloaded.predicted_stall_ns >= 0
+        assert offloaded.predicted_makespan_ns > 0
+        assert sum(p.untyped_storage().nbytes() for p in model.parameters()) < sum(p.nbytes for p in model.parameters())
+        with pytest.raises(InputError, match="this Blocks is offloaded"):
+            model(**inputs)
+        for _ in range(2):
+            result = offloaded(**inputs)
+            assert set(result) == {"x", "head"}
+            assert all(torch.equal(result[key], wanted[key]) for key in wanted)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_positional_inputs(inputs):
+    model = Blocks().eval()
+    with hosim.offload(model, inputs["x"], hardware=HARDWARE) as offloaded, torch.no_grad():
+        result = offloaded(inputs["x"] + 1)
+    with torch.no_grad():
+        assert torch.equal(result["x"], model(inputs["x"] + 1)["x"])
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD], ids=["adamw", "sgd"])
+def test_training_steps_within_a_budget(inputs, make):
+    """Three steps, in which batch norm's statistics, momentum and parameters go on from each other."""
+    settings = {"lr": 0.1, "fused": True} | ({"momentum": 0.9} if make is torch.optim.SGD else {})
+    eager, model = Blocks(), Blocks()
+    theirs, ours = make(eager.parameters(), **settings), make(model.parameters(), **settings)
+    with hosim.offload(model, inputs, hardware=HARDWARE, budget="70%", optimizer=ours, loss=loss_of) as step:
+        assert step.plan.count("prefetch") > 0
+        for k in range(3):
+            now = {**inputs, "x": inputs["x"] + k}
+            loss = loss_of(eager, now)
+            loss.backward()
+            theirs.step()
+            theirs.zero_grad()
+            assert torch.equal(step(**now), loss.detach())
+    assert all(torch.equal(value, eager.state_dict()[key]) for key, value in model.state_dict().items())
+    for mine, other in zip(model.parameters(), eager.parameters(), strict=True):
+        assert all(torch.equal(value, theirs.state[other][key]) for key, value in ours.state[mine].items())
+
+
+def test_a_plan_of_ones_own_and_other_policies(inputs):
+    model = Blocks().eval()
+    with torch.no_grad():
+        wanted = model(**inputs)["x"]
+    with hosim.offload(model, inputs, hardware=HARDWARE, policy="layerwise") as offloaded:
+        assert torch.equal(offloaded(**inputs)["x"], wanted)
+        plan = offloaded.plan
+    with hosim.offload(model, inputs, hardware=HARDWARE, plan=plan) as offloaded:
+        assert offloaded.plan is plan
+        assert torch.equal(offloaded(**inputs)["x"], wanted)
+
+
+def test_what_cannot_be_is_said(inputs):
+    model = Blocks().eval()
+    with pytest.raises(InfeasibleError, match="out of memory"):
+        hosim.offload(model, inputs, hardware=HARDWARE, budget="1 KiB")
+    with pytest.raises(InputError, match="decides during the run"):
+        hosim.offload(model, inputs, hardware=HARDWARE, policy="belady")
+    with hosim.offload(model, inputs, hardware=HARDWARE, budget="80%") as offloaded:
+        with pytest.raises(InputError, match=r"input 'x' is \(8, 64\) of torch.float32; it was captured with \(32, 64\)"):
+            offloaded(x=inputs["x"][:8], scale=inputs["scale"])
+        with pytest.raises(InputError, match="expected the arguments x, scale, got x"):
+            offloaded(x=inputs["x"])
+    with pytest.raises(hosim.HosimError, match="closed"):
+        offloaded(**inputs)
+
+    class Asks(torch.nn.Module):
+        def forward(self, x):
+            return x + 1 if x.sum() > 0 else x
+
+    with pytest.raises(InputError, match="cannot export Asks"):
+        hosim.offload(Asks(), torch.ones(3), hardware=HARDWARE)
+    slow = torch.optim.AdamW(model.parameters())
+    with pytest.raises(InputError, match="fused=True"):
+        hosim.offload(model, inputs, hardware=HARDWARE, optimizer=slow, loss=loss_of)
+
+
+def test_settings_of_the_optimizer_are_those_of_the_capture(inputs):
+    model = Blocks()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    with hosim.offload(model, inputs, hardware=HARDWARE, optimizer=optimizer, loss=loss_of) as step:
+        step(**inputs)
+        optimizer.param_groups[0]["lr"] = 0.01
+        with pytest.raises(InputError, match="offload it again"):
+            step(**inputs)
