@@ -105,6 +105,7 @@ class _Pass:
         held = [node for node in self.program.module.graph.nodes if node.op == "placeholder"]
         for node in held:
             self.copy(node)
+            self.env[node].name = node.name
         for t, tiers in sorted(self.plan.initial.items()):
             if tiers != (self.device_tier,) and t in self.root:
                 nodes.add_initial(self.graph, self.root[t], tiers)
@@ -146,7 +147,7 @@ class _Pass:
         self.env[node] = copied = self.graph.node_copy(node, self.current)
         tensor = self.program.tensor_of.get(node.name)
         if tensor is not None:
-            self.tensor_of[copied.name] = tensor
+            self.tensor_of[node.name] = tensor
             self.root.setdefault(tensor, copied)
             item = node.target is operator.getitem
             self.basis[copied] = None if item else self.fresh.get(tensor)

@@ -59,6 +59,13 @@ def offload(
 
     Raises :class:`InfeasibleError` where nothing fits the budget, :class:`PlanError` for a plan that breaks a rule, and :class:`InputError`
     for a model that cannot be captured.
+
+    >>> import torch
+    >>> model, x = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8))), torch.ones(4, 64)
+    >>> wanted = model(x)
+    >>> with offload(model, x, hardware="h100-80gb-sxm", budget="50%") as offloaded:
+    ...     bool((offloaded(x) == wanted).all()), offloaded.predicted_peak_bytes <= offloaded.result.budget_bytes
+    (True, True)
     """
     require_torch()
     from hosim.lower import callable as callables

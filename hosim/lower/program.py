@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -62,6 +62,8 @@ def read(
 
     Raises :class:`InputError` for what cannot be run on fake tensors, and for cache nodes that are not those of one plan.
     """
+    placeholders = module.graph.find_nodes(op="placeholder")
+    givens = [replace(one, placeholder=node.name) for node, one in zip(placeholders, givens, strict=True)]  # passes may rename them
     run = torch_run.run_module(module, givens)
     kinds = {run.places[node]: "gradient" for node in gradients}
     graph, positions = torch_export.workload_of(run, name, meta or {}, kinds)
@@ -79,8 +81,9 @@ def flattened(program: ExportedProgram) -> GraphModule:
     for node in source.graph.nodes:
         if node.op == "placeholder":
             env[node] = graph.node_copy(node)
+            env[node].name = node.name  # which may be that of a builtin (``input``): fx would give another
     returned = _inline(source.graph, source, graph, env)
-    placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    placeholders = {node.name: env[node] for node in source.graph.nodes if node.op == "placeholder"}
     results = []
     for spec, value in zip(program.graph_signature.output_specs, returned, strict=True):
         if spec.kind in torch_run.UPDATES and isinstance(value, Node):

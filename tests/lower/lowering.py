@@ -3,6 +3,7 @@
 from functools import cache
 
 import exported_models
+import random_plans
 import torch
 from exported_models import exported
 from torch.utils._pytree import tree_leaves
@@ -46,3 +47,8 @@ def same(got, wanted):
     """Whether the tensors in two nested values are equal to the bit, one by one."""
     ours, theirs = tree_leaves(got), tree_leaves(wanted)
     return len(ours) == len(theirs) and all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(ours, theirs, strict=True))
+
+
+def legal_plans(name):
+    """Legal plans of a captured model on :data:`MACHINE`."""
+    return random_plans.legal_plans(captured(name).graph, MACHINE)

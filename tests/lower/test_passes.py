@@ -1,6 +1,7 @@
 """The inserted nodes under torch's own passes, in files, with views, in-place ops, several outputs and another order of the ops."""
 
 import operator
+from functools import cache
 
 import pytest
 
@@ -43,8 +44,8 @@ class Views(torch.nn.Module):
         self.first, self.second = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
         self.register_buffer("seen", torch.zeros(16))
 
-    def forward(self, x):
-        a = self.first(x)
+    def forward(self, input):  # noqa: A002  # a name that fx does not leave as it is
+        a = self.first(input)
         top, turned = a[:4], a.t()
         b = torch.relu(a)
         top.mul_(2)
@@ -60,6 +61,7 @@ class Views(torch.nn.Module):
 X = torch.linspace(-2, 2, 8 * 16).reshape(8, 16)
 
 
+@cache
 def exported():
     return torch.export.export(Views(), (X,), strict=False)
 
