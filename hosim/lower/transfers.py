@@ -91,7 +91,12 @@ class Queue(Protocol):
 class Device(Protocol):
     """A machine on which plans are run. ``tiers`` below the device tier have blocks, the device tier has torch storages."""
 
-    compute: Queue
+    recording: bool
+    """Whether to keep what :meth:`take_record` gives."""
+
+    @property
+    def compute(self) -> Queue:
+        """The queue that computes."""
 
     def channel(self, name: str) -> Queue:
         """The queue of a channel of the profile."""
@@ -122,8 +127,6 @@ class Device(Protocol):
 
     def take_record(self) -> tuple[Done, ...]:
         """What was done since the last call, if ``recording`` is set."""
-
-    recording: bool
 
     def close(self) -> None:
         """Give everything back: memory, files."""
