@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from itertools import chain, groupby
 from multiprocessing import active_children, get_context
 from pathlib import Path
+from types import MappingProxyType
 
 import hosim
 from hosim.errors import HosimError, InfeasibleError, InputError
@@ -21,6 +22,9 @@ from hosim.gate.verdict import CaseVerdict, judge
 from hosim.result import SEMANTICS
 
 Telling = Callable[[str], None]
+
+_OPS = 1000
+"""How many ops a case is taken to have of which that is not known."""
 
 _Answer = tuple[Measured | None, "CaseError | None"]
 
@@ -37,7 +41,8 @@ def check(
     cases = suite.named(wanted)
     known = _known(suite, cases)  # first, since nothing needs to be replayed to find a damaged file
     verdicts = []
-    for case, now in zip(cases, measured(cases, jobs, kept, tell), strict=True):
+    ops = {name: before.record.durations.count for name, before in known.items() if before.record is not None}
+    for case, now in zip(cases, measured(cases, jobs, kept, tell, ops), strict=True):
         file = suite.baseline(case.name).as_posix()
         verdicts.append(judge(case.name, known.get(case.name), now, case.tolerances, baseline=file))
     listed = {case.name for case in suite.cases}
@@ -111,9 +116,16 @@ def _matrices(suite: Suite, cases: Sequence[Case], damaged: bool = False) -> dic
     return found
 
 
-def measured(cases: Sequence[Case], jobs: int = 1, kept: Path | None = None, tell: Telling = lambda doing: None) -> Iterator[Measured]:
+def measured(
+    cases: Sequence[Case],
+    jobs: int = 1,
+    kept: Path | None = None,
+    tell: Telling = lambda doing: None,
+    ops: Mapping[str, int] = MappingProxyType({}),
+) -> Iterator[Measured]:
     """Each case's measurement, in order, by up to ``jobs`` processes (-1: one a core).
 
+    ``ops`` says how many a case has, where that is known: several processes begin with the largest, so that none is left to one at the end.
     Raises :class:`HosimError`, naming the case, for what is wrong with one.
     """
     groups = [tuple(group) for _, group in groupby(cases, key=lambda c: (c.matrix, c.workload if c.matrix else c.name))]
@@ -124,7 +136,9 @@ def measured(cases: Sequence[Case], jobs: int = 1, kept: Path | None = None, tel
     others = active_children()
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
         try:
-            yield from _told(cases, chain.from_iterable(pool.map(partial(_attempts, kept=kept), groups)), tell)
+            size = [sum(ops.get(case.name, 0) or _OPS for case in group) for group in groups]
+            started = {k: pool.submit(_attempts, groups[k], kept) for k in sorted(range(len(groups)), key=lambda k: -size[k])}
+            yield from _told(cases, chain.from_iterable(started[k].result() for k in range(len(groups))), tell)
         except BrokenProcessPool:
             raise HosimError("a process that measured a case was killed, for want of memory perhaps; try --jobs 1") from None
         except KeyboardInterrupt:  # whoever interrupts does not want to wait for what is under way

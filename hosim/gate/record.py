@@ -35,6 +35,11 @@ class Listing:
         return not self.others
 
     @property
+    def count(self) -> int:
+        """How many items there are, with those left out."""
+        return len(self.items) + self.others
+
+    @property
     def least(self) -> int:
         """What is larger than that is listed: the least value there is if something is left out, else 0."""
         return 0 if self.complete else min((item.value for item in self.items), default=0)
