@@ -35,12 +35,13 @@ AHEAD = 1024
 
 
 class CpuEvent:
-    """The end of one piece of work, or of nothing (one that was made done)."""
+    """The end of one piece of work. ``is_awaited`` says whether other work waits for it."""
 
-    __slots__ = ("end_ns", "is_done", "then")
+    __slots__ = ("end_ns", "is_awaited", "is_done", "then")
 
     def __init__(self) -> None:
         self.is_done = False
+        self.is_awaited = False
         self.end_ns = 0
         self.then: list[Callable[[], None]] = []
 
@@ -194,8 +195,12 @@ class CpuDevice:
             if self._stop.is_set():
                 raise _StoppedError
             self._outstanding += 1
-            self.later(joins, lambda: queue.items.append(item))
-            self._changed.notify_all()
+            for event in item.after:
+                event.is_awaited = True
+            if queue is self.compute:
+                queue.items.append(item)
+            else:
+                self.later(joins, lambda: queue.items.append(item))
 
     def next_of(self, queue: CpuQueue) -> _Work:
         """The head of a queue, taken from it when it is ready."""
@@ -219,10 +224,11 @@ class CpuDevice:
             for call in then:
                 call()
             self._outstanding -= 1
+            if event.is_awaited or then or not self._outstanding:
+                self._changed.notify_all()  # waking up threads costs more than most small ops
             if self.recording and item.label is not None:
                 issued = item.after[0].end_ns if item.after else start_ns
                 self._record.append(Done(item.label, queue.name, issued, free_ns, start_ns, event.end_ns))
-            self._changed.notify_all()
 
     def later(self, after: Sequence[Any], then: Callable[[], None]) -> None:
         """Call ``then`` once all of ``after`` is done: now, or in the thread that does the last of it."""
@@ -240,6 +246,7 @@ class CpuDevice:
                 event.then.append(one_less)
             if not count:
                 then()
+                self._changed.notify_all()
 
     def _await(self, condition: Callable[[], bool]) -> None:
         """Wait, holding the lock. If everybody waits and nobody need, nothing can ever proceed: that is said, not waited for."""

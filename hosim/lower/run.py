@@ -156,7 +156,9 @@ class Executor:
                     self._queue(node, drops.get(node, ()))
             if record:
                 self.timeline = timeline_of(self._plan, self.device.take_record())
-            self._residents.bring_back(inputs)
+            lost = self._residents.bring_back(inputs)
+            if lost:
+                raise ExecutionError("a tier has not kept what was put there", lost=lost)
             self._bring_results(steps[-1])
             results = self._returned(steps[-1])  # not before: of a storage that has no bytes there are no views
             self._residents.end()
