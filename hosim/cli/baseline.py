@@ -36,16 +36,19 @@ def update(cases: Cases = None, config: Config = None, jobs: Jobs = -1, no_cache
 def show(case: Name, config: Config = None, json: Json = False) -> None:
     """Show a baseline: metrics, and what each peak consists of."""
     from hosim.errors import InputError
-    from hosim.gate import baseline, tables
+    from hosim.gate import tables
     from hosim.gate.cases import find_suite
+    from hosim.gate.check import known_baseline
     from hosim.io import to_json
 
     suite = find_suite(config)
-    path = suite.baseline(case)
-    if not path.is_file():
+    known = known_baseline(suite, case)
+    if known is None:
         suite.named([case])
-        raise InputError("there is no such baseline; 'hosim baseline write' makes it", source=str(path))
-    record = baseline.load(path)
+        raise InputError("there is no such baseline; 'hosim baseline write' makes it", source=str(suite.baseline(case)))
+    if known.record is None:
+        raise InputError(known.error or "does not fit", source=case)
+    record = known.record
     if json:
         typer.echo(to_json({"case": record.case, "asked": dict(record.asked), "metrics": dict(record.metrics)}))
     else:

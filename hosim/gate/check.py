@@ -92,13 +92,21 @@ def write(
     return changed
 
 
+def known_baseline(suite: Suite, name: str) -> Measured | None:
+    """What the baseline of a case says; ``None`` if there is none. Raises :class:`InputError` for a damaged file."""
+    file, (matrix, within, _) = suite.baseline(name), name.partition("/")
+    if not file.is_file():
+        return None
+    return matrix_file.load(file, matrix).get(name) if within else Measured(baseline.load(file))
+
+
 def _known(suite: Suite, cases: Sequence[Case]) -> dict[str, Measured]:
     """The baselines of the cases by their names, and those of the other lines of their matrices."""
     known = {name: now for lines in _matrices(suite, cases).values() for name, now in lines.items()}
     for case in cases:
-        file = suite.baseline(case.name)
-        if case.matrix is None and file.is_file():
-            known[case.name] = Measured(baseline.load(file))
+        found = known_baseline(suite, case.name) if case.matrix is None else None
+        if found is not None:
+            known[case.name] = found
     return known
 
 

@@ -53,7 +53,7 @@ def metric_cells(m: MetricVerdict) -> tuple[str, ...]:
 def baseline(record: Record) -> RenderableType:
     """What a baseline says: its question, its metrics, and the composition of each peak."""
     asked = ", ".join(f"{key} {text}" for key, text in record.asked.items())
-    table = open_table(f"{record.case}: {asked}", "metric", "value", left=1)
+    table = open_table(f"{record.case}: {asked}" if asked else record.case, "metric", "value", left=1)
     for name, value in sorted(record.metrics.items()):
         table.add_row(escape(name), human(name, value))
     parts: list[RenderableType] = [table]

@@ -219,3 +219,17 @@ def test_an_entry_gives_a_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         assert not out
         assert expected in told.splitlines()[-1]
     monkeypatch.delitem(sys.modules, "shop_models")
+
+
+def test_a_case_of_a_matrix_is_shown(folder: Path) -> None:
+    matrix = '[matrix.m]\nworkloads = ["toy.json"]\nhardware = ["toy"]\npolicies = ["resident"]\nbudgets = ["100 B", "60 B"]\n'
+    (folder / "hosim.toml").write_text(matrix)
+    hosim("baseline", "show", "m/toy.json/toy/resident/100 B", code=2)
+    hosim("baseline", "write")
+    assert "2 cases: 2 same." in hosim("check")[0]
+    assert "m/toy" not in hosim("check")[0]
+    said = json.loads(hosim("baseline", "show", "m/toy.json/toy/resident/100 B", "--json")[0])
+    assert said["metrics"]["peak.hbm"] == 70
+    assert "70 B" in hosim("baseline", "show", "m/toy.json/toy/resident/100 B")[0]
+    assert "does not fit" in hosim("baseline", "show", "m/toy.json/toy/resident/60 B", code=2)[1]
+    assert "unknown case 'm/x'" in hosim("baseline", "show", "m/x", code=2)[1]
