@@ -180,10 +180,11 @@ def _check_input(name: str, value: Any, example: Any) -> None:
 
 
 def _device(captured: Captured, hardware: Hardware, directories: Mapping[str, str | os.PathLike[str]]) -> Any:
-    """A machine of the CPU's memory, where the model is there."""
-    elsewhere = {tensor.device.type for tensor in captured.held.values()} - {"cpu"}
-    if elsewhere:
-        raise InputError(f"the model is on {', '.join(sorted(elsewhere))}; say on what it runs", source="device")
+    """The GPU where the model is there, or a machine of the CPU's memory."""
+    if any(tensor.device.type == "cuda" for tensor in captured.held.values()):
+        from hosim.lower.on_cuda import CudaDevice
+
+        return CudaDevice(hardware, directories=directories)
     from hosim.lower.on_cpu import CpuDevice
 
     return CpuDevice(hardware, directories=directories)

@@ -36,7 +36,7 @@ def offload(
     budget: int | str | None = None,
     optimizer: Any = None,
     loss: Any = None,
-    policy: str | None = None,
+    policy: str = "hyperoffload",
     parameters: Mapping[str, Any] | None = None,
     plan: Plan | None = None,
     device: Any = None,
@@ -52,7 +52,8 @@ def offload(
     ``hardware`` is a profile, its path or the name of a shipped one; ``budget`` the bytes of device memory that the program may have, as
     a number, a size (``"12 GiB"``) or a share of the resident peak (``"75%"``). ``policy`` with its ``parameters`` makes the plan, unless
     ``plan`` is given, for the workload of the same program. ``directories`` name a folder for each tier that is made of files.
-    ``device`` is what runs it, a :class:`hosim.lower.transfers.Device`: by default a machine made of the CPU's memory.
+    ``device`` is what runs it, a :class:`hosim.lower.transfers.Device`: by default the GPU on which the
+    parameters are, or a machine made of the CPU's memory.
 
     The tensors of the model belong to what is returned until it is closed: those that are elsewhere have empty storages, and the
     model itself refuses to be called. As a context manager it closes itself.
@@ -90,15 +91,13 @@ def offload(
 
 
 def planned(
-    graph: Graph, hardware: Hardware, budget_bytes: int, policy: str | None = None, parameters: Mapping[str, Any] | None = None
+    graph: Graph, hardware: Hardware, budget_bytes: int, policy: str = "hyperoffload", parameters: Mapping[str, Any] | None = None
 ) -> tuple[Plan, Result]:
     """A plan that keeps within ``budget_bytes`` in program order, which is how torch allocates, and its replay with that account.
 
-    The policy (by default ``hyperoffload``, with a plan made before the run) gets less than the budget until its plan does.
+    The policy gets less than the budget until its plan does.
     Raises :class:`InfeasibleError` if none does.
     """
-    if policy is None:
-        policy, parameters = "hyperoffload", {"placement": "nearest", **(parameters or {})}
     chosen = registry.get(policy)
     failure = ""
     for share in _SHARES:

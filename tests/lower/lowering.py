@@ -1,11 +1,10 @@
-"""What the tests of lowering share: programs of small models, legal plans of them, and a machine to plan for."""
+"""What the tests of lowering share: exported programs of small models, legal plans of them, and a machine to plan for."""
 
 from functools import cache
 
-import exported_models
 import random_plans
+import steps
 import torch
-from exported_models import exported
 from torch.utils._pytree import tree_leaves
 
 from hosim.hardware import Channel, Compute, Hardware, Tier
@@ -25,10 +24,15 @@ MACHINE = Hardware(
 )
 
 
-def inputs_of(name):
-    """The example input, always the same one."""
-    torch.manual_seed(2)
-    return exported_models.inputs_of(name)
+@cache
+def model_of(name):
+    """The model as it is used."""
+    return steps.model_of(name).eval()
+
+
+@cache
+def exported(name):
+    return torch.export.export(model_of(name), (), steps.inputs_of(name), strict=False)
 
 
 @cache
@@ -39,7 +43,7 @@ def captured(name):
 def values_of(name):
     """What the placeholders of a captured model take: its parameters, and the example input."""
     program = exported(name)
-    own, user = {**program.state_dict, **program.constants}, iter(inputs_of(name).values())
+    own, user = {**program.state_dict, **program.constants}, iter(steps.inputs_of(name).values())
     return [own[given.name] if given.own else next(user) for given in captured(name).givens]
 
 
