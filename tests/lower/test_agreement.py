@@ -51,6 +51,19 @@ def test_what_the_replay_calls_hidden_is_hidden():
     check_order(plan, result, real)
 
 
+def test_a_measured_run_can_be_shown_as_a_replay_can():
+    from layers import machine
+
+    from hosim.report.perfetto import trace
+
+    case = Case(layers=2, width=16, batch=4, rate=1e9, lead=1, activations=True)
+    plan, _, real = case.run()
+    events = trace(plan, machine(int(case.rate), case.latency_ns), real)["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert {event["name"] for event in slices if event["cat"] == "op"} == {op.name for op in plan.graph.ops}
+    assert sum(event["cat"] == "transfer" for event in slices) == len([c for c in plan.cache_ops if c.op != "detach"])
+
+
 def check_order(plan, result, real):
     """What must hold of a real run whatever the machine does: transfers in the replay's order, none before its issue, ops after theirs."""
     for name in {x.channel for x in result.timeline.transfers}:

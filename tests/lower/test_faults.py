@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from hosim.errors import ExecutionError, InputError, PlanError  # noqa: E402
 from hosim.lower import file_tier  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
-from hosim.plan import DETACH, CacheOp, Plan  # noqa: E402
+from hosim.plan import DETACH, STORE, CacheOp, Plan  # noqa: E402
 
 
 class Setup:
@@ -124,6 +125,46 @@ def test_a_real_limit_of_file_size(setup):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     setup.check_nothing_left()
     setup.check_model_whole()
+
+
+@pytest.mark.parametrize("ddr", [3 * 1024, 2 * 1024 + 600, 2 * 1024])
+def test_host_memory_that_is_just_enough_or_not(tmp_path, ddr):
+    """Weights of 1024 B pass through host memory on their way from files: what finds no room waits, and what never will is said."""
+    hardware = replace(machine(), tiers=tuple(replace(t, capacity_bytes=ddr) if t.name == "ddr" else t for t in machine().tiers))
+    model, x = Layers(), torch.ones(4, 16)
+    program = program_of(model, x)
+    values = values_of(program, model, x)
+    with torch.no_grad():
+        wanted = model(x)
+    plan = streamed(program, "nvme", lead=3)
+    with Executor(lowered(program, plan), hardware, CpuDevice(hardware, directories={"nvme": tmp_path})) as executor:
+        executor.place({n: v for n, v in values.items() if v is not x})
+        for _ in range(2):
+            assert torch.equal(executor.run({n: v for n, v in values.items() if v is x})[0], wanted)
+    assert not list(tmp_path.iterdir())
+
+
+def test_host_memory_in_which_weights_do_not_fit(tmp_path):
+    hardware = replace(machine(), tiers=tuple(replace(t, capacity_bytes=2500) if t.name == "ddr" else t for t in machine().tiers))
+    model, x = Layers(), torch.ones(4, 16)
+    program = program_of(model, x)
+    values = values_of(program, model, x)
+    before = {n: v.clone() for n, v in values.items()}
+    plan = streamed(program, "ddr")
+    plan = replace(plan, initial=dict.fromkeys(plan.initial, ("hbm",)), cache_ops=())
+    weights = sorted(t for t, tensor in enumerate(program.graph.tensors) if tensor.kind == "parameter")
+    stores = tuple(CacheOp(STORE, t, "hbm", "ddr", 0) for t in weights)
+    plan = replace(plan, cache_ops=stores + tuple(CacheOp(DETACH, t, "ddr", None, 5) for t in weights))
+    # All detaches of copies in host memory stand behind the last op: the third store waits for them, and they come.
+    with Executor(lowered(program, plan), hardware, CpuDevice(hardware)) as executor:
+        executor.place({n: v for n, v in values.items() if v is not x})
+        executor.run({n: v for n, v in values.items() if v is x})
+    # In the order of the program there is nobody else to make room.
+    executor = Executor(lowered(program, plan), hardware, CpuDevice(hardware, synchronous=True))
+    executor.place({n: v for n, v in values.items() if v is not x})
+    with pytest.raises(ExecutionError, match=r"^nothing can proceed: store of 'layers\.2' from hbm to ddr finds no room$"):
+        executor.run({n: v for n, v in values.items() if v is x})
+    assert all(torch.equal(v, before[n]) for n, v in values.items())
 
 
 def test_a_file_that_vanished(setup):

@@ -6,13 +6,10 @@ import time
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
 
 from hypothesis import HealthCheck, Phase, assume, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from layers import Layers, machine, program_of  # noqa: E402
-from lowering import MACHINE, captured, legal_plans, same  # noqa: E402
-from lowering import values_of as values_of_family  # noqa: E402
 from strategies import plans  # noqa: E402
 
 from hosim.analysis.verifier import verify  # noqa: E402
@@ -21,8 +18,7 @@ from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.order import order_of  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
 
-OFTEN = settings(max_examples=40, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
-SELDOM = settings(max_examples=6, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+OFTEN = settings(max_examples=25, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 
 
 class Reused(torch.nn.Module):
@@ -78,6 +74,10 @@ def shuffled(order, seed):
     return names
 
 
+def same(ours, theirs):
+    return len(ours) == len(theirs) and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
 class Unkind(CpuDevice):
     """Fills what it allocates with nonsense, and is late with it: whoever does not wait computes something else."""
 
@@ -126,17 +126,6 @@ def test_every_legal_plan_in_every_order_gives_the_same_bits(tmp_path_factory, d
     plan = data.draw(plans(PROGRAMS[name].graph, machine()))
     assume(not verify(plan, machine()))  # of copies below the device tier that an op's write overtakes
     check(PROGRAMS[name], plan, machine(), values_of_toy(name), data, tmp_path_factory.mktemp("nvme"))
-
-
-@SELDOM
-@given(data=st.data())
-def test_of_a_transformer_as_well(tmp_path_factory, data):
-    program = captured("gpt2")
-    names = [n.name for n in program.module.graph.nodes if n.op == "placeholder"]
-    values = dict(zip(names, [v.detach().clone() for v in values_of_family("gpt2")], strict=True))
-    plan = data.draw(legal_plans("gpt2"))
-    assume(not verify(plan, MACHINE))
-    check(program, plan, MACHINE, values, data, tmp_path_factory.mktemp("nvme"), runs=2)
 
 
 def test_values_die_after_their_last_step():
