@@ -80,6 +80,8 @@ def write(
             changed.append(suite.baseline(case.name))
     listed = {case.name for case in suite.cases}
     for matrix, lines in matrices.items():
+        if only_new and lines.keys() <= there:
+            continue
         kept_lines = {name: now for name, now in lines.items() if name in listed or wanted or only_new}
         if matrix_file.save(kept_lines, suite.baseline(matrix), hosim=hosim.__version__, semantics=SEMANTICS):
             changed.append(suite.baseline(matrix))

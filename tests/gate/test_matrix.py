@@ -88,6 +88,12 @@ def test_a_line_says_what_a_case_measured_alone_says(suite: Suite) -> None:
     assert 0 < unfit < 24
     assert set(verdicts(suite).values()) == {SAME}
     assert write(suite) == []
+    whole = suite.baseline("all").read_text()
+    suite.baseline("all").write_text(older := whole.replace('hosim = "', 'hosim = "0.0.'))
+    write(suite, only_new=True)
+    assert suite.baseline("all").read_text() == older
+    write(suite)
+    assert suite.baseline("all").read_text() == whole
     again = load_suite(suite.source)
     assert write(again, jobs=2) == []
 
