@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from hosim.errors import ExecutionError, InputError
 from hosim.hardware import Hardware
 from hosim.lower.transfers import Block, Device, Event
@@ -170,3 +172,14 @@ class Residents:
     def kept(self) -> Sequence[int]:
         """The tensors that have a storage which outlives the run."""
         return [t for t, resident in self._now.items() if resident.storage is not None]
+
+
+def resizable(views: Sequence[Any]) -> Any:
+    """The storage of these views. One that cannot be freed and filled again, a file's or numpy's, is replaced in all of them."""
+    storage = views[0].untyped_storage()
+    if not storage.resizable():
+        storage = storage.clone()
+        with torch.no_grad():
+            for view in views:
+                view.set_(storage, view.storage_offset(), view.size(), view.stride())
+    return storage

@@ -23,7 +23,7 @@ from hosim.costmodel.routes import chunks_of, route
 from hosim.errors import ExecutionError, InputError, PlanError
 from hosim.hardware import Channel, Hardware
 from hosim.lower.order import last_needs, order_of
-from hosim.lower.residents import Resident, Residents
+from hosim.lower.residents import Resident, Residents, resizable
 from hosim.lower.timeline import timeline_of
 from hosim.lower.transfers import Device, Event, Label
 from hosim.plan import DETACH, CacheOp
@@ -58,6 +58,7 @@ class Executor:
         self._needed = {source for sources in self._order.sources.values() for source in sources}
         self._placeholders = {n.name: n for n in lowered.module.graph.nodes if n.op == "placeholder"}
         self._residents = Residents(plan, hardware, device)
+        self._written = {t for op in plan.graph.ops for t in op.writes}
         self._labels = [Label(f"op {op.name!r}", op=i) for i, op in enumerate(plan.graph.ops)]
         self._placed: dict[str, Any] = {}
         self._values: dict[Node, Any] = {}
@@ -71,6 +72,7 @@ class Executor:
         Raises :class:`InputError` for values that do not fit, and :class:`ExecutionError` if they cannot be brought there.
         """
         self._check(values)
+        values = self._apart(values)
         try:
             self._place(values)
         except BaseException as error:
@@ -86,6 +88,27 @@ class Executor:
                 raise InputError(f"no placeholder {name!r} (placeholders: {known})", source="values")
             self._residents.check(self.lowered.tensor_of.get(name), name, value)
 
+    def _apart(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values, with copies of those that share a storage although they are different tensors of the graph.
+
+        Raises :class:`InputError` if the graph writes one of them.
+        """
+        apart: dict[str, Any] = {}
+        seen: dict[int, tuple[int, str]] = {}
+        for name, value in (self._placed | dict(values)).items():
+            t = self.lowered.tensor_of.get(name)
+            if t is not None:
+                other, its_name = seen.setdefault(value.untyped_storage()._cdata, (t, name))
+                if other != t:
+                    if self._written & {t, other}:
+                        raise InputError(
+                            f"placeholders {its_name!r} and {name!r} share a storage, which the program writes", source="values"
+                        )
+                    value = value.clone()
+            if name in values:
+                apart[name] = value
+        return apart
+
     def _place(self, values: Mapping[str, Any]) -> list[int]:
         """Place values; the tensors that were not placed before."""
         placed: dict[int, list[Any]] = {}
@@ -94,7 +117,7 @@ class Executor:
             if t is not None and self._residents.wants(t):
                 placed.setdefault(t, []).append(value)
         for t, views in placed.items():
-            self._residents.place(t, _resizable(views))
+            self._residents.place(t, resizable(views))
         return list(placed)
 
     def close(self) -> None:
@@ -144,6 +167,7 @@ class Executor:
         missing = [name for name in self._placeholders if name not in values and name not in self._placed]
         if missing:
             raise InputError(f"no value for placeholder {missing[0]!r}", source="values")
+        values = self._apart(values)
         steps = self._order.of(order)
         drops = self._drops if order is None else last_needs(steps, self._order.sources)
         try:
@@ -368,17 +392,6 @@ class Executor:
     def _drop(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
             self._values.pop(node, None)
-
-
-def _resizable(views: Sequence[Any]) -> Any:
-    """The storage of these views. One that cannot be freed and filled again, a file's or numpy's, is replaced in all of them."""
-    storage = views[0].untyped_storage()
-    if not storage.resizable():
-        storage = storage.clone()
-        with torch.no_grad():
-            for view in views:
-                view.set_(storage, view.storage_offset(), view.size(), view.stride())
-    return storage
 
 
 def _give_back(dead: Sequence[Resident]) -> None:

@@ -10,13 +10,18 @@ torch = pytest.importorskip("torch")
 from hypothesis import HealthCheck, Phase, assume, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from layers import Layers, machine, program_of  # noqa: E402
+from live_storages import LiveStorages  # noqa: E402
 from strategies import plans  # noqa: E402
 
 from hosim.analysis.verifier import verify  # noqa: E402
+from hosim.engine import replay  # noqa: E402
+from hosim.errors import InputError  # noqa: E402
 from hosim.lower.insert import insert  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.order import order_of  # noqa: E402
+from hosim.lower.program import capture  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
+from hosim.plan import CacheOp, Plan  # noqa: E402
 
 OFTEN = settings(max_examples=25, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 
@@ -128,13 +133,40 @@ def test_every_legal_plan_in_every_order_gives_the_same_bits(tmp_path_factory, d
     check(PROGRAMS[name], plan, machine(), values_of_toy(name), data, tmp_path_factory.mktemp("nvme"))
 
 
+class Pair(torch.nn.Module):
+    def __init__(self, writes):
+        super().__init__()
+        self.writes = writes
+
+    def forward(self, x, y):
+        if self.writes:
+            x.add_(1)
+        return torch.mm(x, y) + y
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_one_tensor_for_two_inputs(writes):
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        program = capture(torch.export.export(Pair(writes), (x, x.clone())), name="pair")
+    graph = program.graph
+    moved = tuple(CacheOp("prefetch", t, "ddr", "hbm") for t in (0, 1))
+    back = () if not writes else (CacheOp("store", 0, "hbm", "ddr", len(graph.ops) - 1),)
+    away = tuple(CacheOp("detach", t, "hbm", None, len(graph.ops) - 1) for t in (0, 1))
+    plan = Plan(graph, "moved", (*moved, *back, *away), {0: ("ddr",), 1: ("ddr",)})
+    with Executor(insert(program, plan), machine(), CpuDevice(machine())) as executor:
+        if writes:
+            with pytest.raises(InputError, match="'x' and 'y' share a storage, which the program writes"):
+                executor.run({"x": x, "y": x})
+            twin = x.clone()
+            assert torch.equal(executor.run({"x": twin, "y": x})[0], torch.mm(x + 1, x) + x)
+            assert torch.equal(twin, x + 1)
+        else:
+            assert torch.equal(executor.run({"x": x, "y": x})[0], torch.mm(x, x) + x)
+
+
 def test_values_die_after_their_last_step():
     """With everything resident, no value is kept that no later step needs."""
-    from live_storages import LiveStorages
-
-    from hosim.engine import replay
-    from hosim.plan import Plan
-
     program, values = PROGRAMS["layers"], values_of_toy("layers")
     tracker = LiveStorages(list(values.values()))
     with Executor(insert(program, Plan(program.graph)), machine(), CpuDevice(machine())) as executor:
