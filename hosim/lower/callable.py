@@ -58,9 +58,14 @@ class Offloaded:
         self.lowered = insert(captured.program, plan, hardware.device_tier)
         self._captured = captured
         self._examples = {given.placeholder: given.value for given in captured.program.givens}
+        graph, tensor_of = captured.program.graph, captured.program.tensor_of
+        written = {t for op in graph.ops for t in op.mutates}
+        self._bytes = {name: graph.tensors[tensor_of[name]].size_bytes for name in captured.inputs if name in tensor_of}
+        self._written = {name for name in self._bytes if tensor_of[name] in written}
         made = _device(captured, hardware, directories or {}) if device is None else device
         self.executor = Executor(self.lowered, hardware, made)
         self.executor.place(captured.held)
+        self._held = {tensor.untyped_storage()._cdata for tensor in captured.held.values()}
         self._guard = captured.model.register_forward_pre_hook(_refuse)
 
     @property
@@ -86,9 +91,28 @@ class Offloaded:
         the way; then all is closed.
         """
         values = dict(zip(self._captured.inputs, self._captured.flat(*args, **kwargs), strict=True))
+        taken = set(self._held)
         for name, value in values.items():
             _check_input(name, value, self._examples[name])
-        return self._captured.result(self.executor.run(values))
+            if isinstance(value, torch.Tensor):
+                values[name] = self._by_itself(name, value, taken)
+        try:
+            results = self.executor.run(values)
+        except BaseException:
+            self._guard.remove()  # what could be brought back is back
+            raise
+        return self._captured.result(results)
+
+    def _by_itself(self, name: str, value: torch.Tensor, taken: set[int]) -> torch.Tensor:
+        """``value`` on a storage of its own, laid out like the example: the one that it has, or a copy."""
+        example, storage = self._examples[name], value.untyped_storage()
+        own = storage._cdata not in taken and value.stride() == example.stride() and storage.nbytes() == self._bytes[name]
+        taken.add(storage._cdata)
+        if own:
+            return value
+        if name in self._written:
+            raise InputError(f"input {name!r} is written by the model, and is part of another tensor or laid out otherwise; give a copy")
+        return torch.empty_strided(value.size(), example.stride(), dtype=value.dtype, device=value.device).copy_(value)
 
     def close(self) -> None:
         """Bring every tensor back into the model, and give memory and files back."""

@@ -1,13 +1,14 @@
 """``hosim.offload``: a model under a plan is the model."""
 
 import copy
+import warnings
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import hosim  # noqa: E402
-from hosim.errors import InfeasibleError, InputError  # noqa: E402
+from hosim.errors import ExecutionError, InfeasibleError, InputError  # noqa: E402
 
 HARDWARE = "h100-80gb-sxm"
 
@@ -83,6 +84,79 @@ def test_training_steps_within_a_budget(inputs, make):
     assert all(torch.equal(value, eager.state_dict()[key]) for key, value in model.state_dict().items())
     for mine, other in zip(model.parameters(), eager.parameters(), strict=True):
         assert all(torch.equal(value, theirs.state[other][key]) for key, value in ours.state[mine].items())
+
+
+def test_inputs_that_share_a_storage_or_are_part_of_one(inputs):
+    model = Blocks().eval()
+    large = torch.arange(64 * 64).reshape(64, 64) / 4096
+    part, turned = large[:32], large.t()[:32]
+    with torch.no_grad():
+        wanted = [model(part)["x"], model(turned)["x"]]
+    with hosim.offload(model, inputs["x"], hardware=HARDWARE, budget="70%") as offloaded:
+        assert [torch.equal(offloaded(x)["x"], other) for x, other in zip((part, turned), wanted, strict=True)] == [True, True]
+
+    class Two(torch.nn.Module):
+        def forward(self, a, b):
+            return (a @ b).relu() + a, a.sin() @ b
+
+    one = torch.rand(64, 64)
+    with hosim.offload(Two(), (one, one.clone()), hardware=HARDWARE, policy="layerwise") as offloaded:
+        assert all(torch.equal(x, y) for x, y in zip(offloaded(one, one), Two()(one, one), strict=True))
+
+
+def test_an_input_that_the_model_writes(inputs):
+    class Writes(torch.nn.Module):
+        def forward(self, a):
+            return a.add_(1) * 2
+
+    example = torch.zeros(8, 8)
+    with hosim.offload(Writes(), example.clone(), hardware=HARDWARE) as offloaded:
+        a = example.clone()
+        assert torch.equal(offloaded(a), torch.full((8, 8), 2.0))
+        assert torch.equal(a, torch.ones(8, 8))
+        with pytest.raises(InputError, match="written by the model"):
+            offloaded(torch.zeros(16, 8)[:8])
+
+
+def test_a_functional_program_updates_its_buffers():
+    from hosim.lower.callable import capture
+
+    class Counts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(4))
+
+        def forward(self, x):
+            self.seen += x.sum(0)
+            return self.seen * 2
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        functional = torch.export.export(Counts(), (torch.ones(3, 4),), strict=False).run_decompositions()
+    program = capture(functional, name="counts")
+    assert any(op.kind == "copy" and op.mutates for op in program.graph.ops)
+    seen = torch.ones(4)
+    with torch.no_grad():
+        (result,) = program.module(seen, torch.ones(3, 4))
+    assert torch.equal(result, torch.full((4,), 8.0))
+    assert torch.equal(seen, torch.full((4,), 4.0))
+
+
+def test_after_a_failure_the_model_is_free_again(inputs, monkeypatch):
+    model = Blocks().eval()
+    with torch.no_grad():
+        wanted = model(**inputs)["x"]
+    with hosim.offload(model, inputs, hardware=HARDWARE, budget="60%") as offloaded:
+
+        def fails(*_):
+            raise RuntimeError("the copy engine is gone")
+
+        monkeypatch.setattr(offloaded.executor.device, "move", fails)
+        with pytest.raises(ExecutionError, match="the copy engine is gone"):
+            offloaded(**inputs)
+    monkeypatch.undo()
+    with torch.no_grad():
+        assert torch.equal(model(**inputs)["x"], wanted)
 
 
 def test_a_plan_of_ones_own_and_other_policies(inputs):
