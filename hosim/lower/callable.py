@@ -91,7 +91,7 @@ class Offloaded:
         the way; then all is closed.
         """
         values = dict(zip(self._captured.inputs, self._captured.flat(*args, **kwargs), strict=True))
-        taken = set(self._held)
+        taken: set[int] = set()
         for name, value in values.items():
             _check_input(name, value, self._examples[name])
             if isinstance(value, torch.Tensor):
@@ -106,6 +106,8 @@ class Offloaded:
     def _by_itself(self, name: str, value: torch.Tensor, taken: set[int]) -> torch.Tensor:
         """``value`` on a storage of its own, laid out like the example: the one that it has, or a copy."""
         example, storage = self._examples[name], value.untyped_storage()
+        if storage._cdata in self._held:  # it may be empty, which torch does not survive
+            raise InputError(f"input {name!r} is a tensor of the offloaded model; give a copy that was made before")
         own = storage._cdata not in taken and value.stride() == example.stride() and storage.nbytes() == self._bytes[name]
         taken.add(storage._cdata)
         if own:
@@ -137,8 +139,9 @@ def inference(model: torch.nn.Module, example_inputs: Any, name: str) -> Capture
         with torch.no_grad():
             exported = torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"torch.export cannot export {name}: {reason[:200]}") from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" See https")[0]
+        hint = "; transformers' models give tensors alone with config.use_cache = False" if "Cache" in reason else ""
+        raise InputError(f"torch.export cannot export {name}: {reason[:200]}{hint}") from error
     program = capture(exported, name=name)
     own = {**exported.state_dict, **exported.constants}
     held = {one.placeholder: own[one.name] for one in program.givens if one.own}
