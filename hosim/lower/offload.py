@@ -95,23 +95,30 @@ def planned(
 ) -> tuple[Plan, Result]:
     """A plan that keeps within ``budget_bytes`` in program order, which is how torch allocates, and its replay with that account.
 
-    The policy gets less than the budget until its plan does.
-    Raises :class:`InfeasibleError` if none does.
+    The policy gets less than the budget until its plan does: with no effort where it has such a parameter, and at that share with the
+    effort asked for. Raises :class:`InfeasibleError` if no plan does.
     """
     chosen = registry.get(policy)
+    asked = dict(parameters or {})
+    quick = {**asked, "effort": 0.0} if "effort" in chosen.settings else asked
     failure = ""
     for share in _SHARES:
-        try:
-            plan = chosen.plan(graph, hardware, int(budget_bytes * share), **(parameters or {}))
-        except InfeasibleError as error:
-            failure = failure or str(error)
-            continue
-        if plan.runtime is not None:
-            raise InputError(f"policy {policy} decides during the run; expected one that plans before it", source="policy")
-        result = _checked(plan, hardware, budget_bytes)
-        if result.feasible:
-            return plan, result
-        failure = failure or str(result.error)
+        drafts = []
+        for settings in (quick, asked) if quick != asked else (asked,):
+            try:
+                plan = chosen.plan(graph, hardware, int(budget_bytes * share), **settings)
+            except InfeasibleError as error:
+                failure = failure or str(error)
+                break
+            if plan.runtime is not None:
+                raise InputError(f"policy {policy} decides during the run; expected one that plans before it", source="policy")
+            result = _checked(plan, hardware, budget_bytes)
+            if not result.feasible:
+                failure = failure or str(result.error)
+                break
+            drafts.append((plan, result))
+        if drafts:
+            return min(drafts, key=lambda draft: draft[1].makespan_ns or 0)
     raise InfeasibleError(f"no plan of policy {policy} stays within {human_size(budget_bytes)} in program order: {failure}")
 
 
