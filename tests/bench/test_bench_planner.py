@@ -9,9 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-import optimality
 import pytest
-from instances import instance
 
 from hosim.analysis.bounds import lower_bound_ns
 from hosim.costmodel.op_time import op_durations
@@ -22,23 +20,6 @@ from hosim.importers import load_any
 from hosim.io.hardware import load_hardware
 from hosim.io.shipped import find_hardware, find_workload
 from hosim.policies import registry
-
-OPTIMA = Path(__file__).parent / "optima_seed_0.csv"
-EVERY = 7
-"""One instance in so many is planned here (families come in turns of four); ``optimality.py --known`` plans all 200."""
-
-
-def test_near_the_exact_optimum() -> None:
-    # mean at most 1 %, 95th percentile at most 5 % above what the solver has proved; feasible wherever something is
-    known = optimality.read_known(OPTIMA)
-    rows = [optimality.measure(n, instance(n, 0), "hyperoffload", 0.0, True, known) for n in sorted(known)[::EVERY]]
-    print(optimality.report(rows, "hyperoffload", 3))
-    assert all(row.policy_ns is not None for row in rows)
-    ratios = [row.ratio for row in rows if row.proved and row.ratio is not None]
-    assert len(ratios) >= 20
-    assert min(ratios) >= 1
-    assert sum(ratios) / len(ratios) <= 1.01
-    assert optimality.percentile(ratios, 0.95) <= 1.05
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ parameter that is prefetched eight ops ahead and detached behind it. On two stre
 
 import functools
 import time
-import tracemalloc
 
 import pytest
 import simpy
@@ -22,7 +21,6 @@ OPS = 100_000
 TIMES_BARE = {1: 4.0, 2: 4.5}
 """By streams: where two wait for one another, a replay finds out who goes on; the bare loop's processes never wait."""
 TIMES_TENTH = 12.0
-BYTES_AN_OP = 1_500
 MACHINE = Hardware(
     "bench",
     (Tier("hbm", GB, 10**12, "device"), Tier("ddr", 1000 * GB, 10**11)),
@@ -109,20 +107,6 @@ def test_time_next_to_a_bare_loop_and_to_a_tenth(streams, benchmark):
     print(f"{streams} streams: {whole / loop:.2f} times the bare loop, {whole / tenth:.2f} times a tenth of the ops")
     assert whole <= TIMES_BARE[streams] * loop
     assert whole <= TIMES_TENTH * tenth
-
-
-@pytest.mark.parametrize("streams", [2])
-def test_memory_an_op(streams):
-    plan = chain_and_branches(OPS, streams)
-    replay(Plan(plan.graph, "resident", (), dict.fromkeys(plan.graph.initial, ("hbm",))), MACHINE)
-    graph = Graph(plan.graph.name, plan.graph.tensors, plan.graph.ops)  # nothing derived from it yet
-    plan = Plan(graph, plan.policy, plan.cache_ops)
-    tracemalloc.start()
-    replay(plan, MACHINE)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    print(f"{streams} streams: at most {peak / OPS:.0f} bytes an op while replaying, with all that is derived from the graph")
-    assert peak <= BYTES_AN_OP * OPS
 
 
 def test_what_the_plan_moves_is_all_that_is_tracked():
