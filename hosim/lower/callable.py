@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +13,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from hosim.errors import InputError
+from hosim.errors import HosimError, InputError
 from hosim.hardware import Hardware
+from hosim.importers.torch_run import quiet
+from hosim.lower.guard import Guard
 from hosim.lower.insert import insert
 from hosim.lower.program import Program, capture
+from hosim.lower.run import Executor
 from hosim.lower.training import Loss, capture_training
 from hosim.plan import Plan
 from hosim.result import Result
@@ -50,8 +56,6 @@ class Offloaded:
         device: Any = None,
         directories: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> None:
-        from hosim.lower.run import Executor
-
         self.program = captured.program
         self.plan = plan
         self.result = result
@@ -66,7 +70,12 @@ class Offloaded:
         self.executor = Executor(self.lowered, hardware, made)
         self.executor.place(captured.held)
         self._held = {tensor.untyped_storage()._cdata for tensor in captured.held.values()}
-        self._guard = captured.model.register_forward_pre_hook(_refuse)
+        self._modes = _modes(captured.model)
+        self._one_at_a_time = threading.Lock()
+        guard = Guard(captured.model, captured.held.values())
+        self._release = guard.release
+        self._forgotten = weakref.finalize(self, _forgotten, self.executor, guard)
+        self._forgotten.atexit = False
 
     @property
     def predicted_peak_bytes(self) -> int:
@@ -90,6 +99,12 @@ class Offloaded:
         Raises :class:`InputError` for inputs of other sizes than the example's, and :class:`hosim.errors.ExecutionError` for what fails on
         the way; then all is closed.
         """
+        with self._one_at_a_time:
+            return self._call(*args, **kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        if _modes(self._captured.model) != self._modes:
+            raise InputError("the model was captured in another mode (train or eval, autocast or none); go back to it, or offload it again")
         values = dict(zip(self._captured.inputs, self._captured.flat(*args, **kwargs), strict=True))
         taken: set[int] = set()
         for name, value in values.items():
@@ -99,7 +114,8 @@ class Offloaded:
         try:
             results = self.executor.run(values)
         except BaseException:
-            self._guard.remove()  # what could be brought back is back
+            if self.executor.closed:
+                self._release()  # what could be brought back is back
             raise
         return self._captured.result(results)
 
@@ -118,8 +134,11 @@ class Offloaded:
 
     def close(self) -> None:
         """Bring every tensor back into the model, and give memory and files back."""
-        self._guard.remove()
-        self.executor.close()
+        self._forgotten.detach()
+        try:
+            self.executor.close()
+        finally:
+            self._release()
 
     def __enter__(self) -> Offloaded:
         return self
@@ -135,8 +154,10 @@ class Offloaded:
 def inference(model: torch.nn.Module, example_inputs: Any, name: str) -> Captured:
     """``model`` exported for inputs like the example. Raises :class:`InputError` if it cannot be."""
     args, kwargs = _arguments(example_inputs)
+    if _is_autocast():
+        raise InputError(f"torch.export does not see autocast; offload {name} outside of it, and convert the model if it shall compute so")
     try:
-        with torch.no_grad():
+        with torch.no_grad(), quiet():
             exported = torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" See https")[0]
@@ -181,13 +202,26 @@ def training(model: torch.nn.Module, inputs: Mapping[str, Any], optimizer: torch
     return Captured(model, step.program, held, names, flat, lambda results: results[0])
 
 
-def _refuse(model: torch.nn.Module, _: Any) -> None:
-    """Raise instead of computing with storages that may be empty, which torch does not survive."""
-    raise InputError(f"this {type(model).__name__} is offloaded: call what hosim.offload returned, or close that first")
+def _forgotten(executor: Executor, guard: Guard) -> None:
+    """What :meth:`Offloaded.close` does, for those that nobody has any more."""
+    with contextlib.suppress(HosimError):
+        executor.close()
+    guard.release()
 
 
-def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+def _modes(model: torch.nn.Module) -> list[bool]:
+    """What a capture depends on beside inputs and settings."""
+    return [_is_autocast(), *(module.training for module in model.modules())]
+
+
+def _is_autocast() -> bool:
+    return any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """The optimizer's settings, and which tensors it learns and has as states."""
+    groups = [{**group, "params": [id(p) for p in group["params"]]} for group in optimizer.param_groups]
+    return [groups, [id(value) for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]]
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -204,6 +238,8 @@ def _check_input(name: str, value: Any, example: Any) -> None:
     if not isinstance(value, torch.Tensor) or value.shape != example.shape or value.dtype != example.dtype:
         got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
         raise InputError(f"input {name!r} is {got}; it was captured with {tuple(example.shape)} of {example.dtype}")
+    if value.device != example.device:
+        raise InputError(f"input {name!r} is on {value.device}; it was captured on {example.device}")
 
 
 def _device(captured: Captured, hardware: Hardware, directories: Mapping[str, str | os.PathLike[str]]) -> Any:

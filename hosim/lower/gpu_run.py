@@ -36,6 +36,7 @@ from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import save_plan
 from hosim.lower.decoder import SIZES, Decoder
 from hosim.lower.insert import insert
+from hosim.lower.offload import planned
 from hosim.lower.on_cpu import CpuDevice
 from hosim.lower.on_cuda import CudaDevice
 from hosim.lower.program import Program, capture
@@ -43,14 +44,10 @@ from hosim.lower.run import Executor
 from hosim.lower.timeline import makespan_ns, measured
 from hosim.lower.training import capture_training
 from hosim.plan import Plan
-from hosim.policies import registry
 from hosim.result import CACHING, IN_PROGRAM_ORDER, Result, Timeline
 
 FORMAT = "hosim.gpu_run/1"
 MODES = ("prefill", "train")
-
-_SHARES = (1.0, 0.97, 0.93, 0.85, 0.7, 0.5)
-"""Shares of a budget that the policy gets, one after the other, until its plan keeps within the budget in program order, too."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ def _run(options: argparse.Namespace, modes: Sequence[str], shares: Sequence[int
             budget = (_peak(all_there) + outside) * share // 100
             if budget <= outside:
                 raise InfeasibleError(f"{share} % of the resident peak are less than the {outside} B outside the program")
-            plan, predicted = _planned(graph, hardware, budget - outside, options.policy)
+            plan, predicted = planned(graph, hardware, budget - outside, options.policy, replayed=_in_blocks)
             got = _steps(work, plan, hardware, cuda, options.steps)
             row = _row(mode, share, budget, predicted, got, resident, len(plan.cache_ops))
             summary["runs"].append(row)
@@ -235,22 +232,12 @@ def _timed(work: Work, hardware: Hardware, cuda: bool, steps: int) -> tuple[Grap
     return replace(work.program.graph, ops=ops), got
 
 
-def _planned(graph: Graph, hardware: Hardware, budget: int, policy: str) -> tuple[Plan, Result]:
-    """A plan whose blocks fit the budget in program order, and its replay. Raises :class:`InfeasibleError` if there is none."""
-    failure = ""
-    for share in _SHARES:
-        try:
-            plan = registry.get(policy).plan(graph, hardware, int(budget * share))
-        except InfeasibleError as error:
-            failure = failure or str(error)
-            continue
-        if plan.runtime is not None:
-            raise InputError(f"policy {policy} decides during the run; expected one that plans before it", source="--policy")
-        result = replay(plan, hardware, account=IN_PROGRAM_ORDER, allocator=CACHING)
-        if result.feasible and _peak(result) <= budget:
-            return plan, result
-        failure = failure or str(result.error or f"its blocks take {_peak(result)} B")
-    raise InfeasibleError(f"no plan of policy {policy} stays within {budget} B in program order: {failure}")
+def _in_blocks(plan: Plan, hardware: Hardware, budget: int) -> Result:
+    """The replay of a plan in program order and in the caching allocator's blocks; not feasible if these take more than the budget."""
+    result = replay(plan, hardware, account=IN_PROGRAM_ORDER, allocator=CACHING)
+    if result.feasible and _peak(result) > budget:
+        return replace(result, feasible=False, error=f"its blocks take {_peak(result)} B")
+    return result
 
 
 def _steps(work: Work, plan: Plan, hardware: Hardware, cuda: bool, steps: int, all_recorded: bool = False) -> dict[str, Any]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hosim.analysis.budget import parse_budget
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
 
 _SHARES = (1.0, 0.97, 0.93, 0.85, 0.7, 0.5, 0.3)
 """Shares of the budget that a policy gets, one after the other, until its plan fits in program order, too."""
+
+Replayed = Callable[[Plan, Hardware, int], Result]
+"""The replay of a plan within so many bytes of the device tier; not feasible if it needs more."""
 
 
 def offload(
@@ -55,8 +57,9 @@ def offload(
     ``device`` is what runs it, a :class:`hosim.lower.transfers.Device`: by default the GPU on which the
     parameters are, or a machine made of the CPU's memory.
 
-    The tensors of the model belong to what is returned until it is closed: those that are elsewhere have empty storages, and the
-    model itself refuses to be called. As a context manager it closes itself.
+    The tensors of the model belong to what is returned until it is closed: meanwhile each refuses to be read, written, copied or saved,
+    and the model to be called. As a context manager it closes itself, and when nobody has it any more. Calls in several threads are
+    made one after the other.
 
     Raises :class:`InfeasibleError` where nothing fits the budget, :class:`PlanError` for a plan that breaks a rule, and :class:`InputError`
     for a model that cannot be captured.
@@ -70,7 +73,11 @@ def offload(
     """
     require_torch()
     from hosim.lower import callable as callables
+    from hosim.lower.guard import require_free
 
+    require_free(model)
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, (int, str))):
+        raise InputError(f"expected whole bytes, a size such as '40 GiB' or a share such as '75%', got {budget!r}", source="budget")
     machine = hardware if isinstance(hardware, Hardware) else load_hardware(find_hardware(os.fspath(hardware)))
     title = name or type(model).__name__
     captured: callables.Captured
@@ -79,8 +86,7 @@ def offload(
     else:
         captured = callables.training(model, _by_name(model, example_inputs), optimizer, loss, title)
     graph = captured.program.graph
-    wanted = f"{budget} B" if isinstance(budget, int) else budget
-    budget_bytes = parse_budget(wanted, graph, machine)[1]
+    budget_bytes = parse_budget(f"{budget} B" if isinstance(budget, int) else budget, graph, machine)[1]
     if plan is None:
         plan, result = planned(graph, machine, budget_bytes, policy, parameters or {})
     else:
@@ -91,12 +97,18 @@ def offload(
 
 
 def planned(
-    graph: Graph, hardware: Hardware, budget_bytes: int, policy: str = "hyperoffload", parameters: Mapping[str, Any] | None = None
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    policy: str = "hyperoffload",
+    parameters: Mapping[str, Any] | None = None,
+    replayed: Replayed | None = None,
 ) -> tuple[Plan, Result]:
     """A plan that keeps within ``budget_bytes`` in program order, which is how torch allocates, and its replay with that account.
 
     The policy gets less than the budget until its plan does: with no effort where it has such a parameter, and at that share with the
-    effort asked for. Raises :class:`InfeasibleError` if no plan does.
+    effort asked for. ``replayed`` says what a plan needs, by default the verifier and a replay. Raises :class:`InfeasibleError` if no
+    plan does.
     """
     chosen = registry.get(policy)
     asked = dict(parameters or {})
@@ -112,7 +124,7 @@ def planned(
                 break
             if plan.runtime is not None:
                 raise InputError(f"policy {policy} decides during the run; expected one that plans before it", source="policy")
-            result = _checked(plan, hardware, budget_bytes)
+            result = (replayed or _checked)(plan, hardware, budget_bytes)
             if not result.feasible:
                 failure = failure or str(result.error)
                 break
@@ -127,7 +139,7 @@ def _checked(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
     findings = [str(finding) for finding in verify(plan, hardware)]
     if findings:
         raise PlanError(f"policy {plan.policy} made a plan that breaks a rule: {findings[0]}", findings=findings)
-    return replace(replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER))
+    return replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER)
 
 
 def _by_name(model: Any, inputs: Any) -> dict[str, Any]:

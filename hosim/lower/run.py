@@ -62,7 +62,7 @@ class Executor:
         self._labels = [Label(f"op {op.name!r}", op=i) for i, op in enumerate(plan.graph.ops)]
         self._placed: dict[str, Any] = {}
         self._values: dict[Node, Any] = {}
-        self._closed = False
+        self.closed = False
 
     # -- what is there between runs ----------------------------------------------------------------------------
 
@@ -77,10 +77,11 @@ class Executor:
             self._place(values)
         except BaseException as error:
             raise self._failed(error) from error
-        self._placed.update(values)
+        # views of its own: those that were given may be guarded meanwhile
+        self._placed.update((name, value.detach() if isinstance(value, torch.Tensor) else value) for name, value in values.items())
 
     def _check(self, values: Mapping[str, Any]) -> None:
-        if self._closed:
+        if self.closed:
             raise ExecutionError("this executor is closed; make another one")
         for name, value in values.items():
             if name not in self._placeholders:
@@ -130,9 +131,9 @@ class Executor:
             raise ExecutionError("a tier has not kept what was put there", lost=lost)
 
     def _close(self) -> list[str]:
-        if self._closed:
+        if self.closed:
             return []
-        self._closed = True
+        self.closed = True
         try:
             return self._residents.bring_back(self._residents.kept())
         finally:
@@ -175,7 +176,7 @@ class Executor:
             self._values = {self._placeholders[name]: value for name, value in {**self._placed, **values}.items()}
             self.device.recording = record
             self._residents.begin()
-            with torch.no_grad(), self.device.running():
+            with torch.no_grad(), torch._C._DisableAutocast(), self.device.running():
                 for node in steps:
                     self._queue(node, drops.get(node, ()))
             if record:

@@ -58,6 +58,9 @@ def capture_training(
     made here, of zeros. Nothing else of the model or the optimizer is changed. Raises :class:`InputError` for a step that depends on the
     contents of tensors (make the optimizer with ``fused=True``).
     """
+    own = {id(parameter) for parameter in model.parameters()}
+    if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
+        raise InputError("the optimizer has parameters that are not the model's; make it with model.parameters()")
     _make_state(optimizer)
     held = list(_held(model, optimizer))
     tensors = {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
@@ -138,14 +141,14 @@ def _trace(
     replaced = {key: fakes[id(t)] for key, t in (*model.named_parameters(), *model.named_buffers())}
     learned = [p for group in optimizer.param_groups for p in group["params"]]
     twin = copy.copy(optimizer)
-    twin.param_groups = [{**group, "params": [fakes.get(id(p), p) for p in group["params"]]} for group in optimizer.param_groups]
+    twin.param_groups = [{**group, "params": [fakes[id(p)] for p in group["params"]]} for group in optimizer.param_groups]
     twin.state = defaultdict(dict)
     for p, state in optimizer.state.items():
         twin.state[fakes[id(p)]] = {key: fakes.get(id(value), value) for key, value in state.items()}
 
     def step(*_: torch.Tensor) -> list[torch.Tensor]:
         with torch.enable_grad():
-            value = model(**given).loss if loss is None else loss(model, given)
+            value = getattr(model(**given), "loss", None) if loss is None else loss(model, given)
             if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
                 raise InputError("the step gives no loss to differentiate; call the model with labels, or say what its loss is")
             value.backward()

@@ -86,4 +86,4 @@ def test_policies_that_decide_during_the_run_are_refused():
     builder.tensor("w", 40, "parameter")
     builder.op("f", "matmul", inputs=["w"], duration_ns=50)
     with pytest.raises(InputError, match="policy on_demand decides during the run"):
-        gpu_run._planned(builder.build(), gpu_run._stand_in(), 10**6, "on_demand")
+        gpu_run.planned(builder.build(), gpu_run._stand_in(), 10**6, "on_demand")

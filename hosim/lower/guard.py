@@ -1,0 +1,102 @@
+"""Keeps hands off an offloaded model: whoever computes with its tensors is told, where torch would read memory that is not there.
+
+While a model is offloaded its tensors are of a class that answers questions about themselves (shape, dtype) and refuses all else:
+reading, writing, copying, saving. Imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import torch
+
+from hosim.errors import InputError
+
+_ANSWERED = (
+    *(
+        "shape",
+        "dtype",
+        "device",
+        "layout",
+        "grad",
+        "requires_grad",
+        "is_leaf",
+        "is_cuda",
+        "is_sparse",
+        "is_meta",
+        "ndim",
+        "nbytes",
+        "itemsize",
+    ),
+    *("size", "dim", "numel", "nelement", "stride", "element_size", "storage_offset", "is_floating_point", "is_complex", "untyped_storage"),
+)
+
+
+@cache
+def _answers() -> frozenset[Any]:
+    """The functions that read no bytes of a tensor, as ``__torch_function__`` is given them."""
+    found = [getattr(torch.Tensor, name) for name in _ANSWERED]
+    return frozenset([*found, *(one.__get__ for one in found), torch.Tensor.grad.__set__])
+
+
+class Away:
+    """Mixed into the class of an offloaded tensor."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer, or raise :class:`InputError`."""
+        if function in _answers():
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **(kwargs or {}))
+        raise InputError(cls.reason)
+
+    reason = "this tensor belongs to a model that is offloaded: close what hosim.offload returned first"
+
+    def __repr__(self, **_: Any) -> str:
+        return f"<offloaded tensor {tuple(self.shape)} of {self.dtype}>"  # type: ignore[attr-defined]
+
+
+class Lost(Away):
+    """Mixed into the class of a tensor whose contents a failure took with it."""
+
+    reason = "the contents of this tensor were lost when its offloaded model failed: make or load the model anew"
+
+
+class Guard:
+    """Guards ``model`` and ``tensors`` until it is released."""
+
+    def __init__(self, model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> None:
+        self._hooks = model.register_forward_pre_hook(_refuse), model.register_load_state_dict_pre_hook(_refuse)
+        self._guarded: list[tuple[Any, Any]] = [(tensor, type(tensor)) for tensor in {id(tensor): tensor for tensor in tensors}.values()]
+        for tensor, kind in self._guarded:
+            tensor.__class__ = _kind(kind, Away)
+
+    def release(self) -> None:
+        """Give all tensors back their classes, but for those that have lost their bytes."""
+        for hook in self._hooks:
+            hook.remove()
+        for tensor, kind in self._guarded:
+            is_lost = tensor.numel() and not tensor.untyped_storage().nbytes()
+            tensor.__class__ = _kind(kind, Lost) if is_lost else kind
+        self._guarded = []
+
+
+def require_free(model: Any) -> None:
+    """Raise :class:`InputError` for what is no model, and for one of which some tensor is offloaded or lost."""
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"expected a torch.nn.Module, got {type(model).__name__}", source="model")
+    for tensor in (*model.parameters(), *model.buffers()):
+        if isinstance(tensor, Away):
+            raise InputError(f"{type(model).__name__}: {tensor.reason}")
+
+
+@cache
+def _kind(kind: Any, mixed: Any) -> Any:
+    """The class of a tensor of class ``kind`` with ``mixed`` before it."""
+    return type(kind)(f"{mixed.__name__}{kind.__name__}", (mixed, kind), {})
+
+
+def _refuse(model: torch.nn.Module, *_: Any) -> None:
+    raise InputError(f"this {type(model).__name__} is offloaded: call what hosim.offload returned, or close that first")

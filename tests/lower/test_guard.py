@@ -1,0 +1,214 @@
+"""What people do to a model while it is offloaded: an error each, never memory that is not there."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import io
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import hosim  # noqa: E402
+from hosim.errors import ExecutionError, InputError  # noqa: E402
+
+SMALL = {"hardware": "h100-80gb-sxm", "budget": "60%"}
+
+
+class Layers(torch.nn.Module):
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(6))
+        self.dropout = torch.nn.Dropout(dropout)
+        self.register_buffer("shift", torch.randn(64))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = self.dropout(torch.relu(layer(x)))
+        return x + self.shift
+
+
+def loss_of(model, inputs):
+    return model(**inputs).square().mean()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(8, 64, generator=torch.Generator().manual_seed(1))
+
+
+def save(what):
+    torch.save(what, io.BytesIO())
+
+
+DEEDS = {
+    "call a layer": lambda model, x: [layer(x) for layer in model.layers],
+    "state_dict": lambda model, x: model.state_dict(),
+    "load_state_dict": lambda model, x: model.load_state_dict({}),
+    "convert a layer": lambda model, x: model.layers[0].half(),
+    "save": lambda model, x: save(model),
+    "to": lambda model, x: model.to(torch.float64),
+    "deepcopy": lambda model, x: copy.deepcopy(model),
+    "read": lambda model, x: [p.sum() for p in model.parameters()],
+    "numpy": lambda model, x: model.layers[1].weight.detach().numpy(),
+    "write": lambda model, x: torch.nn.init.zeros_(model.layers[1].weight),
+    "data": lambda model, x: model.layers[1].weight.data,
+    "a buffer": lambda model, x: model.shift + 1,
+    "offload it again": lambda model, x: hosim.offload(model, x, **SMALL),
+    "offload a part of it": lambda model, x: hosim.offload(model.layers[0], x, hardware="h100-80gb-sxm"),
+}
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_hands_off(deed, x):
+    model = Layers().eval()
+    with torch.no_grad():
+        wanted = model(x)
+    with hosim.offload(model, x, **SMALL) as offloaded:
+        with pytest.raises(InputError, match="offloaded"):
+            DEEDS[deed](model, x)
+        assert torch.equal(offloaded(x), wanted)
+    with torch.no_grad():
+        assert torch.equal(model(x), wanted)
+    assert all(type(p) is torch.nn.Parameter for p in model.parameters())
+    assert type(model.shift) is torch.Tensor
+    save(model.state_dict())
+
+
+def test_what_stays_allowed(x):
+    model = Layers().eval()
+    with hosim.offload(model, x, **SMALL) as offloaded:
+        weight = model.layers[0].weight
+        assert isinstance(weight, torch.nn.Parameter)
+        assert (weight.shape, weight.dtype, weight.numel(), weight.grad, weight.requires_grad) == (
+            (64, 64),
+            torch.float32,
+            4096,
+            None,
+            True,
+        )
+        assert "offloaded tensor (64, 64)" in repr(weight)
+        model.zero_grad()
+        offloaded(x)
+
+
+def test_states_of_the_optimizer(x):
+    model = Layers().train()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    with hosim.offload(model, {"x": x}, optimizer=optimizer, loss=loss_of, **SMALL) as step:
+        step(x=x)
+        optimizer.zero_grad()
+        with pytest.raises(InputError, match="offloaded"):
+            save(optimizer.state_dict())
+    saved = copy.deepcopy(optimizer.state_dict())
+    with hosim.offload(model, {"x": x}, optimizer=optimizer, loss=loss_of, **SMALL) as step:
+        optimizer.load_state_dict(saved)
+        with pytest.raises(InputError, match="offload it again"):
+            step(x=x)
+
+
+def test_forgotten_without_closing(x):
+    model = Layers().eval()
+    with torch.no_grad():
+        wanted = model(x)
+    offloaded = hosim.offload(model, x, **SMALL)
+    assert torch.equal(offloaded(x), wanted)
+    del offloaded
+    gc.collect()
+    with torch.no_grad():
+        assert torch.equal(model(x), wanted)
+
+
+def test_lost_contents_stay_guarded(x, monkeypatch):
+    from hosim.lower.on_cpu import CpuDevice
+
+    model = Layers().eval()
+    offloaded = hosim.offload(model, x, **SMALL)
+
+    def vanishes(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(CpuDevice, "move_now", vanishes)
+    with pytest.raises(ExecutionError, match="are lost"):
+        offloaded.close()
+    lost = [p for p in model.parameters() if not p.untyped_storage().nbytes()]
+    assert lost
+    with pytest.raises(InputError, match="contents of this tensor were lost"):
+        model(x)
+    with pytest.raises(InputError, match="contents of this tensor were lost"):
+        hosim.offload(model, x, **SMALL)
+
+
+def test_another_mode_than_captured(x):
+    model = Layers(dropout=0.5).train()
+    with hosim.offload(model, x, **SMALL) as offloaded:
+        model.eval()
+        with pytest.raises(InputError, match="another mode"):
+            offloaded(x)
+        model.train()
+        with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputError, match="another mode"):
+            offloaded(x)
+        offloaded(x)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputError, match="does not see autocast"):
+        hosim.offload(model, x, **SMALL)
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["in the loss", "around the step"])
+def test_training_under_autocast(x, inside):
+    def low():
+        return torch.autocast("cpu", torch.bfloat16)
+
+    def loss(model, inputs):
+        with low() if inside else contextlib.nullcontext():
+            return model(**inputs).float().square().mean()
+
+    outside = contextlib.nullcontext if inside else low
+    plain, moved = Layers().train(), Layers().train()
+    mine, other = (torch.optim.AdamW(model.parameters(), fused=True) for model in (plain, moved))
+    with outside():
+        step = hosim.offload(moved, {"x": x}, hardware="h100-80gb-sxm", budget="80%", optimizer=other, loss=loss)
+    with step:
+        for _ in range(2):
+            mine.zero_grad()
+            with outside():  # anew each time: torch keeps casts of parameters until its end
+                wanted = loss(plain, {"x": x})
+            wanted.backward()
+            mine.step()
+            with outside():
+                assert torch.equal(step(x=x), wanted.detach())
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), moved.parameters(), strict=True))
+
+
+def test_calls_in_several_threads(x):
+    model = Layers().eval()
+    with torch.no_grad():
+        wanted = model(x)
+    same = []
+    with hosim.offload(model, x, **SMALL) as offloaded:
+        threads = [threading.Thread(target=lambda: same.append(torch.equal(offloaded(x), wanted))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert same == [True] * 4
+
+
+def test_mistakes_are_said(x):
+    model = Layers().train()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    with pytest.raises(InputError, match=r"expected a torch.nn.Module, got function"):
+        hosim.offload(loss_of, x, **SMALL)
+    with pytest.raises(InputError, match="budget: expected whole bytes"):
+        hosim.offload(model, x, hardware="h100-80gb-sxm", budget=0.5)
+    with pytest.raises(InputError, match="parameters that are not the model's"):
+        hosim.offload(Layers(), {"x": x}, optimizer=optimizer, loss=loss_of, **SMALL)
+    with pytest.raises(InputError, match="say what its loss is"):
+        hosim.offload(model, {"x": x}, optimizer=optimizer, **SMALL)
+    with hosim.offload(model, x, **SMALL) as offloaded:
+        with pytest.raises(InputError, match="is on meta; it was captured on cpu"):
+            offloaded(x.to("meta"))
+        offloaded(x)
