@@ -244,10 +244,11 @@ def _check_input(name: str, value: Any, example: Any) -> None:
 
 def _device(captured: Captured, hardware: Hardware, directories: Mapping[str, str | os.PathLike[str]]) -> Any:
     """The GPU where the model is there, or a machine of the CPU's memory."""
-    if any(tensor.device.type == "cuda" for tensor in captured.held.values()):
-        from hosim.lower.on_cuda import CudaDevice
+    for tensor in captured.held.values():
+        if tensor.device.type == "cuda":
+            from hosim.lower.on_cuda import CudaDevice
 
-        return CudaDevice(hardware, directories=directories)
+            return CudaDevice(hardware, directories=directories, index=tensor.device.index)
     from hosim.lower.on_cpu import CpuDevice
 
     return CpuDevice(hardware, directories=directories)

@@ -84,12 +84,14 @@ class Guard:
 
 
 def require_free(model: Any) -> None:
-    """Raise :class:`InputError` for what is no model, and for one of which some tensor is offloaded or lost."""
+    """Raise :class:`InputError` for what is no model, and for one of which some tensor is offloaded, lost or nowhere."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"expected a torch.nn.Module, got {type(model).__name__}", source="model")
     for tensor in (*model.parameters(), *model.buffers()):
         if isinstance(tensor, Away):
             raise InputError(f"{type(model).__name__}: {tensor.reason}")
+        if tensor.device.type not in ("cpu", "cuda"):
+            raise InputError(f"{type(model).__name__} has tensors on {tensor.device}; expected all on the CPU or a GPU", source="model")
 
 
 @cache

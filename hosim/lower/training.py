@@ -126,6 +126,7 @@ def _make_state(optimizer: torch.optim.Optimizer) -> None:
 def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     fake = mode.from_tensor(tensor, static_shapes=True)
     assert isinstance(fake, torch.Tensor)
+    fake.grad = None  # gradients are made within the step
     return fake
 
 

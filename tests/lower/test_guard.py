@@ -197,11 +197,24 @@ def test_calls_in_several_threads(x):
     assert same == [True] * 4
 
 
+def test_gradients_that_are_there_are_not_added_to(x):
+    plain, moved = Layers().train(), Layers().train()
+    mine, other = (torch.optim.SGD(model.parameters(), lr=0.1, fused=True) for model in (plain, moved))
+    loss_of(moved, {"x": x}).backward()
+    with hosim.offload(moved, {"x": x}, optimizer=other, loss=loss_of, **SMALL) as step:
+        step(x=x)
+    loss_of(plain, {"x": x}).backward()
+    mine.step()
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), moved.parameters(), strict=True))
+
+
 def test_mistakes_are_said(x):
     model = Layers().train()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     with pytest.raises(InputError, match=r"expected a torch.nn.Module, got function"):
         hosim.offload(loss_of, x, **SMALL)
+    with torch.device("meta"), pytest.raises(InputError, match="has tensors on meta"):
+        hosim.offload(Layers(), x, **SMALL)
     with pytest.raises(InputError, match="budget: expected whole bytes"):
         hosim.offload(model, x, hardware="h100-80gb-sxm", budget=0.5)
     with pytest.raises(InputError, match="parameters that are not the model's"):
