@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from hosim.errors import ExecutionError, InputError
@@ -146,7 +146,8 @@ class CpuDevice:
         self.compute = CpuQueue("compute", self, ahead)
         self._check_tiers(directories or {})
         # One lock for all queues: pieces of work are long beside what it protects.
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._stop = threading.Event()
         self._channels: dict[str, CpuQueue] = {}
         self._engines: list[CpuQueue] = []
@@ -301,12 +302,19 @@ class CpuDevice:
             self._stop.set()
             with self._changed:
                 self._changed.notify_all()
+            self._let_go()
             for thread in started:
                 thread.join()
             self._threads = []
             for queue in (self.compute, *self._engines):
                 queue.items.clear()
             self.doing(None)
+
+    def _let_go(self) -> None:
+        """Give back the lock that an interrupt may have left taken: it can come between taking it and the block that gives it back."""
+        with suppress(RuntimeError):
+            while True:
+                self._lock.release()
 
     def _all_done(self) -> bool:
         return not self._outstanding

@@ -208,6 +208,25 @@ def test_gradients_that_are_there_are_not_added_to(x):
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), moved.parameters(), strict=True))
 
 
+def test_an_interrupt_that_leaves_a_lock_taken(x, monkeypatch):
+    """Ctrl-C between taking the machine's lock and the block that gives it back: copy threads end all the same."""
+    model = Layers().eval()
+    with torch.no_grad():
+        wanted = model(x)
+    offloaded = hosim.offload(model, x, **SMALL)
+    device = offloaded.executor.device
+
+    def interrupted(*_):
+        device._changed.acquire()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(device, "admit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        offloaded(x)
+    with torch.no_grad():
+        assert torch.equal(model(x), wanted)
+
+
 def test_mistakes_are_said(x):
     model = Layers().train()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
