@@ -23,7 +23,7 @@ from hosim.lower.offload import planned
 
 
 def run(name, training):
-    """Cache ops of the plan at three quarters of the resident peak, the tracked peak, the predicted one, and whether results are the same."""
+    """Cache ops of the plan at three quarters of the resident peak, tracked and predicted peak, and whether results are the same."""
     program = case(name).step.program if training else captured(name)
     plan, _ = planned(program.graph, MACHINE, static_peak(program.graph).bytes * 3 // 4)
     values = case(name).values(name) if training else values_of(name)
