@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
 
-SMALL = {"hardware": "h100-80gb-sxm", "budget": "60%"}
+SMALL = {"hardware": "h100-80gb-sxm", "budget": "60%", "parameters": {"effort": 0}}
 
 
 class Layers(torch.nn.Module):

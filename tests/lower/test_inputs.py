@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import hosim  # noqa: E402
 
-SMALL = {"hardware": "h100-80gb-sxm", "budget": "60%"}
+SMALL = {"hardware": "h100-80gb-sxm", "budget": "60%", "parameters": {"effort": 0}}
 
 
 class TwoInputs(torch.nn.Module):
