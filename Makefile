@@ -15,10 +15,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
 
-# The benchmarks have the machine to themselves; then the rest, one process more than two cores, as some tests wait.
+# The benchmarks have the machine to themselves; then the rest, one process a core.
 test: check
 	$(BIN)/pytest tests/bench
-	$(BIN)/pytest --ignore=tests/bench --benchmark-disable --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+	$(BIN)/pytest --ignore=tests/bench --benchmark-disable --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 # What needs recordings that do not lie beside the repository is left out.
 truth: .venv/.installed-dev
