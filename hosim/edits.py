@@ -1,8 +1,8 @@
 """A workload's ops in another order, and some of them run once more: what a plan may change about the graph itself.
 
 A recomputed op is a copy of an op of the workload. Its outputs are tensors of their own (``a@f~2`` is ``a`` as op ``f~2`` makes it), and
-whoever uses ``a`` from there on uses that one. So the first ``a`` is released after its last user before the copy, as rule 1 of
-design.md section 3 says of any tensor: dropping it needs no cache op, and liveness, planners, verifier and engine see two
+whoever uses ``a`` from there on uses that one. So the first ``a`` is released after its last user before the copy, as
+docs/contract.md, rule 1, says of any tensor: dropping it needs no cache op, and liveness, planners, verifier and engine see two
 tensors with a short life each instead of one with a long one.
 
 An edited graph computes what the workload computes: :func:`edited` refuses whatever would let an op see other contents.

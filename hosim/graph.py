@@ -186,7 +186,7 @@ class Graph:
 
     @cached_property
     def producers(self) -> tuple[tuple[int, ...], ...]:
-        """For each op, the ops that must end before it starts, ascending (design.md section 3, rule 1).
+        """For each op, the ops that must end before it starts, ascending (docs/contract.md, rule 1).
 
         The last earlier writer of each tensor that it reads, for what it writes itself every earlier user of that
         tensor, and its ``deps``. Of the earlier users only those since the last writer are listed: that writer itself

@@ -1,4 +1,4 @@
-"""What a replay reports: the figures of design.md section 3, and the timeline they come from."""
+"""What a replay reports: the figures that docs/contract.md defines, and the timeline they come from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEDGER, CACHING, EXPANDABLE, STATIC = ALLOCATORS = ("ledger", "caching", "cachin
 """The allocators of a replay; ``caching-expandable`` is ``caching`` with expandable segments."""
 
 IN_TIME, IN_PROGRAM_ORDER = ACCOUNTS = ("time", "program")
-"""The two accounts of memory (design.md section 3, rule 10)."""
+"""The two accounts of memory (docs/contract.md, rule 10)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@
   tiers, in-place rewriting of outputs, and names that are permuted so that ties cannot pass by luck.
 - :func:`hardware`: machines with ``hbm``, ``ddr`` and perhaps ``nvme``, with a way from each tier to each other one.
 - :func:`several`: one of them with several devices, which share tiers and fabrics.
-- :func:`plans`: plans of a graph on a hardware that are **legal by construction** (design.md section 3): every op finds what
+- :func:`plans`: plans of a graph on a hardware that are **legal by construction** (docs/contract.md): every op finds what
   it reads in the device tier, no cache op drops a last copy or copies a stale one, and at the end of the step every tensor that
   survives is where it was at time 0. With several streams they are free of races: a cache op is ordered, by producers, ``deps`` and
   stream order, against every op that uses its tensor and against the other cache ops of that tensor.

@@ -12,7 +12,7 @@ from hosim.plan import AT_START, DETACH, PREFETCH
 
 
 def run_in_some_order(graph, hardware, plan, random):
-    """Executes ops and cache ops one at a time, in an order that ``random`` picks among those that design.md section 3 allows.
+    """Executes ops and cache ops one at a time, in an order that ``random`` picks among those that docs/contract.md allows.
 
     Times play no part: a cache op may take for ever after it is issued. Asserts that every one is legal when its turn comes.
     """

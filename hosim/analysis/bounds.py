@@ -1,7 +1,7 @@
 """A lower bound on the makespan of any plan: what no order of transfers can beat.
 
 Every figure here holds for each plan of the graph that starts from the same residency, fits the budget and keeps the
-rules of design.md section 3; the bound is the largest of them. One forward sweep gives each op a *head*, a time
+rules of docs/contract.md; the bound is the largest of them. One forward sweep gives each op a *head*, a time
 before which it cannot start: its producers and its stream, and what must have moved by then. One backward sweep
 gives each its *tail*, the time that must pass from its start: what follows it, and what must move after it. Then
 makespan >= head + tail for every op.

@@ -1,6 +1,6 @@
 """When each tensor is needed, and what the device tier holds with everything resident.
 
-The account is that of a replay in which nothing moves (design.md section 3): tensors of :attr:`Graph.initial` are there
+The account is that of a replay in which nothing moves (docs/contract.md): tensors of :attr:`Graph.initial` are there
 from the start, a produced one from the start of the op that first writes it; persistent ones and those of kind ``output``
 stay to the end, every other one until its last user ends; an op's workspace is held while it runs. It is exact for
 ops that run in listed order one at a time, so for a single stream.

@@ -1,7 +1,7 @@
 """An independent check of a replay: that its timeline keeps the rules, and that its figures follow from it.
 
 Nothing here is shared with the engine: who waits for whom, what is held when, and every figure are derived anew from
-the plan, the machine and the recorded instants. This file checks ops and the division of time (design.md section 3,
+the plan, the machine and the recorded instants. This file checks ops and the division of time (docs/contract.md,
 rules 0, 1 and 8), :mod:`hosim.analysis.timeline_memory` residencies and peaks (rules 1, 2, 4, 5 and 9), and
 :mod:`hosim.analysis.timeline_transfers` transfers and channels (rules 3, 6 and 8).
 """
@@ -28,7 +28,7 @@ MAIN_STREAM = "compute"
 
 
 def check_result(plan: Plan, hardware: Hardware, result: Result) -> tuple[Finding, ...]:
-    """Every rule of design.md section 3 that the recorded ``result`` of replaying ``plan`` on ``hardware`` breaks.
+    """Every rule of docs/contract.md that the recorded ``result`` of replaying ``plan`` on ``hardware`` breaks.
 
     ``result`` must carry its timeline; raises :class:`InputError` if it does not. Of an infeasible result only the
     form is checked: that it says why, and carries no times. Of a plan with a runtime policy, what follows from its

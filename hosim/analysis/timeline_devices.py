@@ -1,4 +1,4 @@
-"""The check of what several devices share: bandwidth, room and the figures over all of them (design.md section 3, rules 4, 6 and 9).
+"""The check of what several devices share: bandwidth, room and the figures over all of them (docs/contract.md, rules 4, 6 and 9).
 
 As with one device, nothing is shared with the engine: who shares what is read off the profile's scopes anew.
 """

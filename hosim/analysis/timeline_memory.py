@@ -1,4 +1,4 @@
-"""The check of a timeline's memory: what is held when, and the peaks that follow (design.md section 3, rules 1, 2, 4, 5, 9)."""
+"""The check of a timeline's memory: what is held when, and the peaks that follow (docs/contract.md, rules 1, 2, 4, 5, 9)."""
 
 from __future__ import annotations
 

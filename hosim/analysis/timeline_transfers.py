@@ -1,4 +1,4 @@
-"""The check of a timeline's transfers: queues, engines, times, and the figures of channels (design.md section 3, rules 3, 6, 8)."""
+"""The check of a timeline's transfers: queues, engines, times, and the figures of channels (docs/contract.md, rules 3, 6, 8)."""
 
 from __future__ import annotations
 

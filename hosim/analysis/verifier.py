@@ -55,7 +55,7 @@ __all__ = ["Finding", "verify"]
 
 
 def verify(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> tuple[Finding, ...]:
-    """Every rule of design.md section 3 that ``plan`` breaks on ``hardware`` and that shows without running it.
+    """Every rule of docs/contract.md that ``plan`` breaks on ``hardware`` and that shows without running it.
 
     ``budget_bytes`` bounds the device tier further than its capacity does. No findings: the replay never breaks a rule
     on the way, though it may run out of memory. O(ops x streams + uses + cache ops).

@@ -1,4 +1,4 @@
-"""Routes between tiers that no channel joins (design.md section 3, rule 7): which channels, and how long alone.
+"""Routes between tiers that no channel joins (docs/contract.md, rule 7): which channels, and how long alone.
 
 A tensor goes hop by hop in chunks of :attr:`hosim.hardware.Hardware.chunk_bytes`, the last one of what is left. A chunk takes a hop when
 it has passed the one before and the chunk ahead of it has passed this one, so that all hops carry at once.

@@ -1,4 +1,4 @@
-"""How long one transfer takes on a channel that it has for itself (design.md section 3, rule 6)."""
+"""How long one transfer takes on a channel that it has for itself (docs/contract.md, rule 6)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Arenas: where in the device tier a replay's bytes lie, when an allocator is chosen for it.
 
 An arena is told of every allocation and release of the device tier, in the order of the replay. The default, ``ledger``, has none: only
-bytes count, and nothing is called. This is the account *in time* (design.md section 3, rule 10): memory is allocated when an op or a
+bytes count, and nothing is called. This is the account *in time* (docs/contract.md, rule 10): memory is allocated when an op or a
 transfer starts and released when its last use ends, on the device. A program under PyTorch's caching allocator moves in program order
 instead: :mod:`hosim.engine.program_account` counts that.
 

@@ -1,6 +1,6 @@
 """simpy's clock with an end to every instant: the one place where the order of events is decided.
 
-simpy orders events by (time, priority, sequence), which makes every run the same. :class:`Clock` adds rule 0 of design.md section 3: after
+simpy orders events by (time, priority, sequence), which makes every run the same. :class:`Clock` adds rule 0 of docs/contract.md: after
 the last event of an instant, and before time moves on, the instant is settled. :class:`Alarm` is the only kind of event.
 """
 

@@ -1,6 +1,6 @@
 """One device replaying the plan: what its streams wait for, and what the start and the end of an op do.
 
-The rules in comments are those of design.md section 3. :mod:`hosim.engine.replay` decides when an instant is over and calls
+The rules in comments are those of docs/contract.md. :mod:`hosim.engine.replay` decides when an instant is over and calls
 :meth:`Device.start_ops` then; a stream's process may start its own next op at once where nothing else can happen at the
 instant (:meth:`Device.run_stream`).
 """

@@ -1,4 +1,4 @@
-"""The figures of design.md section 4, read off the devices once a replay is over."""
+"""The figures of a result (docs/formats.md), read off the devices once a replay is over."""
 
 from __future__ import annotations
 

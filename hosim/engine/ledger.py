@@ -26,7 +26,7 @@ class Ledger:
     """Bytes held in a tier. ``held`` never exceeds ``capacity``: callers see to it.
 
     The peak is the largest occupancy ever reached, with its composition, at the first instant at which it is reached; what is
-    released at an instant makes room for what is allocated at it, as callers do it in that order (design.md section 3, rules 0 and 9).
+    released at an instant makes room for what is allocated at it, as callers do it in that order (docs/contract.md, rules 0 and 9).
     """
 
     __slots__ = ("capacity", "held", "mix", "peak", "peak_at", "peak_mix")

@@ -1,6 +1,6 @@
 """The tiers of one device as the plan's cache ops see them: which copies are where, what is issued, what moves.
 
-The rules in comments are those of design.md section 3.
+The rules in comments are those of docs/contract.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The account of memory in program order: what PyTorch's caching allocator sees (design.md section 3, rule 10).
+"""The account of memory in program order: what PyTorch's caching allocator sees (docs/contract.md, rule 10).
 
 The host runs through the plan ahead of the device, and allocates and frees as it goes: at each op its outputs and workspace, after it what
 dies there, then the cache ops that stand there. So the bytes of a prefetch count from the place where it is issued, and those of a

@@ -1,4 +1,4 @@
-"""Replay of a plan on a machine: the one place where instants are ordered (design.md section 3, rule 0).
+"""Replay of a plan on a machine: the one place where instants are ordered (docs/contract.md, rule 0).
 
 simpy keeps the order of time (:mod:`hosim.engine.clock`); this module keeps the order within an instant. Every event that simpy hands
 out ends something: an op, a transfer, an inspection. When no more end at this instant, :meth:`_Replay.settle` lets detaches take
@@ -57,7 +57,7 @@ def replay(
     reserve_bytes: int | None = None,
     compete: bool | None = None,
 ) -> Result:
-    """Replay a plan on a machine by the rules of design.md section 3; two runs give equal results.
+    """Replay a plan on a machine by the rules of docs/contract.md; two runs give equal results.
 
     ``budget_bytes`` bounds the device tier further than its capacity does. ``record`` keeps the timeline in the result. ``allocator`` says
     what the device tier's bytes take beyond themselves (:mod:`hosim.engine.arenas`): with another than ``ledger`` the result has its
@@ -337,7 +337,7 @@ class _Replay:
         return None if all(placed) else oom.unplaced(device, self.tier_names)
 
     def result(self, initial_error: str | None) -> Result:
-        """The figures of design.md section 4: one device's, or those of several with each of them."""
+        """The figures of a result (docs/formats.md): one device's, or those of several with each of them."""
         results = []
         for device in self.devices:
             error = initial_error

@@ -1,4 +1,4 @@
-"""Files and data: workload, hardware, plan, routing and result, in JSON (gzip) or YAML, as design.md section 4 defines them.
+"""Files and data: workload, hardware, plan, routing and result, in JSON (gzip) or YAML, as docs/formats.md defines them.
 
 The only place that uses pydantic; it is imported when the first of these functions is, not before.
 """

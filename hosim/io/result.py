@@ -152,7 +152,7 @@ COMPARISON = Format("comparison", lambda: TypeAdapter(ComparisonModel))
 
 
 def result_to_dict(result: Result) -> dict[str, Any]:
-    """The result as ``--json`` prints it: every key, in the order of design.md; utilization to two decimals.
+    """The result as ``--json`` prints it: every key, in the order of docs/formats.md; utilization to two decimals.
 
     ``streams`` is there only when the workload has other streams than the one whose figures stand above, ``allocator`` only when one
     placed the bytes, ``devices`` when there were several and ``jitter`` when there was some; a timeline is not part of it.

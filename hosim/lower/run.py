@@ -2,7 +2,7 @@
 
 The host only queues work, in any order that the graph allows. What orders it is events: an op waits for the last prefetch of what it reads
 and for every transfer of what it writes; a transfer for the op that it is issued after and for the cache op of its tensor before it.
-Memory follows the program (design.md section 3, rule 10): a prefetch's bytes are allocated where it is issued, a detached or dead tensor's
+Memory follows the program (docs/contract.md, rule 10): a prefetch's bytes are allocated where it is issued, a detached or dead tensor's
 given back where it is dropped, or when the transfers that read them have ended.
 
 All ops run on one queue, whatever their stream. What draws random numbers draws them in the listed order.

@@ -51,7 +51,7 @@ class Copy:
     """One transfer of the replay and what it meant. ``covered_ns`` is the computation of the stream ``compute`` while it was under way.
 
     ``first_op`` and ``last_op`` are the first and the last op of that stream that ran meanwhile (-1: none); ``exposed_ns`` is what ops of
-    any stream waited for it (rule 8 of design.md section 3), and ``waiting`` are those ops.
+    any stream waited for it (rule 8 of docs/contract.md), and ``waiting`` are those ops.
     """
 
     transfer: Transfer

@@ -1,7 +1,7 @@
 """Capacities of the lower tiers in the exact model, for tiers that could not hold every tensor at once.
 
 A copy below holds its bytes from time 0 or from the start of its store, and until its last transfer back has ended; until the end of
-the step if it is what remains, or what rule 2 of design.md section 3 wants there.
+the step if it is what remains, or what rule 2 of docs/contract.md wants there.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Variables are the start of each op, and per possible absence whether it is taken, in which tier the contents are meanwhile, when the device
 tier's bytes are released (r) and when the transfer back reserves them again (p); without an absence r = p. A tensor's bytes are held
-over the blocks between its absences. The constraints are the rules of design.md section 3:
+over the blocks between its absences. The constraints are the rules of docs/contract.md:
 
 - ops run in listed order; an op waits for the transfers back of what it reads;
 - a version's store begins when it is written and ends before the next write; r is not before it has ended, nor before the last use has;

@@ -1,6 +1,6 @@
 """What a plan may decide on a small graph: every absence and every store that an optimal plan could need.
 
-The decisions are those of design.md section 3 and no others: where persistent tensors start (the device tier, copies below, both), which
+The decisions are those of docs/contract.md and no others: where persistent tensors start (the device tier, copies below, both), which
 gaps a tensor spends below, to which tiers each version of its contents is stored, from which it comes back. Left out is only what no plan
 gains by: absences that cover no op and no wait at which memory could run out, and moving contents that nobody reads any more.
 Shares no code with the planner's own passes, so that it can judge them.

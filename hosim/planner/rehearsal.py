@@ -1,7 +1,7 @@
 """Makespans of choices on small graphs, many thousands a second: the rules of a replay and nothing else.
 
 A search over single decisions asks for nothing but the makespan, of one stream, on channels that share nothing. This answers by the
-rules of design.md section 3 with a few lists, in a tenth of the time of a replay, which compiles the plan and keeps figures. Where the
+rules of docs/contract.md with a few lists, in a tenth of the time of a replay, which compiles the plan and keeps figures. Where the
 machine or the graph has more than that (:attr:`Rehearsal.exact` is false) the answer is not to be had here. The engine has the last word:
 what a search finds is replayed, and tests hold the two against each other.
 """

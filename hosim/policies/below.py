@@ -2,7 +2,7 @@
 
 Every policy asks here, so that they differ in what they move and when, not in where to. By default the tier of choice is the nearest
 one with a way to the device tier and back: ``ddr`` if there is one, else ``pool``, else ``nvme``, else the one that is quickest to
-read. What does not fit there goes to the next. A way is a channel, or a route of several (design.md section 3, rule 7); those come after
+read. What does not fit there goes to the next. A way is a channel, or a route of several (docs/contract.md, rule 7); those come after
 all with a channel. Other rules: :mod:`hosim.planner.pooled`.
 """
 
@@ -23,7 +23,7 @@ NEAREST_FIRST = ("ddr", "pool", "nvme")
 """Tiers below the device, the preferred one first; others come after them, the quickest to read first."""
 
 _CHUNK = 64 * 2**20
-"""Bytes whose transfer time measures a hop (design.md section 3, rule 7)."""
+"""Bytes whose transfer time measures a hop (docs/contract.md, rule 7)."""
 
 
 @dataclass(frozen=True, slots=True)

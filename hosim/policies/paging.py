@@ -5,7 +5,7 @@ outputs and its workspace: a victim with a valid copy below is detached, any oth
 ended and room is still lacking; one that will be overwritten unread is dropped. Nothing else is evicted, and what ops use that have been
 launched and may not have ended is not either.
 
-The end of the step (design.md section 3, rule 2), where no runtime is called any more, is settled ahead: what starts below and is
+The end of the step (docs/contract.md, rule 2), where no runtime is called any more, is settled ahead: what starts below and is
 written is stored back after its last write, by a cache op of the plan; what starts in the device tier and is away is prefetched behind
 the last op's needs when the last op is launched, so that it comes as room becomes free.
 

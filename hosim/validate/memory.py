@@ -1,6 +1,6 @@
 """Memory of a recording, replayed: allocated bytes through the ledger, reserved bytes through the caching allocator, against the recorded.
 
-The account is the one in *program order* (design.md section 3, rule 10): PyTorch's profiler and its allocator's history note a block when
+The account is the one in *program order* (docs/contract.md, rule 10): PyTorch's profiler and its allocator's history note a block when
 the host allocates or frees it, whenever the device gets there. So do these replays, which need no device time.
 
 What comes from the recording: the order, the bytes of each allocation, and the level before the first of them (its total less its bytes).

@@ -2,7 +2,7 @@
 
 From `hosim.record`'s resident run come the ops of a step with their durations, and the blocks that live from a layer's forward pass to its
 backward pass; from the sweep what the channels carry. The scheme's moves are those that the kit makes, in the same places, so what is
-predicted is what they cost: makespan and stall by the engine, the peak of memory in program order (design.md section 3, rule 10).
+predicted is what they cost: makespan and stall by the engine, the peak of memory in program order (docs/contract.md, rule 10).
 
 Left out: what moving costs the host, and what copies take from the bandwidth of kernels.
 """

@@ -81,7 +81,7 @@ def assert_line(stderr: str, message: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The toy of the design: a workload, a machine and a plan."""
+    """The toy of docs/formats.md: a workload, a machine and a plan."""
     for name, data in GOOD.items():
         (tmp_path / name).write_text(yaml.safe_dump(data) if name.endswith("yaml") else json.dumps(data))
     return tmp_path

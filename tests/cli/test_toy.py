@@ -1,4 +1,4 @@
-"""The toy of the design, from its files to its result, through the commands."""
+"""The toy of docs/formats.md, from its files to its result, through the commands."""
 
 import json
 from pathlib import Path
@@ -58,13 +58,13 @@ def hosim(*arguments: object, code: int = 0) -> str:
 
 
 def shown(expected: Any, actual: Any) -> Any:
-    """``actual`` without the zeros and tiers that the design's example leaves out."""
+    """``actual`` without the zeros and tiers that the example of docs/formats.md leaves out."""
     if isinstance(expected, dict):
         return {key: shown(value, actual[key]) for key, value in expected.items()}
     return actual
 
 
-def test_replay_gives_exactly_the_result_of_the_design(folder: Path) -> None:
+def test_replay_gives_exactly_the_result_of_the_formats_page(folder: Path) -> None:
     actual = json.loads(hosim("replay", folder / "plan.json", folder / "toy.json", "--hardware", folder / "toy.yaml", "--json"))
     expected = json.loads(RESULT)
     assert shown(expected, actual) == expected

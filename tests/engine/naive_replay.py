@@ -1,4 +1,4 @@
-"""A second replay, written from design.md section 3 alone: slow, literal, without simpy and sharing nothing with the engine.
+"""A second replay, written from docs/contract.md alone: slow, literal, without simpy and sharing nothing with the engine.
 
 Everything is looked up anew at every round of every instant: occupancy is a sum over what is held, producers come from the rule's own
 words, rates from progressive filling. Only plans without a runtime policy.

@@ -1,4 +1,4 @@
-"""The golden replays that are published with the design: every figure of each."""
+"""The golden replays that were published with the first contract: every figure of each."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The engine against a second implementation of design.md section 3 that shares nothing with it."""
+"""The engine against a second implementation of docs/contract.md that shares nothing with it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is always true of a replay (design.md section 3), over random graphs, machines and plans."""
+"""What is always true of a replay (docs/contract.md), over random graphs, machines and plans."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Several devices that run one plan together: what they share and what they do not (design.md section 3), worked out by hand.
+"""Several devices that run one plan together: what they share and what they do not (docs/contract.md), worked out by hand.
 
 A byte takes a nanosecond on every channel (1 GB/s).
 """

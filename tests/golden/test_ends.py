@@ -1,4 +1,4 @@
-"""Rules 2, 4, 5 and 9 where a replay cannot go on: out of memory, persistence, illegal detaches. And the toy of the design."""
+"""Rules 2, 4, 5 and 9 where a replay cannot go on: out of memory, persistence, illegal detaches. And the toy of docs/formats.md."""
 
 import pytest
 from by_hand import machine, plan, replayed, workload
@@ -175,7 +175,7 @@ RESULT = {
 }
 
 
-def test_the_toy_of_the_design():
+def test_the_toy_of_the_formats_page():
     # the prefetch runs 0..40, f 40..90, a has no later use and is released at 90
     graph, hardware = workload_from_dict(WORKLOAD), load_hardware(find_hardware("toy"))
     the_plan = plan_from_dict(PLAN, graph)

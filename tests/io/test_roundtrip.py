@@ -184,7 +184,7 @@ def test_comparison(results):
     assert comparison_from_dict(json.loads(to_json(comparison_to_dict(results)))) == results
 
 
-# ----------------------------------------------------------------------------------------------------- design.md's examples
+# ----------------------------------------------------------------------------------------------------- the examples of docs/formats.md
 
 WORKLOAD = json.loads("""
 {"format": "hosim.workload/1", "name": "toy",
@@ -221,7 +221,7 @@ RESULT = """
  "plan": {"prefetches": 1, "stores": 0, "detaches": 1}, "planning_s": 0.001, "replay_s": 0.001}"""
 
 
-def test_the_examples_of_the_design():
+def test_the_examples_of_the_formats_page():
     graph = workload_from_dict(WORKLOAD)
     assert graph.tensors == (Tensor("w", 40, "parameter", "hbm"), Tensor("a", 30))
     assert graph.ops == (Op("f", "matmul", (0,), (1,), duration_ns=50),)
@@ -233,7 +233,7 @@ def test_the_examples_of_the_design():
     assert list(plan_to_dict(plan)) == list(PLAN)
 
 
-def test_json_has_the_keys_of_the_design_in_its_order():
+def test_json_has_the_keys_of_the_formats_page_in_its_order():
     result = replace(result_from_dict(json.loads(RESULT)), peak_breakdown={"hbm": {"activation": 30, "parameter": 40, "input": 0}})
     expected = json.loads(RESULT)
     expected["peak_breakdown"]["ddr"] = {}  # every tier is listed

@@ -39,7 +39,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", files.KINDS)
-def test_examples_of_the_design(name):
+def test_examples_of_the_formats_page(name):
     VALIDATORS[name].validate(EXAMPLES[name])
     assert VALIDATORS[name].schema["title"] == f"hosim.{name}/1"
     assert not VALIDATORS[name].is_valid(EXAMPLES[name] | {"format": "hosim.other/1"})
