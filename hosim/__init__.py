@@ -16,10 +16,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import GraphError, HardwareError, HosimError, InfeasibleError, InputError, PlanError, UnitError
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Hardware
-from hosim.plan import CacheOp, Plan
 from hosim.result import Result
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The hardware profile: compute, tiers, channels and fabrics, as frozen integers.
 
 Bytes, bytes per second, nanoseconds and FLOP per second throughout; files and their units are
-:mod:`hosim.io.hardware`'s business.
+:mod:`hosim.io.hardware_file`'s business.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from hosim.expert_routing import Choices, Routing, gates_of
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.routing import Choices, Routing, gates_of
 
 ATTENTION, GATE, FFN, COMBINE = 100, 10, 50, 20
 """Durations in ns."""

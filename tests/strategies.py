@@ -26,11 +26,11 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.edits import Edits, Recompute, edited
 from hosim.errors import GraphError
 from hosim.graph import KINDS, PERSISTENT_KINDS, Graph, Op, Tensor
 from hosim.hardware import SCOPES, Channel, Compute, Fabric, Hardware, Tier
-from hosim.plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 
 DEVICE = "hbm"
 OP_KINDS = ("matmul", "norm", "attention", "copy")

@@ -11,13 +11,13 @@ from hosim.analysis.edits_check import check_edits
 from hosim.analysis.free_order_bound import free_order_bound_ns
 from hosim.analysis.liveness import static_peak
 from hosim.analysis.verifier import verify
+from hosim.cache_plan import Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.edits import Edits, Recompute, edited, permuted
 from hosim.engine import replay
 from hosim.errors import GraphError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.plan import Plan
 
 MACHINE = Hardware("flat", (Tier("hbm", 100, 10**12, "device"),), (), Compute({}))
 """A machine with nothing below its device tier."""

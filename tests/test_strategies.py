@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import cases, happens_before, ways, wild_plans
 
+from hosim.cache_plan import AT_START, DETACH, PREFETCH
 from hosim.graph import KINDS
-from hosim.plan import AT_START, DETACH, PREFETCH
 
 
 def run_in_some_order(graph, hardware, plan, random):

@@ -53,7 +53,7 @@ def lower_bound_ns(
 ) -> int:
     """Nanoseconds below which no feasible replay of ``graph`` on ``hardware`` ends, whatever the plan.
 
-    ``durations`` are nanoseconds by op position, ``initial_residency`` is what :meth:`hosim.plan.Plan.residency` gives,
+    ``durations`` are nanoseconds by op position, ``initial_residency`` is what :meth:`hosim.cache_plan.Plan.residency` gives,
     ``budget_bytes`` the budget of the device tier, if it has one. ``repeats`` false leaves out what rule 2 wants moved so
     that the step can repeat, for replays that do not keep it. Time O(n log n) in ops and uses.
     """

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Finding:
     """A broken ``rule``, in one line that names op and tensor, and their positions where there are any.
 
-    ``cache_op`` is a position in :attr:`hosim.plan.Plan.cache_ops`.
+    ``cache_op`` is a position in :attr:`hosim.cache_plan.Plan.cache_ops`.
     """
 
     rule: str

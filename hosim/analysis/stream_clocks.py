@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hosim.cache_plan import AT_START
 from hosim.graph import Graph
-from hosim.plan import AT_START
 
 
 class StreamClocks:
@@ -43,7 +43,7 @@ class StreamClocks:
         self._last[stream] = i
 
     def ended_by(self, earlier: int, op: int) -> bool:
-        """Whether op ``earlier`` has surely ended when op ``op`` has; both may be :data:`~hosim.plan.AT_START`, which precedes all."""
+        """Whether op ``earlier`` has surely ended when op ``op`` has; :data:`~hosim.cache_plan.AT_START` precedes every op."""
         if earlier in (AT_START, op):
             return True
         if op == AT_START:

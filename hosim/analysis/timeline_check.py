@@ -14,12 +14,12 @@ from hosim.analysis.finding import Finding
 from hosim.analysis.timeline_devices import check_together
 from hosim.analysis.timeline_memory import check_memory
 from hosim.analysis.timeline_transfers import check_transfers
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, Plan
 from hosim.costmodel.memory_traffic import with_memories
 from hosim.costmodel.op_time import op_durations
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import AT_START, DETACH, PREFETCH, STORE, Plan
 from hosim.result import STALL_CAUSES, Result, StreamFigures, Timeline, Transfer
 
 __all__ = ["check_result"]

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from hosim.analysis.finding import Finding
 from hosim.analysis.timeline_memory import occupancy, rounds_of
 from hosim.analysis.timeline_transfers import check_bandwidth
+from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
-from hosim.plan import Plan
 from hosim.result import Result, Spread, Timeline
 
 _WIDTHS = {"device": 0, "host": 1, "global": 2}

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from hosim.analysis.finding import Finding
+from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import Plan
 from hosim.result import WORKSPACE, Residency, Result, Timeline
 
 Held = dict[tuple[int, str], list[Residency]]

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from hosim.analysis.finding import Finding
+from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.costmodel.transfer_time import alone_ns, pin_ns
 from hosim.hardware import Channel, Hardware
-from hosim.plan import AT_START, DETACH, Plan
 from hosim.result import ChannelFigures, Residency, Result, Timeline, Transfer
 
 _NS_PER_S = 10**9

@@ -47,9 +47,9 @@ from collections.abc import Iterator
 from hosim.analysis.edits_check import check_edits
 from hosim.analysis.finding import Finding
 from hosim.analysis.verifier_walk import walk
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 
 __all__ = ["Finding", "verify"]
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from hosim.analysis.finding import Finding
 from hosim.analysis.stream_clocks import StreamClocks
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, CacheOp, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import AT_START, DETACH, PREFETCH, CacheOp, Plan
 
 
 def walk(plan: Plan, hardware: Hardware, cache_ops: Iterable[int]) -> list[Finding]:

@@ -11,25 +11,25 @@ from typer.core import TyperGroup
 
 import hosim
 from hosim.cli import (
-    baseline,
-    blame,
-    calibrate,
-    check,
-    compare_policies,
-    diff,
-    export,
-    fit,
-    frontier,
-    hardware,
-    import_,
-    plan,
-    policies,
-    replay,
-    robustness,
-    schema,
-    sweep,
-    validate,
-    workload,
+    cmd_baseline,
+    cmd_blame,
+    cmd_calibrate,
+    cmd_check,
+    cmd_compare_policies,
+    cmd_diff,
+    cmd_export,
+    cmd_fit,
+    cmd_frontier,
+    cmd_hardware,
+    cmd_import,
+    cmd_plan,
+    cmd_policies,
+    cmd_replay,
+    cmd_robustness,
+    cmd_schema,
+    cmd_sweep,
+    cmd_validate,
+    cmd_workload,
 )
 from hosim.errors import HosimError
 
@@ -77,25 +77,25 @@ def _hosim(
     """Does a model fit in hierarchical memory, how long does it take, and what waits for what? Without the hardware."""
 
 
-app.command("compare-policies")(compare_policies.compare_policies)
-app.command("plan")(plan.plan)
-app.command("replay")(replay.replay)
-app.command("robustness")(robustness.robustness)
-app.command("sweep", epilog=sweep.EXAMPLES)(sweep.sweep)
-app.command("frontier", epilog=frontier.EXAMPLES)(frontier.frontier)
-app.command("fit", epilog=fit.EXAMPLES)(fit.fit)
-app.command("blame", epilog=blame.EXAMPLES)(blame.blame)
-app.command("diff", epilog=diff.EXAMPLES)(diff.diff)
-app.command("check")(check.check)
-app.add_typer(baseline.app, name="baseline")
-app.command("import")(import_.import_)
-app.command("export", epilog=export.EXAMPLES)(export.export)
-app.command("validate")(validate.validate)
-app.command("calibrate")(calibrate.calibrate)
-app.add_typer(workload.app, name="workload")
-app.add_typer(hardware.app, name="hardware")
-app.command("policies")(policies.policies)
-app.command("schema")(schema.schema)
+app.command("compare-policies")(cmd_compare_policies.compare_policies)
+app.command("plan")(cmd_plan.plan)
+app.command("replay")(cmd_replay.replay)
+app.command("robustness")(cmd_robustness.robustness)
+app.command("sweep", epilog=cmd_sweep.EXAMPLES)(cmd_sweep.sweep)
+app.command("frontier", epilog=cmd_frontier.EXAMPLES)(cmd_frontier.frontier)
+app.command("fit", epilog=cmd_fit.EXAMPLES)(cmd_fit.fit)
+app.command("blame", epilog=cmd_blame.EXAMPLES)(cmd_blame.blame)
+app.command("diff", epilog=cmd_diff.EXAMPLES)(cmd_diff.diff)
+app.command("check")(cmd_check.check)
+app.add_typer(cmd_baseline.app, name="baseline")
+app.command("import")(cmd_import.import_)
+app.command("export", epilog=cmd_export.EXAMPLES)(cmd_export.export)
+app.command("validate")(cmd_validate.validate)
+app.command("calibrate")(cmd_calibrate.calibrate)
+app.add_typer(cmd_workload.app, name="workload")
+app.add_typer(cmd_hardware.app, name="hardware")
+app.command("policies")(cmd_policies.policies)
+app.command("schema")(cmd_schema.schema)
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from hosim.graph import Graph
     from hosim.hardware import Hardware
     from hosim.jitter import Jitter
-    from hosim.study.attempt import Counting
-    from hosim.study.question import Question
+    from hosim.study.run_policy import Counting
+    from hosim.study.scenario import Question
 
 WIDTH = 120
 """Columns of a table that does not go to a terminal."""
@@ -119,9 +119,9 @@ def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
         if steps is not None:
             raise InputError("there are steps of a routing only: give one with --routing FILE", source="steps")
         return graph
+    from hosim.expert_routing import realise
     from hosim.io import load_routing
-    from hosim.routing import realise
-    from hosim.study.steps import parse_steps
+    from hosim.study.routing_steps import parse_steps
 
     loaded = load_routing(routing, graph)
     wanted = parse_steps(steps, len(loaded.steps))
@@ -160,8 +160,8 @@ def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
 
 def question_of(workload: str, hardware: str, policy: str, budget: str | None, devices: int | None = None) -> Question:
     """The question that a WORKLOAD, a HW, a policy and a BUDGET make; says on stderr if the machine has less than the budget."""
-    from hosim.study.choice import parse_choice
-    from hosim.study.question import Question
+    from hosim.study.policy_choice import parse_choice
+    from hosim.study.scenario import Question
 
     choice = parse_choice(policy)
     machine = hardware_of(hardware, devices)
@@ -177,7 +177,7 @@ def counting_of(allocator: str, account: str, against: str = "allocated") -> Cou
     """
     from hosim.errors import InputError
     from hosim.result import ACCOUNTS, ALLOCATORS, CACHING, LEDGER
-    from hosim.study.attempt import Counting
+    from hosim.study.run_policy import Counting
 
     for name, value, values in (
         ("allocator", allocator, ALLOCATORS),
@@ -191,7 +191,7 @@ def counting_of(allocator: str, account: str, against: str = "allocated") -> Cou
 
 def write_picture(path: Path, figure: Figure) -> None:
     """Write a figure to a file, as what its name says, and say so on stderr."""
-    from hosim.io.files import write_bytes
+    from hosim.io.reading import write_bytes
     from hosim.report.figures import image, image_kind
 
     write_bytes(path, image(figure, image_kind(path)))
@@ -200,7 +200,7 @@ def write_picture(path: Path, figure: Figure) -> None:
 
 def write_page(path: Path, text: str) -> None:
     """Write a page to a file, and say so on stderr."""
-    from hosim.io.files import write_bytes
+    from hosim.io.reading import write_bytes
 
     write_bytes(path, text.encode())
     typer.echo(f"wrote {path}", err=True)

@@ -19,7 +19,7 @@ from hosim.engine.program import Way
 from hosim.hardware import Hardware
 
 if TYPE_CHECKING:
-    from hosim.engine.routes import Route
+    from hosim.engine.multi_hop import Route
 
 NEVER = 2**62
 """Later than anything, in nanoseconds."""
@@ -32,7 +32,7 @@ class Transfer:
     """One issued copy, from its issue to its end. Times in nanoseconds; ``sequence`` is its place in the order of issue.
 
     ``volume`` is what has to flow, in bytes times nanoseconds a second, and ``ceiling`` the most bytes per second that it can reach, if
-    that is less than its channel's. ``route`` is there if it is one chunk on one hop of several (:class:`hosim.engine.routes.Chunk`).
+    that is less than its channel's. ``route`` is there if it is one chunk on one hop of several (:class:`hosim.engine.multi_hop.Chunk`).
     """
 
     route: Route | None = None

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hosim.engine.clock import Alarm, Clock, Process
-from hosim.engine.competition import Competition
-from hosim.engine.memory import PENDING, VALID, Memory
+from hosim.engine.device_memory import PENDING, VALID, Memory
+from hosim.engine.memory_contention import Competition
 from hosim.engine.program import IssuedOp, Program, TrackedOp
 from hosim.engine.recorder import Recorder
 from hosim.engine.runtime import Runtime
@@ -23,7 +23,7 @@ MAIN_STREAM = "compute"
 
 
 class Device:
-    """The streams of one device over its :class:`~hosim.engine.memory.Memory`.
+    """The streams of one device over its :class:`~hosim.engine.device_memory.Memory`.
 
     ``issued`` are the cache ops that the ends of ops at this instant issue, ``decided`` whether a runtime policy has issued some.
     """

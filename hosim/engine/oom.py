@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hosim.engine.channels import Transfer
 from hosim.engine.device import Device
-from hosim.engine.routes import Chunk
+from hosim.engine.multi_hop import Chunk
 from hosim.engine.stream import Stream
 from hosim.units import human_size
 

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hosim.cache_plan import DETACH, PREFETCH, Plan
 from hosim.costmodel.routes import route
 from hosim.engine.ledger import mix_of
 from hosim.errors import PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import DETACH, PREFETCH, Plan
 from hosim.result import WORKSPACE
 
 Waits = tuple[tuple[int, int], ...]
@@ -37,7 +37,7 @@ SEVERAL = -2
 class Way(NamedTuple):
     """What a cache op does: tiers and channel as positions; ``destination`` and ``channel`` are -1 for a detach.
 
-    ``channel`` is :data:`SEVERAL` where no channel joins the tiers and a route of several does (:mod:`hosim.engine.routes`).
+    ``channel`` is :data:`SEVERAL` where no channel joins the tiers and a route of several does (:mod:`hosim.engine.multi_hop`).
     """
 
     op: str

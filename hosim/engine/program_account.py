@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
 
+from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.engine.allocators.caching import CachingAllocator
 from hosim.engine.arenas import caching_figures, streams_of_tensors
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.plan import AT_START, DETACH, Plan
 from hosim.result import CACHING, EXPANDABLE, IN_PROGRAM_ORDER, LEDGER, AllocatorFigures, AllocatorState, Timeline
 from hosim.units import human_size
 

@@ -17,27 +17,27 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import count
 
+from hosim.cache_plan import AT_START, Plan
 from hosim.costmodel.memory_traffic import MemoryUse, memory_uses, with_memories
 from hosim.costmodel.op_time import op_durations
-from hosim.engine import figures, oom
+from hosim.engine import oom, result_figures
 from hosim.engine.arenas import make_arena
 from hosim.engine.channels import KEPT_RATES, LinkGroup, build_channels, drive_channels
 from hosim.engine.clock import Clock
-from hosim.engine.competition import Competition
 from hosim.engine.device import Device
+from hosim.engine.device_memory import Memory, start_together
 from hosim.engine.ledger import AsymmetryError, Ledger, Pool
-from hosim.engine.memory import Memory, start_together
+from hosim.engine.memory_contention import Competition
 from hosim.engine.program import Program, compile_plan
 from hosim.engine.program_account import check_program_account, program_account
 from hosim.engine.recorder import Recorder
 from hosim.engine.runtime import DeviceView, Runtime
 from hosim.engine.stream import Stream
-from hosim.engine.uneven import Uneven
+from hosim.engine.transfer_overheads import Uneven
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.plan import AT_START, Plan
 from hosim.result import ACCOUNTS, IN_PROGRAM_ORDER, IN_TIME, LEDGER, Result
 
 _Placing = tuple[str, int | None]
@@ -80,7 +80,7 @@ def replay(
 
     >>> from hosim.graph import GraphBuilder
     >>> from hosim.io import find_hardware, load_hardware
-    >>> from hosim.plan import CacheOp
+    >>> from hosim.cache_plan import CacheOp
     >>> b = GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
@@ -347,10 +347,10 @@ class _Replay:
                 device.memory.check_persistence(self.tier_names)
                 arena = device.memory.arena
                 error = arena.failure() if arena is not None else None
-            results.append(figures.of_device(device, self.plan, self.hardware, self.budget, error, self.jitter))
+            results.append(result_figures.of_device(device, self.plan, self.hardware, self.budget, error, self.jitter))
         if self.hardware.devices == 1:
             return results[0]
-        return figures.together(results, self.devices, self.pools, self.hardware, self.folded)
+        return result_figures.together(results, self.devices, self.pools, self.hardware, self.folded)
 
 
 def _jittered(plan: Plan, program: Program, jitter: Jitter, device: int) -> Program:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from hosim.cache_plan import CacheOp, RuntimePolicy
 from hosim.engine.program import IssuedOp, way
 from hosim.hardware import Hardware
-from hosim.plan import CacheOp, RuntimePolicy
 
 if TYPE_CHECKING:
     from hosim.engine.device import Device
 
 
 class DeviceView:
-    """The :class:`hosim.plan.MemoryView` of a device."""
+    """The :class:`hosim.cache_plan.MemoryView` of a device."""
 
     def __init__(self, device: Device, tier_names: Sequence[str]) -> None:
         self._device = device

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+from hosim.cache_plan import Plan
 from hosim.graph import Graph
-from hosim.plan import Plan
 
 
 def canonical(graph: Graph) -> Graph:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hosim.errors import InputError
-from hosim.gate.baseline import SUFFIX
+from hosim.gate.baselines import SUFFIX
 from hosim.gate.metrics import Tolerance, parse_tolerances
 
 if TYPE_CHECKING:
-    from hosim.io.cases import MatrixModel
+    from hosim.io.cases_file import MatrixModel
 
 FILES = ("hosim.toml", "pyproject.toml")
 """Where cases are looked for, in this order."""
@@ -79,7 +79,7 @@ class Suite:
 
         Raises :class:`InputError` for one that no case has.
         """
-        from hosim.io.files import unknown_name
+        from hosim.io.reading import unknown_name
 
         wanted: set[str] = set()
         for name in (given := tuple(names)):
@@ -108,7 +108,7 @@ def find_suite(path: str | os.PathLike[str] | None = None, start: str | os.PathL
 
 def load_suite(path: str | os.PathLike[str]) -> Suite:
     """The suite in a file. Raises :class:`InputError`."""
-    from hosim.io.cases import load_cases
+    from hosim.io.cases_file import load_cases
 
     source = os.fspath(path)
     data = load_cases(source)
@@ -202,7 +202,7 @@ def _named(where: str, name: str, source: str) -> str:
 
 
 def _has_table(file: Path) -> bool:
-    from hosim.io.cases import read_toml
+    from hosim.io.cases_file import read_toml
 
     tool = read_toml(os.fspath(file)).get("tool", {})
     return isinstance(tool, dict) and "hosim" in tool

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from hosim.errors import InputError
-from hosim.gate.baseline import HEADER, quoted, save_text
+from hosim.gate.baselines import HEADER, quoted, save_text
 from hosim.gate.metrics import MAKESPAN, PEAK, family, human
 from hosim.gate.record import Listing, Measured, Record
 
@@ -21,7 +21,7 @@ FINGERPRINTS = ("graph", "machine", "plan")
 
 def load(path: str | os.PathLike[str], matrix: str) -> dict[str, Measured]:
     """What is known of each case by its name; a case that does not fit has no record. Raises :class:`InputError`."""
-    from hosim.io.baseline import load_baselines
+    from hosim.io.baseline_file import load_baselines
 
     data = load_baselines(path)
     found = {}

@@ -13,6 +13,7 @@ import hosim
 from hosim import engine
 from hosim.analysis.budget import parse_budget
 from hosim.analysis.verifier import verify
+from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.errors import InfeasibleError, PlanError
 from hosim.gate.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
@@ -23,10 +24,9 @@ from hosim.gate.metrics import metrics_of
 from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import AT_START, DETACH, Plan
 from hosim.result import SEMANTICS, WORKSPACE, Residency, Result, Timeline, Transfer
-from hosim.study import attempt
-from hosim.study.choice import Choice, parse_choice
+from hosim.study import run_policy
+from hosim.study.policy_choice import Choice, parse_choice
 from hosim.units import exact_size
 
 COLUMNS = 60
@@ -110,8 +110,8 @@ def _plan(case: Case, choice: Choice, graph: Graph, hardware: Hardware, budget: 
     from hosim.io import check_tiers, load_plan
 
     if case.plan is None:
-        made = attempt.make_plan(graph, hardware, choice, budget)
-        attempt.check(made, hardware, budget)
+        made = run_policy.make_plan(graph, hardware, choice, budget)
+        run_policy.check(made, hardware, budget)
         return made
     path = _beside(case.folder, case.plan)
     plan = load_plan(path, graph)

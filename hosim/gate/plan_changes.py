@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from hosim.gate.explain import renamed
+from hosim.gate.causes import renamed
 from hosim.gate.folding import fold
 from hosim.gate.record import Item, Listing, Measured, Record
 from hosim.units import human_size

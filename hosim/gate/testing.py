@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from hosim.errors import HosimError, InputError
-from hosim.gate import baseline
+from hosim.gate import baselines
 from hosim.gate.cases import FOLDER, Case
 from hosim.gate.imports import graph_of_model, kept_in
 from hosim.gate.measure import measure, measure_graph
@@ -95,15 +95,15 @@ class Gate:
         """
         __tracebackhide__ = True
         record = self._record()
-        path = self._folder / FOLDER / f"{_file_name(name or self._case.name)}{baseline.SUFFIX}"
+        path = self._folder / FOLDER / f"{_file_name(name or self._case.name)}{baselines.SUFFIX}"
         try:
             given = parse_tolerances(tolerance or {}, "assert_matches_baseline")
             if self._update:
-                baseline.save(record, path)
+                baselines.save(record, path)
                 return
             if not path.is_file():
                 _fail(f"there is no baseline {path}; pytest --hosim-update writes it")
-            before = baseline.load(path)
+            before = baselines.load(path)
         except HosimError as error:
             _fail(str(error))
         assert self._measured is not None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hosim.errors import InfeasibleError
-from hosim.gate.explain import explain
+from hosim.gate.causes import explain
 from hosim.gate.metrics import OFF, Tolerance, human, tolerance_of
 from hosim.gate.record import Measured, Record
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.io.files import unzipped
+from hosim.io.reading import unzipped
 
 __all__ = ["FORMATS", "Source", "SourceFormat", "load_any", "read_source"]
 
@@ -58,7 +58,7 @@ class SourceFormat:
 
 
 def _is_g10(source: Source) -> bool:
-    from hosim.importers.g10 import is_g10
+    from hosim.importers.g10_config import is_g10
 
     return source.path.is_dir() and is_g10(source.path)
 
@@ -88,7 +88,7 @@ def _is_inductor(source: Source) -> bool:
 
 
 def _is_hyper_parallel(source: Source) -> bool:
-    from hosim.importers.hyper_parallel import is_hyper_parallel
+    from hosim.importers.activation_trace import is_hyper_parallel
 
     return is_hyper_parallel(source.content)
 
@@ -106,17 +106,17 @@ def _is_onnx(source: Source) -> bool:
 
 
 FORMATS: Sequence[SourceFormat] = (
-    SourceFormat("workload (hosim.workload/1)", lambda s: s.hosim_kind == "workload", "hosim.io.workload:load_workload"),
+    SourceFormat("workload (hosim.workload/1)", lambda s: s.hosim_kind == "workload", "hosim.io.workload_file:load_workload"),
     SourceFormat("workload spec (hosim.spec/1)", lambda s: s.hosim_kind == "spec", "hosim.importers.spec:import_spec"),
     SourceFormat(
         "program of torch.export (.pt2)", lambda s: s.content.startswith(b"PK\x03\x04"), "hosim.importers.torch_export:import_pt2"
     ),
-    SourceFormat("folder of the G10 simulator", _is_g10, "hosim.importers.g10:import_g10"),
+    SourceFormat("folder of the G10 simulator", _is_g10, "hosim.importers.g10_config:import_g10"),
     SourceFormat("trace of PyTorch's profiler (Kineto JSON)", _is_kineto, "hosim.importers.kineto_workload:import_kineto"),
     SourceFormat("execution trace of PyTorch (JSON)", _is_torch_trace, "hosim.importers.torch_trace:import_torch_trace"),
     SourceFormat("Chakra execution trace (protobuf or JSON)", _is_chakra, "hosim.importers.chakra:import_chakra"),
     SourceFormat("graph of torch's inductor for a simulator (JSON)", _is_inductor, "hosim.importers.inductor:import_inductor"),
-    SourceFormat("activation trace of hyper-parallel (JSON)", _is_hyper_parallel, "hosim.importers.hyper_parallel:import_hyper_parallel"),
+    SourceFormat("activation trace of hyper-parallel (JSON)", _is_hyper_parallel, "hosim.importers.activation_trace:import_hyper_parallel"),
     SourceFormat("model of MindSpore (MindIR)", _is_mindir, "hosim.importers.mindir:import_mindir"),
     SourceFormat("ONNX model", _is_onnx, "hosim.importers.onnx_graph:import_onnx", has_dims=True),
 )

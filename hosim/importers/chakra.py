@@ -26,7 +26,7 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.importers import wire
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.traced_tensors import Storages, TracedTensor
-from hosim.io.files import unzipped
+from hosim.io.reading import unzipped
 
 __all__ = ["import_chakra", "is_chakra"]
 

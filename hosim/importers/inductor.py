@@ -16,7 +16,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
-from hosim.io.files import unzipped
+from hosim.io.reading import unzipped
 
 __all__ = ["import_inductor", "is_inductor"]
 

@@ -44,7 +44,7 @@ from hosim.importers.kineto_events import (
     Role,
     SyncRecord,
 )
-from hosim.io.files import unzipped
+from hosim.io.reading import unzipped
 
 __all__ = ["call_role", "is_kineto", "parse_kineto", "read_kineto"]
 

@@ -30,7 +30,7 @@ from hosim.graph import Graph
 from hosim.importers.mindir_file import Function, Model, Node, Shape, read_model
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.static_tensors import Recording, StaticTensor
-from hosim.io.files import unzipped
+from hosim.io.reading import unzipped
 
 __all__ = ["import_mindir"]
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers import wire
-from hosim.io.files import unzipped
+from hosim.io.reading import unzipped
 
 __all__ = ["import_onnx", "is_onnx"]
 

@@ -1,4 +1,4 @@
-"""Makes a workload from its spec (``hosim.spec/1``, see :mod:`hosim.io.spec`).
+"""Makes a workload from its spec (``hosim.spec/1``, see :mod:`hosim.io.spec_file`).
 
 A spec with a ``builder`` is the business of :mod:`hosim.models`. One of the importer ``torch_export`` builds a model of ``transformers``
 from its config alone, on the meta device (no weights are made, none are downloaded), and exports it with
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers.torch_export import import_exported, require_torch
-from hosim.io.files import did_you_mean
+from hosim.io.reading import did_you_mean
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -32,7 +32,7 @@ def import_spec(path: str | os.PathLike[str]) -> Graph:
 
     Equal specs and equal versions of torch and transformers give equal graphs; ``meta`` says which they were. Raises :class:`InputError`.
     """
-    from hosim.io.spec import load_spec
+    from hosim.io.spec_file import load_spec
 
     source = os.fspath(path)
     return make(load_spec(source), source)

@@ -25,10 +25,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
-from hosim.plan import CacheOp, Plan
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

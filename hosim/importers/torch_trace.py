@@ -21,7 +21,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.traced_tensors import Storages, TracedTensor, dtype_of, traced_tensors
-from hosim.io.files import unzipped
+from hosim.io.reading import unzipped
 
 __all__ = ["import_torch_trace", "is_torch_trace"]
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hosim.io.hardware import hardware_from_dict, hardware_to_dict, load_hardware, save_hardware
-    from hosim.io.plan import check_tiers, load_plan, plan_from_dict, plan_to_dict, save_plan
-    from hosim.io.result import comparison_to_dict, result_from_dict, result_to_dict, to_json
-    from hosim.io.routing import load_routing, routing_from_dict, routing_to_dict, save_routing
+    from hosim.io.hardware_file import hardware_from_dict, hardware_to_dict, load_hardware, save_hardware
+    from hosim.io.plan_file import check_tiers, load_plan, plan_from_dict, plan_to_dict, save_plan
+    from hosim.io.result_file import comparison_to_dict, result_from_dict, result_to_dict, to_json
+    from hosim.io.routing_file import load_routing, routing_from_dict, routing_to_dict, save_routing
     from hosim.io.schemas import schema
     from hosim.io.shipped import find_hardware, find_workload
-    from hosim.io.workload import load_workload, save_workload, workload_from_dict, workload_to_dict
+    from hosim.io.workload_file import load_workload, save_workload, workload_from_dict, workload_to_dict
 
 _HOMES = {
-    "hardware": ("hardware_from_dict", "hardware_to_dict", "load_hardware", "save_hardware"),
-    "plan": ("check_tiers", "load_plan", "plan_from_dict", "plan_to_dict", "save_plan"),
-    "result": ("comparison_to_dict", "result_from_dict", "result_to_dict", "to_json"),
-    "routing": ("load_routing", "routing_from_dict", "routing_to_dict", "save_routing"),
+    "hardware_file": ("hardware_from_dict", "hardware_to_dict", "load_hardware", "save_hardware"),
+    "plan_file": ("check_tiers", "load_plan", "plan_from_dict", "plan_to_dict", "save_plan"),
+    "result_file": ("comparison_to_dict", "result_from_dict", "result_to_dict", "to_json"),
+    "routing_file": ("load_routing", "routing_from_dict", "routing_to_dict", "save_routing"),
     "schemas": ("schema",),
     "shipped": ("find_hardware", "find_workload"),
-    "workload": ("load_workload", "save_workload", "workload_from_dict", "workload_to_dict"),
+    "workload_file": ("load_workload", "save_workload", "workload_from_dict", "workload_to_dict"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

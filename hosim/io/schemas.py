@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.io.files import KINDS, format_of, unknown_name
-from hosim.io.models import Format
+from hosim.io.reading import KINDS, format_of, unknown_name
+from hosim.io.validators import Format
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -22,6 +22,6 @@ def schema(name: str) -> dict[str, Any]:
     """
     if name not in KINDS:
         raise InputError(unknown_name("format", name, KINDS))
-    home = import_module(f"hosim.io.{'result' if name == 'comparison' else name}")
+    home = import_module(f"hosim.io.{'result' if name == 'comparison' else name}_file")
     form: Format[Any] = home.COMPARISON if name == "comparison" else home.FORMAT
     return {"$schema": DIALECT, **form.schema(), "title": format_of(name)}

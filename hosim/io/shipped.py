@@ -9,7 +9,7 @@ from pathlib import Path
 
 import hosim
 from hosim.errors import InputError
-from hosim.io.files import did_you_mean
+from hosim.io.reading import did_you_mean
 
 _PACKAGE = Path(hosim.__file__).resolve().parent
 _WORKLOADS = (".json.gz", ".json", ".yaml")  # a workload before the spec it was made from; a builder's spec is alone, and quick

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from hosim.cache_plan import Plan
 from hosim.errors import HosimError, InputError
 from hosim.hardware import Hardware
 from hosim.importers.torch_run import quiet
 from hosim.lower.guard import Guard
 from hosim.lower.insert import insert
-from hosim.lower.program import Program, capture
 from hosim.lower.run import Executor
+from hosim.lower.torch_program import Program, capture
 from hosim.lower.training import Loss, capture_training
-from hosim.plan import Plan
 from hosim.result import Result
 
 

@@ -29,21 +29,21 @@ from typing import Any
 
 import torch
 
+from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import save_plan
-from hosim.lower.decoder import SIZES, Decoder
 from hosim.lower.insert import insert
+from hosim.lower.measured_timeline import makespan_ns, measured
 from hosim.lower.offload import planned
 from hosim.lower.on_cpu import CpuDevice
 from hosim.lower.on_cuda import CudaDevice
-from hosim.lower.program import Program, capture
 from hosim.lower.run import Executor
-from hosim.lower.timeline import makespan_ns, measured
+from hosim.lower.torch_decoder import SIZES, Decoder
+from hosim.lower.torch_program import Program, capture
 from hosim.lower.training import capture_training
-from hosim.plan import Plan
 from hosim.result import CACHING, IN_PROGRAM_ORDER, Result, Timeline
 
 FORMAT = "hosim.gpu_run/1"

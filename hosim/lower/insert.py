@@ -18,10 +18,10 @@ from itertools import count
 
 from torch.fx import Graph, GraphModule, Node
 
+from hosim.cache_plan import AT_START, PREFETCH, Plan
 from hosim.errors import PlanError
 from hosim.lower import nodes
-from hosim.lower.program import Program
-from hosim.plan import AT_START, PREFETCH, Plan
+from hosim.lower.torch_program import Program
 
 
 @dataclass(frozen=True)

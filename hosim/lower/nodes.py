@@ -6,8 +6,8 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
+from hosim.cache_plan import DETACH, PREFETCH, CacheOp
 from hosim.importers import cache_nodes
-from hosim.plan import DETACH, PREFETCH, CacheOp
 
 __all__ = ["READY", "add", "add_initial", "add_ready", "is_cache_node", "number_of"]
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.analysis.budget import parse_budget
 from hosim.analysis.verifier import verify
+from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError, PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.importers.torch_export import require_torch
 from hosim.io import find_hardware, load_hardware
-from hosim.plan import Plan
 from hosim.policies import registry
 from hosim.result import IN_PROGRAM_ORDER, Result
 from hosim.units import human_size

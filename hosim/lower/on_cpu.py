@@ -20,10 +20,10 @@ from typing import Any
 
 from hosim.errors import ExecutionError, InputError
 from hosim.hardware import Hardware
-from hosim.lower.blame import in_one_line
+from hosim.lower.error_text import in_one_line
 from hosim.lower.file_tier import ALIGNMENT, FileTier
+from hosim.lower.host_bytes import DeviceBytes, copy_bytes
 from hosim.lower.host_pool import HostPool
-from hosim.lower.memory import DeviceBytes, copy_bytes
 from hosim.lower.pace import Pace, paces
 from hosim.lower.transfers import Block, Done, Label, Place
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from hosim.cache_plan import DETACH
 from hosim.errors import InputError
-from hosim.plan import DETACH
 
 if TYPE_CHECKING:
     from hosim.lower.insert import Lowered

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from hosim.cache_plan import Plan
 from hosim.errors import ExecutionError, InputError
 from hosim.hardware import Hardware
 from hosim.lower.transfers import Block, Device, Event
-from hosim.plan import Plan
 
 
 class Resident:

@@ -19,14 +19,14 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from hosim.analysis.verifier import verify
+from hosim.cache_plan import DETACH, CacheOp
 from hosim.costmodel.routes import chunks_of, route
 from hosim.errors import ExecutionError, InputError, PlanError
 from hosim.hardware import Channel, Hardware
+from hosim.lower.measured_timeline import timeline_of
 from hosim.lower.order import last_needs, order_of
 from hosim.lower.residents import Resident, Residents, resizable
-from hosim.lower.timeline import timeline_of
 from hosim.lower.transfers import Device, Event, Label
-from hosim.plan import DETACH, CacheOp
 from hosim.result import Timeline
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Executor:
         self.hardware = hardware
         self.device = device
         self.timeline: Timeline | None = None
-        """What was measured of the last run that was recorded: :func:`hosim.lower.timeline.timeline_of`."""
+        """What was measured of the last run that was recorded: :func:`hosim.lower.measured_timeline.timeline_of`."""
         self._plan = plan = lowered.plan
         findings = verify(plan, hardware)
         if findings:

@@ -27,7 +27,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from hosim.errors import InputError
 from hosim.importers.torch_run import Given, quiet
-from hosim.lower.program import Program, read
+from hosim.lower.torch_program import Program, read
 
 _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
 """Optimizers for which a first step from no state is one from a state of zeros."""

@@ -1,4 +1,4 @@
-"""Builds a workload from the name of a model and parameters, as a spec's ``builder`` has them (:mod:`hosim.io.spec`)."""
+"""Builds a workload from the name of a model and parameters, as a spec's ``builder`` has them (:mod:`hosim.io.spec_file`)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from hosim.errors import InputError, UnitError
+from hosim.expert_routing import Gate, realise
 from hosim.graph import Graph
 from hosim.models.attention import MODES
 from hosim.models.config import Layered, Routed, Run
 from hosim.models.families import FAMILIES
 from hosim.models.presets import PRESETS
-from hosim.models.routing import generate
+from hosim.models.routing_draw import generate
 from hosim.models.step import step
-from hosim.routing import Gate, realise
 from hosim.units import parse_rate
 
 Data = TypeVar("Data")

@@ -100,7 +100,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """A trace of what a model's gates choose (:func:`hosim.models.routing.generate`); its ``steps`` follow one another in the graph."""
+    """A trace of what a model's gates choose (:func:`hosim.models.routing_draw.generate`); its ``steps`` follow one another."""
 
     steps: int = 1
     seed: int = 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from hosim.expert_routing import Gate, gates_of
 from hosim.graph import Graph
 from hosim.models.collectives import received
 from hosim.models.config import Run
 from hosim.models.optimizer import adamw
 from hosim.models.tape import Tape, Value
-from hosim.routing import Gate, gates_of
 
 Config = TypeVar("Config")
 

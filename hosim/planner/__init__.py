@@ -1,1 +1,1 @@
-"""The refinement pipeline: candidates, selection, placement, refinement, budget loop."""
+"""The planners: HyperOffload's refinement, exact search for small graphs, and rewrites of the graph itself."""

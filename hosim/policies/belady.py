@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
+from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import Plan
-from hosim.planner.pooled import NEAREST, read_placement
-from hosim.policies.paging import paging_plan
+from hosim.schedule.paging import paging_plan
+from hosim.schedule.placement import NEAREST, read_placement
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = NEAREST) -> Plan:
@@ -26,7 +26,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
 
 
 class FarthestNextUse:
-    """:class:`hosim.policies.paging.Victims`, the one used farthest ahead first; of equals the later listed."""
+    """:class:`hosim.schedule.paging.Victims`, the one used farthest ahead first; of equals the later listed."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []

@@ -115,7 +115,7 @@ BUILT_IN = (
     Policy(
         "optimal",
         "the exact optimum on small graphs (OR-tools CP-SAT; extra 'solver')",
-        "hosim.policies.optimal:plan",
+        "hosim.policies.exact_optimum:plan",
         {
             "limit": Parameter(30.0, "float", "deterministic seconds of the solver's work, after which the best plan so far is taken"),
             "seed": Parameter(0, "int", "of the solver"),

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import Plan
-from hosim.planner.pooled import NEAREST, read_placement
-from hosim.policies.below import shelf_below, starts
-from hosim.policies.idle import Idle, below_at_ends, between_uses
-from hosim.policies.insertion import Absence, insert
+from hosim.schedule.idle_intervals import Idle, below_at_ends, between_uses
+from hosim.schedule.insertion import Absence, insert
+from hosim.schedule.lower_tiers import shelf_below, starts
+from hosim.schedule.placement import NEAREST, read_placement
 
 
 def plan(

@@ -27,15 +27,15 @@ from dataclasses import replace
 import numpy as np
 
 from hosim import engine
+from hosim.cache_plan import AT_START, Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import AT_START, Plan
-from hosim.policies.below import Below, Shelf, starts, tiers_below
-from hosim.policies.idle import Idle, below_at_ends, between_uses, held_bytes
-from hosim.policies.insertion import Absence, insert
-from hosim.policies.slots import Slots
+from hosim.schedule.bandwidth_slots import Slots
+from hosim.schedule.idle_intervals import Idle, below_at_ends, between_uses, held_bytes
+from hosim.schedule.insertion import Absence, insert
+from hosim.schedule.lower_tiers import Below, Shelf, starts, tiers_below
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:

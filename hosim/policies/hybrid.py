@@ -1,9 +1,9 @@
 """``hybrid``: a static plan for the backbone, runtime decisions for what routing decides.
 
-What a gate chooses is unknown when a plan is made. So the tensors of conditional experts (:mod:`hosim.routing`) are left out of it: they
-start below, ``cache_bytes`` of the device tier are set apart for them, and ``hyperoffload`` plans the graph without them in what remains.
-While the step runs, :mod:`hosim.policies.experts` fetches and evicts them in that cache: what is predicted before the gate has decided,
-what was mispredicted when it has. The machine's inspection time is spent at these decisions only.
+What a gate chooses is unknown when a plan is made. So the tensors of conditional experts (:mod:`hosim.expert_routing`) are left out of
+it: they start below, ``cache_bytes`` of the device tier are set apart for them, and ``hyperoffload`` plans the graph without them in what
+remains. While the step runs, :mod:`hosim.schedule.expert_cache` fetches and evicts them in that cache: what is predicted before the gate
+has decided, what was mispredicted when it has. The machine's inspection time is spent at these decisions only.
 
 Source: the "hybrid approach" of the HyperOffload description, for graphs with data-dependent control flow: static scheduling for the fixed
 backbone, runtime scheduling for dynamic branches. A graph without routing has nothing dynamic: its plan is ``hyperoffload``'s.
@@ -16,16 +16,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hosim.analysis.liveness import static_peak
+from hosim.cache_plan import AT_START, PREFETCH, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
+from hosim.expert_routing import Routed, routed
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import AT_START, PREFETCH, CacheOp, Plan
-from hosim.planner import pipeline
-from hosim.policies.below import Shelf, route, tiers_below
-from hosim.policies.experts import PREDICTORS, Books, ExpertCache, Fetch, Rule, books
+from hosim.planner.hyperoffload import pipeline
 from hosim.result import Timeline
-from hosim.routing import Routed, routed
+from hosim.schedule.expert_cache import PREDICTORS, Books, ExpertCache, Fetch, Rule, books
+from hosim.schedule.lower_tiers import Shelf, route, tiers_below
 from hosim.units import human_size
 
 __all__ = ["Deciding", "plan"]
@@ -33,7 +33,7 @@ __all__ = ["Deciding", "plan"]
 
 @dataclass(frozen=True)
 class Deciding:
-    """The dynamic part of a plan: makes the :class:`~hosim.policies.experts.ExpertCache` of each replay.
+    """The dynamic part of a plan: makes the :class:`~hosim.schedule.expert_cache.ExpertCache` of each replay.
 
     A replay appends what it prefetches to ``fetches``.
     """

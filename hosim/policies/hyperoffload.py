@@ -1,28 +1,31 @@
 """HyperOffload: cache operators placed by a global refinement of the execution order (arXiv 2602.00748); hosim's own planner.
 
-:mod:`hosim.planner.pipeline` has the passes, :mod:`hosim.planner.variants` what may change about the graph itself.
+:mod:`hosim.planner.hyperoffload.pipeline` has the passes; :mod:`hosim.planner.rewrites.graph_rewrites` has what may change about the
+graph itself.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from hosim.cache_plan import Plan
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import Plan
-from hosim.planner import pipeline, variants
-from hosim.planner.evaluation import Worth, worth
-from hosim.planner.pooled import read_placement
+from hosim.planner.hyperoffload import pipeline
+from hosim.planner.hyperoffload.evaluation import Worth, worth
+from hosim.planner.rewrites import graph_rewrites
 from hosim.policies import registry
-from hosim.policies.decided import decided
+from hosim.schedule.freeze_runtime import decided
+from hosim.schedule.placement import read_placement
 
 RIVALS = ("resident", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
 """Policies whose plans are tried too where waits are left: whatever rule of thumb does better on some graph, its plan is taken.
 
-What a runtime would decide is put into the graph (:mod:`hosim.policies.decided`): the plan is a static one, unless nothing else fits.
+What a runtime would decide is put into the graph (:mod:`hosim.schedule.freeze_runtime`): the plan is a static one, unless nothing else
+fits.
 """
 
 MOST_OPS = 20_000
@@ -46,14 +49,14 @@ def plan(
     """The best plan that the planner finds within the budget; raises :class:`hosim.errors.InfeasibleError` if none.
 
     ``reorder`` and ``recompute`` let it change the order of the ops, and run some of them again. ``placement`` is a rule of
-    :mod:`hosim.planner.pooled`, or :data:`PLANNED`.
+    :mod:`hosim.schedule.placement`, or :data:`PLANNED`.
     """
     rule = None if placement == PLANNED else read_placement(placement, hardware)
     if reorder or recompute:
         if rule is not None:
             raise InputError("a placement rule is for graphs as they are: not together with reorder or recompute", source="placement")
         how = {"reorder": reorder, "recompute": recompute}
-        return variants.plan(graph, hardware, budget_bytes, policy="hyperoffload", effort=effort, seed=seed, **how)
+        return graph_rewrites.plan(graph, hardware, budget_bytes, policy="hyperoffload", effort=effort, seed=seed, **how)
     if rule is not None:
         return pipeline.plan(graph, hardware, budget_bytes, policy="hyperoffload", effort=effort, seed=seed, placement=rule)
     return _at_least_as_good_as_rivals(graph, hardware, budget_bytes, effort, seed)

@@ -20,12 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import AT_START, Plan
-from hosim.planner.pooled import NEAREST, read_placement
-from hosim.policies.below import shelf_below
-from hosim.policies.insertion import Absence, insert
+from hosim.schedule.insertion import Absence, insert
+from hosim.schedule.lower_tiers import shelf_below
+from hosim.schedule.placement import NEAREST, read_placement
 
 KINDS = ("parameter", "expert")
 """Kinds of tensors that are streamed."""

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import AT_START, Plan
-from hosim.planner.pooled import NEAREST, read_placement
-from hosim.policies.below import shelf_below, starts
-from hosim.policies.idle import Idle, below_at_ends, between_uses, held_bytes, take_away
-from hosim.policies.insertion import Absence, insert
+from hosim.schedule.idle_intervals import Idle, below_at_ends, between_uses, held_bytes, take_away
+from hosim.schedule.insertion import Absence, insert
+from hosim.schedule.lower_tiers import shelf_below, starts
+from hosim.schedule.placement import NEAREST, read_placement
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = NEAREST) -> Plan:

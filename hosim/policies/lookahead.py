@@ -9,12 +9,12 @@ Tensors start as in :mod:`hosim.policies.on_demand`.
 
 from __future__ import annotations
 
+from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import Plan
-from hosim.planner.pooled import NEAREST, read_placement
 from hosim.policies.on_demand import LeastRecentlyUsed
-from hosim.policies.paging import paging_plan
+from hosim.schedule.paging import paging_plan
+from hosim.schedule.placement import NEAREST, read_placement
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, k: int, placement: str = NEAREST) -> Plan:

@@ -27,15 +27,15 @@ from itertools import accumulate
 
 import numpy as np
 
+from hosim.cache_plan import Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import Plan
-from hosim.planner.pooled import NEAREST, read_placement
-from hosim.policies.below import shelf_below, starts
 from hosim.policies.distance import at_distance, not_in_place
-from hosim.policies.idle import Idle, below_at_ends, between_uses, held_bytes, take_away
-from hosim.policies.insertion import Absence, insert
+from hosim.schedule.idle_intervals import Idle, below_at_ends, between_uses, held_bytes, take_away
+from hosim.schedule.insertion import Absence, insert
+from hosim.schedule.lower_tiers import shelf_below, starts
+from hosim.schedule.placement import NEAREST, read_placement
 
 
 def plan(

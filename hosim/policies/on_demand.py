@@ -1,7 +1,7 @@
 """``on_demand``: a reactive runtime without foresight, as demand paging and unified memory are.
 
 An op that misses a tensor faults and waits for it; where there is no room, the least recently used resident is evicted (stored first
-unless a valid copy lies below). Every op costs the runtime's inspection time. See :mod:`hosim.policies.paging` for the rules of eviction
+unless a valid copy lies below). Every op costs the runtime's inspection time. See :mod:`hosim.schedule.paging` for the rules of eviction
 and for the end of the step.
 
 Tensors start where they are at home, unless those at home in the device tier do not fit there at the step's start or end: then all of
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import Plan
-from hosim.planner.pooled import NEAREST, read_placement
-from hosim.policies.paging import paging_plan
+from hosim.schedule.paging import paging_plan
+from hosim.schedule.placement import NEAREST, read_placement
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = NEAREST) -> Plan:
@@ -25,7 +25,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
 
 
 class LeastRecentlyUsed:
-    """:class:`hosim.policies.paging.Victims`, the least recently used one first."""
+    """:class:`hosim.schedule.paging.Victims`, the least recently used one first."""
 
     def __init__(self) -> None:
         self._order: dict[int, None] = {}

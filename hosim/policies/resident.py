@@ -6,10 +6,10 @@ writes of it is stored back after its last write (rule 2); a clean copy below ju
 
 from __future__ import annotations
 
+from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import Plan
-from hosim.policies.insertion import insert
+from hosim.schedule.insertion import insert
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:

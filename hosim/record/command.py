@@ -21,11 +21,11 @@ import numpy
 import torch
 
 from . import trim
-from .decoder import CONFIGS, Config
-from .device import CpuDevice, CudaDevice, Device
-from .files import write_json
+from .bandwidth_sweep import SIZES, sweep
+from .functional_decoder import CONFIGS, Config
+from .gpu_seam import CpuDevice, CudaDevice, Device
+from .output_files import write_json
 from .schemes import SCHEMES, SMALLEST_OFFLOAD, Workload
-from .sweep import SIZES, sweep
 
 FORMAT = "hosim.recording/1"
 _MODES = ("prefill", "train")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .device import MAIN, TO_DEVICE, TO_HOST, Device
+from .gpu_seam import MAIN, TO_DEVICE, TO_HOST, Device
 
 
 @dataclass(frozen=True)

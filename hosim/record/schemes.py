@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from . import decoder
-from .decoder import Config
-from .device import Device
+from . import functional_decoder
+from .functional_decoder import Config
+from .gpu_seam import Device
 from .moves import Groups, Mover, Offloaded, Resident, Streamed
 
 SMALLEST_OFFLOAD = 1 << 20
@@ -75,10 +75,10 @@ class Workload:
         tokens = torch.randint(config.vocabulary, (batch, length + 1), generator=generator)
         self._tokens = tokens[:, :-1].contiguous().to(device.torch_device)
         self._targets = tokens[:, 1:].contiguous().to(device.torch_device)
-        self._positions = decoder.rotary(config, length, device.torch_device)
+        self._positions = functional_decoder.rotary(config, length, device.torch_device)
         if train:
-            sizes = [self._embedding.numel(), *[decoder.count(config.layer_shapes)] * config.layers, self._head.numel()]
-            self._gradients = [device.empty(size, decoder.DTYPE) for size in sizes]
+            sizes = [self._embedding.numel(), *[functional_decoder.count(config.layer_shapes)] * config.layers, self._head.numel()]
+            self._gradients = [device.empty(size, functional_decoder.DTYPE) for size in sizes]
             outer = [torch.zeros(2 * size, dtype=torch.float32, device=device.torch_device) for size in (sizes[0], sizes[-1])]
             self._outer_states = outer
             states = [self._states(sizes[1]) for _ in range(config.layers)]
@@ -96,12 +96,12 @@ class Workload:
         config, mover = self._config, self.mover
         mover.enter("embedding.forward")
         self._layers.prefetch(0)
-        x = decoder.embed(decoder.views(self._embedding, config.embedding_shapes), self._tokens)
+        x = functional_decoder.embed(functional_decoder.views(self._embedding, config.embedding_shapes), self._tokens)
         cache = []
         for index in range(config.layers):
             mover.enter(f"layer.{index}.forward")
-            weights = decoder.views(self._ready(index, index + 1), config.layer_shapes)
-            x, k, v = decoder.layer(config, weights, x, self._positions)
+            weights = functional_decoder.views(self._ready(index, index + 1), config.layer_shapes)
+            x, k, v = functional_decoder.layer(config, weights, x, self._positions)
             if self._offloaded is None:
                 cache += [k, v]
             else:
@@ -112,7 +112,7 @@ class Workload:
         mover.enter("head.forward")
         if self._offloaded is not None:
             self._offloaded.finish(config.layers)
-        return decoder.logits(decoder.views(self._head, config.head_shapes), x[:, -1:]).float().logsumexp(-1).mean()
+        return functional_decoder.logits(functional_decoder.views(self._head, config.head_shapes), x[:, -1:]).float().logsumexp(-1).mean()
 
     def _train_step(self) -> Any:
         config, mover = self._config, self.mover
@@ -121,20 +121,20 @@ class Workload:
         self._layers.prefetch(0)
         for gradient in self._gradients:
             gradient.zero_()
-        x = decoder.embed(self._weights(self._embedding, config.embedding_shapes, 0), self._tokens)
+        x = functional_decoder.embed(self._weights(self._embedding, config.embedding_shapes, 0), self._tokens)
         x = _Mark.apply(x, self._embedding_backward)
         for index in range(config.layers):
             mover.enter(f"layer.{index}.forward")
             group = self._ready(index, index + 1)
             with self._saving(index, group):
                 weights = self._weights(group, config.layer_shapes, index + 1)
-                x = decoder.layer(config, weights, x, self._positions)[0]
+                x = functional_decoder.layer(config, weights, x, self._positions)[0]
             if self._offloaded is not None:
                 self._offloaded.end(index)
             x = _Mark.apply(x, lambda index=index: self._layer_backward(index))
             del weights, group
         mover.enter("head.forward")
-        loss = decoder.loss(self._weights(self._head, config.head_shapes, config.layers + 1), x, self._targets)
+        loss = functional_decoder.loss(self._weights(self._head, config.head_shapes, config.layers + 1), x, self._targets)
         del x
         mover.enter("head.backward")
         loss.backward()
@@ -219,8 +219,8 @@ class Workload:
 
     def _weights(self, group: Any, shapes: tuple[tuple[int, ...], ...], place: int) -> list[Any]:
         """The weights of a group as leaves of the graph, whose gradients add up in the flat gradient of the group."""
-        leaves = [view.detach().requires_grad_() for view in decoder.views(group, shapes)]
-        for leaf, gradient in zip(leaves, decoder.views(self._gradients[place], shapes), strict=True):
+        leaves = [view.detach().requires_grad_() for view in functional_decoder.views(group, shapes)]
+        for leaf, gradient in zip(leaves, functional_decoder.views(self._gradients[place], shapes), strict=True):
             leaf.grad = gradient
         return leaves
 
@@ -230,8 +230,8 @@ class Workload:
         return bool(on_device and tensor.untyped_storage().nbytes() >= self._smallest)
 
     def _make(self, shapes: tuple[tuple[int, ...], ...], seed: int) -> Any:
-        group = self.mover.device.empty(decoder.count(shapes), decoder.DTYPE)
-        decoder.initialize(group, shapes, seed)
+        group = self.mover.device.empty(functional_decoder.count(shapes), functional_decoder.DTYPE)
+        functional_decoder.initialize(group, shapes, seed)
         return group
 
     def _to_host(self, group: Any) -> Any:

@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from hosim.analysis.gaps import Gap
-from hosim.planner.explain import REASONS, Explanation, Line
-from hosim.planner.observed import Copy
+from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line
+from hosim.planner.hyperoffload.observed import Copy
 from hosim.report.tables import NOTHING, channels, open_table, percent
 from hosim.result import STALL_CAUSES
 from hosim.units import human_size, human_time

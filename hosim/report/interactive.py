@@ -14,8 +14,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
-from hosim.plan import Plan
 from hosim.report.figures import CAUSE_STYLES, OP_STYLE, TRANSFER_STYLE
 from hosim.report.timeline_curves import end_ns, occupancy, thinned
 from hosim.report.timeline_rows import OP, TRANSFER, Bar, Row, bar_name, rows

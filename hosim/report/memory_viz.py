@@ -11,13 +11,13 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hosim.cache_plan import Plan
 from hosim.engine.allocators.caching import CachingAllocator
 from hosim.engine.allocators.sizes import MIN_BLOCK
 from hosim.engine.allocators.state import Driver, PoolId
 from hosim.engine.allocators.static import pack
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import Plan
 from hosim.report.timeline_curves import end_ns
 from hosim.report.timeline_rows import of_devices
 from hosim.result import EXPANDABLE, STATIC, Residency, Result

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import hosim
+from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
-from hosim.plan import Plan
 from hosim.report.timeline_curves import end_ns, occupancy
 from hosim.report.timeline_rows import OP, TRANSFER, Bar, bar_name, of_devices, rows, waits
 from hosim.result import Result, Timeline

@@ -12,9 +12,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import Plan
 from hosim.report import figures, page, replay_figures
 from hosim.report.interactive import Shown, widget
 from hosim.report.study_figures import comparison_figure

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from hosim.cache_plan import Plan
 from hosim.graph import Graph
-from hosim.plan import Plan
 from hosim.result import Result, Timeline, Transfer
 
 OP, TRANSFER = "op", "transfer of"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.report import page, recorded_figures
 from hosim.report.recorded_figures import Interval
-from hosim.report.validation import rows, signed_time, taken_from_recording
+from hosim.report.validation_table import rows, signed_time, taken_from_recording
 from hosim.units import human_time
 
 if TYPE_CHECKING:

@@ -14,24 +14,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.plan import Plan
 from hosim.result import Result
 from hosim.study.axes import Value, parse_axis, read_vary
-from hosim.study.choice import Choice, parse_choice, parse_choices
-from hosim.study.question import Question
+from hosim.study.policy_choice import Choice, parse_choice, parse_choices
+from hosim.study.scenario import Question
 
 if TYPE_CHECKING:
     from distributed import Client
     from pandas import DataFrame
 
-    from hosim.study.blamed import Blame
     from hosim.study.diff import Diff
     from hosim.study.fit import Fit
     from hosim.study.frontier import Frontier
+    from hosim.study.stall_report import Blame
 
 Workload = str | os.PathLike[str] | Mapping[str, Any] | Graph
 Machine = str | os.PathLike[str] | Mapping[str, Any] | Hardware
@@ -63,7 +63,7 @@ def load(workload: Workload) -> Graph:
         return workload_from_dict(dict(workload))
     if "builder" in workload or "importer" in workload:
         from hosim.importers.spec import make
-        from hosim.io.spec import check_spec
+        from hosim.io.spec_file import check_spec
 
         return make(check_spec({"format": "hosim.spec/1", **workload}, "workload"), "workload")
     from hosim.models.build import build
@@ -222,7 +222,7 @@ def blame(
     more_memory: str = "1 GB",
     more_bandwidth: str = "10 GB/s",
 ) -> Blame:
-    """Why a policy's plan, or a :class:`~hosim.plan.Plan`, waits, and what a little more of each resource would save.
+    """Why a policy's plan, or a :class:`~hosim.cache_plan.Plan`, waits, and what a little more of each resource would save.
 
     ``.frame`` has a row a stall, ``.prices`` the shadow prices (see :mod:`hosim.study.prices`). Raises :class:`InfeasibleError` if it does
     not fit.
@@ -236,7 +236,7 @@ def blame(
     >>> print(why.prices[0])
     +1.00 GB/s of h2d saves 20 ns
     """
-    from hosim.study.blamed import blame as blamed
+    from hosim.study.stall_report import blame as blamed
     from hosim.units import parse_rate, parse_size
 
     plan = workload if isinstance(workload, Plan) else None
@@ -262,8 +262,8 @@ def diff(
     >>> print(hosim.diff("layerwise", "on_demand", b.build(), "toy"))
     layerwise and on_demand differ in 3 figures, 1 tensors and 2 ops
     """
+    from hosim.study.comparands import side_of
     from hosim.study.diff import diff as differ
-    from hosim.study.sides import side_of
 
     graph = a.workload if isinstance(a, Plan) else None if workload is None else load(workload)
     profile = None if hardware is None else machine(hardware)

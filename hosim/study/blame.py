@@ -13,9 +13,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from hosim import engine
+from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.hardware import Hardware
-from hosim.plan import Plan
 from hosim.result import Result, Timeline, Transfer
 from hosim.units import human_rate, human_size, human_time
 

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.plan import Plan
 from hosim.result import Result
-from hosim.study.attempt import BY_BYTES, Counting, check, make_plan, replay, unplanned
-from hosim.study.choice import Choice
-from hosim.study.reserved import plan_against_reserved
+from hosim.study.policy_choice import Choice
+from hosim.study.reserved_budget import plan_against_reserved
+from hosim.study.run_policy import BY_BYTES, Counting, check, make_plan, replay, unplanned
 
 
 def compare(
@@ -32,7 +32,7 @@ def compare(
 ) -> list[Result]:
     """The result of each choice, in the order given, with ``planning_s`` and ``replay_s`` measured.
 
-    ``against_reserved`` plans as :func:`hosim.study.reserved.plan_against_reserved` does. ``jitter`` is that of the
+    ``against_reserved`` plans as :func:`hosim.study.reserved_budget.plan_against_reserved` does. ``jitter`` is that of the
     replays; plans are made without. What does not fit is a result like any other, with ``feasible`` false. ``progress`` is told what is
     under way, ``keep`` gets each plan with its result; ``record`` keeps the timelines. Raises :class:`PlanError` if a policy's plan breaks
     a rule of the replay: that is a bug of the policy.

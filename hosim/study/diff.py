@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.errors import InputError
-from hosim.plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.result import STALL_CAUSES, Result
 from hosim.study.axes import Value
 

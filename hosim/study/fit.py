@@ -14,12 +14,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from hosim import engine
+from hosim.cache_plan import Plan
 from hosim.errors import HosimError, InputError
-from hosim.plan import Plan
 from hosim.study.axes import Axis, Value, as_integer
 from hosim.study.frontier import attempt
-from hosim.study.question import Question, check_fields, failure
 from hosim.study.rows import figure_columns, figures, frame
+from hosim.study.scenario import Question, check_fields, failure
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from hosim.analysis.liveness import static_peak
 from hosim.errors import InfeasibleError, InputError
 from hosim.result import Result
-from hosim.study.attempt import unplanned
 from hosim.study.axes import Value
-from hosim.study.question import Question
 from hosim.study.rows import figure_columns, figures, frame
+from hosim.study.run_policy import unplanned
+from hosim.study.scenario import Question
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:

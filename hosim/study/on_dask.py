@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
 from hosim.study.axes import Value
-from hosim.study.question import failure
 from hosim.study.rowfile import DIED
 from hosim.study.runners import Runner
+from hosim.study.scenario import failure
 from hosim.study.tasks import Task, failed, solve
 
 if TYPE_CHECKING:

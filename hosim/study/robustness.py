@@ -17,8 +17,8 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import Result
-from hosim.study.attempt import check, make_plan
-from hosim.study.choice import Choice
+from hosim.study.policy_choice import Choice
+from hosim.study.run_policy import check, make_plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame

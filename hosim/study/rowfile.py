@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hosim.errors import InputError
-from hosim.io.files import write_bytes
+from hosim.io.reading import write_bytes
 from hosim.study.axes import Value
 from hosim.study.rows import FEASIBLE, TEXTS, Row, frame
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from hosim.errors import InputError
 from hosim.study.axes import Settings, Value
-from hosim.study.question import Question, check_fields
 from hosim.study.rowfile import RowFile, unique
 from hosim.study.rows import Row, figure_columns, frame, varied, varied_columns
 from hosim.study.runners import Runner, here
+from hosim.study.scenario import Question, check_fields
 from hosim.study.tasks import Task, pack, point_key
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import hosim
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
-from hosim.study.attempt import unplanned
 from hosim.study.axes import Settings, Value
-from hosim.study.question import Question, failure, recipe
 from hosim.study.rows import FEASIBLE, figure_columns, figures
+from hosim.study.run_policy import unplanned
+from hosim.study.scenario import Question, failure, recipe
 
 _KEPT = 4
 _unpacked: OrderedDict[str, Question] = OrderedDict()

@@ -9,7 +9,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.importers.kineto_events import KinetoTrace
-from hosim.io.files import content
+from hosim.io.reading import content
 from hosim.validate.channel_fit import Copy
 from hosim.validate.validation import read_trace
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from hosim.cache_plan import Plan
 from hosim.engine.replay import replay
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers.kineto_events import DeviceOp, KinetoTrace
-from hosim.plan import Plan
 from hosim.validate.latencies import Latencies
 from hosim.validate.structure import WHOLE_DEVICE, Given, Structure, structure
 

@@ -13,7 +13,7 @@ from hosim.importers import read_source
 from hosim.importers.kineto import is_kineto, read_kineto
 from hosim.importers.kineto_events import KinetoTrace
 from hosim.importers.nsys import is_nsys, read_nsys
-from hosim.validate.memory import Curve, MemoryReplay, replay_history, replay_memory
+from hosim.validate.memory_replay import Curve, MemoryReplay, replay_history, replay_memory
 from hosim.validate.recording import read_snapshot
 from hosim.validate.structural_replay import ReplayedOp, StructuralReplay, structural_replay
 

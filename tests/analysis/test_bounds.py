@@ -11,12 +11,12 @@ from strategies import cases
 
 from hosim.analysis.bounds import lower_bound_ns
 from hosim.analysis.critical_path import critical_path
+from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.io import hardware_from_dict, plan_from_dict, workload_from_dict
-from hosim.plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 
 GB = 10**9
 TOY = Hardware(

@@ -13,12 +13,12 @@ from hypothesis import given
 from strategies import cases
 
 from hosim.analysis.timeline_check import check_result
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import hardware_from_dict, plan_from_dict, workload_from_dict
-from hosim.plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.result import ChannelFigures, Residency, Result, StreamFigures, Timeline, Transfer
 
 GB = 10**9

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from hosim.analysis.timeline_check import check_result
+from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.jitter import Jitter
-from hosim.plan import CacheOp, Plan
 from hosim.result import Spread
 
 GB = 10**9

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from strategies import cases, wild_plans
 
 from hosim.analysis.verifier import verify
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 
 GB = 10**9
 MACHINE = Hardware(

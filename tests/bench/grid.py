@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from hosim.analysis.budget import parse_budget
 from hosim.importers import load_any
-from hosim.io.hardware import load_hardware
+from hosim.io.hardware_file import load_hardware
 from hosim.io.shipped import find_hardware, find_workload, workloads
-from hosim.study.choice import parse_choices
 from hosim.study.compare import compare
+from hosim.study.policy_choice import parse_choices
 
 MACHINES = ("a100-80gb-sxm", "h100-80gb-sxm", "gh200-96gb", "ascend-910c-supernode")
 SHARES = ("90%", "75%", "60%", "45%")

@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "planner"))
 
 from instances import Instance, instance
 
+from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
-from hosim.plan import Plan
-from hosim.planner.optimal import solve
+from hosim.planner.exact.solver import solve
 from hosim.policies import registry
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hosim.study.api import question
-from hosim.study.attempt import check, make_plan, replay
 from hosim.study.axes import Settings, read_vary
-from hosim.study.question import Question
+from hosim.study.run_policy import check, make_plan, replay
 from hosim.study.runners import Runner, here, pool
+from hosim.study.scenario import Question
 from hosim.study.sweep import Swept, sweep
 from hosim.study.tasks import Task, pack, point_key, solve
 

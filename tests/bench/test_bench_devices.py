@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 from test_bench_replay import GB, chain_and_branches
 
+from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.engine.clock import Clock
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.jitter import Jitter
-from hosim.plan import Plan
 
 OPS = 2000
 DEVICES = 384

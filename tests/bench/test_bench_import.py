@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers")
 from hosim.importers.spec import export_model, import_spec  # noqa: E402
 from hosim.importers.torch_export import import_exported  # noqa: E402
 from hosim.io import load_workload, save_workload  # noqa: E402
-from hosim.io.spec import load_spec  # noqa: E402
+from hosim.io.spec_file import load_spec  # noqa: E402
 
 NAME = "llama-3.1-8b-prefill-4k"
 

@@ -17,7 +17,7 @@ from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.importers import load_any
-from hosim.io.hardware import load_hardware
+from hosim.io.hardware_file import load_hardware
 from hosim.io.shipped import find_hardware, find_workload
 from hosim.policies import registry
 

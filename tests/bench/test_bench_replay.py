@@ -10,11 +10,11 @@ import time
 import pytest
 import simpy
 
+from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.engine.program import compile_plan
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.plan import CacheOp, Plan
 
 GB = 10**9
 OPS = 100_000

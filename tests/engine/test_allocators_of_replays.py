@@ -6,9 +6,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import cases
 
+from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.graph import Graph
-from hosim.plan import Plan
 from hosim.result import ALLOCATORS, STATIC
 
 MIB = 1 << 20

@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 from fluid import Flow, run
 
+from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.plan import CacheOp, Plan
 
 MB_S = 10**6  # bytes a second: a thousandth of a byte a nanosecond
 

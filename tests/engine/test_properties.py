@@ -10,12 +10,12 @@ from hosim.analysis.bounds import lower_bound_ns
 from hosim.analysis.liveness import static_peak
 from hosim.analysis.timeline_check import check_result
 from hosim.analysis.verifier import verify
+from hosim.cache_plan import DETACH, Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
 from hosim.errors import PlanError
 from hosim.graph import Graph
 from hosim.io import result_to_dict, to_json
-from hosim.plan import DETACH, Plan
 
 anything = cases(max_ops=9, max_streams=3, fabrics=True, roomy=None, measured=False, uneven=True)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.graph import Graph
-from hosim.plan import Plan
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 

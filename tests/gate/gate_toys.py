@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.gate.cases import Case, Suite
-from hosim.gate.check import check
+from hosim.gate.checking import check
 from hosim.gate.verdict import CaseVerdict
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import save_hardware, save_plan, save_workload
-from hosim.io.hardware import hardware_from_dict
-from hosim.plan import CacheOp, Plan
+from hosim.io.hardware_file import hardware_from_dict
 
 LAYERS = 4
 

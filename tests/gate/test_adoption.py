@@ -11,7 +11,7 @@ import yaml
 from gate_toys import write_config
 
 from hosim.gate.cases import load_suite
-from hosim.gate.check import write
+from hosim.gate.checking import write
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from gate_toys import machine, offloading, put, step, suite
 
 from hosim.errors import InputError
-from hosim.gate import baseline
-from hosim.gate.check import write
+from hosim.gate import baselines
+from hosim.gate.checking import write
 from hosim.gate.measure import measure
 from hosim.gate.record import Item, Listing, Record
 
@@ -26,12 +26,12 @@ def record(tmp_path: Path) -> Record:
 
 def test_it_is_read_back_whole(record: Record, tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
-    assert baseline.save(record, path)
-    again = baseline.load(path)
-    assert baseline.to_text(again) == baseline.to_text(record)
+    assert baselines.save(record, path)
+    again = baselines.load(path)
+    assert baselines.to_text(again) == baselines.to_text(record)
     assert set(again.peaks["hbm"].residents.items) == set(record.peaks["hbm"].residents.items)
     assert any(item.until for item in again.peaks["hbm"].residents.items)
-    assert not baseline.save(record, path)  # nothing changed
+    assert not baselines.save(record, path)  # nothing changed
 
 
 def test_it_says_what_the_replay_says(record: Record) -> None:
@@ -46,15 +46,15 @@ def test_strange_names_survive(record: Record, tmp_path: Path) -> None:
     names = ['a "b"', "a {until} b", "{0-3}", "{{", "x\ty\x7f", "é.3", " since ", "", "007.7"]
     items = tuple(Item("activation", name, 8, "op.7", "op.8") for name in names)
     strange = replace(record, peaks={'h"b.m': replace(record.peaks["hbm"], residents=Listing(items), op="\\")})
-    baseline.save(strange, tmp_path / "x.toml")
-    again = baseline.load(tmp_path / "x.toml")
+    baselines.save(strange, tmp_path / "x.toml")
+    again = baselines.load(tmp_path / "x.toml")
     assert set(again.peaks['h"b.m'].residents.items) == set(items)
 
 
 def test_long_lists_are_cut_to_the_largest_and_their_sum_is_kept(record: Record, tmp_path: Path) -> None:
-    items = tuple(Item("matmul", f"{chr(97 + i // 26)}{chr(97 + i % 26)}", 10 + i) for i in range(baseline.LINES + 40))
-    baseline.save(replace(record, durations=Listing(items)), tmp_path / "x.toml")
-    kept = baseline.load(tmp_path / "x.toml").durations
+    items = tuple(Item("matmul", f"{chr(97 + i // 26)}{chr(97 + i % 26)}", 10 + i) for i in range(baselines.LINES + 40))
+    baselines.save(replace(record, durations=Listing(items)), tmp_path / "x.toml")
+    kept = baselines.load(tmp_path / "x.toml").durations
     assert set(kept.items) == set(items[40:])
     assert (kept.others, kept.others_value) == (40, sum(item.value for item in items[:40]))
 
@@ -72,11 +72,11 @@ def test_long_lists_are_cut_to_the_largest_and_their_sum_is_kept(record: Record,
 )
 def test_what_is_wrong_is_said_in_one_line(record: Record, tmp_path: Path, old: str, new: str, expected: str) -> None:
     path = tmp_path / "x.toml"
-    text = baseline.to_text(record).replace("activation 30 ", "activation 17 ")
+    text = baselines.to_text(record).replace("activation 30 ", "activation 17 ")
     assert old in text
     path.write_text(text.replace(old, new))
     with pytest.raises(InputError, match=expected) as raised:
-        baseline.load(path)
+        baselines.load(path)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_said_in_one_line(record: Record, tmp_path: Path, old: 
 def test_it_is_the_same_whatever_the_hash_seed(tmp_path: Path) -> None:
     put(tmp_path, offloading(step()), machine(), offloads=True)
     code = (
-        "import sys; from pathlib import Path; from gate_toys import suite; from hosim.gate.check import write; "
+        "import sys; from pathlib import Path; from gate_toys import suite; from hosim.gate.checking import write; "
         "write(suite(Path(sys.argv[1]), offloads=False))"
     )
     contents = set()

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from gate_toys import figures, machine, offloading, put, step, suite, verdict
 
-from hosim.gate.check import check, write
-from hosim.gate.page import check_page
+from hosim.cache_plan import Plan
+from hosim.gate.check_page import check_page
+from hosim.gate.checking import check, write
 from hosim.gate.plan_changes import PlanChange, plan_changes
 from hosim.gate.record import Record
 from hosim.gate.verdict import CaseVerdict
 from hosim.graph import Graph
-from hosim.plan import Plan
 from hosim.report.change_figure import Curve, memory_change
 
 

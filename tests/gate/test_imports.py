@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from gate_toys import machine, put, step
 
+from hosim.cache_plan import Plan
 from hosim.gate import imports
 from hosim.graph import Graph
 from hosim.io import save_workload
-from hosim.plan import Plan
 
 
 @pytest.fixture

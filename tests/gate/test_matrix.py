@@ -10,13 +10,13 @@ from gate_toys import edit, machine, put, step
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosim.cache_plan import Plan
 from hosim.errors import HosimError, InputError
 from hosim.gate.cases import Suite, load_suite, pairs
-from hosim.gate.check import check, write
+from hosim.gate.checking import check, write
 from hosim.gate.measure import measure
 from hosim.gate.verdict import IMPROVEMENT, INFEASIBLE, MISSING, REGRESSION, SAME, exit_code
 from hosim.io import save_workload
-from hosim.plan import Plan
 
 MATRIX = """
 [matrix.all]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from gate_toys import LAYERS, figures, machine, offloading, put, step, suite, verdict
 
-from hosim.gate.check import write
+from hosim.cache_plan import Plan
+from hosim.gate.checking import write
 from hosim.graph import Graph, Op, Tensor
 from hosim.hardware import Hardware
-from hosim.plan import Plan
 
 Mutated = tuple[Plan, Hardware, list[str]]
 """A plan and a machine, and the names one of which has to be in the explanation."""

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs
 
+from hosim.cache_plan import Plan
 from hosim.gate.canonical import canonical, graph_fingerprint
 from hosim.gate.cases import Case, Suite
-from hosim.gate.check import check, write
+from hosim.gate.checking import check, write
 from hosim.gate.verdict import SAME
 from hosim.graph import Graph
-from hosim.plan import Plan
 
 
 def shuffled(graph: Graph, seed: int, rename: bool = True) -> Graph:

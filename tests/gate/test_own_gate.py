@@ -6,7 +6,7 @@ import pytest
 
 from hosim.gate import matrix_file
 from hosim.gate.cases import Suite, load_suite
-from hosim.gate.check import check
+from hosim.gate.checking import check
 from hosim.gate.reports import details, headline
 from hosim.gate.verdict import SAME
 from hosim.io import shipped

@@ -7,7 +7,7 @@ import pytest
 
 from hosim.errors import InputError
 from hosim.gate.cases import load_suite
-from hosim.gate.check import check, write
+from hosim.gate.checking import check, write
 from hosim.gate.imports import graph_of_model
 from hosim.gate.verdict import REGRESSION, SAME
 

@@ -8,15 +8,15 @@ from gate_toys import machine, offloading, put, step, suite, verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosim.cache_plan import Plan
 from hosim.errors import InputError
-from hosim.gate.baseline import LINES
-from hosim.gate.check import check, write
+from hosim.gate.baselines import LINES
+from hosim.gate.checking import check, write
 from hosim.gate.metrics import Tolerance, parse_tolerances
 from hosim.gate.record import Measured
 from hosim.gate.verdict import DRIFT, IMPROVEMENT, INFEASIBLE, MISSING, NEW, REGRESSION, SAME, exit_code, judge, judge_metrics
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.plan import Plan
 
 VALUES = st.dictionaries(st.sampled_from(["peak.hbm", "peak.ddr", "makespan", "stall.transfer", "moved.h2d"]), st.integers(0, 2000))
 

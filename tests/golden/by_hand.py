@@ -6,10 +6,10 @@ result; it runs both with and without a record, which must not differ.
 
 from dataclasses import dataclass
 
+from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.plan import AT_START, CacheOp, Plan
 from hosim.result import Result
 
 GB = 10**9  # bytes a second: one byte a nanosecond

@@ -3,10 +3,10 @@
 import pytest
 from by_hand import machine, plan, workload
 
+from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.plan import AT_START, CacheOp, Plan
 from hosim.result import AllocatorState
 
 MIB = 1 << 20

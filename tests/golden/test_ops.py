@@ -2,7 +2,7 @@
 
 from by_hand import GB, machine, plan, replayed, workload
 
-from hosim.plan import CacheOp
+from hosim.cache_plan import CacheOp
 
 
 def test_everything_resident_runs_back_to_back():

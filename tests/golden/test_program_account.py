@@ -6,10 +6,10 @@ from hypothesis import given
 from strategies import cases
 
 from hosim.analysis.liveness import static_peak
+from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.engine.program_account import program_account
 from hosim.errors import InputError
-from hosim.plan import Plan
 
 MIB = 1 << 20
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hosim.analysis import liveness
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
-from hosim.importers.g10 import import_g10, is_g10
+from hosim.importers.g10_config import import_g10, is_g10
 
 PAGE = 4096
 GLOBAL = {1, 5, 6, 7}

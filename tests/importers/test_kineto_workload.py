@@ -11,6 +11,7 @@ from kineto_toys import COPY, KERNEL, call, device_op, in_the_schema_of_2021, me
 from typer.testing import CliRunner
 
 from hosim.analysis.liveness import static_peak
+from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.engine import replay
 from hosim.errors import HosimError
@@ -20,7 +21,6 @@ from hosim.importers import load_any
 from hosim.importers.kineto import parse_kineto
 from hosim.importers.kineto_workload import workload_of
 from hosim.io import load_workload, save_workload
-from hosim.plan import Plan
 from hosim.validate.structural_replay import structural_replay
 
 

@@ -13,7 +13,7 @@ from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto, read_kineto
 from hosim.importers.kineto_events import DeviceOp, HostCall
 from hosim.importers.nsys import is_nsys, read_nsys
-from hosim.validate.memory import replay_memory
+from hosim.validate.memory_replay import replay_memory
 from hosim.validate.structural_replay import structural_replay
 
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cases, graphs, hardware, several, wild_plans
 
+from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import (
     check_tiers,
     comparison_to_dict,
-    files,
     hardware_from_dict,
     hardware_to_dict,
     load_hardware,
@@ -24,6 +24,7 @@ from hosim.io import (
     load_workload,
     plan_from_dict,
     plan_to_dict,
+    reading,
     result_from_dict,
     result_to_dict,
     save_hardware,
@@ -35,7 +36,6 @@ from hosim.io import (
     yamltext,
 )
 from hosim.jitter import Jitter
-from hosim.plan import Plan
 from hosim.result import (
     ACCOUNTS,
     ALLOCATORS,
@@ -56,8 +56,8 @@ HUGE = st.integers(0, 2**63 - 1)
 
 def through_text(data, kind, yaml):
     """``data`` after a trip through the text of a file."""
-    text = yamltext.dump(data) if yaml else files.to_text(data)
-    return files.parse(text, f"x.{'yaml' if yaml else 'json'}")
+    text = yamltext.dump(data) if yaml else reading.to_text(data)
+    return reading.parse(text, f"x.{'yaml' if yaml else 'json'}")
 
 
 @given(graphs(max_streams=3, measured=False), st.booleans())
@@ -179,7 +179,7 @@ def test_result(result):
 
 @given(st.lists(RESULTS, max_size=3))
 def test_comparison(results):
-    from hosim.io.result import comparison_from_dict
+    from hosim.io.result_file import comparison_from_dict
 
     assert comparison_from_dict(json.loads(to_json(comparison_to_dict(results)))) == results
 
@@ -225,7 +225,7 @@ def test_the_examples_of_the_formats_page():
     graph = workload_from_dict(WORKLOAD)
     assert graph.tensors == (Tensor("w", 40, "parameter", "hbm"), Tensor("a", 30))
     assert graph.ops == (Op("f", "matmul", (0,), (1,), duration_ns=50),)
-    machine = hardware_from_dict(files.parse(HARDWARE, "toy.yaml"))
+    machine = hardware_from_dict(reading.parse(HARDWARE, "toy.yaml"))
     assert (machine.inspect_ns, machine.device.capacity_bytes, machine.fabrics[0].bandwidth_bytes_per_s) == (20_000, 100, 1_500_000_000)
     plan = plan_from_dict(PLAN, graph)
     check_tiers(plan, machine)
@@ -286,7 +286,7 @@ def test_files_by_name_and_content(tmp_path, ending):
     save_workload(graph, path)
     assert load_workload(path) == graph
     assert path.read_bytes().startswith(b"\x1f\x8b") == ending.endswith(".gz")
-    machine = hardware_from_dict(files.parse(HARDWARE, "toy.yaml"))
+    machine = hardware_from_dict(reading.parse(HARDWARE, "toy.yaml"))
     save_hardware(machine, path)
     assert load_hardware(path) == machine
     plan = plan_from_dict(PLAN, graph)
@@ -309,7 +309,7 @@ def test_gzip_is_recognized_by_its_content_and_is_the_same_every_time(tmp_path):
 
 def test_hardware_is_written_as_people_write_it(tmp_path):
     path = tmp_path / "h.yaml"
-    save_hardware(hardware_from_dict(files.parse(HARDWARE, "toy.yaml")), path)
+    save_hardware(hardware_from_dict(reading.parse(HARDWARE, "toy.yaml")), path)
     text = path.read_text()
     assert "  hbm: {capacity: 100 B, bandwidth: 1 TB/s, scope: device}\n" in text
     assert "    channels: [h2d, d2h]\n" in text
@@ -330,7 +330,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(reading.os, "fsync", full)
     with pytest.raises(InputError, match="cannot be written: No space left on device"):
         save_workload(workload_from_dict(WORKLOAD), path)
     assert path.read_text() == "old"

@@ -10,7 +10,7 @@ from test_roundtrip import HARDWARE, PLAN, RESULT, RESULTS, WORKLOAD
 
 import hosim.io
 from hosim.errors import InputError
-from hosim.io import comparison_to_dict, files, hardware_to_dict, plan_to_dict, result_to_dict, shipped, workload_to_dict
+from hosim.io import comparison_to_dict, hardware_to_dict, plan_to_dict, reading, result_to_dict, shipped, workload_to_dict
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -21,11 +21,11 @@ def validator(name):
     return jsonschema.Draft202012Validator(schema)
 
 
-VALIDATORS = {name: validator(name) for name in files.KINDS}
+VALIDATORS = {name: validator(name) for name in reading.KINDS}
 
 EXAMPLES = {
     "workload": WORKLOAD,
-    "hardware": files.parse(HARDWARE, "toy.yaml"),
+    "hardware": reading.parse(HARDWARE, "toy.yaml"),
     "plan": PLAN,
     "result": json.loads(RESULT),
     "comparison": {"format": "hosim.comparison/1", "results": [json.loads(RESULT)]},
@@ -38,7 +38,7 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", files.KINDS)
+@pytest.mark.parametrize("name", reading.KINDS)
 def test_examples_of_the_formats_page(name):
     VALIDATORS[name].validate(EXAMPLES[name])
     assert VALIDATORS[name].schema["title"] == f"hosim.{name}/1"
@@ -48,7 +48,7 @@ def test_examples_of_the_formats_page(name):
 
 @pytest.mark.parametrize("name", shipped.hardware())
 def test_shipped_profiles(name):
-    VALIDATORS["hardware"].validate(files.read(shipped.hardware_path(name), "hardware"))
+    VALIDATORS["hardware"].validate(reading.read(shipped.hardware_path(name), "hardware"))
 
 
 @given(cases(max_streams=2, fabrics=True, measured=False), RESULTS)

@@ -8,7 +8,7 @@ import pytest
 
 import hosim.io
 from hosim.errors import InputError
-from hosim.io import files, find_hardware, find_workload, hardware_from_dict, hardware_to_dict, load_hardware, load_workload, shipped
+from hosim.io import find_hardware, find_workload, hardware_from_dict, hardware_to_dict, load_hardware, load_workload, reading, shipped
 from hosim.units import parse_rate, parse_size
 
 PROFILES = (
@@ -49,7 +49,7 @@ def test_profile(name):
 
 @pytest.mark.parametrize("name", [name for name in PROFILES if name != "toy"])
 def test_every_block_names_its_source(name):
-    data = files.read(shipped.hardware_path(name), "hardware")
+    data = reading.read(shipped.hardware_path(name), "hardware")
     blocks = [data, data["compute"], data["runtime"]] + [
         b for group in ("tiers", "channels", "fabrics") for b in data.get(group, {}).values()
     ]

@@ -18,11 +18,11 @@ if __name__ == "__main__":
 import torch
 from layers import Layers, lowered, machine, program_of, streamed, values_of
 
+from hosim.cache_plan import Plan
 from hosim.engine import replay
+from hosim.lower.measured_timeline import measured
 from hosim.lower.on_cpu import CpuDevice
 from hosim.lower.run import Executor
-from hosim.lower.timeline import measured
-from hosim.plan import Plan
 
 
 class Steady(Executor):

@@ -2,10 +2,10 @@
 
 import torch
 
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.lower.insert import insert
-from hosim.lower.program import capture
-from hosim.plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.lower.torch_program import capture
 
 GIB = 1 << 30
 

@@ -10,7 +10,7 @@ import random
 from hypothesis import strategies as st
 from strategies import ways
 
-from hosim.plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 
 
 class Wanderer:

@@ -24,8 +24,8 @@ from hosim.analysis.verifier import verify  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.lower.insert import insert  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
-from hosim.lower.program import read  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
+from hosim.lower.torch_program import read  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from hosim.errors import InputError  # noqa: E402
 from hosim.lower import gpu_run  # noqa: E402
-from hosim.lower.decoder import SIZES, Decoder  # noqa: E402
+from hosim.lower.torch_decoder import SIZES, Decoder  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

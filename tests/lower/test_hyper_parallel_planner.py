@@ -25,8 +25,8 @@ from hosim.analysis.verifier import verify
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.importers import load_any
-from hosim.importers.hyper_parallel import graph_of, read_document
-from hosim.lower.hyper_parallel import Action, HosimPlanner, document_of, hardware_of, plan_of
+from hosim.importers.activation_trace import graph_of, read_document
+from hosim.lower.hyper_parallel_planner import Action, HosimPlanner, document_of, hardware_of, plan_of
 
 MIB = 2**20
 READ, WRITE = AccessKind.READ, AccessKind.WRITE

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from strategies import graphs
 
 from hosim.analysis.liveness import static_peak
+from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.lower import mindspore
-from hosim.lower.mindspore import Setting, Tried, auto_offload, environment, export_to_dict, search
-from hosim.plan import CacheOp, Plan
+from hosim.lower import mindspore_search
+from hosim.lower.mindspore_search import Setting, Tried, auto_offload, environment, export_to_dict, search
 from hosim.policies import registry
 
 GB = 10**9
@@ -68,9 +68,9 @@ def as_setting(variables: dict[str, str]) -> Setting:
 # ------------------------------------------------------------------------------------------------------------- the names
 
 
-@pytest.mark.parametrize("strategy", mindspore.STRATEGIES)
+@pytest.mark.parametrize("strategy", mindspore_search.STRATEGIES)
 def test_names_are_the_documented_ones_and_name_every_knob(strategy: str) -> None:
-    space = mindspore._space(strategy, idle(), MACHINE, 90)
+    space = mindspore_search._space(strategy, idle(), MACHINE, 90)
     names = set(environment(Setting(strategy, {name: default for name, _, default in space})))
     assert names <= {f"HYPER_OFFLOAD_{n}" for n in DOCUMENTED} | {f"MS_DEV_HYPER_OFFLOAD_{n}" for n in SWITCHES}
     unsearched = {"placement", "default_kernel_time_us"}
@@ -120,8 +120,8 @@ def test_what_cannot_be_hidden_waits() -> None:
 
 def test_it_finds_the_best_of_all_settings() -> None:
     graph = idle(5, 30)
-    space = mindspore._space("distance", graph, MACHINE, 90)
-    evaluate = mindspore._Evaluator(graph, MACHINE, 90)
+    space = mindspore_search._space("distance", graph, MACHINE, 90)
+    evaluate = mindspore_search._Evaluator(graph, MACHINE, 90)
     names = [name for name, _, _ in space]
     every = [evaluate(Setting("distance", dict(zip(names, values, strict=True))))[0] for values in product(*(v for _, v, _ in space))]
     best = evaluate(last(graph, 90).setting)[0]
@@ -138,8 +138,8 @@ def test_the_seed_decides() -> None:
 
 def test_no_more_trials_than_asked_and_no_setting_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Setting] = []
-    evaluate = mindspore._Evaluator.__call__
-    monkeypatch.setattr(mindspore._Evaluator, "__call__", lambda self, setting: asked.append(setting) or evaluate(self, setting))
+    evaluate = mindspore_search._Evaluator.__call__
+    monkeypatch.setattr(mindspore_search._Evaluator, "__call__", lambda self, setting: asked.append(setting) or evaluate(self, setting))
     assert len(list(search(idle(), MACHINE, 90, trials=33))) == 33
     assert len({(s.strategy, *s.parameters.values()) for s in asked}) == len(asked)
     assert 33 <= len(asked) <= 34  # the two strategies take turns
@@ -148,9 +148,9 @@ def test_no_more_trials_than_asked_and_no_setting_twice(monkeypatch: pytest.Monk
 
 def test_a_climb_ends_by_itself_when_nothing_is_left() -> None:
     graph = idle(3)
-    space = mindspore._space("distance", graph, MACHINE, 20)
+    space = mindspore_search._space("distance", graph, MACHINE, 20)
     every = len(list(product(*(values for _, values, _ in space))))
-    climbed = len(list(mindspore._climb("distance", space, mindspore._Evaluator(graph, MACHINE, 20), random.Random(0))))
+    climbed = len(list(mindspore_search._climb("distance", space, mindspore_search._Evaluator(graph, MACHINE, 20), random.Random(0))))
     assert every / 2 < climbed <= every
 
 

@@ -14,6 +14,7 @@ from strategies import edits  # noqa: E402
 from torch._functorch.compile_utils import fx_graph_cse  # noqa: E402
 from torch.fx.passes.dialect.common.cse_pass import CSEPass, get_CSE_banned_ops  # noqa: E402
 
+from hosim.cache_plan import CacheOp, Plan  # noqa: E402
 from hosim.edits import Edits  # noqa: E402
 from hosim.errors import InputError, PlanError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
@@ -23,9 +24,8 @@ from hosim.importers.torch_pt2 import load  # noqa: E402
 from hosim.lower.insert import barriers, insert  # noqa: E402
 from hosim.lower.nodes import is_cache_node, number_of  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
-from hosim.lower.program import capture, exported_with, read  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
-from hosim.plan import CacheOp, Plan  # noqa: E402
+from hosim.lower.torch_program import capture, exported_with, read  # noqa: E402
 
 MACHINE = Hardware(
     "two tiers",

@@ -6,12 +6,12 @@ from pathlib import Path
 import yaml
 
 from hosim.importers import load_any
-from hosim.io import files, workload_to_dict
+from hosim.io import reading, workload_to_dict
 
 
 def digest(path: Path) -> str:
     """SHA-256 of the workload file that a spec gives, unpacked."""
-    return sha256(files.to_text(workload_to_dict(load_any(path))).encode()).hexdigest()
+    return sha256(reading.to_text(workload_to_dict(load_any(path))).encode()).hexdigest()
 
 
 def main() -> None:

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from hosim.analysis.liveness import static_peak
 from hosim.analysis.verifier import verify
+from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers import load_any
 from hosim.models.build import build
 from hosim.models.presets import PRESETS
-from hosim.plan import Plan
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
 DENSE = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 32}

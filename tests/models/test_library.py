@@ -5,7 +5,7 @@ from digest_specs import digest
 
 from hosim.analysis.liveness import static_peak
 from hosim.importers import load_any
-from hosim.io import files, load_workload, shipped
+from hosim.io import load_workload, reading, shipped
 
 NAMES = shipped.workloads()
 
@@ -13,7 +13,7 @@ NAMES = shipped.workloads()
 @pytest.mark.parametrize("name", NAMES)
 def test_a_spec_gives_its_workload_to_the_byte(name, root):
     path = root / "workloads" / f"{name}.yaml"
-    spec = files.read(path, "spec")
+    spec = reading.read(path, "spec")
     assert spec["name"] == name
     if "builder" in spec:  # traced ones: tests/bench/test_bench_import.py
         assert digest(path) == digest(path) == spec["sha256"], (

@@ -8,11 +8,11 @@ import re
 import pytest
 
 from hosim.analysis.liveness import static_peak
+from hosim.cache_plan import PREFETCH, STORE
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.models.build import build
-from hosim.plan import PREFETCH, STORE
 from hosim.policies import registry
 
 GIB = 2**30

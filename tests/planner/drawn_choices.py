@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from hosim.planner.choices import BELOW, COPY, HOME, Choice
-from hosim.planner.problem import START, Problem
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choice
+from hosim.planner.hyperoffload.problem import START, Problem
 
 
 @st.composite

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import groupby, product
 
 from hosim.analysis.verifier import verify
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 
 Course = tuple[tuple[str, ...] | None, tuple[CacheOp, ...]]
 """One tensor's initial tiers (None: its home) and cache ops, in order."""

@@ -3,9 +3,9 @@
 from toys import hill, machine, plateau
 
 from hosim.engine import replay
-from hosim.planner.choices import BELOW, HOME, Choice
-from hosim.planner.evaluation import Evaluator, Worth, worth
-from hosim.planner.problem import START, analyse
+from hosim.planner.hyperoffload.choices import BELOW, HOME, Choice
+from hosim.planner.hyperoffload.evaluation import Evaluator, Worth, worth
+from hosim.planner.hyperoffload.problem import START, analyse
 
 
 def test_what_fits_comes_first_then_the_makespan_then_what_moves() -> None:

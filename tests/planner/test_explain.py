@@ -6,17 +6,17 @@ from hypothesis import strategies as st
 from strategies import cases
 from toys import hill, machine, plateau, training
 
+from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError, PlanError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.plan import DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.planner import explain as verdicts
-from hosim.planner.choices import BELOW, COPY, HOME, Choice, insert
-from hosim.planner.explain import Explanation, Line, explain
-from hosim.planner.observed import Spans, occupancy
-from hosim.planner.pipeline import plan
-from hosim.planner.problem import START, analyse
+from hosim.planner.hyperoffload import explain as verdicts
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choice, insert
+from hosim.planner.hyperoffload.explain import Explanation, Line, explain
+from hosim.planner.hyperoffload.observed import Spans, occupancy
+from hosim.planner.hyperoffload.pipeline import plan
+from hosim.planner.hyperoffload.problem import START, analyse
 from hosim.result import Result
 
 

@@ -10,9 +10,9 @@ from hosim.analysis.verifier import verify
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
-from hosim.planner.optimal import solve
-from hosim.planner.pipeline import search
-from hosim.planner.problem import analyse
+from hosim.planner.exact.solver import solve
+from hosim.planner.hyperoffload.pipeline import search
+from hosim.planner.hyperoffload.problem import analyse
 
 pytest.importorskip("ortools")
 

@@ -8,11 +8,11 @@ from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau, told, training
 
 from hosim.analysis.verifier import verify
+from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
-from hosim.plan import Plan
-from hosim.planner.choices import BELOW, COPY, HOME, Choice, everything, insert
-from hosim.planner.problem import START, analyse
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choice, everything, insert
+from hosim.planner.hyperoffload.problem import START, analyse
 
 
 def made(graph: Graph, tensor: str, choice: Choice) -> Plan:

@@ -11,13 +11,13 @@ from toys import hill, machine, plateau, renamed, told, training
 
 from hosim.analysis.liveness import static_peak
 from hosim.analysis.verifier import verify
+from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.plan import Plan
-from hosim.planner.pipeline import plan, search
-from hosim.planner.problem import analyse
+from hosim.planner.hyperoffload.pipeline import plan, search
+from hosim.planner.hyperoffload.problem import analyse
 
 LITTLE = 0.02
 """Effort of the property tests: some dozen replays a plan."""

@@ -7,12 +7,12 @@ from strategies import graphs, hardware, sized
 from toys import NS, hill, machine, plateau, training
 
 from hosim.analysis.liveness import static_curve
+from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.plan import Plan
-from hosim.planner.problem import START, Gap, analyse, check_floor, tiers_below, unhindered
+from hosim.planner.hyperoffload.problem import START, Gap, analyse, check_floor, tiers_below, unhindered
 
 
 def gaps_of(graph: Graph, name: str, machine_: Hardware | None = None) -> list[tuple[int, int, int, bool]]:

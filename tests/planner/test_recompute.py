@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from hosim.analysis.edits_check import check_edits
 from hosim.analysis.liveness import static_peak
 from hosim.analysis.verifier import verify
+from hosim.cache_plan import DETACH, CacheOp, Plan
 from hosim.cli.main import app
 from hosim.edits import Edits
 from hosim.engine import replay
@@ -21,10 +22,10 @@ from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import save_hardware, save_workload
-from hosim.plan import DETACH, CacheOp, Plan
-from hosim.planner import pipeline, variants
-from hosim.planner.problem import analyse
-from hosim.planner.recompute import Candidate, apply, candidates, cheapest, recomputes, segments
+from hosim.planner.hyperoffload import pipeline
+from hosim.planner.hyperoffload.problem import analyse
+from hosim.planner.rewrites import graph_rewrites
+from hosim.planner.rewrites.recompute import Candidate, apply, candidates, cheapest, recomputes, segments
 
 NS = 10**9
 FLAT = Hardware("flat", (Tier("hbm", 10**6, NS, "device"),), (), Compute({}))
@@ -218,14 +219,14 @@ def test_only_recomputation_fits_where_there_is_nothing_below():
     budget = static_peak(graph).bytes - 16
     with pytest.raises(InfeasibleError):
         pipeline.search(graph, FLAT, budget)
-    found = variants.search(graph, FLAT, budget, recompute=True)
+    found = graph_rewrites.search(graph, FLAT, budget, recompute=True)
     busy = sum(op.duration_ns or 0 for op in graph.ops)
     assert found.worth.makespan_ns <= busy + 6
     assert found.result.peak_bytes["hbm"] <= budget
     assert verify(found.plan, FLAT, budget) == ()
     assert found.plan.recomputes == found.result.plan["recomputes"] > 0
     with pytest.raises(InfeasibleError):
-        variants.search(graph, FLAT, 11, recompute=True, reorder=True)
+        graph_rewrites.search(graph, FLAT, 11, recompute=True, reorder=True)
 
 
 def test_a_slow_channel_is_relieved():
@@ -234,7 +235,7 @@ def test_a_slow_channel_is_relieved():
     slow = machine(0.1)
     budget = static_peak(graph).bytes - 24
     without = pipeline.search(graph, slow, budget, effort=0.3).worth.makespan_ns
-    found = variants.search(graph, slow, budget, recompute=True, effort=0.3)
+    found = graph_rewrites.search(graph, slow, budget, recompute=True, effort=0.3)
     busy = sum(op.duration_ns or 0 for op in graph.ops)
     assert without > found.worth.makespan_ns
     assert found.worth.makespan_ns <= busy + 8
@@ -242,7 +243,7 @@ def test_a_slow_channel_is_relieved():
 
 def test_nothing_is_recomputed_where_transfers_hide():
     graph = layers(8)
-    found = variants.search(graph, machine(10), static_peak(graph).bytes - 12, recompute=True, reorder=True)
+    found = graph_rewrites.search(graph, machine(10), static_peak(graph).bytes - 12, recompute=True, reorder=True)
     assert found.plan.edits is None
     assert found.worth.makespan_ns == sum(op.duration_ns or 0 for op in graph.ops)
 
@@ -257,7 +258,7 @@ def test_never_worse_than_without():
         except InfeasibleError:  # as little effort as this does not find every plan
             continue
         compared += 1
-        found = variants.search(case.graph, case.hardware, case.budget_bytes, effort=0.05, reorder=True, recompute=True)
+        found = graph_rewrites.search(case.graph, case.hardware, case.budget_bytes, effort=0.05, reorder=True, recompute=True)
         assert found.worth <= plain.worth
         assert verify(found.plan, case.hardware, case.budget_bytes) == ()
         assert replay(found.plan, case.hardware, case.budget_bytes) == found.result

@@ -9,14 +9,14 @@ from strategies import graphs
 
 from hosim.analysis.edits_check import check_edits
 from hosim.analysis.liveness import static_curve, static_peak
+from hosim.cache_plan import Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.edits import Edits, permuted
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.plan import Plan
-from hosim.planner import reorder as module
-from hosim.planner.reorder import reorder
+from hosim.planner.rewrites import reorder as module
+from hosim.planner.rewrites.reorder import reorder
 
 MACHINE = Hardware("flat", (Tier("hbm", 10**9, 10**12, "device"),), (), Compute({}))
 

@@ -8,8 +8,8 @@ from toys import hill, machine, plateau, training
 
 from hosim.analysis.gaps import Gap, gaps
 from hosim.graph import Graph, GraphBuilder
-from hosim.planner.problem import analyse
-from hosim.planner.score import Score, main_stream, ranked, scores
+from hosim.planner.hyperoffload.problem import analyse
+from hosim.planner.hyperoffload.score import Score, main_stream, ranked, scores
 
 
 def score_of(graph: Graph, name: str, budget: int, *lower: str) -> list[Score]:

@@ -11,10 +11,10 @@ from toys import hill, machine, plateau, told, training
 
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
-from hosim.planner.choices import BELOW, COPY, HOME, Choice, insert
-from hosim.planner.offers import Weights
-from hosim.planner.problem import START, analyse
-from hosim.planner.selection import select
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choice, insert
+from hosim.planner.hyperoffload.gap_scoring import Weights
+from hosim.planner.hyperoffload.problem import START, analyse
+from hosim.planner.hyperoffload.selection import select
 
 
 def chosen(graph: Graph, budget: int, weights: Weights = Weights(), below: tuple[str, ...] = ("ddr",)) -> dict[str, Choice]:  # noqa: B008

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.plan import DETACH, PREFETCH, STORE, Plan
 
 NS = 10**9
 

@@ -15,7 +15,7 @@ from hosim.analysis.verifier import verify
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.importers.g10 import import_g10
+from hosim.importers.g10_config import import_g10
 from hosim.io import load_hardware
 from hosim.policies import registry
 

@@ -12,17 +12,17 @@ import pytest
 from moe_toy import ATTENTION, COMBINE, EXPERT, FFN, GATE, INSPECT
 
 from hosim.analysis.timeline_check import check_result
+from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
+from hosim.expert_routing import Routing, Visit, gates_of, realise, routed
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware
-from hosim.models.routing import generate
-from hosim.plan import DETACH, PREFETCH, CacheOp, Plan
+from hosim.models.routing_draw import generate
 from hosim.policies import registry
-from hosim.policies.experts import Fetch, Predictor, Rule, books
 from hosim.policies.hybrid import Deciding, as_started
 from hosim.result import Result
-from hosim.routing import Routing, Visit, gates_of, realise, routed
+from hosim.schedule.expert_cache import Fetch, Predictor, Rule, books
 
 UNTIL_DECIDED = ATTENTION + GATE
 ALONE = ATTENTION + GATE + FFN + COMBINE

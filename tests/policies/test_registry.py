@@ -8,10 +8,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.plan import Plan
 from hosim.policies import registry
 from hosim.policies.policy import Parameter, Policy
 

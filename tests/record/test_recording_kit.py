@@ -11,12 +11,12 @@ import torch
 
 from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto
-from hosim.record import command, decoder, trim
-from hosim.record.decoder import CONFIGS
-from hosim.record.device import CpuDevice
+from hosim.record import command, functional_decoder, trim
+from hosim.record.functional_decoder import CONFIGS
+from hosim.record.gpu_seam import CpuDevice
 from hosim.record.moves import Mover
 from hosim.record.schemes import SCHEMES, Workload
-from hosim.validate.offload import machine_of, predict_recording
+from hosim.validate.offload_prediction import machine_of, predict_recording
 from hosim.validate.snapshot import parse_snapshot
 
 TINY = CONFIGS["tiny"]
@@ -85,7 +85,7 @@ def test_every_scheme_computes_the_same(recording, mode):
 def test_the_moves_are_those_of_the_scheme(recording):
     moves = {path.parent.name: json.loads(path.read_text())["moves"] for path in recording.glob("*/run.json")}
     assert moves["train-16-resident"] == moves["prefill-16-resident"] == []
-    size = 2 * decoder.count(TINY.layer_shapes)
+    size = 2 * functional_decoder.count(TINY.layer_shapes)
     fetched = [(m["tensor"], m["after"], m["bytes"]) for m in moves["prefill-16-stream-params"] if m["op"] == "prefetch"]
     assert fetched == [
         ("layer.0.parameters", "embedding.forward", size),
@@ -126,7 +126,7 @@ def test_the_trace_says_where_each_phase_begins(recording):
 def test_a_dry_run_predicts_nothing_and_says_why(recording):
     with pytest.raises(InputError, match=r"trace\.json\.gz: no kernel, copy or memset of a device was recorded"):
         predict_recording(recording, "train", 16)
-    assert json.loads((recording / "meta.json").read_text())["model"]["layer_parameters"] == decoder.count(TINY.layer_shapes)
+    assert json.loads((recording / "meta.json").read_text())["model"]["layer_parameters"] == functional_decoder.count(TINY.layer_shapes)
     assert machine_of(json.loads((recording / "bandwidth.json").read_text())).channel_between["ddr", "hbm"].bandwidth_bytes_per_s > 0
 
 
@@ -178,11 +178,11 @@ def test_a_training_step_is_that_of_torch():
     groups = [ours._embedding, *(ours._layers.ready(i) for i in range(TINY.layers)), ours._head]
     shapes = [TINY.embedding_shapes, *[TINY.layer_shapes] * TINY.layers, TINY.head_shapes]
     leaves = [group.detach().clone().requires_grad_() for group in groups]
-    weights = [decoder.views(leaf, shape) for leaf, shape in zip(leaves, shapes, strict=True)]
-    x = decoder.embed(weights[0], ours._tokens)
+    weights = [functional_decoder.views(leaf, shape) for leaf, shape in zip(leaves, shapes, strict=True)]
+    x = functional_decoder.embed(weights[0], ours._tokens)
     for layer in weights[1:-1]:
-        x = decoder.layer(TINY, layer, x, ours._positions)[0]
-    loss = decoder.loss(weights[-1], x, ours._targets)
+        x = functional_decoder.layer(TINY, layer, x, ours._positions)[0]
+    loss = functional_decoder.loss(weights[-1], x, ours._targets)
     loss.backward()
     wide = [leaf.detach().float().requires_grad_() for leaf in leaves]
     for one, leaf in zip(wide, leaves, strict=True):

@@ -7,10 +7,10 @@ from io import StringIO
 import pytest
 from rich.console import Console, RenderableType
 
+from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.plan import DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.planner.explain import Explanation, explain
+from hosim.planner.hyperoffload.explain import Explanation, explain
 from hosim.report import explanation
 
 NS = 10**9

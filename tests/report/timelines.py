@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from hosim import CacheOp, Graph, GraphBuilder, Hardware, Plan, Result, find_hardware, load_hardware
+from hosim.cache_plan import AT_START
 from hosim.engine import replay
 from hosim.graph import KINDS
-from hosim.plan import AT_START
 from hosim.result import STALL_CAUSES, ChannelFigures, Residency, StreamFigures, Timeline, Transfer
 
 US = 1000

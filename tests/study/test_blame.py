@@ -8,18 +8,18 @@ import pytest
 from sweeping import MACHINE, chain
 from typer.testing import CliRunner
 
+from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.cli.main import app
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Fabric
 from hosim.io import save_hardware, save_plan, save_workload
-from hosim.plan import AT_START, CacheOp, Plan
-from hosim.study.attempt import make_plan
 from hosim.study.blame import Stall, stalls_of
-from hosim.study.blamed import blame
-from hosim.study.choice import parse_choice
+from hosim.study.policy_choice import parse_choice
 from hosim.study.prices import prices
-from hosim.study.question import Question
+from hosim.study.run_policy import make_plan
+from hosim.study.scenario import Question
+from hosim.study.stall_report import blame
 
 
 def graph(first_ns: int = 20, others: tuple[str, ...] = ()) -> Graph:

@@ -8,15 +8,15 @@ import pytest
 from sweeping import MACHINE, chain
 from typer.testing import CliRunner
 
+from hosim.cache_plan import CacheOp, Plan
 from hosim.cli.main import app
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.io import save_hardware, save_plan, save_workload
-from hosim.plan import CacheOp, Plan
-from hosim.study.attempt import make_plan
-from hosim.study.choice import parse_choice
+from hosim.study.comparands import side_of
 from hosim.study.diff import START, Side, diff
-from hosim.study.sides import side_of
+from hosim.study.policy_choice import parse_choice
+from hosim.study.run_policy import make_plan
 
 GRAPH = chain(3)
 """``x w0 a0 w1 a1 w2 a2``: weights are tensors 1, 3 and 5."""

@@ -15,9 +15,9 @@ from hosim.io import save_hardware, save_workload
 from hosim.models.build import build
 from hosim.study import fit as module
 from hosim.study.axes import Axis, parse_axis
-from hosim.study.choice import parse_choice
 from hosim.study.fit import fit, ideal_ns
-from hosim.study.question import Question
+from hosim.study.policy_choice import parse_choice
+from hosim.study.scenario import Question
 
 
 def question(policy: str = "layerwise", budget: int | str | None = 200) -> Question:

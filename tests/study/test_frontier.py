@@ -12,9 +12,9 @@ from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.io import save_hardware, save_workload
 from hosim.study import frontier as module
-from hosim.study.choice import parse_choice
 from hosim.study.frontier import Frontier, attempt, frontier
-from hosim.study.question import Question
+from hosim.study.policy_choice import parse_choice
+from hosim.study.scenario import Question
 
 
 def question(policy: str, budget: int | None = None) -> Question:

@@ -8,12 +8,12 @@ import moe_toy
 import pytest
 from moe_toy import EXPERT, INSPECT
 
+from hosim.cache_plan import Plan
 from hosim.errors import InputError
-from hosim.models.routing import generate
-from hosim.plan import Plan
+from hosim.expert_routing import realise
+from hosim.models.routing_draw import generate
 from hosim.policies import registry
-from hosim.routing import realise
-from hosim.study.routing import Mispredictions, mispredictions, predicts
+from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
 
 MACHINE = moe_toy.machine()
 

@@ -8,10 +8,10 @@ from hosim.analysis.verifier import verify
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.study.attempt import Counting, make_plan, replay
-from hosim.study.choice import parse_choice
 from hosim.study.compare import compare
-from hosim.study.reserved import plan_against_reserved, reserved_line
+from hosim.study.policy_choice import parse_choice
+from hosim.study.reserved_budget import plan_against_reserved, reserved_line
+from hosim.study.run_policy import Counting, make_plan, replay
 from hosim.units import human_size
 
 MIB = 1 << 20

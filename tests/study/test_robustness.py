@@ -10,8 +10,8 @@ from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.io import find_hardware, load_hardware
 from hosim.jitter import Jitter
-from hosim.study.choice import parse_choices
 from hosim.study.compare import compare
+from hosim.study.policy_choice import parse_choices
 from hosim.study.robustness import FIGURES, percentiles, robustness
 
 TOY = load_hardware(find_hardware("toy"))

@@ -11,8 +11,8 @@ from hosim.errors import InputError
 from hosim.io import find_workload, hardware_to_dict, save_hardware, save_workload, workload_to_dict
 from hosim.models.build import build
 from hosim.study.api import machine
-from hosim.study.attempt import make_plan
-from hosim.study.choice import parse_choice
+from hosim.study.policy_choice import parse_choice
+from hosim.study.run_policy import make_plan
 
 GRAPH = chain(6)
 

@@ -16,11 +16,11 @@ from hosim.importers import load_any
 from hosim.io import find_hardware, find_workload, load_hardware, save_hardware, save_workload
 from hosim.models.build import build
 from hosim.study import tasks
-from hosim.study.attempt import make_plan, replay
 from hosim.study.axes import parse_axis, read_points, read_vary
-from hosim.study.choice import parse_choice
-from hosim.study.question import Question
+from hosim.study.policy_choice import parse_choice
+from hosim.study.run_policy import make_plan, replay
 from hosim.study.runners import pool
+from hosim.study.scenario import Question
 from hosim.study.sweep import Swept, sweep
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sweeping import MACHINE, POINTS, chain, children, command, environment, start, wait_for_rows
 
-from hosim.study.choice import parse_choice
-from hosim.study.question import Question
+from hosim.study.policy_choice import parse_choice
 from hosim.study.rowfile import DIED
 from hosim.study.runners import pool
+from hosim.study.scenario import Question
 from hosim.study.tasks import Task, pack
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")]

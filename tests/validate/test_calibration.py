@@ -14,7 +14,7 @@ from synthetic_trace import COPIES, TRUTH, base_machine, copy_us, recording
 from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto
 from hosim.importers.kineto_events import KinetoTrace
-from hosim.io.hardware import hardware_from_dict, hardware_to_dict
+from hosim.io.hardware_file import hardware_from_dict, hardware_to_dict
 from hosim.io.shipped import hardware
 from hosim.validate.calibrated_profile import calibrated_profile
 from hosim.validate.calibration import Calibration, calibrate, likely_base
@@ -163,10 +163,10 @@ def test_a_sweep_gives_channels_their_curve_and_what_both_ways_share(tmp_path: P
 
 def test_what_the_kit_writes_is_read(tmp_path: Path) -> None:
     pytest.importorskip("torch")
+    from hosim.record.bandwidth_sweep import sweep
     from hosim.record.command import FORMAT
-    from hosim.record.device import CpuDevice
-    from hosim.record.files import write_json
-    from hosim.record.sweep import sweep
+    from hosim.record.gpu_seam import CpuDevice
+    from hosim.record.output_files import write_json
 
     device = CpuDevice()
     write_json(tmp_path / "bandwidth.json", {"format": FORMAT, "device": device.describe(), **sweep(device, (4096, 8192), 2)})

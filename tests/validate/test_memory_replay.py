@@ -8,7 +8,7 @@ from naive_device import MIB, NaiveDevice
 
 from hosim.importers.kineto import read_kineto
 from hosim.importers.kineto_events import KinetoTrace, MemoryEvent
-from hosim.validate.memory import replay_history, replay_memory
+from hosim.validate.memory_replay import replay_history, replay_memory
 from hosim.validate.recording import parse_snapshot, read_snapshot
 
 # allocated peak of the recording; reserved peak recorded, and what the caching allocator needs for it with nothing cached before

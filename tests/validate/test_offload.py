@@ -9,7 +9,7 @@ from recorded_toy import LAYERS, START_BYTES, TEMPORARY, recorded, sweep, write
 
 from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto
-from hosim.validate.offload import SCHEMES, Sizes, machine_of, plan_of, predict, predict_recording
+from hosim.validate.offload_prediction import SCHEMES, Sizes, machine_of, plan_of, predict, predict_recording
 from hosim.validate.recorded_step import last_step
 
 US = 1000

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from hosim.engine.allocators.block_choice import best_fit, oversize_blocks, stale_blocks
 from hosim.engine.allocators.blocks import Block, Pool, Reservation, blocks_of, blocks_of_ranges, link, segment_of
-from hosim.engine.allocators.choices import best_fit, oversize_blocks, stale_blocks
 from hosim.engine.allocators.sizes import (
     LARGE_SEGMENT,
     MIN_BLOCK,

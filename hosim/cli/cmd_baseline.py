@@ -1,0 +1,70 @@
+"""``hosim baseline``: what the gate compares with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hosim.cli.cmd_check import Cases, Config, Jobs, NoCache, jobs_of
+from hosim.cli.options import Json, console, progress
+
+app = typer.Typer(help="Write, update or show what the gate expects.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="CASE", help="The name of a case.")]
+
+
+@app.command()
+def write(cases: Cases = None, config: Config = None, jobs: Jobs = -1, no_cache: NoCache = False) -> None:
+    """Write the baselines that are not there yet.
+
+    The others are left alone.
+    """
+    _write(cases, config, jobs, no_cache, only_new=True)
+
+
+@app.command()
+def update(cases: Cases = None, config: Config = None, jobs: Jobs = -1, no_cache: NoCache = False) -> None:
+    """Write every baseline anew.
+
+    Those of cases that are no more are removed.
+    """
+    _write(cases, config, jobs, no_cache, only_new=False)
+
+
+@app.command()
+def show(case: Name, config: Config = None, json: Json = False) -> None:
+    """Show a baseline: metrics, and what each peak consists of."""
+    from hosim.errors import InputError
+    from hosim.gate import verdict_tables
+    from hosim.gate.cases import find_suite
+    from hosim.gate.checking import known_baseline
+    from hosim.io import to_json
+
+    suite = find_suite(config)
+    known = known_baseline(suite, case)
+    if known is None:
+        suite.named([case])
+        raise InputError("there is no such baseline; 'hosim baseline write' makes it", source=str(suite.baseline(case)))
+    if known.record is None:
+        raise InputError(known.error or "does not fit", source=case)
+    record = known.record
+    if json:
+        typer.echo(to_json({"case": record.case, "asked": dict(record.asked), "metrics": dict(record.metrics)}))
+    else:
+        console().print(verdict_tables.baseline(record))
+
+
+def _write(cases: Cases, config: Config, jobs: int, no_cache: bool, only_new: bool) -> None:
+    from hosim.gate.cases import find_suite
+    from hosim.gate.checking import write as written
+    from hosim.gate.imports import kept_in
+
+    jobs = jobs_of(jobs)
+    suite = find_suite(config)
+    with progress() as tell:
+        changed = written(suite, cases or (), only_new=only_new, jobs=jobs, kept=None if no_cache else kept_in(), tell=tell)
+    for path in changed:
+        typer.echo(f"{'wrote' if path.is_file() else 'removed'} {path}", err=True)
+    if not changed:
+        typer.echo("nothing to write: every baseline is there" if only_new else "every baseline is as it was", err=True)

@@ -1,0 +1,70 @@
+"""``hosim blame``: why it waits, and what would help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workload, console, progress, question_of
+
+PlanFile = Annotated[
+    Path | None, typer.Option("--plan", metavar="FILE", help="A plan file to replay, instead of one that the policy makes.")
+]
+Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="How many stalls to show, the longest.")]
+Memory = Annotated[str, typer.Option("--more-memory", metavar="BYTES", help="How much device memory its price is for.")]
+Bandwidth = Annotated[str, typer.Option("--more-bandwidth", metavar="RATE", help="How much bandwidth a channel's price is for.")]
+
+EXAMPLES = """Example:
+
+  hosim blame llama-3.1-8b-prefill-4k -H h100-80gb-sxm -b 8GiB --policy layerwise --top 5
+"""
+
+
+def blame(
+    workload: Workload,
+    hardware: HardwareName,
+    policy: Policy = "hyperoffload",
+    plan: PlanFile = None,
+    budget: Budget = None,
+    top: Top = 20,
+    more_memory: Memory = "1GB",
+    more_bandwidth: Bandwidth = "10GB/s",
+    devices: Devices = None,
+    json: Json = False,
+) -> None:
+    """Say what each stall waits for, and what would help.
+
+    The transfer, its channel, what occupied that, and what would have prevented the stall; then what a little more of each resource would
+    save. With --plan prices are those of the plan as it is, else the policy plans anew for each. Exit code 3 if it does not fit.
+    """
+    from hosim.report import studies
+    from hosim.study.blame import rows
+    from hosim.study.stall_report import blame as blamed
+    from hosim.units import parse_rate, parse_size
+
+    memory, bandwidth = parse_size(more_memory), parse_rate(more_bandwidth)
+    question = question_of(workload, hardware, policy, budget, devices)
+    made = None
+    if plan is not None:
+        from hosim.io import check_tiers, load_plan
+
+        made = load_plan(plan, question.graph)
+        check_tiers(made, question.hardware, source=str(plan))
+    with progress() as tell:
+        found = blamed(question, made, memory, bandwidth, tell)
+    if json:
+        from hosim.io import to_json
+
+        result = found.result
+        head = {"format": "hosim.blame/1", "workload": result.workload, "hardware": result.hardware, "policy": found.policy}
+        figures = {"budget_bytes": result.budget_bytes, "makespan_ns": result.makespan_ns}
+        prices = [
+            {"what": p.what, "added": p.added, "makespan_ns": p.makespan_ns, "saves_ns": p.saves_ns, "together": list(p.together)}
+            for p in found.prices
+        ]
+        typer.echo(to_json({**head, **figures, "stalls": rows(found.stalls), "prices": prices}))
+    else:
+        longest = sorted(found.stalls, key=lambda stall: -stall.stall_ns)
+        console().print(studies.blame(rows(longest[:top]), len(longest), found.by_cause, list(map(str, found.prices)), str(found)))

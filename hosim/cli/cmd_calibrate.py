@@ -1,0 +1,96 @@
+"""``hosim calibrate``: a hardware profile from recordings, and how well it predicts what it has not seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hosim.cli.options import Json, console
+
+Recordings = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="TRACE...",
+        help="Traces of the PyTorch profiler, SQLite exports of Nsight Systems, or what python -m hosim.record wrote (a folder, or its "
+        "bandwidth.json); all of one device.",
+    ),
+]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the profile: .yaml or .json.")]
+Base = Annotated[
+    str | None,
+    typer.Option(
+        "--base",
+        metavar="HW",
+        help="The profile that has what recordings do not say: capacities, peaks.  [default: the shipped one of the device's name]",
+    ),
+]
+HoldOut = Annotated[
+    float | None,
+    typer.Option(
+        "--hold-out", metavar="SHARE", help="Fit to the first iterations of each trace alone, and predict this share of them, such as 0.5."
+    ),
+]
+Predict = Annotated[list[Path] | None, typer.Option("--predict", metavar="TRACE", help="Predict this trace, which is not fitted to.")]
+
+
+def calibrate(
+    traces: Recordings,
+    output: Output = None,
+    base: Base = None,
+    hold_out: HoldOut = None,
+    predict: Predict = None,
+    json: Json = False,
+) -> None:
+    """Fit a hardware profile to recordings of a real device.
+
+    Channels by direction, size and kind of host memory; the launch time; the efficiency of ops by kind and dtype, where shapes were
+    recorded. Every figure comes with its interval, its number of samples and its residuals.
+    """
+    from hosim.errors import InputError
+    from hosim.io import find_hardware, load_hardware
+    from hosim.io.reading import read, write
+    from hosim.io.shipped import hardware
+    from hosim.report import calibration_tables as report
+    from hosim.validate.calibrated_profile import calibrated_profile
+    from hosim.validate.calibration import calibrate as fitted
+    from hosim.validate.calibration import likely_base
+    from hosim.validate.held_out import hold_out as held
+    from hosim.validate.held_out import learn_from, learned_part, predict_trace
+    from hosim.validate.measurements import Measurements, read_measurements
+
+    recorded = read_measurements(traces)
+    others = read_measurements(predict or []).traces
+    chosen = base
+    if base is None:
+        try:
+            chosen = likely_base(recorded.device, hardware())
+            typer.echo(f"base: {chosen}, by the device's name", err=True)
+        except InputError:
+            if output is not None:
+                raise
+    machine = load_hardware(find_hardware(chosen)) if chosen is not None else None
+    if hold_out is not None and not recorded.traces:
+        raise InputError("there are iterations in traces only: a bandwidth sweep has none", source="--hold-out")
+    if predict and not recorded.traces:
+        raise InputError("ops are predicted from those of a trace: a bandwidth sweep has none", source="--predict")
+    predictions = [held(trace, hold_out) for trace in recorded.traces] if hold_out is not None else []
+    seen = recorded
+    if hold_out is not None:
+        seen = Measurements(tuple(learned_part(trace, hold_out) for trace in recorded.traces), recorded.sweeps)
+    calibration = fitted(seen, machine)
+    if others:
+        learned = learn_from(seen.traces, calibration.ways)
+        predictions += [predict_trace(trace, learned) for trace in others]
+    data = {**calibration.to_dict(), "held_out": [prediction.to_dict() for prediction in predictions]}
+    if output is not None and chosen is not None:
+        name = output.name.removesuffix(".gz").rpartition(".")[0] or output.name
+        write(output, calibrated_profile(calibration, read(find_hardware(chosen), "hardware"), name))
+        typer.echo(f"wrote {output}", err=True)
+    if json:
+        from hosim.io import to_json
+
+        typer.echo(to_json(data))
+    else:
+        console().print(report.calibration(data))

@@ -1,0 +1,92 @@
+"""``hosim check``: the gate."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hosim.cli.options import Json, console, progress
+
+Cases = Annotated[list[str] | None, typer.Argument(metavar="[CASE]...", help="Names of cases.  [default: all]", show_default=False)]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The file of the cases.  [default: the nearest hosim.toml or pyproject.toml]"),
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="How many processes.  [default: one a core]", show_default=False)]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Import every workload anew.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail on improvements that the baseline does not have yet, too.")]
+JUnit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")]
+Sarif = Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write SARIF 2.1.0.")]
+Summary = Annotated[Path | None, typer.Option("--summary", metavar="FILE", help="Write a Markdown summary, with memory curves.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page: verdicts, what changed, memory before and now.")]
+GitHub = Annotated[bool, typer.Option("--github", help="Annotate in GitHub Actions (on stderr), and add to the step's summary.")]
+
+
+def check(
+    cases: Cases = None,
+    config: Config = None,
+    strict: Strict = False,
+    json: Json = False,
+    junit: JUnit = None,
+    sarif: Sarif = None,
+    summary: Summary = None,
+    html: Html = None,
+    github: GitHub = False,
+    jobs: Jobs = -1,
+    no_cache: NoCache = False,
+) -> None:
+    """Fail if a step needs more than its baseline.
+
+    Plans and replays each case of hosim.toml and compares it with its baseline file. Exit code 1 for a regression or a missing baseline,
+    3 if a case does not fit.
+    """
+    from hosim.gate import reports
+    from hosim.gate.cases import find_suite
+    from hosim.gate.checking import check as checked
+    from hosim.gate.imports import kept_in
+    from hosim.gate.verdict import exit_code
+    from hosim.io import reading, to_json
+
+    jobs = jobs_of(jobs)
+    suite = find_suite(config)
+    with progress() as tell:
+        verdicts = checked(suite, cases or (), jobs=jobs, kept=None if no_cache else kept_in(), tell=tell)
+    if junit is not None:
+        reading.write_bytes(junit, reports.junit(verdicts, strict).encode())
+    if sarif is not None:
+        reading.write_bytes(sarif, (to_json(reports.sarif(verdicts, strict)) + "\n").encode())
+    if summary is not None:
+        reading.write_bytes(summary, reports.markdown(verdicts, strict).encode())
+    if html is not None:
+        from hosim.cli.options import write_page
+        from hosim.gate.check_page import check_page
+
+        write_page(html, check_page(verdicts, strict))
+    if github:
+        for line in reports.github(verdicts, strict):
+            typer.echo(line, err=True)
+        step = os.environ.get("GITHUB_STEP_SUMMARY")
+        if step:
+            with Path(step).open("a", encoding="utf-8") as stream:
+                stream.write(reports.markdown(verdicts, strict))
+    if json:
+        typer.echo(to_json(reports.to_dict(verdicts, strict)))
+    else:
+        from hosim.gate import verdict_tables
+
+        console().print(
+            verdict_tables.verdicts(verdicts, strict), crop=False
+        )  # a line of an explanation may be longer than the terminal is wide
+    raise typer.Exit(exit_code(verdicts, strict))
+
+
+def jobs_of(jobs: int) -> int:
+    """The number of processes that ``--jobs`` asks for; raises :class:`InputError` for one that is none."""
+    from hosim.errors import InputError
+
+    if jobs == 0 or jobs < -1:
+        raise InputError(f"expected how many processes, or -1 for one a core, got {jobs}", source="jobs")
+    return jobs

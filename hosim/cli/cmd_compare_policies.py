@@ -1,0 +1,143 @@
+"""``hosim compare-policies``: one row per policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hosim.cli.options import (
+    RESERVED,
+    Account,
+    Allocator,
+    Budget,
+    Devices,
+    HardwareName,
+    Html,
+    Json,
+    OpSigma,
+    PlanAgainst,
+    Plot,
+    RoutingFile,
+    Seed,
+    Steps,
+    TransferSigma,
+    Workload,
+    budget_of,
+    console,
+    counting_of,
+    graph_of,
+    hardware_of,
+    jitter_of,
+    progress,
+    realised,
+    write_page,
+    write_picture,
+)
+from hosim.errors import InfeasibleError
+
+if TYPE_CHECKING:
+    from hosim.cache_plan import Plan
+    from hosim.result import Result
+    from hosim.study.policy_choice import Choice
+
+Policies = Annotated[
+    str | None,
+    typer.Option(
+        "--policies",
+        "-p",
+        metavar="A,B,...",
+        help="Policies to compare, separated by commas; a parameter is set as in lookahead:k=4.  [default: all of 'hosim policies']",
+    ),
+]
+
+
+def compare_policies(
+    workload: Workload,
+    hardware: HardwareName,
+    policies: Policies = None,
+    budget: Budget = None,
+    routing: RoutingFile = None,
+    steps: Steps = None,
+    allocator: Allocator = "ledger",
+    account: Account = "time",
+    plan_against: PlanAgainst = "allocated",
+    devices: Devices = None,
+    op_sigma: OpSigma = 0.0,
+    transfer_sigma: TransferSigma = 0.0,
+    seed: Seed = 0,
+    plot: Plot = None,
+    html: Html = None,
+    json: Json = False,
+) -> None:
+    """Say which policies fit, who waits, and why.
+
+    Plans and replays the workload under each policy, one row each. Exit code 3 if none fits.
+    """
+    from hosim.study.compare import compare
+    from hosim.study.policy_choice import parse_choices
+    from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
+
+    if plot is not None:
+        from hosim.report.figures import image_kind
+
+        image_kind(plot)
+    counting = counting_of(allocator, account, plan_against)
+    machine = hardware_of(hardware, devices)
+    choices = parse_choices(policies, routed=routing is not None)
+    graph = realised(graph_of(workload), routing, steps)
+    budget_bytes = budget_of(budget, graph, machine)
+    predictions: list[Mispredictions] = []
+    recorded: list[tuple[Plan, Result]] = []
+
+    def keep(choice: Choice, plan: Plan, result: Result) -> None:
+        if html is not None and result.feasible:
+            recorded.append((plan, result))
+        if predicts(plan) and result.feasible:
+            tell(f"{choice.label}: replaying with other predictions")
+            row = mispredictions(plan, machine, budget_bytes, choice.label)
+            predictions.extend([row] if row else [])
+
+    with progress() as tell:
+        jitter = jitter_of(op_sigma, transfer_sigma, seed)
+        results = compare(
+            graph,
+            machine,
+            choices,
+            budget_bytes,
+            tell,
+            keep,
+            counting=counting,
+            against_reserved=plan_against == RESERVED,
+            jitter=jitter,
+            record=html is not None,
+        )
+    if plot is not None:
+        from hosim.report.study_figures import comparison_figure
+
+        write_picture(plot, comparison_figure(results, machine.device_tier))
+    if html is not None or not json:
+        from hosim.analysis.liveness import static_peak
+        from hosim.report import device_table as spread
+        from hosim.report import routing_table as routing_tables
+        from hosim.report import tables
+
+        shown = [tables.comparison(graph, machine, static_peak(graph).breakdown, results)]
+        if machine.devices > 1:
+            shown.append(spread.devices(results, machine))
+        if routing is not None or predictions:
+            shown.append(routing_tables.predictions(predictions))
+        if html is not None:
+            from hosim.report.result_pages import comparison_page
+
+            write_page(html, comparison_page(machine, results, recorded, shown))
+        for part in shown if not json else ():
+            console().print(part)
+    if json:
+        from dataclasses import asdict
+
+        from hosim.io import comparison_to_dict, to_json
+
+        typer.echo(to_json(comparison_to_dict(results, map(asdict, predictions))))
+    if not any(result.feasible for result in results):
+        raise typer.Exit(InfeasibleError.exit_code)

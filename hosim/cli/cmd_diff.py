@@ -1,0 +1,54 @@
+"""``hosim diff``: two plans, or two results, side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hosim.cli.options import Budget, Json, budget_of, console, graph_of, hardware_of
+
+A = Annotated[str, typer.Argument(metavar="A", help="A plan file, a result file (--json of 'hosim replay'), or a policy.")]
+B = Annotated[str, typer.Argument(metavar="B", help="The same kind of thing.")]
+WorkloadOption = Annotated[str | None, typer.Option("--workload", "-w", metavar="WORKLOAD", help="What plans and policies are for.")]
+Machine = Annotated[
+    str | None, typer.Option("--hardware", "-H", metavar="HW", help="Where to replay them as well, for times op by op; policies need it.")
+]
+Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="At most N rows of each table.")]
+
+EXAMPLES = """Examples:
+
+  hosim diff before.json after.json --workload llama-3.1-8b-prefill-4k
+
+  hosim diff layerwise hyperoffload -w llama-3.1-8b-prefill-4k -H h100-80gb-sxm -b 12GiB
+"""
+
+
+def diff(
+    a: A,
+    b: B,
+    workload: WorkloadOption = None,
+    hardware: Machine = None,
+    budget: Budget = None,
+    top: Top = 40,
+    json: Json = False,
+) -> None:
+    """Say how two plans or two results differ.
+
+    Figure by figure, tensor by tensor and op by op; what is equal is left out.
+    """
+    from hosim.report import studies
+    from hosim.study.comparands import side_of
+    from hosim.study.diff import diff as differ
+
+    graph = None if workload is None else graph_of(workload)
+    machine = None if hardware is None else hardware_of(hardware)
+    budget_bytes = None if graph is None or machine is None else budget_of(budget, graph, machine)
+    found = differ(*(side_of(text, graph, machine, budget_bytes) for text in (a, b)))
+    if json:
+        from hosim.io import to_json
+
+        rows = {"figures": list(found.figures), "tensors": list(found.tensors), "ops": list(found.ops)}
+        typer.echo(to_json({"format": "hosim.diff/1", "a": found.a, "b": found.b, **rows}))
+    else:
+        console().print(studies.diff(found.figures, found.tensors, found.ops, str(found), (found.a, found.b), top))

@@ -1,0 +1,91 @@
+"""``hosim export``: a plan for a runtime that plans for itself, as the settings that bring it closest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hosim.cli.options import Budget, HardwareName, Json, Policy, Workload, budget_of, graph_of, hardware_of, progress
+from hosim.errors import InfeasibleError, InputError
+
+MindSpore = Annotated[bool, typer.Option("--mindspore", help="For MindSpore 2.10: environment settings of its own offload strategies.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the settings: shell lines, or JSON if named .json.")
+]
+Trials = Annotated[int, typer.Option("--trials", metavar="N", min=1, help="How many settings to try.")]
+SearchSeed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the settings at which the search starts again.")]
+
+EXAMPLES = """Examples:
+
+  hosim export bert-large-train -H h100-80gb-sxm -b 75% --mindspore -o offload.sh
+
+  eval "$(hosim export bert-large-train -H ascend-910c-supernode -b 20GiB --mindspore)"
+"""
+
+
+def export(
+    workload: Workload,
+    hardware: HardwareName,
+    mindspore: MindSpore = False,
+    policy: Policy = "hyperoffload",
+    budget: Budget = None,
+    trials: Trials = 100,
+    seed: SearchSeed = 0,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """Find a runtime's own settings closest to a plan.
+
+    MindSpore takes no plan, but has strategies with knobs: each setting tried is planned and replayed, and the fastest that fits is
+    printed as export lines, with what is left to hosim's plan. Ctrl-C ends the search with the best so far. Exit code 3 if none fits.
+    """
+    from hosim.engine import replay
+    from hosim.io import to_json
+    from hosim.io.reading import write_bytes
+    from hosim.lower.mindspore_search import Tried, export_to_dict, search
+    from hosim.report.mindspore_settings import shell
+    from hosim.study.policy_choice import parse_choice
+    from hosim.study.run_policy import make_plan
+
+    if not mindspore:
+        raise InputError("say for which runtime: --mindspore", source="export")
+    if output is not None and not output.parent.is_dir():
+        raise InputError("cannot be written: no such directory", source=str(output))
+    choice = parse_choice(policy)
+    machine = hardware_of(hardware)
+    graph = graph_of(workload)
+    budget_bytes = budget_of(budget, graph, machine)
+    best: Tried | None = None
+    tried, interrupted = 0, False
+    with progress() as tell:
+        tell(f"planning {choice.label}")
+        target = replay(make_plan(graph, machine, choice, budget_bytes), machine, budget_bytes)
+        if not target.feasible:
+            raise InfeasibleError(f"{choice.label}: {target.error}")
+        try:
+            for best in search(graph, machine, budget_bytes, trials=trials, seed=seed):
+                tried += 1
+                tell(f"{tried:,} of {trials:,} settings: {best.setting.strategy} {_against(best.makespan_ns, target.makespan_ns)}")
+        except KeyboardInterrupt:
+            if best is None or not best.fits:
+                raise
+            interrupted = True
+    assert best is not None
+    data = export_to_dict(best, target, machine.device_tier, tried)
+    if output is not None:
+        write_bytes(output, (to_json(data) + "\n" if output.suffix == ".json" else shell(data)).encode())
+        typer.echo(f"wrote {output}: {data['strategy']} {_against(data['of_settings']['makespan_ns'], target.makespan_ns)}", err=True)
+    if json or output is None:
+        typer.echo(to_json(data) if json else shell(data), nl=json)
+    if interrupted:
+        typer.echo(f"the best of the {tried:,} settings tried until then", err=True)
+        raise KeyboardInterrupt
+
+
+def _against(makespan_ns: int | None, target_ns: int | None) -> str:
+    """A makespan against the plan's, for people."""
+    if makespan_ns is None:
+        return "does not fit"
+    return f"makespan {makespan_ns / target_ns - 1:+.1%} against the plan" if target_ns else "makespan 0"

@@ -1,0 +1,40 @@
+"""``hosim import``: any supported format to a workload file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_SOURCES = (
+    "A workload, a spec of one, or another tool's file: torch.export (.pt2), ONNX, MindIR, PyTorch trace or profile, Chakra, "
+    "inductor graph, hyper-parallel trace, G10."
+)
+Source = Annotated[Path, typer.Argument(metavar="SOURCE", help=_SOURCES)]
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the workload: .json, .json.gz or .yaml.")]
+Dim = Annotated[list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dimension of an ONNX model; repeatable.")]
+
+
+def import_(source: Source, output: Output, dim: Dim = None) -> None:
+    """Turn a model's graph into a workload file."""
+    from hosim.importers import load_any
+    from hosim.io import save_workload
+    from hosim.report.listings import workload_line
+
+    graph = load_any(source, dict(map(_size, dim or ())))
+    save_workload(graph, output)
+    typer.echo(f"wrote {output}: {workload_line(graph)}", err=True)
+    missing = graph.meta.get("missing")
+    for line in missing if isinstance(missing, list) else ():
+        typer.echo(f"not in the file: {line}", err=True)
+
+
+def _size(text: str) -> tuple[str, int]:
+    """``batch=4`` as a name and a size."""
+    from hosim.errors import InputError
+
+    name, _, size = text.rpartition("=")
+    if not name or not size.isdecimal() or not size.isascii() or len(size) > 18 or int(size) < 1:
+        raise InputError(f"expected a name and a whole number of at least 1, such as batch=4, got {text!r}", source="--dim")
+    return name, int(size)

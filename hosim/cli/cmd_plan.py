@@ -1,0 +1,94 @@
+"""``hosim plan``: write the plan of one policy, or say why it is what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hosim.cli.options import (
+    RESERVED,
+    Account,
+    Allocator,
+    Budget,
+    Devices,
+    HardwareName,
+    Json,
+    PlanAgainst,
+    Workload,
+    budget_of,
+    console,
+    counting_of,
+    graph_of,
+    hardware_of,
+)
+from hosim.errors import InputError
+
+Policy = Annotated[
+    str, typer.Option("--policy", "-p", metavar="P", help="A policy (see 'hosim policies'); parameters as in layerwise:k=2.")
+]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the plan: .json, .json.gz or .yaml.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Say of each tensor whether it moves or stays, and why.")]
+Top = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="With --explain: at most N rows of each table.")]
+
+
+def plan(
+    workload: Workload,
+    hardware: HardwareName,
+    policy: Policy = "hyperoffload",
+    output: Output = None,
+    budget: Budget = None,
+    explain: Explain = False,
+    top: Top = None,
+    plan_against: PlanAgainst = "allocated",
+    allocator: Allocator = "ledger",
+    account: Account = "time",
+    devices: Devices = None,
+    json: Json = False,
+) -> None:
+    """Write the plan that one policy makes, or explain it.
+
+    --explain says why each tensor moves or stays, as JSON with --json; -o writes the plan; both together do both.
+    Exit code 3 if the policy finds none, or the plan to explain does not fit.
+    """
+    from hosim.io import save_plan
+    from hosim.study.policy_choice import parse_choice
+    from hosim.study.reserved_budget import plan_against_reserved, reserved_line
+    from hosim.study.run_policy import check, make_plan
+
+    if output is None and not explain:
+        raise InputError("nothing to do: give a file to write the plan to (-o plan.json), or --explain, or both", source="plan")
+    if not explain and (top is not None or json):
+        raise InputError(f"{'--json' if json else '--top'} is for --explain, which is not given", source="plan")
+    if plan_against != RESERVED and (allocator, account) != ("ledger", "time"):
+        raise InputError("--allocator and --account are for --plan-against reserved, which is not given", source="plan")
+    counting = counting_of(allocator, account, plan_against)
+    machine = hardware_of(hardware, devices)
+    choice = parse_choice(policy)
+    graph = graph_of(workload)
+    budget_bytes = budget_of(budget, graph, machine)
+    if plan_against == RESERVED:
+        found = plan_against_reserved(graph, machine, choice, budget_bytes, counting)
+        made = found.plan
+        typer.echo(f"note: {reserved_line(found)}", err=True)
+    else:
+        made = make_plan(graph, machine, choice, budget_bytes)
+        check(made, machine, budget_bytes)
+    if output is not None:
+        save_plan(made, output)
+        counts = ", ".join(
+            f"{made.count(op):,} {label}" for op, label in (("prefetch", "prefetches"), ("store", "stores"), ("detach", "detaches"))
+        )
+        typer.echo(f"wrote {output}: {counts}", err=True)
+    if explain:
+        from hosim.planner.hyperoffload.explain import explain as explained
+        from hosim.report import explanation
+
+        why = explained(made, machine, budget_bytes)
+        if json:
+            from hosim.io import to_json
+
+            typer.echo(to_json(explanation.to_dict(why, top)))
+        else:
+            console().print(explanation.explanation(why, top))

@@ -1,0 +1,128 @@
+"""``hosim replay``: replay any plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hosim.cli.options import (
+    Account,
+    Allocator,
+    Budget,
+    Devices,
+    HardwareName,
+    Html,
+    Json,
+    OpSigma,
+    Plot,
+    Seed,
+    TransferSigma,
+    Workload,
+    budget_of,
+    console,
+    counting_of,
+    graph_of,
+    hardware_of,
+    jitter_of,
+    write_page,
+    write_picture,
+)
+from hosim.errors import InfeasibleError, InputError
+
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
+
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Write the timeline for ui.perfetto.dev or chrome://tracing: .json or .json.gz."),
+]
+MemoryViz = Annotated[
+    Path | None,
+    typer.Option(
+        "--memory-viz",
+        metavar="FILE",
+        help="Write a snapshot for pytorch.org/memory_viz, a pickle; where things lie is by --allocator, and synthetic.",
+    ),
+]
+
+
+def replay(
+    plan: PlanFile,
+    workload: Workload,
+    hardware: HardwareName,
+    budget: Budget = None,
+    allocator: Allocator = "ledger",
+    account: Account = "time",
+    devices: Devices = None,
+    op_sigma: OpSigma = 0.0,
+    transfer_sigma: TransferSigma = 0.0,
+    seed: Seed = 0,
+    plot: Plot = None,
+    trace: Trace = None,
+    memory_viz: MemoryViz = None,
+    html: Html = None,
+    json: Json = False,
+) -> None:
+    """Replay a plan, whoever made it.
+
+    Rules that it breaks are warnings on stderr. Exit code 3 if it runs out of memory.
+    """
+    from hosim.analysis.verifier import verify
+    from hosim.io import check_tiers, load_plan
+    from hosim.study import run_policy
+
+    if plot is not None:
+        from hosim.report.figures import image_kind
+
+        image_kind(plot)
+    if trace is not None and not trace.name.endswith((".json", ".json.gz")):
+        raise InputError("expected a trace whose name ends in .json or .json.gz", source=str(trace))
+    recorded = any(path is not None for path in (plot, trace, memory_viz, html))
+    counting = counting_of(allocator, account)
+    machine = hardware_of(hardware, devices)
+    graph = graph_of(workload)
+    budget_bytes = budget_of(budget, graph, machine)
+    loaded = load_plan(plan, graph)
+    check_tiers(loaded, machine, source=str(plan))
+    findings = verify(loaded, machine, budget_bytes)
+    for finding in findings:
+        typer.echo(f"warning: {finding}", err=True)
+    jitter = jitter_of(op_sigma, transfer_sigma, seed)
+    result = run_policy.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
+    if plot is not None:
+        from hosim.report.replay_figures import replay_figure
+
+        write_picture(plot, replay_figure(loaded.graph, machine, result))
+    if trace is not None:
+        from hosim.io.reading import write
+        from hosim.report import perfetto
+
+        write(trace, perfetto.trace(loaded, machine, result))
+        typer.echo(f"wrote {trace}", err=True)
+    if memory_viz is not None:
+        from hosim.io.reading import write_bytes
+        from hosim.report import memory_viz as snapshots
+
+        write_bytes(memory_viz, snapshots.to_pickle(snapshots.memory_viz(loaded, machine, result, allocator)))
+        typer.echo(f"wrote {memory_viz}, with synthetic addresses", err=True)
+    if html is not None or not json:
+        from hosim.analysis.liveness import static_peak
+        from hosim.report import device_table as spread
+        from hosim.report import tables
+
+        shown = [tables.replay(graph, machine, static_peak(graph).breakdown, result)]
+        if machine.devices > 1:
+            shown.append(spread.devices([result], machine))
+        if html is not None:
+            from hosim.report.result_pages import replay_page
+
+            write_page(html, replay_page(loaded, machine, result, shown))
+        for part in shown if not json else ():
+            console().print(part)
+    if json:
+        from hosim.io import result_to_dict, to_json
+
+        typer.echo(to_json(result_to_dict(result)))
+    if not result.feasible:
+        raise typer.Exit(InfeasibleError.exit_code)

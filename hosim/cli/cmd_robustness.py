@@ -1,0 +1,67 @@
+"""``hosim robustness``: how far each policy's figures hold when times vary."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hosim.cli.cmd_compare_policies import Policies
+from hosim.cli.options import (
+    Budget,
+    Devices,
+    HardwareName,
+    Json,
+    OpSigma,
+    Seed,
+    TransferSigma,
+    Workload,
+    budget_of,
+    console,
+    graph_of,
+    hardware_of,
+    progress,
+)
+from hosim.errors import InfeasibleError
+
+Runs = Annotated[int, typer.Option("--runs", "-n", metavar="N", min=1, max=1_000_000, help="Draws of jitter for each policy.")]
+
+
+def robustness(
+    workload: Workload,
+    hardware: HardwareName,
+    policies: Policies = None,
+    budget: Budget = None,
+    runs: Runs = 20,
+    op_sigma: OpSigma = 0.05,
+    transfer_sigma: TransferSigma = 0.1,
+    seed: Seed = 0,
+    devices: Devices = None,
+    json: Json = False,
+) -> None:
+    """Say how policies fare when times vary.
+
+    Each policy plans once, without jitter; its plan is replayed under N draws, the same for all. Exit code 3 if nothing fits
+    without jitter.
+    """
+    from hosim.jitter import Jitter
+    from hosim.report import robustness_table as report
+    from hosim.study.policy_choice import parse_choices
+    from hosim.study.robustness import percentiles
+    from hosim.study.robustness import robustness as drawn
+
+    jitter = Jitter(seed, op_sigma, transfer_sigma)
+    machine = hardware_of(hardware, devices)
+    choices = parse_choices(policies)
+    graph = graph_of(workload)
+    budget_bytes = budget_of(budget, graph, machine)
+    with progress() as tell:
+        figures = percentiles(drawn(graph, machine, choices, budget_bytes, jitter, runs, tell))
+    if json:
+        from hosim.io import to_json
+
+        typer.echo(to_json(report.to_dict(figures, graph, machine, budget_bytes, jitter)))
+    else:
+        console().print(report.robustness(figures, jitter))
+    if figures["nominal"].isna().all():
+        raise typer.Exit(InfeasibleError.exit_code)

@@ -1,0 +1,125 @@
+"""``hosim sweep``: one row for each value of what is varied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workload, console, question_of
+from hosim.errors import InfeasibleError, InputError
+
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--vary",
+        metavar="FIELD=VALUES",
+        help="What to vary, any number of times: channels.h2d.bandwidth=25..200GB/s:8 (a range and how many), policy.k=1,2,4, "
+        "workload.sequence=4096,8192, budget=50..100%:6; a+b=... sets both.",
+    ),
+]
+Points = Annotated[
+    Path | None,
+    typer.Option("--points", metavar="FILE", help="A CSV file with a column for each field and a row for each point, instead of --vary."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Where rows go as they are known, .csv or .parquet; run again to go on after Ctrl-C."
+    ),
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="How many processes.  [default: one a core]", show_default=False)]
+Scheduler = Annotated[
+    str | None, typer.Option("--scheduler", metavar="tcp://HOST:PORT", help="Compute on the Dask cluster of this scheduler (extra 'dask').")
+]
+
+EXAMPLES = """Examples:
+
+  hosim sweep llama-3.1-8b-prefill-4k -H h100-80gb-sxm -b 12GiB --vary channels.h2d.bandwidth=10..50GB/s:5 -o bandwidth.csv
+
+  hosim sweep llama-3.1-8b-prefill-32k -H gh200-96gb --vary workload.sequence=4096,8192 --vary budget=50..100%:6
+"""
+
+
+def sweep(
+    workload: Workload,
+    hardware: HardwareName,
+    vary: Vary = None,
+    points: Points = None,
+    policy: Policy = "hyperoffload",
+    budget: Budget = None,
+    output: Output = None,
+    jobs: Jobs = -1,
+    scheduler: Scheduler = None,
+    devices: Devices = None,
+    json: Json = False,
+) -> None:
+    """Plan and replay for each value of what is varied.
+
+    Fields are those of the workload's spec, of the hardware profile, of the policy, and the budget; several make a grid. A point
+    that fails is a row with its error. Exit code 3 if none fits.
+    """
+    from hosim.report import studies
+    from hosim.study.axes import read_points, read_vary
+    from hosim.study.bottlenecks import capped
+    from hosim.study.on_dask import cluster
+    from hosim.study.runners import pool
+    from hosim.study.sweep import sweep as swept
+
+    if bool(vary) == (points is not None):
+        raise InputError("give what to vary: --vary FIELD=VALUES, or --points FILE", source="sweep")
+    listed = read_vary(vary) if vary else read_points(str(points))
+    question = question_of(workload, hardware, policy, budget, devices)
+    runner = cluster(scheduler) if scheduler else pool(jobs)
+    for line in capped(question, listed):
+        typer.echo(f"note: {line}", err=True)
+    there = 0, len(listed)
+    try:
+        with bar() as tell:
+
+            def progress(done: int, total: int, failed: int) -> None:
+                nonlocal there
+                there = done, total
+                tell(done, total, failed)
+
+            found = swept(question, listed, output, runner, progress)
+    except KeyboardInterrupt:
+        if output is not None:
+            typer.echo(f"{there[0]:,} of {there[1]:,} points are in {output}: the same command goes on from there", err=True)
+        raise
+    if all(row["budget_bytes"] is None for row in found.rows):
+        raise InputError(f"no point could be computed; the first says: {found.rows[0]['error']}", source="sweep")
+    if output is not None:
+        typer.echo(f"wrote {output}: {len(found.rows):,} rows, {found.computed:,} of them computed now", err=True)
+    if json:
+        from hosim.io import to_json
+
+        typer.echo(to_json({"format": "hosim.sweep/1", "rows": list(found.rows)}))
+    else:
+        console().print(studies.sweep(found.rows, list(listed[0]), question.hardware))
+    if not any(row["feasible"] for row in found.rows):
+        raise typer.Exit(InfeasibleError.exit_code)
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[int, int, int], None]]:
+    """A progress bar on stderr, while it is a terminal: rows there are, of how many, and how many of them do not fit."""
+    import sys
+
+    if not sys.stderr.isatty():
+        yield lambda done, total, failed: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("", total=None)
+
+        def tell(done: int, total: int, failed: int) -> None:
+            shown.update(task, completed=done, total=total, description=f"{failed:,} do not fit" if failed else "")
+
+        yield tell

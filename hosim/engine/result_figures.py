@@ -1,0 +1,114 @@
+"""The figures of a result (docs/formats.md), read off the devices once a replay is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median_low
+
+from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
+from hosim.engine import oom
+from hosim.engine.channels import Channel
+from hosim.engine.device import Device
+from hosim.engine.ledger import Ledger, Pool
+from hosim.hardware import Hardware
+from hosim.jitter import Jitter
+from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread
+
+Pools = Mapping[tuple[int, int], Pool]
+"""The instances of tiers that several devices share, by the tier's position and which instance it is."""
+
+
+def of_device(device: Device, plan: Plan, hardware: Hardware, budget_bytes: int, error: str | None, jitter: Jitter | None) -> Result:
+    """The result of one device; ``error`` is its out-of-memory report, if it has one."""
+    memory = device.memory
+    ledgers = {tier.name: ledger for tier, ledger in zip(hardware.tiers, memory.ledgers, strict=True)}
+    feasible = error is None
+    makespan = max([memory.last_end, *(s.free_since for s in device.streams)])
+    slowed = device.competition.slowed_ns if device.competition is not None else {}
+    busy = [sum([device.durations[i] for i in s.queue]) + slowed.get(s.name, 0) for s in device.streams]
+    figures = {s.name: s.figures(b, makespan) for s, b in zip(device.streams, busy, strict=True)} if feasible else {}
+    main = figures.pop(device.main.name, None) if device.main is not None else None
+    exposed = device.main.exposed_ns if device.main is not None else [0] * len(memory.channels)
+    timeline = device.recorder.timeline(device.clock.time) if device.recorder is not None else None
+    return Result(
+        workload=plan.graph.name,
+        hardware=hardware.name,
+        policy=plan.policy,
+        budget_bytes=budget_bytes,
+        feasible=feasible,
+        error=error,
+        makespan_ns=makespan if feasible else None,
+        busy_ns=(main.busy_ns if main else 0) if feasible else None,
+        stall_ns=main.stall_ns if main else dict.fromkeys(STALL_CAUSES, 0),
+        drain_ns=(main.drain_ns if main else makespan) if feasible else None,
+        lower_bound_ns=None,
+        peak_bytes={name: ledger.peak for name, ledger in ledgers.items()},
+        peak_at_ns={name: ledger.peak_at for name, ledger in ledgers.items()},
+        peak_breakdown={name: ledger.breakdown() for name, ledger in ledgers.items()},
+        channels={c.name: _channel(c, exposed[c.index], makespan) for c in memory.channels},
+        plan=_counts(device, plan),
+        streams=figures,
+        slowed_ns=sum(slowed.values()) if device.competition is not None else None,
+        allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
+        jitter=jitter,
+        timeline=timeline,
+    )
+
+
+def together(results: Sequence[Result], devices: Sequence[Device], pools: Pools, hardware: Hardware, folded: bool) -> Result:
+    """The result of several devices from those of each (see :class:`Result`); ``folded``: the only one stands for all."""
+    every = [*results] * hardware.devices if folded else results
+    every = [r if r.error is None else replace(r, error=oom.on_device(r.error, d)) for d, r in enumerate(every)]
+    failed = [r for r in every if not r.feasible]
+    shown = failed[0] if failed else max(every, key=lambda r: r.makespan_ns or 0)
+    peaks: dict[str, tuple[Ledger, int]] = {}
+    for position, tier in enumerate(hardware.tiers):
+        shared: list[Ledger] = [pool for (which, _), pool in pools.items() if which == position]
+        times = hardware.sharers(hardware.tier_scope(tier.name)) if shared and folded else 1
+        largest = max(shared or [device.memory.ledgers[position] for device in devices], key=lambda ledger: ledger.peak)
+        peaks[tier.name] = largest, times
+    return replace(
+        shown,
+        peak_bytes={name: times * ledger.peak for name, (ledger, times) in peaks.items()},
+        peak_at_ns={name: ledger.peak_at for name, (ledger, _) in peaks.items()},
+        peak_breakdown={name: {kind: times * size for kind, size in ledger.breakdown().items()} for name, (ledger, times) in peaks.items()},
+        devices=_spread(every),
+        by_device=tuple(every),
+    )
+
+
+def _spread(results: Sequence[Result]) -> DeviceFigures:
+    lines = [DeviceLine(r.makespan_ns, sum(r.stall_ns.values()), r.peak_bytes) for r in results]
+    ended = [line for line in lines if line.makespan_ns is not None]
+    return DeviceFigures(
+        count=len(lines),
+        feasible=len(ended),
+        makespan_ns=_of([line.makespan_ns or 0 for line in ended]) if ended else None,
+        stall_ns=_of([line.stall_ns for line in ended]) if ended else None,
+        peak_bytes={name: _of([line.peak_bytes[name] for line in lines]) for name in results[0].peak_bytes},
+        each=tuple(lines) if len(lines) <= LISTED_DEVICES else (),
+    )
+
+
+def _of(values: Sequence[int]) -> Spread:
+    return Spread(min(values), median_low(values), max(values))
+
+
+def _channel(channel: Channel, exposed: int, makespan: int) -> ChannelFigures:
+    return ChannelFigures(
+        transfers=channel.transfers,
+        bytes=channel.bytes,
+        busy_ns=channel.busy_ns,
+        queue_ns=channel.queue_ns,
+        contention_ns=channel.contention_ns,
+        exposed_ns=exposed,
+        hidden_ns=max(0, channel.busy_ns - exposed),
+        utilization=channel.busy_ns / makespan if makespan else 0.0,
+    )
+
+
+def _counts(device: Device, plan: Plan) -> dict[str, int]:
+    labels = {PREFETCH: "prefetches", STORE: "stores", DETACH: "detaches"}
+    counts = {label: plan.count(op) + device.executed[op] for op, label in labels.items()}
+    return counts | {"recomputes": plan.recomputes} if plan.recomputes else counts

@@ -1,0 +1,184 @@
+"""Baseline files: records as sorted text that a person can review, one file a case.
+
+Equal records give equal bytes. What a value means stands beside it as a comment; of lists that are longer than :data:`LINES`, the
+largest items are written and the sum of the others, none of which is larger than any that is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hosim.errors import InputError
+from hosim.gate.folding import absolute, fold, relative, unfold
+from hosim.gate.metrics import human
+from hosim.gate.record import Item, Listing, PeakRecord, Record
+from hosim.units import human_size, human_time
+
+if TYPE_CHECKING:
+    from hosim.io.baseline_file import ListingModel
+
+LINES = 60
+"""How many lines a list may have."""
+
+SUFFIX = ".toml"
+
+_SINCE, _UNTIL = " {since} ", " {until} "
+"""No name looks like that once it is folded: its own braces are doubled."""
+
+HEADER = "# Written by hosim: what one simulated step needs. Review a change of it like code; 'hosim baseline update' writes it again.\n"
+
+
+def load(path: str | os.PathLike[str]) -> Record:
+    """The record in a baseline file. Raises :class:`InputError`."""
+    from hosim.io.baseline_file import load_baseline
+
+    data = load_baseline(path)
+    source = os.fspath(path)
+    peaks = {
+        tier: PeakRecord(
+            op=peak.get("op"),
+            composition=peak.get("composition", {}),
+            residents=_listing(peak.get("residents"), source, f"peaks.{tier}.residents"),
+            away=_listing(peak.get("away"), source, f"peaks.{tier}.away"),
+        )
+        for tier, peak in data.get("peaks", {}).items()
+    }
+    return Record(
+        case=data["case"],
+        asked=data["asked"],
+        fingerprints={"graph": data["fingerprints"]["graph"], "plan": data["fingerprints"]["plan"]},
+        metrics=data["metrics"],
+        machine=data.get("machine", {}),
+        peaks=peaks,
+        moved={channel: _listing(listed, source, f"moved.{channel}") for channel, listed in data.get("moved", {}).items()},
+        stalls=_listing(data.get("stalls"), source, "stalls"),
+        durations=_listing(data.get("durations"), source, "durations"),
+        curve=tuple(data.get("curve", ())),
+        hosim=data["hosim"],
+        semantics=data["semantics"],
+    )
+
+
+def save(record: Record, path: str | os.PathLike[str]) -> bool:
+    """Write a baseline file, and its folder; whether that changed anything. Raises :class:`InputError` if it cannot be written."""
+    return save_text(to_text(record), path)
+
+
+def save_text(text: str, path: str | os.PathLike[str]) -> bool:
+    """As :func:`save`, of what the file is to say."""
+    from hosim.io import reading
+
+    target = Path(path)
+    content = text.encode()
+    try:
+        if target.read_bytes() == content:
+            return False
+    except OSError:  # not there yet, or not readable: writing says what is wrong with the place
+        pass
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot be made: {error.strerror}", source=str(target.parent)) from None
+    reading.write_bytes(target, content)
+    return True
+
+
+def to_text(record: Record) -> str:
+    """The text of a baseline file."""
+    return HEADER + "".join(line + "\n" for line in _lines(record))
+
+
+def _lines(record: Record) -> Iterator[str]:
+    yield f"format = {quoted('hosim.baseline/1')}"
+    yield f"case = {quoted(record.case)}"
+    yield f"hosim = {quoted(record.hosim)}"
+    yield f"semantics = {record.semantics}"
+    yield f"curve = {list(record.curve)}"
+    yield from _table("asked", record.asked)
+    yield from _table("fingerprints", record.fingerprints)
+    yield "\n[metrics]"
+    for name in sorted(record.metrics):
+        yield f"{quoted(name)} = {record.metrics[name]}  # {human(name, record.metrics[name])}"
+    for tier, peak in sorted(record.peaks.items()):
+        yield f"\n[peaks.{quoted(tier)}]"
+        if peak.op is not None:
+            yield f"op = {quoted(peak.op)}"
+        yield f"\n[peaks.{quoted(tier)}.composition]"
+        for kind, held in sorted(peak.composition.items()):
+            yield f"{quoted(kind)} = {held}  # {human_size(held)}"
+        yield from _listed(f"peaks.{quoted(tier)}.residents", peak.residents, human_size)
+        yield from _listed(f"peaks.{quoted(tier)}.away", peak.away, human_size)
+    for channel, listing in sorted(record.moved.items()):
+        yield from _listed(f"moved.{quoted(channel)}", listing, human_size)
+    yield from _listed("stalls", record.stalls, human_time)
+    yield from _listed("durations", record.durations, human_time)
+    yield from _table("machine", record.machine)
+
+
+def _table(name: str, values: Mapping[str, str]) -> Iterator[str]:
+    yield f"\n[{name}]"
+    for key in sorted(values):
+        yield f"{quoted(key)} = {quoted(values[key])}"
+
+
+def _listed(name: str, listing: Listing, say: Any) -> Iterator[str]:
+    if not listing.items and not listing.others:
+        return
+    by_value: dict[tuple[str, int, str], list[str]] = {}
+    for item in listing.items:
+        by_value.setdefault((item.label, item.value, _span(item)), []).append(item.name)
+    rows = [(label, text + span, value, count) for (label, value, span), names in by_value.items() for text, count in fold(names)]
+    rows.sort(key=lambda row: (-row[2], row[0], row[1]))
+    kept, left = rows[:LINES], rows[LINES:]
+    yield f"\n[{name}]"
+    yield "items = ["
+    for label, text, value, count in sorted(kept):
+        each = f"{count} x {say(value)} = {say(value * count)}" if count > 1 else say(value)
+        yield f"  {quoted(f'{label} {value} {text}')},  # {each}"
+    yield "]"
+    others = listing.others + sum(row[3] for row in left)
+    if others:
+        held = listing.others_value + sum(row[2] * row[3] for row in left)
+        yield f"others = [{others}, {held}]  # {others} more: {say(held)}"
+
+
+def _listing(data: ListingModel | None, source: str, where: str) -> Listing:
+    if data is None:
+        return Listing()
+    items = []
+    for i, text in enumerate(data.get("items", ())):
+        label, _, rest = text.partition(" ")
+        value, _, folded = rest.partition(" ")
+        try:
+            if not value.isascii() or not value.isdecimal():
+                raise ValueError("no number")
+            folded, _, until = folded.partition(_UNTIL)
+            folded, _, since = folded.partition(_SINCE)
+            items += [Item(label, name, int(value), absolute(since, name), absolute(until, name)) for name in unfold(folded)]
+        except ValueError:
+            raise InputError(
+                f"expected a label, a whole number and a name, got {text!r}; 'hosim baseline update' writes the file again",
+                source=source,
+                where=f"{where}.items[{i}]",
+            ) from None
+    others, value_left = data.get("others", (0, 0))
+    return Listing(tuple(items), others, value_left)
+
+
+def _span(item: Item) -> str:
+    """Since and until when, as seen from the tensor's name, so that the same of every layer is one line."""
+    text = ""
+    for word, op in ((_SINCE, item.since), (_UNTIL, item.until)):
+        if op and "{" not in op and "}" not in op:
+            text += word + relative(op, item.name)
+    return text
+
+
+def quoted(text: str) -> str:
+    """``text`` as a basic string of TOML."""
+    plain = text.encode("utf-8", "replace").decode()
+    return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,53 @@
+"""The page of ``hosim check --html``: verdicts, explanations, memory before and now in one picture, and what the plan does otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hosim.gate.metrics import MAKESPAN
+from hosim.gate.plan_changes import plan_changes
+from hosim.gate.reports import changed_metrics, with_a_row
+from hosim.gate.verdict import FAILING, SAME, CaseVerdict, summary
+from hosim.gate.verdict_tables import metric_cells
+from hosim.report import page
+from hosim.report.change_figure import Curve, change_figure
+
+ROWS = 40
+"""How many changes of a plan are listed."""
+
+
+def check_page(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
+    """The page, one file that needs nothing else; cases that are the same have a row and no more."""
+    listed = with_a_row(verdicts)
+    rows = [(v.case, v.verdict, "; ".join(m.line() for m in changed_metrics(v)) or v.note) for v in listed]
+    failing = [k for k, v in enumerate(listed) if v.fails(strict)]
+    parts = [page.table(("case", "verdict", "what changed"), rows, left=3, bad=failing)]
+    for v in verdicts:
+        if v.verdict != SAME:
+            parts += _case(v)
+    return page.page(f"hosim check: {summary(verdicts)}", parts)
+
+
+def _case(v: CaseVerdict) -> Iterator[str]:
+    yield page.heading(f"{v.case}: {v.verdict}")
+    known = v.now or v.before
+    if known is not None:
+        yield page.paragraph(", ".join(f"{key} {text}" for key, text in known.asked.items()))
+    if v.note:
+        yield page.paragraph(v.note)
+    if v.metrics:
+        bad = [k for k, m in enumerate(v.metrics) if m.verdict in FAILING]
+        yield page.table(("metric", "verdict", "before", "now", "change", ""), map(metric_cells, v.metrics), left=2, bad=bad)
+    if v.explanation:
+        yield page.lines(v.explanation)
+    if v.before is None or v.now is None or v.measured is None:
+        return
+    if all(v.curves):
+        tier = v.now.machine.get("device_tier", "device")
+        before, now = (Curve(record.curve, record.metrics[MAKESPAN]) for record in (v.before, v.now))
+        yield page.picture(change_figure(before, now, tier), f"Memory of {tier} over the step, before and now")
+    changes = plan_changes(v.before, v.measured)
+    if changes:
+        yield page.table(("what the plan does otherwise", "before", "now"), [(c.what, c.before, c.now) for c in changes[:ROWS]], left=3)
+    if len(changes) > ROWS:
+        yield page.paragraph(f"and {len(changes) - ROWS} more")

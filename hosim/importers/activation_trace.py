@@ -1,0 +1,212 @@
+"""Activation traces of hyper-parallel as workload graphs.
+
+Source: github mindspore-ai/hyper-parallel (Apache-2.0), ``ir/trace.py`` of its ``hyper_offload``: the dataclass ``ActivationTrace`` that
+its session hands to its planner, and what ``WarmupExecutor`` writes into it. It has no file of its own; the JSON read here is that
+dataclass as ``dataclasses.asdict`` gives it, kinds of accesses by name, and sets as lists (:mod:`hosim.lower.hyper_parallel_planner`
+writes it)::
+
+    {"ops": [{"name": "mm.default", "duration_ms": 0.12, "accesses": [{"op_id": 0, "storage_id": 3, "kind": "WRITE"}]}],
+     "storage_sizes": {"3": 4096}, "retained_sids": [], "memory_limit_bytes": 1073741824,
+     "d2h_bandwidth_gbps": 16.0, "h2d_bandwidth_gbps": 16.0}
+
+Its ``gbps`` are GiB/s: that is how its warm-up measures them. Storages are those of activations: parameters and inputs are not traced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.graph import Graph, GraphBuilder
+from hosim.importers.op_kinds import op_kind
+from hosim.io.reading import unzipped
+
+__all__ = ["ActivationTrace", "TracedOp", "graph_of", "import_hyper_parallel", "is_hyper_parallel", "read_document"]
+
+_NOTES = {
+    "storages": "of activations alone; parameters, optimizer states and inputs are not traced",
+    "kinds": "output for what is still referenced at the end of the step, activation for the rest",
+    "durations": "as measured in the warm-up step, op by op",
+    "workspaces": "not in the trace",
+}
+_LARGEST = 1 << 60
+_DEFAULT_GBPS = 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class TracedOp:
+    """One op: storages that it reads and those that it writes, each once, in the order of the trace."""
+
+    name: str
+    duration_ns: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationTrace:
+    """A trace in integers. ``sizes`` are bytes by storage, ``limit_bytes`` what activations may take of the device (``None``: all)."""
+
+    ops: tuple[TracedOp, ...]
+    sizes: Mapping[int, int]
+    retained: frozenset[int]
+    limit_bytes: int | None
+    d2h_bytes_per_s: int
+    h2d_bytes_per_s: int
+
+
+def is_hyper_parallel(content: bytes) -> bool:
+    """Whether these are the contents of such a trace: a JSON object with ``storage_sizes`` and ``retained_sids``."""
+    return content.lstrip()[:1] == b"{" and b'"storage_sizes"' in content and b'"retained_sids"' in content
+
+
+def import_hyper_parallel(path: str | os.PathLike[str]) -> Graph:
+    """The graph of the trace at ``path`` (plain or gzip), named after the file. Sizes are bytes, durations nanoseconds.
+
+    Raises :class:`InputError` for a file that is damaged, with the path inside it.
+    """
+    source = os.fspath(path)
+    try:
+        content = unzipped(Path(path).read_bytes())
+        return graph_of(read_document(json.loads(content)), Path(path).name.split(".")[0])
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot be read: {error}", source=source) from None
+    except InputError as error:
+        raise InputError(error.message, source=source, where=error.where) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"damaged JSON of an activation trace ({str(error)[:100]}); write it again", source=source) from None
+
+
+def read_document(document: Any) -> ActivationTrace:
+    """The trace in the data of such a file. Raises :class:`InputError` with the path inside it."""
+    if not isinstance(document, dict):
+        raise InputError("expected an object with ops and storage_sizes")
+    sizes = _sizes(document.get("storage_sizes"))
+    listed = document.get("ops")
+    if not isinstance(listed, list) or not listed:
+        raise InputError("expected a list of at least one op", where="ops")
+    limit = document.get("memory_limit_bytes")
+    retained = document.get("retained_sids", [])
+    if not isinstance(retained, list):
+        raise InputError("expected a list of storage ids", where="retained_sids")
+    return ActivationTrace(
+        tuple([_op(raw, i, sizes) for i, raw in enumerate(listed)]),
+        sizes,
+        frozenset(_whole(sid, f"retained_sids[{j}]") for j, sid in enumerate(retained)),
+        None if limit is None else _whole(limit, "memory_limit_bytes"),
+        _rate(document, "d2h_bandwidth_gbps"),
+        _rate(document, "h2d_bandwidth_gbps"),
+    )
+
+
+def graph_of(trace: ActivationTrace, name: str, *, retained_to_the_end: bool = False) -> Graph:
+    """The workload of a trace: a tensor for each storage that an op accesses, one op after the other on ``compute``.
+
+    The first access of a storage, if it writes, produces it; a later write needs what is there, as an in-place op does. A storage that is
+    read before it is written was there from the start. ``retained_to_the_end`` lets the last op use all that is retained, so that a plan
+    has it in the device tier when the step ends, which the workload by itself does not ask for.
+    """
+    rates = {"h2d_bytes_per_s": trace.h2d_bytes_per_s, "d2h_bytes_per_s": trace.d2h_bytes_per_s}
+    meta = {"source": "activation trace of hyper-parallel", **_NOTES, "memory_limit_bytes": trace.limit_bytes, **rates}
+    builder = GraphBuilder(name, meta)
+    there: set[int] = set()
+    for op in trace.ops:
+        for sid in (*op.reads, *op.writes):
+            if sid not in there:
+                at_start = sid in op.reads
+                kind = "output" if sid in trace.retained else "input" if at_start else "activation"
+                builder.tensor(_name(sid), trace.sizes[sid], kind, "hbm" if at_start else None, persistent=False)
+                there.add(sid)
+    made: set[int] = set()
+    for i, op in enumerate(trace.ops):
+        outputs = [sid for sid in op.writes if sid not in made and sid not in op.reads]
+        made.update(op.reads, op.writes)
+        mutates = [sid for sid in op.writes if sid not in outputs]
+        inputs = [sid for sid in op.reads if sid not in mutates]
+        if retained_to_the_end and i == len(trace.ops) - 1:
+            inputs += sorted((trace.retained & made) - {*inputs, *outputs, *mutates})
+        builder.op(
+            f"{op.name[:100]}.{i}",
+            op_kind("aten." + op.name.removeprefix("aten.")),
+            inputs=list(map(_name, inputs)),
+            outputs=list(map(_name, outputs)),
+            mutates=list(map(_name, mutates)),
+            duration_ns=op.duration_ns,
+        )
+    return builder.build()
+
+
+def _name(sid: int) -> str:
+    return f"storage{sid}"
+
+
+def _sizes(raw: Any) -> Mapping[int, int]:
+    if not isinstance(raw, dict):
+        raise InputError("expected an object of bytes by storage id", where="storage_sizes")
+    sizes: dict[int, int] = {}
+    for key, value in raw.items():
+        where = f"storage_sizes.{key[:40]}"
+        if not (key.isascii() and key.isdecimal() and len(key) < 19):
+            raise InputError("expected a storage id, a whole number of at least 0", where=where)
+        if int(key) in sizes:
+            raise InputError("expected every storage once", where=where)
+        sizes[int(key)] = _whole(value, where)
+    return sizes
+
+
+def _op(raw: Any, i: int, sizes: Mapping[int, int]) -> TracedOp:
+    where = f"ops[{i}]"
+    if not isinstance(raw, dict):
+        raise InputError("expected an object", where=where)
+    name, accesses = raw.get("name"), raw.get("accesses", [])
+    if not isinstance(name, str) or not name:
+        raise InputError("expected a name", where=f"{where}.name")
+    duration = raw.get("duration_ms", 0.0)
+    if not _is_number(duration) or not 0 <= duration < _LARGEST / 10**6:
+        raise InputError("expected milliseconds of at least 0", where=f"{where}.duration_ms")
+    if not isinstance(accesses, list):
+        raise InputError("expected a list of accesses", where=f"{where}.accesses")
+    by_kind: dict[str, list[int]] = {"READ": [], "WRITE": []}
+    for j, access in enumerate(accesses):
+        place = f"{where}.accesses[{j}]"
+        if not isinstance(access, dict):
+            raise InputError("expected an object", where=place)
+        if access.get("op_id", i) != i:
+            raise InputError(f"expected the number of its op, {i}, got {access['op_id']!r:.40}", where=f"{place}.op_id")
+        kind = access.get("kind")
+        if kind not in ("READ", "WRITE"):
+            raise InputError(f"expected READ or WRITE, got {kind!r:.40}", where=f"{place}.kind")
+        sid = _whole(access.get("storage_id"), f"{place}.storage_id")
+        if sid not in sizes:
+            raise InputError(f"storage {sid} has no size in storage_sizes", where=f"{place}.storage_id")
+        by_kind[kind].append(sid)
+    return TracedOp(name, round(duration * 10**6), _once(by_kind["READ"]), _once(by_kind["WRITE"]))
+
+
+def _once(sids: Sequence[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(sids))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _whole(value: Any, where: str) -> int:
+    if type(value) is not int or not 0 <= value < _LARGEST:
+        raise InputError("expected a whole number of at least 0", where=where)
+    return value
+
+
+def _rate(document: Mapping[str, Any], key: str) -> int:
+    """Bytes per second of a figure in GiB/s."""
+    value = document.get(key, _DEFAULT_GBPS)
+    rate = round(value * 2**30) if _is_number(value) and 0 < value < 2**30 else 0
+    if not rate:
+        raise InputError("expected GiB/s above 0", where=key)
+    return rate

@@ -1,0 +1,103 @@
+"""The cases of a gate: ``hosim.toml``, or the table ``[tool.hosim]`` of a ``pyproject.toml``.
+
+::
+
+    baselines = "hosim-baselines"            # the folder of the baseline files, beside this file
+    tolerance = {peak = "0 B", makespan = "1%"}
+
+    [cases.prefill]
+    workload = "llama-3.1-8b-prefill-4k"     # or entry = "package.module:function"
+    hardware = "h100-80gb-sxm"
+    policy = "hyperoffload"                  # or plan = "plan.json"
+    budget = "12 GiB"
+
+    [matrix.wide]                            # a case for each combination, and one baseline file, a line a case
+    workloads = ["llama-3.1-8b-prefill-4k", "my-step.yaml"]
+    hardware = ["h100-80gb-sxm", "gh200-96gb"]
+    policies = ["hyperoffload", "layerwise"]
+    budgets = ["75%"]                        # may be left out, for all of the device tier
+    cover = "pairs"                          # so few that every two of a workload, a machine and a policy meet
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from hosim.errors import InputError
+from hosim.io import reading
+from hosim.io.validators import STRICT, Format, Name
+
+Tolerance = dict[Name, Name | dict[Name, Name]]
+"""By metric; a metric with a dot in its name may be written as a table in a table."""
+
+
+@with_config(STRICT)
+class CaseModel(TypedDict):
+    """What is planned and replayed, on which machine, and what may change."""
+
+    workload: NotRequired[Name]
+    entry: NotRequired[Name]
+    hardware: Name
+    policy: NotRequired[Name]
+    plan: NotRequired[Name]
+    budget: NotRequired[Name]
+    tolerance: NotRequired[Tolerance]
+
+
+Names = Annotated[list[Name], Field(min_length=1)]
+
+
+@with_config(STRICT)
+class MatrixModel(TypedDict):
+    """Cases by their workloads, machines, policies and budgets: all combinations, or so many that every two meet."""
+
+    workloads: Names
+    hardware: Names
+    policies: Names
+    budgets: NotRequired[Names]
+    cover: NotRequired[Literal["all", "pairs"]]
+    tolerance: NotRequired[Tolerance]
+
+
+@with_config(STRICT)
+class CasesModel(TypedDict):
+    """All that a gate checks. ``format`` may be left out: the file's place says what it is."""
+
+    format: Literal["hosim.cases/1"]
+    baselines: NotRequired[Name]
+    tolerance: NotRequired[Tolerance]
+    cases: NotRequired[dict[Name, CaseModel]]
+    matrix: NotRequired[dict[Name, MatrixModel]]
+
+
+FORMAT = Format("cases", lambda: TypeAdapter(CasesModel))
+
+
+def load_cases(path: str | os.PathLike[str]) -> CasesModel:
+    """The cases in a file, checked; of a ``pyproject.toml``, in its table ``tool.hosim``.
+
+    Raises :class:`InputError` naming file and path inside it.
+    """
+    source = os.fspath(path)
+    data: Any = read_toml(source)
+    if Path(source).name == "pyproject.toml":
+        data = data.get("tool", {}).get("hosim")
+        if data is None:
+            raise InputError("there is no table [tool.hosim]; add one, or write a hosim.toml", source=source)
+    return FORMAT.check({"format": reading.format_of("cases"), **data}, source)
+
+
+def read_toml(source: str) -> dict[str, Any]:
+    """The data in a TOML file; raises :class:`InputError`."""
+    try:
+        return tomllib.loads(reading.decode(reading.read_bytes(source), source))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"broken TOML: {error}", source=source) from None
+    except RecursionError:
+        raise InputError("nested too deeply", source=source) from None

@@ -1,0 +1,113 @@
+"""The workload spec format, ``hosim.spec/1``: how to make a workload again.
+
+A spec names an importer and everything that determines its result::
+
+    format: hosim.spec/1
+    name: llama-3.1-8b-prefill-4k
+    importer: torch_export
+    model:
+      class: LlamaForCausalLM                   # a model class of transformers
+      config: {hidden_size: 4096, ...}          # what its config class takes; the rest are that class's defaults
+      dtype: bf16
+      attention: sdpa
+    inputs:
+      input_ids: {shape: [1, 4096], dtype: int64}
+    versions: {torch: 2.13.0, transformers: 5.23.0}
+
+With ``importer: torch_train`` it is a training step, of which ``training`` says more (all keys may be left out)::
+
+    training: {optimizer: adamw-master, micro_batches: 1, autocast: bf16, checkpoint: true}
+
+Or it names a builder of :mod:`hosim.models` with its parameters, and then nothing but hosim is needed::
+
+    format: hosim.spec/1
+    name: llama-3.1-8b-train-4k
+    builder: {model: llama-3.1-8b, phase: train, sequence: 4096}
+
+``versions`` are those that gave the workload beside the spec; another one may trace another graph, and the importer
+records in ``meta`` which it was. ``sha256`` is that of the workload file that the spec gives, unpacked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from hosim.io import reading
+from hosim.io.validators import STRICT, Format, Name
+
+Dtype = Literal["bf16", "fp16", "fp32", "fp64", "int8", "uint8", "int32", "int64", "bool"]
+Extent = Annotated[int, Field(ge=1, le=2**40)]
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z]\w*$")]
+
+# the functional form, because "class" is a keyword
+ModelModel = TypedDict(
+    "ModelModel",
+    {
+        "class": Identifier,
+        "config": NotRequired[dict[Identifier, Any]],
+        "dtype": NotRequired[Literal["bf16", "fp16", "fp32", "fp64"]],
+        "attention": NotRequired[Literal["sdpa", "eager"]],
+    },
+)
+with_config(STRICT)(ModelModel)
+
+
+@with_config(STRICT)
+class InputModel(TypedDict):
+    """One tensor that the model is called with."""
+
+    shape: Annotated[list[Extent], Field(min_length=1, max_length=8)]
+    dtype: Dtype
+
+
+@with_config(STRICT)
+class TrainingModel(TypedDict):
+    """How a model is trained; ``checkpoint`` is its own activation checkpointing."""
+
+    optimizer: NotRequired[Literal["adamw", "adamw-master", "sgd", "sgd-momentum", "none"]]
+    micro_batches: NotRequired[Annotated[int, Field(ge=1, le=1024)]]
+    autocast: NotRequired[Literal["bf16", "fp16"]]
+    checkpoint: NotRequired[bool]
+
+
+@with_config(STRICT)
+class SpecModel(TypedDict):
+    """A recipe of a workload."""
+
+    format: Literal["hosim.spec/1"]
+    name: Name
+    importer: Literal["torch_export", "torch_train"]
+    model: ModelModel
+    training: NotRequired[TrainingModel]
+    inputs: Annotated[dict[Identifier, InputModel], Field(min_length=1)]
+    versions: NotRequired[dict[Name, Name]]
+
+
+@with_config(STRICT)
+class BuiltModel(TypedDict):
+    """A recipe of a workload that a builder makes; the builder checks its parameters."""
+
+    format: Literal["hosim.spec/1"]
+    name: Name
+    builder: dict[Identifier, Any]
+    sha256: NotRequired[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]
+
+
+TRACED = Format("spec", lambda: TypeAdapter(SpecModel))
+BUILT = Format("spec", lambda: TypeAdapter(BuiltModel))
+
+
+def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The spec in a file, checked. Raises :class:`InputError` naming file and path inside it."""
+    source = os.fspath(path)
+    return check_spec(reading.read(source, "spec"), source)
+
+
+def check_spec(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The spec in a mapping, checked; ``source`` names it in errors. Raises :class:`InputError`."""
+    return dict(BUILT.check(data, source) if "builder" in data else TRACED.check(data, source))

@@ -1,0 +1,158 @@
+"""What the border checks with: pydantic's validators over typed dictionaries, and their complaints in one line.
+
+Dictionaries in, dictionaries out: a file of 100,000 ops is validated without an object for each. Everything is
+strict (``true``, ``1.5`` and ``"12"`` are not integers, unknown keys are errors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from hosim.errors import InputError, UnitError
+from hosim.io.reading import check_format, did_you_mean
+from hosim.units import parse_compute, parse_rate, parse_size, parse_time
+
+T = TypeVar("T")
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+"""A number of bytes, nanoseconds or FLOP: what fits in 64 bits with a sign."""
+
+Name = Annotated[str, Field(min_length=1)]
+
+_NUMBER = r"^\s*\+?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
+
+
+def _read_by(parse: Callable[[object], int]) -> PlainValidator:
+    """Validation of text with its unit, as an integer."""
+
+    def check(value: object) -> int:
+        try:
+            return parse(value)
+        except UnitError as error:
+            raise PydanticCustomError("quantity", "{message}", {"message": error.message}) from None
+
+    return PlainValidator(check)
+
+
+def _written(unit: str, example: str) -> WithJsonSchema:
+    """The JSON Schema of text with such a unit (a regular expression)."""
+    return WithJsonSchema({"type": "string", "pattern": f"{_NUMBER}{unit}\\s*$", "examples": [example]})
+
+
+Size = Annotated[int, _read_by(parse_size), _written("([kMGTPE]i?)?B", "80 GiB")]
+Rate = Annotated[int, _read_by(parse_rate), _written("([kMGTPE]i?)?B/s", "55 GB/s")]
+Time = Annotated[int, _read_by(parse_time), _written("(ns|us|µs|ms|s|min)", "10 us")]
+ComputeRate = Annotated[int, _read_by(parse_compute), _written("[kMGTPE]?FLOP/s", "989 TFLOP/s")]
+
+
+class Format(Generic[T]):
+    """One file format: its model, as a validator made on first use and as a JSON Schema."""
+
+    def __init__(self, kind: str, model: Callable[[], TypeAdapter[T]]) -> None:
+        self.kind = kind
+        self._make = model
+        self._adapter: TypeAdapter[T] | None = None
+
+    @property
+    def adapter(self) -> TypeAdapter[T]:
+        """The validator."""
+        if self._adapter is None:
+            self._adapter = self._make()
+        return self._adapter
+
+    def check(self, data: object, source: str | None) -> T:
+        """``data``, checked; raises :class:`InputError` with the path of the first thing wrong."""
+        check_format(data, self.kind, source)
+        try:
+            return self.adapter.validate_python(data)
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_context=True)
+            message, where = _explain(details[0], self.schema())
+            more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+            raise InputError(message + more, source=source, where=where) from None
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the model."""
+        return self.adapter.json_schema()
+
+
+def path_of(loc: tuple[int | str, ...]) -> str:
+    """A path inside a file.
+
+    >>> path_of(("ops", 3, "inputs", 0))
+    'ops[3].inputs[0]'
+    """
+    parts = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in loc if step != "[key]")
+    return "".join(parts).removeprefix(".")
+
+
+_EXPECTED = {
+    "int_type": "expected an integer",
+    "int_from_float": "expected an integer",
+    "int_parsing_size": "expected an integer up to 2^63-1",
+    "float_type": "expected a number",
+    "finite_number": "expected a finite number",
+    "string_type": "expected text",
+    "string_unicode": "expected text",
+    "string_too_short": "expected text that is not empty",
+    "bool_type": "expected true or false",
+    "list_type": "expected a list",
+    "dict_type": "expected a mapping",
+    "literal_error": "expected {expected}",
+    "greater_than": "expected a number above {gt}",
+    "greater_than_equal": "expected at least {ge}",
+    "less_than_equal": "expected at most {le}",
+}
+
+
+def _explain(error: ErrorDetails, schema: Mapping[str, Any]) -> tuple[str, str]:
+    """One pydantic error as (what was expected and what was found, path)."""
+    kind, loc, where = error["type"], error["loc"], path_of(error["loc"])
+    if kind == "quantity":
+        return error["msg"], where
+    known = _keys(schema, loc[:-1])
+    if kind == "missing":
+        return f"missing; expected the keys {', '.join(known)}" if known else "missing", where
+    if kind == "extra_forbidden":
+        hint = did_you_mean(str(loc[-1]), known) or f" (known: {', '.join(known)})"
+        return f"unknown key {loc[-1]!r}{hint}", where
+    context = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in error.get("ctx", {}).items()
+    }
+    expected = _EXPECTED[kind].format(**context) if kind in _EXPECTED else error["msg"]
+    if kind == "less_than_equal" and context.get("le") == 2**63 - 1:
+        expected = "expected an integer up to 2^63-1"
+    return f"{expected}, got {_found(error['input'])}", where
+
+
+def _found(value: object) -> str:
+    """What stands in the file, in the file's terms and short."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:40]}... ({len(text)} characters)"
+
+
+def _keys(schema: Mapping[str, Any], loc: tuple[int | str, ...]) -> list[str]:
+    """The keys that the schema knows at ``loc``."""
+    node = schema
+    for step in (*loc, None):
+        for option in node.get("anyOf", ()):
+            node = option if option.get("type") != "null" else node
+        if "$ref" in node:
+            node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+        if isinstance(step, int):
+            node = node.get("items", {})
+        elif step is not None:
+            node = node.get("properties", {}).get(step) or node.get("additionalProperties") or {}
+    return list(node.get("properties", {}))

@@ -1,0 +1,394 @@
+"""hosim as the planner of hyper-parallel's activation offload.
+
+``OffloadConfig(planner=HosimPlanner())`` and an ``OffloadSession`` plans its replay with hosim. Source: github mindspore-ai/hyper-parallel
+(Apache-2.0), package ``hyper_parallel.auto_parallel.hyper_offload``: the protocol ``ResidencyPlanner`` (``build(trace)`` gives a
+``ResidencySchedule``) and what ``ReplayExecutor`` and ``ResidencyManager`` do with one:
+
+- before an op (``pre``) only ``COPY_H2D`` is understood, after it (``post``) the other three actions;
+- a copy takes its device memory where it is issued, in program order, and ``RELEASE_DEVICE`` gives it back where it stands;
+- ``COPY_D2H`` does nothing where there is a host copy, so a stale one has to go before the next;
+- one stream makes the copies of both directions;
+- what is never released keeps its memory until the step ends.
+
+hosim plans in time: there a prefetch waits for room, and so does an op. So the plan is replayed, and each action gets a place in the
+program that holds no more than the device held when the op began; then copies up move ahead to where the plan issues them, as far as the
+limit lets them. As in the runtime's own account, memory that was released counts as free while a copy down still reads it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.engine import replay
+from hosim.errors import InfeasibleError, InputError
+from hosim.graph import Graph
+from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.importers.activation_trace import ActivationTrace, TracedOp, graph_of, read_document
+from hosim.io.reading import write
+from hosim.policies import registry
+from hosim.result import Result
+from hosim.units import human_size, human_time
+
+__all__ = ["Action", "HosimPlanner", "Planned", "document_of", "hardware_of", "plan_of", "plan_trace"]
+
+DEVICE, HOST = "hbm", "ddr"
+COPY_D2H, COPY_H2D, RELEASE_DEVICE, RELEASE_HOST = "COPY_D2H", "COPY_H2D", "RELEASE_DEVICE", "RELEASE_HOST"
+
+HOST_BYTES = 64 * 2**30
+"""Pinned host memory for copies, as ``OffloadConfig.max_offload_activation_mb`` has it by default."""
+
+_TYPES = "hyper_parallel.auto_parallel.hyper_offload.ir.schedule"
+_AMPLE = 10**18
+_OURS, _OTHERS = "hyperoffload", ("longest_gap", "g10", "memory_peak")
+_AHEAD = f"a schedule needs a policy that plans ahead and keeps the order, such as {_OURS}"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One residency action: ``kind`` by its name in hyper-parallel, before or after the op at position ``op``."""
+
+    op: int
+    before: bool
+    kind: str
+    storage: int
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A schedule: its actions in order, the plan that they amount to, and the replay of that (``None`` without a limit)."""
+
+    actions: tuple[Action, ...]
+    plan: Plan
+    result: Result | None
+
+
+class HosimPlanner:
+    """A ``ResidencyPlanner``: what ``OffloadConfig(planner=...)`` takes.
+
+    ``policy`` is one of hosim's that plan ahead, ``parameters`` are its own. ``host_bytes`` bounds the host copies. ``save`` names a file
+    (``.json``, ``.json.gz``) to which each trace is written, for ``hosim import`` and everything after it. ``schedule`` and ``actions`` are
+    the classes ``ResidencySchedule`` and ``ResidencyActionType``; by default those of the installed hyper-parallel.
+
+    After :meth:`build`, ``planned`` is what was planned, with the predicted peak and stall. Raises :class:`InputError` for a policy that
+    there is not, or that decides during the run.
+    """
+
+    def __init__(
+        self,
+        policy: str = "hyperoffload",
+        *,
+        host_bytes: int = HOST_BYTES,
+        save: str | os.PathLike[str] | None = None,
+        schedule: Callable[[], Any] | None = None,
+        actions: Any = None,
+        **parameters: Any,
+    ) -> None:
+        if registry.get(policy).runtime:
+            raise InputError(f"{policy} decides during the run; {_AHEAD}", source="policy")
+        self.policy = policy
+        self.parameters = parameters
+        self.host_bytes = host_bytes
+        self.save = save
+        self.planned: Planned | None = None
+        self._schedule = schedule
+        self._actions = actions
+
+    def build(self, trace: Any) -> Any:
+        """The ``ResidencySchedule`` of an ``ActivationTrace``.
+
+        Raises :class:`InfeasibleError` where nothing fits within the trace's limit, and :class:`InputError` for a trace that contradicts
+        itself, a policy that decides during the run, and where hyper-parallel's classes can neither be imported nor were given.
+        """
+        document = document_of(trace)
+        if self.save is not None:
+            write(self.save, document)
+        make, kinds = self._types()
+        if not document["ops"]:
+            return make()
+        planned = plan_trace(read_document(document), self.policy, self.host_bytes, **self.parameters)
+        schedule = make()
+        for action in planned.actions:
+            add = schedule.add_pre if action.before else schedule.add_post
+            add(action.op, kinds[action.kind], action.storage)
+        self.planned = planned
+        if planned.result is not None and planned.result.makespan_ns is not None:
+            peak, stall = planned.result.peak_bytes[DEVICE], planned.result.stall_ns["transfer"]
+            logging.getLogger("hosim").info(
+                "%s: predicted peak %s, step %s, of which %s wait for transfers",
+                planned.plan.policy,
+                human_size(peak),
+                human_time(planned.result.makespan_ns),
+                human_time(stall),
+            )
+        return schedule
+
+    def _types(self) -> tuple[Callable[[], Any], Any]:
+        if self._schedule is not None and self._actions is not None:
+            return self._schedule, self._actions
+        from importlib import import_module
+
+        try:
+            module = import_module(_TYPES)
+        except ImportError as error:
+            message = f"hyper-parallel cannot be imported ({error}); install it, or give its classes as schedule= and actions="
+            raise InputError(message, source="HosimPlanner") from None
+        return self._schedule or module.ResidencySchedule, self._actions or module.ResidencyActionType
+
+
+def document_of(trace: Any) -> dict[str, Any]:
+    """An ``ActivationTrace`` of hyper-parallel as plain data, in the form that :mod:`hosim.importers.activation_trace` reads."""
+    return {
+        "ops": [
+            {
+                "name": op.name,
+                "duration_ms": op.duration_ms,
+                "accesses": [{"op_id": a.op_id, "storage_id": a.storage_id, "kind": a.kind.name} for a in op.accesses],
+            }
+            for op in trace.ops
+        ],
+        "storage_sizes": {str(sid): size for sid, size in sorted(trace.storage_sizes.items())},
+        "retained_sids": sorted(trace.retained_sids),
+        "memory_limit_bytes": trace.memory_limit_bytes,
+        "d2h_bandwidth_gbps": trace.d2h_bandwidth_gbps,
+        "h2d_bandwidth_gbps": trace.h2d_bandwidth_gbps,
+    }
+
+
+def hardware_of(trace: ActivationTrace, host_bytes: int = HOST_BYTES) -> Hardware:
+    """The machine that a trace was recorded on, as far as it says: its bandwidths, and the limit as the device's capacity.
+
+    One stream copies in both directions; here they share the bandwidth of the faster one.
+    """
+    limit = _AMPLE if trace.limit_bytes is None else max(trace.limit_bytes, 1)
+    channels = (Channel("h2d", HOST, DEVICE, trace.h2d_bytes_per_s), Channel("d2h", DEVICE, HOST, trace.d2h_bytes_per_s))
+    stream = Fabric("copy stream", max(trace.h2d_bytes_per_s, trace.d2h_bytes_per_s), ("h2d", "d2h"), "device")
+    tiers = (Tier(DEVICE, limit, _AMPLE, "device"), Tier(HOST, max(host_bytes, 1), _AMPLE, "device"))
+    return Hardware("hyper-parallel", tiers, channels, Compute({}), DEVICE, (stream,), source="an activation trace")
+
+
+def plan_trace(trace: ActivationTrace, policy: str = "hyperoffload", host_bytes: int = HOST_BYTES, **parameters: Any) -> Planned:
+    """The schedule of a policy for a trace: actions in program order that keep the device within the trace's limit.
+
+    Storages that no op of the trace produced are none of the runtime's, and left alone. Raises as :meth:`HosimPlanner.build`.
+    """
+    trace = _produced(trace)
+    graph = graph_of(trace, "activations", retained_to_the_end=True)
+    if trace.limit_bytes is None:
+        return Planned(_actions(graph, trace, (), ()), Plan(graph, policy), None)
+    hardware = hardware_of(trace, host_bytes)
+    refused: list[InfeasibleError] = []
+    found: list[Planned] = []
+    tries: list[tuple[str, Mapping[str, Any]]] = [(policy, parameters)]
+    tries += [(name, {}) for name in _OTHERS] if policy == _OURS else []
+    for name, settings in tries:
+        try:
+            plan = registry.get(name).plan(graph, hardware, trace.limit_bytes, **settings)
+            if policy == _OURS and plan.runtime is not None:
+                raise InfeasibleError(f"nothing that plans ahead fits within {trace.limit_bytes:,} B; give activations more of the device")
+            _check_ahead(plan)
+            found.append(_planned(replace(plan, policy=policy), trace, hardware))
+        except InfeasibleError as error:
+            refused.append(error)
+        if found and not _waits(found[-1]):
+            break
+    if not found:
+        raise refused[0]
+    return min(found, key=_makespan_ns)
+
+
+def _check_ahead(plan: Plan) -> None:
+    """Raise :class:`InputError` unless all that the plan does is in its cache ops."""
+    if plan.runtime is not None or plan.edits is not None:
+        what = "changes the order of the ops" if plan.edits is not None else "decides during the run"
+        raise InputError(f"{plan.policy} {what}; {_AHEAD}", source="policy")
+
+
+def _planned(plan: Plan, trace: ActivationTrace, hardware: Hardware) -> Planned:
+    """The schedule of one plan."""
+    assert trace.limit_bytes is not None
+    aways = _aways(plan, hardware, trace.limit_bytes)
+    actions = _actions(plan.graph, trace, aways, [(c.after, c.tensor) for c in plan.cache_ops if c.op == STORE])
+    amounts = plan_of(actions, plan.graph, plan.policy)
+    return Planned(actions, amounts, replay(amounts, hardware, trace.limit_bytes))
+
+
+def _makespan_ns(planned: Planned) -> int:
+    result = planned.result
+    return _AMPLE if result is None or result.makespan_ns is None else result.makespan_ns
+
+
+def _waits(planned: Planned) -> bool:
+    return planned.result is None or not planned.result.feasible or sum(planned.result.stall_ns.values()) > 0
+
+
+def plan_of(actions: Sequence[Action], graph: Graph, policy: str = "manual") -> Plan:
+    """What a schedule amounts to on a graph of :func:`hosim.importers.activation_trace.graph_of`: its copies and releases as cache ops.
+
+    What the replay does by itself is left out: at its last use a storage goes, and with a write its host copy.
+    """
+    storages = {int(tensor.name.removeprefix("storage")): t for t, tensor in enumerate(graph.tensors)}
+    cache_ops = []
+    for action in actions:
+        t = storages[action.storage]
+        after = action.op - 1 if action.before else action.op
+        last = graph.users[t][-1]
+        if action.kind == COPY_H2D:
+            cache_ops.append(CacheOp(PREFETCH, t, HOST, DEVICE, after))
+        elif action.kind == COPY_D2H:
+            cache_ops.append(CacheOp(STORE, t, DEVICE, HOST, after))
+        elif after < last and not (action.kind == RELEASE_HOST and t in graph.ops[after].writes):
+            cache_ops.append(CacheOp(DETACH, t, DEVICE if action.kind == RELEASE_DEVICE else HOST, None, after))
+    return Plan(graph, policy, tuple(cache_ops))
+
+
+def _produced(trace: ActivationTrace) -> ActivationTrace:
+    """The trace without the storages whose first access reads."""
+    first: dict[int, bool] = {}
+    for op in trace.ops:
+        for sid in (*op.reads, *op.writes):
+            first.setdefault(sid, sid in op.reads)
+    foreign = {sid for sid, read in first.items() if read}
+    if not foreign:
+        return trace
+
+    def own(sids: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sid for sid in sids if sid not in foreign)
+
+    return replace(trace, ops=tuple(TracedOp(op.name, op.duration_ns, own(op.reads), own(op.writes)) for op in trace.ops))
+
+
+@dataclass(slots=True)
+class _Away:
+    """A tensor away from the device between its uses by the ops ``last`` and ``next``.
+
+    It is released after the op ``release`` and copied up before the op ``fetch``; the plan wants that before the op ``wanted``, and in its
+    replay the copy started at ``start_ns``.
+    """
+
+    tensor: int
+    last: int
+    next: int
+    release: int
+    fetch: int
+    wanted: int
+    start_ns: int
+
+
+def _aways(plan: Plan, hardware: Hardware, limit: int) -> list[_Away]:
+    """When tensors are away, in program order, within the limit; by the start of their copies up."""
+    graph = plan.graph
+    result = replay(plan, hardware, limit, record=True)
+    if result.timeline is None or not result.feasible:
+        raise InfeasibleError(f"{plan.policy}: {result.error}")
+    starts, ends = result.timeline.op_start_ns, result.timeline.op_end_ns
+    copies = {transfer.cache_op: transfer for transfer in result.timeline.transfers}
+    aways: list[_Away] = []
+    ended: dict[int, int] = {}  # by tensor: the end of its last copy
+    leaving: dict[int, tuple[int, int]] = {}  # by tensor: last use, and the op after which it is released
+    for c in sorted(range(len(plan.cache_ops)), key=lambda c: (plan.cache_ops[c].after, c)):
+        cache_op = plan.cache_ops[c]
+        t, after, users = cache_op.tensor, cache_op.after, graph.users[cache_op.tensor]
+        use = bisect_right(users, after)
+        if cache_op.op == DETACH and cache_op.source == DEVICE and use < len(users):
+            gone_ns = max(ends[after], ended.get(t, 0))
+            begins = max(after + 1, bisect_left(starts, gone_ns))  # the first op that begins without it
+            leaving[t] = users[use - 1], min(begins, users[use]) - 1
+        elif cache_op.op == PREFETCH and t in leaving:
+            last, release = leaving.pop(t)
+            fetch = min(max(release + 1, bisect_left(starts, copies[c].start_ns)), users[use])
+            aways.append(_Away(t, last, users[use], release, fetch, max(after, release) + 1, copies[c].start_ns))
+        if c in copies:
+            ended[t] = copies[c].end_ns
+    aways.sort(key=lambda away: (away.start_ns, away.next))
+    held = _held(graph, aways)
+    _shrink(graph, aways, held, limit)
+    _advance(graph, aways, held, limit)
+    return aways
+
+
+def _held(graph: Graph, aways: Sequence[_Away]) -> list[int]:
+    """Bytes of the device in program order, by op: what is produced by then and not released."""
+    change = [0] * (len(graph.ops) + 1)
+    for tensor, users in zip(graph.tensors, graph.users, strict=True):
+        change[users[0]] += tensor.size_bytes
+        change[users[-1] + 1] -= tensor.size_bytes
+    for away in aways:
+        change[away.release + 1] -= graph.tensors[away.tensor].size_bytes
+        change[away.fetch] += graph.tensors[away.tensor].size_bytes
+    held = []
+    present = 0
+    for bytes_ in change[:-1]:
+        present += bytes_
+        held.append(present)
+    return held
+
+
+def _shrink(graph: Graph, aways: Sequence[_Away], held: list[int], limit: int) -> None:
+    """Later copies up, those needed last first, then earlier releases, where ops that begin at one instant leave it open who came first.
+
+    At the latest and the earliest places an op holds what it and its neighbours in use need, which the replay held as well: it fits.
+    """
+    for i in range(len(held)):
+        for away in sorted(aways, key=lambda a: -a.next) if held[i] > limit else ():
+            if held[i] > limit and away.fetch <= i < away.next:
+                _take(held, graph, away, range(away.fetch, i + 1))
+                away.fetch = i + 1
+        for away in aways if held[i] > limit else ():
+            if held[i] > limit and away.last < i <= away.release:
+                _take(held, graph, away, range(i, away.release + 1))
+                away.release = i - 1
+
+
+def _take(held: list[int], graph: Graph, away: _Away, ops: range) -> None:
+    for i in ops:
+        held[i] -= graph.tensors[away.tensor].size_bytes
+
+
+def _advance(graph: Graph, aways: Sequence[_Away], held: list[int], limit: int) -> None:
+    """Copies up where the plan wants them, or as near as the limit lets them, in the order of the plan."""
+    earliest = 0
+    for away in aways:
+        size = graph.tensors[away.tensor].size_bytes
+        while away.fetch > max(away.wanted, earliest) and held[away.fetch - 1] + size <= limit:
+            away.fetch -= 1
+            held[away.fetch] += size
+        earliest = max(earliest, away.fetch)
+
+
+def _actions(graph: Graph, trace: ActivationTrace, aways: Sequence[_Away], stores: Sequence[tuple[int, int]]) -> tuple[Action, ...]:
+    """All actions in program order; ``stores`` are copies down as (after, tensor).
+
+    After an op first stale host copies go, then copies down begin, then device memory is released, then host memory. A host copy that is
+    not stale stays to the last use, whatever the plan says: it may, and the runtime would make it again if it were stored once more.
+    """
+    storage = [int(tensor.name.removeprefix("storage")) for tensor in graph.tensors]
+    placed: list[tuple[int, int, Action]] = []  # op, place among the actions around it, action
+
+    def put(op: int, place: int, kind: str, t: int) -> None:
+        placed.append((op, place, Action(op, place == 0, kind, storage[t])))
+
+    for away in aways:
+        put(away.fetch, 0, COPY_H2D, away.tensor)
+        put(away.release, 3, RELEASE_DEVICE, away.tensor)
+    copied: dict[int, list[int]] = {}
+    for after, t in stores:
+        put(after, 2, COPY_D2H, t)
+        copied.setdefault(t, []).append(after)
+    for t, users in enumerate(graph.users):
+        writes = [u for u in users if t in graph.ops[u].writes]
+        stale = {bisect_right(writes, after) for after in copied.get(t, ())}
+        for n in sorted(stale):
+            if n < len(writes):
+                put(writes[n], 1, RELEASE_HOST, t)
+        if storage[t] not in trace.retained:
+            put(users[-1], 3, RELEASE_DEVICE, t)
+            if len(writes) in stale:
+                put(users[-1], 4, RELEASE_HOST, t)
+    placed.sort(key=lambda entry: entry[:2])
+    return tuple([action for _, _, action in placed])

@@ -1,0 +1,254 @@
+"""A plan for MindSpore: the settings of its own strategies that come closest to it.
+
+MindSpore 2.10 takes no plan from outside. It has two strategies, ``distance`` and ``memory_peak``, which read their knobs from the
+environment; hosim has both as policies (with our reading of what is not documented: :mod:`hosim.policies.memory_peak`). So their knobs are
+searched for, and each setting is planned and replayed: the best is the fastest that fits, of equally fast ones that with the lower peak.
+
+Source of the names: ``mindspore/graph/_parse/compile_config.py`` of the 2.10 wheel. Only the difference of
+``HYPER_OFFLOAD_MAX_DEVICE_MEMORY`` and the headroom matters to the strategy: the former is the budget here, the latter what is searched
+for. The time of a kernel, by which adaptive distances go, is the workload's; ``HYPER_OFFLOAD_DEFAULT_KERNEL_TIME_US`` stays as it is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from hosim.cache_plan import DETACH, Plan
+from hosim.engine import replay
+from hosim.errors import InfeasibleError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.policies import registry
+from hosim.result import Result
+from hosim.schedule.lower_tiers import tiers_below
+
+__all__ = ["STRATEGIES", "Setting", "Tried", "auto_offload", "environment", "export_to_dict", "search"]
+
+STRATEGIES = ("distance", "memory_peak")
+
+_PREFIX = "HYPER_OFFLOAD_"
+_SWITCHES = "MS_DEV_" + _PREFIX
+_PEAK_STRATEGY = _SWITCHES + "PEAK_STRATEGY"
+_SHARES = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 1.0)
+_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+_PARTS = (0.125, 0.25, 0.5, 0.75, 1.0)
+_STEPS = (1, -1, 3, -3)
+_BARREN = 20
+"""Restarts in a row that find no setting which was not tried before, after which there is nothing left to search."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A strategy and the values of its knobs, as parameters of hosim's policy of that name."""
+
+    strategy: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A setting, its plan, and the replay of that within the budget; ``None`` where the strategy finds none."""
+
+    setting: Setting
+    plan: Plan | None
+    result: Result | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether its replay stays within the budget."""
+        return self.result is not None and self.result.feasible
+
+    @property
+    def makespan_ns(self) -> int | None:
+        """The makespan of its replay; ``None`` if it does not fit."""
+        return None if self.result is None else self.result.makespan_ns
+
+
+def search(graph: Graph, hardware: Hardware, budget_bytes: int, *, trials: int, seed: int = 0) -> Iterator[Tried]:
+    """The best setting so far (that of the strategy that is better), after each of at most ``trials`` settings.
+
+    The two strategies take turns. Each climbs from its defaults, one knob at a time, and then from settings drawn at random: the same
+    ``seed`` gives the same answer. Settings that make the same plan are replayed once.
+    """
+    evaluate = _Evaluator(graph, hardware, budget_bytes)
+    climbs = [_climb(name, _space(name, graph, hardware, budget_bytes), evaluate, random.Random(seed)) for name in STRATEGIES]
+    best: tuple[_Worth, Tried] | None = None
+    for round_ in zip_longest(*climbs):
+        for found in round_:
+            if found is None:
+                continue
+            if best is None or found[0] < best[0]:
+                best = found
+            yield best[1]
+            trials -= 1
+            if trials <= 0:
+                return
+
+
+def environment(setting: Setting) -> dict[str, str]:
+    """The environment variables of a setting, by name.
+
+    >>> environment(Setting("distance", {"select_num": 3}))
+    {'MS_DEV_HYPER_OFFLOAD_PEAK_STRATEGY': '0', 'HYPER_OFFLOAD_SELECT_NUM': '3'}
+    """
+    variables = {_PEAK_STRATEGY: str(int(setting.strategy == "memory_peak"))}
+    for name, value in setting.parameters.items():
+        prefix = _SWITCHES if isinstance(value, bool) else _PREFIX
+        variables[prefix + name.upper()] = str(int(value)) if isinstance(value, bool) else str(value)
+    return variables
+
+
+def auto_offload(plan: Plan) -> str:
+    """What ``jit(..., auto_offload=...)`` has to allow for what the plan moves: ``activation``, ``weight`` or ``all``."""
+    moved = {plan.graph.tensors[c.tensor].kind in ("activation", "gradient", "output") for c in plan.cache_ops}
+    return "all" if len(moved) == 2 else "activation" if True in moved else "weight"
+
+
+def export_to_dict(best: Tried, target: Result, device_tier: str, trials: int) -> dict[str, Any]:
+    """The answer as ``hosim export --mindspore --json`` prints it: the settings, and what is left to ``target``, the plan's own replay."""
+    if best.plan is None or best.result is None or not best.fits:
+        raise InfeasibleError(
+            f"of {trials:,} settings of MindSpore's strategies none fits within {target.budget_bytes:,} B of {device_tier}, as the plan of "
+            f"{target.policy} does; try more (--trials), or a larger budget"
+        )
+    ours, theirs = _figures(target, device_tier), _figures(best.result, device_tier)
+    gap: dict[str, Any] = {key: theirs[key] - ours[key] for key in ours}
+    return {
+        "format": "hosim.mindspore/1",
+        "workload": target.workload,
+        "hardware": target.hardware,
+        "budget_bytes": target.budget_bytes,
+        "policy": target.policy,
+        "strategy": best.setting.strategy,
+        "environment": environment(best.setting),
+        "auto_offload": auto_offload(best.plan),
+        "trials": trials,
+        "of_plan": ours,
+        "of_settings": theirs,
+        "gap": gap,
+    }
+
+
+def _figures(result: Result, device_tier: str) -> dict[str, int]:
+    return {"makespan_ns": result.makespan_ns or 0, "peak_bytes": result.peak_bytes[device_tier]}
+
+
+# ---------------------------------------------------------------------------------------------------------------- the space
+
+_Space = Sequence[tuple[str, Sequence[Any], Any]]
+"""For each knob its name, its values in order, and its default."""
+
+_Point = tuple[int, ...]
+"""For each knob the position of its value."""
+
+
+def _ladder(least: int, most: int, default: int) -> Sequence[int]:
+    """Whole numbers from ``least`` to ``most``, each half as much again as the one before, and the default."""
+    values = [least]
+    while values[-1] < most:
+        values.append(min(most, max(values[-1] + 1, values[-1] * 3 // 2)))
+    return sorted({*values, min(max(default, least), most)})
+
+
+def _space(strategy: str, graph: Graph, hardware: Hardware, budget: int) -> _Space:
+    defaults = registry.get(strategy).parameters
+    ops, most = len(graph.ops), max(1, len(graph.ops), len(graph.tensors))
+    distances = [(name, _ladder(0, ops, defaults[name]), defaults[name]) for name in ("prefetch_distance", "release_distance")]
+    if strategy == "distance":
+        selects = [(name, _ladder(1, most, defaults[name]), defaults[name]) for name in ("select_distance", "select_num")]
+        return [*selects, *distances]
+    headrooms = sorted({budget - int(budget * share) for share in _SHARES})
+    weights = [(name, _WEIGHTS, defaults[name]) for name in defaults if name.startswith("score_weight_")]
+    switches = [(name, (False, True), defaults[name]) for name in defaults if name.startswith("enable_adaptive_")]
+    return [
+        ("max_device_memory", (budget,), budget),
+        ("peak_modeled_headroom_bytes", headrooms, budget - int(budget * 0.9)),
+        *distances,
+        *switches,
+        *_rates(hardware, defaults),
+        *weights,
+    ]
+
+
+def _rates(hardware: Hardware, defaults: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[float], float]]:
+    """The bandwidths that adaptive distances reckon with: parts of the machine's, which stand for what else is on the channel."""
+    rates = {channel.name: channel.bandwidth_bytes_per_s / 1e9 for channel in hardware.channels}
+    below = next(iter(tiers_below(hardware)), None)
+    for name, channel in (("h2d_bandwidth_gbps", below and below.up), ("d2h_bandwidth_gbps", below and below.down)):
+        own = rates[channel] if channel else defaults[name]
+        yield name, [float(f"{own * part:.4g}") for part in _PARTS], own
+
+
+# --------------------------------------------------------------------------------------------------------------- the search
+
+_Worth = tuple[int, int, int, int]
+"""Less is better: 0 if it fits, then makespan, peak and bytes moved; 1 if not, then the peak that it would have; 2 if there is no plan."""
+
+
+class _Evaluator:
+    """Plans and replays settings; those that make the same plan once."""
+
+    def __init__(self, graph: Graph, hardware: Hardware, budget_bytes: int) -> None:
+        self.graph = graph
+        self.hardware = hardware
+        self.budget_bytes = budget_bytes
+        self._replayed: dict[object, tuple[_Worth, Result]] = {}
+
+    def __call__(self, setting: Setting) -> tuple[_Worth, Tried]:
+        try:
+            plan = registry.get(setting.strategy).plan(self.graph, self.hardware, self.budget_bytes, **setting.parameters)
+        except InfeasibleError:
+            return (2, 0, 0, 0), Tried(setting, None, None)
+        key = plan.cache_ops, tuple(sorted(plan.initial.items()))
+        if key not in self._replayed:
+            result = replay(plan, self.hardware, self.budget_bytes)
+            self._replayed[key] = self._worth(plan, result), result
+        value, result = self._replayed[key]
+        return value, Tried(setting, plan, result)
+
+    def _worth(self, plan: Plan, result: Result) -> _Worth:
+        device = self.hardware.device_tier
+        if result.feasible:
+            moved = sum(plan.graph.tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != DETACH)
+            return 0, result.makespan_ns or 0, result.peak_bytes[device], moved
+        ample = replay(plan, self.hardware)
+        return 1, ample.peak_bytes[device], 0, 0
+
+
+def _nearest(values: Sequence[Any], wanted: Any) -> int:
+    """The position of the value nearest to the wanted one, the first of equals."""
+    return min(range(len(values)), key=lambda k: (abs(values[k] - wanted), k))
+
+
+def _climb(strategy: str, space: _Space, evaluate: _Evaluator, rng: random.Random) -> Iterator[tuple[_Worth, Tried]]:
+    """Each setting once, with what it is worth: uphill from the defaults, then from points drawn at random, until few are left."""
+    known: dict[_Point, _Worth] = {}
+
+    def new(point: _Point) -> Iterator[tuple[_Worth, Tried]]:
+        if point not in known:
+            parameters = {name: values[k] for (name, values, _), k in zip(space, point, strict=True)}
+            worth, tried = evaluate(Setting(strategy, parameters))
+            known[point] = worth
+            yield worth, tried
+
+    at: _Point = tuple([_nearest(values, default) for _, values, default in space])
+    barren = 0
+    while barren < _BARREN:
+        count = len(known)
+        yield from new(at)
+        improved = True
+        while improved:
+            improved = False
+            for knob, (_, values, _) in enumerate(space):
+                for step in _STEPS:
+                    there = min(max(at[knob] + step, 0), len(values) - 1)
+                    point = (*at[:knob], there, *at[knob + 1 :])
+                    yield from new(point)
+                    if known[point] < known[at]:
+                        at, improved = point, True
+        barren = barren + 1 if len(known) == count else 0
+        at = tuple(rng.randrange(len(values)) for _, values, _ in space)

@@ -1,0 +1,140 @@
+"""A torch program as one flat graph of aten nodes beside the workload graph that hosim makes of it. Imports torch.
+
+Everything that the program holds or is called with is a placeholder; subgraphs that only set a mode are inlined, and what a functional
+program returns as a new value of a buffer is copied into it by a node of the graph. A node that computes is the op of the same name.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from hosim.cache_plan import Plan
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.importers import torch_export, torch_run
+from hosim.importers.torch_run import Given
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph module and its workload graph.
+
+    ``givens`` say what each placeholder takes, in the placeholders' order. ``tensor_of`` has the position in ``graph.tensors`` of each
+    node's value that is one tensor (by ``name[0]`` of one in a value that is several), ``op_of`` the position in ``graph.ops`` of each node
+    that computes; both by the node's name. ``gradients`` are the nodes whose values' tensors are of that kind.
+    """
+
+    module: GraphModule = field(repr=False)
+    graph: Graph
+    givens: tuple[Given, ...] = field(repr=False)
+    tensor_of: Mapping[str, int] = field(repr=False)
+    op_of: Mapping[str, int] = field(repr=False)
+    gradients: frozenset[str] = frozenset()
+
+
+def capture(program: ExportedProgram, *, name: str) -> Program:
+    """The program of an exported inference. Its module returns what the user is given, as a flat tuple.
+
+    Raises :class:`InputError` as :func:`hosim.importers.torch_export.import_exported` does, and for a subgraph under autocast.
+    """
+    return read(flattened(program), torch_run.given(program), name=name, meta={"source": "torch.export"})[0]
+
+
+def read(
+    module: GraphModule,
+    givens: Sequence[Given],
+    *,
+    name: str,
+    meta: Mapping[str, Any] | None = None,
+    policy: str = "imported",
+    gradients: frozenset[str] = frozenset(),
+) -> tuple[Program, Plan]:
+    """The program that a flat module is, and the plan that stands in it as cache nodes (of no cache ops where there are none).
+
+    Raises :class:`InputError` for what cannot be run on fake tensors, and for cache nodes that are not those of one plan.
+    """
+    placeholders = module.graph.find_nodes(op="placeholder")
+    givens = [replace(one, placeholder=node.name) for node, one in zip(placeholders, givens, strict=True)]  # passes may rename them
+    run = torch_run.run_module(module, givens)
+    kinds = {run.places[node]: "gradient" for node in gradients}
+    graph, positions = torch_export.workload_of(run, name, meta or {}, kinds)
+    # a storage that no op touches and that is not there from the start holds nothing
+    tensor_of = {node: positions[storage] for node, storage in run.places.items() if storage in positions}
+    program = Program(module, graph, tuple(givens), tensor_of, graph.op_index, gradients)
+    return program, torch_export.plan_of(run, graph, positions, policy)
+
+
+def flattened(program: ExportedProgram) -> GraphModule:
+    """The graph of ``program`` without subgraphs, with its updates as nodes, and returning the user's outputs alone."""
+    source = program.graph_module
+    graph = torch.fx.Graph()
+    env: dict[Node, Any] = {}
+    for node in source.graph.nodes:
+        if node.op == "placeholder":
+            env[node] = graph.node_copy(node)
+            env[node].name = node.name  # which may be that of a builtin (``input``): fx would give another
+    returned = _inline(source.graph, source, graph, env)
+    placeholders = {node.name: env[node] for node in source.graph.nodes if node.op == "placeholder"}
+    results = []
+    for spec, value in zip(program.graph_signature.output_specs, returned, strict=True):
+        if spec.kind in torch_run.UPDATES and isinstance(value, Node):
+            held = placeholders[torch_run.updated(program, spec)]
+            if value is not held:
+                copy = graph.call_function(torch.ops.aten.copy_.default, (held, value))
+                copy.meta["val"] = held.meta.get("val")
+        else:
+            results.append(value)
+    graph.output(tuple(results))
+    module = GraphModule(source, graph)
+    module.graph.lint()
+    return module
+
+
+def _inline(source: torch.fx.Graph, owner: torch.nn.Module, graph: torch.fx.Graph, env: dict[Node, Any]) -> Sequence[Any]:
+    """Copy the nodes of ``source`` that compute into ``graph``; returns what it returns. ``env`` has a value for each placeholder."""
+    for node in source.nodes:
+        if node.op == "placeholder":
+            continue
+        if node.op == "output":
+            result = map_arg(node.args[0], env.__getitem__)
+            return result if isinstance(result, (list, tuple)) else (result,)
+        if node.op == "get_attr" and isinstance(getattr(owner, str(node.target)), GraphModule):
+            continue
+        wrapped = torch_run.wrapped(node)
+        if wrapped == "wrap_with_set_grad_enabled":
+            inner = getattr(owner, node.args[1].target)
+            operands = (env[n] if isinstance(n, Node) else n for n in node.args[2:])
+            names = (n for n in inner.graph.nodes if n.op == "placeholder")
+            env[node] = _inline(inner.graph, inner, graph, dict(zip(names, operands, strict=True)))
+        elif wrapped is not None:
+            raise InputError(f"node {node.name!r} sets autocast around a subgraph, which cannot be lowered; export without it")
+        elif node.target is operator.getitem and isinstance(env[node.args[0]], (list, tuple)):
+            env[node] = env[node.args[0]][node.args[1]]  # of what a subgraph returned
+        else:
+            env[node] = graph.node_copy(node, env.__getitem__)
+    raise AssertionError("a graph ends with its output")
+
+
+def exported_with(program: ExportedProgram, module: GraphModule) -> ExportedProgram:
+    """``program`` with the graph of ``module``, which came from its own by :func:`flattened` and passes after it.
+
+    ``torch.export.save`` writes it, and :func:`hosim.importers.torch_export.import_plan` reads the plan in it. Raises
+    :class:`InputError` for a functional program that updates buffers or inputs: its signature speaks of results that the graph has no more.
+    """
+    if any(spec.kind in torch_run.UPDATES for spec in program.graph_signature.output_specs):
+        raise InputError("a functional program that updates its buffers or inputs cannot be written with cache nodes; export it anew")
+    outputs = module.graph.output_node().args[0]
+    signature = copy.deepcopy(program.graph_signature)
+    for spec, value in zip(signature.output_specs, outputs, strict=True):
+        if isinstance(value, Node):
+            spec.arg.name = value.name
+    return program._update(module, signature)

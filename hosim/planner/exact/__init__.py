@@ -1,0 +1,1 @@
+"""Exact schedules of small graphs, by constraint programming: the plan with the least makespan, and its proof."""

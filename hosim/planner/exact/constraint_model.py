@@ -1,0 +1,339 @@
+"""The exact model: every plan of a :class:`~hosim.planner.exact.decision_space.Space` as a constraint program for OR-tools CP-SAT.
+
+Variables are the start of each op, and per possible absence whether it is taken, in which tier the contents are meanwhile, when the device
+tier's bytes are released (r) and when the transfer back reserves them again (p); without an absence r = p. A tensor's bytes are held
+over the blocks between its absences. The constraints are the rules of docs/contract.md:
+
+- ops run in listed order; an op waits for the transfers back of what it reads;
+- a version's store begins when it is written and ends before the next write; r is not before it has ended, nor before the last use has;
+- transfers of a channel do not overlap; the blocks and the workspaces never exceed the capacity;
+- a persistent tensor ends the step valid in each tier in which it began it.
+
+A transfer may start at any time here, and an op wait, while a plan issues transfers at the ends of ops and the engine starts everything
+as soon as it can. So every replay is a solution of this program, and its optimum a lower bound on the makespan of any plan.
+:mod:`hosim.planner.exact.solver` makes the plan and replays it; :mod:`hosim.planner.exact.lazy_constraints` has what the engine's haste
+excludes. What makes an optimum provable are the redundant constraints of :mod:`hosim.planner.exact.redundant_constraints`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from hosim.planner.exact.decision_space import START, Absence, Course, Space
+from hosim.planner.exact.redundant_constraints import add_cuts
+
+_LARGEST = 2**24
+"""Capacity in model units at most: what is finer is rounded in favour of the plan, so that the optimum stays a lower bound."""
+
+
+@dataclass(slots=True)
+class AwayVars:
+    """Variables of one absence; ``keep`` and ``fetch`` have a literal by tier: contents kept there, transfer back from there.
+
+    ``release`` is a variable where a store may have to end first (``stored``), else the end of the last use.
+    """
+
+    absence: Absence
+    away: Any
+    keep: dict[str, Any]
+    fetch: dict[str, Any]
+    release: Any
+    back: Any
+    stored: bool
+
+
+class Model:
+    """The program of one space, for schedules of at most ``horizon_ns``. ``cp`` is the CP-SAT model."""
+
+    def __init__(self, space: Space, horizon_ns: int) -> None:
+        from ortools.sat.python import cp_model
+
+        self.space = space
+        self.cp: Any = cp_model.CpModel()
+        cp = self.cp
+        self.unit = _unit(space)
+        self.capacity = -(-space.capacity_bytes // self.unit)
+        graph, durations = space.graph, space.durations
+        self.count = len(graph.ops)
+        self.horizon = horizon = horizon_ns
+        self.makespan = cp.new_int_var(sum(durations), horizon, "makespan")
+        before, after = 0, sum(durations)
+        self.start: list[Any] = []
+        for i, d in enumerate(durations):
+            self.start.append(cp.new_int_var(before, horizon - after, f"start_{i}"))
+            before, after = before + d, after - d
+            if i:
+                cp.add(self.start[i] >= self.end(i - 1))
+        if self.count:
+            cp.add(self.makespan >= self.end(self.count - 1))
+        self.channels: dict[str, list[Any]] = defaultdict(list)
+        self.blocks: list[tuple[Any, int]] = []
+        self.held = 0
+        self.init_device: dict[int, Any] = {}
+        self.init_lower: dict[tuple[int, str], Any] = {}
+        self.stores: dict[tuple[int, int, str], tuple[Any, Any]] = {}
+        self.aways: dict[tuple[int, int], AwayVars] = {}
+        self.store_ns: dict[tuple[int, str], int] = {}
+        self.fetch_ns: dict[tuple[int, str], int] = {}
+        for course in space.courses:
+            self._course(course)
+        self._fixed()
+        self._capacities()
+        self.at_start, self.at_end = add_cuts(self)
+        cp.minimize(self.makespan)
+
+    # -- times -------------------------------------------------------------------------------------------------
+
+    def begin(self, i: int) -> Any:
+        """Start of an op; the makespan for the end of the step."""
+        return self.start[i] if i < self.count else self.makespan
+
+    def end(self, i: int) -> Any:
+        """End of an op; 0 for START."""
+        return self.start[i] + self.space.durations[i] if i >= 0 else 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether no size had to be rounded."""
+        return self.unit == 1 or all(size % self.unit == 0 for size in _sizes(self.space))
+
+    def units(self, size_bytes: int) -> int:
+        """Bytes in units of the model, rounded in favour of the plan."""
+        return size_bytes // self.unit
+
+    def stores_of(self, tensor: int) -> list[tuple[tuple[int, int, str], tuple[Any, Any]]]:
+        """((tensor, version, tier), (start, present)) of the stores of a tensor."""
+        return [(key, store) for key, store in self.stores.items() if key[0] == tensor]
+
+    def shortest_store_ns(self, tensor: int) -> int:
+        """Nanoseconds of a store of the tensor to the tier that takes the least time."""
+        return min(self.store_ns[tensor, tier.name] for tier in self.space.lower if tier.down is not None)
+
+    # -- tensors -----------------------------------------------------------------------------------------------
+
+    def _course(self, course: Course) -> None:
+        cp, t = self.cp, course.tensor
+        device = self.space.hardware.device_tier
+        for tier in self.space.lower:
+            if tier.up is not None:
+                self.fetch_ns[t, tier.name] = self.space.transfer_ns(tier.up, course.size_bytes)
+            if tier.down is not None:
+                self.store_ns[t, tier.name] = self.space.transfer_ns(tier.down, course.size_bytes)
+        ends = any(a.after == START or a.before == self.count for a in course.absences)
+        unwritten = len(course.writers) == 1 and course.starts
+        for tier in self.space.lower:
+            literal: Any = course.home == tier.name
+            if course.free_start:
+                literal = True if unwritten and not self.space.lower_tight else cp.new_bool_var(f"lower_{t}_{tier.name}")
+            self.init_lower[t, tier.name] = literal
+        if course.starts:
+            self.init_device[t] = (
+                cp.new_bool_var(f"device_{t}") if course.free_start and ends else course.home == device or course.free_start
+            )
+            if course.free_start:
+                cp.add_bool_or([self.init_device[t], *(self.init_lower[t, tier.name] for tier in self.space.lower)])
+        self._stores(course, unwritten)
+        begin: Any = 0 if course.starts else self.begin(course.first)
+        for absence in course.absences:
+            release, back = self._absence(course, absence)
+            self._block(begin, release, course.size_bytes)
+            begin = back
+        if course.survives:
+            self._block(begin, self.makespan, course.size_bytes)
+        else:
+            self._block(begin, self.end(course.last), course.size_bytes)
+        if len(self.space.lower) > 1:
+            self._one_at_a_time(course)
+
+    def _stores(self, course: Course, unwritten: bool) -> None:
+        cp, t = self.cp, course.tensor
+        last = len(course.writers) - 1
+        wanted = {a.version for a in course.absences if not a.dead}
+        if course.persistent and not unwritten:
+            wanted.add(last)
+        for version in sorted(wanted):
+            writer, rewriter = course.writers[version], course.rewriters[version]
+            for tier in self.space.lower:
+                if tier.down is None:
+                    continue
+                initial = self.init_lower[t, tier.name] if version == 0 and course.starts else False
+                device = self.init_device[t] if version == 0 and course.starts else True
+                if initial is True or device is False:
+                    continue
+                length = self.store_ns[t, tier.name]
+                if length > self.horizon:
+                    continue
+                start = cp.new_int_var(0, self.horizon - length, f"store_{t}_{version}_{tier.name}")
+                present = cp.new_bool_var(f"stored_{t}_{version}_{tier.name}")
+                cp.add(start >= self.end(writer)).only_enforce_if(present)
+                cp.add(start + length <= self.begin(rewriter)).only_enforce_if(present)
+                if initial is not False:
+                    cp.add_implication(present, ~initial)
+                if device is not True:
+                    cp.add_implication(present, device)
+                self.channels[tier.down].append(
+                    cp.new_optional_fixed_size_interval_var(start, length, present, f"storing_{t}_{version}_{tier.name}")
+                )
+                self.stores[t, version, tier.name] = (start, present)
+        if course.persistent and not unwritten:
+            for tier in self.space.lower:
+                literal = self.init_lower[t, tier.name]
+                if literal is False:
+                    continue
+                if (t, last, tier.name) in self.stores:
+                    cp.add_implication(literal, self.stores[t, last, tier.name][1])
+                else:
+                    cp.add_bool_or([~literal] if literal is not True else [False])
+
+    def _absence(self, course: Course, a: Absence) -> tuple[Any, Any]:
+        """Release and return of one absence; where it is not taken, both are the end of the last use."""
+        cp, t = self.cp, course.tensor
+        left, right = self.end(a.after), self.begin(a.before)
+        if a.dead:
+            return left, right
+        at_end = a.before == self.count
+        name = f"{t}_{a.after}"
+        device = self.init_device.get(t, True)
+        away: Any = cp.new_bool_var(f"away_{name}")
+        back = cp.new_int_var(0, self.horizon, f"back_{name}")
+        stored = [tier.name for tier in self.space.lower if (t, a.version, tier.name) in self.stores]
+        release: Any = left
+        if stored:
+            release = cp.new_int_var(0, self.horizon, f"release_{name}")
+            cp.add(release >= left)
+            cp.add(release <= back)
+            cp.add(release == left).only_enforce_if(~away)
+        cp.add(back >= left)
+        cp.add(back <= right)
+        cp.add(back == left).only_enforce_if(~away)
+        if a.after == START and course.starts:
+            _implies(cp, device, away)
+            if device is False:
+                cp.add(release == 0)
+            elif device is not True:
+                # there at time 0 and gone at once would be no better than not there at all: it leaves after a store
+                cp.add(release == 0).only_enforce_if(~device)
+                cp.add_bool_or([~device, ~away, *(self.stores[t, 0, tier][1] for tier in stored)])
+        if at_end and course.persistent:
+            _implies(cp, device, away)
+        keep: dict[str, Any] = {}
+        fetch: dict[str, Any] = {}
+        for tier in self.space.lower:
+            kept = cp.new_bool_var(f"keep_{name}_{tier.name}")
+            keep[tier.name] = kept
+            self._copy_there(course, a, tier.name, kept, release)
+            if a.returns:
+                back_from: Any = kept
+            elif at_end and course.persistent and device is not False:
+                back_from = cp.new_bool_var(f"fetch_{name}_{tier.name}")
+                if device is True:
+                    cp.add(back_from == kept)
+                else:
+                    cp.add_implication(back_from, kept)
+                    cp.add_implication(back_from, device)
+                    cp.add_bool_or([back_from, ~kept, ~device])
+            else:
+                continue
+            if tier.up is None:
+                cp.add(back_from == 0)
+                continue
+            length = self.fetch_ns[t, tier.name]
+            cp.add(back + length <= right).only_enforce_if(back_from)
+            self.channels[tier.up].append(cp.new_optional_fixed_size_interval_var(back, length, back_from, f"fetching_{name}_{tier.name}"))
+            fetch[tier.name] = back_from
+        cp.add(sum(keep.values()) == away)
+        if at_end:
+            if not fetch:
+                cp.add(back == self.makespan).only_enforce_if(away)
+            elif device is not True:
+                cp.add(back == self.makespan).only_enforce_if([away, ~device])
+        self.aways[t, a.after] = AwayVars(a, away, keep, fetch, release, back, bool(stored))
+        return release, back
+
+    def _copy_there(self, course: Course, a: Absence, tier: str, kept: Any, release: Any) -> None:
+        """``kept`` in ``tier`` through the absence: the copy was there at time 0, or has been stored by the release."""
+        cp, t = self.cp, course.tensor
+        initial = self.init_lower[t, tier] if a.version == 0 and course.starts else False
+        store = self.stores.get((t, a.version, tier))
+        if initial is True:
+            return
+        sources = [] if initial is False else [initial]
+        if store is not None:
+            start, present = store
+            sources.append(present)
+            cp.add(release >= start + self.store_ns[t, tier]).only_enforce_if([kept, present])
+        cp.add_bool_or([~kept, *sources])
+
+    def _one_at_a_time(self, course: Course) -> None:
+        """Rule 3: cache ops of one tensor take effect one after the other; what is absent cannot be stored."""
+        cp, t = self.cp, course.tensor
+        intervals = []
+        for (tensor, version, tier), (start, present) in self.stores.items():
+            if tensor == t:
+                intervals.append(
+                    cp.new_optional_fixed_size_interval_var(start, self.store_ns[t, tier], present, f"one_{t}_{version}_{tier}")
+                )
+        if len(intervals) < 2:
+            return
+        for a in course.absences:
+            if (t, a.after) not in self.aways:
+                continue
+            var = self.aways[t, a.after]
+            until = cp.new_int_var(0, self.horizon, f"until_{t}_{a.after}")
+            cp.add(until >= var.back)
+            for tier, fetched in var.fetch.items():
+                cp.add(until == var.back + self.fetch_ns[t, tier]).only_enforce_if(fetched)
+            size = cp.new_int_var(0, self.horizon, f"out_{t}_{a.after}")
+            intervals.append(cp.new_optional_interval_var(var.release, size, until, var.away, f"absent_{t}_{a.after}"))
+        cp.add_no_overlap(intervals)
+
+    # -- memory and channels -----------------------------------------------------------------------------------
+
+    def _block(self, begin: Any, end: Any, size_bytes: int) -> None:
+        """The device tier holds the bytes from ``begin`` to ``end``."""
+        if isinstance(begin, int) and end is self.makespan:
+            self.held += self.units(size_bytes)
+            return
+        if isinstance(begin, int) and isinstance(end, int):
+            return
+        length = self.cp.new_int_var(0, self.horizon, "")
+        self.blocks.append((self.cp.new_interval_var(begin, length, end, ""), self.units(size_bytes)))
+
+    def _fixed(self) -> None:
+        for t, first, last in self.space.fixed:
+            size = self.space.graph.tensors[t].size_bytes
+            if size:
+                begin = 0 if first == START else self.begin(first)
+                self._block(begin, self.makespan if last == self.count else self.end(last), size)
+        for i, op in enumerate(self.space.graph.ops):
+            if op.workspace_bytes:
+                self._block(self.begin(i), self.end(i), op.workspace_bytes)
+
+    def _capacities(self) -> None:
+        demands = [size for _, size in self.blocks]
+        self.cp.add_cumulative([interval for interval, _ in self.blocks], demands, self.capacity - self.held)
+        for intervals in self.channels.values():
+            if len(intervals) > 1:
+                self.cp.add_no_overlap(intervals)
+
+
+def _implies(cp: Any, there: Any, away: Any) -> None:
+    """Not there at the start of the step: away."""
+    if there is False:
+        cp.add(away == 1)
+    elif there is not True:
+        cp.add_bool_or([there, away])
+
+
+def _sizes(space: Space) -> list[int]:
+    graph = space.graph
+    return [space.capacity_bytes, *(tensor.size_bytes for tensor in graph.tensors), *(op.workspace_bytes for op in graph.ops)]
+
+
+def _unit(space: Space) -> int:
+    """Bytes of one unit of the model: exact where the sizes allow it."""
+    unit = gcd(*_sizes(space)) or 1
+    return unit if space.capacity_bytes // unit <= _LARGEST else -(-space.capacity_bytes // _LARGEST)

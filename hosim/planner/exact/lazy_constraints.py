@@ -1,0 +1,226 @@
+"""What the engine does not wait for: constraints that a schedule of the exact model may break, added when it does.
+
+The model of :mod:`hosim.planner.exact.constraint_model` may delay anything. The engine starts an op as soon as all it reads is there and
+its memory is free, before any transfer of that instant (rule 4), and an issued transfer as soon as its channel and its memory are. So a
+solution that a replay cannot follow breaks one of these:
+
+*op first*
+    a transfer back does not take memory while an op waits that is ready and fits
+*at once*
+    a transfer back that starts while an op runs was issued before the op, at the latest; had its channel been idle and had it fitted just
+    before the op started, it would have started then
+
+Each is a constraint on one op and one transfer back. They hold for every replay of a plan that copies nothing to where it already is, so
+the optimum of the model with any number of them is still a lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hosim.planner.exact.constraint_model import AwayVars, Model
+from hosim.planner.exact.decision_space import START, Course, Space
+from hosim.planner.exact.exact_schedule import Away, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An op and a transfer back (tensor, ``after`` of its absence) that break a rule; ``op_first`` says which."""
+
+    op: int
+    tensor: int
+    after: int
+    op_first: bool
+
+
+# -- what a schedule breaks --------------------------------------------------------------------------------------------
+
+
+def conflicts(space: Space, schedule: Schedule) -> list[Conflict]:
+    """Every pair of an op and a transfer back in which the schedule does what no replay would."""
+    held = _held(space, schedule)
+    found: list[Conflict] = []
+    ends = [s + d for s, d in zip(schedule.op_start_ns, space.durations, strict=True)]
+    for away in schedule.aways:
+        if away.back_ns is None:
+            continue
+        a = away.absence
+        for i in range(max(a.after + 1, 0), min(a.before, len(ends))):
+            free_at = ends[i - 1] if i else 0
+            start = schedule.op_start_ns[i]
+            if free_at <= away.back_ns < start:
+                if _ready(space, schedule, i, away.back_ns) and _fits(space, held, away.back_ns, 0, need(space, i)):
+                    found.append(Conflict(i, a.tensor, a.after, True))
+            elif (
+                free_at < start < away.back_ns < ends[i]
+                and away.release_ns < start
+                and not _channel_busy(space, schedule, away, start)
+                and _fits(space, held, start, 1, space.graph.tensors[a.tensor].size_bytes)
+            ):
+                found.append(Conflict(i, a.tensor, a.after, False))
+    return found
+
+
+def need(space: Space, i: int) -> int:
+    """Bytes that op ``i`` allocates when it starts: its workspace, and what it is the first to write or writes anew."""
+    total = space.graph.ops[i].workspace_bytes
+    total += sum(space.graph.tensors[t].size_bytes for t, first, _ in space.fixed if first == i)
+    for course in space.courses:
+        if (not course.starts and course.first == i) or any(a.dead and a.before == i for a in course.absences):
+            total += course.size_bytes
+    return total
+
+
+def _held(space: Space, schedule: Schedule) -> list[tuple[int, int, int]]:
+    """(start, end, bytes) of everything that the device tier holds, but workspaces."""
+    count = len(space.graph.ops)
+    starts = (*schedule.op_start_ns, schedule.makespan_ns)
+    ends = [s + d for s, d in zip(schedule.op_start_ns, space.durations, strict=True)]
+    held = []
+    for t, first, last in space.fixed:
+        held.append(
+            (starts[first] if first >= 0 else -1, ends[last] if last < count else starts[count] + 1, space.graph.tensors[t].size_bytes)
+        )
+    taken = {(away.absence.tensor, away.absence.after): away for away in schedule.aways}
+    for course in space.courses:
+        begin = -1 if course.starts else starts[course.first]
+        for a in course.absences:
+            away = taken.get((course.tensor, a.after))
+            if away is None:
+                continue
+            held.append((begin, away.release_ns if not _never_there(space, schedule, away) else -1, course.size_bytes))
+            begin = starts[a.before] if a.dead else starts[count] + 1 if away.back_ns is None else away.back_ns
+        held.append((begin, starts[count] + 1 if course.survives else ends[course.last], course.size_bytes))
+    return [h for h in held if h[0] < h[1]]
+
+
+def _never_there(space: Space, schedule: Schedule, away: Away) -> bool:
+    device = space.hardware.device_tier
+    t = away.absence.tensor
+    return away.absence.after == START and device not in schedule.initial.get(t, (space.graph.tensors[t].home or device,))
+
+
+def _fits(space: Space, held: list[tuple[int, int, int]], at: int, before: int, wanted: int) -> bool:
+    """Whether ``wanted`` bytes are free at an instant once it has released, or (``before`` 1) just before it."""
+    return sum(size for start, end, size in held if start < at < end + before) + wanted <= space.capacity_bytes
+
+
+def _ready(space: Space, schedule: Schedule, i: int, at: int) -> bool:
+    """Whether all that op ``i`` waits for, but memory, has ended by an instant."""
+    if any(_back_until(space, away) > at for away in schedule.aways if away.absence.before == i):
+        return False
+    writes = space.graph.ops[i].writes
+    return not any(s.tensor in writes and s.start_ns < at < s.end_ns for s in schedule.stores)
+
+
+def _channel_busy(space: Space, schedule: Schedule, away: Away, at: int) -> bool:
+    """Whether another transfer on the same channel starts before this one and has not ended just before ``at``."""
+    others = [other for other in schedule.aways if other is not away and other.tier == away.tier and other.back_ns is not None]
+    return any((other.back_ns or 0) < (away.back_ns or 0) and _back_until(space, other) >= at for other in others)
+
+
+def _back_until(space: Space, away: Away) -> int:
+    """The end of a transfer back; 0 where there is none."""
+    channel = next((tier.up for tier in space.lower if tier.name == away.tier), None)
+    if away.back_ns is None or channel is None:
+        return 0
+    return away.back_ns + space.transfer_ns(channel, space.graph.tensors[away.absence.tensor].size_bytes)
+
+
+# -- the constraints ---------------------------------------------------------------------------------------------------
+
+
+def forbid(model: Model, conflict: Conflict) -> None:
+    """Add the rule for one op and one transfer back."""
+    var = model.aways[conflict.tensor, conflict.after]
+    i = conflict.op
+    fetched = sum(var.fetch.values())
+    gone = model.cp.new_bool_var("")
+    model.cp.add(fetched == 1).only_enforce_if(gone)
+    model.cp.add(fetched == 0).only_enforce_if(~gone)
+    if conflict.op_first:
+        choices = [~gone, _at_least(model, var.back, model.begin(i)), _at_least(model, model.end(i - 1), var.back + 1)]
+        choices += _not_ready(model, i, var.back)
+        choices.append(_short(model, i, var.back, 0, need(model.space, i), skip=var))
+    else:
+        choices = [~gone, _at_least(model, model.begin(i), var.back), _at_least(model, var.back, model.end(i))]
+        choices += [_at_least(model, model.end(i - 1), model.begin(i))]
+        if var.stored:
+            choices.append(_at_least(model, var.release, model.begin(i)))
+        choices += _busy(model, var, model.begin(i))
+        size = model.space.graph.tensors[conflict.tensor].size_bytes
+        choices.append(_short(model, i, model.begin(i), 1, size, skip=var))
+    model.cp.add_bool_or(choices)
+
+
+def _at_least(model: Model, a: Any, b: Any) -> Any:
+    """A literal that implies ``a >= b``."""
+    literal = model.cp.new_bool_var("")
+    model.cp.add(a >= b).only_enforce_if(literal)
+    return literal
+
+
+def _not_ready(model: Model, i: int, at: Any) -> Iterator[Any]:
+    """Literals one of which holds if op ``i`` still waits for a transfer at an instant."""
+    for other in model.aways.values():
+        if other.absence.before == i:
+            for tier, fetched in other.fetch.items():
+                literal = _at_least(model, other.back + model.fetch_ns[other.absence.tensor, tier], at + 1)
+                model.cp.add_implication(literal, fetched)
+                yield literal
+    for (t, _, tier), (start, present) in model.stores.items():
+        if t in model.space.graph.ops[i].writes:
+            literal = _at_least(model, start + model.store_ns[t, tier], at + 1)
+            model.cp.add(start + 1 <= at).only_enforce_if(literal)
+            model.cp.add_implication(literal, present)
+            yield literal
+
+
+def _busy(model: Model, var: AwayVars, at: Any) -> Iterator[Any]:
+    """Literals one of which holds if another transfer occupies the channel just before an instant and starts before this one."""
+    for other in model.aways.values():
+        if other is var:
+            continue
+        for tier, fetched in other.fetch.items():
+            if tier in var.fetch:
+                literal = _at_least(model, other.back + model.fetch_ns[other.absence.tensor, tier], at)
+                model.cp.add(other.back + 1 <= var.back).only_enforce_if(literal)
+                model.cp.add_implication(literal, fetched)
+                model.cp.add_implication(literal, var.fetch[tier])
+                yield literal
+
+
+def _short(model: Model, i: int, at: Any, before: int, wanted: int, *, skip: AwayVars) -> Any:
+    """A literal that implies that ``wanted`` bytes are not free at a time between ops ``i - 1`` and ``i`` (``before``: just before it)."""
+    cp = model.cp
+    terms: list[Any] = [model.units(model.space.graph.tensors[t].size_bytes) for t, first, last in model.space.fixed if first < i <= last]
+    for course in model.space.courses:
+        size = model.units(course.size_bytes)
+        a = _covering(model, course, i)
+        var = model.aways.get((course.tensor, a.after)) if a is not None else None
+        if a is None:
+            begins = START if course.starts else course.first
+            if begins < i <= (model.count if course.survives else course.last):
+                terms.append(size)
+            continue
+        if var is None or var is skip:
+            continue
+        if a.before == i and not before:
+            terms.append(size)
+            continue
+        there = cp.new_bool_var("")
+        choices = [~there, ~var.away, _at_least(model, at, var.back + 1)]
+        if var.stored:
+            choices.append(_at_least(model, var.release, at + 1 - before))
+        cp.add_bool_or(choices)
+        terms.append(size * there)
+    literal = cp.new_bool_var("")
+    cp.add(sum(terms) >= model.capacity + 1 - model.units(wanted)).only_enforce_if(literal)
+    return literal
+
+
+def _covering(model: Model, course: Course, i: int) -> Any:
+    """The absence of a course that may be under way between op ``i - 1`` and op ``i``."""
+    return next((a for a in course.absences if a.after < i <= a.before), None)

@@ -1,0 +1,74 @@
+"""What choices are worth: the plan that follows from them, replayed.
+
+The engine is the judge of every step of the planner, so nothing that it models can be forgotten here. Work is limited by the number of
+replays, never by a clock: the same input gives the same plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hosim.cache_plan import DETACH, Plan
+from hosim.engine import replay
+from hosim.planner.hyperoffload.choices import Choices, insert
+from hosim.planner.hyperoffload.problem import Problem
+from hosim.result import Result
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Worth:
+    """Less is better: what does not fit, then the makespan, then the bytes moved."""
+
+    infeasible: bool
+    makespan_ns: int
+    moved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Choices, their plan and what its replay says."""
+
+    choices: Choices
+    plan: Plan
+    worth: Worth
+    result: Result
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything waits for a transfer or for room, or ends after the last op."""
+        stall = self.result.stall_ns
+        return bool(stall["transfer"] or stall["capacity"] or self.result.drain_ns)
+
+
+@dataclass
+class Evaluator:
+    """Replays choices within a budget, at most ``replays`` times. ``left`` counts down."""
+
+    problem: Problem
+    budget_bytes: int
+    policy: str
+    left: int
+    _seen: dict[tuple[object, ...], Outcome] = field(default_factory=dict)
+
+    def __call__(self, choices: Choices) -> Outcome:
+        """The outcome of choices; the same choices are replayed once."""
+        plan = insert(self.problem, choices, self.policy)
+        key = (plan.cache_ops, tuple(plan.initial.items()))
+        if key not in self._seen:
+            self.left -= 1
+            result = replay(plan, self.problem.hardware, self.budget_bytes)
+            self._seen[key] = Outcome(choices, plan, worth(plan, result), result)
+        return self._seen[key]
+
+    def times(self, outcome: Outcome) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Start and end of every op in the replay of a feasible outcome."""
+        self.left -= 1
+        timeline = replay(outcome.plan, self.problem.hardware, self.budget_bytes, record=True).timeline
+        assert timeline is not None
+        return timeline.op_start_ns, timeline.op_end_ns
+
+
+def worth(plan: Plan, result: Result) -> Worth:
+    """How good the replay of a plan is."""
+    moved = sum(plan.graph.tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != DETACH)
+    return Worth(not result.feasible, result.makespan_ns or 0, moved)

@@ -1,0 +1,258 @@
+"""How a gap could be taken, judged on the channels as they are busy by now.
+
+Judging is most of what planning takes: what depends on a tensor's size or on an op alone is worked out once, and candidates are tuples.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from hosim.costmodel.transfer_time import alone_ns, channel_bandwidth
+from hosim.planner.hyperoffload.channel_reservations import ChannelTimeline, left_rates, timelines, usual_size
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choice
+from hosim.planner.hyperoffload.problem import START, Below, Gap, Problem, initial_set
+from hosim.schedule.placement import Placement, Shelf
+
+_LONG = 2**30
+"""Bytes whose transfer takes no longer than they need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How candidates are judged.
+
+    ``waiting`` weighs over-budget time spent waiting after an early return, ``stall`` the nanoseconds of stall. ``lead_ns`` is how long
+    before its use a prefetch should have ended, ``slow`` what transfer times are multiplied with (above 1: room for contention; below:
+    the step is stretched). ``copies`` says whether persistent tensors may start with a second copy below, ``tiers`` how many tiers
+    below are used, the fastest first, and ``placement`` by which rule a tensor gets its tier: None takes the one that hides most.
+    """
+
+    waiting: float = 0.0
+    stall: float = 4.0
+    lead_ns: int = 0
+    copies: bool = True
+    slow: float = 1.0
+    tiers: int = 99
+    placement: Placement | None = None
+
+
+class Departure(NamedTuple):
+    """How a tensor leaves: where it starts, when its store begins, and the one at the end of the step, and how late they are."""
+
+    start: str
+    store_at: int | None = None
+    final_store_at: int | None = None
+    late: int = 0
+
+
+class Offer(NamedTuple):
+    """A candidate judged: where its transfers would go. ``fetch_at`` is None where nothing returns."""
+
+    score: float
+    gap: Gap
+    below: Below
+    leaves: Departure
+    fetch_at: int | None
+    stall: int
+
+    @property
+    def below_from(self) -> int:
+        """The op from which on the tensor's copy may be below: it is stored after its last write at the earliest."""
+        return 0 if self.leaves.start != HOME else max(self.gap.written, 0)
+
+
+class Way(NamedTuple):
+    """What a tensor of some size takes ``down`` to a tier and ``up`` again, in nanoseconds.
+
+    ``stored`` and ``clean`` are the parts of that, in both directions and up only, that its bytes would take on the fastest way: near 0
+    for a small tensor, whose latency keeps the channel from others, and for a slow tier.
+    """
+
+    down: int
+    up: int
+    stored: float
+    clean: float
+
+
+class Offers:
+    """Judges gaps for one sweep. ``choices`` and ``versions`` (tensor, version stored below) are what has been taken so far."""
+
+    def __init__(self, problem: Problem, budget: int, weights: Weights) -> None:
+        self.problem = problem
+        self.weights = weights
+        graph, hardware = problem.graph, problem.hardware
+        self.count = len(graph.ops)
+        self.start_ns, self.end_ns = problem.start_ns, problem.end_ns
+        self.horizon = problem.horizon_ns
+        self.begins = [*problem.start_ns[: self.count], self.horizon]
+        self.finishes = [*problem.end_ns[: self.count], self.horizon]
+        self.ends = list(accumulate(problem.end_ns, max))
+        self.sizes = [tensor.size_bytes for tensor in graph.tensors]
+        self.tiers = problem.below[: weights.tiers]
+        self.choices: dict[int, Choice] = {}
+        self.versions: set[tuple[int, int]] = set()
+        self.initial = graph.derived(initial_set)
+        usual = usual_size([self.sizes[gap.tensor] for gap in problem.gaps])
+        ups, downs = {b.name: b.up.name for b in problem.below}, {b.name: b.down.name for b in problem.below}
+        self.up: dict[str, ChannelTimeline] = timelines(hardware, ups, usual)
+        self.down: dict[str, ChannelTimeline] = timelines(hardware, downs, usual)
+        left = [(ways[tier], rate) for ways in (ups, downs) for tier, rate in left_rates(hardware, ways).items()]
+        own = {channel: channel_bandwidth(hardware, channel) for channel, _ in left}
+        self._shared = {channel: (own[channel], rate) for channel, rate in left if rate < own[channel]}
+        starts_below = {t: (tier,) for t, tier in problem.starts_below.items()}
+        self.shelf = Shelf(graph, hardware, [b.name for b in problem.below], starts_below, weights.placement)
+        fastest = [problem.below[0].up, problem.below[0].down] if problem.below else []
+        self._per_byte = [alone_ns(hardware, channel.name, _LONG) / _LONG * weights.slow for channel in fastest]
+        self._ways: dict[str, dict[int, Way]] = {b.name: {} for b in problem.below}
+        over = [int(held > budget) * d for held, d in zip(problem.held_bytes, problem.durations, strict=False)]
+        self._over = [0, *accumulate(over)]
+        self._over_at = [self._over_until(at) for at in self.begins]
+
+    # -- times -------------------------------------------------------------------------------------------------
+
+    def way(self, below: Below, size: int) -> Way:
+        """What a tensor of ``size`` bytes takes to that tier and back, as this sweep reckons."""
+        known = self._ways[below.name]
+        if size not in known:
+            up, down = self._time(below.up.name, size), self._time(below.down.name, size)
+            clean, stored = self._per_byte[0] * size / max(1, up), sum(self._per_byte) * size / max(1, up + down)
+            known[size] = Way(down, up, min(1.0, stored), min(1.0, clean))
+        return known[size]
+
+    def _time(self, channel: str, size: int) -> int:
+        own, left = self._shared.get(channel, (1, 1))
+        return int((alone_ns(self.problem.hardware, channel, size) + size * 10**9 // left - size * 10**9 // own) * self.weights.slow)
+
+    def _over_until(self, at: int) -> int:
+        """Over-budget time before ``at``, of the pressure as it was before anything left."""
+        k = bisect_right(self.start_ns, at) - 1
+        if k < 0:
+            return 0
+        before = self._over[k]
+        here, since = self._over[k + 1] - before, at - self.start_ns[k]
+        return before + (here if here < since else since if since > 0 else 0)
+
+    # -- judging -----------------------------------------------------------------------------------------------
+
+    def judge(self, gap: Gap, i: int) -> Offer | None:
+        """The best way to take a gap at op i, over the tiers below; None if there is none."""
+        t = gap.tensor
+        choice = self.choices.get(t)
+        forced = self.problem.starts_below.get(t)
+        start = HOME if choice is None else choice.start
+        best: Offer | None = None
+        for below in self._preferred(t) if forced is None and choice is None else self.problem.below:
+            if (choice is not None and below.name != choice.below) or (forced is not None and below.name != forced):
+                continue
+            way = self.way(below, self.sizes[t])
+            if best is not None and best.score >= self._most(gap, i, way):
+                continue
+            offer: Offer | None = None
+            for leaves in self._departures(gap, i, below, way, start):
+                other = self._with_return(gap, i, below, way, leaves)
+                if offer is None or other.score > offer.score:
+                    offer = other
+            if offer is None or (forced is None and not self.shelf.fits(t, offer.below_from, below.name)):
+                continue
+            if best is None or offer.score > best.score:
+                best = offer
+            if self.weights.placement is not None:
+                break
+        return best
+
+    def _most(self, gap: Gap, i: int, way: Way) -> float:
+        """No offer for the gap that goes this way has a better score.
+
+        What a transfer covers more by ending late it loses by the stall, which weighs more.
+        """
+        if not gap.returns:
+            return self._over_at[gap.before]
+        covered = self._over[-1] if gap.after == START and i >= gap.before else self._over_at[gap.before]
+        return int(covered * max(way.stored, way.clean)) if self.weights.stall >= 1 else float(covered)
+
+    def _preferred(self, t: int) -> Sequence[Below]:
+        """The tiers below that may take a tensor; with a placement rule the first that does is taken."""
+        if self.weights.placement is None:
+            return self.tiers
+        named = {b.name: b for b in self.problem.below}
+        return [named[name] for name in self.shelf.order(t)]
+
+    def _departures(self, gap: Gap, i: int, below: Below, way: Way, start: str) -> Sequence[Departure]:
+        """The ways to leave the device tier for a gap that is wanted from op i on; at most two."""
+        problem, t, down = self.problem, gap.tensor, way.down
+        channel = self.down[below.name]
+        free = bool(problem.graph.tensors[t].persistent)  # where it starts is the plan's to say
+        first: tuple[Departure, ...] = ()
+        final: Departure | None = None
+        if free:
+            written_last = problem.last_write.get(t)
+            if written_last is not None:  # what is below at time 0 must be there again at the end
+                final_at = channel.earliest(self.end_ns[written_last], down)
+                final = Departure(BELOW, None, final_at, max(0, final_at + down - self.horizon))
+            if gap.after == START and (start == HOME or i >= gap.before):  # away after its last use: then at the step's start too
+                if final is None or start == COPY:  # the store of a copy has its place already
+                    return (Departure(BELOW),)
+                first = (final,)
+                if start != HOME or i >= gap.before or not gap.returns:
+                    return first
+        if gap.dead(self.count) or self._clean(gap, start):
+            return (*first, Departure(start))
+        written = self.end_ns[gap.written] if gap.written != START else 0
+        needed = self.begins[i]
+        wanted = self.end_ns[gap.after] if gap.after != START else needed
+        store_at = channel.latest(wanted, down, written)  # copied while it is still used, if that can be
+        if store_at is None:
+            store_at = channel.earliest(written, down)
+        late = max(0, store_at + down - needed)
+        if free and gap.version == 0 and gap.after != START and start == HOME and t in self.initial and self.weights.copies:
+            if final is None:
+                return (*first, Departure(COPY))
+            if final.late <= late:
+                return (*first, Departure(COPY, None, final.final_store_at, final.late))
+        return (*first, Departure(start, store_at, None, late))
+
+    def _with_return(self, gap: Gap, i: int, below: Below, way: Way, leaves: Departure) -> Offer:
+        weights = self.weights
+        _, store_at, final_store_at, stall = leaves
+        before = gap.before
+        if not gap.returns:
+            return Offer(self._over_at[before] - weights.stall * stall, gap, below, leaves, None, stall)
+        length = way.up
+        again = gap.after == START and i >= before
+        free_at = 0
+        if not again:
+            free_at = self.finishes[i]
+            if gap.after != START and self.end_ns[gap.after] > free_at:
+                free_at = self.end_ns[gap.after]
+            if store_at is not None and store_at + way.down > free_at:
+                free_at = store_at + way.down
+        deadline_at = self.begins[before]
+        fetch_at = self.up[below.name].latest(deadline_at - weights.lead_ns, length, free_at)
+        if fetch_at is None:
+            fetch_at = self.up[below.name].earliest(free_at, length)
+            stall += max(0, fetch_at + length - deadline_at)
+        covered = self._over[-1] if again else self._over_until(fetch_at)
+        stored = store_at is not None or final_store_at is not None
+        score: float = int(covered * (way.stored if stored else way.clean))
+        if weights.waiting:
+            score -= weights.waiting * (self._over_at[before] - self._over_until(min(deadline_at, fetch_at + length)))
+        return Offer(score - weights.stall * stall, gap, below, leaves, fetch_at, stall)
+
+    def back(self, offer: Offer, i: int) -> int | None:
+        """The op after which the prefetch of an offer made at op i is issued; None where nothing returns."""
+        gap = offer.gap
+        if offer.fetch_at is None:
+            return None
+        back = bisect_right(self.ends, offer.fetch_at) - 1
+        again = gap.after == START and i >= gap.before
+        return min(back if again else max(back, i), gap.before - 1)
+
+    def _clean(self, gap: Gap, start: str) -> bool:
+        """Whether a valid copy of the gap's contents is below."""
+        if (gap.tensor, gap.version) in self.versions:
+            return True
+        return gap.version == 0 and (start in (COPY, BELOW) or gap.tensor in self.problem.starts_below)

@@ -1,0 +1,241 @@
+"""Which tensors leave, and when they come back: one sweep over the ops with the channels' own timelines in hand.
+
+Candidate selection. The sweep goes through the ops in order with what the device tier holds. Where that exceeds the budget, it takes the
+best of the gaps that are open there, until it fits. A gap is judged on the channels as they are then, not on idle ones:
+
+- its store takes the earliest free time of the channel down after its last use, its prefetch the *latest* free time of the channel up that
+  ends before its next use, so that it stays away as long as hides;
+- what it gains is the over-budget time that it is away for; what it costs is the over-budget time that it waits in the device tier after
+  coming back too early (because the channel was full just before its use), and, weighed heavily, the stall where a transfer cannot be
+  in time at all.
+
+So where pressure is a hill (training: activations pile up), gaps that reach over the hill win; where it is a plateau (weights streamed
+through a small budget), the choice spreads evenly over the step, as only a gap whose prefetch fits just before its use does not wait.
+Contents that have a valid copy below leave for nothing. A persistent tensor can be given one from the start (``copy``), at the price of
+a store after its last write, or start below altogether.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from hosim.planner.hyperoffload.choices import BELOW, HOME, Choice
+from hosim.planner.hyperoffload.gap_scoring import Offer, Offers, Weights
+from hosim.planner.hyperoffload.problem import START, Gap, Problem
+
+_LOOK, _LOOK_IF_LARGE, _LARGE = 8, 3, 20_000
+"""Candidates that are judged anew before one is taken, as their place in the heap may be stale; fewer in graphs with many ops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Choices, and the largest number of bytes by which an op still exceeds the budget (0 where the sweep succeeded).
+
+    ``full`` names the tiers below that had no room for something, in words.
+    """
+
+    choices: dict[int, Choice]
+    short_bytes: int
+    expected_stall_ns: int
+    full: str = ""
+
+
+def select(problem: Problem, budget_bytes: int, weights: Weights) -> Selection:
+    """Choices that keep every op within the budget, in listed order; O(gaps log gaps) with few candidates judged twice."""
+    return _Sweep(problem, budget_bytes, weights).run()
+
+
+class _Sweep:
+    def __init__(self, problem: Problem, budget: int, weights: Weights) -> None:
+        self.problem = problem
+        self.budget = budget
+        self.weights = weights
+        self.offers = Offers(problem, budget, weights)
+        self.choices = self.offers.choices
+        self.sizes = self.offers.sizes
+        self.count = len(problem.graph.ops)
+        self.look = _LOOK if self.count < _LARGE else _LOOK_IF_LARGE
+        self.heap: list[tuple[float, int, int, Gap, bool]] = []
+        self.serial = 0
+        self.level = [0] * (self.count + 2)
+        self.short = 0
+        self.stall = 0
+
+    # -- the sweep ---------------------------------------------------------------------------------------------
+
+    def run(self) -> Selection:
+        problem, graph = self.problem, self.problem.graph
+        returning: dict[int, list[Gap]] = defaultdict(list)
+        self._fetch_what_starts_below(returning)
+        opening: dict[int, list[Gap]] = defaultdict(list)
+        for gap in problem.gaps:
+            opening[gap.after + 1].append(gap)
+            if gap.after == START and graph.tensors[gap.tensor].persistent and graph.users[gap.tensor]:
+                # what starts below is below again after its last use
+                opening[graph.users[gap.tensor][-1] + 1].append(gap)
+        taken: set[tuple[int, int]] = set()
+        moved = 0
+        for i in range(self.count + 1):
+            for gap in opening.get(i, ()):
+                if self.sizes[gap.tensor]:
+                    offer = self.offers.judge(gap, i)
+                    if offer is not None:
+                        self._push(gap, offer.score, False)
+            for gap in returning.get(i, ()):
+                if gap.before - 1 > i:
+                    self._push(gap, self._late_score(gap), True)
+            moved += self.level[i]
+            while problem.held_bytes[i] + moved > self.budget:
+                best = self._best(i, taken)
+                if best is None:
+                    self.short = max(self.short, problem.held_bytes[i] + moved - self.budget)
+                    break
+                gap, offer = best
+                moved -= self.sizes[gap.tensor]
+                if offer is None:
+                    self._delay(gap)
+                else:
+                    taken.add((gap.tensor, gap.after))
+                    back = self._take(offer, i)
+                    if back is not None and i <= back and back + 1 < gap.before:
+                        returning[back + 1].append(gap)
+        return Selection(self.choices, self.short, self.stall, self.offers.shelf.full())
+
+    def _push(self, gap: Gap, score: float, late: bool) -> None:
+        self.serial += 1
+        heapq.heappush(self.heap, (-score, -self.sizes[gap.tensor], self.serial, gap, late))
+
+    def _best(self, i: int, taken: set[tuple[int, int]]) -> tuple[Gap, Offer | None] | None:
+        """The best candidate at op i among those on top of the heap, judged anew, without an offer if it is to be delayed only.
+
+        The others go back.
+        """
+        looked: list[tuple[float, Gap, Offer | None]] = []
+        while self.heap and len(looked) < self.look:
+            _, _, _, gap, late = heapq.heappop(self.heap)
+            if not self._open(gap, i) or (not late and (gap.tensor, gap.after) in taken):
+                continue
+            if not late:
+                offer = self.offers.judge(gap, i)
+                if offer is not None:
+                    looked.append((offer.score, gap, offer))
+            elif gap.before - 1 >= i:
+                looked.append((self._late_score(gap), gap, None))
+        if not looked:
+            return None
+        best = max(looked, key=lambda judged: judged[0])
+        for judged in looked:
+            if judged is not best:
+                self._push(judged[1], judged[0], judged[2] is None)
+        return best[1:]
+
+    def _late_score(self, gap: Gap) -> float:
+        """Worse than any gap that is not taken yet: its transfer is exposed."""
+        return float(-self.offers.horizon) - self._time_up(gap)
+
+    def _delay(self, gap: Gap) -> None:
+        """Let a tensor that is back too early return only for its use."""
+        back = gap.before - 1
+        self.level[gap.before] += self.sizes[gap.tensor]
+        self.choices[gap.tensor] = self.choices[gap.tensor].with_return(gap.after, back)
+        self.stall += self._time_up(gap)
+
+    def _open(self, gap: Gap, i: int) -> bool:
+        """Whether a gap spans op i and its tensor has not gone for good by then."""
+        if gap.after == START:
+            users = self.problem.graph.users[gap.tensor]
+            last = users[-1] if users else self.count
+            if i <= last or not self.problem.graph.tensors[gap.tensor].persistent:
+                return i < gap.before
+            choice = self.choices.get(gap.tensor)
+            back = choice.away.get(last, START) if choice is not None else START
+            return back is not None and back < i  # not while it is away after its last use already
+        if gap.before == self.count:
+            choice = self.choices.get(gap.tensor)
+            return (i < self.count or not gap.returns) and (choice is None or choice.start != BELOW)
+        return i < gap.before
+
+    def _time_up(self, gap: Gap) -> int:
+        choice = self.choices.get(gap.tensor)
+        name = choice.below if choice is not None else self.problem.below[0].name
+        below = next(b for b in self.problem.below if b.name == name)
+        return self.offers.way(below, self.sizes[gap.tensor]).up
+
+    # -- taking ------------------------------------------------------------------------------------------------
+
+    def _take(self, offer: Offer, i: int) -> int | None:
+        """Note the choice and reserve its transfers' time; the op after which it returns."""
+        problem, offers, gap, leaves = self.problem, self.offers, offer.gap, offer.leaves
+        t = gap.tensor
+        size = self.sizes[t]
+        below = offer.below
+        way = offers.way(below, size)
+        back = offers.back(offer, i)
+        users = problem.graph.users[t]
+        choice = self.choices.get(t)
+        if choice is None:
+            choice = Choice(below.name, leaves.start)
+        elif choice.start != leaves.start:
+            choice = replace(choice, start=leaves.start)
+        if t not in problem.starts_below:
+            offers.shelf.place(t, offer.below_from, [below.name])
+        if gap.after == START and users and leaves.start == BELOW:
+            choice = choice.without(users[-1])
+        choice = choice.with_return(gap.after, back)
+        if leaves.store_at is not None:
+            early = bisect_right(offers.ends, leaves.store_at) - 1
+            if early < gap.after or gap.after == START:
+                choice = choice.with_store(gap.after, min(max(early, gap.written), i - 1))  # op i needs the room
+        self.choices[t] = choice
+        down = offers.down[below.name]
+        for at in (leaves.store_at, leaves.final_store_at):
+            if at is not None:
+                down.reserve(down.earliest(at, way.down), way.down)
+        if leaves.store_at is not None:
+            offers.versions.add((t, gap.version))
+        if offer.fetch_at is not None:
+            up = offers.up[below.name]
+            up.reserve(up.earliest(offer.fetch_at, way.up), way.up)
+        self.stall += offer.stall
+        if gap.after == START and i >= gap.before:
+            return back
+        if back is not None:
+            self.level[back + 1] += size
+        elif gap.dead(self.count):
+            self.level[gap.before] += size
+        if gap.after == START and leaves.start == BELOW and users:
+            gone = users[-1] + 1
+            if leaves.final_store_at is not None:
+                gone = max(gone, bisect_right(problem.start_ns, leaves.final_store_at + way.down))
+            if gone <= self.count:
+                self.level[gone] -= size
+        return back
+
+    def _fetch_what_starts_below(self, returning: dict[int, list[Gap]]) -> None:
+        """Prefetches of tensors whose home is below: as late as hides, the latest use first."""
+        problem, graph, offers = self.problem, self.problem.graph, self.offers
+        below = {b.name: b for b in problem.below}
+        todo = []
+        for t, tier in problem.starts_below.items():
+            users = graph.users[t]
+            if users and tier in below:
+                if t in graph.ops[users[0]].reads:
+                    todo.append((users[0], t, tier))
+                else:  # made anew, and stored at the end
+                    self.choices[t] = Choice(tier, HOME)
+        for first, t, tier in sorted(todo, reverse=True):
+            length = offers.way(below[tier], self.sizes[t]).up
+            at = offers.up[tier].latest(problem.start_ns[first] - self.weights.lead_ns, length, 0)
+            if at is None:
+                back, at = START, offers.up[tier].earliest(0, length)
+            else:
+                back = min(bisect_right(offers.ends, at) - 1, first - 1)
+            offers.up[tier].reserve(offers.up[tier].earliest(at, length), length)
+            self.choices[t] = Choice(tier, HOME, {START: back})
+            if back + 1 < first:
+                self.level[back + 1] += self.sizes[t]
+                self.level[first] -= self.sizes[t]
+                returning[back + 1].append(Gap(t, START, first, 0, True))

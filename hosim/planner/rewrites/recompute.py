@@ -1,0 +1,287 @@
+"""Recomputation: a tensor dropped after a use and made again before the next, where running its producers takes less than moving it.
+
+A *drop* is (tensor, op): the tensor is let go after that op, a use of it. :func:`recomputes` turns any set of drops into recomputed ops
+(:mod:`hosim.edits`): walking the ops in order, whoever reads a dropped tensor has it made again right before, and what its producer reads
+and has been dropped itself is made again first. What was made again stays until its next drop. So drops of a whole segment of a network
+are activation checkpointing (Chen et al., arXiv 1604.06174): the first use in the backward pass makes the segment's activations again,
+each once. A producer's input that nobody dropped is kept until then. A drop that cannot be undone (its producer is random, changes a
+tensor in place, or reads one that has been written since) is ignored where that is found: the tensor stays.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hosim.costmodel.transfer_time import alone_ns
+from hosim.edits import RANDOM_KINDS, Recompute, edited
+from hosim.graph import Graph, Op
+from hosim.planner.hyperoffload.problem import START, Gap, Problem, initial_set
+
+Drop = tuple[int, int]
+"""(tensor, op position): the tensor is let go after that op."""
+
+_CHAIN = 64
+"""Ops that one candidate runs again at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A gap that recomputation can fill.
+
+    ``drops`` are the gap's own and those of dead inputs along the chain, ``chain`` the ops that run again.
+    ``recompute_ns`` is their time, ``saved_bytes`` what the device tier is relieved of during the gap: the tensor, less inputs kept for it.
+    ``transfer_ns`` is what a store and a prefetch of the tensor would take, alone on the fastest tier below; ``None`` if there is none.
+    """
+
+    gap: Gap
+    drops: tuple[Drop, ...]
+    chain: tuple[int, ...]
+    recompute_ns: int
+    saved_bytes: int
+    transfer_ns: int | None
+
+    @property
+    def ns_per_byte(self) -> float:
+        """Time of recomputation by byte relieved."""
+        return self.recompute_ns / self.saved_bytes
+
+
+def apply(graph: Graph, drops: Iterable[Drop]) -> Graph:
+    """``graph`` with the ops that ``drops`` call for run again."""
+    return edited(graph, recompute=recomputes(graph, drops))
+
+
+def is_pure(op: Op) -> bool:
+    """Whether running the op once more on the same inputs gives the same outputs and changes nothing else."""
+    return not op.mutates and op.kind not in RANDOM_KINDS
+
+
+def candidates(problem: Problem) -> tuple[Candidate, ...]:
+    """Every gap of a tensor made in the step that recomputation can fill.
+
+    Each with the cheaper by byte of two ways for inputs that are dead by then: run their producers again too, or keep them. O(gaps x
+    chain).
+    """
+    graph = problem.graph
+    books = graph.derived(_Books)
+    found = []
+    for gap in problem.gaps:
+        if gap.returns and gap.after != START and not graph.survives[gap.tensor] and graph.tensors[gap.tensor].size_bytes:
+            ways = [way for again in (True, False) if (way := _candidate(problem, books, gap, again)) is not None]
+            if ways:
+                found.append(min(ways, key=lambda way: (way.ns_per_byte, len(way.drops))))
+    return tuple(found)
+
+
+def _candidate(problem: Problem, books: _Books, gap: Gap, again: bool) -> Candidate | None:
+    """The candidate that runs producers of dead inputs ``again``, or keeps those inputs; ``None`` if it cannot be, or saves nothing."""
+    graph = problem.graph
+    chain: list[int] = []
+    drops: list[Drop] = [(gap.tensor, gap.after)]
+    kept: set[int] = set()
+    todo, seen = [gap.tensor], {gap.tensor}
+    while todo:
+        t = todo.pop()
+        f = books.maker(t, gap.before)
+        if f is None:
+            if t == gap.tensor:
+                return None
+            kept.add(t)
+            continue
+        if t != gap.tensor:
+            drops.append((t, books.last_use(t, gap.before)))
+        if f in chain:
+            continue
+        chain.append(f)
+        if len(chain) > _CHAIN:
+            return None
+        for x in graph.ops[f].inputs:
+            if x not in seen and not books.alive(x, gap.before):
+                seen.add(x)
+                if again:
+                    todo.append(x)
+                else:
+                    kept.add(x)
+    size = graph.tensors[gap.tensor].size_bytes
+    saved = size - sum(graph.tensors[x].size_bytes for x in kept)
+    if saved <= 0:
+        return None
+    fastest = problem.below[0] if problem.below else None
+    transfer = alone_ns(problem.hardware, fastest.down.name, size) + alone_ns(problem.hardware, fastest.up.name, size) if fastest else None
+    return Candidate(gap, tuple(drops), tuple(sorted(chain)), sum(problem.durations[f] for f in chain), saved, transfer)
+
+
+class _Books:
+    """Who writes each tensor, and when it is used; positions ascending."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.initial = graph.derived(initial_set)
+        self.writes: list[list[int]] = [[] for _ in graph.tensors]
+        for i, op in enumerate(graph.ops):
+            for t in op.writes:
+                self.writes[t].append(i)
+
+    def maker(self, t: int, at: int) -> int | None:
+        """The op that can make, before op ``at``, the contents that the tensor has there; ``None`` if none can."""
+        k = bisect_left(self.writes[t], at)
+        if not k:
+            return None
+        f = self.writes[t][k - 1]
+        op = self.graph.ops[f]
+        if not is_pure(op) or self.graph.survives[t]:
+            return None
+        unchanged = all(bisect_left(self.writes[x], f) == bisect_left(self.writes[x], at) for x in op.inputs)
+        return f if unchanged else None
+
+    def last_use(self, t: int, at: int) -> int:
+        """The last use of a tensor before op ``at``."""
+        return self.graph.users[t][bisect_left(self.graph.users[t], at) - 1]
+
+    def alive(self, t: int, at: int) -> bool:
+        """Whether the tensor is still there at op ``at`` if nothing is dropped: it survives, or somebody uses it then or later."""
+        return self.graph.survives[t] or self.graph.users[t][-1] >= at
+
+
+def recomputes(graph: Graph, drops: Iterable[Drop]) -> tuple[Recompute, ...]:
+    """The ops that run again if ``drops`` are made, in the order in which they do; O(uses + drops)."""
+    return _Walk(graph, drops).run()
+
+
+class _Walk:
+    """``absent`` are the tensors dropped and not made again yet."""
+
+    def __init__(self, graph: Graph, drops: Iterable[Drop]) -> None:
+        self.graph = graph
+        self.books = graph.derived(_Books)
+        self.dropped: dict[int, list[int]] = {}
+        for t, after in sorted(set(drops)):
+            self.dropped.setdefault(after, []).append(t)
+        self.absent: set[int] = set()
+        self.found: list[Recompute] = []
+        self.times: dict[int, int] = {}
+
+    def run(self) -> tuple[Recompute, ...]:
+        for i, op in enumerate(self.graph.ops):
+            if self.absent:
+                for t in op.reads:
+                    if t in self.absent:
+                        self._make(t, i)
+                self.absent.difference_update(op.outputs)
+            self.absent.update(self.dropped.get(i, ()))
+        return tuple(self.found)
+
+    def _make(self, t: int, at: int) -> None:
+        """Make an absent tensor again before op ``at``, and before that what its producer needs and is absent.
+
+        Depth first, without recursion: chains are long.
+        """
+        stack = [t]
+        while stack:
+            t = stack[-1]
+            f = self.books.maker(t, at) if t in self.absent else None
+            missing = [x for x in self.graph.ops[f].inputs if x in self.absent] if f is not None else []
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            if t in self.absent:
+                self._again(t, f, at)
+
+    def _again(self, t: int, f: int | None, at: int) -> None:
+        self.absent.discard(t)
+        if f is None:
+            return  # it cannot be made again: so it has been kept
+        ops = self.graph.ops
+        count = self.times.get(f, 1) + 1
+        while f"{ops[f].name}~{count}" in self.graph.op_index:
+            count += 1
+        self.times[f] = count
+        self.found.append(Recompute(ops[f].name, ops[at].name, f"{ops[f].name}~{count}"))
+        self.absent.difference_update([x for x in ops[f].outputs if self.books.maker(x, at) == f])
+
+
+# -- sets of drops -------------------------------------------------------------------------------------------------
+
+
+def cheapest(problem: Problem, offered: Sequence[Candidate], target_bytes: int) -> frozenset[Drop]:
+    """Drops that bring what is held down to ``target_bytes``, the cheapest by byte of those open where it exceeds that, in one sweep.
+
+    What chains hold while they run is not counted: the edited graph's own curve has it. O(candidates log candidates).
+    """
+    opening: dict[int, list[tuple[float, int]]] = {}
+    for k, candidate in enumerate(offered):
+        opening.setdefault(candidate.gap.after + 1, []).append((candidate.ns_per_byte, k))
+    relief = [0] * (len(problem.held_bytes) + 1)
+    heap: list[tuple[float, int]] = []
+    level = 0
+    taken: set[Drop] = set()
+    for i, held in enumerate(problem.held_bytes):
+        for entry in opening.get(i, ()):
+            heapq.heappush(heap, entry)
+        level += relief[i]
+        while held - level > target_bytes and heap:
+            candidate = offered[heapq.heappop(heap)[1]]
+            if candidate.gap.before <= i:
+                continue
+            taken.update(candidate.drops)
+            level += candidate.saved_bytes
+            relief[candidate.gap.before] -= candidate.saved_bytes
+    return frozenset(taken)
+
+
+def segments(problem: Problem, offered: Sequence[Candidate], count: int) -> frozenset[Drop]:
+    """Activation checkpointing in ``count`` segments.
+
+    All that is made and used within one segment before the turn of the step is dropped, except in the last one. The turn is where most
+    bytes of candidates wait. Segments weigh about the same in these bytes, and are cut where the fewest bytes cross. Tensors that cross
+    are the checkpoints. O(tensors + ops).
+    """
+    graph = problem.graph
+    ops = len(graph.ops)
+    waiting = [0] * (ops + 2)
+    for candidate in offered:
+        waiting[candidate.gap.after + 1] += graph.tensors[candidate.gap.tensor].size_bytes
+        waiting[candidate.gap.before] -= graph.tensors[candidate.gap.tensor].size_bytes
+    level, most, turn = 0, 0, 0
+    for i in range(ops):
+        level += waiting[i]
+        if level > most:
+            most, turn = level, i
+    books = graph.derived(_Books)
+    made: list[tuple[int, int, int]] = []  # (tensor, made by, last use up to the turn)
+    crossing = [0] * (ops + 2)
+    for t, users in enumerate(graph.users):
+        if not graph.survives[t] and books.writes[t] and users[0] < turn and t not in books.initial:
+            last = books.last_use(t, turn + 1)
+            made.append((t, users[0], last))
+            crossing[users[0] + 1] += graph.tensors[t].size_bytes
+            crossing[last + 1] -= graph.tensors[t].size_bytes
+    for i in range(1, ops + 2):
+        crossing[i] += crossing[i - 1]
+    cuts = [0, *_cuts(problem, offered, turn, crossing, count), turn + 1]
+    return frozenset(
+        (t, last) for t, first, last in made if last < cuts[-2] and bisect_left(cuts, first + 1) == bisect_left(cuts, last + 1)
+    )
+
+
+def _cuts(problem: Problem, offered: Sequence[Candidate], turn: int, crossing: Sequence[int], count: int) -> list[int]:
+    """Positions before which a segment begins: near equal shares of the waiting bytes, where the fewest bytes cross."""
+    weight = [0] * (turn + 2)
+    for candidate in offered:
+        if candidate.gap.after < turn < candidate.gap.before:
+            weight[candidate.gap.after + 1] += problem.graph.tensors[candidate.gap.tensor].size_bytes
+    for i in range(1, len(weight)):
+        weight[i] += weight[i - 1]
+    total = weight[-1]
+    cuts: list[int] = []
+    for k in range(1, count):
+        low = bisect_left(weight, total * (4 * k - 1) // (4 * count))
+        high = min(turn, bisect_left(weight, total * (4 * k + 1) // (4 * count)))
+        begin = max(low, cuts[-1] + 1 if cuts else 1)
+        if begin <= high:
+            cuts.append(min((crossing[i], abs(weight[i] * count - total * k), i) for i in range(begin, high + 1))[2])
+    return cuts

@@ -1,0 +1,17 @@
+"""The exact optimum on small graphs: CP-SAT's schedule, proved by its replay (:mod:`hosim.planner.exact.solver`)."""
+
+from __future__ import annotations
+
+from hosim.cache_plan import Plan
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.planner.exact import solver
+
+
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, limit: float, seed: int, largest: int) -> Plan:
+    """The plan with the least makespan that the solver finds within ``limit`` deterministic seconds; nearly always there is none better.
+
+    Raises :class:`hosim.errors.InputError` if OR-tools is missing, or the graph or the machine is more than the exact model knows, and
+    :class:`hosim.errors.InfeasibleError` if nothing fits.
+    """
+    return solver.solve(graph, hardware, budget_bytes, limit=limit, seed=seed, largest=largest).plan

@@ -1,0 +1,51 @@
+"""The table of how well routing was predicted, and what mispredictions took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.text import Text
+
+from hosim.report.tables import NOTHING, open_table, percent
+from hosim.units import human_size, human_time
+
+if TYPE_CHECKING:
+    from hosim.study.prediction_quality import Mispredictions
+
+FORESIGHT = "The static policies, lookahead and belady see the steps' routing before its gates decide; hybrid and on_demand do not.\n"
+
+
+def predictions(rows: Sequence[Mispredictions]) -> RenderableType:
+    """One row a policy with predictions: where the chosen experts' tensors came from, and what right and wrong predictions took."""
+    figures = ("chosen", "resident", "prefetched", "missed", "wrong", "wrong\nbytes", "wrong\ntime", "harm", "lost", "gained")
+    table = open_table("Predictions (experts' tensors)", "policy", *figures)
+    table.columns[0].no_wrap = False
+    for row in rows:
+        table.add_row(
+            escape(row.policy),
+            f"{row.chosen:,}",
+            percent(row.resident, row.chosen),
+            percent(row.prefetched, row.chosen),
+            percent(row.missed, row.chosen),
+            f"{row.wrong:,}" if row.wrong else NOTHING,
+            human_size(row.wrong_bytes) if row.wrong else NOTHING,
+            human_time(row.wrong_ns) if row.wrong else NOTHING,
+            _difference(row.harm_ns),
+            _difference(row.lost_ns),
+            _difference(row.gained_ns),
+        )
+    lines = (
+        "wrong: prefetched for a gate that did not choose it, with the time of these transfers. In makespan: what these took (harm), what "
+        "perfect prediction would save (lost), what predicting saved over fetching when the gate has decided (gained).\n"
+    )
+    foresight = Text(FORESIGHT, style="dim")
+    return Group(table, Text(lines, style="dim"), foresight) if rows else foresight
+
+
+def _difference(value: int | None) -> str:
+    if value is None:
+        return NOTHING
+    return f"-{human_time(-value)}" if value < 0 else human_time(value)

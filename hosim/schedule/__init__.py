@@ -1,0 +1,1 @@
+"""What all planners and policies share: idle intervals, lower tiers, placement, bandwidth, and the insertion of cache ops."""

@@ -1,0 +1,80 @@
+"""What a runtime policy decided in one replay, as a plan: the same cache ops, in the graph from the start.
+
+Each is issued where the op that it was decided for comes next on its stream. The time that the runtime spent deciding is gone, and with
+it the waiting until nothing else was under way, so the plan is as fast at least, as a rule; its replay says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import replace
+
+from hosim.analysis.verifier import verify
+from hosim.cache_plan import AT_START, CacheOp, MemoryView, Plan, RuntimePolicy
+from hosim.engine import replay
+from hosim.errors import PlanError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+
+
+def decided(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan | None:
+    """The plan without a runtime that decides as ``plan``'s does; none if it does not fit there, or its decisions are no legal plan.
+
+    A plan that has no runtime is returned as it is. Of several devices the first one's decisions count.
+    """
+    runtime = plan.runtime
+    if runtime is None:
+        return plan
+    previous = plan.graph.derived(_previous)
+    notes: list[list[CacheOp]] = []
+
+    def noted() -> RuntimePolicy:
+        notes.append([])
+        return _Noted(runtime(), previous, notes[-1])
+
+    if not replay(replace(plan, runtime=noted), hardware, budget_bytes).feasible:
+        return None
+    cache_ops = sorted((*plan.cache_ops, *notes[0]), key=lambda cache_op: cache_op.after)
+    static = replace(plan, cache_ops=tuple(cache_ops), runtime=None)
+    try:
+        return None if verify(static, hardware, budget_bytes) else static
+    except PlanError:
+        return None
+
+
+def _previous(graph: Graph) -> tuple[int, ...]:
+    """The op before each one on its stream."""
+    last: dict[str, int] = {}
+    found = []
+    for i, op in enumerate(graph.ops):
+        found.append(last.get(op.stream, AT_START))
+        last[op.stream] = i
+    return tuple(found)
+
+
+class _Noted:
+    """A runtime policy whose decisions are noted."""
+
+    def __init__(self, policy: RuntimePolicy, previous: tuple[int, ...], notes: list[CacheOp]) -> None:
+        self._policy = policy
+        self._previous = previous
+        self._notes = notes
+
+    @property
+    def inspected(self) -> Container[int] | None:
+        """The ops before which the policy decides something; none if before each."""
+        inspected: Container[int] | None = getattr(self._policy, "inspected", None)
+        return inspected
+
+    def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
+        """As :meth:`hosim.cache_plan.RuntimePolicy.before_op`."""
+        return self._note(op, self._policy.before_op(op, view))
+
+    def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
+        """As :meth:`hosim.cache_plan.RuntimePolicy.make_room`."""
+        return self._note(op, self._policy.make_room(op, wanted_bytes, view))
+
+    def _note(self, op: int, decisions: Iterable[CacheOp]) -> Iterable[CacheOp]:
+        found = list(decisions)
+        self._notes += [replace(cache_op, after=self._previous[op]) for cache_op in found]
+        return found

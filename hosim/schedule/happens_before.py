@@ -1,0 +1,78 @@
+"""Which op has surely ended when another has, whatever the durations: what makes a place for a cache op safe on several streams.
+
+On one stream the listed order says it. On several, an op knows how many ops of each stream have ended when it has (a vector clock:
+producers and its stream's earlier ops, and theirs); along a stream these numbers only grow, so the first op that knows enough is found
+by bisection.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from hosim.cache_plan import AT_START
+from hosim.graph import Graph
+
+
+class Order:
+    """The order that a graph's producers and streams impose on its ops; O(ops x streams)."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.count = len(graph.ops)
+        self.single = len(graph.streams) <= 1
+        if self.single:
+            return
+        number = {name: s for s, name in enumerate(graph.streams)}
+        self._stream_of = [number[op.stream] for op in graph.ops]
+        self._queues: list[list[int]] = [[] for _ in number]
+        self._place: list[int] = []
+        self._clock: list[list[int]] = []
+        for i, s in enumerate(self._stream_of):
+            queue = self._queues[s]
+            clock = list(self._clock[queue[-1]]) if queue else [0] * len(number)
+            for p in graph.producers[i]:
+                clock = list(map(max, clock, self._clock[p]))
+            self._place.append(len(queue))
+            queue.append(i)
+            clock[s] = len(queue)
+            self._clock.append(clock)
+
+    def ended_by(self, earlier: int, op: int) -> bool:
+        """Whether ``earlier`` has surely ended when ``op`` has; :data:`AT_START` precedes all."""
+        if earlier in (AT_START, op):
+            return True
+        if op == AT_START:
+            return False
+        return earlier < op if self.single else self._clock[op][self._stream_of[earlier]] > self._place[earlier]
+
+    def first_after(self, ops: Iterable[int], wanted: int) -> int | None:
+        """The first op listed at ``wanted`` or later by whose end all of ``ops`` have surely ended; ``None`` if there is none."""
+        ops = [op for op in ops if op != AT_START]
+        if not ops:
+            return wanted
+        if self.single:
+            return max(wanted, *ops)
+        needed = [0] * len(self._queues)
+        for op in ops:
+            s = self._stream_of[op]
+            needed[s] = max(needed[s], self._place[op] + 1)
+        best: int | None = None
+        for queue in self._queues:
+            k = bisect_left(queue, wanted)
+            k = bisect_left(queue, True, lo=k, key=lambda i: all(map(int.__ge__, self._clock[i], needed)))
+            if k < len(queue) and (best is None or queue[k] < best):
+                best = queue[k]
+        return best
+
+    def last_before(self, op: int, wanted: int) -> int:
+        """The last op listed at ``wanted`` or earlier by whose end ``op`` has surely ended; ``op`` itself if there is none."""
+        if op == AT_START or self.single:
+            return max(op, wanted)
+        best = op
+        s, k = self._stream_of[op], self._place[op] + 1
+        for queue in self._queues:
+            first = bisect_left(queue, True, key=lambda i: self._clock[i][s] >= k)
+            last = bisect_left(queue, wanted + 1) - 1
+            if first <= last:
+                best = max(best, queue[last])
+        return best

@@ -1,0 +1,56 @@
+"""When tensors lie idle, and what the device tier holds meanwhile: what the static policies choose from.
+
+Positions are those of ops; :data:`~hosim.cache_plan.AT_START` stands before the first and the number of ops behind the last. The account
+is in the plan's order, as the published planners keep it: a tensor that is away from its release to its prefetch is held by none of the
+ops between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from hosim.analysis.liveness import static_curve
+from hosim.cache_plan import AT_START
+from hosim.graph import Graph
+from hosim.schedule.insertion import Absence
+
+
+class Idle(NamedTuple):
+    """``tensor`` is used by the ops ``after`` and ``before`` and by none between them, of which there is at least one."""
+
+    tensor: int
+    after: int
+    before: int
+
+
+def between_uses(graph: Graph, tensors: Iterable[int] | None = None) -> Iterator[Idle]:
+    """Idle times between two uses, by tensor and position; those that end with an op that reads (else the contents are dead)."""
+    for t in range(len(graph.tensors)) if tensors is None else tensors:
+        for a, b in pairwise(graph.users[t]):
+            if b - a > 1 and t in graph.ops[b].reads:
+                yield Idle(t, a, b)
+
+
+def below_at_ends(graph: Graph, residency: Mapping[int, tuple[str, ...]], device_tier: str) -> Iterator[Idle]:
+    """Where tensors that start below are away: until their first use, and if they are to survive, from their last one on."""
+    for t, where in residency.items():
+        users = graph.users[t]
+        if device_tier not in where and users:
+            yield Idle(t, AT_START, users[0])
+            if graph.survives[t]:
+                yield Idle(t, users[-1], len(graph.ops))
+
+
+def held_bytes(graph: Graph) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Bytes of the device tier while each op runs with everything resident, by op position."""
+    return np.array(static_curve(graph), dtype=np.int64)
+
+
+def take_away(held: np.ndarray[tuple[int], np.dtype[np.int64]], graph: Graph, absence: Absence) -> None:
+    """Subtract what the absence frees: the ops from its release to its prefetch, that one included."""
+    last = absence.prefetch if absence.before < len(graph.ops) else len(graph.ops)
+    held[absence.release + 1 : last + 1] -= graph.tensors[absence.tensor].size_bytes

@@ -1,0 +1,331 @@
+"""Paging: what ``on_demand``, ``lookahead`` and ``belady`` share. Ops fault, residents are evicted, and somebody decides which.
+
+Just before an op is launched, what it reads and is not in the device tier is prefetched (a fault), and room is made for that, for its
+outputs and its workspace: a victim with a valid copy below is detached, any other stored first, and detached when the store has
+ended and room is still lacking; one that will be overwritten unread is dropped. Nothing else is evicted, and what ops use that have been
+launched and may not have ended is not either.
+
+The end of the step (docs/contract.md, rule 2), where no runtime is called any more, is settled ahead: what starts below and is
+written is stored back after its last write, by a cache op of the plan; what starts in the device tier and is away is prefetched behind
+the last op's needs when the last op is launched, so that it comes as room becomes free.
+
+The policy keeps its own books of what will be where once all that it has issued has taken effect, as the engine's view shows only what
+is there now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, MemoryView, Plan
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.schedule.happens_before import Order
+from hosim.schedule.lower_tiers import Placement, route, shelf_below, starts, tiers_below
+
+_ATTEMPTS = 64
+"""How often one op may ask for room before it is told that there is none."""
+
+
+class Victims(Protocol):
+    """Residents in the order in which they are to be evicted."""
+
+    def touch(self, tensor: int, next_use: int) -> None:
+        """It is resident, is used now or fetched, and is used next by the op at ``next_use``."""
+
+    def discard(self, tensor: int) -> None:
+        """It is resident no more."""
+
+    def pick(self, refuse: Callable[[int], bool]) -> int | None:
+        """The first one that is not refused, which is discarded; ``None`` if all are."""
+
+
+@dataclass(frozen=True)
+class Books:
+    """What paging needs of graph and machine, computed once a plan: start tiers, tiers to evict to, and static last writes."""
+
+    graph: Graph
+    hardware: Hardware
+    start: dict[int, tuple[str, ...]]
+    last_write: dict[int, int]
+    """Of persistent tensors that start below: the op after which the plan stores them back."""
+    placement: Placement | None = None
+
+
+def paging_plan(
+    graph: Graph,
+    hardware: Hardware,
+    budget: int,
+    policy: str,
+    victims: Callable[[], Victims],
+    k: int = 0,
+    placement: Placement | None = None,
+) -> Plan:
+    """A plan whose runtime policy pages, evicting as ``victims`` says to where ``placement`` says, and looking ``k`` ops ahead."""
+    initial = starts(graph, hardware, budget, placement)
+    start = Plan(graph, initial=initial).residency(hardware.device_tier)
+    cache_ops, last_write = _returns(graph, hardware, start)
+    books = Books(graph, hardware, start, last_write, placement)
+    return Plan(graph, policy, tuple(cache_ops), initial, lambda: Paging(books, victims(), k))
+
+
+def _returns(graph: Graph, hardware: Hardware, start: dict[int, tuple[str, ...]]) -> tuple[list[CacheOp], dict[int, int]]:
+    """Cache ops that bring back what starts below and is written, after its last write; and free what the last op of a stream used last."""
+    device, order = hardware.device_tier, graph.derived(Order)
+    final = {op.stream: i for i, op in enumerate(graph.ops)}
+    cache_ops: list[CacheOp] = []
+    last_write: dict[int, int] = {}
+    for t, where in start.items():
+        users = graph.users[t]
+        if device in where or not graph.tensors[t].persistent or not users:
+            continue
+        write = max((u for u in users if t in graph.ops[u].writes), default=None)
+        if write is not None:
+            last_write[t] = write
+            for tier in where:
+                hops = route(hardware, [device], tier)
+                cache_ops += [CacheOp(STORE, t, a, b, write) for a, b in pairwise(hops)]
+                cache_ops += [CacheOp(DETACH, t, passed, None, write) for passed in hops[1:-1]]
+        if users[-1] == final[graph.ops[users[-1]].stream] and all(order.ended_by(u, users[-1]) for u in users):
+            cache_ops.append(CacheOp(DETACH, t, device, None, users[-1]))
+    cache_ops.sort(key=lambda cache_op: cache_op.after)
+    return cache_ops, last_write
+
+
+class Paging:
+    """The :class:`hosim.cache_plan.RuntimePolicy`. ``here`` and ``below`` are what will hold once all that is issued has taken effect."""
+
+    def __init__(self, books: Books, victims: Victims, k: int) -> None:
+        graph, hardware = books.graph, books.hardware
+        self.graph = graph
+        self.hardware = hardware
+        self.books = books
+        self.victims = victims
+        self.k = k
+        self.device = hardware.device_tier
+        self.sizes = [tensor.size_bytes for tensor in graph.tensors]
+        self.tiers = [b.tier for b in tiers_below(hardware)]
+        self.shelf = shelf_below(graph, hardware, books.start, books.placement)
+        self.room = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
+        self.here = bytearray(len(graph.tensors))
+        self.below: dict[int, tuple[str, ...]] = {}
+        self.guest: dict[int, str] = {}  # in a tier below that is not its own
+        self.begun = bytearray(len(graph.ops))
+        self.next_user = [0] * len(graph.tensors)
+        self.users_left = [len(users) for users in graph.users]
+        self.running: dict[str, int] = {}
+        self.left = len(graph.ops)
+        self.leaving: set[int] = set()
+        self.stored: set[int] = set()  # victims that are detached once their stores have ended and room is wanted
+        self.coming: set[int] = set()
+        self.asked: tuple[int, int] = (-1, 0)
+        for t, where in books.start.items():
+            for tier in where:
+                self.room[tier] -= self.sizes[t]
+            self.below[t] = tuple(tier for tier in where if tier != self.device)
+            if self.device in where:
+                self.here[t] = 1
+                self.victims.touch(t, self._next_use(t))
+
+    # -- what the engine asks ----------------------------------------------------------------------------------
+
+    def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
+        """Faults of ``op``, evictions for it, and prefetches for the next ``k`` ops while there is room."""
+        graph, here = self.graph, self.here
+        node = graph.ops[op]
+        self._launch(op)
+        uses = node.uses
+        missing = [t for t in node.reads if not here[t]]
+        needed = sum([self.sizes[t] for t in missing]) + node.workspace_bytes
+        needed += sum([self.sizes[t] for t in node.outputs if not here[t] and not view.is_resident(t)])
+        decisions: list[CacheOp] = []
+        self.stored.difference_update(uses)  # needed again: they stay, with a clean copy below
+        self._evict(needed - self._free(view), view, decisions)
+        for t in missing:
+            self._fetch(t, decisions)
+        for t in uses:
+            here[t] = 1
+            self.victims.touch(t, self._next_use(t))
+        for t in node.writes:
+            self._stale(t)
+        if self.k:
+            self._look_ahead(op, view, needed, decisions)
+        if not self.left:
+            self._close(op, view, needed, decisions)
+        return decisions
+
+    def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
+        """Evictions that free ``wanted_bytes``, and if it can be what other prefetches wait for; none if that is not to be had."""
+        self.asked = (op, self.asked[1] + 1 if self.asked[0] == op else 1)
+        if self.asked[1] > _ATTEMPTS:
+            return ()
+        mine = set(self.graph.ops[op].uses)
+        self._free(view)
+        others = sum(self.sizes[t] for t in self.coming if t not in mine)
+        decisions: list[CacheOp] = []
+        lacking = self._detach_stored(wanted_bytes + others - view.free_bytes, view, decisions)
+        if self._evict(lacking, view, decisions) > others:
+            return ()
+        if not self.left:
+            for t in [d.tensor for d in decisions if d.op == DETACH]:
+                if self._must_return(t):
+                    self._fetch(t, decisions)
+        return decisions
+
+    # -- the books ---------------------------------------------------------------------------------------------
+
+    def _launch(self, op: int) -> None:
+        """``op`` is launched, so the one before it on its stream has ended."""
+        node = self.graph.ops[op]
+        ended = self.running.get(node.stream)
+        self.running[node.stream] = op
+        self.begun[op] = 1
+        self.left -= 1
+        if ended is not None:
+            for t in self.graph.ops[ended].uses:
+                self.users_left[t] -= 1
+                if self.books.last_write.get(t) == ended:
+                    self.below[t] = tuple(tier for tier in self.books.start[t] if tier != self.device)
+                if not self.users_left[t] and not self.graph.survives[t]:
+                    self.here[t] = 0
+                    self._stale(t)
+                    self.victims.discard(t)
+                    self.coming.discard(t)
+                    self.leaving.discard(t)
+                    self.stored.discard(t)
+        for t in node.uses:
+            users, n = self.graph.users[t], self.next_user[t]
+            while n < len(users) and self.begun[users[n]]:
+                n += 1
+            self.next_user[t] = n
+
+    def _next_use(self, t: int) -> int:
+        """The next op to be launched that uses the tensor; of a persistent one perhaps of the next step; else after all."""
+        users, n = self.graph.users[t], self.next_user[t]
+        if n < len(users):
+            return users[n]
+        end = len(self.graph.ops)
+        return end + users[0] if users and self.graph.tensors[t].persistent else 2 * end
+
+    def _stale(self, t: int) -> None:
+        """The copies below are gone: dropped by a write, or with the tensor."""
+        self.below[t] = ()
+        tier = self.guest.pop(t, None)
+        if tier is not None:
+            self.room[tier] += self.sizes[t]
+
+    def _free(self, view: MemoryView) -> int:
+        """Bytes that will be free once all that is issued has taken effect, if no op ends."""
+        self.leaving = {t for t in self.leaving if view.is_resident(t)}
+        self.coming = {t for t in self.coming if not view.is_resident(t)}
+        out = sum([self.sizes[t] for t in (*self.leaving, *self.stored)])
+        return view.free_bytes + out - sum([self.sizes[t] for t in self.coming])
+
+    # -- moves -------------------------------------------------------------------------------------------------
+
+    def _fetch(self, t: int, decisions: list[CacheOp]) -> None:
+        hops = route(self.hardware, self.below[t], self.device)
+        decisions += [CacheOp(PREFETCH, t, a, b) for a, b in pairwise(hops)]
+        decisions += [CacheOp(DETACH, t, passed, None) for passed in hops[1:-1]]
+        self.here[t] = 1
+        if t in self.leaving:
+            self.leaving.discard(t)  # it goes first and comes back: the same bytes
+        else:
+            self.coming.add(t)
+        self.victims.touch(t, self._next_use(t))
+
+    def _detach_stored(self, lacking: int, view: MemoryView, decisions: list[CacheOp]) -> int:
+        """Detach victims whose stores have ended until ``lacking`` bytes more are free; returns what is still lacking."""
+        for t in sorted(t for t in self.stored if not view.is_busy(t)):
+            if lacking <= 0:
+                break
+            decisions.append(CacheOp(DETACH, t, self.device, None))
+            self.stored.discard(t)
+            self.here[t] = 0
+            lacking -= self.sizes[t]
+        return lacking
+
+    def _evict(self, lacking: int, view: MemoryView, decisions: list[CacheOp], spared: Iterable[int] = ()) -> int:
+        """Evict until ``lacking`` bytes more are or will be free; returns what is still lacking (0 or less if nothing is)."""
+        if lacking <= 0:
+            return lacking
+        pinned = {t for op in self.running.values() for t in self.graph.ops[op].uses}.union(spared)
+
+        def refuse(t: int) -> bool:
+            return t in pinned or not view.is_resident(t) or view.is_busy(t)
+
+        stuck: list[int] = []
+        while lacking > 0:
+            victim = self.victims.pick(refuse)
+            if victim is None:
+                break
+            if self._evict_one(victim, decisions):
+                lacking -= self.sizes[victim]
+            else:
+                stuck.append(victim)
+        for t in stuck:
+            self.victims.touch(t, self._next_use(t))
+        return lacking
+
+    def _evict_one(self, t: int, decisions: list[CacheOp]) -> bool:
+        """Out of the device tier; says whether it can go."""
+        users, n = self.graph.users[t], self.next_user[t]
+        comes_again = n < len(users)
+        needed = t in self.graph.ops[users[n]].reads if comes_again else self.graph.survives[t]
+        if not needed and not comes_again:
+            return False  # it dies with an op that runs
+        if needed and not self.below.get(t):
+            tier = self._store(t, decisions)
+            if tier is None:
+                return False
+            if comes_again:  # an op launched meanwhile may read it: it is detached when the store has ended
+                self.stored.add(t)
+                return True
+        decisions.append(CacheOp(DETACH, t, self.device, None))
+        self.here[t] = 0
+        self.leaving.add(t)
+        return True
+
+    def _store(self, t: int, decisions: list[CacheOp]) -> str | None:
+        """A copy in its own tier below or in the first one with room; says where, ``None`` if there is no room."""
+        own = [tier for tier in self.books.start.get(t, ()) if tier != self.device and tier in self.tiers]
+        tier = next((tier for tier in own or self.shelf.order(t) if own or self.room[tier] >= self.sizes[t]), None)
+        if tier is not None:
+            if not own:
+                self.guest[t] = tier
+                self.shelf.use(t, tier)
+                self.room[tier] -= self.sizes[t]
+            decisions.append(CacheOp(STORE, t, self.device, tier))
+            self.below[t] = (tier,)
+        return tier
+
+    def _look_ahead(self, op: int, view: MemoryView, needed: int, decisions: list[CacheOp]) -> None:
+        """What the next ``k`` listed ops read and lies below, nearest first, while there is room beside what ``op`` needs."""
+        arriving = sum(self.sizes[d.tensor] for d in decisions if d.op == PREFETCH and d.destination == self.device)
+        free = self._free(view) - (needed - arriving)
+        for j in range(op + 1, min(op + 1 + self.k, len(self.graph.ops))):
+            if self.begun[j]:
+                continue
+            for t in self.graph.ops[j].reads:
+                # nothing may overwrite it before: its next user must be one that reads it
+                if not self.here[t] and self.below.get(t) and t in self.graph.ops[self._next_use(t)].reads:
+                    if self.sizes[t] > free:
+                        return
+                    free -= self.sizes[t]
+                    self._fetch(t, decisions)
+
+    def _must_return(self, t: int) -> bool:
+        return bool(self.graph.tensors[t].persistent) and self.device in self.books.start.get(t, ())
+
+    def _close(self, op: int, view: MemoryView, needed: int, decisions: list[CacheOp]) -> None:
+        """The last op is launched: what must be in the device tier at the end is fetched behind it, and what need not be makes room."""
+        back = [t for t in self.books.start if not self.here[t] and self._must_return(t)]
+        if not back:
+            return
+        wanted = sum(self.sizes[t] for t in back) + needed - self._free(view)
+        self._evict(wanted, view, decisions, [t for t in self.books.start if self._must_return(t)])
+        for t in back:
+            self._fetch(t, decisions)

@@ -1,0 +1,69 @@
+"""What people name to be compared: a plan or a result, its file, or a policy that makes a plan."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from hosim import engine
+from hosim.cache_plan import Plan
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.policies import registry
+from hosim.result import Result
+from hosim.study.diff import Side
+from hosim.study.policy_choice import parse_choice
+from hosim.study.run_policy import check, make_plan
+
+
+def side_of(
+    what: str | os.PathLike[str] | Plan | Result,
+    graph: Graph | None = None,
+    hardware: Hardware | None = None,
+    budget_bytes: int | None = None,
+) -> Side:
+    """A plan, a result, the path of a file of either, or the name of a policy; with ``hardware`` plans are replayed as well.
+
+    Raises :class:`InputError` for what is none of these, and for a plan file or a policy without the graph (or the machine) it needs.
+    """
+    tier = "hbm" if hardware is None else hardware.device_tier
+    if isinstance(what, Result):
+        return Side(what.policy, result=what, device_tier=tier)
+    if isinstance(what, Plan):
+        return _planned(what.policy, what, hardware, budget_bytes, tier)
+    text = os.fspath(what)
+    if not os.path.exists(text):
+        name = text.partition(":")[0]
+        if name not in registry.names():
+            raise InputError(f"no such file, and no such policy (policies: {', '.join(registry.names())})", source=text)
+        if graph is None or hardware is None or budget_bytes is None:
+            raise InputError("a policy plans for a workload on a machine: name both", source=text)
+        choice = parse_choice(text)
+        made = replace(make_plan(graph, hardware, choice, budget_bytes), policy=choice.label)
+        check(made, hardware, budget_bytes)
+        return _planned(text, made, hardware, budget_bytes, tier)
+    return _loaded(text, graph, hardware, budget_bytes, tier)
+
+
+def _loaded(path: str, graph: Graph | None, hardware: Hardware | None, budget_bytes: int | None, tier: str) -> Side:
+    from hosim.io import check_tiers, load_plan, result_from_dict
+    from hosim.io.reading import content
+
+    data = content(path)
+    kind = data.get("format") if isinstance(data, dict) else None
+    if isinstance(kind, str) and kind.startswith("hosim.result/"):
+        return Side(path, result=result_from_dict(data, path), device_tier=tier)
+    if not isinstance(kind, str) or not kind.startswith("hosim.cache_plan/"):
+        raise InputError(f"expected a plan or a result of hosim, got {kind or 'another file'}", source=path)
+    if graph is None:
+        raise InputError("a plan is for a workload: name it", source=path)
+    plan = load_plan(path, graph)
+    if hardware is not None:
+        check_tiers(plan, hardware, source=path)
+    return _planned(path, plan, hardware, budget_bytes, tier)
+
+
+def _planned(label: str, plan: Plan, hardware: Hardware | None, budget_bytes: int | None, tier: str) -> Side:
+    result = None if hardware is None else engine.replay(plan, hardware, budget_bytes, record=True)
+    return Side(label, plan, result, tier)

@@ -1,0 +1,126 @@
+"""Planning against reserved instead of allocated bytes: policies count bytes, an allocator needs more than that.
+
+A policy plans within a budget; the plan is replayed with an allocator that has no more than the budget to reserve. If that runs out of
+memory, the policy (and the replay, for one that decides there) gets less than the budget, until what the allocator makes of it fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from hosim.cache_plan import Plan
+from hosim.errors import InfeasibleError, InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.result import CACHING, LEDGER, Result
+from hosim.study.policy_choice import Choice
+from hosim.study.run_policy import Counting, check, make_plan, replay
+from hosim.units import human_size
+
+_SHARES = (1.0, 0.99, 0.97, 0.93, 0.85, 0.69, 0.37)
+"""Shares of the budget that a policy gets, one after the other: each takes away twice as much more as the last."""
+_SLOWED = 2
+"""So many more shares are tried after one whose plan fits, but waits for want of a place."""
+_HALVINGS = 2
+"""So many shares are tried between the largest that fits and the one above it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A plan whose reserved bytes fit: its result with the allocator, and the bytes that the policy was given to plan with."""
+
+    plan: Plan
+    result: Result
+    planned_bytes: int
+
+    @property
+    def makespan_ns(self) -> int:
+        """The plan's makespan, waits for a place included."""
+        return self.result.makespan_ns or 0
+
+
+def plan_against_reserved(graph: Graph, hardware: Hardware, choice: Choice, budget_bytes: int, counting: Counting) -> Reserved:
+    """The choice's plan for which all that the allocator reserves is within the budget.
+
+    The policy gets shares of the budget, from all of it downwards, until its plan fits; a plan that fits but waits for want of a place is
+    weighed against those of the next two shares, and the fastest is taken. Plans are verified, and the result is that of the replay with
+    the allocator. Raises :class:`InfeasibleError` if no share gives such a plan, and :class:`InputError` for the allocator ``ledger``,
+    which reserves nothing.
+    """
+    if counting.allocator == LEDGER:
+        raise InputError(f"ledger reserves nothing beyond the bytes themselves: choose another one, such as {CACHING}", source="allocator")
+    search = _Search(graph, hardware, choice, budget_bytes, counting)
+    best: Reserved | None = None
+    above = budget_bytes + 1
+    fitting = 0
+    for planned in (int(budget_bytes * share) for share in _SHARES):
+        found = search.attempt(planned)
+        if found is not None:
+            fitting += 1
+            if best is None or found.makespan_ns < best.makespan_ns:
+                best = found
+            if fitting > _SLOWED or not search.waits(found):
+                break
+        elif best is None:
+            above = planned
+    if best is None:
+        raise InfeasibleError(
+            f"policy {choice.label}: found no plan whose bytes reserved by the allocator {counting.allocator} stay within "
+            f"{human_size(budget_bytes)}; with all of it to plan with, {search.failure}"
+        )
+    for planned in _between(best.planned_bytes, above) if fitting == 1 and above <= budget_bytes else ():
+        found = search.attempt(planned)
+        if found is None or found.makespan_ns > best.makespan_ns:
+            break
+        best = found
+    return best
+
+
+def reserved_line(found: Reserved) -> str:
+    """In a line for people: both peaks, and what the policy was given to plan with."""
+    result = found.result
+    assert result.allocator is not None
+    state = result.allocator
+    return (
+        f"the plan allocates {human_size(state.peak_allocated_bytes)} and the allocator {state.name} reserves "
+        f"{human_size(state.peak_reserved_bytes)} of {human_size(result.budget_bytes)}; planned within {human_size(found.planned_bytes)}"
+    )
+
+
+def _between(low: int, high: int) -> Iterator[int]:
+    """Halfway up, and again from there."""
+    for _ in range(_HALVINGS):
+        low = (low + high) // 2
+        yield low
+
+
+class _Search:
+    """Plans of one choice under smaller and smaller budgets; ``failure`` says why the first did not fit."""
+
+    def __init__(self, graph: Graph, hardware: Hardware, choice: Choice, budget_bytes: int, counting: Counting) -> None:
+        self._graph = graph
+        self._hardware = hardware
+        self._choice = choice
+        self._budget = budget_bytes
+        self._counting = counting
+        self.failure = ""
+
+    def attempt(self, planned: int) -> Reserved | None:
+        """The plan within ``planned`` bytes, if what the allocator makes of it stays within the budget."""
+        try:
+            plan = make_plan(self._graph, self._hardware, self._choice, planned)
+        except InfeasibleError as error:
+            self.failure = self.failure or str(error)
+            return None
+        check(plan, self._hardware, planned)
+        result = replay(plan, self._hardware, planned, counting=self._counting, reserve_bytes=self._budget)
+        if not result.feasible:
+            self.failure = self.failure or str(result.error)
+            return None
+        return Reserved(plan, replace(result, budget_bytes=self._budget), planned)
+
+    def waits(self, found: Reserved) -> bool:
+        """Whether the plan takes longer with the allocator than without."""
+        freely = replay(found.plan, self._hardware, found.planned_bytes)
+        return found.makespan_ns > (freely.makespan_ns or 0)

@@ -1,0 +1,109 @@
+"""One policy, one workload, one machine, one budget: plan, verify the plan, replay it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hosim import engine
+from hosim.analysis.bounds import lower_bound_ns
+from hosim.analysis.free_order_bound import free_order_bound_ns
+from hosim.analysis.verifier import verify
+from hosim.cache_plan import Plan
+from hosim.costmodel.op_time import op_durations
+from hosim.errors import PlanError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.jitter import Jitter
+from hosim.policies import registry
+from hosim.result import IN_TIME, LEDGER, Result
+from hosim.study.policy_choice import Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """How the device tier's bytes are counted: ``allocator`` and ``account`` as in :func:`hosim.engine.replay`.
+
+    Of runtime policies there is the account in time alone: what is decided during the replay has no order before it.
+    """
+
+    allocator: str = LEDGER
+    account: str = IN_TIME
+
+
+BY_BYTES = Counting()
+
+
+def make_plan(graph: Graph, hardware: Hardware, choice: Choice, budget_bytes: int) -> Plan:
+    """The plan of one choice; raises :class:`InfeasibleError` where the policy has none within the budget."""
+    return registry.get(choice.name).plan(graph, hardware, budget_bytes, **choice.parameters)
+
+
+def check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:
+    """Raise :class:`PlanError` if a plan that a policy made breaks a rule; runtime policies decide later and have nothing to check."""
+    if plan.runtime is not None:
+        return
+    findings = [str(finding) for finding in verify(plan, hardware, budget_bytes)]
+    if findings:
+        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        raise PlanError(
+            f"policy {plan.policy} made a plan that breaks a rule, which is a bug of the policy: {findings[0]}{more}", findings=findings
+        )
+
+
+def replay(
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int,
+    *,
+    repeats: bool = True,
+    counting: Counting = BY_BYTES,
+    reserve_bytes: int | None = None,
+    jitter: Jitter | None = None,
+    record: bool = False,
+) -> Result:
+    """The result of one plan, with the lower bound on what any plan takes from the same initial residency.
+
+    For a plan that edits the graph, it is one on what any edit of the workload takes. ``repeats`` false is for a plan that does not put
+    every copy back (rule 2), and so may take less than one that does. ``reserve_bytes``: what an allocator may reserve, if not the budget.
+    Under ``jitter`` there is no bound. ``record`` keeps the timeline.
+    """
+    account = counting.account if plan.runtime is None else IN_TIME
+    result = engine.replay(
+        plan,
+        hardware,
+        budget_bytes,
+        record=record,
+        allocator=counting.allocator,
+        account=account,
+        reserve_bytes=reserve_bytes,
+        jitter=jitter,
+    )
+    if not result.feasible or result.jitter is not None:
+        return result
+    durations = op_durations(plan.workload, hardware)
+    residency = plan.residency(hardware.device_tier)
+    if plan.edits is not None:
+        return replace(result, lower_bound_ns=free_order_bound_ns(plan.workload, durations, hardware, residency))
+    return replace(result, lower_bound_ns=lower_bound_ns(plan.graph, durations, hardware, residency, budget_bytes, repeats=repeats))
+
+
+def unplanned(graph: Graph, hardware: Hardware, choice: Choice, budget_bytes: int, error: str) -> Result:
+    """The result of a policy that found no plan within the budget."""
+    return Result(
+        workload=graph.name,
+        hardware=hardware.name,
+        policy=choice.label,
+        budget_bytes=budget_bytes,
+        feasible=False,
+        error=error,
+        makespan_ns=None,
+        busy_ns=None,
+        stall_ns={},
+        drain_ns=None,
+        lower_bound_ns=None,
+        peak_bytes={},
+        peak_at_ns={},
+        peak_breakdown={},
+        channels={},
+        plan={},
+    )

@@ -1,0 +1,260 @@
+"""A question: one workload, one machine, one policy, one budget; and the same question with some field set otherwise.
+
+Fields are named as files name them: ``workload.`` and a parameter of the workload's spec (``workload.batch``,
+``workload.config.hidden_size``), ``policy`` or ``policy.`` and a parameter of it, ``budget``, and otherwise a path inside the hardware
+profile (``channels.h2d.bandwidth``).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from hosim.analysis.budget import parse_budget
+from hosim.errors import HosimError, InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.io.reading import did_you_mean, unknown_name
+from hosim.policies import registry
+from hosim.result import Result
+from hosim.study.axes import Settings, Value
+from hosim.study.policy_choice import Choice, parse_choice
+from hosim.study.run_policy import check, make_plan, replay
+
+WORKLOAD, POLICY, BUDGET, HARDWARE = "workload.", "policy", "budget", "hardware."
+_FIXED = ("format", "name", "source", "device_tier")
+"""Keys of a profile that are no question of how much."""
+_OPTIONAL = ("pin", "fabrics")
+"""Mappings inside a profile that may be left out."""
+_KEPT_GRAPHS = 8
+
+
+@dataclass(frozen=True)
+class Question:
+    """What one replay answers. ``budget`` is bytes, text as :func:`hosim.analysis.budget.parse_budget` takes it; ``None``: all there is."""
+
+    graph: Graph
+    hardware: Hardware
+    choice: Choice
+    budget: int | str | None = None
+
+    @property
+    def budget_bytes(self) -> int:
+        """Bytes of the device tier that count; raises :class:`InputError` for a budget that is none."""
+        if isinstance(self.budget, int):
+            if self.budget <= 0:
+                raise InputError(f"expected more than 0 bytes, got {self.budget}", source="budget")
+            return min(self.budget, self.hardware.device.capacity_bytes)
+        return parse_budget(self.budget, self.graph, self.hardware)[1]
+
+    def with_settings(self, settings: Settings) -> Question:
+        """The question with some fields set; raises :class:`InputError` for a field that is not there and a value that is none for it."""
+        workload = {f.removeprefix(WORKLOAD): v for f, v in settings.items() if f.startswith(WORKLOAD)}
+        hardware = {f.removeprefix(HARDWARE): v for f, v in settings.items() if not f.startswith(WORKLOAD) and not _is_other(f)}
+        policy = {f.partition(".")[2]: v for f, v in settings.items() if f == POLICY or f.startswith(f"{POLICY}.")}
+        return Question(
+            _graph(self.graph, workload) if workload else self.graph,
+            _hardware(self.hardware, hardware) if hardware else self.hardware,
+            _choice(self.choice, policy) if policy else self.choice,
+            _budget(settings[BUDGET]) if BUDGET in settings else self.budget,
+        )
+
+    def answer(self) -> Result:
+        """Plan, verify, replay; with ``planning_s`` and ``replay_s``.
+
+        Raises :class:`InfeasibleError` where the policy finds no plan, and :class:`PlanError` if its plan breaks a rule.
+        """
+        begin = time.perf_counter()
+        budget = self.budget_bytes
+        plan = make_plan(self.graph, self.hardware, self.choice, budget)
+        planning_s = time.perf_counter() - begin
+        check(plan, self.hardware, budget)
+        return replace(replay(plan, self.hardware, budget), policy=self.choice.label, planning_s=planning_s)
+
+
+def check_fields(question: Question, fields: Iterable[str]) -> None:
+    """Raise :class:`InputError`, with the nearest known one, for a field that the question has not. Values are not looked at."""
+    for field in fields:
+        if field.startswith(WORKLOAD):
+            _check_parameter(question.graph, field.removeprefix(WORKLOAD))
+        elif field.startswith(f"{POLICY}."):
+            known = registry.get(question.choice.name).settings
+            key = field.partition(".")[2]
+            if key not in known:
+                raise InputError(unknown_name("parameter", key, known), source=f"policy {question.choice.name}")
+        elif not _is_other(field):
+            path = field.removeprefix(HARDWARE)
+            if "." not in path and not _profile_has(question.hardware, path):
+                known_fields = [WORKLOAD + "batch", WORKLOAD + "sequence", POLICY, BUDGET, *_paths(question.hardware)]
+                hint = did_you_mean(path, known_fields)
+                raise InputError(
+                    f"unknown field{hint or '; expected workload.X, policy.X, budget, or a path in the profile'}", source=field
+                )
+            _put(_profile(question.hardware), path, None)
+
+
+def _is_other(field: str) -> bool:
+    return field in (BUDGET, POLICY) or field.startswith(f"{POLICY}.")
+
+
+def _budget(value: Value) -> int | str | None:
+    if isinstance(value, (bool, float)):
+        raise InputError(f"expected a size such as '40 GiB' or a share such as '75%', got {value!r}", source="budget")
+    return value
+
+
+# -- the policy ----------------------------------------------------------------------------------------------------
+
+
+def _choice(choice: Choice, settings: Mapping[str, Value]) -> Choice:
+    """The choice with other parameters; the empty key names another policy."""
+    named = settings.get("")
+    if named is not None:
+        choice = parse_choice(str(named))
+    policy = registry.get(choice.name)
+    parameters = dict(choice.parameters)
+    for key, value in settings.items():
+        if key:
+            parameters[key] = policy.read(key, value) if isinstance(value, str) else value
+    if parameters == dict(choice.parameters):
+        return choice
+    written = (f"{key}={json.dumps(value) if isinstance(value, bool) else value}" for key, value in parameters.items())
+    return Choice(choice.name, parameters, ":".join([choice.name, *written]))
+
+
+# -- the hardware profile ------------------------------------------------------------------------------------------
+
+
+def _profile(hardware: Hardware) -> dict[str, Any]:
+    from hosim.io.hardware_file import hardware_to_dict
+
+    return hardware_to_dict(hardware)
+
+
+def _hardware(hardware: Hardware, settings: Mapping[str, Value]) -> Hardware:
+    from hosim.io.hardware_file import hardware_from_dict
+
+    data = _profile(hardware)
+    for path, value in settings.items():
+        _put(data, path, value)
+    return hardware_from_dict(data, source=hardware.name)
+
+
+def _profile_has(hardware: Hardware, key: str) -> bool:
+    return key in ("devices", "devices_per_host", "chunk") or key in _profile(hardware)
+
+
+def _paths(hardware: Hardware) -> list[str]:
+    """Every path of the profile that leads to a value."""
+
+    def walk(node: Any, path: str) -> Iterable[str]:
+        if isinstance(node, Mapping):
+            for key, below in node.items():
+                yield from walk(below, f"{path}.{key}" if path else key)
+        elif path not in _FIXED:
+            yield path
+
+    return list(walk(_profile(hardware), ""))
+
+
+def _put(data: dict[str, Any], path: str, value: Value) -> None:
+    """Set what stands at ``path``; raises :class:`InputError` where the way there does not exist."""
+    *way, last = path.split(".")
+    node: Any = data
+    if path in _FIXED:
+        raise InputError("this is not for varying", source=path)
+    for i, step in enumerate(way):
+        if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
+            node = node[int(step)]
+            continue
+        if isinstance(node, dict) and step not in node and step in _OPTIONAL:
+            node[step] = {}
+        if not isinstance(node, dict) or step not in node:
+            known = list(node) if isinstance(node, dict) else []
+            raise InputError(unknown_name("field", step, known), source=".".join(way[: i + 1]))
+        node = node[step]
+    if isinstance(node, list) and last.isdecimal() and int(last) < len(node):
+        node[int(last)] = value
+        return
+    if not isinstance(node, dict) or isinstance(node.get(last), dict):
+        known = list(node[last]) if isinstance(node, dict) else []
+        raise InputError(f"expected a path to one value{f', such as {path}.{known[0]}' if known else ''}", source=path)
+    allowed = (*node, "latency", "engines", "pageable", "scope", "source", "time", "pool", "devices_per_host", "chunk", "bandwidth")
+    if last not in allowed:
+        raise InputError(unknown_name("field", last, list(node)), source=path)
+    node[last] = value
+
+
+# -- the workload --------------------------------------------------------------------------------------------------
+
+
+def recipe(graph: Graph) -> Mapping[str, Any] | None:
+    """What a graph was built from and can be built from again, as its ``meta`` says: a spec without its name. ``None``: nothing."""
+    meta = graph.meta
+    if isinstance(meta.get("builder"), Mapping):
+        return {"builder": meta["builder"]}
+    if isinstance(meta.get("model"), Mapping) and isinstance(meta.get("inputs"), Mapping):
+        traced = {"importer": "torch_train", "training": meta["training"]} if "training" in meta else {"importer": "torch_export"}
+        return {**traced, "model": meta["model"], "inputs": meta["inputs"]}
+    return None
+
+
+def _recipe(graph: Graph) -> dict[str, Any]:
+    found = recipe(graph)
+    if found is None:
+        raise InputError(
+            f"{graph.name} does not say what it was built from, so its fields cannot be varied; "
+            "give a spec with a builder, such as llama-3.1-8b-prefill-32k",
+            source="workload",
+        )
+    copied: dict[str, Any] = json.loads(json.dumps(found))
+    return copied
+
+
+def _check_parameter(graph: Graph, key: str) -> None:
+    found = _recipe(graph)
+    if "builder" not in found:
+        _put(found, key, None)
+        return
+    from hosim.models.build import parameters_of
+
+    known = parameters_of(found["builder"])
+    if key not in known:
+        raise InputError(unknown_name("parameter", key, known), source="workload")
+
+
+def _graph(graph: Graph, settings: Mapping[str, Value]) -> Graph:
+    found = _recipe(graph)
+    target = found.get("builder", found)
+    for key, value in settings.items():
+        *way, last = key.split(".")
+        if "builder" not in found:
+            _put(found, key, value)
+            continue
+        node = target
+        for step in way:
+            node = node.setdefault(step, {})
+        node[last] = value
+    return _made(graph.name, json.dumps(found, sort_keys=True))
+
+
+@lru_cache(_KEPT_GRAPHS)
+def _made(name: str, spec: str) -> Graph:
+    """The graph of a spec, kept for the next point that asks for it."""
+    from hosim.importers.spec import make
+
+    try:
+        return make({"name": name, **json.loads(spec)}, "workload")
+    except InputError as error:
+        where = (error.where or "").removeprefix("builder.")
+        raise InputError(error.message, source="workload", where=where or None) from None
+
+
+def failure(error: BaseException) -> str:
+    """What a row says of an error: one line, and for what hosim did not raise on purpose also what it is."""
+    text = str(error) if isinstance(error, HosimError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())

@@ -1,0 +1,283 @@
+"""The exact solver: against every plan there is, against hand-derived optima, and what it refuses."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+pytest.importorskip("ortools")
+
+from every_plan import best_makespan
+from instances import instance, resident_peak, working_set
+
+from hosim.analysis.bounds import lower_bound_ns
+from hosim.analysis.verifier import verify
+from hosim.costmodel.op_time import op_durations
+from hosim.engine import replay
+from hosim.errors import InfeasibleError, InputError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.planner.exact.solver import Solution, require_solver, solve
+from hosim.policies import registry
+from hosim.study.policy_choice import parse_choices
+
+NS = 10**9
+
+
+def machine(up: float = 1.0, down: float = 1.0, latency: int = 0, ddr: int = 10**6) -> Hardware:
+    channels = (Channel("h2d", "ddr", "hbm", int(NS * up), latency), Channel("d2h", "hbm", "ddr", int(NS * down), latency))
+    return Hardware("toy", (Tier("hbm", 10**6, NS, "device"), Tier("ddr", ddr, NS)), channels, Compute({}))
+
+
+def checked(graph: Graph, hardware: Hardware, budget: int, **options) -> Solution:
+    """The solution, once the verifier and the engine agree with it."""
+    solution = solve(graph, hardware, budget, **options)
+    assert verify(solution.plan, hardware, budget) == ()
+    result = replay(solution.plan, hardware, budget)
+    assert result.feasible
+    assert result.makespan_ns == solution.makespan_ns
+    assert result.peak_bytes["hbm"] <= budget
+    assert solution.bound_ns <= solution.makespan_ns
+    return solution
+
+
+# -- optima derived by hand --------------------------------------------------------------------------------------------
+
+
+def test_design_toy():
+    b = GraphBuilder("toy")
+    b.tensor("w", 40, "parameter", "ddr")
+    b.tensor("a", 30)
+    b.op("f", "matmul", inputs=["w"], outputs=["a"], duration_ns=50)
+    solution = checked(b.build(), machine(), 100)
+    assert (solution.makespan_ns, solution.proved) == (90, True)  # the prefetch runs 0..40, f 40..90
+
+
+def forward_backward(sizes: tuple[int, ...] = (20, 20, 20)) -> Graph:
+    """Three activations made in order and used in mirrored order; ops of 30 ns."""
+    b = GraphBuilder("mirror")
+    for k, size in enumerate(sizes):
+        b.tensor(f"a{k}", size)
+        b.op(f"f{k}", "op", outputs=[f"a{k}"], duration_ns=30)
+    for k in reversed(range(len(sizes))):
+        b.op(f"b{k}", "op", inputs=[f"a{k}"], duration_ns=30)
+    return b.build()
+
+
+def test_hidden_round_trip_adds_nothing():
+    # a0 is stored 30..50 beside f1, gone when f2 allocates at 60, fetched 120..140 beside b1
+    solution = checked(forward_backward(), machine(), 40)
+    assert (solution.makespan_ns, solution.proved) == (180, True)
+    assert solution.plan.count("store") == solution.plan.count("prefetch") == solution.plan.count("detach") == 1
+
+
+def test_room_for_one_only():
+    # f0 ends 30; a0 out until 50; f1 50..80; a1 out until 100; f2 100..130, b2 130..160;
+    # a1 back 160..180, b1 180..210; a0 back 210..230, b0 230..260
+    solution = checked(forward_backward(), machine(), 20)
+    assert (solution.makespan_ns, solution.proved) == (260, True)
+
+
+def test_each_version_is_stored_once_and_stays_clean():
+    b = GraphBuilder("clean")
+    b.tensor("w", 30)
+    b.op("make", "op", outputs=["w"], duration_ns=10)
+    for k in range(3):
+        b.tensor(f"big{k}", 40)
+        b.op(f"g{k}", "op", outputs=[f"big{k}"], duration_ns=100)
+        b.op(f"use{k}", "op", inputs=["w"], duration_ns=10)
+    solution = checked(b.build(), machine(), 40)
+    # 10 + store 30, then three times g 100 + fetch 30 + use 10
+    assert (solution.makespan_ns, solution.proved) == (460, True)
+    assert (solution.plan.count("store"), solution.plan.count("prefetch")) == (1, 3)
+
+
+def test_parameters_start_below_where_that_is_better():
+    b = GraphBuilder("start")
+    b.tensor("early", 50, "parameter")
+    b.tensor("late", 50, "parameter")
+    b.op("f", "op", inputs=["early"], duration_ns=60)
+    b.op("g", "op", inputs=["late"], duration_ns=60)
+    graph = b.build()
+    solution = checked(graph, machine(), 50)
+    # one of them is below at both ends of the step: f 0..60, late 60..110, g 110..170, and early again, 170..220, if it is there at time 0;
+    # if both start below: early 0..50, f 50..110, late 110..160, g 160..220
+    assert (solution.makespan_ns, solution.proved) == (220, True)
+    assert checked(graph, machine(), 100).makespan_ns == 120
+
+
+def test_optimizer_states_return_to_where_they_started():
+    b = GraphBuilder("update")
+    b.tensor("o", 20, "optimizer_state", "ddr")
+    b.op("f", "op", duration_ns=50)
+    b.op("update", "adam", mutates=["o"], duration_ns=10)
+    solution = checked(b.build(), machine(down=0.5), 20)
+    assert (solution.makespan_ns, solution.proved) == (100, True)  # fetched beside f, updated 50..60, stored 60..100
+
+
+def test_dead_contents_leave_for_nothing():
+    b = GraphBuilder("dead")
+    b.tensor("buf", 40, "buffer")
+    b.tensor("big", 40)
+    b.op("make", "op", outputs=["buf"], duration_ns=10)
+    b.op("use", "op", inputs=["buf"], duration_ns=10)
+    b.op("other", "op", outputs=["big"], duration_ns=10)
+    b.op("again", "op", outputs=["buf"], duration_ns=10)
+    solution = checked(b.build(), machine(), 40)
+    assert (solution.makespan_ns, solution.proved) == (40, True)
+    assert solution.plan.count("store") == solution.plan.count("prefetch") == 0
+
+
+def test_two_tiers_share_the_load():
+    b = GraphBuilder("two")
+    b.tensor("u", 40, "parameter", "ddr")
+    b.tensor("v", 40, "parameter", "pool")
+    b.op("f", "op", inputs=["u", "v"], duration_ns=10)
+    one = machine()
+    two = replace(
+        one,
+        tiers=(*one.tiers, Tier("pool", 10**6, NS)),
+        channels=(*one.channels, Channel("p2d", "pool", "hbm", NS), Channel("d2p", "hbm", "pool", NS)),
+    )
+    solution = checked(b.build(), two, 80)
+    assert (solution.makespan_ns, solution.proved) == (50, True)  # both arrive at 40
+
+
+def test_a_small_tier_below_is_not_overfilled():
+    graph = forward_backward()
+    assert checked(graph, machine(ddr=20), 40).makespan_ns == 180
+    with pytest.raises(InfeasibleError, match="proved"):
+        solve(graph, machine(ddr=20), 20)  # two of them would have to be below at once
+    assert checked(graph, machine(ddr=40), 20).makespan_ns == 260
+
+
+def test_latency_counts():
+    assert checked(forward_backward(), machine(latency=10), 20).makespan_ns == 260 + 4 * 10
+
+
+SEEDS = (9, 17, 22, 26, 33, 41, 59, 61, 64, 100, 113, 126, 522, 556, 851, 1054, 1069, 1131)
+"""Of the tiny graphs, some in which ops wait and whose plans, with 20 to 450 combinations of courses, can all be replayed."""
+
+
+# -- against every plan ------------------------------------------------------------------------------------------------
+
+
+def tiny(seed: int) -> tuple[Graph, Hardware, int, list[int]]:
+    """A graph of 4 to 6 ops with two or three tensors that may move, a machine, a budget, and those tensors."""
+    draw = Random(f"tiny/{seed}")
+    b = GraphBuilder(f"tiny-{seed}")
+    count = draw.randint(4, 6)
+    kinds = {f"m{k}": draw.choice(("parameter", "activation", "optimizer_state")) for k in range(draw.choice((2, 2, 3)))}
+    used = {}
+    for name, kind in kinds.items():
+        b.tensor(name, draw.randint(3, 20), kind, None if kind == "activation" else draw.choice((None, None, "ddr")))
+        used[name] = sorted(draw.sample(range(count), 2 if len(kinds) == 3 else draw.choice((2, 2, 3))))
+    for i in range(count):
+        inputs, outputs, mutates = [], [], []
+        for name, kind in kinds.items():
+            if i in used[name]:
+                first = kind == "activation" and i == used[name][0]
+                rewritten = kind == "optimizer_state" and draw.random() < 0.6
+                (outputs if first else mutates if rewritten else inputs).append(name)
+        if draw.random() < 0.5:
+            outputs.append(b.tensor(f"a{i}", draw.randint(1, 12)))
+        workspace = draw.choice((0, 0, draw.randint(1, 10)))
+        b.op(f"f{i}", "op", inputs=inputs, outputs=outputs, mutates=mutates, duration_ns=draw.randint(3, 15), workspace_bytes=workspace)
+    graph = b.build()
+    hardware = machine(up=draw.choice((1.0, 0.5)), latency=draw.choice((0, 0, 2)))
+    floor, peak = working_set(graph), resident_peak(graph)
+    return graph, hardware, floor + round((peak - floor) * draw.choice((0, 0.3, 0.6))), [graph.tensor_index[name] for name in kinds]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_plan_is_better(seed: int):
+    graph, hardware, budget, movable = tiny(seed)
+    best, replayed = best_makespan(graph, hardware, budget, movable)
+    assert replayed
+    if best is None:
+        with pytest.raises(InfeasibleError, match="proved"):
+            solve(graph, hardware, budget, limit=5)
+        return
+    solution = checked(graph, hardware, budget, limit=5)
+    assert (solution.makespan_ns, solution.proved) == (best, True)
+
+
+# -- on the bar's instances --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [3, 5, 17])
+def test_proved_optima_bound_every_policy(number: int):
+    drawn = instance(number)
+    solution = checked(drawn.graph, drawn.hardware, drawn.budget_bytes, limit=5)
+    assert solution.proved
+    residency = solution.plan.residency("hbm")
+    durations = op_durations(drawn.graph, drawn.hardware)
+    assert lower_bound_ns(drawn.graph, durations, drawn.hardware, residency, drawn.budget_bytes) <= solution.makespan_ns
+    for name in ("hyperoffload", "longest_gap", "g10", "layerwise"):
+        try:
+            plan = registry.get(name).plan(drawn.graph, drawn.hardware, drawn.budget_bytes)
+        except InfeasibleError:
+            continue
+        result = replay(plan, drawn.hardware, drawn.budget_bytes)
+        assert result.makespan_ns is None or result.makespan_ns >= solution.makespan_ns
+
+
+def test_two_solves_are_identical_and_a_known_plan_changes_no_optimum():
+    drawn = instance(3)
+    first, second = (checked(drawn.graph, drawn.hardware, drawn.budget_bytes) for _ in range(2))
+    assert (first.plan, first.makespan_ns, first.bound_ns) == (second.plan, second.makespan_ns, second.bound_ns)
+    warm = checked(drawn.graph, drawn.hardware, drawn.budget_bytes, begin=first.plan)
+    assert (warm.makespan_ns, warm.proved) == (first.makespan_ns, first.proved)
+
+
+def test_the_limit_gives_the_best_so_far_and_a_true_bound():
+    drawn = instance(3)
+    exact = solve(drawn.graph, drawn.hardware, drawn.budget_bytes)
+    hasty = checked(drawn.graph, drawn.hardware, drawn.budget_bytes, limit=0.001, begin=exact.plan)
+    assert hasty.makespan_ns == exact.makespan_ns
+    assert hasty.bound_ns <= exact.makespan_ns
+
+
+def test_instances_are_what_they_say():
+    for number in range(40):
+        drawn = instance(number)
+        assert drawn.graph == instance(number).graph
+        assert drawn.budget_bytes == instance(number).budget_bytes
+        assert working_set(drawn.graph) <= drawn.budget_bytes <= resident_peak(drawn.graph)
+        assert 10 <= len(drawn.graph.ops) <= 40
+
+
+# -- what it refuses ---------------------------------------------------------------------------------------------------
+
+
+def test_the_policy_and_its_parameters():
+    drawn = instance(5)
+    plan = registry.get("optimal").plan(drawn.graph, drawn.hardware, drawn.budget_bytes, limit=5.0)
+    assert plan.policy == "optimal"
+    with pytest.raises(InputError, match=r"small graphs.*largest"):
+        registry.get("optimal").plan(drawn.graph, drawn.hardware, drawn.budget_bytes, largest=3)
+
+
+def test_a_comparison_of_all_policies_leaves_it_out():
+    assert "optimal" in registry.names()
+    assert "optimal" not in [choice.name for choice in parse_choices(None)]
+    assert parse_choices("optimal:limit=2")[0].parameters == {"limit": 2.0}
+
+
+def test_without_the_solver_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ortools", None)
+    with pytest.raises(InputError, match=r"pip install 'hosim\[solver\]'"):
+        require_solver()
+
+
+def test_shared_bandwidth_and_several_streams_are_refused():
+    graph, hardware = forward_backward(), machine()
+    with pytest.raises(InputError, match="h2d shares its bandwidth"):
+        solve(graph, replace(hardware, fabrics=(Fabric("pcie", NS, ("h2d", "d2h")),)), 40)
+    solve(graph, replace(hardware, fabrics=(Fabric("pcie", 2 * NS, ("h2d", "d2h")),)), 40)
+    two = replace(graph, ops=(*graph.ops[:-1], replace(graph.ops[-1], stream="side")))
+    with pytest.raises(InputError, match="one stream"):
+        solve(two, hardware, 40)

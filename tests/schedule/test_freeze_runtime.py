@@ -1,0 +1,95 @@
+"""What runtime policies decide, as plans: legal, of the same transfers, and no runtime in what the planner makes of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from strategies import cases
+
+import hosim
+from hosim import engine
+from hosim.analysis.liveness import static_peak
+from hosim.analysis.verifier import verify
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, CacheOp
+from hosim.errors import InfeasibleError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.policies import registry
+from hosim.schedule.freeze_runtime import decided
+
+GB = 10**9
+MACHINE = Hardware(  # a byte a nanosecond, each way; inspecting an op takes 5 ns
+    "machine",
+    (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 1000, 10**11)),
+    (Channel("h2d", "ddr", "hbm", GB), Channel("d2h", "hbm", "ddr", GB)),
+    Compute({"bf16": 10**12}),
+    inspect_ns=5,
+)
+
+
+def readers() -> Graph:
+    """Three ops of 10 ns, each reading a parameter of 10 bytes; the first and the last one the same."""
+    b = GraphBuilder("readers")
+    for name in "ab":
+        b.tensor(name, 10, "parameter", "ddr")
+    for i, name in enumerate("aba"):
+        b.op(f"f{i}", "m", inputs=[name], duration_ns=10)
+    return b.build()
+
+
+def test_by_hand():
+    graph = readers()
+    plan = registry.get("belady").plan(graph, MACHINE, 10)
+    # 5 ns of inspection, 10 of transfer and 10 of the op, three times
+    assert engine.replay(plan, MACHINE, 10).makespan_ns == 75
+    static = decided(plan, MACHINE, 10)
+    assert static is not None
+    assert static.runtime is None
+    up = {name: CacheOp(PREFETCH, graph.tensor_index[name], "ddr", "hbm") for name in "ab"}
+    gone = {name: CacheOp(DETACH, graph.tensor_index[name], "hbm", None) for name in "ab"}
+    decisions = Counter(static.cache_ops)
+    assert decisions[replace(up["a"], after=AT_START)] == decisions[replace(up["b"], after=0)] == decisions[replace(up["a"], after=1)] == 1
+    assert decisions[replace(gone["a"], after=0)] == decisions[replace(gone["b"], after=1)] == 1
+    # without the inspections: 10 of transfer and 10 of the op
+    assert engine.replay(static, MACHINE, 10).makespan_ns == 60
+
+
+@pytest.mark.parametrize("policy", ["belady", "on_demand", "lookahead"])
+@given(case=cases(max_ops=8, roomy=False))
+def test_legal_and_of_the_same_transfers(policy, case):
+    graph, machine, _ = case
+    budget = machine.device.capacity_bytes
+    try:
+        plan = registry.get(policy).plan(graph, machine, budget)
+    except InfeasibleError:
+        return
+    result = engine.replay(plan, machine, budget)
+    static = decided(plan, machine, budget)
+    if not result.feasible:
+        assert static is None
+    if static is None:
+        return
+    assert verify(static, machine, budget) == ()
+    again = engine.replay(static, machine, budget)
+    if again.feasible:
+        assert {name: c.bytes for name, c in again.channels.items()} == {name: c.bytes for name, c in result.channels.items()}
+
+
+def test_a_plan_without_a_runtime_is_as_it_is():
+    plan = hosim.Plan(readers())
+    assert decided(plan, MACHINE, 1000) is plan
+
+
+@pytest.mark.parametrize("share", [0.5, 0.75])
+def test_hyperoffload_leaves_nothing_to_a_runtime(share):
+    graph = hosim.load({"model": "llama-3.1-8b", "phase": "prefill", "context": 2048, "layers": 2})
+    machine = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
+    budget = int(static_peak(graph).bytes * share)
+    plan = registry.get("hyperoffload").plan(graph, machine, budget)
+    static = decided(registry.get("belady").plan(graph, machine, budget), machine, budget)
+    assert plan.runtime is None
+    assert static is not None
+    assert engine.replay(plan, machine, budget).makespan_ns <= engine.replay(static, machine, budget).makespan_ns

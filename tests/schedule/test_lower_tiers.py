@@ -1,0 +1,91 @@
+"""Where tensors go: the order of tiers, routes, room and starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from hosim.errors import InfeasibleError
+from hosim.graph import GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.schedule.lower_tiers import Shelf, route, starts, tiers_below
+
+
+def machine(*pairs: tuple[str, str, int], **capacities: int) -> Hardware:
+    names = dict.fromkeys(["hbm", *(end for pair in pairs for end in pair[:2])])
+    tiers = tuple(Tier(name, capacities.get(name, 1000), 10**12) for name in names)
+    return Hardware("machine", tiers, tuple(Channel(f"{a}-{b}", a, b, rate) for a, b, rate in pairs), Compute({"bf16": 10**12}))
+
+
+def both(tier: str, rate: int = 10**9) -> list[tuple[str, str, int]]:
+    return [(tier, "hbm", rate), ("hbm", tier, rate)]
+
+
+def test_the_nearest_tier_is_ddr_then_pool_then_nvme_then_the_quickest_other() -> None:
+    hardware = machine(*both("nvme"), *both("tape", 1), *both("pool", 10**11), *both("cxl", 10**10), *both("ddr"))
+    assert [below.tier for below in tiers_below(hardware)] == ["ddr", "pool", "nvme", "cxl", "tape"]
+    assert tiers_below(hardware)[0].up == "ddr-hbm"
+    assert tiers_below(hardware)[0].down == "hbm-ddr"
+
+
+def test_a_tier_with_one_direction_only_is_not_below() -> None:
+    assert [below.tier for below in tiers_below(machine(("ddr", "hbm", 10**9), *both("nvme")))] == ["nvme"]
+
+
+def test_a_tier_that_several_channels_join_comes_last() -> None:
+    hardware = machine(("nvme", "ddr", 10**9), ("ddr", "nvme", 10**8), *both("ddr", 10**9 // 2), *both("tape", 1))
+    assert [(b.tier, b.up, b.down) for b in tiers_below(hardware)] == [
+        ("ddr", "ddr-hbm", "hbm-ddr"),
+        ("tape", "tape-hbm", "hbm-tape"),
+        ("nvme", "ddr-hbm", "ddr-nvme"),  # the slower hop of each way
+    ]
+
+
+def test_routes_are_the_quickest_hops() -> None:
+    hardware = machine(*both("ddr", 10**9), ("nvme", "ddr", 10**9), ("nvme", "hbm", 10**8), ("ddr", "nvme", 10**9))
+    assert route(hardware, ["nvme"], "hbm") == ("nvme", "ddr", "hbm")  # 2 ns a byte against 10
+    assert route(hardware, ["nvme", "ddr"], "hbm") == ("ddr", "hbm")
+    assert route(hardware, ["hbm"], "nvme") == ("hbm", "nvme")  # one cache op, by way of ddr
+    with pytest.raises(InfeasibleError, match="no channels of machine lead from hbm to tape"):
+        route(hardware, ["hbm"], "tape")
+
+
+def chain(ops: int = 4):
+    builder = GraphBuilder("chain")
+    builder.tensor("w", 60, "parameter")
+    builder.tensor("a", 30)
+    builder.tensor("b", 30)
+    builder.op("f0", "m", inputs=["w"], outputs=["a"], duration_ns=1)
+    builder.op("f1", "m", inputs=["a"], duration_ns=1)
+    builder.op("f2", "m", outputs=["b"], duration_ns=1)
+    builder.op("f3", "m", inputs=["b", "w"], duration_ns=1)
+    return builder.build()
+
+
+def test_room_is_taken_for_as_long_as_a_tensor_lives() -> None:
+    graph, hardware = chain(), machine(*both("ddr"), *both("nvme"), ddr=30, nvme=80)
+    w, a, b = range(3)
+    shelf = Shelf(graph, hardware, ["ddr", "nvme"], {})
+    assert shelf.place(a, 0) == "ddr"
+    assert shelf.place(b, 2) == "ddr"  # a is dead by then
+    assert shelf.place(w, 0) == "nvme"
+    assert shelf.place(w, 2) == "nvme"  # it is there already
+    shelf = Shelf(graph, hardware, ["ddr", "nvme"], {w: ("nvme",)})
+    assert shelf.place(a, 0) == "ddr"
+    assert shelf.place(b, 1) is None  # a is alive, and w leaves 20 of the other
+    assert shelf.place(w, 0) == "nvme"  # its own place
+
+
+def test_tensors_start_at_home_if_they_fit_there() -> None:
+    graph, hardware = chain(), machine(*both("ddr"), *both("nvme"), ddr=50)
+    assert starts(graph, hardware, 60) == {}
+    assert starts(graph, hardware, 59) == {0: ("nvme",)}  # ddr has 50
+
+
+def test_what_must_be_there_at_the_end_counts_too() -> None:
+    builder = GraphBuilder("ends")
+    builder.tensor("w", 60, "parameter")
+    builder.tensor("out", 30, "output")
+    builder.op("f", "m", inputs=["w"], outputs=["out"], duration_ns=1)
+    hardware = machine(*both("ddr"))
+    assert starts(builder.build(), hardware, 90) == {}
+    assert starts(builder.build(), hardware, 89) == {0: ("ddr",)}

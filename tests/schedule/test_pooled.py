@@ -1,0 +1,107 @@
+"""The pooled view: rules of placement, room over time, and what spills."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hosim.errors import InputError
+from hosim.graph import GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.schedule.placement import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, Shelf, read_placement
+
+GB = 10**9
+BELOW = ("ddr", "pool", "nvme")
+
+
+def machine(ddr=1000, pool=1000, nvme=1000, rates=(1, 2, 4)):
+    """Tiers below with a channel each way: ``rates`` in bytes a nanosecond."""
+    tiers = [Tier("hbm", 100, 10**12, "device"), Tier("ddr", ddr, 10**11), Tier("pool", pool, 10**11), Tier("nvme", nvme, 10**10)]
+    ways = [(f"{a}-{b}", a, b, rate * GB) for t, rate in zip(BELOW, rates, strict=True) for a, b in ((t, "hbm"), ("hbm", t))]
+    return Hardware("pooled", tuple(tiers), tuple(Channel(*way) for way in ways), Compute({}))
+
+
+def row(*tensors):
+    """An op each that makes a tensor of (bytes, kind), read two ops later."""
+    b = GraphBuilder("row")
+    names = [b.tensor(f"t{i}", size, kind) for i, (size, kind) in enumerate(tensors)]
+    for i in range(len(names) + 2):
+        inputs = [names[i - 2]] if i >= 2 else []
+        b.op(f"f{i}", "m", inputs=inputs, outputs=names[i : i + 1], duration_ns=10)
+    return b.build()
+
+
+def test_each_rule_has_its_order():
+    kinds = ("optimizer_state", "parameter", "activation", "buffer")
+    graph = row(*[(40, kind) for kind in kinds])
+
+    def orders(rule, **kinds):
+        shelf = Shelf(graph, machine(), BELOW, {}, Placement(rule, kinds))
+        return [shelf.order(t)[0] for t in range(4)], list(shelf.order(3))
+
+    assert orders(NEAREST) == (["ddr"] * 4, ["ddr", "pool", "nvme"])
+    assert orders(FASTEST) == (["nvme"] * 4, ["nvme", "pool", "ddr"])  # here the nvme has the quickest channels
+    assert orders(BY_KIND) == (["nvme", "pool", "ddr", "nvme"], ["nvme", "pool", "ddr"])
+    assert orders(BY_KIND, optimizer_state="pool", buffer="ddr")[0] == ["pool", "pool", "ddr", "ddr"]
+
+
+def test_balanced_spreads_bytes_as_bandwidth_does():
+    # A round trip of 40 B takes 80, 40 and 20 ns: of seven equal tensors 4 go to the nvme, 2 to the pool and 1 to ddr; all end at 80.
+    graph = row(*[(40, "activation")] * 7)
+    shelf = Shelf(graph, machine(), BELOW, {}, Placement(BALANCED))
+    assert [shelf.place(t, 0) for t in range(7)] == ["nvme", "nvme", "pool", "nvme", "nvme", "pool", "ddr"]
+    # What starts below counts, too: ddr and pool are busy for 80 and 40 ns.
+    shelf = Shelf(graph, machine(), BELOW, {0: ("ddr",), 1: ("pool",)}, Placement(BALANCED))
+    assert [shelf.place(t, 0) for t in range(2, 5)] == ["nvme", "nvme", "nvme"]
+
+
+def test_what_does_not_fit_spills_to_the_next_and_time_frees_room():
+    graph = row(*[(40, "activation")] * 5)
+    shelf = Shelf(graph, machine(ddr=80, pool=40, nvme=1), BELOW, {})
+    # t0 lives to op 2, t1 to op 3, ...: three of them at once are one too many for ddr, and a fourth for the pool.
+    assert [shelf.place(t, t) for t in range(3)] == ["ddr", "ddr", "pool"]
+    assert shelf.place(3, 3) == "ddr"  # t0 is dead
+    assert shelf.place(4, 2) is None  # from op 2 on there are t0, t1, t3 and t2
+    assert shelf.full() == "ddr is full: 80 B of 80 B are taken; pool is full: 40 B of 40 B are taken; nvme is full: 0 B of 1 B are taken"
+    assert shelf.place(4, 4) == "ddr"
+    assert shelf.place(4, 5) == "ddr"  # where it is
+    assert not shelf.fits(4, 0, "ddr")
+
+
+def test_a_rule_is_read_from_text():
+    assert read_placement("balanced", machine()) == Placement(BALANCED)
+    assert read_placement("by_kind/parameter=ddr/expert=nvme", machine()) == Placement(BY_KIND, {"parameter": "ddr", "expert": "nvme"})
+    for text, said in (
+        ("best", "placement: expected one of nearest, fastest, balanced, by_kind, or by_kind/KIND=TIER/..., got 'best'"),
+        ("fastest/parameter=ddr", "got 'fastest/parameter=ddr'"),
+        ("by_kind/weight=ddr", "no kind 'weight' of tensors"),
+        ("by_kind/parameter=hbm", r"no tier 'hbm' below \(tiers: ddr, pool, nvme\)"),
+    ):
+        with pytest.raises(InputError, match=said):
+            read_placement(text, machine())
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.sampled_from(["activation", "parameter", "kv_cache"])), min_size=1, max_size=12),
+    st.tuples(*[st.integers(1, 150)] * 3),
+    st.sampled_from([NEAREST, FASTEST, BALANCED, BY_KIND]),
+    st.lists(st.tuples(st.integers(0, 11), st.integers(-1, 12)), max_size=30),
+)
+def test_no_tier_ever_holds_more_than_its_capacity(tensors, capacities, rule, asked):
+    graph = row(*tensors)
+    shelf = Shelf(graph, machine(*capacities), BELOW, {}, Placement(rule))
+    since: dict[int, tuple[int, str]] = {}
+    for t, start in asked:
+        if t >= len(tensors) or start > len(graph.ops):
+            continue
+        tier = shelf.place(t, start)
+        if tier is not None:
+            assert since.get(t, (0, tier))[1] == tier
+            since[t] = min(max(start, 0), since.get(t, (len(graph.ops), tier))[0]), tier
+    held = {tier: [0] * (len(graph.ops) + 1) for tier in BELOW}
+    for t, (start, tier) in since.items():
+        end = len(graph.ops) + 1 if graph.survives[t] else graph.users[t][-1] + 1
+        for i in range(start, end):
+            held[tier][i] += tensors[t][0]
+    total = sum(size for size, _ in tensors)
+    for tier, capacity in zip(BELOW, capacities, strict=True):
+        assert max(held[tier]) <= max(capacity, total if capacity >= 2 * total else 0)
