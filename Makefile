@@ -1,6 +1,7 @@
 # make demo   a table of policies on a real model's graph
 # make test   everything that has to hold before a change goes in
 # make truth  hosim's figures beside those of others, as a table
+# make docs   the documentation as a site, in build/site
 # make gate-all BASE=REVISION   every shipped workload, profile and policy against an earlier revision: hours
 #
 # All make .venv by themselves, with python3 and pip alone, and install again only when pyproject.toml has changed.
@@ -10,7 +11,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test truth gate-all check clean
+.PHONY: demo test truth docs gate-all check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -23,6 +24,11 @@ test: check
 # What needs recordings that do not lie beside the repository is left out.
 truth: .venv/.installed-dev
 	$(BIN)/pytest -m truth --truth-table --quiet --benchmark-disable --numprocesses=2
+
+# NO_MKDOCS_2_WARNING: not a page about the next release of MkDocs at every build.
+docs: .venv/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 # Of the tests' gate the whole product; ONLY='*/gh200-96gb/*' is a part of it. What changed lies in build/gate/page.html, too.
 BASE ?= HEAD~1
@@ -52,7 +58,7 @@ check: .venv/.installed-dev
 # One release of torch, by name: a range would fetch the newest with gigabytes of libraries for a GPU that no test needs.
 .venv/.installed-dev: pyproject.toml | .venv/.created
 	$(PIP) install torch==2.13.0
-	$(PIP) install --editable '.[dask,dev,parquet,solver,torch]'
+	$(PIP) install --editable '.[dask,dev,docs,parquet,solver,torch]'
 	touch .venv/.installed $@
 
 clean:

@@ -1,0 +1,35 @@
+"""Makes docstrings readable as Markdown for the site: an extension of griffe, which mkdocstrings reads them with."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import griffe
+
+_ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):`~?(?:[\w.]+\.)?(\w+)`")
+_DOCTEST = re.compile(r"^>>> (?:.+\n?)+", re.MULTILINE)
+_EXAMPLES = re.compile(r"^Examples\n-+$", re.MULTILINE)
+
+
+def readable(docstring: str) -> str:
+    """The docstring with Sphinx roles as plain code and with doctests in fences.
+
+    Under a heading of numpydoc, griffe finds doctests by itself.
+
+    >>> readable("See :class:`~hosim.graph.Graph`.")
+    'See `Graph`.'
+    """
+    docstring = _ROLE.sub(r"`\1`", docstring)
+    if _EXAMPLES.search(docstring):
+        return docstring
+    return _DOCTEST.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", docstring)
+
+
+class Readable(griffe.Extension):
+    """Applies :func:`readable` to every docstring."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Called once an object is loaded."""
+        if obj.docstring is not None:
+            obj.docstring.value = readable(obj.docstring.value)
