@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from strategies import cases
+from timeline_check import check_result
 
-from hosim.analysis.timeline_check import check_result
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InputError

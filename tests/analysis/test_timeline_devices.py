@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from timeline_check import check_result
 
-from hosim.analysis.timeline_check import check_result
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InputError

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import cases, several
+from timeline_check import check_result
 
-from hosim.analysis.timeline_check import check_result
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError

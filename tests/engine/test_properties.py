@@ -5,10 +5,10 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import cases, graphs, hardware, sized, wild_plans
+from timeline_check import check_result
 
 from hosim.analysis.bounds import lower_bound_ns
 from hosim.analysis.liveness import static_peak
-from hosim.analysis.timeline_check import check_result
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import DETACH, Plan
 from hosim.costmodel.op_time import op_durations

@@ -6,8 +6,8 @@ Ops have no duration: 100 bytes accessed are 10 ns of the roofline. Copies come 
 from dataclasses import replace
 
 from by_hand import GB, machine, plan, workload
+from timeline_check import check_result
 
-from hosim.analysis.timeline_check import check_result
 from hosim.engine import replay
 from hosim.hardware import Compute, Hardware
 

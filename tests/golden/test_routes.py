@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from by_hand import GB, machine, plan, replayed, workload
+from timeline_check import check_result
 
-from hosim.analysis.timeline_check import check_result
 from hosim.analysis.verifier import verify
 from hosim.engine import replay
 from hosim.hardware import Channel, Hardware

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from by_hand import GB, machine, plan, replayed, workload
+from timeline_check import check_result
 
-from hosim.analysis.timeline_check import check_result
 from hosim.hardware import Hardware
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 import moe_toy
 import pytest
 from moe_toy import ATTENTION, COMBINE, EXPERT, FFN, GATE, INSPECT
+from timeline_check import check_result
 
-from hosim.analysis.timeline_check import check_result
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError

@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 import trace_rules
 from hypothesis import given, settings
 from strategies import cases, several
+from timeline_memory import rounds_of
 
-from hosim.analysis.timeline_memory import rounds_of
 from hosim.engine import replay
 from hosim.report.interactive import Shown, script_json, widget
 from hosim.report.memory_viz import memory_viz

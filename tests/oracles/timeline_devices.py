@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from timeline_memory import occupancy, rounds_of
+from timeline_transfers import check_bandwidth
+
 from hosim.analysis.finding import Finding
-from hosim.analysis.timeline_memory import occupancy, rounds_of
-from hosim.analysis.timeline_transfers import check_bandwidth
 from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
 from hosim.result import Result, Spread, Timeline

@@ -2,18 +2,19 @@
 
 Nothing here is shared with the engine: who waits for whom, what is held when, and every figure are derived anew from
 the plan, the machine and the recorded instants. This file checks ops and the division of time (docs/contract.md,
-rules 0, 1 and 8), :mod:`hosim.analysis.timeline_memory` residencies and peaks (rules 1, 2, 4, 5 and 9), and
-:mod:`hosim.analysis.timeline_transfers` transfers and channels (rules 3, 6 and 8).
+rules 0, 1 and 8), :mod:`timeline_memory` residencies and peaks (rules 1, 2, 4, 5 and 9), and
+:mod:`timeline_transfers` transfers and channels (rules 3, 6 and 8).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from timeline_devices import check_together
+from timeline_memory import check_memory
+from timeline_transfers import check_transfers
+
 from hosim.analysis.finding import Finding
-from hosim.analysis.timeline_devices import check_together
-from hosim.analysis.timeline_memory import check_memory
-from hosim.analysis.timeline_transfers import check_transfers
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, Plan
 from hosim.costmodel.memory_traffic import with_memories
 from hosim.costmodel.op_time import op_durations
@@ -33,7 +34,7 @@ def check_result(plan: Plan, hardware: Hardware, result: Result) -> tuple[Findin
     ``result`` must carry its timeline; raises :class:`InputError` if it does not. Of an infeasible result only the
     form is checked: that it says why, and carries no times. Of a plan with a runtime policy, what follows from its
     decisions is left out: which cache ops there are, and which prefetch an op waits for; under jitter of transfers, how long
-    each takes. Of several devices, each one's timeline is checked, and what they share (:mod:`hosim.analysis.timeline_devices`).
+    each takes. Of several devices, each one's timeline is checked, and what they share (:mod:`timeline_devices`).
     """
     if hardware.devices == 1:
         return _check_device(plan, hardware, result, 0)
