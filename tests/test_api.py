@@ -3,7 +3,6 @@
 import doctest
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -32,31 +31,17 @@ def test_every_public_name_has_an_example_that_runs(name: str) -> None:
     examples = [example for test in found for example in test.examples]
     assert examples
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    begin = time.process_time()
     for test in found:
         runner.run(test)
     assert runner.summarize(verbose=False).failed == 0
-    assert time.process_time() - begin < 10  # a second at most, on a machine that is not busy
 
 
-def test_importing_it_loads_nothing_but_the_standard_library() -> None:
+def test_importing_it_loads_the_data_model_and_nothing_but_the_standard_library() -> None:
     listing = (
-        "import sys; before = set(sys.modules); import hosim; print(*sorted({m.partition('.')[0] for m in set(sys.modules) - before}))"
+        "import sys; before = set(sys.modules); import hosim\n"
+        "for name in set(sys.modules) - before: print(name, hasattr(sys.modules[name], '__path__'))"
     )
-    loaded = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout.split()
-    assert set(loaded) - {"hosim"} <= sys.stdlib_module_names
-
-
-def test_importing_it_takes_little_more_than_python_itself() -> None:
-    def best_of(code: str) -> float:
-        seconds = []
-        for _ in range(5):
-            begin = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], check=True)
-            seconds.append(time.perf_counter() - begin)
-        return min(seconds)
-
-    # dataclasses and the like come with the standard library, and take most of it
-    importing, nothing = best_of("import hosim"), best_of("import dataclasses, typing, inspect")
-    print(f"import hosim {importing:.3f} s, of which Python itself {nothing:.3f} s")
-    assert importing - nothing < 0.15
+    lines = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout.splitlines()
+    loaded = {name: package == "True" for name, package in map(str.split, lines)}
+    assert {name.partition(".")[0] for name in loaded} - {"hosim"} <= sys.stdlib_module_names
+    assert [name for name, package in loaded.items() if package and name.partition(".")[0] == "hosim"] == ["hosim"]  # no room

@@ -5,8 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -117,24 +115,21 @@ def test_a_closed_pipe_is_no_error_worth_words() -> None:
     assert ended.stderr == ""
 
 
-def test_the_program_starts_without_any_heavy_package(tmp_path: Path) -> None:
-    heavy = "pydantic numpy simpy networkx yaml pandas matplotlib torch scipy rich"
-    listing = f"import sys, hosim.cli.main; print(*sorted(set({heavy!r}.split()) & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout.strip() == ""
+def loaded(code: str) -> dict[str, bool]:
+    """The modules that a process has imported after ``code``, and whether each is a package."""
+    listing = f"{code}\nimport json, sys; print(); print(json.dumps({{n: hasattr(m, '__path__') for n, m in sys.modules.items()}}))"
+    lines = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout.splitlines()
+    return dict(json.loads(lines[-1]))
 
 
-def best_of(command: list[str], times: int = 5) -> float:
-    """Seconds of the fastest of several runs."""
-    seconds = []
-    for _ in range(times):
-        begin = time.perf_counter()
-        subprocess.run(command, capture_output=True, check=True)
-        seconds.append(time.perf_counter() - begin)
-    return min(seconds)
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_imports_its_argument_parser_and_no_other_package(option: str) -> None:
+    own = f"from hosim.cli.main import app; app([{option!r}], standalone_mode=False)"
+    bare = "import typer; app = typer.Typer(rich_markup_mode=None); app.command()(lambda: None); app(['--help'], standalone_mode=False)"
+    packages = {name.partition(".")[0] for name in set(loaded(own)) - set(loaded(bare))}
+    assert packages - sys.stdlib_module_names == {"hosim"}
 
 
-def test_help_takes_little_more_than_its_argument_parser() -> None:
-    # a ratio, because the seconds are those of the machine; measured 1.5 (0.19 s to 0.12 s)
-    helping, parsing = best_of([*HOSIM, "--help"]), best_of([sys.executable, "-c", "import typer"])
-    print(f"hosim --help {helping:.3f} s, import typer {parsing:.3f} s")
-    assert helping < 3 * parsing
+def test_help_imports_the_commands_and_no_other_room() -> None:
+    rooms = {name for name, package in loaded("import hosim.cli.main").items() if package and name.partition(".")[0] == "hosim"}
+    assert rooms == {"hosim", "hosim.cli"}

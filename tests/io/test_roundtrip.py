@@ -1,11 +1,11 @@
 """What is written is read back the same, byte for byte where that is promised."""
 
 import json
-import time
 from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
+from counting import lines_run
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cases, graphs, hardware, several, wild_plans
@@ -370,22 +370,15 @@ def chain(n):
     return builder.build()
 
 
-def test_time_to_load_and_save_grows_with_the_size(tmp_path):
-    def seconds(n):
+def test_the_work_of_loading_and_saving_grows_with_the_size(tmp_path):
+    def lines(n):
         graph, path = chain(n), tmp_path / f"{n}.json"
-        best = [float("inf")] * 2
-        for _ in range(2):
-            start = time.process_time()
-            save_workload(graph, path)
-            middle = time.process_time()
-            assert len(load_workload(path).ops) == n
-            best = [min(best[0], middle - start), min(best[1], time.process_time() - middle)]
-        return best
+        saving = lines_run(save_workload, graph, path)
+        assert len(load_workload(path).ops) == n  # imports what it needs
+        return saving, lines_run(load_workload, path)
 
-    seconds(200)
-    small, large = seconds(2_000), seconds(20_000)
-    for few, many in zip(small, large, strict=True):
-        assert many < 25 * few  # ten times the ops; a quadratic step would cost a hundred times
+    for few, many in zip(lines(1000), lines(2000), strict=True):
+        assert many <= 2.01 * few  # a quadratic step would make it four times
 
 
 @given(

@@ -1,17 +1,18 @@
 """Static packing: published instances, brute force on small ones, and a checker that shares nothing with the packer."""
 
 import csv
-import time
 from itertools import permutations
 
 import numpy as np
 import pytest
+from counting import lines_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hosim.engine.allocators import greedy
 from hosim.engine.allocators.greedy import first_fit, sweep
 from hosim.engine.allocators.skyline import SkylineSearch
-from hosim.engine.allocators.static import Packing, pack
+from hosim.engine.allocators.static import DEFAULT_EFFORT, Packing, pack
 from hosim.errors import InputError
 
 KNOWN = 1 << 20
@@ -72,13 +73,10 @@ def instances(shared):
 @pytest.mark.parametrize("name", "ABCDEF")
 def test_published_instances_are_packed_exactly(instances, name, compared):
     problem = instances[name]
-    start = time.process_time()
-    packing = pack(*problem, capacity=KNOWN)
-    spent = time.process_time() - start
+    packing = pack(*problem, capacity=KNOWN, effort=DEFAULT_EFFORT // 4)  # half of it is for this target; F takes 375 million steps
     compared("minimalloc", f"instance {name}", "bytes packed into", KNOWN, check(*problem, packing), 0.01)  # less in C
     assert packing.height <= KNOWN
     assert packing.optimal or most_live(*problem) < packing.height
-    assert spent < 30  # 0.3 to 4 s on an idle machine
 
 
 @pytest.mark.parametrize("name", "ABCE")
@@ -150,15 +148,16 @@ def test_thousands_of_tensors_are_placed_greedily():
     assert floor <= check(lowers.tolist(), uppers.tolist(), sizes.tolist(), packing) <= 1.25 * floor
 
 
-def test_a_hundred_thousand_tensors_are_placed_in_one_sweep():
+def test_tens_of_thousands_of_tensors_are_placed_in_one_sweep(monkeypatch):
+    monkeypatch.setattr(greedy, "first_fit", None)  # placing each against all others would take minutes
     rng = np.random.default_rng(1)
     lowers = rng.integers(0, 100_000, 60_000)
     uppers = lowers + rng.geometric(0.01, 60_000)
     sizes = 512 * rng.integers(1, 1000, 60_000)
     problem = lowers.tolist(), uppers.tolist(), sizes.tolist()
-    begin = time.process_time()
     packing = pack(*problem)
-    assert time.process_time() - begin < 20  # about 1 s on an idle machine; placing each against all others would take minutes
+    half = tuple(column[:30_000] for column in problem)
+    assert lines_run(pack, *problem) <= 2.3 * lines_run(pack, *half)
     changes = np.zeros(uppers.max() + 1, np.int64)
     np.add.at(changes, lowers, sizes)
     np.subtract.at(changes, uppers, sizes)
