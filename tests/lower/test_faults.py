@@ -244,6 +244,15 @@ def test_an_exception_in_an_op(tmp_path, synchronous):
     assert torch.equal(model.last, torch.ones(16, 16))
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C is an exception even if this process was started to ignore it, as under nohup."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("where", ["op", "wait"])
 def test_an_interrupt(tmp_path, monkeypatch, where):
     """Ctrl-C while an op runs, and while the computation waits for a transfer."""

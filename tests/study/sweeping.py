@@ -10,7 +10,9 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import save_workload
 
-HOSIM = [sys.executable, "-c", "from hosim.cli.main import main; main()"]
+# Ctrl-C works in it even if this process ignores it, as under nohup: its processes would inherit that.
+PROGRAM = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from hosim.cli.main import main; main()"
+HOSIM = [sys.executable, "-c", PROGRAM]
 ROOT = Path(__file__).resolve().parents[2]
 
 MACHINE = Hardware(
