@@ -54,7 +54,7 @@ def _loaded(path: str, graph: Graph | None, hardware: Hardware | None, budget_by
     kind = data.get("format") if isinstance(data, dict) else None
     if isinstance(kind, str) and kind.startswith("hosim.result/"):
         return Side(path, result=result_from_dict(data, path), device_tier=tier)
-    if not isinstance(kind, str) or not kind.startswith("hosim.cache_plan/"):
+    if not isinstance(kind, str) or not kind.startswith("hosim.plan/"):
         raise InputError(f"expected a plan or a result of hosim, got {kind or 'another file'}", source=path)
     if graph is None:
         raise InputError("a plan is for a workload: name it", source=path)
