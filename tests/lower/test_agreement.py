@@ -1,87 +1,135 @@
-"""Measured runs of the executor beside replays: makespan, stalls, and which transfers are hidden.
+"""Runs of the executor beside replays: the order of transfers and ops, what runs at the same time, and what a run's record says.
 
-Ops sleep, and so do throttled copies: what is measured is the mechanism, not what else the machine does. ``agreement.py`` measures with
-real matrix products.
+How long runs take beside their replays is measured by ``agreement.py`` and ``make bench``.
 """
+
+import threading
+from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from agreement import Case  # noqa: E402
+from layers import Layers, lowered, machine, program_of, streamed, values_of  # noqa: E402
+from slow_clock import Clock, use  # noqa: E402
 
-STALLED = Case(layers=8, width=256, batch=4, rate=20e6, lead=1, activations=False, op_ns=6_000_000)
-HIDDEN = Case(layers=8, width=256, batch=4, rate=60e6, lead=2, activations=False, op_ns=8_000_000)
-DOWN_AND_UP = Case(layers=5, width=256, batch=256, rate=20e6, lead=1, activations=True, op_ns=5_000_000)
+from hosim.engine import replay  # noqa: E402
+from hosim.lower.measured_timeline import measured, timeline_of  # noqa: E402
+from hosim.lower.on_cpu import CpuDevice  # noqa: E402
+from hosim.lower.run import Executor  # noqa: E402
+from hosim.lower.transfers import Done, Label  # noqa: E402
+from hosim.report.perfetto import trace  # noqa: E402
 
-
-def attempts(case):
-    """Runs until one is not disturbed, three at most. What disturbs them makes them longer, never shorter."""
-    for _ in range(3):
-        plan, result, real = case.run()
-        if abs(real.makespan_ns / result.makespan_ns - 1) <= 0.1:
-            break
-    return plan, result, real
-
-
-@pytest.fixture(autouse=True)
-def threads_as_before():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+WIDTH = 16  # a weight has 1,024 bytes
+MODEL, X = Layers(4, WIDTH), torch.ones(4, WIDTH)
+PROGRAM = program_of(MODEL, X)  # eight ops: a product and a relu, four times
+with torch.no_grad():
+    WANTED = MODEL(X)
 
 
-@pytest.mark.parametrize("case", [STALLED, DOWN_AND_UP], ids=["stalled", "down-and-up"])
-def test_makespan_and_stall_are_those_of_the_replay(case):
-    plan, result, real = attempts(case)
-    assert real.makespan_ns == pytest.approx(result.makespan_ns, rel=0.1)
-    assert result.stall_ns["transfer"] > result.makespan_ns // 4  # there is something to agree about
-    assert real.stall_ns["transfer"] == pytest.approx(result.stall_ns["transfer"], rel=0.15)
-    check_order(plan, result, real)
+def plan_of(lead, activations):
+    plan = streamed(PROGRAM, lead=lead)
+    kinds = {"parameter", "activation"} if activations else {"parameter"}
+    return replace(plan, cache_ops=tuple(c for c in plan.cache_ops if PROGRAM.graph.tensors[c.tensor].kind in kinds))
 
 
-def test_what_the_replay_calls_hidden_is_hidden():
-    plan, result, real = attempts(HIDDEN)
-    assert real.makespan_ns == pytest.approx(result.makespan_ns, rel=0.1)
-    first = [plan.graph.ops[op].name for op, *_ in result.timeline.stalls]
-    assert first == ["mm"]  # all but the first weight, which nothing can hide
-    waited = {plan.graph.ops[op].name: end - start for op, _, start, end in real.timeline.stalls}
-    late = {name: wait for name, wait in waited.items() if name != "mm" and wait > 4_000_000}  # half an op
-    assert len(late) <= 1, late
-    check_order(plan, result, real)
+def recorded(plan, device, kind=Executor):
+    """The timeline of a run, whose results are the model's."""
+    values = values_of(PROGRAM, MODEL, X)
+    with kind(lowered(PROGRAM, plan), machine(), device) as executor:
+        executor.place({n: v for n, v in values.items() if v is not X})
+        results = executor.run({n: v for n, v in values.items() if v is X}, record=True)
+        assert torch.equal(results[0], WANTED)
+        return executor.timeline
 
 
-def test_a_measured_run_can_be_shown_as_a_replay_can():
-    from layers import machine
-
-    from hosim.report.perfetto import trace
-
-    case = Case(layers=2, width=16, batch=4, rate=1e9, lead=1, activations=True)
-    plan, _, real = case.run()
-    events = trace(plan, machine(int(case.rate), case.latency_ns), real)["traceEvents"]
-    slices = [event for event in events if event["ph"] == "X"]
-    assert {event["name"] for event in slices if event["cat"] == "op"} == {op.name for op in plan.graph.ops}
-    assert sum(event["cat"] == "transfer" for event in slices) == len([c for c in plan.cache_ops if c.op != "detach"])
-
-
-def check_order(plan, result, real):
-    """What must hold of a real run whatever the machine does: transfers in the replay's order, none before its issue, ops after theirs."""
-    for name in {x.channel for x in result.timeline.transfers}:
-        ours, theirs = ([x.cache_op for x in r.timeline.transfers if x.channel == name] for r in (result, real))
+@pytest.mark.parametrize("lead", [1, 2, 4])
+@pytest.mark.parametrize("activations", [False, True])
+def test_transfers_are_in_the_order_of_the_replay_and_ops_behind_those_that_they_wait_for(lead, activations):
+    plan = plan_of(lead, activations)
+    replayed, real = replay(plan, machine(), record=True).timeline, recorded(plan, CpuDevice(machine()))
+    for channel in ("h2d", "d2h"):
+        ours, theirs = ([(x.cache_op, x.tensor, x.bytes) for x in t.transfers if x.channel == channel] for t in (replayed, real))
         assert ours == theirs
-    ends = {x.cache_op: x.end_ns for x in real.timeline.transfers}
-    for x in real.timeline.transfers:
+    ends = {x.cache_op: x.end_ns for x in real.transfers}
+    for x in real.transfers:
         after = plan.cache_ops[x.cache_op].after
-        assert x.start_ns >= x.issue_ns >= (real.timeline.op_end_ns[after] if after >= 0 else 0)
+        assert x.start_ns >= x.issue_ns >= (real.op_end_ns[after] if after >= 0 else 0)
     for k, c in enumerate(plan.cache_ops):
         users = [i for i in plan.graph.users[c.tensor] if i > c.after]
         if c.op == "prefetch" and users:
-            assert real.timeline.op_start_ns[users[0]] >= ends[k]
-    assert beside_ops(real) == beside_ops(result)
+            assert real.op_start_ns[users[0]] >= ends[k]
 
 
-def beside_ops(result):
-    """Whether any transfer is under way while an op runs."""
-    spans = [(x.start_ns, x.end_ns) for x in result.timeline.transfers]
-    ops = list(zip(result.timeline.op_start_ns, result.timeline.op_end_ns, strict=True))
-    return any(start < end_of_op and start_of_op < end for start, end in spans for start_of_op, end_of_op in ops)
+def test_a_transfer_runs_while_ops_do():
+    """The copy of the third weight and the second product meet in the middle of both; either alone would give up after a minute."""
+    meet = threading.Barrier(2, timeout=60)
+    copies = []
+
+    class Meeting(Executor):
+        def _call(self, node):
+            if node.name == "mm_1":
+                meet.wait()
+            return super()._call(node)
+
+    class Device(CpuDevice):
+        def move(self, channel, *arguments):
+            copies.append(channel)
+            if len(copies) == 3:
+                meet.wait()
+            super().move(channel, *arguments)
+
+    real = recorded(plan_of(2, False), Device(machine()), Meeting)
+    third, second = real.transfers[2], [op.name for op in PROGRAM.graph.ops].index("mm_1")
+    assert third.start_ns < real.op_end_ns[second]
+    assert real.op_start_ns[second] < third.end_ns
+
+
+def test_what_a_run_takes_where_transfers_and_ops_take_turns(monkeypatch):
+    clock = Clock()
+    use(monkeypatch, clock, clock.sleep)
+
+    class Timed(Executor):
+        def _call(self, node):
+            clock.now_ns += 5000
+            return super()._call(node)
+
+    slow, plan = machine(10**9, latency=1000), plan_of(1, False)
+    with Timed(lowered(PROGRAM, plan), slow, CpuDevice(slow, throttle=True, synchronous=True)) as executor:
+        executor.place({n: v for n, v in values_of(PROGRAM, MODEL, X).items() if v is not X})
+        executor.run({"x": X}, record=True)
+        real = measured(replay(plan, slow, record=True), executor.timeline)
+    # A weight comes in 1000 + 1024 ns; then its product, the next weight and the relu: 5000 + 2024 + 5000, and no next one at the end.
+    assert real.timeline.op_start_ns == (2024, 9048, 14048, 21072, 26072, 33096, 38096, 43096)
+    assert (real.makespan_ns, real.busy_ns, real.drain_ns) == (4 * 2024 + 8 * 5000, 8 * 5000, 0)
+
+
+def test_a_record_as_a_timeline_and_a_result():
+    # Op 0 runs 100..150; a store 150..180, of which the queue knew at 150; op 1 was free to run at 160 and waits until 200 for the prefetch
+    # 170..200, submitted behind what ended at 155; the store's last transfer ends behind all ops.
+    plan = plan_of(1, False)
+    record = [
+        Done(Label("op", op=1), "compute", 0, 160, 200, 240),
+        Done(Label("store", cache_op=0, size_bytes=7), "d2h", 150, 90, 150, 260),
+        Done(Label("op", op=0), "compute", 0, 100, 100, 150),
+        Done(Label("prefetch", cache_op=1, size_bytes=9), "h2d", 155, 90, 170, 200),
+        Done(Label("something else"), "compute", 0, 240, 240, 241),
+    ]
+    timeline = timeline_of(plan, record)
+    assert timeline.op_start_ns[:2] == (0, 100)
+    assert timeline.op_end_ns[:2] == (50, 140)
+    assert timeline.stalls == ((1, "transfer", 60, 100),)
+    found = [(x.cache_op, x.tensor, x.channel, x.bytes, x.issue_ns, x.start_ns, x.end_ns) for x in timeline.transfers]
+    tensors = [plan.cache_ops[k].tensor for k in (0, 1)]
+    assert found == [(0, tensors[0], "d2h", 7, 50, 50, 160), (1, tensors[1], "h2d", 9, 55, 70, 100)]
+    ran = replace(timeline, op_start_ns=timeline.op_start_ns[:2], op_end_ns=timeline.op_end_ns[:2])
+    result = measured(replay(plan, machine()), ran)
+    assert (result.makespan_ns, result.busy_ns, result.stall_ns["transfer"], result.drain_ns) == (160, 90, 40, 20)
+
+
+def test_a_measured_run_can_be_shown_as_a_replay_can():
+    plan = plan_of(1, True)
+    real = measured(replay(plan, machine(), record=True), recorded(plan, CpuDevice(machine())))
+    slices = [event for event in trace(plan, machine(), real)["traceEvents"] if event["ph"] == "X"]
+    assert {event["name"] for event in slices if event["cat"] == "op"} == {op.name for op in plan.graph.ops}
+    assert sum(event["cat"] == "transfer" for event in slices) == len([c for c in plan.cache_ops if c.op != "detach"])

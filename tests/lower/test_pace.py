@@ -6,13 +6,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from contextlib import ExitStack  # noqa: E402
+from contextlib import ExitStack
 
-from slow_clock import Clock  # noqa: E402
+from slow_clock import Clock
 
-from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier  # noqa: E402
-from hosim.lower import pace  # noqa: E402
-from hosim.lower.pace import paces  # noqa: E402
+from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.lower import pace
+from hosim.lower.pace import paces
 
 MS = 1_000_000
 SLICE = 200_000
