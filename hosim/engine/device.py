@@ -1,8 +1,8 @@
 """One device replaying the plan: what its streams wait for, and what the start and the end of an op do.
 
 The rules in comments are those of docs/contract.md. :mod:`hosim.engine.replay` decides when an instant is over and calls
-:meth:`Device.start_ops` then; a stream's process may start its own next op at once where nothing else can happen at the
-instant (:meth:`Device.run_stream`).
+:meth:`DeviceReplay.start_ops` then; a stream's process may start its own next op at once where nothing else can happen at the
+instant (:meth:`DeviceReplay.run_stream`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hosim.engine.clock import Alarm, Clock, Process
-from hosim.engine.device_memory import PENDING, VALID, Memory
-from hosim.engine.memory_contention import Competition
-from hosim.engine.program import IssuedOp, Program, TrackedOp
-from hosim.engine.recorder import Recorder
+from hosim.engine.compiled_plan import CompiledPlan, IssuedOp, TrackedOp
+from hosim.engine.device_memory import DeviceMemory
+from hosim.engine.device_state import PENDING, VALID
+from hosim.engine.memory_contention import MemoryContention
+from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.runtime import Runtime
 from hosim.engine.stream import Stream
 from hosim.graph import Graph
@@ -22,8 +23,8 @@ MAIN_STREAM = "compute"
 """The stream whose figures are the result's, where the graph has it; else its first stream is."""
 
 
-class Device:
-    """The streams of one device over its :class:`~hosim.engine.device_memory.Memory`.
+class DeviceReplay:
+    """The streams of one device over its :class:`~hosim.engine.device_memory.DeviceMemory`.
 
     ``issued`` are the cache ops that the ends of ops at this instant issue, ``decided`` whether a runtime policy has issued some.
     """
@@ -32,12 +33,12 @@ class Device:
         self,
         clock: Clock,
         graph: Graph,
-        program: Program,
+        program: CompiledPlan,
         streams: Sequence[Stream],
-        memory: Memory,
-        recorder: Recorder | None,
+        memory: DeviceMemory,
+        recorder: TimelineRecorder | None,
         runtime: Runtime | None,
-        competition: Competition | None = None,
+        contention: MemoryContention | None = None,
     ) -> None:
         self.clock = clock
         self.graph = graph
@@ -52,7 +53,7 @@ class Device:
         self.arena = memory.arena
         self.closing = program.closing if self.arena is None else range(len(graph.ops))
         self.runtime = runtime
-        self.competition = competition
+        self.contention = contention
         self.issued: list[IssuedOp] = []
         self.decided = False
         self.executed = {"prefetch": 0, "store": 0, "detach": 0}
@@ -75,7 +76,7 @@ class Device:
         launch, tracked_ops, durations = self.launch, self.tracked_ops, self.durations
         finish, after, closing = self.program.finish, self.program.after, self.closing
         queue, length, capacity, schedule = stream.queue, stream.length, ledger.capacity, clock.schedule
-        direct = self.runtime is None and self.recorder is None and self.arena is None and self.competition is None
+        direct = self.runtime is None and self.recorder is None and self.arena is None and self.contention is None
         skipped = False
         while True:
             if not skipped:
@@ -86,10 +87,10 @@ class Device:
             if i < 0:  # an inspection is over
                 unsettled.add(position)
                 continue
-            size, mix, shared = finish[i]
+            size, composition, shared = finish[i]
             if size:
                 ledger.held -= size
-                ledger.mix -= mix
+                ledger.composition -= composition
             if shared:
                 self._end_shared(shared)
             if i in closing:
@@ -97,8 +98,8 @@ class Device:
             stream.done = done = stream.done + 1
             issues = after.get(i)
             if not direct or unsettled or memory.stuck or (schedule and schedule[0][0] == now):
-                if self.competition is not None:
-                    self.competition.end(stream, i, now)
+                if self.contention is not None:
+                    self.contention.end(stream, i, now)
                 if issues is not None:
                     issued += issues
                 stream.rest(now)
@@ -114,7 +115,7 @@ class Device:
             awaited, waiting = done >= stream.awaited, done == length
             if not waiting:
                 i = queue[done]
-                size, mix, waits = launch[i]
+                size, composition, waits = launch[i]
                 for s, count in waits:
                     if streams[s].done < count:
                         stream.wait_for(streams[s], count)
@@ -135,7 +136,7 @@ class Device:
                 continue
             if size:
                 ledger.held = held = ledger.held + size
-                ledger.mix += mix
+                ledger.composition += composition
                 if held > ledger.peak:
                     ledger.mark_peak(now)
             stream.running = i
@@ -171,7 +172,7 @@ class Device:
         runtime = self.runtime
         if runtime is not None and not stream.inspect(now, runtime.inspection_ns(i)):
             return False
-        size, mix, waits = self.launch[i]
+        size, composition, waits = self.launch[i]
         if stream.dependency_met < 0:
             for s, count in waits:
                 producer = self.streams[s]
@@ -196,7 +197,7 @@ class Device:
             for t in tracked.outputs:
                 if not memory.resident[t]:
                     size += memory.sizes[t]
-                    mix += memory.mixes[t]
+                    composition += memory.compositions[t]
         ledger = self.ledger
         held = ledger.held + size
         if held > ledger.capacity or (self.arena is not None and not self._place(i)):
@@ -205,7 +206,7 @@ class Device:
             self._begin_writes(tracked, now)
         if size:
             ledger.held = held
-            ledger.mix += mix
+            ledger.composition += composition
             if held > ledger.peak:
                 ledger.mark_peak(now)
         duration, recorder = self.durations[i], self.recorder
@@ -218,7 +219,7 @@ class Device:
                 stream.divide(i, now)
         stream.inspected_at = -1
         stream.running = i
-        stream.alarm.ring_at(now + duration if self.competition is None else self.competition.begin(stream, i, now, duration))
+        stream.alarm.ring_at(now + duration if self.contention is None else self.contention.begin(stream, i, now, duration))
         return True
 
     def _place(self, i: int) -> bool:
@@ -252,7 +253,7 @@ class Device:
         """
         memory = self.memory
         waited = [
-            x for x in memory.just_ended if x.tensor in tracked.writes or (x.tensor in tracked.reads and x.way.destination == memory.tier)
+            x for x in memory.just_ended if x.tensor in tracked.writes or (x.tensor in tracked.reads and x.hop.destination == memory.tier)
         ]
         return max(waited, key=lambda x: x.sequence).channel.index
 
@@ -288,7 +289,7 @@ class Device:
         for t in shared:
             memory.users_left[t] -= 1
             if not memory.users_left[t]:
-                self.ledger.release(memory.sizes[t], memory.mixes[t])
+                self.ledger.release(memory.sizes[t], memory.compositions[t])
 
     # -- runtime policies --------------------------------------------------------------------------------------
 
@@ -296,8 +297,8 @@ class Device:
         """Issue cache ops that a runtime policy has decided on; says whether there were any."""
         decided = False
         for cache_op in cache_ops:
-            _, t, way = cache_op
-            self.executed[way.op] += not self.memory.released[t]
+            _, t, hop = cache_op
+            self.executed[hop.op] += not self.memory.released[t]
             self.memory.issue([cache_op], self.clock.time)
             decided = True
         return decided

@@ -1,4 +1,4 @@
-"""The tiers of one device as the plan's cache ops see them: which copies are where, what is issued, what moves.
+"""What the plan's cache ops do on one device: their issue, the start and the end of transfers, detaches, the death of tensors.
 
 The rules in comments are those of docs/contract.md.
 """
@@ -10,70 +10,40 @@ from heapq import heapify, heappop, heappush
 from typing import cast
 
 from hosim.engine.arenas import Arena
-from hosim.engine.channels import Channel, LinkGroup, Transfer
+from hosim.engine.channels import ChannelQueue, Chunk, IssuedTransfer, Route
 from hosim.engine.clock import Clock
-from hosim.engine.ledger import Ledger, Pool
-from hosim.engine.multi_hop import Chunk, Route, Routes
-from hosim.engine.program import SEVERAL, IssuedOp, Program, Way
-from hosim.engine.recorder import Recorder
+from hosim.engine.compiled_plan import SEVERAL, CompiledPlan, Hop, IssuedOp
+from hosim.engine.device_state import VALID, DeviceState
+from hosim.engine.ledger import Ledger, SharedLedger
+from hosim.engine.link_groups import LinkGroup
+from hosim.engine.multi_hop import Routes
+from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.stream import Stream
-from hosim.engine.transfer_overheads import Uneven
+from hosim.engine.transfer_overheads import TransferOverheads
 from hosim.errors import PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 
-ABSENT, PENDING, VALID = 0, 1, 2
-"""State of a tracked tensor's copy in a tier: no bytes held; bytes held but being written; valid."""
 
+class DeviceMemory(DeviceState):
+    """The tiers of one device as the plan's cache ops see them.
 
-class Memory:
-    """State and moves of tracked tensors. ``ledgers`` and ``copies`` are indexed by tier position; ``tier`` is the device tier's.
-
-    ``position`` is the device's among those of the clock. What it holds of a tier that it shares with others is in its own ledger and in
-    the tier's one of ``pools`` (``None`` where nothing is shared).
-
-    ``copies[tier][t]`` is the state of a tracked tensor, ``resident`` is that of the device tier; of the others only their ops' amounts are
-    known. ``pending[t]`` are the issued cache ops of a tensor that have not taken effect, in order (a transfer, a route, or a detach's
-    way); ``transferring[t]`` is the one under way, ``queued`` counts the transfers that wait on a channel, and ``due`` are the tensors
-    whose next one, a detach perhaps, a transfer's end has set free. ``just_ended`` are the transfers that last ended while something
-    waited. ``routes`` has what goes over several channels.
-    ``stuck`` says whether, when an instant was last settled, something was left waiting that the end of any op or transfer might
-    set free. ``uneven`` is there if some channel is uneven, and ``jitter``, if there is some, has the factor on a tensor's next transfer.
+    ``due`` are the tensors whose next cache op, a detach perhaps, a transfer's end has set free. ``just_ended`` are the transfers that last
+    ended while something waited. ``routes`` has what goes over several channels. ``stuck`` says whether, when an instant was last settled,
+    something was left waiting that the end of any op or transfer might set free.
     """
 
-    __slots__ = (  # more attributes than a shared dictionary takes: without, each access would be slower
-        "arena",
-        "channels",
-        "clock",
-        "copies",
-        "copies_below",
+    __slots__ = (
         "due",
         "ended_cache_ops",
-        "graph",
         "groups",
-        "jitter",
         "just_ended",
         "last_end",
-        "ledgers",
-        "mixes",
-        "pending",
-        "pools",
-        "position",
-        "program",
-        "queued",
-        "recorder",
         "released",
-        "resident",
         "routes",
-        "sequence",
-        "sizes",
         "streams",
         "stuck",
-        "tier",
         "tracked_ops",
-        "transferring",
-        "uneven",
-        "unsettled",
         "users_left",
     )
 
@@ -81,161 +51,56 @@ class Memory:
         self,
         clock: Clock,
         graph: Graph,
-        program: Program,
+        program: CompiledPlan,
         position: int,
         ledgers: Sequence[Ledger],
-        pools: Sequence[Pool | None],
+        pools: Sequence[SharedLedger | None],
         device_tier: int,
-        channels: Sequence[Channel],
+        channels: Sequence[ChannelQueue],
         streams: Sequence[Stream],
         sequence: Iterator[int],
-        recorder: Recorder | None,
+        recorder: TimelineRecorder | None,
         arena: Arena | None,
         hardware: Hardware,
-        uneven: Uneven | None = None,
+        overheads: TransferOverheads | None = None,
         jitter: Callable[[int], float] | None = None,
     ) -> None:
-        self.clock = clock
-        self.position = position
-        self.unsettled = clock.unsettled
-        self.graph = graph
-        self.program = program
-        self.uneven = uneven
-        self.jitter = jitter
+        super().__init__(
+            clock, graph, program, position, ledgers, pools, device_tier, channels, sequence, recorder, arena, overheads, jitter
+        )
         self.tracked_ops = program.tracked_ops
-        self.sizes = program.graph.sizes
-        self.mixes = program.graph.mixes
-        self.ledgers = ledgers
-        self.pools = pools
-        self.tier = device_tier
-        self.channels = channels
-        self.groups: Sequence[LinkGroup] = ()
         self.streams = streams
-        self.recorder = recorder
-        self.arena = arena
+        self.groups: Sequence[LinkGroup] = ()
         self.routes = Routes(self, hardware)
-        tensors = len(graph.tensors)
-        self.copies = [bytearray(tensors) for _ in ledgers]
-        self.resident = self.copies[device_tier]
-        self.copies_below = bytearray(tensors)
         self.users_left = program.graph.users_left.copy()
-        self.released = bytearray(tensors)
+        self.released = bytearray(len(graph.tensors))
         self.ended_cache_ops: set[int] = set()
-        self.pending: dict[int, list[Transfer | Route | Way]] = {}
-        self.transferring: dict[int, Transfer | Route] = {}
-        self.just_ended: list[Transfer] = []
+        self.just_ended: list[IssuedTransfer] = []
         self.due: list[int] = []
-        self.sequence = sequence
-        self.queued = 0
         self.stuck = False
         self.last_end = 0
-        self._place_initial()
-
-    def _place_initial(self) -> None:
-        self.ledgers[self.tier].allocate(self.program.initial_bytes, self.program.initial_mix, 0)
-        for where, tensors in self.program.initial.items():
-            size, mix = sum([self.sizes[t] for t in tensors]), sum([self.mixes[t] for t in tensors])
-            for tier in where:
-                self.ledgers[tier].allocate(size, mix, 0)
-                pool = self.pools[tier]
-                if pool is not None:
-                    pool.allocate(size, mix, 0)
-                if self.uneven is not None:
-                    self.uneven.place(tensors, tier)
-                copies, below = self.copies[tier], tier != self.tier
-                for t in tensors:
-                    copies[t] = VALID
-                    self.copies_below[t] += below
-                    if self.recorder is not None:
-                        self.recorder.hold(t, tier, 0)
-
-    def place_residents(self) -> bool:
-        """Place what is in the device tier at time 0, in the graph's order; says whether all of it found a place."""
-        return self.arena is None or all([self.arena.take(t) for t, state in enumerate(self.resident) if state])
-
-    # -- residency ---------------------------------------------------------------------------------------------
-
-    def has_valid(self, t: int, tier: int) -> bool:
-        """Whether the tensor has a valid copy in the tier."""
-        return self.copies[tier][t] == VALID
-
-    def release(self, t: int, tier: int) -> None:
-        """Give a tensor's bytes in a tier back."""
-        self.copies[tier][t] = ABSENT
-        ledger = self.ledgers[tier]
-        ledger.held -= self.sizes[t]
-        ledger.mix -= self.mixes[t]
-        if tier == self.tier:
-            if self.arena is not None:
-                self.arena.drop(t)
-        else:
-            self.copies_below[t] -= 1
-            self.release_shared(tier, self.sizes[t], self.mixes[t])
-            if self.uneven is not None:
-                self.uneven.unpin(t, tier)
-        if self.recorder is not None:
-            self.recorder.release(t, tier, self.clock.time)
-
-    def release_shared(self, tier: int, size: int, mix: int) -> None:
-        """Bytes of a tier are free again for the devices that share it, if any do: those that wait for room are looked at again."""
-        pool = self.pools[tier]
-        if pool is not None:
-            pool.release(size, mix)
-            self.unsettled |= pool.waiting
-            pool.waiting.clear()
-
-    def drop_below(self, t: int) -> None:
-        """Rule 5: a write makes the copies on other tiers stale."""
-        for tier, copies in enumerate(self.copies):
-            if copies[t] and tier != self.tier:
-                self.release(t, tier)
-
-    def die(self, t: int) -> None:
-        """The last user of a tensor has ended: release it on all tiers, and forget cache ops that have not begun.
-
-        Bytes that flow at this moment cannot be released under the transfer: they go when it ends, on a route when its last chunk has.
-        """
-        self.released[t] = 1
-        waiting = self.pending.pop(t, None)
-        if waiting:
-            flowing = self.transferring.get(t)
-            for entry in waiting:
-                if entry is flowing:
-                    continue
-                if isinstance(entry, Transfer):
-                    entry.channel.queue.remove(entry)
-                    self.queued -= 1
-                elif isinstance(entry, Route):
-                    self.routes.forget(entry)
-            if flowing is not None:
-                self.pending[t] = [flowing]
-                return
-        if self.resident[t]:
-            self.release(t, self.tier)
-        if self.copies_below[t]:
-            self.drop_below(t)
 
     # -- cache ops (rules 3 and 5) -----------------------------------------------------------------------------
 
     def issue(self, cache_ops: Iterable[IssuedOp], now: int) -> None:
         """Issue cache ops in the order given. Those of a tensor whose last user has ended are forgotten: there is nothing to move."""
         pending, released = self.pending, self.released
-        for k, t, way in cache_ops:
+        for k, t, hop in cache_ops:
             if released[t]:
                 continue
-            c = way[3]
+            c = hop[3]
             if c < 0:
                 if c == SEVERAL:
-                    entry: Transfer | Route | Way = self.routes.set_out(k, t, way, now)
+                    entry: IssuedTransfer | Route | Hop = self.routes.set_out(k, t, hop, now)
                 elif t not in pending:
-                    self._detach(t, way[1])
+                    self._detach(t, hop[1])
                     continue
                 else:
-                    entry = way
+                    entry = hop
             else:
                 self.queued += 1
                 channel = self.channels[c]
-                entry = Transfer(next(self.sequence), k, t, way, channel, self.sizes[t], now)
+                entry = IssuedTransfer(next(self.sequence), k, t, hop, channel, self.sizes[t], now)
                 if self.jitter is not None:
                     entry.volume = round(entry.volume * self.jitter(t))
                 channel.queue.append(entry)
@@ -253,7 +118,7 @@ class Memory:
         self.due.clear()
         for t in due:
             waiting = self.pending.get(t)
-            while waiting and isinstance(waiting[0], Way):
+            while waiting and isinstance(waiting[0], Hop):
                 if self.copies[waiting[0].source][t]:
                     self._detach(t, waiting[0].source)
                 del waiting[0]
@@ -312,13 +177,13 @@ class Memory:
             if group.dirty:
                 group.settle(now)
 
-    def begin(self, channel: Channel, now: int) -> bool:
+    def begin(self, channel: ChannelQueue, now: int) -> bool:
         """Begin the head of a channel's queue if it can: its turn among its tensor's cache ops, source valid, room for its bytes."""
         transfer = channel.queue[0]
         if transfer.route is not None:
             return self.routes.begin(cast("Chunk", transfer), now)
         t = transfer.tensor
-        _, source, destination, _ = transfer.way
+        _, source, destination, _ = transfer.hop
         if self.pending[t][0] is not transfer or self.copies[source][t] != VALID:
             return False
         pinned = self.reserve(t, destination, now)
@@ -326,40 +191,13 @@ class Memory:
             return False
         self.transferring[t] = transfer
         self.queued -= 1
-        if channel.uneven and self.uneven is not None:
-            channel.begin(now, self.uneven.ceiling(transfer), pinned)
+        if channel.has_overheads and self.overheads is not None:
+            channel.begin(now, self.overheads.ceiling(transfer), pinned)
         else:
             channel.begin(now)
         return True
 
-    def reserve(self, t: int, destination: int, now: int) -> int:
-        """Take a tensor's bytes where a transfer brings it, if it has none there yet: nanoseconds to pin them, -1 if there is no room."""
-        copies = self.copies[destination]
-        if copies[t] != ABSENT:
-            return 0
-        ledger, size = self.ledgers[destination], self.sizes[t]
-        held = ledger.held + size
-        if held > ledger.capacity:
-            return -1
-        pool = self.pools[destination]
-        if pool is not None and not pool.has_room(size, self.position):
-            return -1
-        if destination != self.tier:
-            self.copies_below[t] += 1
-        elif self.arena is not None and not self.arena.take(t):
-            return -1
-        if pool is not None:
-            pool.allocate(size, self.mixes[t], now)
-        ledger.held = held
-        ledger.mix += self.mixes[t]
-        if held > ledger.peak:
-            ledger.mark_peak(now)
-        if self.recorder is not None:
-            self.recorder.hold(t, destination, now)
-        copies[t] = PENDING
-        return self.uneven.pin(t, destination) if self.uneven is not None else 0
-
-    def end_transfer(self, transfer: Transfer) -> None:
+    def end_transfer(self, transfer: IssuedTransfer) -> None:
         """The bytes are through: the copy is valid, and the tensor's next cache ops may take effect."""
         channel, t = transfer.channel, transfer.tensor
         now = self.last_end = self.clock.time
@@ -367,7 +205,7 @@ class Memory:
         if transfer.route is not None and not self.routes.passed(cast("Chunk", transfer)):
             return
         del self.transferring[t]
-        self.copies[transfer.way[2]][t] = VALID
+        self.copies[transfer.hop[2]][t] = VALID
         self.ended_cache_ops.add(transfer.cache_op)
         if self.recorder is not None:
             self.recorder.transfer(transfer)
@@ -399,6 +237,31 @@ class Memory:
                 if tracked is not None and t in tracked.writes:
                     stream.residency_met = -1
 
+    def die(self, t: int) -> None:
+        """The last user of a tensor has ended: release it on all tiers, and forget cache ops that have not begun.
+
+        Bytes that flow at this moment cannot be released under the transfer: they go when it ends, on a route when its last chunk has.
+        """
+        self.released[t] = 1
+        waiting = self.pending.pop(t, None)
+        if waiting:
+            flowing = self.transferring.get(t)
+            for entry in waiting:
+                if entry is flowing:
+                    continue
+                if isinstance(entry, IssuedTransfer):
+                    entry.channel.queue.remove(entry)
+                    self.queued -= 1
+                elif isinstance(entry, Route):
+                    self.routes.forget(entry)
+            if flowing is not None:
+                self.pending[t] = [flowing]
+                return
+        if self.resident[t]:
+            self.release(t, self.tier)
+        if self.copies_below[t]:
+            self.drop_below(t)
+
     # -- the end of the step (rule 2) --------------------------------------------------------------------------
 
     def check_persistence(self, tier_names: Sequence[str]) -> None:
@@ -414,9 +277,9 @@ class Memory:
                     )
 
 
-def start_together(memories: Sequence[Memory], now: int) -> None:
-    """:meth:`Memory.start_transfers` of several devices: what they share goes to the transfers in order of issue, whosever they are."""
-    heads: list[tuple[float, Memory, Channel]] = []
+def start_together(memories: Sequence[DeviceMemory], now: int) -> None:
+    """Start the transfers of several devices: what they share goes to the transfers in order of issue, whosever they are."""
+    heads: list[tuple[float, DeviceMemory, ChannelQueue]] = []
     for memory in memories:
         if memory.queued:
             free = [channel for channel in memory.channels if channel.queue and channel.running < channel.engines]

@@ -1,6 +1,7 @@
 """Occupancy of one tier: bytes held now, by kind, and the largest ever held.
 
-Bytes by kind are one integer, a *mix*, with :data:`MIX_BITS` bits a kind: two mixes add up in one operation, and keeping one costs no copy.
+Bytes by kind are one integer, a *composition*, with :data:`COMPOSITION_BITS` bits a kind: two compositions add up in one operation, and
+keeping one costs no copy.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from hosim.result import WORKSPACE
 LEDGER_KINDS = (*KINDS, WORKSPACE)
 """Kinds by which occupancy is composed; the last one is the workspace of running ops."""
 
-MIX_BITS = 80
-"""Bits of a kind in a mix: no sum of sizes comes near 2^80."""
+COMPOSITION_BITS = 80
+"""Bits of a kind in a composition: no sum of sizes comes near 2^80."""
 
-_SHIFTS = {kind: MIX_BITS * k for k, kind in enumerate(LEDGER_KINDS)}
+_SHIFTS = {kind: COMPOSITION_BITS * k for k, kind in enumerate(LEDGER_KINDS)}
 
 
-def mix_of(kind: str, size: int) -> int:
-    """``size`` bytes of ``kind`` as a mix."""
+def composition_of(kind: str, size: int) -> int:
+    """``size`` bytes of ``kind`` as a composition."""
     return size << _SHIFTS[kind]
 
 
@@ -29,37 +30,37 @@ class Ledger:
     released at an instant makes room for what is allocated at it, as callers do it in that order (docs/contract.md, rules 0 and 9).
     """
 
-    __slots__ = ("capacity", "held", "mix", "peak", "peak_at", "peak_mix")
+    __slots__ = ("capacity", "composition", "held", "peak", "peak_at", "peak_composition")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.held = 0
-        self.mix = 0
+        self.composition = 0
         self.peak = 0
         self.peak_at = 0
-        self.peak_mix = 0
+        self.peak_composition = 0
 
-    def allocate(self, size: int, mix: int, now: int) -> None:
+    def allocate(self, size: int, composition: int, now: int) -> None:
         """Hold ``size`` bytes more from ``now`` on."""
-        self.mix += mix
+        self.composition += composition
         self.held += size
         if self.held > self.peak:
             self.mark_peak(now)
 
-    def release(self, size: int, mix: int) -> None:
+    def release(self, size: int, composition: int) -> None:
         """Hold ``size`` bytes no longer."""
-        self.mix -= mix
+        self.composition -= composition
         self.held -= size
 
     def mark_peak(self, now: int) -> None:
         """Note the present occupancy as the peak."""
         self.peak = self.held
         self.peak_at = now
-        self.peak_mix = self.mix
+        self.peak_composition = self.composition
 
     def breakdown(self) -> dict[str, int]:
         """Composition of the peak: bytes by kind, those with bytes only."""
-        sizes = {kind: self.peak_mix >> shift & (1 << MIX_BITS) - 1 for kind, shift in _SHIFTS.items()}
+        sizes = {kind: self.peak_composition >> shift & (1 << COMPOSITION_BITS) - 1 for kind, shift in _SHIFTS.items()}
         return {kind: size for kind, size in sizes.items() if size}
 
 
@@ -67,7 +68,7 @@ class AsymmetryError(Exception):
     """Devices that did the same so far cannot go on together: there is room for some of them only."""
 
 
-class Pool(Ledger):
+class SharedLedger(Ledger):
     """Occupancy of a tier that several devices share. ``waiting`` are the positions of those that wait for room in it.
 
     With ``folded``, one device stands for all: the capacity is its part of the tier, and where that is too small,

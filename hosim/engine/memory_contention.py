@@ -1,7 +1,7 @@
 """Copies take bandwidth of the device tier's memory; ops that need it go slower while they flow (:mod:`hosim.costmodel.memory_traffic`).
 
-One :class:`Competition` a device. An op's speed changes when the rates of transfers do: then what it has done is noted and its end is set
-anew. Exact: speeds and work done are fractions, an op ends at the first whole nanosecond at which all its work is done.
+One :class:`MemoryContention` a device. An op's speed changes when the rates of transfers do: then what it has done is noted and its end is
+set anew. Exact: speeds and work done are fractions, an op ends at the first whole nanosecond at which all its work is done.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from hosim.costmodel.memory_traffic import MemoryUse
-from hosim.engine.channels import NEVER, LinkGroup
-from hosim.engine.recorder import Recorder
+from hosim.engine.link_groups import NEVER, LinkGroup
+from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.stream import Stream
 
 
@@ -40,10 +40,10 @@ class _Running:
         return NEVER if self.slowdown is None else self.since - int(-self.left_ns * self.slowdown // 1)
 
 
-class Competition:
+class MemoryContention:
     """The running ops of one device and the copies that flow there. ``slowed_ns`` is what the ops of each stream, by name, took longer."""
 
-    def __init__(self, uses: Mapping[int, MemoryUse], bandwidth_bytes_per_s: int, recorder: Recorder | None) -> None:
+    def __init__(self, uses: Mapping[int, MemoryUse], bandwidth_bytes_per_s: int, recorder: TimelineRecorder | None) -> None:
         self._uses = uses
         self._left = self._bandwidth = Fraction(bandwidth_bytes_per_s)
         self._taken: dict[LinkGroup, Fraction] = {}

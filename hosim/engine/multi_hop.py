@@ -2,83 +2,35 @@
 
 A cache op on a route is issued by queueing all its chunks on the first channel. A chunk that has passed a hop joins the queue of the next
 one, in order of issue, before the cache ops of that instant are issued; but ahead of cache ops that wait for an earlier one of their
-tensor, perhaps for this one. On the way it occupies the tier in between: its bytes are reserved there when the hop into it starts and
+tensor, perhaps for this one. Between two hops it occupies the tier in between: its bytes are reserved there when the hop into it starts and
 released when the hop out of it ends. The tensor's bytes at the destination are reserved as a whole when its first chunk starts the last
 hop. From the start of its first chunk to the end of its last one the cache op is under way as any transfer is.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hosim.costmodel.routes import chunks_of, route
-from hosim.engine.channels import Channel, Transfer
-from hosim.engine.ledger import mix_of
-from hosim.engine.program import Way
+from hosim.engine.channels import Chunk, IssuedTransfer, Route
+from hosim.engine.compiled_plan import Hop
+from hosim.engine.device_state import DeviceState
+from hosim.engine.ledger import composition_of
 from hosim.hardware import Hardware
-
-if TYPE_CHECKING:
-    from hosim.engine.device_memory import Memory
-
-
-class Route:
-    """One issued cache op on its way: ``left`` chunks have not arrived, ``start_ns`` is when the first one started (-1: none has).
-
-    ``factor`` is jitter's on the time for which the bytes of each chunk flow, on every hop.
-    """
-
-    __slots__ = ("cache_op", "factor", "hops", "left", "start_ns", "tensor", "way")
-
-    def __init__(self, cache_op: int, tensor: int, way: Way, hops: tuple[Way, ...], chunks: int) -> None:
-        self.cache_op = cache_op
-        self.tensor = tensor
-        self.way = way
-        self.hops = hops
-        self.left = chunks
-        self.start_ns = -1
-        self.factor = 1.0
-
-
-class Chunk(Transfer):
-    """One chunk of a route on hop number ``hop``: a transfer of its channel, with that hop's way.
-
-    ``staged_ns`` is when its bytes were reserved in the tier that this hop leaves, if that is one on the way.
-    """
-
-    route: Route
-
-    __slots__ = ("hop", "route", "staged_ns")
-
-    def __init__(self, sequence: int, route: Route, hop: int, channel: Channel, size: int, now: int, staged_ns: int) -> None:
-        super().__init__(sequence, route.cache_op, route.tensor, route.hops[hop], channel, size, now)
-        self.route = route
-        self.hop = hop
-        self.staged_ns = staged_ns
-
-    def __lt__(self, other: Chunk) -> bool:
-        """Among chunks that went ahead of the same cache op."""
-        return (self.issue_ns, self.cache_op) < (other.issue_ns, other.cache_op)
-
-    @property
-    def arrives(self) -> bool:
-        """Whether this is its last hop."""
-        return self.hop == len(self.route.hops) - 1
 
 
 class Routes:
     """What goes over several channels in one device's memory. ``onward`` are the chunks that have passed a hop at this instant."""
 
-    def __init__(self, memory: Memory, hardware: Hardware) -> None:
+    def __init__(self, memory: DeviceState, hardware: Hardware) -> None:
         self._memory = memory
         self._hardware = hardware
-        self._known: dict[tuple[Way, int], tuple[Way, ...]] = {}
+        self._known: dict[tuple[Hop, int], tuple[Hop, ...]] = {}
         self.onward: list[Chunk] = []
 
-    def set_out(self, k: int, t: int, way: Way, now: int) -> Route:
+    def set_out(self, k: int, t: int, hop: Hop, now: int) -> Route:
         """Issue a cache op on a route: its chunks join the queue of the first channel."""
         size = self._memory.sizes[t]
         sizes = chunks_of(self._hardware, size)
-        route = Route(k, t, way, self._hops(way, size), len(sizes))
+        route = Route(k, t, self._hops(hop, size), len(sizes))
         if self._memory.jitter is not None:
             route.factor = self._memory.jitter(t)
         for part in sizes:
@@ -88,7 +40,7 @@ class Routes:
     def go_onward(self, now: int) -> None:
         """The chunks that have passed a hop at this instant join the queues of their next ones."""
         for chunk in sorted(self.onward, key=lambda x: x.sequence):
-            self._enqueue(chunk.route, chunk.hop + 1, chunk.size, now, chunk.start_ns)
+            self._enqueue(chunk.route, chunk.leg + 1, chunk.size, now, chunk.start_ns)
         self.onward.clear()
 
     def forget(self, route: Route) -> None:
@@ -101,8 +53,8 @@ class Routes:
     def begin(self, chunk: Chunk, now: int) -> bool:
         """Begin the head of a channel's queue if it can, as for a whole transfer; in between there is a place for it, and no copy."""
         memory, t, route, pin_ns = self._memory, chunk.tensor, chunk.route, 0
-        _, source, destination, _ = chunk.way
-        if not chunk.hop and (memory.pending[t][0] is not route or not memory.has_valid(t, source)):
+        _, source, destination, _ = chunk.hop
+        if not chunk.leg and (memory.pending[t][0] is not route or not memory.has_valid(t, source)):
             return False
         if chunk.arrives:
             pin_ns = memory.reserve(t, destination, now)
@@ -115,25 +67,25 @@ class Routes:
             if memory.arena is not None and destination == memory.tier and not memory.arena.stage(t, chunk.size):
                 return False
             for account in (ledger, pool) if pool is not None else (ledger,):
-                account.allocate(chunk.size, self._mix(chunk), now)
+                account.allocate(chunk.size, self._composition(chunk), now)
         if not chunk.arrives and memory.recorder is not None:
             memory.recorder.stage(t, destination, now, chunk.size)
         if route.start_ns < 0:
             route.start_ns = now
             memory.transferring[t] = route
         memory.queued -= 1
-        chunk.channel.begin(now, memory.uneven.ceiling(chunk) if memory.uneven is not None else None, pin_ns)
+        chunk.channel.begin(now, memory.overheads.ceiling(chunk) if memory.overheads is not None else None, pin_ns)
         return True
 
     def passed(self, chunk: Chunk) -> bool:
         """A chunk has passed a hop; says whether it was the last one of its route to arrive."""
-        memory, source, recorder = self._memory, chunk.way.source, self._memory.recorder
+        memory, source, recorder = self._memory, chunk.hop.source, self._memory.recorder
         memory.unsettled.add(memory.position)
-        if chunk.hop:
+        if chunk.leg:
             if memory.arena is not None and source == memory.tier:
                 memory.arena.unstage(chunk.tensor, chunk.size)
-            memory.ledgers[source].release(chunk.size, self._mix(chunk))
-            memory.release_shared(source, chunk.size, self._mix(chunk))
+            memory.ledgers[source].release(chunk.size, self._composition(chunk))
+            memory.release_shared(source, chunk.size, self._composition(chunk))
             if recorder is not None:
                 recorder.staged(chunk.tensor, source, chunk.staged_ns, chunk.end_ns, chunk.size)
         if chunk.arrives:
@@ -146,14 +98,14 @@ class Routes:
             recorder.transfer(chunk)
         return False
 
-    def _enqueue(self, route: Route, hop: int, size: int, now: int, staged_ns: int) -> None:
+    def _enqueue(self, route: Route, leg: int, size: int, now: int, staged_ns: int) -> None:
         memory = self._memory
         memory.queued += 1
-        channel = memory.channels[route.hops[hop].channel]
-        chunk = Chunk(next(memory.sequence), route, hop, channel, size, now, staged_ns)
+        channel = memory.channels[route.hops[leg].channel]
+        chunk = Chunk(next(memory.sequence), route, leg, channel, size, now, staged_ns)
         if memory.jitter is not None:
             chunk.volume = round(chunk.volume * route.factor)
-        if hop:
+        if leg:
             for place, later in enumerate(channel.queue):
                 if self._blocked(later):
                     chunk.sequence = later.sequence - 0.5
@@ -161,20 +113,20 @@ class Routes:
                     return
         channel.queue.append(chunk)
 
-    def _blocked(self, transfer: Transfer) -> bool:
+    def _blocked(self, transfer: IssuedTransfer) -> bool:
         """Whether a queued transfer waits for an earlier cache op of its tensor."""
         if isinstance(transfer, Chunk):
-            return not transfer.hop and self._memory.pending[transfer.tensor][0] is not transfer.route
+            return not transfer.leg and self._memory.pending[transfer.tensor][0] is not transfer.route
         return self._memory.pending[transfer.tensor][0] is not transfer
 
-    def _mix(self, chunk: Chunk) -> int:
-        return mix_of(self._memory.graph.tensors[chunk.tensor].kind, chunk.size)
+    def _composition(self, chunk: Chunk) -> int:
+        return composition_of(self._memory.graph.tensors[chunk.tensor].kind, chunk.size)
 
-    def _hops(self, way: Way, size: int) -> tuple[Way, ...]:
-        """The hops that ``size`` bytes take along a way."""
-        if (way, size) not in self._known:
+    def _hops(self, hop: Hop, size: int) -> tuple[Hop, ...]:
+        """The hops that ``size`` bytes take from one tier to another."""
+        if (hop, size) not in self._known:
             hardware = self._hardware
             index, tiers = hardware.tier_index, hardware.tiers
-            channels = route(hardware, tiers[way.source].name, tiers[way.destination].name, size)
-            self._known[way, size] = tuple(Way(way.op, index[c.source], index[c.destination], hardware.channels.index(c)) for c in channels)
-        return self._known[way, size]
+            channels = route(hardware, tiers[hop.source].name, tiers[hop.destination].name, size)
+            self._known[hop, size] = tuple(Hop(hop.op, index[c.source], index[c.destination], hardware.channels.index(c)) for c in channels)
+        return self._known[hop, size]

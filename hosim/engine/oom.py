@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from hosim.engine.channels import Transfer
-from hosim.engine.device import Device
-from hosim.engine.multi_hop import Chunk
+from hosim.engine.channels import Chunk, IssuedTransfer
+from hosim.engine.device import DeviceReplay
 from hosim.engine.stream import Stream
 from hosim.units import human_size
 
 _LISTED = 5
 
 
-def describe(device: Device, tier_names: tuple[str, ...]) -> str:
+def describe(device: DeviceReplay, tier_names: tuple[str, ...]) -> str:
     """One line on why nothing can proceed: the first op that does not fit, else transfer, else the first op that waits in vain."""
     memory = device.memory
     blocked = [stream for stream in device.streams if stream.done < stream.length]
@@ -20,12 +19,12 @@ def describe(device: Device, tier_names: tuple[str, ...]) -> str:
             return _op(device, stream, tier_names)
     waiting = sorted((channel.queue[0] for channel in memory.channels if channel.queue), key=lambda x: x.sequence)
     for transfer in waiting:
-        t, way = transfer.tensor, transfer.way
-        if isinstance(transfer, Chunk) and transfer.hop:  # it is on its way, and waits for room alone
+        t, hop = transfer.tensor, transfer.hop
+        if isinstance(transfer, Chunk) and transfer.leg:  # it is on its way, and waits for room alone
             return _transfer(device, transfer, tier_names)
-        absent = not memory.copies[way.destination][t] or transfer.route is not None
+        absent = not memory.copies[hop.destination][t] or transfer.route is not None
         turn = memory.pending[t][0] is (transfer.route or transfer)
-        if turn and absent and device.memory.has_valid(t, way.source):
+        if turn and absent and device.memory.has_valid(t, hop.source):
             return _transfer(device, transfer, tier_names)
     if blocked:  # not one that waits for its producers: something else holds them up
         return _residency(device, next((s for s in blocked if s.dependency_met >= 0), blocked[0]), tier_names)
@@ -37,7 +36,7 @@ def on_device(report: str, position: int) -> str:
     return report.replace("out of memory", f"out of memory on device {position}", 1)
 
 
-def initial(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
+def initial(device: DeviceReplay, tier: int, tier_names: tuple[str, ...]) -> str:
     """One line on an initial residency that is more than a tier holds."""
     ledger = device.memory.pools[tier] or device.memory.ledgers[tier]
     return (
@@ -46,13 +45,13 @@ def initial(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
     )
 
 
-def unplaced(device: Device, tier_names: tuple[str, ...]) -> str:
+def unplaced(device: DeviceReplay, tier_names: tuple[str, ...]) -> str:
     """One line on initial residents of the device tier that fit by their bytes, but find no place."""
     tier = device.memory.tier
     return f"out of memory: the initial residents of {tier_names[tier]} want more {_held(device, tier, tier_names)}"
 
 
-def _op(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> str:
+def _op(device: DeviceReplay, stream: Stream, tier_names: tuple[str, ...]) -> str:
     i = stream.queue[stream.done]
     op = device.graph.ops[i]
     held = set(_held_tensors(device, device.memory.tier))
@@ -60,18 +59,18 @@ def _op(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> str:
     return f"out of memory: op {op.name!r} wants {_size(wanted)} {_held(device, device.memory.tier, tier_names)}"
 
 
-def _transfer(device: Device, transfer: Transfer, tier_names: tuple[str, ...]) -> str:
-    way = transfer.way
+def _transfer(device: DeviceReplay, transfer: IssuedTransfer, tier_names: tuple[str, ...]) -> str:
+    hop = transfer.hop
     name = device.graph.tensors[transfer.tensor].name
     arrives = not isinstance(transfer, Chunk) or transfer.arrives
     wanted = device.memory.sizes[transfer.tensor] if arrives else transfer.size  # on the way there a chunk has a place of its own
     return (
-        f"out of memory: {way.op} of {name!r} ({tier_names[way.source]} to {tier_names[way.destination]}) wants "
-        f"{_size(wanted)} {_held(device, way.destination, tier_names)}"
+        f"out of memory: {hop.op} of {name!r} ({tier_names[hop.source]} to {tier_names[hop.destination]}) wants "
+        f"{_size(wanted)} {_held(device, hop.destination, tier_names)}"
     )
 
 
-def _residency(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> str:
+def _residency(device: DeviceReplay, stream: Stream, tier_names: tuple[str, ...]) -> str:
     op = device.graph.ops[stream.queue[stream.done]]
     missing = [t for t in op.reads if device.program.tracked[t] and not device.memory.has_valid(t, device.memory.tier)]
     tier = tier_names[device.memory.tier]
@@ -83,7 +82,7 @@ def _residency(device: Device, stream: Stream, tier_names: tuple[str, ...]) -> s
     return f"out of memory: op {op.name!r} waits in vain for its producers or for a prefetch that cannot start"
 
 
-def _held(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
+def _held(device: DeviceReplay, tier: int, tier_names: tuple[str, ...]) -> str:
     ledger = device.memory.pools[tier] or device.memory.ledgers[tier]
     return (
         f"of {tier_names[tier]} at {device.clock.time} ns, where {_size(ledger.held)} of {_size(ledger.capacity)} are held"
@@ -91,7 +90,7 @@ def _held(device: Device, tier: int, tier_names: tuple[str, ...]) -> str:
     )
 
 
-def _arena(device: Device, tier: int) -> str:
+def _arena(device: DeviceReplay, tier: int) -> str:
     """What the allocator makes of what is held: where it is more than its bytes, this may be why the rest does not fit."""
     arena = device.memory.arena
     if arena is None or tier != device.memory.tier:
@@ -103,12 +102,12 @@ def _arena(device: Device, tier: int) -> str:
     )
 
 
-def _of_this(device: Device, tier: int) -> str:
+def _of_this(device: DeviceReplay, tier: int) -> str:
     """The part of a shared tier that the device itself holds."""
     return f" ({_size(device.memory.ledgers[tier].held)} by this device)" if device.memory.pools[tier] is not None else ""
 
 
-def _largest(device: Device, tier: int) -> str:
+def _largest(device: DeviceReplay, tier: int) -> str:
     sizes = device.memory.sizes
     held = sorted(_held_tensors(device, tier), key=lambda t: (-sizes[t], t))
     if not held:
@@ -117,7 +116,7 @@ def _largest(device: Device, tier: int) -> str:
     return listed + (f" and {len(held) - _LISTED} more" if len(held) > _LISTED else "")
 
 
-def _held_tensors(device: Device, tier: int) -> list[int]:
+def _held_tensors(device: DeviceReplay, tier: int) -> list[int]:
     """Tensors that hold bytes in a tier now. Untracked ones: in the device tier, from their first user's start to their last one's end."""
     graph, program = device.graph, device.program
     held = [t for t, state in enumerate(device.memory.copies[tier]) if state]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosim.engine.channels import Transfer
+from hosim.engine.channels import IssuedTransfer
 from hosim.result import Residency, Timeline
 from hosim.result import Transfer as TransferRecord
 
 
-class Recorder:
+class TimelineRecorder:
     """Collects the timeline of one device's replay."""
 
     def __init__(self, ops: int, sizes: Sequence[int], workspaces: Sequence[int], tier_names: Sequence[str], device_tier: int) -> None:
@@ -55,7 +55,7 @@ class Recorder:
         self._staged.remove((t, tier, start, size))
         self._residencies.append(Residency(t, self._tiers[tier], start, end, size, staged=True))
 
-    def transfer(self, x: Transfer) -> None:
+    def transfer(self, x: IssuedTransfer) -> None:
         """A transfer ended."""
         contention = x.end_ns - x.start_ns - x.alone_ns
         self._transfers.append(TransferRecord(x.cache_op, x.tensor, x.channel.name, x.size, x.issue_ns, x.start_ns, x.end_ns, contention))

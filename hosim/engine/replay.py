@@ -22,18 +22,19 @@ from hosim.costmodel.memory_traffic import MemoryUse, memory_uses, with_memories
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import oom, result_figures
 from hosim.engine.arenas import make_arena
-from hosim.engine.channels import KEPT_RATES, LinkGroup, build_channels, drive_channels
+from hosim.engine.channels import build_channels
 from hosim.engine.clock import Clock
-from hosim.engine.device import Device
-from hosim.engine.device_memory import Memory, start_together
-from hosim.engine.ledger import AsymmetryError, Ledger, Pool
-from hosim.engine.memory_contention import Competition
-from hosim.engine.program import Program, compile_plan
+from hosim.engine.compiled_plan import CompiledPlan, compile_plan
+from hosim.engine.device import DeviceReplay
+from hosim.engine.device_memory import DeviceMemory, start_together
+from hosim.engine.ledger import AsymmetryError, Ledger, SharedLedger
+from hosim.engine.link_groups import KEPT_RATES, LinkGroup, drive_channels
+from hosim.engine.memory_contention import MemoryContention
 from hosim.engine.program_account import check_program_account, program_account
-from hosim.engine.recorder import Recorder
+from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.runtime import DeviceView, Runtime
 from hosim.engine.stream import Stream
-from hosim.engine.transfer_overheads import Uneven
+from hosim.engine.transfer_overheads import TransferOverheads
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -180,17 +181,17 @@ class _Replay:
         tier = hardware.device_tier
         self.at_device = [tier in (c.source, c.destination) for c in hardware.channels]
         self._taken_rates: dict[object, tuple[Fraction, ...]] = {}
-        self.pools: dict[tuple[int, int], Pool] = {}
+        self.pools: dict[tuple[int, int], SharedLedger] = {}
         self.devices = [self._device(d, record, placing) for d in range(1 if folded else hardware.devices)]
         channels = [channel for device in self.devices for channel in device.memory.channels]
-        drive_channels(channels, self.machine, self.clock, divided=folded, grouped=self.uses is not None)
+        group_of = drive_channels(channels, self.machine, self.clock, divided=folded, grouped=self.uses is not None)
         for device in self.devices:
-            groups = [channel.group for channel in device.memory.channels if channel.group is not None]
+            groups = [group_of[channel] for channel in device.memory.channels if channel in group_of]
             device.memory.groups = list(dict.fromkeys(groups))
             for group in groups if self.uses is not None else ():
                 group.watch = self._rates_changed
 
-    def _device(self, position: int, record: bool, placing: _Placing) -> Device:
+    def _device(self, position: int, record: bool, placing: _Placing) -> DeviceReplay:
         plan, hardware, program, graph = self.plan, self.hardware, self.program, self.plan.graph
         factor = None
         if self.jitter is not None:
@@ -204,15 +205,15 @@ class _Replay:
         recorder = None
         if record:
             workspaces = [op.workspace_bytes for op in graph.ops]
-            recorder = Recorder(len(graph.ops), program.graph.sizes, workspaces, self.tier_names, device_tier)
+            recorder = TimelineRecorder(len(graph.ops), program.graph.sizes, workspaces, self.tier_names, device_tier)
         runtime = Runtime(plan.runtime(), hardware) if plan.runtime is not None else None
         queues = zip(graph.streams, program.graph.queues, strict=True)
         streams = [Stream(name, queue, len(channels), recorder) for name, queue in queues]
         allocator, reserve = placing
         reserved = min(hardware.device.capacity_bytes, self.budget if reserve is None else reserve)
         arena = make_arena(allocator, graph, program.graph.stream_of, reserved)
-        uneven = Uneven(graph, hardware) if any(channel.uneven for channel in channels) else None
-        memory = Memory(
+        overheads = TransferOverheads(graph, hardware) if any(channel.has_overheads for channel in channels) else None
+        memory = DeviceMemory(
             self.clock,
             graph,
             program,
@@ -226,18 +227,18 @@ class _Replay:
             recorder,
             arena,
             hardware,
-            uneven,
+            overheads,
             factor,
         )
         for channel in channels:
             channel.ended = memory.end_transfer
-        competition = None if self.uses is None else Competition(self.uses, hardware.device.bandwidth_bytes_per_s, recorder)
-        device = Device(self.clock, graph, program, streams, memory, recorder, runtime, competition)
+        contention = None if self.uses is None else MemoryContention(self.uses, hardware.device.bandwidth_bytes_per_s, recorder)
+        device = DeviceReplay(self.clock, graph, program, streams, memory, recorder, runtime, contention)
         if runtime is not None:
-            runtime.attach(DeviceView(device, self.tier_names))
+            runtime.attach(DeviceView(memory, streams, self.tier_names))
         return device
 
-    def _pool(self, tier: int, position: int) -> Pool | None:
+    def _pool(self, tier: int, position: int) -> SharedLedger | None:
         """What a device shares a tier by; ``None`` if it has the tier for itself."""
         hardware = self.hardware
         scope = hardware.tier_scope(self.tier_names[tier])
@@ -247,7 +248,7 @@ class _Replay:
         which = tier, hardware.instance(scope, position)
         if which not in self.pools:
             capacity = hardware.tiers[tier].capacity_bytes
-            self.pools[which] = Pool(capacity // sharers, folded=True) if self.folded else Pool(capacity)
+            self.pools[which] = SharedLedger(capacity // sharers, folded=True) if self.folded else SharedLedger(capacity)
         return self.pools[which]
 
     # -- the order of events -----------------------------------------------------------------------------------
@@ -313,10 +314,10 @@ class _Replay:
             if len(self.devices) == 1:  # else the key does not say whose transfers they are
                 self._taken_rates[key] = rates
         for device, rate in zip(self.devices, rates, strict=True):
-            if device.competition is not None:
-                device.competition.take(group, rate, now)
+            if device.contention is not None:
+                device.contention.take(group, rate, now)
 
-    def _taken(self) -> list[Device]:
+    def _taken(self) -> list[DeviceReplay]:
         """The devices that are unsettled, in order, and from now on are not."""
         unsettled, devices = self.clock.unsettled, self.devices
         touched = devices if len(unsettled) == len(devices) else [devices[d] for d in sorted(unsettled)]
@@ -353,7 +354,7 @@ class _Replay:
         return result_figures.together(results, self.devices, self.pools, self.hardware, self.folded)
 
 
-def _jittered(plan: Plan, program: Program, jitter: Jitter, device: int) -> Program:
+def _jittered(plan: Plan, program: CompiledPlan, jitter: Jitter, device: int) -> CompiledPlan:
     """The program with one device's durations. An op has the factor of its place in the workload; one that runs again has one beyond."""
     ops, base = plan.graph.ops, plan.workload.op_index
     beyond = count(len(base))

@@ -8,24 +8,24 @@ from statistics import median_low
 
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
 from hosim.engine import oom
-from hosim.engine.channels import Channel
-from hosim.engine.device import Device
-from hosim.engine.ledger import Ledger, Pool
+from hosim.engine.channels import ChannelQueue
+from hosim.engine.device import DeviceReplay
+from hosim.engine.ledger import Ledger, SharedLedger
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread
 
-Pools = Mapping[tuple[int, int], Pool]
+Pools = Mapping[tuple[int, int], SharedLedger]
 """The instances of tiers that several devices share, by the tier's position and which instance it is."""
 
 
-def of_device(device: Device, plan: Plan, hardware: Hardware, budget_bytes: int, error: str | None, jitter: Jitter | None) -> Result:
+def of_device(device: DeviceReplay, plan: Plan, hardware: Hardware, budget_bytes: int, error: str | None, jitter: Jitter | None) -> Result:
     """The result of one device; ``error`` is its out-of-memory report, if it has one."""
     memory = device.memory
     ledgers = {tier.name: ledger for tier, ledger in zip(hardware.tiers, memory.ledgers, strict=True)}
     feasible = error is None
     makespan = max([memory.last_end, *(s.free_since for s in device.streams)])
-    slowed = device.competition.slowed_ns if device.competition is not None else {}
+    slowed = device.contention.slowed_ns if device.contention is not None else {}
     busy = [sum([device.durations[i] for i in s.queue]) + slowed.get(s.name, 0) for s in device.streams]
     figures = {s.name: s.figures(b, makespan) for s, b in zip(device.streams, busy, strict=True)} if feasible else {}
     main = figures.pop(device.main.name, None) if device.main is not None else None
@@ -49,14 +49,14 @@ def of_device(device: Device, plan: Plan, hardware: Hardware, budget_bytes: int,
         channels={c.name: _channel(c, exposed[c.index], makespan) for c in memory.channels},
         plan=_counts(device, plan),
         streams=figures,
-        slowed_ns=sum(slowed.values()) if device.competition is not None else None,
+        slowed_ns=sum(slowed.values()) if device.contention is not None else None,
         allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
         jitter=jitter,
         timeline=timeline,
     )
 
 
-def together(results: Sequence[Result], devices: Sequence[Device], pools: Pools, hardware: Hardware, folded: bool) -> Result:
+def together(results: Sequence[Result], devices: Sequence[DeviceReplay], pools: Pools, hardware: Hardware, folded: bool) -> Result:
     """The result of several devices from those of each (see :class:`Result`); ``folded``: the only one stands for all."""
     every = [*results] * hardware.devices if folded else results
     every = [r if r.error is None else replace(r, error=oom.on_device(r.error, d)) for d, r in enumerate(every)]
@@ -95,7 +95,7 @@ def _of(values: Sequence[int]) -> Spread:
     return Spread(min(values), median_low(values), max(values))
 
 
-def _channel(channel: Channel, exposed: int, makespan: int) -> ChannelFigures:
+def _channel(channel: ChannelQueue, exposed: int, makespan: int) -> ChannelFigures:
     return ChannelFigures(
         transfers=channel.transfers,
         bytes=channel.bytes,
@@ -108,7 +108,7 @@ def _channel(channel: Channel, exposed: int, makespan: int) -> ChannelFigures:
     )
 
 
-def _counts(device: Device, plan: Plan) -> dict[str, int]:
+def _counts(device: DeviceReplay, plan: Plan) -> dict[str, int]:
     labels = {PREFETCH: "prefetches", STORE: "stores", DETACH: "detaches"}
     counts = {label: plan.count(op) + device.executed[op] for op, label in labels.items()}
     return counts | {"recomputes": plan.recomputes} if plan.recomputes else counts

@@ -3,60 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from hosim.cache_plan import CacheOp, RuntimePolicy
-from hosim.engine.program import IssuedOp, way
+from hosim.engine.compiled_plan import IssuedOp, resolve_hop
+from hosim.engine.device_memory import DeviceMemory
+from hosim.engine.stream import Stream
 from hosim.hardware import Hardware
-
-if TYPE_CHECKING:
-    from hosim.engine.device import Device
 
 
 class DeviceView:
     """The :class:`hosim.cache_plan.MemoryView` of a device."""
 
-    def __init__(self, device: Device, tier_names: Sequence[str]) -> None:
-        self._device = device
+    def __init__(self, memory: DeviceMemory, streams: Sequence[Stream], tier_names: Sequence[str]) -> None:
+        self._memory = memory
+        self._ledger = memory.ledgers[memory.tier]
+        self._streams = streams
         self._tiers = tier_names
 
     @property
     def now_ns(self) -> int:
         """The current instant."""
-        return self._device.clock.time
+        return self._memory.clock.time
 
     @property
     def capacity_bytes(self) -> int:
         """Capacity of the device tier under the budget."""
-        return self._device.ledger.capacity
+        return self._ledger.capacity
 
     @property
     def free_bytes(self) -> int:
         """Bytes of the device tier that nothing holds now."""
-        ledger = self._device.ledger
-        return ledger.capacity - ledger.held
+        return self._ledger.capacity - self._ledger.held
 
     def residents(self) -> Iterable[int]:
         """Tensors that hold bytes in the device tier now, including those still in flight, ascending."""
-        return (t for t, state in enumerate(self._device.memory.resident) if state)
+        return (t for t, state in enumerate(self._memory.resident) if state)
 
     def is_resident(self, tensor: int) -> bool:
         """Whether the tensor holds bytes in the device tier now, valid or in flight."""
-        return bool(self._device.memory.resident[tensor])
+        return bool(self._memory.resident[tensor])
 
     def is_busy(self, tensor: int) -> bool:
         """Whether an op that runs now uses the tensor, or a cache op of it is issued and not yet done."""
-        device = self._device
-        return tensor in device.memory.pending or any(
-            stream.running >= 0 and tensor in device.graph.ops[stream.running].uses for stream in device.streams
+        memory = self._memory
+        return tensor in memory.pending or any(
+            stream.running >= 0 and tensor in memory.graph.ops[stream.running].uses for stream in self._streams
         )
 
     def tiers_of(self, tensor: int) -> Sequence[str]:
         """Tiers other than the device tier that hold a valid copy."""
-        device = self._device
-        if not device.memory.copies_below[tensor]:
+        memory = self._memory
+        if not memory.copies_below[tensor]:
             return ()
-        return [self._tiers[k] for k in range(len(self._tiers)) if k != device.memory.tier and device.memory.has_valid(tensor, k)]
+        return [self._tiers[k] for k in range(len(self._tiers)) if k != memory.tier and memory.has_valid(tensor, k)]
 
 
 class Runtime:
@@ -93,4 +92,4 @@ class Runtime:
         return self._compiled(self._policy.make_room(i, wanted, self._view))
 
     def _compiled(self, decisions: Iterable[CacheOp]) -> list[IssuedOp]:
-        return [(-1, c.tensor, way(c.op, c.source, c.destination, self._hardware, "runtime policy")) for c in decisions]
+        return [(-1, c.tensor, resolve_hop(c.op, c.source, c.destination, self._hardware, "runtime policy")) for c in decisions]

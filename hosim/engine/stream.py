@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosim.engine.clock import Alarm
-from hosim.engine.recorder import Recorder
+from hosim.engine.recorder import TimelineRecorder
 from hosim.result import STALL_CAUSES, StreamFigures
 
 NEVER = 2**62
@@ -19,7 +19,7 @@ class Stream:
     ``dependency_met`` and ``residency_met`` are rule 8's t_dep and t_res of the head, -1 while not met; ``free_since`` is when its last op
     ended, if it is idle, and ``waited_for`` the channel on which the wait for residency is blamed. The head waits until ``needed`` ops
     of the stream ``producer`` have ended, and another stream until ``awaited`` ops of this one have. ``alarm`` wakes its process
-    (:meth:`hosim.engine.device.Device.run_stream`).
+    (:meth:`hosim.engine.device.DeviceReplay.run_stream`).
     """
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Stream:
 
     alarm: Alarm
 
-    def __init__(self, name: str, queue: Sequence[int], channels: int, recorder: Recorder | None) -> None:
+    def __init__(self, name: str, queue: Sequence[int], channels: int, recorder: TimelineRecorder | None) -> None:
         self.name = name
         self.queue = queue
         self.length = len(queue)

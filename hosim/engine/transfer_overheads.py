@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from hosim.costmodel.transfer_time import is_pageable, pin_ns
-from hosim.engine.channels import Transfer
+from hosim.engine.channels import IssuedTransfer
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 
 
-class Uneven:
+class TransferOverheads:
     """The pinned memory of one device's tiers, and the ceilings of transfers on the channels of one machine.
 
     A tier without a pool pins the bytes of every tensor that comes into it. One with a pool does so only where the bytes pinned rise
@@ -30,7 +30,7 @@ class Uneven:
         for t in tensors:
             self.pin(t, tier)
 
-    def ceiling(self, transfer: Transfer) -> Fraction | None:
+    def ceiling(self, transfer: IssuedTransfer) -> Fraction | None:
         """Bytes per second that a transfer can reach at most, if there is such a limit."""
         index, kind = transfer.channel.index, self._tensors[transfer.tensor].kind
         key = (index, transfer.size, kind)

@@ -12,7 +12,7 @@ import simpy
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
-from hosim.engine.program import compile_plan
+from hosim.engine.compiled_plan import compile_plan
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 

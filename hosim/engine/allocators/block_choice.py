@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosim.engine.allocators.blocks import Block, Pool
+from hosim.engine.allocators.blocks import Pool, SegmentBlock
 
 
-def best_fit(pool: Pool, stream: int, size: int, *, expandable: bool) -> Block | None:
+def best_fit(pool: Pool, stream: int, size: int, *, expandable: bool) -> SegmentBlock | None:
     """The smallest free block of ``stream`` with at least ``size`` bytes, the lowest address among equals.
 
     With ``expandable`` on, a block that can grow counts with what it can grow to, so that a larger block that cannot is preferred; with it
@@ -30,7 +30,7 @@ def best_fit(pool: Pool, stream: int, size: int, *, expandable: bool) -> Block |
     return best
 
 
-def oversize_blocks(pool: Pool, stream: int, size: int, oversize: int) -> list[Block]:
+def oversize_blocks(pool: Pool, stream: int, size: int, oversize: int) -> list[SegmentBlock]:
     """The cached blocks of ``stream`` to give back for a request of ``size`` bytes (at least ``oversize``).
 
     That is the smallest one that is large enough, else those of at least ``oversize`` bytes from the largest down, which may not be enough.
@@ -40,7 +40,7 @@ def oversize_blocks(pool: Pool, stream: int, size: int, oversize: int) -> list[B
     index = pool.fitting(stream, wanted)
     if index < len(blocks) and blocks[index].reservation is None:
         return [blocks[index]]
-    chosen: list[Block] = []
+    chosen: list[SegmentBlock] = []
     bytes_ = 0
     for block in reversed(blocks[:index]):
         if bytes_ >= wanted or block.size < oversize:
@@ -51,7 +51,7 @@ def oversize_blocks(pool: Pool, stream: int, size: int, oversize: int) -> list[B
     return chosen
 
 
-def stale_blocks(pool: Pool, excess: int) -> Iterator[Block]:
+def stale_blocks(pool: Pool, excess: int) -> Iterator[SegmentBlock]:
     """The cached segments to give back for ``excess`` bytes: those that waited at least the average number of searches, repeatedly."""
     cached = [(pool.searches - block.born, block) for block in pool if block.whole]
     while excess > 0 and cached:

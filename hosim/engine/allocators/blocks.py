@@ -29,7 +29,7 @@ class Reservation:
         return self.base + (address - self.base) // self.page * self.page
 
 
-class Block:
+class SegmentBlock:
     """A range of a segment. ``streams`` are the other streams that used it, ``born`` is its pool's count of searches when it was freed."""
 
     __slots__ = ("address", "born", "mapped", "next", "pool", "prev", "requested", "reservation", "size", "stream", "streams", "use")
@@ -46,13 +46,13 @@ class Block:
         self.requested = 0
         self.use: BlockUse = "free"
         self.streams: set[int] | None = None
-        self.prev: Block | None = None
-        self.next: Block | None = None
+        self.prev: SegmentBlock | None = None
+        self.next: SegmentBlock | None = None
         self.born = 0
 
-    def split(self, size: int) -> Block:
+    def split(self, size: int) -> SegmentBlock:
         """Cut off all but the first ``size`` bytes, and return that rest as a block of its own. Neither may be in a pool."""
-        rest = Block(self.address + size, self.size - size, self.stream, self.pool, self.reservation, mapped=self.mapped)
+        rest = SegmentBlock(self.address + size, self.size - size, self.stream, self.pool, self.reservation, mapped=self.mapped)
         rest.prev, rest.next = self, self.next
         if rest.next is not None:
             rest.next.prev = rest
@@ -80,7 +80,7 @@ class Block:
 
     def has_room(self, size: int) -> bool:
         """Whether ``size`` bytes from this block's start on are free or unmapped."""
-        block: Block | None = self
+        block: SegmentBlock | None = self
         while size > 0 and block is not None and block.use == "free":
             size -= block.size
             block = block.next
@@ -95,12 +95,12 @@ class Pool:
     def __init__(self, pool_id: PoolId, *, small: bool) -> None:
         self.pool_id = pool_id
         self.small = small
-        self.free: dict[int, list[tuple[int, int, Block]]] = {}
-        self.unmapped: dict[int, list[tuple[int, Block]]] = {}
+        self.free: dict[int, list[tuple[int, int, SegmentBlock]]] = {}
+        self.unmapped: dict[int, list[tuple[int, SegmentBlock]]] = {}
         self.searches = 0
         self.split_bytes = 0
 
-    def add(self, block: Block) -> None:
+    def add(self, block: SegmentBlock) -> None:
         """Take in a free block, mapped or not."""
         if not block.mapped:
             insort(self.unmapped.setdefault(block.stream, []), (block.address, block))
@@ -110,7 +110,7 @@ class Pool:
         if block.reservation is None and (block.prev is not None or block.next is not None):
             self.split_bytes += block.size
 
-    def remove(self, block: Block) -> None:
+    def remove(self, block: SegmentBlock) -> None:
         """Drop a free block; call it before its links or its size change."""
         if not block.mapped:
             ranges = self.unmapped[block.stream]
@@ -121,7 +121,7 @@ class Pool:
         if block.reservation is None and (block.prev is not None or block.next is not None):
             self.split_bytes -= block.size
 
-    def merge(self, block: Block, neighbour: Block | None) -> None:
+    def merge(self, block: SegmentBlock, neighbour: SegmentBlock | None) -> None:
         """Let ``block`` (which is in no pool) absorb a neighbour that is free, and mapped like it; do nothing with another."""
         if neighbour is None or neighbour.use != "free" or neighbour.mapped is not block.mapped:
             return
@@ -141,7 +141,7 @@ class Pool:
         """The position of the smallest free block of ``stream`` with at least ``size`` bytes (that of the end, if there is none)."""
         return bisect_left(self.free.get(stream, ()), (size,))
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[SegmentBlock]:
         """The free mapped blocks by stream, size and address."""
         for stream in sorted(self.free):
             for _, _, block in self.free[stream]:
@@ -153,7 +153,7 @@ class Pool:
         return max((blocks[-1][0] for blocks in self.free.values() if blocks), default=0)
 
 
-def blocks_of(segment: SegmentState, pool: Pool, reservation: Reservation | None = None) -> list[Block]:
+def blocks_of(segment: SegmentState, pool: Pool, reservation: Reservation | None = None) -> list[SegmentBlock]:
     """The blocks of a segment (of an expandable one: of a mapped range), not linked yet. Raises `InputError` if they do not fill it."""
     end = segment.address
     blocks = []
@@ -161,7 +161,7 @@ def blocks_of(segment: SegmentState, pool: Pool, reservation: Reservation | None
         if state.address != end or state.size_bytes <= 0:
             raise InputError(f"segment at {segment.address}: expected a block at {end}, got {state.size_bytes} bytes at {state.address}")
         end += state.size_bytes
-        block = Block(state.address, state.size_bytes, segment.stream, pool, reservation)
+        block = SegmentBlock(state.address, state.size_bytes, segment.stream, pool, reservation)
         block.use = state.use
         block.requested = state.requested_bytes if state.use != "free" else 0
         blocks.append(block)
@@ -170,33 +170,33 @@ def blocks_of(segment: SegmentState, pool: Pool, reservation: Reservation | None
     return blocks
 
 
-def blocks_of_ranges(ranges: list[SegmentState], pool: Pool, reservation: Reservation) -> list[Block]:
+def blocks_of_ranges(ranges: list[SegmentState], pool: Pool, reservation: Reservation) -> list[SegmentBlock]:
     """The blocks of an expandable segment, not linked yet: those of its mapped ``ranges``, and the unmapped ones around those."""
-    blocks: list[Block] = []
+    blocks: list[SegmentBlock] = []
     end = reservation.base
     stream = ranges[0].stream
     for mapped in ranges:
         if end < mapped.address:
-            blocks.append(Block(end, mapped.address - end, stream, pool, reservation, mapped=False))
+            blocks.append(SegmentBlock(end, mapped.address - end, stream, pool, reservation, mapped=False))
         blocks += blocks_of(mapped, pool, reservation)
         end = mapped.address + mapped.size_bytes
     rest = reservation.base + reservation.size - end
     if rest > 0:
-        blocks.append(Block(end, rest, stream, pool, reservation, mapped=False))
+        blocks.append(SegmentBlock(end, rest, stream, pool, reservation, mapped=False))
     return blocks
 
 
-def link(blocks: list[Block]) -> list[Block]:
+def link(blocks: list[SegmentBlock]) -> list[SegmentBlock]:
     """Make neighbours of consecutive ``blocks``."""
     for left, right in pairwise(blocks):
         left.next, right.prev = right, left
     return blocks
 
 
-def segment_of(head: Block) -> SegmentState:
+def segment_of(head: SegmentBlock) -> SegmentState:
     """The segment (or mapped range) that starts with the block ``head``, at rest."""
     states = []
-    block: Block | None = head
+    block: SegmentBlock | None = head
     while block is not None and block.mapped:
         states.append(BlockState(block.address, block.size, block.use, block.requested if block.use != "free" else 0))
         block = block.next

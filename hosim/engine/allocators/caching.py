@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from hosim.engine.allocators.block_choice import best_fit, oversize_blocks, stale_blocks
-from hosim.engine.allocators.blocks import Block, Pool, Reservation, blocks_of, blocks_of_ranges, link, segment_of
+from hosim.engine.allocators.blocks import Pool, Reservation, SegmentBlock, blocks_of, blocks_of_ranges, link, segment_of
 from hosim.engine.allocators.sizes import (
     LARGE_SEGMENT,
     MIN_BLOCK,
@@ -72,8 +72,8 @@ class CachingAllocator:
         self._plain = self._divisions == PLAIN
         self._driver = driver or Driver()
         self._pools: dict[tuple[PoolId, bool], Pool] = {}
-        self._held: dict[int, Block] = {}
-        self._pending: dict[int, Block] = {}
+        self._held: dict[int, SegmentBlock] = {}
+        self._pending: dict[int, SegmentBlock] = {}
         self._allocated = self._active = self._requested = self._reserved = 0
         self._peak_allocated = self._peak_active = self._peak_reserved = 0
         self._reserved_at_peak = self._largest_free_at_peak = 0
@@ -253,7 +253,7 @@ class CachingAllocator:
             pool = self._pools[pool_id, small] = Pool(pool_id, small=small)
         return pool
 
-    def _best(self, pool: Pool, size: int, stream: int) -> Block | None:
+    def _best(self, pool: Pool, size: int, stream: int) -> SegmentBlock | None:
         """The free block of the pool that serves ``size`` bytes on ``stream``."""
         block = best_fit(pool, stream, size, expandable=self._expandable)
         if block is None:
@@ -262,7 +262,7 @@ class CachingAllocator:
             return None
         return block
 
-    def _grow_or_release(self, pool: Pool, size: int, stream: int) -> Block | None:
+    def _grow_or_release(self, pool: Pool, size: int, stream: int) -> SegmentBlock | None:
         """A block from the driver, after giving cached ones back to it if that is what it takes."""
         if self._gc_threshold:
             excess = self._reserved - int(self._gc_threshold * self._capacity)
@@ -282,7 +282,7 @@ class CachingAllocator:
             block = self._grow(pool, size, stream)
         return block
 
-    def _grow(self, pool: Pool, size: int, stream: int) -> Block | None:
+    def _grow(self, pool: Pool, size: int, stream: int) -> SegmentBlock | None:
         if self._expandable:
             return self._grow_expandable(pool, size, stream)
         whole = segment_size(size)
@@ -291,9 +291,9 @@ class CachingAllocator:
         self._segments += 1
         self._device_allocations += 1
         self._reserve(whole)
-        return Block(self._driver.allocate(whole, stream, pool.pool_id), whole, stream, pool)
+        return SegmentBlock(self._driver.allocate(whole, stream, pool.pool_id), whole, stream, pool)
 
-    def _grow_expandable(self, pool: Pool, size: int, stream: int) -> Block | None:
+    def _grow_expandable(self, pool: Pool, size: int, stream: int) -> SegmentBlock | None:
         """Map pages at the lowest address in the stream's segments where ``size`` bytes, free or unmapped, lie side by side."""
         for _, unmapped in pool.unmapped.get(stream, ()):
             before = unmapped.prev
@@ -303,7 +303,7 @@ class CachingAllocator:
         else:
             base = self._driver.reserve(self._reservation_bytes(pool), stream, pool.pool_id)
             reservation = self._reservation(base, pool)
-            block = Block(base, reservation.size, stream, pool, reservation, mapped=False)
+            block = SegmentBlock(base, reservation.size, stream, pool, reservation, mapped=False)
             pool.add(block)
         if not block.mapped and not self._map(block, min(block.size, size)):
             return None
@@ -316,7 +316,7 @@ class CachingAllocator:
         pool.remove(block)
         return block
 
-    def _map(self, block: Block, size: int) -> bool:
+    def _map(self, block: SegmentBlock, size: int) -> bool:
         """Map the pages of the first ``size`` bytes of an unmapped block; False if the driver has not so many."""
         assert block.reservation is not None
         mapped = block.reservation.up(block.address + size) - block.address
@@ -345,7 +345,7 @@ class CachingAllocator:
 
     # --- freeing and giving back ----------------------------------------------------------------------------------
 
-    def _free_block(self, block: Block) -> None:
+    def _free_block(self, block: SegmentBlock) -> None:
         del self._held[block.address]
         self._active -= block.size
         self._requested -= block.requested
@@ -356,13 +356,13 @@ class CachingAllocator:
         pool.merge(block, block.next)
         pool.add(block)
 
-    def _cached(self) -> list[Block]:
+    def _cached(self) -> list[SegmentBlock]:
         """The free blocks of which something can go back: the large pool's first, and in each pool expandable segments last."""
         pools = (self._pools.get((SHARED_POOL, small)) for small in (False, True))
         blocks = [sorted(pool, key=lambda block: block.reservation is not None) for pool in pools if pool is not None]
         return [block for pool_blocks in blocks for block in pool_blocks if block.extent[1]]
 
-    def _release(self, block: Block) -> None:
+    def _release(self, block: SegmentBlock) -> None:
         """Give the segment of a free block, or the whole pages in it, back to the driver."""
         pool = block.pool
         address, size = block.extent
@@ -389,7 +389,7 @@ class CachingAllocator:
 
     # --- accounts -------------------------------------------------------------------------------------------------
 
-    def _count(self, block: Block) -> None:
+    def _count(self, block: SegmentBlock) -> None:
         self._allocated += block.size
         self._active += block.size
         self._requested += block.requested
@@ -407,7 +407,7 @@ class CachingAllocator:
         self._reserved += size
         self._peak_reserved = max(self._peak_reserved, self._reserved)
 
-    def _adopt(self, blocks: list[Block]) -> None:
+    def _adopt(self, blocks: list[SegmentBlock]) -> None:
         """Take restored blocks into the pools and accounts."""
         for block in link(blocks):
             self._reserve(block.size if block.mapped else 0)
@@ -425,7 +425,7 @@ class CachingAllocator:
     def _largest_free(self) -> int:
         return max((pool.largest_free_bytes for pool in self._pools.values()), default=0)
 
-    def _allocated_block(self, address: int) -> Block:
+    def _allocated_block(self, address: int) -> SegmentBlock:
         block = self._held.get(address)
         if block is None or block.use != "allocated":
             raise InputError(f"nothing is allocated at address {address}")

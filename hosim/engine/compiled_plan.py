@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hosim.cache_plan import DETACH, PREFETCH, Plan
 from hosim.costmodel.routes import route
-from hosim.engine.ledger import mix_of
+from hosim.engine.ledger import composition_of
 from hosim.errors import PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -24,18 +24,18 @@ Waits = tuple[tuple[int, int], ...]
 """Producers on other streams, as (stream, how many of its ops must have ended)."""
 
 Launch = tuple[int, int, Waits]
-"""What the start of an op allocates (bytes, and as a mix) and waits for."""
+"""What the start of an op allocates (bytes, and as a composition) and waits for."""
 
 Finish = tuple[int, int, tuple[int, ...]]
-"""What the end of an op releases (bytes, and as a mix), and which tensors it perhaps releases, being used on several streams."""
+"""What the end of an op releases (bytes, and as a composition), and which tensors it perhaps releases, being used on several streams."""
 
 
 SEVERAL = -2
 """In the place of a channel: a route over several."""
 
 
-class Way(NamedTuple):
-    """What a cache op does: tiers and channel as positions; ``destination`` and ``channel`` are -1 for a detach.
+class Hop(NamedTuple):
+    """What a cache op does, or one leg of its route: tiers and channel as positions. A detach has destination and channel -1.
 
     ``channel`` is :data:`SEVERAL` where no channel joins the tiers and a route of several does (:mod:`hosim.engine.multi_hop`).
     """
@@ -46,12 +46,12 @@ class Way(NamedTuple):
     channel: int
 
 
-IssuedOp = tuple[int, int, Way]
+IssuedOp = tuple[int, int, Hop]
 """A cache op to issue: its position in the plan (-1: decided by a runtime policy), its tensor, what it does."""
 
 
 @dataclass(frozen=True, slots=True)
-class GraphProgram:
+class CompiledGraph:
     """What replaying a graph needs whatever the plan, with no tensor tracked. Lists are indexed by op or tensor position.
 
     ``dying`` are the tensors that the end of an op surely releases, ``users_left`` counts the users of those with users on several
@@ -60,7 +60,7 @@ class GraphProgram:
     """
 
     sizes: tuple[int, ...]
-    mixes: tuple[int, ...]
+    compositions: tuple[int, ...]
     stream_of: tuple[int, ...]
     queues: tuple[tuple[int, ...], ...]
     launch: list[Launch]
@@ -86,16 +86,17 @@ class TrackedOp(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class CompiledPlan:
     """A plan on a machine. ``launch`` and ``finish`` are the graph's, less what is tracked, which ``tracked_ops`` has.
 
     ``closing`` are the ops whose end may change something tracked.
 
     ``after[i]`` are the cache ops that the end of op i issues, in the plan's order. ``initial`` has the tracked tensors that are in some
-    tiers at time 0, by the positions of these, and ``initial_bytes`` and ``initial_mix`` are what the others take of the device tier then.
+    tiers at time 0, by the positions of these; ``initial_bytes`` and ``initial_composition`` are what the others take of the device tier
+    then.
     """
 
-    graph: GraphProgram
+    graph: CompiledGraph
     durations: tuple[int, ...]
     launch: list[Launch]
     finish: list[Finish]
@@ -105,28 +106,28 @@ class Program:
     after: dict[int, list[IssuedOp]]
     initial: dict[tuple[int, ...], list[int]]
     initial_bytes: int
-    initial_mix: int
+    initial_composition: int
 
 
-def way(op: str, source: str, destination: str | None, hardware: Hardware, where: str) -> Way:
+def resolve_hop(op: str, source: str, destination: str | None, hardware: Hardware, where: str) -> Hop:
     """Resolve the tiers and the channel of a cache op; raises :class:`PlanError` with ``where`` if there are none."""
     tiers = hardware.tier_index
     for label, tier in (("from", source), ("to", destination)):
         if tier is not None and tier not in tiers:
             raise PlanError(f"no tier {tier!r} on {hardware.name} (tiers: {', '.join(tiers)})", where=f"{where}.{label}")
     if op == DETACH:
-        return Way(op, tiers[source], -1, -1)
+        return Hop(op, tiers[source], -1, -1)
     if destination is None:
         raise PlanError(f"a {op} needs a tier to copy to", where=f"{where}.to")
     channel = hardware.channel_between.get((source, destination))
     if channel is None:
         if route(hardware, source, destination, 0):
-            return Way(op, tiers[source], tiers[destination], SEVERAL)
+            return Hop(op, tiers[source], tiers[destination], SEVERAL)
         raise PlanError(f"no channels lead from {source} to {destination} on {hardware.name}", where=where)
-    return Way(op, tiers[source], tiers[destination], hardware.channels.index(channel))
+    return Hop(op, tiers[source], tiers[destination], hardware.channels.index(channel))
 
 
-def compile_graph(graph: Graph) -> GraphProgram:
+def compile_graph(graph: Graph) -> CompiledGraph:
     """The part of a program that every plan of the graph shares; O(ops + uses). Call it through :meth:`Graph.derived`."""
     ops = graph.ops
     streams = {name: s for s, name in enumerate(graph.streams)}
@@ -162,20 +163,20 @@ def compile_graph(graph: Graph) -> GraphProgram:
     for t in graph.initial:
         homes.setdefault(graph.tensors[t].home, []).append(t)
     sizes = tuple([t.size_bytes for t in graph.tensors])
-    known: dict[tuple[str, int], int] = {}  # equal mixes are one object: many tensors are alike
-    mixes = tuple([known.setdefault((t.kind, t.size_bytes), mix_of(t.kind, t.size_bytes)) for t in graph.tensors])
+    known: dict[tuple[str, int], int] = {}  # equal compositions are one object: many tensors are alike
+    compositions = tuple([known.setdefault((t.kind, t.size_bytes), composition_of(t.kind, t.size_bytes)) for t in graph.tensors])
     launch: list[Launch] = []
     finish: list[Finish] = []
     launches: dict[Launch, Launch] = {}  # so are equal launches and finishes: what few objects there are stay in the processor's cache
     finishes: dict[Finish, Finish] = {}
     for i, op in enumerate(ops):
-        start: Launch = (*_total(allocates.get(i, ()), sizes, mixes, op.workspace_bytes), waits.get(i, ()))
-        end: Finish = (*_total(dying.get(i, ()), sizes, mixes, op.workspace_bytes), tuple(shared.get(i, ())))
+        start: Launch = (*_total(allocates.get(i, ()), sizes, compositions, op.workspace_bytes), waits.get(i, ()))
+        end: Finish = (*_total(dying.get(i, ()), sizes, compositions, op.workspace_bytes), tuple(shared.get(i, ())))
         launch.append(launches.setdefault(start, start))
         finish.append(finishes.setdefault(end, end))
-    return GraphProgram(
+    return CompiledGraph(
         sizes,
-        mixes,
+        compositions,
         stream_of,
         tuple(map(tuple, queues)),
         launch,
@@ -214,16 +215,16 @@ def _waits(graph: Graph, stream_of: Sequence[int], place: Sequence[int]) -> tupl
     return waits, before
 
 
-def _total(tensors: Iterable[int], sizes: tuple[int, ...], mixes: tuple[int, ...], workspace: int = 0) -> tuple[int, int]:
-    """Bytes of ``tensors`` and a workspace, and the same as a mix."""
-    size, mix = workspace, mix_of(WORKSPACE, workspace) if workspace else 0
+def _total(tensors: Iterable[int], sizes: tuple[int, ...], compositions: tuple[int, ...], workspace: int = 0) -> tuple[int, int]:
+    """Bytes of ``tensors`` and a workspace, and the same as a composition."""
+    size, composition = workspace, composition_of(WORKSPACE, workspace) if workspace else 0
     for t in tensors:
         size += sizes[t]
-        mix += mixes[t]
-    return size, mix
+        composition += compositions[t]
+    return size, composition
 
 
-def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], track_all: bool = False) -> Program:
+def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], track_all: bool = False) -> CompiledPlan:
     """The program of a plan on a machine; raises :class:`PlanError` on unknown tiers.
 
     Costs O(cache ops + uses of tracked tensors) once the graph's part is there. ``track_all`` tracks every tensor: runtime policies may
@@ -231,16 +232,16 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     """
     graph, device = plan.graph, hardware.device_tier
     base = graph.derived(compile_graph)
-    ways: dict[tuple[str, str, str | None], Way] = {}
+    hops: dict[tuple[str, str, str | None], Hop] = {}
     after: dict[int, list[IssuedOp]] = {}
     prefetches: dict[int, list[tuple[int, int]]] = {}
     moving = set(range(len(graph.tensors)) if track_all else plan.initial)
     for k, c in enumerate(plan.cache_ops):
         position, t, destination = c.after, c.tensor, c.destination
         key = (c.op, c.source, destination)
-        does = ways.get(key)
+        does = hops.get(key)
         if does is None:
-            does = ways[key] = way(*key, hardware, f"cache_ops[{k}]")
+            does = hops[key] = resolve_hop(*key, hardware, f"cache_ops[{k}]")
         if position in after:
             after[position].append((k, t, does))
         else:
@@ -281,8 +282,8 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
             tracked_ops[i] = _track(graph, base, i, ts, needed.get(i, none), tracked, launch, finish)
             closing.add(i)
     initial = _initial(plan, hardware, base, tracked)
-    resident = _total([t for tensors in base.homes.values() for t in tensors if not tracked[t]], base.sizes, base.mixes)
-    return Program(base, durations, launch, finish, tracked, tracked_ops, closing, after, initial, *resident)
+    resident = _total([t for tensors in base.homes.values() for t in tensors if not tracked[t]], base.sizes, base.compositions)
+    return CompiledPlan(base, durations, launch, finish, tracked, tracked_ops, closing, after, initial, *resident)
 
 
 def _needed_prefetches(graph: Graph, prefetches: dict[int, list[tuple[int, int]]]) -> dict[int, tuple[int, ...]]:
@@ -302,7 +303,7 @@ def _needed_prefetches(graph: Graph, prefetches: dict[int, list[tuple[int, int]]
 
 def _track(
     graph: Graph,
-    base: GraphProgram,
+    base: CompiledGraph,
     i: int,
     touched: list[int],
     needed: tuple[int, ...],
@@ -326,14 +327,14 @@ def _track(
     kept = tuple([t for t in shared if tracked[t]]) if shared else none
     if gone or kept:
         left = [t for t in dying if not tracked[t]]
-        finish[i] = (*_total(left, base.sizes, base.mixes, op.workspace_bytes), tuple([t for t in shared if not tracked[t]]))
+        finish[i] = (*_total(left, base.sizes, base.compositions, op.workspace_bytes), tuple([t for t in shared if not tracked[t]]))
     if outputs:
         fresh = [t for t in base.allocates.get(i, none) if not tracked[t]]
-        launch[i] = (*_total(fresh, base.sizes, base.mixes, op.workspace_bytes), launch[i][2])
+        launch[i] = (*_total(fresh, base.sizes, base.compositions, op.workspace_bytes), launch[i][2])
     return TrackedOp(needed, reads, writes, outputs, gone, kept)
 
 
-def _initial(plan: Plan, hardware: Hardware, base: GraphProgram, tracked: bytearray) -> dict[tuple[int, ...], list[int]]:
+def _initial(plan: Plan, hardware: Hardware, base: CompiledGraph, tracked: bytearray) -> dict[tuple[int, ...], list[int]]:
     """The tracked tensors that are in some tiers at time 0, by the positions of these tiers."""
     index = hardware.tier_index
     by_names: dict[tuple[str, ...], list[int]] = {}
