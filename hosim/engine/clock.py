@@ -2,6 +2,9 @@
 
 simpy orders events by (time, priority, sequence), which makes every run the same. :class:`Clock` adds rule 0 of docs/contract.md: after
 the last event of an instant, and before time moves on, the instant is settled. :class:`Alarm` is the only kind of event.
+
+The loop and the alarm use three private attributes of simpy's ``Environment``: ``_queue``, ``_eid`` and ``_now``. That is why
+pyproject.toml bounds simpy below 5; ``tests/engine/test_clock.py`` has what is relied on.
 """
 
 from __future__ import annotations
@@ -57,8 +60,6 @@ class Alarm(simpy.Event):
 
     def __init__(self, clock: Clock, process: Process) -> None:
         super().__init__(clock)
-        self._ok = True
-        self._value = None
         next(process)  # up to its first sleep
         self.callbacks = [process.send]
         self._schedule = clock.schedule
