@@ -3,6 +3,7 @@
 # make truth  hosim's figures beside those of others, as a table
 # make docs   the documentation as a site, in build/site
 # make gate-all BASE=REVISION   every shipped workload, profile and policy against an earlier revision: hours
+# make mutants N=300 SEED=1  of so many small errors put into hosim at random, which ones the tests do not notice: an hour
 #
 # All make .venv by themselves, with python3 and pip alone, and install again only when pyproject.toml has changed.
 # Another interpreter: make test PYTHON=python3.12
@@ -11,7 +12,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test truth docs gate-all check clean
+.PHONY: demo test truth docs gate-all mutants check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -38,6 +39,13 @@ gate-all: .venv/.installed-dev
 	git archive $(BASE) hosim hardware_profiles workloads | tar -x -C build/gate/base
 	PYTHONPATH=build/gate/base $(BIN)/hosim baseline write $(if $(ONLY),'$(ONLY)') --config tests/gate/own/all.toml --no-cache
 	$(BIN)/hosim check $(if $(ONLY),'$(ONLY)') --config tests/gate/own/all.toml --no-cache --html build/gate/page.html
+
+# The first run takes the suite once more, to find which tests reach which lines; it goes on where it was interrupted. MORE=--again is
+# those that survived once more, MORE=--help is the other options.
+N ?= 60
+SEED ?= 1
+mutants: .venv/.installed-dev
+	$(BIN)/python tests/mutants/run.py -n $(N) --seed $(SEED) --jobs 2 $(MORE)
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .
