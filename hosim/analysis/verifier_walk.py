@@ -22,7 +22,7 @@ def walk(plan: Plan, hardware: Hardware, cache_ops: Iterable[int]) -> list[Findi
     after: dict[int, list[int]] = {}
     for c in cache_ops:
         after.setdefault(plan.cache_ops[c].after, []).append(c)
-    state = _Walk(plan, hardware)
+    state = _VerifierWalk(plan, hardware)
     for i in range(AT_START, len(plan.graph.ops)):
         if i != AT_START:
             state.op(i)
@@ -32,7 +32,7 @@ def walk(plan: Plan, hardware: Hardware, cache_ops: Iterable[int]) -> list[Findi
     return state.findings
 
 
-class _Walk:
+class _VerifierWalk:
     """Where everything is. Sets of tiers are bit masks: the walk of a large plan is mostly these."""
 
     def __init__(self, plan: Plan, hardware: Hardware) -> None:

@@ -24,7 +24,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies import registry
 from hosim.result import Result
-from hosim.schedule.lower_tiers import tiers_below
+from hosim.schedule.lower_tiers import nearest_tiers
 
 __all__ = ["STRATEGIES", "Setting", "Tried", "auto_offload", "environment", "export_to_dict", "search"]
 
@@ -177,8 +177,8 @@ def _space(strategy: str, graph: Graph, hardware: Hardware, budget: int) -> _Spa
 def _rates(hardware: Hardware, defaults: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[float], float]]:
     """The bandwidths that adaptive distances reckon with: parts of the machine's, which stand for what else is on the channel."""
     rates = {channel.name: channel.bandwidth_bytes_per_s / 1e9 for channel in hardware.channels}
-    below = next(iter(tiers_below(hardware)), None)
-    for name, channel in (("h2d_bandwidth_gbps", below and below.up), ("d2h_bandwidth_gbps", below and below.down)):
+    below = next(iter(nearest_tiers(hardware)), None)
+    for name, channel in (("h2d_bandwidth_gbps", below and below.up.name), ("d2h_bandwidth_gbps", below and below.down.name)):
         own = rates[channel] if channel else defaults[name]
         yield name, [float(f"{own * part:.4g}") for part in _PARTS], own
 

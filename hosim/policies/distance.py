@@ -20,7 +20,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.idle_intervals import Idle, below_at_ends, between_uses
 from hosim.schedule.insertion import Absence, insert
-from hosim.schedule.lower_tiers import shelf_below, starts
+from hosim.schedule.lower_tiers import space_below, starts
 from hosim.schedule.placement import NEAREST, read_placement
 
 
@@ -42,10 +42,10 @@ def plan(
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     found = [idle for idle in between_uses(graph, not_in_place(graph)) if idle.before - idle.after >= select_distance]
     found.sort(key=lambda idle: (idle.after - idle.before, -sizes[idle.tensor], idle.after, idle.before))
-    shelf = shelf_below(graph, hardware, residency, rule)
+    space = space_below(graph, hardware, residency, rule)
     absences = []
     for idle in (*below_at_ends(graph, residency, hardware.device_tier), *found[:select_num]):
-        tier = shelf.place(idle.tensor, idle.after)
+        tier = space.place(idle.tensor, idle.after)
         if tier is not None:
             absences.append(at_distance(idle, tier, prefetch_distance, release_distance))
     return insert(graph, hardware, "distance", absences, initial)

@@ -35,7 +35,7 @@ from hosim.hardware import Hardware
 from hosim.schedule.bandwidth_slots import Slots
 from hosim.schedule.idle_intervals import Idle, below_at_ends, between_uses, held_bytes
 from hosim.schedule.insertion import Absence, insert
-from hosim.schedule.lower_tiers import Below, Shelf, starts, tiers_below
+from hosim.schedule.lower_tiers import LowerTier, nearest_tiers, space_below, starts
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
@@ -68,11 +68,11 @@ class _G10:
         self.durations = np.array(op_durations(graph, hardware), dtype=np.int64)
         self.begins = np.concatenate(([0], np.cumsum(self.durations)))
         self.held = held_bytes(graph)
-        self.tiers = tiers_below(hardware)
-        self.shelf = Shelf(graph, hardware, [b.tier for b in self.tiers], dict(residency))
-        self.ways = {b.tier: b for b in self.tiers}
-        self.down = {b.tier: Slots(self.durations.tolist()) for b in self.tiers}
-        self.up = {b.tier: Slots(self.durations.tolist()) for b in self.tiers}
+        self.tiers = nearest_tiers(hardware)
+        self.space = space_below(graph, hardware, residency)
+        self.ways = {b.name: b for b in self.tiers}
+        self.down = {b.name: Slots(self.durations.tolist()) for b in self.tiers}
+        self.up = {b.name: Slots(self.durations.tolist()) for b in self.tiers}
         self.absences: list[Absence] = []
         self._gone: dict[Absence, int] = {}
         self._times: dict[tuple[str, int], int] = {}
@@ -87,13 +87,13 @@ class _G10:
             t, tier = idle.tensor, self.residency[idle.tensor][0]
             way = self.ways.get(tier)
             if idle.after == AT_START:
-                start = self.up[tier].reserve_before(idle.before, self._time(way.up, t)) if way else 0
+                start = self.up[tier].reserve_before(idle.before, self._time(way.up.name, t)) if way else 0
                 self._take(Absence(t, AT_START, idle.before, AT_START, AT_START, max(start, 0) - 1, tier), 0, max(start, 0))
             else:
                 written = any(t in self.graph.ops[u].writes for u in self.graph.users[t])
                 free = idle.after + 1
                 if way and written:
-                    free = self.down[tier].reserve_after(free, self._time(way.down, t))
+                    free = self.down[tier].reserve_after(free, self._time(way.down.name, t))
                 self._take(Absence(t, idle.after, end, idle.after, idle.after, end, tier), free, end)
 
     # -- eviction ----------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class _G10:
                 return
             area[best] = -1
             idle = found[best]
-            tier = self.shelf.place(idle.tensor, idle.after)
+            tier = self.space.place(idle.tensor, idle.after)
             if tier is not None:
                 absence = Absence(idle.tensor, idle.after, idle.before, idle.after, idle.after, idle.before - 1, tier)
                 self._take(absence, idle.after + 1, idle.before)
@@ -160,22 +160,22 @@ class _G10:
         free = [below for below in fitting if below is slowest_first[-1] or not self._contended(below, idle)]
         return any(self._place_in(below, idle) for below in dict.fromkeys((*free, *fitting)))
 
-    def _contended(self, below: Below, idle: Idle) -> bool:
+    def _contended(self, below: LowerTier, idle: Idle) -> bool:
         """Whether an eviction there ends in a later op than it would on an idle channel."""
-        ns = self._time(below.down, idle.tensor)
+        ns = self._time(below.down.name, idle.tensor)
         alone = int(np.searchsorted(self.begins, self.begins[idle.after + 1] + ns))
-        return self.down[below.tier].end_after(idle.after + 1, ns) > alone
+        return self.down[below.name].end_after(idle.after + 1, ns) > alone
 
-    def _place_in(self, below: Below, idle: Idle) -> bool:
+    def _place_in(self, below: LowerTier, idle: Idle) -> bool:
         """Evict to that tier if slots and room allow it; says whether they do."""
-        t, down, up = idle.tensor, self._time(below.down, idle.tensor), self._time(below.up, idle.tensor)
-        gone = self.down[below.tier].end_after(idle.after + 1, down)
-        back = self.up[below.tier].start_before(idle.before, up)
-        if gone >= back or self.shelf.place(t, idle.after, [below.tier]) != below.tier:
+        t, down, up = idle.tensor, self._time(below.down.name, idle.tensor), self._time(below.up.name, idle.tensor)
+        gone = self.down[below.name].end_after(idle.after + 1, down)
+        back = self.up[below.name].start_before(idle.before, up)
+        if gone >= back or self.space.place(t, idle.after, [below.name]) != below.name:
             return False
-        self.down[below.tier].reserve_after(idle.after + 1, down)
-        self.up[below.tier].reserve_before(idle.before, up)
-        self._take(Absence(t, idle.after, idle.before, idle.after, idle.after, back - 1, below.tier), gone, back)
+        self.down[below.name].reserve_after(idle.after + 1, down)
+        self.up[below.name].reserve_before(idle.before, up)
+        self._take(Absence(t, idle.after, idle.before, idle.after, idle.after, back - 1, below.name), gone, back)
         return True
 
     def _take(self, absence: Absence, gone: int, back: int) -> None:
@@ -206,5 +206,5 @@ class _G10:
             self._times[key] = alone_ns(self.hardware, *key)
         return self._times[key]
 
-    def _round_trip(self, below: Below, t: int) -> int:
-        return self._time(below.down, t) + self._time(below.up, t)
+    def _round_trip(self, below: LowerTier, t: int) -> int:
+        return self._time(below.down.name, t) + self._time(below.up.name, t)

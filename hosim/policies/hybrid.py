@@ -24,8 +24,8 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
 from hosim.result import Timeline
-from hosim.schedule.expert_cache import PREDICTORS, Books, ExpertCache, Fetch, Rule, books
-from hosim.schedule.lower_tiers import Shelf, route, tiers_below
+from hosim.schedule.expert_cache import PREDICTORS, ExpertCache, ExpertTable, Fetch, Rule, expert_table
+from hosim.schedule.lower_tiers import route, space_below
 from hosim.units import human_size
 
 __all__ = ["Deciding", "plan"]
@@ -38,13 +38,13 @@ class Deciding:
     A replay appends what it prefetches to ``fetches``.
     """
 
-    books: Books
+    table: ExpertTable
     rule: Rule
     fetches: list[Fetch] | None = None
 
     def __call__(self) -> ExpertCache:
         """An empty cache."""
-        return ExpertCache(self.books, self.rule, self.fetches)
+        return ExpertCache(self.table, self.rule, self.fetches)
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, cache_bytes: int | None, predictor: str, top: int | None) -> Plan:
@@ -78,7 +78,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, cache_bytes: in
         initial = {**found.initial, **{t: (tier,) for t, tier in homes.items()}}
         hops = {t: route(hardware, [tier], hardware.device_tier) for t, tier in homes.items()}
         static = Plan(graph, "hybrid", tuple(as_started(found, timeline, hardware.device_tier)), initial)
-        kept = books(graph, dynamic, cache, hardware.device_tier, hops)
+        kept = expert_table(graph, dynamic, cache, hardware.device_tier, hops)
         return replace(static, runtime=Deciding(kept, Rule(predictor, top)))
     assert refused is not None
     raise refused
@@ -115,10 +115,10 @@ def _homes(graph: Graph, dynamic: Routed, hardware: Hardware) -> dict[int, str]:
     """The tier below in which each expert's tensor lives: its home if that is one, else the nearest with room."""
     device = hardware.device_tier
     initial = {t: (home,) for t in graph.initial if (home := graph.tensors[t].home) is not None and home != device}
-    shelf = Shelf(graph, hardware, [b.tier for b in tiers_below(hardware)], dict(initial))
+    space = space_below(graph, hardware, initial)
     homes: dict[int, str] = {}
     for t in dynamic.marked:
-        tier = initial[t][0] if t in initial else shelf.place(t, 0)
+        tier = initial[t][0] if t in initial else space.place(t, 0)
         if tier is None:
             raise InfeasibleError(f"no tier below {device} of {hardware.name} has room for expert tensor {graph.tensors[t].name!r}")
         homes[t] = tier

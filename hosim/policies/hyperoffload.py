@@ -15,10 +15,10 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.evaluation import Worth, worth
+from hosim.planner.hyperoffload.evaluation import PlanCost, plan_cost
 from hosim.planner.rewrites import graph_rewrites
 from hosim.policies import registry
-from hosim.schedule.freeze_runtime import decided
+from hosim.schedule.freeze_runtime import freeze_runtime
 from hosim.schedule.placement import read_placement
 
 RIVALS = ("resident", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
@@ -65,10 +65,10 @@ def plan(
 def _at_least_as_good_as_rivals(graph: Graph, hardware: Hardware, budget_bytes: int, effort: float, seed: int) -> Plan:
     """The planner's own plan, or a rival's where the replay of that is better."""
     refused: InfeasibleError | None = None
-    best: tuple[Worth, Plan] | None = None
+    best: tuple[PlanCost, Plan] | None = None
     try:
         found = pipeline.search(graph, hardware, budget_bytes, policy="hyperoffload", effort=effort, seed=seed)
-        best = found.worth, found.plan
+        best = found.cost, found.plan
         if len(graph.ops) > MOST_OPS or not (found.waits or found.result.slowed_ns):
             return found.plan
     except InfeasibleError as error:
@@ -79,14 +79,14 @@ def _at_least_as_good_as_rivals(graph: Graph, hardware: Hardware, budget_bytes: 
             plan = registry.get(name).plan(graph, hardware, budget_bytes)
         except InfeasibleError:
             continue
-        static = decided(plan, hardware, budget_bytes)
+        static = freeze_runtime(plan, hardware, budget_bytes)
         if static is None:
             only_at_runtime.append(replace(plan, policy="hyperoffload"))
             continue
         if best is not None and _moving_ns(static, hardware) >= best[0].makespan_ns:
             continue
         ours = replace(static, policy="hyperoffload")
-        value = worth(ours, replay(ours, hardware, budget_bytes))
+        value = plan_cost(ours, replay(ours, hardware, budget_bytes))
         if not value.infeasible and (best is None or value < best[0]):
             best = value, ours
     if best is not None:

@@ -24,7 +24,7 @@ from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.insertion import Absence, insert
-from hosim.schedule.lower_tiers import shelf_below
+from hosim.schedule.lower_tiers import space_below
 from hosim.schedule.placement import NEAREST, read_placement
 
 KINDS = ("parameter", "expert")
@@ -34,7 +34,7 @@ _NUMBERED = re.compile(r"^(.*?(?:^|[._/\[-])[A-Za-z_]*\d+)(?=$|[._/\]-])")
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class LayerVisit:
     """A run of ops ``first`` to ``last`` within one layer, and the parameters that they use."""
 
     first: int
@@ -47,12 +47,12 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: i
     device = hardware.device_tier
     residency = Plan(graph).residency(device)
     away = {t: w for t, w in residency.items() if device not in w}
-    shelf = shelf_below(graph, hardware, away, read_placement(placement, hardware))
+    space = space_below(graph, hardware, away, read_placement(placement, hardware))
     initial: dict[int, tuple[str, ...]] = {}
     for t in graph.initial:
         tensor = graph.tensors[t]
         if tensor.kind in KINDS and graph.users[t] and device in residency[t]:
-            tier = shelf.place(t, 0)
+            tier = space.place(t, 0)
             if tier is not None:
                 initial[t] = (tier,)
     residency.update(initial)
@@ -67,7 +67,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: i
     return insert(graph, hardware, "layerwise", absences, initial)
 
 
-def _absences(graph: Graph, t: int, visited: Sequence[Visit], mine: Sequence[int], ahead: int, tier: str) -> Iterator[Absence]:
+def _absences(graph: Graph, t: int, visited: Sequence[LayerVisit], mine: Sequence[int], ahead: int, tier: str) -> Iterator[Absence]:
     """Where parameter ``t`` is away: before its first visit, between visits further apart than ``ahead``, and after its last one."""
     users, end = graph.users[t], len(graph.ops)
     yield Absence(t, AT_START, users[0], AT_START, AT_START, _begin(visited, mine[0] - ahead), tier)
@@ -80,15 +80,15 @@ def _absences(graph: Graph, t: int, visited: Sequence[Visit], mine: Sequence[int
         yield Absence(t, users[-1], end, users[-1], users[-1], end, tier)
 
 
-def _begin(visited: Sequence[Visit], v: int) -> int:
+def _begin(visited: Sequence[LayerVisit], v: int) -> int:
     """The op at whose end visit ``v`` begins."""
     return visited[v].first - 1 if v >= 0 else AT_START
 
 
-def visits(graph: Graph, streamed: set[int]) -> list[Visit]:
+def visits(graph: Graph, streamed: set[int]) -> list[LayerVisit]:
     """The runs of ops within one layer, in listed order."""
     layers = layers_of(graph, streamed)
-    found: list[Visit] = []
+    found: list[LayerVisit] = []
     current: str | None = None
     first = last = AT_START
     used: set[int] = set()
@@ -97,12 +97,12 @@ def visits(graph: Graph, streamed: set[int]) -> list[Visit]:
         for layer in dict.fromkeys(layers[t] for t in mine):
             if layer != current:
                 if current is not None:
-                    found.append(Visit(first, last, frozenset(used)))
+                    found.append(LayerVisit(first, last, frozenset(used)))
                 current, first, used = layer, i, set()
             used.update(t for t in mine if layers[t] == layer)
             last = i
     if current is not None:
-        found.append(Visit(first, last, frozenset(used)))
+        found.append(LayerVisit(first, last, frozenset(used)))
     return found
 
 

@@ -19,7 +19,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.idle_intervals import Idle, below_at_ends, between_uses, held_bytes, take_away
 from hosim.schedule.insertion import Absence, insert
-from hosim.schedule.lower_tiers import shelf_below, starts
+from hosim.schedule.lower_tiers import space_below, starts
 from hosim.schedule.placement import NEAREST, read_placement
 
 
@@ -28,7 +28,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
     rule = read_placement(placement, hardware)
     initial = starts(graph, hardware, budget_bytes, rule)
     residency = Plan(graph, initial=initial).residency(hardware.device_tier)
-    shelf = shelf_below(graph, hardware, residency, rule)
+    space = space_below(graph, hardware, residency, rule)
     held = held_bytes(graph)
     absences = []
     for idle in below_at_ends(graph, residency, hardware.device_tier):
@@ -44,7 +44,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
             break
         if held[idle.after + 1 : idle.before].max() <= budget_bytes:
             continue
-        tier = shelf.place(idle.tensor, idle.after)
+        tier = space.place(idle.tensor, idle.after)
         if tier is None:
             continue
         absence = _absence(graph, idle, tier)

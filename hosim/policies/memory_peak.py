@@ -34,7 +34,7 @@ from hosim.hardware import Hardware
 from hosim.policies.distance import at_distance, not_in_place
 from hosim.schedule.idle_intervals import Idle, below_at_ends, between_uses, held_bytes, take_away
 from hosim.schedule.insertion import Absence, insert
-from hosim.schedule.lower_tiers import shelf_below, starts
+from hosim.schedule.lower_tiers import space_below, starts
 from hosim.schedule.placement import NEAREST, read_placement
 
 
@@ -64,7 +64,7 @@ def plan(
     rule = read_placement(placement, hardware)
     initial = starts(graph, hardware, budget_bytes, rule)
     residency = Plan(graph, initial=initial).residency(hardware.device_tier)
-    shelf = shelf_below(graph, hardware, residency, rule)
+    space = space_below(graph, hardware, residency, rule)
     clock = _KernelClock(graph, hardware, default_kernel_time_us)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
 
@@ -88,7 +88,7 @@ def plan(
         if held[peak] <= most - headroom:
             break
         for best in scores.ranked(peak):
-            tier = shelf.place(found[best].tensor, found[best].after)
+            tier = space.place(found[best].tensor, found[best].after)
             if tier is not None:
                 absences.append(absence(found[best], tier))
                 take_away(held, graph, absences[-1])

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hosim.analysis.gaps import Gap
 from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line
-from hosim.planner.hyperoffload.observed import Copy
+from hosim.planner.hyperoffload.observed import ObservedTransfer
 from hosim.report.tables import NOTHING, channels, open_table, percent
 from hosim.result import STALL_CAUSES
 from hosim.units import human_size, human_time
@@ -156,7 +156,7 @@ def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
     return Group(table, _more(len(order), top))
 
 
-def _meanwhile(explained: Explanation, copy: Copy) -> str:
+def _meanwhile(explained: Explanation, copy: ObservedTransfer) -> str:
     """The ops that run while a transfer is under way."""
     if copy.first_op < 0:
         return NOTHING
@@ -272,7 +272,7 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
     }
 
 
-def _of(explained: Explanation, copy: Copy) -> dict[str, str]:
+def _of(explained: Explanation, copy: ObservedTransfer) -> dict[str, str]:
     return {"tensor": explained.plan.graph.tensors[copy.transfer.tensor].name, "channel": copy.transfer.channel}
 
 
@@ -315,7 +315,7 @@ def _line_dict(explained: Explanation, line: Line) -> dict[str, Any]:
     }
 
 
-def _copy_dict(explained: Explanation, copy: Copy) -> dict[str, Any]:
+def _copy_dict(explained: Explanation, copy: ObservedTransfer) -> dict[str, Any]:
     ops, x = explained.plan.graph.ops, copy.transfer
     return {
         **_of(explained, copy),

@@ -19,7 +19,7 @@ from itertools import pairwise
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, MemoryView
 from hosim.expert_routing import Choices, Routed, Visit
 from hosim.graph import Graph
-from hosim.schedule.happens_before import Order
+from hosim.schedule.happens_before import HappensBefore
 
 PREDICTORS = ("previous", "popular", "none", "perfect")
 """Who is predicted: what the gate chose the step before; what it chose most often so far; nobody; what it will choose (for comparison)."""
@@ -76,7 +76,7 @@ class Predictor:
 
 
 @dataclass(frozen=True)
-class Books:
+class ExpertTable:
     """What the runtime needs of graph and machine, computed once a plan.
 
     ``hops`` are the tiers that an expert's tensor passes on its way up. By op, ``reveal`` has the decision that is first known before it,
@@ -95,9 +95,9 @@ class Books:
     early: tuple[int | None, ...]
 
 
-def books(graph: Graph, routed: Routed, cache_bytes: int, device: str, hops: Mapping[int, tuple[str, ...]]) -> Books:
-    """The books of a realised graph."""
-    order = graph.derived(Order)
+def expert_table(graph: Graph, routed: Routed, cache_bytes: int, device: str, hops: Mapping[int, tuple[str, ...]]) -> ExpertTable:
+    """What :class:`ExpertCache` looks up, for a realised graph."""
+    order = graph.derived(HappensBefore)
     reveal: dict[int, int] = {}
     serves: dict[int, int] = {}
     tight: set[int] = set()
@@ -113,7 +113,7 @@ def books(graph: Graph, routed: Routed, cache_bytes: int, device: str, hops: Map
         reveal.update(dict.fromkeys(ops[:1], v))
         if sum(graph.tensors[t].size_bytes for t in visit.uses) > cache_bytes:
             tight.update(ops)
-    return Books(graph, routed, cache_bytes, device, hops, reveal, serves, frozenset(tight), tuple(early))
+    return ExpertTable(graph, routed, cache_bytes, device, hops, reveal, serves, frozenset(tight), tuple(early))
 
 
 class ExpertCache:
@@ -125,37 +125,37 @@ class ExpertCache:
     inspection time. ``fetches``, if given, is appended to.
     """
 
-    def __init__(self, books: Books, rule: Rule, fetches: list[Fetch] | None = None) -> None:
-        self.books = books
-        self.predictor = Predictor(rule, len(books.routed.experts), books.routed.history)
-        self.inspected = {*books.reveal, *books.tight}
+    def __init__(self, table: ExpertTable, rule: Rule, fetches: list[Fetch] | None = None) -> None:
+        self.table = table
+        self.predictor = Predictor(rule, len(table.routed.experts), table.routed.history)
+        self.inspected = {*table.reveal, *table.tight}
         self.again: dict[int, int] = {}  # by op, the decision that is predicted before it
-        self.order = books.graph.derived(Order)
-        self.sizes = {t: books.graph.tensors[t].size_bytes for t in books.routed.marked}
+        self.order = table.graph.derived(HappensBefore)
+        self.sizes = {t: table.graph.tensors[t].size_bytes for t in table.routed.marked}
         self.here: dict[int, None] = {}
         self.used = 0
         self.pinned: dict[int, tuple[int, ...]] = {}  # chosen, with the ops that must have ended before it goes
         self.fetches = [] if fetches is None else fetches
-        for v, visit in enumerate(books.routed.visits):
-            if (v == 0 or not books.routed.visits[v - 1].uses) and self.predictor.predict(visit):
+        for v, visit in enumerate(table.routed.visits):
+            if (v == 0 or not table.routed.visits[v - 1].uses) and self.predictor.predict(visit):
                 self._predict_again(v)
 
     # -- what the engine asks ----------------------------------------------------------------------------------
 
     def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
         """When a gate has decided: what it chose and is not there, and what is predicted for the next."""
-        books, decisions = self.books, list[CacheOp]()
+        table, decisions = self.table, list[CacheOp]()
         self._unpin(op)
-        if op in books.reveal:
-            v = books.reveal[op]
-            visit = books.routed.visits[v]
+        if op in table.reveal:
+            v = table.reveal[op]
+            visit = table.routed.visits[v]
             self.predictor.learn(visit.gate, visit.chosen)
             self.pinned.update(visit.uses)
             served = self._serve(op, v, view, decisions)
-            if v + 1 < len(books.routed.visits) and not (served and self._prefetch(v + 1, view, decisions)):
+            if v + 1 < len(table.routed.visits) and not (served and self._prefetch(v + 1, view, decisions)):
                 self._predict_again(v + 1)
-        elif op in books.tight:
-            self._serve(op, books.serves[op], view, decisions)
+        elif op in table.tight:
+            self._serve(op, table.serves[op], view, decisions)
         if op in self.again:
             self._prefetch(self.again[op], view, decisions)
         return decisions
@@ -164,8 +164,8 @@ class ExpertCache:
         """What ``op`` lacks of the chosen, now that what was under way has arrived; and evictions for the rest of what it wants."""
         decisions = list[CacheOp]()
         self._unpin(op)
-        if op in self.books.serves:
-            self._serve(op, self.books.serves[op], view, decisions)
+        if op in self.table.serves:
+            self._serve(op, self.table.serves[op], view, decisions)
         freed = sum(self.sizes[d.tensor] for d in decisions if d.op == DETACH)
         coming = sum(self.sizes[t] for t in self.here if not view.is_resident(t))
         for t in self._victims((), view):
@@ -185,7 +185,7 @@ class ExpertCache:
 
     def _predict_again(self, v: int) -> None:
         """Look at decision ``v`` where the ops of the one before have ended."""
-        op = self.books.early[v]
+        op = self.table.early[v]
         if op is not None and self.predictor.rule.predictor != "none":
             self.again[op] = v
             self.inspected.add(op)
@@ -195,7 +195,7 @@ class ExpertCache:
 
         What does not fit comes when others have been used.
         """
-        uses = self.books.routed.visits[v].uses
+        uses = self.table.routed.visits[v].uses
         for t in uses:
             if t in self.here:
                 self._touch(t)
@@ -210,8 +210,8 @@ class ExpertCache:
 
     def _prefetch(self, v: int, view: MemoryView, decisions: list[CacheOp]) -> bool:
         """Prefetch the predicted experts, the likeliest first, as far as there is room; says whether there was for all."""
-        visit = self.books.routed.visits[v]
-        candidates = self.books.routed.experts[visit.gate]
+        visit = self.table.routed.visits[v]
+        candidates = self.table.routed.experts[visit.gate]
         predicted = [t for e in self.predictor.predict(visit) for t in candidates[e]]
         for t in predicted:
             if t in self.here:
@@ -231,7 +231,7 @@ class ExpertCache:
         self.here[t] = None
 
     def _fetch(self, t: int, v: int, predicted: bool, decisions: list[CacheOp]) -> None:
-        hops = self.books.hops[t]
+        hops = self.table.hops[t]
         decisions += [CacheOp(PREFETCH, t, a, b) for a, b in pairwise(hops)]
         decisions += [CacheOp(DETACH, t, passed, None) for passed in hops[1:-1]]
         self.here[t] = None
@@ -239,13 +239,13 @@ class ExpertCache:
         self.fetches.append(Fetch(t, v, predicted))
 
     def _evict(self, t: int, decisions: list[CacheOp]) -> None:
-        decisions.append(CacheOp(DETACH, t, self.books.device, None))
+        decisions.append(CacheOp(DETACH, t, self.table.device, None))
         del self.here[t]
         self.used -= self.sizes[t]
 
     def _room(self, size: int, spared: Iterable[int], view: MemoryView, decisions: list[CacheOp], pinned: bool = False) -> bool:
         """Evict until there is room for ``size``, if need be ``pinned`` ones too; evicts nothing, and says so, if there cannot be."""
-        lacking = self.used + size - self.books.cache_bytes
+        lacking = self.used + size - self.table.cache_bytes
         victims = []
         for t in self._victims(spared, view, pinned):
             if lacking <= 0:

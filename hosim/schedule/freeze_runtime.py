@@ -17,7 +17,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 
 
-def decided(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan | None:
+def freeze_runtime(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan | None:
     """The plan without a runtime that decides as ``plan``'s does; none if it does not fit there, or its decisions are no legal plan.
 
     A plan that has no runtime is returned as it is. Of several devices the first one's decisions count.
@@ -30,7 +30,7 @@ def decided(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan | None:
 
     def noted() -> RuntimePolicy:
         notes.append([])
-        return _Noted(runtime(), previous, notes[-1])
+        return _RecordingPolicy(runtime(), previous, notes[-1])
 
     if not replay(replace(plan, runtime=noted), hardware, budget_bytes).feasible:
         return None
@@ -52,7 +52,7 @@ def _previous(graph: Graph) -> tuple[int, ...]:
     return tuple(found)
 
 
-class _Noted:
+class _RecordingPolicy:
     """A runtime policy whose decisions are noted."""
 
     def __init__(self, policy: RuntimePolicy, previous: tuple[int, ...], notes: list[CacheOp]) -> None:

@@ -14,7 +14,7 @@ from hosim.cache_plan import AT_START
 from hosim.graph import Graph
 
 
-class Order:
+class HappensBefore:
     """The order that a graph's producers and streams impose on its ops; O(ops x streams)."""
 
     def __init__(self, graph: Graph) -> None:

@@ -18,7 +18,7 @@ from itertools import pairwise
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.happens_before import Order
+from hosim.schedule.happens_before import HappensBefore
 from hosim.schedule.lower_tiers import route
 
 
@@ -54,21 +54,21 @@ def insert(
         by_tensor.setdefault(absence.tensor, []).append(absence)
     plan = Plan(graph, policy, (), dict(initial or {}))
     device = hardware.device_tier
-    order = graph.derived(Order)
+    order = graph.derived(HappensBefore)
     placed: list[tuple[int, int, CacheOp]] = []
     for t, where in plan.residency(device).items():
         if device not in where or t in by_tensor:
-            placed += _Course(graph, hardware, order, t, where).run(sorted(by_tensor.pop(t, ()), key=lambda a: a.after))
+            placed += _TensorCacheOps(graph, hardware, order, t, where).run(sorted(by_tensor.pop(t, ()), key=lambda a: a.after))
     for t, listed in by_tensor.items():
-        placed += _Course(graph, hardware, order, t, ()).run(sorted(listed, key=lambda a: a.after))
+        placed += _TensorCacheOps(graph, hardware, order, t, ()).run(sorted(listed, key=lambda a: a.after))
     placed.sort(key=lambda entry: entry[:2])  # what is needed first is issued first; a tensor's own keep their order
     return Plan(graph, policy, tuple([cache_op for _, _, cache_op in placed]), plan.initial)
 
 
-class _Course:
+class _TensorCacheOps:
     """The cache ops of one tensor through the step, and where they leave valid copies."""
 
-    def __init__(self, graph: Graph, hardware: Hardware, order: Order, tensor: int, start: tuple[str, ...]) -> None:
+    def __init__(self, graph: Graph, hardware: Hardware, order: HappensBefore, tensor: int, start: tuple[str, ...]) -> None:
         self.graph = graph
         self.hardware = hardware
         self.order = order
@@ -123,7 +123,7 @@ class _Course:
         if before < end and not read and not self.order.ended_by(release, before):
             return  # the op that overwrites it might come first
         if store is not None:
-            hops = route(self.hardware, [self.device], self._shelf(absence))
+            hops = route(self.hardware, [self.device], self._destination(absence))
             for source, destination in pairwise(hops):
                 self._put(STORE, source, destination, store, before)
             for passed in hops[1:-1]:
@@ -134,7 +134,7 @@ class _Course:
         if read or (before == end and self.device in self.start and self.graph.tensors[self.tensor].persistent):
             self._come(before, absence.prefetch)
 
-    def _shelf(self, absence: Absence) -> str:
+    def _destination(self, absence: Absence) -> str:
         """Where a store goes: to the tensor's own place if a channel leads there, or if it is to stay; else where the policy says."""
         own = [tier for tier in self.start if tier != self.device]
         joined = [tier for tier in own if (self.device, tier) in self.hardware.channel_between]

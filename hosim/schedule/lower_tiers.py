@@ -1,14 +1,14 @@
-"""Where tensors go that leave the device tier: the tiers below it, the ways there and back, and whether there is room.
+"""Lower tiers: where tensors go that leave the device tier, the routes there and back, and how much room there is.
 
-Every policy asks here, so that they differ in what they move and when, not in where to. By default the tier of choice is the nearest
-one with a way to the device tier and back: ``ddr`` if there is one, else ``pool``, else ``nvme``, else the one that is quickest to
-read. What does not fit there goes to the next. A way is a channel, or a route of several (docs/contract.md, rule 7); those come after
-all with a channel. Other rules: :mod:`hosim.schedule.placement`.
+Every policy asks here, so policies differ in what they move and when, not in where to. By default a tensor goes to the nearest tier
+that a route joins to the device tier both ways: ``ddr`` if there is one, else ``pool``, else ``nvme``, else the one that is quickest to
+read. What does not fit there goes to the next. A route has one channel or several (docs/contract.md, rule 7); tiers with one channel
+each way come first. Other rules: :mod:`hosim.schedule.placement`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -16,8 +16,8 @@ from hosim.costmodel.routes import slowest_hop
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
-from hosim.hardware import Hardware
-from hosim.schedule.placement import Placement, Shelf
+from hosim.hardware import Channel, Hardware
+from hosim.schedule.placement import Placement, TierSpace
 
 NEAREST_FIRST = ("ddr", "pool", "nvme")
 """Tiers below the device, the preferred one first; others come after them, the quickest to read first."""
@@ -27,39 +27,61 @@ _CHUNK = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Below:
-    """A tier below the device, with the channels from (``up``) and to it (``down``), by name.
+class LowerTier:
+    """A tier below the device tier with a route each way; ``up`` leads to the device tier, ``down`` away from it.
 
-    On a route of several these are the slowest ones: what a transfer's time is made of, and where it waits for others.
+    Of a route over several channels the slowest one stands for all: it sets the pace, and transfers wait for each other there.
     """
 
-    tier: str
-    up: str
-    down: str
+    name: str
+    capacity_bytes: int
+    up: Channel
+    down: Channel
 
 
-__all__ = ["NEAREST_FIRST", "Below", "Placement", "Shelf", "route", "shelf_below", "starts", "tiers_below"]
-
-
-def shelf_below(graph: Graph, hardware: Hardware, initial: Mapping[int, Sequence[str]], placement: Placement | None = None) -> Shelf:
-    """Room in all tiers below, the preferred one first."""
-    return Shelf(graph, hardware, [b.tier for b in tiers_below(hardware)], initial, placement)
-
-
-def tiers_below(hardware: Hardware) -> tuple[Below, ...]:
-    """The tiers with a way to the device tier and back, the preferred one first."""
-    device, joined = hardware.device_tier, hardware.channel_between
-    found = []
+def _lower_tiers(hardware: Hardware) -> Iterator[LowerTier]:
+    """The tiers with a route to the device tier and back, in the machine's order."""
+    device = hardware.device_tier
     for tier in hardware.tiers:
         if tier.name == device:
             continue
         up, down = slowest_hop(hardware, tier.name, device, _CHUNK), slowest_hop(hardware, device, tier.name, _CHUNK)
         if up is not None and down is not None:
-            hops = (tier.name, device) not in joined or (device, tier.name) not in joined
-            found.append((hops, tier.name, up, down))
+            yield LowerTier(tier.name, tier.capacity_bytes, up, down)
+
+
+def _has_hops(hardware: Hardware, tier: LowerTier) -> bool:
+    """Whether the route to or from the tier has more than one channel."""
+    device, joined = hardware.device_tier, hardware.channel_between
+    return (tier.name, device) not in joined or (device, tier.name) not in joined
+
+
+def nearest_tiers(hardware: Hardware) -> tuple[LowerTier, ...]:
+    """The lower tiers in the order in which a policy without a planner fills them: :data:`NEAREST_FIRST`, then the quickest to read.
+
+    Tiers that one channel joins to the device tier come before those that a route of several does.
+    """
     rank = {name: k for k, name in enumerate(NEAREST_FIRST)}
-    found.sort(key=lambda x: (x[0], rank.get(x[1], len(rank)), -x[2].bandwidth_bytes_per_s, x[1]))
-    return tuple(Below(name, up.name, down.name) for _, name, up, down in found)
+
+    def order(tier: LowerTier) -> tuple[bool, int, int, str]:
+        return _has_hops(hardware, tier), rank.get(tier.name, len(rank)), -tier.up.bandwidth_bytes_per_s, tier.name
+
+    return tuple(sorted(_lower_tiers(hardware), key=order))
+
+
+def fastest_tiers(hardware: Hardware) -> tuple[LowerTier, ...]:
+    """The lower tiers by the time of a round trip of 64 MiB, the fastest first; those that one channel joins come before others."""
+
+    def order(tier: LowerTier) -> tuple[bool, int]:
+        round_trip = alone_ns(hardware, tier.up.name, _CHUNK) + alone_ns(hardware, tier.down.name, _CHUNK)
+        return _has_hops(hardware, tier), round_trip
+
+    return tuple(sorted(_lower_tiers(hardware), key=order))
+
+
+def space_below(graph: Graph, hardware: Hardware, initial: Mapping[int, Sequence[str]], placement: Placement | None = None) -> TierSpace:
+    """Room in all lower tiers, the nearest one first; ``initial`` has what is where at time 0."""
+    return TierSpace(graph, hardware, [tier.name for tier in nearest_tiers(hardware)], initial, placement)
 
 
 def route(hardware: Hardware, sources: Iterable[str], destination: str) -> tuple[str, ...]:
@@ -101,11 +123,11 @@ def starts(graph: Graph, hardware: Hardware, budget: int, placement: Placement |
     if at_start <= budget and at_end <= budget:
         return {}
     away = {t: (home,) for t, home in homes.items() if home != device}
-    shelf = Shelf(graph, hardware, [b.tier for b in tiers_below(hardware)], away, placement)
+    space = space_below(graph, hardware, away, placement)
     moved: dict[int, tuple[str, ...]] = {}
     for t, home in homes.items():
         if home == device:
-            tier = shelf.place(t, 0)
+            tier = space.place(t, 0)
             if tier is not None:
                 moved[t] = (tier,)
     return moved

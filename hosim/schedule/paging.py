@@ -9,8 +9,8 @@ The end of the step (docs/contract.md, rule 2), where no runtime is called any m
 written is stored back after its last write, by a cache op of the plan; what starts in the device tier and is away is prefetched behind
 the last op's needs when the last op is launched, so that it comes as room becomes free.
 
-The policy keeps its own books of what will be where once all that it has issued has taken effect, as the engine's view shows only what
-is there now.
+The policy keeps its own account of where each tensor will be once every cache op issued so far has taken effect: the engine's view shows
+only what is there now.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from typing import Protocol
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, MemoryView, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.happens_before import Order
-from hosim.schedule.lower_tiers import Placement, route, shelf_below, starts, tiers_below
+from hosim.schedule.happens_before import HappensBefore
+from hosim.schedule.lower_tiers import nearest_tiers, route, space_below, starts
+from hosim.schedule.placement import Placement
 
 _ATTEMPTS = 64
 """How often one op may ask for room before it is told that there is none."""
@@ -44,7 +45,7 @@ class Victims(Protocol):
 
 
 @dataclass(frozen=True)
-class Books:
+class PagingTable:
     """What paging needs of graph and machine, computed once a plan: start tiers, tiers to evict to, and static last writes."""
 
     graph: Graph
@@ -68,13 +69,13 @@ def paging_plan(
     initial = starts(graph, hardware, budget, placement)
     start = Plan(graph, initial=initial).residency(hardware.device_tier)
     cache_ops, last_write = _returns(graph, hardware, start)
-    books = Books(graph, hardware, start, last_write, placement)
-    return Plan(graph, policy, tuple(cache_ops), initial, lambda: Paging(books, victims(), k))
+    table = PagingTable(graph, hardware, start, last_write, placement)
+    return Plan(graph, policy, tuple(cache_ops), initial, lambda: Paging(table, victims(), k))
 
 
 def _returns(graph: Graph, hardware: Hardware, start: dict[int, tuple[str, ...]]) -> tuple[list[CacheOp], dict[int, int]]:
     """Cache ops that bring back what starts below and is written, after its last write; and free what the last op of a stream used last."""
-    device, order = hardware.device_tier, graph.derived(Order)
+    device, order = hardware.device_tier, graph.derived(HappensBefore)
     final = {op.stream: i for i, op in enumerate(graph.ops)}
     cache_ops: list[CacheOp] = []
     last_write: dict[int, int] = {}
@@ -98,17 +99,17 @@ def _returns(graph: Graph, hardware: Hardware, start: dict[int, tuple[str, ...]]
 class Paging:
     """The :class:`hosim.cache_plan.RuntimePolicy`. ``here`` and ``below`` are what will hold once all that is issued has taken effect."""
 
-    def __init__(self, books: Books, victims: Victims, k: int) -> None:
-        graph, hardware = books.graph, books.hardware
+    def __init__(self, table: PagingTable, victims: Victims, k: int) -> None:
+        graph, hardware = table.graph, table.hardware
         self.graph = graph
         self.hardware = hardware
-        self.books = books
+        self.table = table
         self.victims = victims
         self.k = k
         self.device = hardware.device_tier
         self.sizes = [tensor.size_bytes for tensor in graph.tensors]
-        self.tiers = [b.tier for b in tiers_below(hardware)]
-        self.shelf = shelf_below(graph, hardware, books.start, books.placement)
+        self.tiers = [tier.name for tier in nearest_tiers(hardware)]
+        self.space = space_below(graph, hardware, table.start, table.placement)
         self.room = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
         self.here = bytearray(len(graph.tensors))
         self.below: dict[int, tuple[str, ...]] = {}
@@ -122,7 +123,7 @@ class Paging:
         self.stored: set[int] = set()  # victims that are detached once their stores have ended and room is wanted
         self.coming: set[int] = set()
         self.asked: tuple[int, int] = (-1, 0)
-        for t, where in books.start.items():
+        for t, where in table.start.items():
             for tier in where:
                 self.room[tier] -= self.sizes[t]
             self.below[t] = tuple(tier for tier in where if tier != self.device)
@@ -175,7 +176,7 @@ class Paging:
                     self._fetch(t, decisions)
         return decisions
 
-    # -- the books ---------------------------------------------------------------------------------------------
+    # -- the account -------------------------------------------------------------------------------------------
 
     def _launch(self, op: int) -> None:
         """``op`` is launched, so the one before it on its stream has ended."""
@@ -187,8 +188,8 @@ class Paging:
         if ended is not None:
             for t in self.graph.ops[ended].uses:
                 self.users_left[t] -= 1
-                if self.books.last_write.get(t) == ended:
-                    self.below[t] = tuple(tier for tier in self.books.start[t] if tier != self.device)
+                if self.table.last_write.get(t) == ended:
+                    self.below[t] = tuple(tier for tier in self.table.start[t] if tier != self.device)
                 if not self.users_left[t] and not self.graph.survives[t]:
                     self.here[t] = 0
                     self._stale(t)
@@ -291,12 +292,12 @@ class Paging:
 
     def _store(self, t: int, decisions: list[CacheOp]) -> str | None:
         """A copy in its own tier below or in the first one with room; says where, ``None`` if there is no room."""
-        own = [tier for tier in self.books.start.get(t, ()) if tier != self.device and tier in self.tiers]
-        tier = next((tier for tier in own or self.shelf.order(t) if own or self.room[tier] >= self.sizes[t]), None)
+        own = [tier for tier in self.table.start.get(t, ()) if tier != self.device and tier in self.tiers]
+        tier = next((tier for tier in own or self.space.order(t) if own or self.room[tier] >= self.sizes[t]), None)
         if tier is not None:
             if not own:
                 self.guest[t] = tier
-                self.shelf.use(t, tier)
+                self.space.use(t, tier)
                 self.room[tier] -= self.sizes[t]
             decisions.append(CacheOp(STORE, t, self.device, tier))
             self.below[t] = (tier,)
@@ -318,14 +319,14 @@ class Paging:
                     self._fetch(t, decisions)
 
     def _must_return(self, t: int) -> bool:
-        return bool(self.graph.tensors[t].persistent) and self.device in self.books.start.get(t, ())
+        return bool(self.graph.tensors[t].persistent) and self.device in self.table.start.get(t, ())
 
     def _close(self, op: int, view: MemoryView, needed: int, decisions: list[CacheOp]) -> None:
         """The last op is launched: what must be in the device tier at the end is fetched behind it, and what need not be makes room."""
-        back = [t for t in self.books.start if not self.here[t] and self._must_return(t)]
+        back = [t for t in self.table.start if not self.here[t] and self._must_return(t)]
         if not back:
             return
         wanted = sum(self.sizes[t] for t in back) + needed - self._free(view)
-        self._evict(wanted, view, decisions, [t for t in self.books.start if self._must_return(t)])
+        self._evict(wanted, view, decisions, [t for t in self.table.start if self._must_return(t)])
         for t in back:
             self._fetch(t, decisions)

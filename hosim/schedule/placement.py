@@ -1,4 +1,4 @@
-"""The pooled view: the tiers below the device tier as one memory, and the rule by which a tensor gets its place in it.
+"""Placement: the tiers below the device tier as one memory, and the rule that picks a tier for each tensor.
 
 A placement rule puts the tiers in an order of preference for each tensor; the first one with room for as long as the tensor needs it
 takes it, so that what fills up spills to the next. The rules:
@@ -65,7 +65,7 @@ def read_placement(text: str, hardware: Hardware) -> Placement:
     return Placement(rule, kinds)
 
 
-class Shelf:
+class TierSpace:
     """Room in the tiers below over the step: bytes held by op position, from what starts there and what is put there.
 
     The account is that of the plan's order: a copy counts from the op after which it is stored to the end of its tensor's life.

@@ -82,7 +82,7 @@ def mispredictions(plan: Plan, hardware: Hardware, budget_bytes: int | None = No
     if result.makespan_ns is None:
         return None
     sizes = [tensor.size_bytes for tensor in plan.graph.tensors]
-    visits = deciding.books.routed.visits
+    visits = deciding.table.routed.visits
     wrong = [f for f in fetches if f.predicted and f.tensor not in visits[f.visit].uses]
     right = {(f.visit, f.tensor) for f in fetches if f.predicted and f.tensor in visits[f.visit].uses}
     missed = [f for f in fetches if not f.predicted]

@@ -2,19 +2,19 @@
 
 from hypothesis import strategies as st
 
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choice
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
 from hosim.planner.hyperoffload.problem import START, Problem
 
 
 @st.composite
-def choices(draw, problem: Problem) -> dict[int, Choice]:
+def choices(draw, problem: Problem) -> dict[int, TensorChoice]:
     """For some tensors a tier, a start and absences, each with a place to return at and perhaps one to be stored at: every combination that
     a sweep or a search may take.
 
     What starts below is not away after its last use as well: it goes there anyway.
     """
     graph = problem.graph
-    made: dict[int, Choice] = {}
+    made: dict[int, TensorChoice] = {}
     gaps: dict[int, list] = {t: [] for t in problem.starts_below}
     for gap in problem.gaps:
         gaps.setdefault(gap.tensor, []).append(gap)
@@ -39,5 +39,5 @@ def choices(draw, problem: Problem) -> dict[int, Choice]:
             for g in open_gaps
             if g.after in away and g.after != START and draw(st.booleans())
         }
-        made[t] = Choice(tier, start, dict(sorted(away.items())), stores)
+        made[t] = TensorChoice(tier, start, dict(sorted(away.items())), stores)
     return made

@@ -1,55 +1,55 @@
-"""Choices are worth what the replay of their plan says; equal plans are replayed once."""
+"""The cost of choices is what the replay of their plan says; equal plans are replayed once."""
 
 from toys import hill, machine, plateau
 
 from hosim.engine import replay
-from hosim.planner.hyperoffload.choices import BELOW, HOME, Choice
-from hosim.planner.hyperoffload.evaluation import Evaluator, Worth, worth
+from hosim.planner.hyperoffload.choices import BELOW, HOME, TensorChoice
+from hosim.planner.hyperoffload.evaluation import Evaluator, PlanCost, plan_cost
 from hosim.planner.hyperoffload.problem import START, analyse
 
 
 def test_what_fits_comes_first_then_the_makespan_then_what_moves() -> None:
-    order = [Worth(False, 90, 0), Worth(False, 90, 20), Worth(False, 100, 0), Worth(True, 0, 0)]
+    order = [PlanCost(False, 90, 0), PlanCost(False, 90, 20), PlanCost(False, 100, 0), PlanCost(True, 0, 0)]
     assert sorted((order[2], order[0], order[3], order[1])) == order
 
 
 def test_an_outcome_is_the_replay_of_its_plan() -> None:
     graph, hw = hill(4), machine()
     evaluate = Evaluator(analyse(graph, hw), 30, "test", 10)
-    outcome = evaluate({0: Choice("ddr", HOME, {1: 5})})
+    outcome = evaluate({0: TensorChoice("ddr", HOME, {1: 5})})
     assert outcome.plan.policy == "test"
     assert outcome.result == replay(outcome.plan, hw, 30)
-    assert outcome.worth == Worth(False, 160, 20)  # nothing waits; 10 B down and 10 B up
+    assert outcome.cost == PlanCost(False, 160, 20)  # nothing waits; 10 B down and 10 B up
 
 
 def test_the_same_choices_are_replayed_once() -> None:
     evaluate = Evaluator(analyse(hill(4), machine()), 30, "test", 10)
-    first = evaluate({0: Choice("ddr", HOME, {1: 5})})
-    assert evaluate({0: Choice("ddr", HOME, {1: 5})}) is first
+    first = evaluate({0: TensorChoice("ddr", HOME, {1: 5})})
+    assert evaluate({0: TensorChoice("ddr", HOME, {1: 5})}) is first
     assert evaluate.left == 9
-    evaluate({0: Choice("ddr", HOME, {1: 4})})
+    evaluate({0: TensorChoice("ddr", HOME, {1: 4})})
     assert evaluate.left == 8
 
 
 def test_what_does_not_fit_is_worth_less_than_what_waits() -> None:
     evaluate = Evaluator(analyse(hill(4), machine()), 30, "test", 10)
-    late = evaluate({0: Choice("ddr", HOME, {1: 6})})  # issued when b1 ends, just before b0: that waits for 10 ns
-    assert late.worth == Worth(False, 170, 20)
-    assert late.worth < evaluate({}).worth
-    assert evaluate({}).worth.infeasible
+    late = evaluate({0: TensorChoice("ddr", HOME, {1: 6})})  # issued when b1 ends, just before b0: that waits for 10 ns
+    assert late.cost == PlanCost(False, 170, 20)
+    assert late.cost < evaluate({}).cost
+    assert evaluate({}).cost.infeasible
 
 
 def test_detaches_move_nothing() -> None:
     graph, hw = plateau(3), machine()
     evaluate = Evaluator(analyse(graph, hw), 1000, "test", 10)
-    outcome = evaluate({0: Choice("ddr", BELOW, {START: START})})
+    outcome = evaluate({0: TensorChoice("ddr", BELOW, {START: START})})
     assert [c.op for c in outcome.plan.cache_ops] == ["prefetch", "detach"]
-    assert worth(outcome.plan, outcome.result).moved_bytes == 10
+    assert plan_cost(outcome.plan, outcome.result).moved_bytes == 10
 
 
 def test_op_times_of_a_replay_are_those_with_its_waits() -> None:
     graph, hw = plateau(3), machine()
     evaluate = Evaluator(analyse(graph, hw), 1000, "test", 10)
-    outcome = evaluate({0: Choice("ddr", BELOW, {START: START})})
+    outcome = evaluate({0: TensorChoice("ddr", BELOW, {START: START})})
     assert evaluate.times(outcome) == ((10, 30, 50), (30, 50, 70))  # f0 waits 10 ns for w0
     assert evaluate.left == 8

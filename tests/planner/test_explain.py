@@ -12,7 +12,7 @@ from hosim.errors import InfeasibleError, InputError, PlanError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import explain as verdicts
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choice, insert
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, insert
 from hosim.planner.hyperoffload.explain import Explanation, Line, explain
 from hosim.planner.hyperoffload.observed import Spans, occupancy
 from hosim.planner.hyperoffload.pipeline import plan
@@ -20,7 +20,7 @@ from hosim.planner.hyperoffload.problem import START, analyse
 from hosim.result import Result
 
 
-def explained(graph: Graph, choices: dict[str, Choice], budget: int, hw: Hardware | None = None) -> Explanation:
+def explained(graph: Graph, choices: dict[str, TensorChoice], budget: int, hw: Hardware | None = None) -> Explanation:
     hw = hw or machine()
     made = insert(analyse(graph, hw), {graph.tensor_index[name]: choice for name, choice in choices.items()}, "test")
     return explain(made, hw, budget)
@@ -41,7 +41,7 @@ def line(found: Explanation, name: str, after: str = "") -> Line:
 
 def test_a_moved_activation_that_computation_hides() -> None:
     # a0 is stored 40..50 behind f1, and fetched 120..130 behind b2; f3 and b3 (60 to 100 ns) are over 30 B
-    found = explained(hill(4), {"a0": Choice("ddr", HOME, {1: 5})}, 30)
+    found = explained(hill(4), {"a0": TensorChoice("ddr", HOME, {1: 5})}, 30)
     one = line(found, "a0")
     assert (one.moved, one.reason) == (True, verdicts.HIDDEN)
     assert one.why == "moved: covers the peak at op f3, down_ddr and up_ddr hidden"
@@ -59,7 +59,7 @@ def test_a_moved_activation_that_computation_hides() -> None:
 
 
 def test_what_stays_because_enough_has_moved_and_what_never_is_over_budget() -> None:
-    found = explained(hill(4), {"a0": Choice("ddr", HOME, {1: 5})}, 30)
+    found = explained(hill(4), {"a0": TensorChoice("ddr", HOME, {1: 5})}, 30)
     assert line(found, "a1").why == "kept: enough moved already"
     assert not line(found, "a1").moved
     b = GraphBuilder("early")
@@ -74,7 +74,7 @@ def test_what_stays_because_enough_has_moved_and_what_never_is_over_budget() -> 
 
 def test_a_gap_shorter_than_the_round_trip() -> None:
     # a2 of 30 B is idle for b3's 20 ns; down and up take 60 ns
-    found = explained(hill(4, size=30), {"a0": Choice("ddr", HOME, {1: 5})}, 90)
+    found = explained(hill(4, size=30), {"a0": TensorChoice("ddr", HOME, {1: 5})}, 90)
     assert line(found, "a2").why == "kept: gap of 20 ns is shorter than its round trip of 60 ns"
 
 
@@ -88,14 +88,14 @@ def test_a_channel_that_others_leave_no_time() -> None:
     b.op("f1", "op", duration_ns=60)
     b.op("f2", "op", inputs=["a", "x"], duration_ns=20)
     b.op("f3", "op", inputs=["p"], duration_ns=20)
-    away = {"x": Choice("ddr", HOME, {START: 0}), "p": Choice("ddr", BELOW, {START: 2})}
+    away = {"x": TensorChoice("ddr", HOME, {START: 0}), "p": TensorChoice("ddr", BELOW, {START: 2})}
     one = line(explained(b.build(), away, 75), "a")
     assert one.reason == verdicts.CHANNEL_FULL
     assert one.why == "kept: up_ddr is free for 10 ns of its gap, its transfer takes 20 ns"
 
 
 def test_an_exposed_transfer_names_who_waits_and_what_else_was_open() -> None:
-    late = {"a0": Choice("ddr", HOME, {1: 6})}  # issued when b1 ends at 140, just before b0
+    late = {"a0": TensorChoice("ddr", HOME, {1: 6})}  # issued when b1 ends at 140, just before b0
     found = explained(hill(4), late, 30)
     one = line(found, "a0")
     assert one.reason == verdicts.EXPOSED
@@ -103,12 +103,12 @@ def test_an_exposed_transfer_names_who_waits_and_what_else_was_open() -> None:
     (wait,) = found.waits
     assert (found.plan.graph.ops[wait.op].name, wait.cause, wait.start_ns, wait.end_ns) == ("b0", "transfer", 140, 150)
     assert found.copies[wait.copy].transfer.tensor == one.score.gap.tensor
-    both = explained(hill(4), {**late, "a1": Choice("ddr", HOME, {2: 4}), "a2": Choice("ddr", HOME, {3: 4})}, 30)
+    both = explained(hill(4), {**late, "a1": TensorChoice("ddr", HOME, {2: 4}), "a2": TensorChoice("ddr", HOME, {3: 4})}, 30)
     assert line(both, "a0").why.endswith("nothing better was open")
 
 
 def test_a_parameter_that_starts_below_across_the_step() -> None:
-    found = explained(plateau(6), {"w3": Choice("ddr", BELOW, {START: 0}), "w0": Choice("ddr", COPY, {0: 4})}, 50)
+    found = explained(plateau(6), {"w3": TensorChoice("ddr", BELOW, {START: 0}), "w0": TensorChoice("ddr", COPY, {0: 4})}, 50)
     one = line(found, "w3")
     assert one.why == "moved: covers the peak at op f0, up_ddr hidden"
     assert one.away_ns == 20 + 40  # fetched from 20 on, before f3 at 60; gone from 80 to 120
@@ -116,11 +116,11 @@ def test_a_parameter_that_starts_below_across_the_step() -> None:
 
 
 def test_what_lives_below_and_is_moved_for_no_pressure() -> None:
-    found = explained(plateau(3, home="ddr"), {f"w{i}": Choice("ddr", HOME, {START: START}) for i in range(3)}, 1000)
+    found = explained(plateau(3, home="ddr"), {f"w{i}": TensorChoice("ddr", HOME, {START: START}) for i in range(3)}, 1000)
     assert line(found, "w2").why == "moved: lives in ddr, up_ddr hidden"
     assert line(found, "w0").why == "moved: lives in ddr; op f0 waits 10 ns for its prefetch"
     assert [one.saved_bytes for one in found.lines] == [0, 0, 0]
-    idle = explained(plateau(6), {"w3": Choice("ddr", BELOW, {START: 0})}, 60)
+    idle = explained(plateau(6), {"w3": TensorChoice("ddr", BELOW, {START: 0})}, 60)
     assert line(idle, "w3").reason == verdicts.UNNEEDED
 
 
@@ -140,7 +140,7 @@ def test_what_cannot_leave_and_what_need_not_come_back(reads: bool, below: int, 
     b.op("f1", "op", duration_ns=60)
     b.op("f2", "op", inputs=["a"] if reads else [], outputs=[] if reads else ["a"], duration_ns=20)
     b.op("f3", "op", inputs=["x"], duration_ns=20)
-    one = line(explained(b.build(), {"x": Choice("ddr", BELOW, {START: 2})}, 25, machine(below=below)), "a")
+    one = line(explained(b.build(), {"x": TensorChoice("ddr", BELOW, {START: 2})}, 25, machine(below=below)), "a")
     assert (one.moved, one.reason, one.why) == (False, reason, why)
 
 
@@ -153,7 +153,7 @@ def test_short_lived_tensors_are_counted_and_not_listed() -> None:
 
 
 def test_pressure_before_and_after() -> None:
-    found = explained(hill(4), {"a0": Choice("ddr", HOME, {1: 5})}, 30)
+    found = explained(hill(4), {"a0": TensorChoice("ddr", HOME, {1: 5})}, 30)
     (region,) = found.regions
     names = [op.name for op in found.plan.graph.ops]
     assert (names[region.first], names[region.last], region.over_ns) == ("f3", "b3", 40)
@@ -162,13 +162,13 @@ def test_pressure_before_and_after() -> None:
 
 
 def test_lines_come_by_bytes_saved() -> None:
-    found = explained(hill(4), {"a1": Choice("ddr", HOME, {2: 4})}, 30)
+    found = explained(hill(4), {"a1": TensorChoice("ddr", HOME, {2: 4})}, 30)
     assert [found.plan.graph.tensors[one.score.gap.tensor].name for one in found.lines] == ["a1", "a0", "a2"]
-    assert found == explained(hill(4), {"a1": Choice("ddr", HOME, {2: 4})}, 30)
+    assert found == explained(hill(4), {"a1": TensorChoice("ddr", HOME, {2: 4})}, 30)
 
 
 def test_channels_over_the_step() -> None:
-    found = explained(hill(4), {"a0": Choice("ddr", HOME, {1: 5})}, 30)  # 160 ns: 20 parts of 8 ns
+    found = explained(hill(4), {"a0": TensorChoice("ddr", HOME, {1: 5})}, 30)  # 160 ns: 20 parts of 8 ns
     assert found.loads["down_ddr"][5:7] == (1.0, 0.25)  # 40..48 and 48..50 of 48..56
     assert sum(share * 8 for share in found.loads["down_ddr"]) == 10
     assert sum(share * 8 for share in found.loads["up_ddr"]) == 10

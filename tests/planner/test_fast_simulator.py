@@ -1,4 +1,4 @@
-"""Rehearsals answer what the engine answers, in a few lists: makespan, whether the plan fits, bytes moved."""
+"""The fast simulator answers what the engine answers, in a few lists: makespan, whether the plan fits, bytes moved."""
 
 from dataclasses import replace
 
@@ -11,8 +11,8 @@ from toys import hill, machine, plateau
 from hosim.cache_plan import DETACH
 from hosim.engine import replay
 from hosim.hardware import Fabric, Hardware
-from hosim.planner.hyperoffload.choices import HOME, Choice, insert
-from hosim.planner.hyperoffload.fast_simulator import Rehearsal
+from hosim.planner.hyperoffload.choices import HOME, TensorChoice, insert
+from hosim.planner.hyperoffload.fast_simulator import FastSimulator
 from hosim.planner.hyperoffload.problem import analyse
 
 
@@ -38,16 +38,16 @@ def test_a_rehearsal_ends_when_the_replay_does(data: st.DataObject) -> None:
         return
     least, most = max(problem.floor_bytes), max(problem.held_bytes)
     budget = data.draw(st.integers(least, max(least, most)))
-    rehearsal = Rehearsal(problem, budget)
+    simulate = FastSimulator(problem, budget)
     device, joined = machine_.device_tier, machine_.channel_between
-    assert rehearsal.exact == all((b.name, device) in joined and (device, b.name) in joined for b in problem.below)
-    if not rehearsal.exact:
+    assert simulate.exact == all((b.name, device) in joined and (device, b.name) in joined for b in problem.below)
+    if not simulate.exact:
         return  # along routes
     for _ in range(2):  # the second time with what the first has kept
         drawn_choices = data.draw(choices(problem))
         plan = insert(problem, drawn_choices, "test")
         result = replay(plan, machine_, budget)
-        left, makespan, moved = rehearsal(drawn_choices)
+        left, makespan, moved = simulate(drawn_choices)
         assert (left == 0) == result.feasible
         if result.feasible:
             assert makespan == result.makespan_ns
@@ -57,18 +57,18 @@ def test_a_rehearsal_ends_when_the_replay_does(data: st.DataObject) -> None:
 def test_a_hill_by_hand() -> None:
     # as in test_evaluation: a0 leaves after f1 and is back before b0, nothing waits in 8 ops of 20 ns; a return issued at b1's end waits 10
     # ns
-    rehearsal = Rehearsal(analyse(hill(4), machine()), 30)
-    assert rehearsal({0: Choice("ddr", HOME, {1: 5})}) == (0, 160, 20)
-    assert rehearsal({0: Choice("ddr", HOME, {1: 6})}) == (0, 170, 20)
+    simulate = FastSimulator(analyse(hill(4), machine()), 30)
+    assert simulate({0: TensorChoice("ddr", HOME, {1: 5})}) == (0, 160, 20)
+    assert simulate({0: TensorChoice("ddr", HOME, {1: 6})}) == (0, 170, 20)
 
 
 def test_what_does_not_fit_says_how_far_it_got() -> None:
     # nothing moves: 40 B are wanted at f3, the fourth of 8 ops; 5 of them never start, and one more than that says so
-    left, _, _ = Rehearsal(analyse(hill(4), machine()), 30)({})
+    left, _, _ = FastSimulator(analyse(hill(4), machine()), 30)({})
     assert left == 6
 
 
 def test_what_shares_bandwidth_is_left_to_the_engine() -> None:
     shared = machine(fabrics=(Fabric("pcie", 10**9, ("up_ddr", "down_ddr")),))
-    assert not Rehearsal(analyse(plateau(4), shared), 100).exact
-    assert Rehearsal(analyse(plateau(4), machine()), 100).exact
+    assert not FastSimulator(analyse(plateau(4), shared), 100).exact
+    assert FastSimulator(analyse(plateau(4), machine()), 100).exact

@@ -32,4 +32,4 @@ def test_it_is_feasible_wherever_the_optimum_is(graph: Graph, share: float) -> N
     assert verify(found.plan, hw, budget) == ()
     result = replay(found.plan, hw, budget)
     assert result.feasible
-    assert result.makespan_ns == found.worth.makespan_ns
+    assert result.makespan_ns == found.cost.makespan_ns

@@ -11,11 +11,11 @@ from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choice, everything, insert
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, everything, insert
 from hosim.planner.hyperoffload.problem import START, analyse
 
 
-def made(graph: Graph, tensor: str, choice: Choice) -> Plan:
+def made(graph: Graph, tensor: str, choice: TensorChoice) -> Plan:
     problem = analyse(graph, machine())
     plan = insert(problem, {graph.tensor_index[tensor]: choice}, "test")
     assert verify(plan, machine()) == ()
@@ -42,7 +42,7 @@ def test_an_activation_is_stored_once_however_often_it_leaves() -> None:
     b.tensor("a", 10)
     for i in range(7):
         b.op(f"f{i}", "op", inputs=["a"] if i in (3, 6) else [], outputs=["a"] if i == 0 else [], duration_ns=20)
-    plan = made(b.build(), "a", Choice("ddr", HOME, {0: 2, 3: 5}))
+    plan = made(b.build(), "a", TensorChoice("ddr", HOME, {0: 2, 3: 5}))
     assert told(plan, "a") == ["store@f0", "detach@f0", "prefetch@f2", "detach@f3", "prefetch@f5"]
     assert plan.initial == {}
 
@@ -52,37 +52,37 @@ def test_a_write_makes_another_store_necessary() -> None:
     b.tensor("w", 10, "parameter")
     for i in range(7):
         b.op(f"f{i}", "op", inputs=["w"] if i in (0, 6) else [], mutates=["w"] if i == 3 else [], duration_ns=20)
-    plan = made(b.build(), "w", Choice("ddr", HOME, {0: 2, 3: 5}))
+    plan = made(b.build(), "w", TensorChoice("ddr", HOME, {0: 2, 3: 5}))
     assert told(plan, "w") == ["store@f0", "detach@f0", "prefetch@f2", "store@f3", "detach@f3", "prefetch@f5"]
 
 
 def test_a_copy_below_from_the_start_needs_no_store() -> None:
-    plan = made(plateau(6), "w2", Choice("ddr", COPY, {START: START, 2: 4}))
+    plan = made(plateau(6), "w2", TensorChoice("ddr", COPY, {START: START, 2: 4}))
     assert told(plan, "w2") == ["detach@start", "prefetch@start", "detach@f2", "prefetch@f4"]
     assert plan.initial == {2: ("hbm", "ddr")}
 
 
 def test_what_starts_below_is_fetched_and_detached_after_its_last_use() -> None:
-    plan = made(plateau(6), "w2", Choice("ddr", BELOW, {START: 0}))
+    plan = made(plateau(6), "w2", TensorChoice("ddr", BELOW, {START: 0}))
     assert told(plan, "w2") == ["prefetch@f0", "detach@f2"]
     assert plan.initial == {2: ("ddr",)}
 
 
 def test_what_starts_below_and_is_written_is_stored_back() -> None:
     graph = training(2)
-    plan = made(graph, "o1", Choice("ddr", BELOW, {START: graph.op_index["b1"]}))
+    plan = made(graph, "o1", TensorChoice("ddr", BELOW, {START: graph.op_index["b1"]}))
     assert told(plan, "o1") == ["prefetch@b1", "store@u1", "detach@u1"]
 
 
 def test_a_copy_that_the_step_makes_stale_is_made_again() -> None:
-    plan = made(training(2), "o1", Choice("ddr", COPY, {}))
+    plan = made(training(2), "o1", TensorChoice("ddr", COPY, {}))
     assert told(plan, "o1") == ["store@u1"]
     assert plan.initial == {plan.graph.tensor_index["o1"]: ("hbm", "ddr")}
 
 
 def test_a_home_below_stays_the_home() -> None:
     graph = plateau(4, home="ddr")
-    plan = insert(analyse(graph, machine()), {t: Choice("ddr", HOME, {START: START}) for t in range(4)}, "test")
+    plan = insert(analyse(graph, machine()), {t: TensorChoice("ddr", HOME, {START: START}) for t in range(4)}, "test")
     assert verify(plan, machine()) == ()
     assert told(plan, "w1") == ["prefetch@start", "detach@f1"]
     assert plan.initial == {}
@@ -93,7 +93,7 @@ def test_an_output_leaves_for_good() -> None:
     b.tensor("y", 10, "output")
     for i in range(3):
         b.op(f"f{i}", "op", outputs=["y"] if i == 0 else [], duration_ns=20)
-    plan = made(b.build(), "y", Choice("ddr", HOME, {0: None}))
+    plan = made(b.build(), "y", TensorChoice("ddr", HOME, {0: None}))
     assert told(plan, "y") == ["store@f0", "detach@f0"]
 
 
@@ -101,7 +101,11 @@ def test_at_one_place_stores_come_first_then_detaches_then_prefetches_by_their_u
     graph = hill(4)
     problem = analyse(graph, machine())
     a0, a1, a2 = (graph.tensor_index[name] for name in ("a0", "a1", "a2"))
-    plan = insert(problem, {a0: Choice("ddr", HOME, {1: 4}), a1: Choice("ddr", HOME, {2: 4}), a2: Choice("ddr", HOME, {3: 4})}, "test")
+    plan = insert(
+        problem,
+        {a0: TensorChoice("ddr", HOME, {1: 4}), a1: TensorChoice("ddr", HOME, {2: 4}), a2: TensorChoice("ddr", HOME, {3: 4})},
+        "test",
+    )
     assert [(c.op, graph.tensors[c.tensor].name) for c in plan.cache_ops if c.after == 4] == [
         ("prefetch", "a2"),
         ("prefetch", "a1"),
@@ -117,7 +121,7 @@ def test_no_choices_move_nothing() -> None:
 
 
 def test_a_choice_is_changed_by_making_another() -> None:
-    choice = Choice("ddr", HOME, {5: 7})
+    choice = TensorChoice("ddr", HOME, {5: 7})
     assert choice.with_return(2, 3).away == {2: 3, 5: 7}
     assert list(choice.with_return(2, 3).away) == [2, 5]
     assert choice.without(5).away == {}

@@ -99,7 +99,7 @@ def test_the_search_returns_what_it_has_replayed() -> None:
     graph, hw = training(3), machine()
     outcome = search(graph, hw, 150, effort=0.1)
     assert outcome.result.feasible
-    assert outcome.worth.makespan_ns == makespan(outcome.plan, hw, 150)
+    assert outcome.cost.makespan_ns == makespan(outcome.plan, hw, 150)
     assert outcome.plan.policy == "hyperoffload"
 
 

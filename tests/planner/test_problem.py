@@ -12,7 +12,8 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload.problem import START, Gap, analyse, check_floor, tiers_below, unhindered
+from hosim.planner.hyperoffload.problem import START, Gap, analyse, check_floor, unhindered
+from hosim.schedule.lower_tiers import fastest_tiers
 
 
 def gaps_of(graph: Graph, name: str, machine_: Hardware | None = None) -> list[tuple[int, int, int, bool]]:
@@ -153,7 +154,7 @@ def test_the_position_after_the_last_op_holds_what_survives() -> None:
     assert held[-1] == 2 * (10 + 20)
 
 
-def test_tiers_below_are_those_joined_both_ways_fastest_round_trip_first() -> None:
+def test_lower_tiers_are_those_joined_both_ways_fastest_round_trip_first() -> None:
     tiers = (Tier("hbm", 100, NS), Tier("slow", 100, NS), Tier("fast", 100, NS), Tier("up_only", 100, NS))
     channels = (
         Channel("s_up", "slow", "hbm", NS),
@@ -162,7 +163,7 @@ def test_tiers_below_are_those_joined_both_ways_fastest_round_trip_first() -> No
         Channel("f_down", "hbm", "fast", NS // 2),
         Channel("o_up", "up_only", "hbm", 10 * NS),
     )
-    below = tiers_below(Hardware("h", tiers, channels, Compute({})))
+    below = fastest_tiers(Hardware("h", tiers, channels, Compute({})))
     assert [(b.name, b.up.name, b.down.name) for b in below] == [("fast", "f_up", "f_down"), ("slow", "s_up", "s_down")]
 
 

@@ -166,12 +166,12 @@ def test_checkpointing_by_segments():
     """32 layers hold 64 activations of 4 B at the turn. In k segments: k - 1 checkpoints and one segment of 64 / k."""
     graph = layers(32)
     problem = analyse(graph, FLAT)
-    offered = candidates(problem)
-    peaks = {k: static_peak(apply(graph, segments(problem, offered, k))).bytes for k in (2, 4, 8, 16)}
+    recomputable = candidates(problem)
+    peaks = {k: static_peak(apply(graph, segments(problem, recomputable, k))).bytes for k in (2, 4, 8, 16)}
     assert static_peak(graph).bytes == 4 * (1 + 64 + 1)
     for k, peak in peaks.items():
         assert peak <= 4 * (1 + 64 / k + k + 4), k
-    again = recomputes(graph, segments(problem, offered, 8))
+    again = recomputes(graph, segments(problem, recomputable, 8))
     assert len({r.op for r in again}) == len(again) <= 56  # each op of 7 segments at most once
 
 
@@ -221,7 +221,7 @@ def test_only_recomputation_fits_where_there_is_nothing_below():
         pipeline.search(graph, FLAT, budget)
     found = graph_rewrites.search(graph, FLAT, budget, recompute=True)
     busy = sum(op.duration_ns or 0 for op in graph.ops)
-    assert found.worth.makespan_ns <= busy + 6
+    assert found.cost.makespan_ns <= busy + 6
     assert found.result.peak_bytes["hbm"] <= budget
     assert verify(found.plan, FLAT, budget) == ()
     assert found.plan.recomputes == found.result.plan["recomputes"] > 0
@@ -234,18 +234,18 @@ def test_a_slow_channel_is_relieved():
     graph = layers(8)
     slow = machine(0.1)
     budget = static_peak(graph).bytes - 24
-    without = pipeline.search(graph, slow, budget, effort=0.3).worth.makespan_ns
+    without = pipeline.search(graph, slow, budget, effort=0.3).cost.makespan_ns
     found = graph_rewrites.search(graph, slow, budget, recompute=True, effort=0.3)
     busy = sum(op.duration_ns or 0 for op in graph.ops)
-    assert without > found.worth.makespan_ns
-    assert found.worth.makespan_ns <= busy + 8
+    assert without > found.cost.makespan_ns
+    assert found.cost.makespan_ns <= busy + 8
 
 
 def test_nothing_is_recomputed_where_transfers_hide():
     graph = layers(8)
     found = graph_rewrites.search(graph, machine(10), static_peak(graph).bytes - 12, recompute=True, reorder=True)
     assert found.plan.edits is None
-    assert found.worth.makespan_ns == sum(op.duration_ns or 0 for op in graph.ops)
+    assert found.cost.makespan_ns == sum(op.duration_ns or 0 for op in graph.ops)
 
 
 def test_never_worse_than_without():
@@ -259,10 +259,10 @@ def test_never_worse_than_without():
             continue
         compared += 1
         found = graph_rewrites.search(case.graph, case.hardware, case.budget_bytes, effort=0.05, reorder=True, recompute=True)
-        assert found.worth <= plain.worth
+        assert found.cost <= plain.cost
         assert verify(found.plan, case.hardware, case.budget_bytes) == ()
         assert replay(found.plan, case.hardware, case.budget_bytes) == found.result
-        gains += found.worth.makespan_ns < plain.worth.makespan_ns
+        gains += found.cost.makespan_ns < plain.cost.makespan_ns
     assert compared >= 12
     assert gains >= 3
 

@@ -11,19 +11,19 @@ from toys import hill, machine, plateau, told, training
 
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choice, insert
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, insert
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.problem import START, analyse
 from hosim.planner.hyperoffload.selection import select
 
 
-def chosen(graph: Graph, budget: int, weights: Weights = Weights(), below: tuple[str, ...] = ("ddr",)) -> dict[str, Choice]:  # noqa: B008
+def chosen(graph: Graph, budget: int, weights: Weights = Weights(), below: tuple[str, ...] = ("ddr",)) -> dict[str, TensorChoice]:  # noqa: B008
     selection = select(analyse(graph, machine(*below)), budget, weights)
     assert selection.short_bytes == 0
     return {graph.tensors[t].name: choice for t, choice in selection.choices.items()}
 
 
-def held_by(graph: Graph, choices: Mapping[int, Choice], starts_below: Mapping[int, str]) -> list[int]:
+def held_by(graph: Graph, choices: Mapping[int, TensorChoice], starts_below: Mapping[int, str]) -> list[int]:
     """Bytes of the device tier at each position of the listed order, the one after the last op included, from the choices alone."""
     count = len(graph.ops)
     held = [op.workspace_bytes for op in graph.ops] + [0]
@@ -58,13 +58,13 @@ def test_a_hill_is_covered_by_the_gap_that_reaches_over_it() -> None:
     # held: 10 20 30 40 40 30 20 10; over 30 B at f3 and b3 (60 to 100 ns). Open at f3: a0 (f1 to b0) and a1 (f2 to b1). Both are away for
     # all 40 ns over budget; the first one listed goes. b0 starts at 140: its prefetch takes 130 to 140, after b2 ends at 120 (op 5).
     # Its store has 20 (f0's end, which wrote it) to 40 (f1's, the last to read it before): the latest 10 ns of these, issued at f0's end.
-    assert chosen(hill(4), 30) == {"a0": Choice("ddr", HOME, {1: 5}, {1: 0})}
+    assert chosen(hill(4), 30) == {"a0": TensorChoice("ddr", HOME, {1: 5}, {1: 0})}
 
 
 def test_a_higher_hill_takes_the_next_gap_too() -> None:
     # 20 B: over at f2 (30), f3, b3 (40), b2 (30). a0 as before. Left over 20 B: f3 and b3, which a1 (f2 to b1) covers: b1 starts at 120,
     # its prefetch takes 110 to 120, after b3 ends at 100 (op 4). Its store ends with f2.
-    assert chosen(hill(4), 20) == {"a0": Choice("ddr", HOME, {1: 5}, {1: 0}), "a1": Choice("ddr", HOME, {2: 4}, {2: 1})}
+    assert chosen(hill(4), 20) == {"a0": TensorChoice("ddr", HOME, {1: 5}, {1: 0}), "a1": TensorChoice("ddr", HOME, {2: 4}, {2: 1})}
 
 
 def test_on_a_plateau_the_choice_is_spread_so_that_nothing_waits() -> None:
@@ -103,9 +103,9 @@ def test_without_copies_a_parameter_that_starts_at_home_is_stored_first() -> Non
     b.op("f3", "op", duration_ns=20)
     b.op("f4", "op", inputs=["w"], duration_ns=20)
     graph = b.build()  # held: 10 10 20 10 10: over 10 B at f2 alone (a is used by nobody else)
-    assert chosen(graph, 10) == {"w": Choice("ddr", COPY, {0: 2})}
-    assert chosen(graph, 10, Weights(copies=False)) == {"w": Choice("ddr", HOME, {0: 2}, {0: START})}  # f0 reads while it is stored
-    plan = insert(analyse(graph, machine()), {0: Choice("ddr", HOME, {0: 2})}, "test")
+    assert chosen(graph, 10) == {"w": TensorChoice("ddr", COPY, {0: 2})}
+    assert chosen(graph, 10, Weights(copies=False)) == {"w": TensorChoice("ddr", HOME, {0: 2}, {0: START})}  # f0 reads while it is stored
+    plan = insert(analyse(graph, machine()), {0: TensorChoice("ddr", HOME, {0: 2})}, "test")
     assert told(plan, "w") == ["store@f0", "detach@f0", "prefetch@f2"]
 
 
@@ -135,10 +135,10 @@ def test_optimizer_states_leave_across_the_step() -> None:
 def test_what_lives_below_comes_up_as_late_as_hides() -> None:
     # w2 (10 B) is wanted at 40 ns: its prefetch takes 30 to 40, after f0 ends at 20; w1 takes 10 to 20, so from time 0; w3 50 to 60
     assert chosen(plateau(4, home="ddr"), 1000) == {
-        "w0": Choice("ddr", HOME, {START: START}),
-        "w1": Choice("ddr", HOME, {START: START}),
-        "w2": Choice("ddr", HOME, {START: 0}),
-        "w3": Choice("ddr", HOME, {START: 1}),
+        "w0": TensorChoice("ddr", HOME, {START: START}),
+        "w1": TensorChoice("ddr", HOME, {START: START}),
+        "w2": TensorChoice("ddr", HOME, {START: 0}),
+        "w3": TensorChoice("ddr", HOME, {START: 1}),
     }
 
 

@@ -22,7 +22,7 @@ from hosim.models.routing_draw import generate
 from hosim.policies import registry
 from hosim.policies.hybrid import Deciding, as_started
 from hosim.result import Result
-from hosim.schedule.expert_cache import Fetch, Predictor, Rule, books
+from hosim.schedule.expert_cache import Fetch, Predictor, Rule, expert_table
 
 UNTIL_DECIDED = ATTENTION + GATE
 ALONE = ATTENTION + GATE + FFN + COMBINE
@@ -247,7 +247,7 @@ def test_a_prefetch_of_the_backbone_that_waits_for_room_does_not_take_the_expert
     ]
     view = routed(graph)
     assert view is not None
-    decide = Deciding(books(graph, view, EXPERT, "hbm", {t["w"]: ("ddr", "hbm")}), Rule("none"))
+    decide = Deciding(expert_table(graph, view, EXPERT, "hbm", {t["w"]: ("ddr", "hbm")}), Rule("none"))
     assert not replay(Plan(graph, "hybrid", eager, {}, decide), moe_toy.machine(), 140).feasible
     beside, _ = run(Plan(graph, "hybrid", tuple(kept), {}, decide), 140)
     # p until 60, first and gate until 80, the runtime until 85, the expert's bytes until 125, expert and last until 145, q until 225
@@ -310,12 +310,12 @@ def test_the_default_cache_shrinks_until_the_backbone_fits() -> None:
     # of 145 bytes the backbone needs 102 for its largest op: that leaves one expert
     made = plan(realise(TRACED, 0), 145)
     assert isinstance(made.runtime, Deciding)
-    assert made.runtime.books.cache_bytes == EXPERT
+    assert made.runtime.table.cache_bytes == EXPERT
     run(made, 145)
     # with room for all, all may stay
     roomy = plan(realise(TRACED, 0), 10_000, replace(moe_toy.machine(), tiers=moe_toy.machine(10_000).tiers))
     assert isinstance(roomy.runtime, Deciding)
-    assert roomy.runtime.books.cache_bytes == 32 * EXPERT
+    assert roomy.runtime.table.cache_bytes == 32 * EXPERT
 
 
 def test_an_unknown_predictor() -> None:

@@ -18,7 +18,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import registry
-from hosim.schedule.freeze_runtime import decided
+from hosim.schedule.freeze_runtime import freeze_runtime
 
 GB = 10**9
 MACHINE = Hardware(  # a byte a nanosecond, each way; inspecting an op takes 5 ns
@@ -45,7 +45,7 @@ def test_by_hand():
     plan = registry.get("belady").plan(graph, MACHINE, 10)
     # 5 ns of inspection, 10 of transfer and 10 of the op, three times
     assert engine.replay(plan, MACHINE, 10).makespan_ns == 75
-    static = decided(plan, MACHINE, 10)
+    static = freeze_runtime(plan, MACHINE, 10)
     assert static is not None
     assert static.runtime is None
     up = {name: CacheOp(PREFETCH, graph.tensor_index[name], "ddr", "hbm") for name in "ab"}
@@ -67,7 +67,7 @@ def test_legal_and_of_the_same_transfers(policy, case):
     except InfeasibleError:
         return
     result = engine.replay(plan, machine, budget)
-    static = decided(plan, machine, budget)
+    static = freeze_runtime(plan, machine, budget)
     if not result.feasible:
         assert static is None
     if static is None:
@@ -80,7 +80,7 @@ def test_legal_and_of_the_same_transfers(policy, case):
 
 def test_a_plan_without_a_runtime_is_as_it_is():
     plan = hosim.Plan(readers())
-    assert decided(plan, MACHINE, 1000) is plan
+    assert freeze_runtime(plan, MACHINE, 1000) is plan
 
 
 @pytest.mark.parametrize("share", [0.5, 0.75])
@@ -89,7 +89,7 @@ def test_hyperoffload_leaves_nothing_to_a_runtime(share):
     machine = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
     budget = int(static_peak(graph).bytes * share)
     plan = registry.get("hyperoffload").plan(graph, machine, budget)
-    static = decided(registry.get("belady").plan(graph, machine, budget), machine, budget)
+    static = freeze_runtime(registry.get("belady").plan(graph, machine, budget), machine, budget)
     assert plan.runtime is None
     assert static is not None
     assert engine.replay(plan, machine, budget).makespan_ns <= engine.replay(static, machine, budget).makespan_ns

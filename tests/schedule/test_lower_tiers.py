@@ -7,7 +7,8 @@ import pytest
 from hosim.errors import InfeasibleError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.schedule.lower_tiers import Shelf, route, starts, tiers_below
+from hosim.schedule.lower_tiers import nearest_tiers, route, starts
+from hosim.schedule.placement import TierSpace
 
 
 def machine(*pairs: tuple[str, str, int], **capacities: int) -> Hardware:
@@ -22,18 +23,18 @@ def both(tier: str, rate: int = 10**9) -> list[tuple[str, str, int]]:
 
 def test_the_nearest_tier_is_ddr_then_pool_then_nvme_then_the_quickest_other() -> None:
     hardware = machine(*both("nvme"), *both("tape", 1), *both("pool", 10**11), *both("cxl", 10**10), *both("ddr"))
-    assert [below.tier for below in tiers_below(hardware)] == ["ddr", "pool", "nvme", "cxl", "tape"]
-    assert tiers_below(hardware)[0].up == "ddr-hbm"
-    assert tiers_below(hardware)[0].down == "hbm-ddr"
+    assert [below.name for below in nearest_tiers(hardware)] == ["ddr", "pool", "nvme", "cxl", "tape"]
+    assert nearest_tiers(hardware)[0].up.name == "ddr-hbm"
+    assert nearest_tiers(hardware)[0].down.name == "hbm-ddr"
 
 
 def test_a_tier_with_one_direction_only_is_not_below() -> None:
-    assert [below.tier for below in tiers_below(machine(("ddr", "hbm", 10**9), *both("nvme")))] == ["nvme"]
+    assert [below.name for below in nearest_tiers(machine(("ddr", "hbm", 10**9), *both("nvme")))] == ["nvme"]
 
 
 def test_a_tier_that_several_channels_join_comes_last() -> None:
     hardware = machine(("nvme", "ddr", 10**9), ("ddr", "nvme", 10**8), *both("ddr", 10**9 // 2), *both("tape", 1))
-    assert [(b.tier, b.up, b.down) for b in tiers_below(hardware)] == [
+    assert [(b.name, b.up.name, b.down.name) for b in nearest_tiers(hardware)] == [
         ("ddr", "ddr-hbm", "hbm-ddr"),
         ("tape", "tape-hbm", "hbm-tape"),
         ("nvme", "ddr-hbm", "ddr-nvme"),  # the slower hop of each way
@@ -64,15 +65,15 @@ def chain(ops: int = 4):
 def test_room_is_taken_for_as_long_as_a_tensor_lives() -> None:
     graph, hardware = chain(), machine(*both("ddr"), *both("nvme"), ddr=30, nvme=80)
     w, a, b = range(3)
-    shelf = Shelf(graph, hardware, ["ddr", "nvme"], {})
-    assert shelf.place(a, 0) == "ddr"
-    assert shelf.place(b, 2) == "ddr"  # a is dead by then
-    assert shelf.place(w, 0) == "nvme"
-    assert shelf.place(w, 2) == "nvme"  # it is there already
-    shelf = Shelf(graph, hardware, ["ddr", "nvme"], {w: ("nvme",)})
-    assert shelf.place(a, 0) == "ddr"
-    assert shelf.place(b, 1) is None  # a is alive, and w leaves 20 of the other
-    assert shelf.place(w, 0) == "nvme"  # its own place
+    space = TierSpace(graph, hardware, ["ddr", "nvme"], {})
+    assert space.place(a, 0) == "ddr"
+    assert space.place(b, 2) == "ddr"  # a is dead by then
+    assert space.place(w, 0) == "nvme"
+    assert space.place(w, 2) == "nvme"  # it is there already
+    space = TierSpace(graph, hardware, ["ddr", "nvme"], {w: ("nvme",)})
+    assert space.place(a, 0) == "ddr"
+    assert space.place(b, 1) is None  # a is alive, and w leaves 20 of the other
+    assert space.place(w, 0) == "nvme"  # its own place
 
 
 def test_tensors_start_at_home_if_they_fit_there() -> None:

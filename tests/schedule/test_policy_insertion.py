@@ -13,7 +13,7 @@ from hosim.analysis.verifier import verify
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.schedule.happens_before import Order
+from hosim.schedule.happens_before import HappensBefore
 from hosim.schedule.insertion import Absence, insert
 
 MACHINE = Hardware(
@@ -123,7 +123,7 @@ def test_an_absence_without_a_safe_place_is_left_out() -> None:
 
 @given(graphs(max_ops=10, max_streams=3))
 def test_order_is_the_closure_of_producers_and_streams(graph) -> None:
-    order, before, count = Order(graph), happens_before(graph), len(graph.ops)
+    order, before, count = HappensBefore(graph), happens_before(graph), len(graph.ops)
 
     def ended(earlier: int, op: int) -> bool:
         return earlier == op or bool(before[op] >> earlier & 1)

@@ -12,7 +12,7 @@ over the blocks between its absences. The constraints are the rules of docs/cont
 A transfer may start at any time here, and an op wait, while a plan issues transfers at the ends of ops and the engine starts everything
 as soon as it can. So every replay is a solution of this program, and its optimum a lower bound on the makespan of any plan.
 :mod:`hosim.planner.exact.solver` makes the plan and replays it; :mod:`hosim.planner.exact.lazy_constraints` has what the engine's haste
-excludes. What makes an optimum provable are the redundant constraints of :mod:`hosim.planner.exact.redundant_constraints`.
+excludes. The redundant constraints of :mod:`hosim.planner.exact.redundant_constraints`, added next, make an optimum provable.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
-from hosim.planner.exact.decision_space import START, Absence, Course, Space
-from hosim.planner.exact.redundant_constraints import add_cuts
+from hosim.planner.exact.decision_space import START, Movable, OptionalAbsence, Space
 
 _LARGEST = 2**24
 """Capacity in model units at most: what is finer is rounded in favour of the plan, so that the optimum stays a lower bound."""
 
 
+Literals = dict[tuple[int, int], dict[int, Any]]
+"""By (tensor, ``after``) of an absence and then by op position."""
+
+
 @dataclass(slots=True)
-class AwayVars:
+class AbsenceVars:
     """Variables of one absence; ``keep`` and ``fetch`` have a literal by tier: contents kept there, transfer back from there.
 
     ``release`` is a variable where a store may have to end first (``stored``), else the end of the last use.
     """
 
-    absence: Absence
+    absence: OptionalAbsence
     away: Any
     keep: dict[str, Any]
     fetch: dict[str, Any]
@@ -46,7 +49,10 @@ class AwayVars:
 
 
 class Model:
-    """The program of one space, for schedules of at most ``horizon_ns``. ``cp`` is the CP-SAT model."""
+    """The program of one space, for schedules of at most ``horizon_ns``. ``cp`` is the CP-SAT model.
+
+    ``at_start`` and ``at_end`` are the literals of the redundant constraints, empty until these are added.
+    """
 
     def __init__(self, space: Space, horizon_ns: int) -> None:
         from ortools.sat.python import cp_model
@@ -75,14 +81,15 @@ class Model:
         self.init_device: dict[int, Any] = {}
         self.init_lower: dict[tuple[int, str], Any] = {}
         self.stores: dict[tuple[int, int, str], tuple[Any, Any]] = {}
-        self.aways: dict[tuple[int, int], AwayVars] = {}
+        self.aways: dict[tuple[int, int], AbsenceVars] = {}
         self.store_ns: dict[tuple[int, str], int] = {}
         self.fetch_ns: dict[tuple[int, str], int] = {}
-        for course in space.courses:
-            self._course(course)
+        for movable in space.movables:
+            self._movable(movable)
         self._fixed()
         self._capacities()
-        self.at_start, self.at_end = add_cuts(self)
+        self.at_start: Literals = {}
+        self.at_end: Literals = {}
         cp.minimize(self.makespan)
 
     # -- times -------------------------------------------------------------------------------------------------
@@ -114,53 +121,53 @@ class Model:
 
     # -- tensors -----------------------------------------------------------------------------------------------
 
-    def _course(self, course: Course) -> None:
-        cp, t = self.cp, course.tensor
+    def _movable(self, movable: Movable) -> None:
+        cp, t = self.cp, movable.tensor
         device = self.space.hardware.device_tier
         for tier in self.space.lower:
             if tier.up is not None:
-                self.fetch_ns[t, tier.name] = self.space.transfer_ns(tier.up, course.size_bytes)
+                self.fetch_ns[t, tier.name] = self.space.transfer_ns(tier.up, movable.size_bytes)
             if tier.down is not None:
-                self.store_ns[t, tier.name] = self.space.transfer_ns(tier.down, course.size_bytes)
-        ends = any(a.after == START or a.before == self.count for a in course.absences)
-        unwritten = len(course.writers) == 1 and course.starts
+                self.store_ns[t, tier.name] = self.space.transfer_ns(tier.down, movable.size_bytes)
+        ends = any(a.after == START or a.before == self.count for a in movable.absences)
+        unwritten = len(movable.writers) == 1 and movable.starts
         for tier in self.space.lower:
-            literal: Any = course.home == tier.name
-            if course.free_start:
+            literal: Any = movable.home == tier.name
+            if movable.free_start:
                 literal = True if unwritten and not self.space.lower_tight else cp.new_bool_var(f"lower_{t}_{tier.name}")
             self.init_lower[t, tier.name] = literal
-        if course.starts:
+        if movable.starts:
             self.init_device[t] = (
-                cp.new_bool_var(f"device_{t}") if course.free_start and ends else course.home == device or course.free_start
+                cp.new_bool_var(f"device_{t}") if movable.free_start and ends else movable.home == device or movable.free_start
             )
-            if course.free_start:
+            if movable.free_start:
                 cp.add_bool_or([self.init_device[t], *(self.init_lower[t, tier.name] for tier in self.space.lower)])
-        self._stores(course, unwritten)
-        begin: Any = 0 if course.starts else self.begin(course.first)
-        for absence in course.absences:
-            release, back = self._absence(course, absence)
-            self._block(begin, release, course.size_bytes)
+        self._stores(movable, unwritten)
+        begin: Any = 0 if movable.starts else self.begin(movable.first)
+        for absence in movable.absences:
+            release, back = self._absence(movable, absence)
+            self._block(begin, release, movable.size_bytes)
             begin = back
-        if course.survives:
-            self._block(begin, self.makespan, course.size_bytes)
+        if movable.survives:
+            self._block(begin, self.makespan, movable.size_bytes)
         else:
-            self._block(begin, self.end(course.last), course.size_bytes)
+            self._block(begin, self.end(movable.last), movable.size_bytes)
         if len(self.space.lower) > 1:
-            self._one_at_a_time(course)
+            self._one_at_a_time(movable)
 
-    def _stores(self, course: Course, unwritten: bool) -> None:
-        cp, t = self.cp, course.tensor
-        last = len(course.writers) - 1
-        wanted = {a.version for a in course.absences if not a.dead}
-        if course.persistent and not unwritten:
+    def _stores(self, movable: Movable, unwritten: bool) -> None:
+        cp, t = self.cp, movable.tensor
+        last = len(movable.writers) - 1
+        wanted = {a.version for a in movable.absences if not a.dead}
+        if movable.persistent and not unwritten:
             wanted.add(last)
         for version in sorted(wanted):
-            writer, rewriter = course.writers[version], course.rewriters[version]
+            writer, rewriter = movable.writers[version], movable.rewriters[version]
             for tier in self.space.lower:
                 if tier.down is None:
                     continue
-                initial = self.init_lower[t, tier.name] if version == 0 and course.starts else False
-                device = self.init_device[t] if version == 0 and course.starts else True
+                initial = self.init_lower[t, tier.name] if version == 0 and movable.starts else False
+                device = self.init_device[t] if version == 0 and movable.starts else True
                 if initial is True or device is False:
                     continue
                 length = self.store_ns[t, tier.name]
@@ -178,7 +185,7 @@ class Model:
                     cp.new_optional_fixed_size_interval_var(start, length, present, f"storing_{t}_{version}_{tier.name}")
                 )
                 self.stores[t, version, tier.name] = (start, present)
-        if course.persistent and not unwritten:
+        if movable.persistent and not unwritten:
             for tier in self.space.lower:
                 literal = self.init_lower[t, tier.name]
                 if literal is False:
@@ -188,9 +195,9 @@ class Model:
                 else:
                     cp.add_bool_or([~literal] if literal is not True else [False])
 
-    def _absence(self, course: Course, a: Absence) -> tuple[Any, Any]:
+    def _absence(self, movable: Movable, a: OptionalAbsence) -> tuple[Any, Any]:
         """Release and return of one absence; where it is not taken, both are the end of the last use."""
-        cp, t = self.cp, course.tensor
+        cp, t = self.cp, movable.tensor
         left, right = self.end(a.after), self.begin(a.before)
         if a.dead:
             return left, right
@@ -209,7 +216,7 @@ class Model:
         cp.add(back >= left)
         cp.add(back <= right)
         cp.add(back == left).only_enforce_if(~away)
-        if a.after == START and course.starts:
+        if a.after == START and movable.starts:
             _implies(cp, device, away)
             if device is False:
                 cp.add(release == 0)
@@ -217,17 +224,17 @@ class Model:
                 # there at time 0 and gone at once would be no better than not there at all: it leaves after a store
                 cp.add(release == 0).only_enforce_if(~device)
                 cp.add_bool_or([~device, ~away, *(self.stores[t, 0, tier][1] for tier in stored)])
-        if at_end and course.persistent:
+        if at_end and movable.persistent:
             _implies(cp, device, away)
         keep: dict[str, Any] = {}
         fetch: dict[str, Any] = {}
         for tier in self.space.lower:
             kept = cp.new_bool_var(f"keep_{name}_{tier.name}")
             keep[tier.name] = kept
-            self._copy_there(course, a, tier.name, kept, release)
+            self._copy_there(movable, a, tier.name, kept, release)
             if a.returns:
                 back_from: Any = kept
-            elif at_end and course.persistent and device is not False:
+            elif at_end and movable.persistent and device is not False:
                 back_from = cp.new_bool_var(f"fetch_{name}_{tier.name}")
                 if device is True:
                     cp.add(back_from == kept)
@@ -250,13 +257,13 @@ class Model:
                 cp.add(back == self.makespan).only_enforce_if(away)
             elif device is not True:
                 cp.add(back == self.makespan).only_enforce_if([away, ~device])
-        self.aways[t, a.after] = AwayVars(a, away, keep, fetch, release, back, bool(stored))
+        self.aways[t, a.after] = AbsenceVars(a, away, keep, fetch, release, back, bool(stored))
         return release, back
 
-    def _copy_there(self, course: Course, a: Absence, tier: str, kept: Any, release: Any) -> None:
+    def _copy_there(self, movable: Movable, a: OptionalAbsence, tier: str, kept: Any, release: Any) -> None:
         """``kept`` in ``tier`` through the absence: the copy was there at time 0, or has been stored by the release."""
-        cp, t = self.cp, course.tensor
-        initial = self.init_lower[t, tier] if a.version == 0 and course.starts else False
+        cp, t = self.cp, movable.tensor
+        initial = self.init_lower[t, tier] if a.version == 0 and movable.starts else False
         store = self.stores.get((t, a.version, tier))
         if initial is True:
             return
@@ -267,9 +274,9 @@ class Model:
             cp.add(release >= start + self.store_ns[t, tier]).only_enforce_if([kept, present])
         cp.add_bool_or([~kept, *sources])
 
-    def _one_at_a_time(self, course: Course) -> None:
+    def _one_at_a_time(self, movable: Movable) -> None:
         """Rule 3: cache ops of one tensor take effect one after the other; what is absent cannot be stored."""
-        cp, t = self.cp, course.tensor
+        cp, t = self.cp, movable.tensor
         intervals = []
         for (tensor, version, tier), (start, present) in self.stores.items():
             if tensor == t:
@@ -278,7 +285,7 @@ class Model:
                 )
         if len(intervals) < 2:
             return
-        for a in course.absences:
+        for a in movable.absences:
             if (t, a.after) not in self.aways:
                 continue
             var = self.aways[t, a.after]

@@ -22,7 +22,7 @@ START = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Lower:
+class JoinedTier:
     """A tier joined to the device tier. ``up`` and ``down`` are its channels' names, if there is one that way."""
 
     name: str
@@ -32,7 +32,7 @@ class Lower:
 
 
 @dataclass(frozen=True, slots=True)
-class Absence:
+class OptionalAbsence:
     """``tensor`` may be out of the device tier from the end of op ``after`` to the start of op ``before``.
 
     ``after`` is :data:`START` at time 0, ``before`` the number of ops at the end of the step. ``version`` counts the writes until then.
@@ -48,7 +48,7 @@ class Absence:
 
 
 @dataclass(frozen=True)
-class Course:
+class Movable:
     """One tensor that may move: its possible absences in order, and what holds at both ends of the step.
 
     ``writers[v]`` is the op that writes version v (:data:`START` for the contents of time 0) and ``rewriters[v]`` the next one to
@@ -60,7 +60,7 @@ class Course:
     size_bytes: int
     first: int
     last: int
-    absences: tuple[Absence, ...]
+    absences: tuple[OptionalAbsence, ...]
     writers: tuple[int, ...]
     rewriters: tuple[int, ...]
     home: str | None
@@ -76,14 +76,14 @@ class Course:
 
 @dataclass(frozen=True)
 class Space:
-    """All courses, and the tensors (``fixed``) that stay in the device tier: (tensor, first op or START, last op or the number of ops)."""
+    """All movables, and the tensors (``fixed``) that stay in the device tier: (tensor, first op or START, last op or the number of ops)."""
 
     graph: Graph
     hardware: Hardware
     capacity_bytes: int
     durations: tuple[int, ...]
-    lower: tuple[Lower, ...]
-    courses: tuple[Course, ...]
+    lower: tuple[JoinedTier, ...]
+    movables: tuple[Movable, ...]
     fixed: tuple[tuple[int, int, int], ...]
     idle: tuple[int, ...]
     """Persistent tensors at home in the device tier that no op uses: they start below, where a tier has room for everything."""
@@ -92,7 +92,7 @@ class Space:
 
     @cached_property
     def lower_tight(self) -> tuple[str, ...]:
-        """Lower tiers that could not hold every tensor at once."""
+        """JoinedTier tiers that could not hold every tensor at once."""
         everything = sum(tensor.size_bytes for tensor in self.graph.tensors)
         return tuple(tier.name for tier in self.lower if tier.capacity_bytes < everything)
 
@@ -104,11 +104,11 @@ class Space:
     def horizon_ns(self) -> int:
         """Some optimal plan ends by then: when one thing happens at a time."""
         total = sum(self.durations)
-        for course in self.courses:
+        for movable in self.movables:
             for tier in self.lower:
-                for channel, times in ((tier.up, len(course.absences)), (tier.down, len(course.writers))):
+                for channel, times in ((tier.up, len(movable.absences)), (tier.down, len(movable.writers))):
                     if channel is not None:
-                        total += times * self.transfer_ns(channel, course.size_bytes)
+                        total += times * self.transfer_ns(channel, movable.size_bytes)
         return total
 
 
@@ -136,7 +136,7 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
 
     everything = sum(tensor.size_bytes for tensor in graph.tensors)
     roomy = any(tier.capacity_bytes >= everything for tier in lower)
-    courses: list[Course] = []
+    movables: list[Movable] = []
     fixed: list[tuple[int, int, int]] = []
     idle: list[int] = []
     for t, users in enumerate(graph.users):
@@ -155,22 +155,22 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
                 fixed.append((t, *_span(graph, t, False)))
             if not users or home in (None, device):
                 continue
-        course = _course(graph, t, home, device)
+        movable = _movable(graph, t, home, device)
         begin, end = _span(graph, t, home is not None)
-        useful = {a for a in course.absences if any(tight_op[a.after + 1 : a.before]) or any(tight_wait[a.after + 1 : a.before + 1])}
-        if course.free_start and any(a in useful for a in course.absences if a.after == START or a.before == count):
-            useful |= {a for a in course.absences if a.after == START or a.before == count}
+        useful = {a for a in movable.absences if any(tight_op[a.after + 1 : a.before]) or any(tight_wait[a.after + 1 : a.before + 1])}
+        if movable.free_start and any(a in useful for a in movable.absences if a.after == START or a.before == count):
+            useful |= {a for a in movable.absences if a.after == START or a.before == count}
         if home not in (None, device):
-            useful |= {a for a in course.absences if a.after == START or a.before == count}
+            useful |= {a for a in movable.absences if a.after == START or a.before == count}
         if not useful or not lower:
             fixed.append((t, begin, end))
             continue
-        kept = tuple([a for a in course.absences if a in useful])
-        courses.append(replace(course, absences=kept))
-    return Space(graph, hardware, capacity_bytes, tuple(durations), lower, tuple(courses), tuple(fixed), tuple(idle), tuple(most))
+        kept = tuple([a for a in movable.absences if a in useful])
+        movables.append(replace(movable, absences=kept))
+    return Space(graph, hardware, capacity_bytes, tuple(durations), lower, tuple(movables), tuple(fixed), tuple(idle), tuple(most))
 
 
-def _lower(graph: Graph, hardware: Hardware) -> tuple[Lower, ...]:
+def _lower(graph: Graph, hardware: Hardware) -> tuple[JoinedTier, ...]:
     if len(graph.streams) > 1:
         raise InputError(f"policy optimal knows graphs with one stream; {graph.name} has {', '.join(graph.streams)}")
     device = hardware.device_tier
@@ -189,7 +189,7 @@ def _lower(graph: Graph, hardware: Hardware) -> tuple[Lower, ...]:
                     f"policy optimal knows channels whose transfers run one at a time at full rate; {channel.name} shares its bandwidth"
                 )
         if up is not None or down is not None:
-            lower.append(Lower(tier.name, tier.capacity_bytes, up.name if up else None, down.name if down else None))
+            lower.append(JoinedTier(tier.name, tier.capacity_bytes, up.name if up else None, down.name if down else None))
     return tuple(lower)
 
 
@@ -201,7 +201,7 @@ def _span(graph: Graph, t: int, starts: bool) -> tuple[int, int]:
     return begin, end
 
 
-def _course(graph: Graph, t: int, home: str | None, device: str) -> Course:
+def _movable(graph: Graph, t: int, home: str | None, device: str) -> Movable:
     users, count = graph.users[t], len(graph.ops)
     tensor = graph.tensors[t]
     writers = [START] if home is not None else []
@@ -214,10 +214,10 @@ def _course(graph: Graph, t: int, home: str | None, device: str) -> Course:
             version += 1
         if before < count:
             reads = t in graph.ops[before].reads
-            absences.append(Absence(t, after, before, version - (home is None), reads, not reads))
+            absences.append(OptionalAbsence(t, after, before, version - (home is None), reads, not reads))
         elif graph.survives[t]:
-            absences.append(Absence(t, after, count, version - (home is None), False, False))
-    return Course(
+            absences.append(OptionalAbsence(t, after, count, version - (home is None), False, False))
+    return Movable(
         tensor=t,
         size_bytes=tensor.size_bytes,
         first=users[0],

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hosim.planner.exact.decision_space import Absence
+from hosim.planner.exact.decision_space import OptionalAbsence
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class TakenAbsence:
     """An absence that the schedule takes: the contents are in ``tier`` (None: nobody needs them).
 
     ``release_ns`` is when the device tier's bytes are released, ``back_ns`` when the transfer back reserves them again (None: never).
     """
 
-    absence: Absence
+    absence: OptionalAbsence
     tier: str | None
     release_ns: int
     back_ns: int | None
@@ -37,13 +37,13 @@ class Schedule:
 
     makespan_ns: int
     op_start_ns: tuple[int, ...]
-    aways: tuple[Away, ...]
+    aways: tuple[TakenAbsence, ...]
     stores: tuple[StoreAt, ...]
     initial: dict[int, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SolverResult:
     """What the solver says: the best schedule it has (None: none found), a lower bound, and whether there can be no schedule at all.
 
     ``solver_s`` is wall time, ``spent`` deterministic time.

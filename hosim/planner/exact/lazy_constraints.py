@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hosim.planner.exact.constraint_model import AwayVars, Model
-from hosim.planner.exact.decision_space import START, Course, Space
-from hosim.planner.exact.exact_schedule import Away, Schedule
+from hosim.planner.exact.constraint_model import AbsenceVars, Model
+from hosim.planner.exact.decision_space import START, Movable, Space
+from hosim.planner.exact.exact_schedule import Schedule, TakenAbsence
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ def need(space: Space, i: int) -> int:
     """Bytes that op ``i`` allocates when it starts: its workspace, and what it is the first to write or writes anew."""
     total = space.graph.ops[i].workspace_bytes
     total += sum(space.graph.tensors[t].size_bytes for t, first, _ in space.fixed if first == i)
-    for course in space.courses:
-        if (not course.starts and course.first == i) or any(a.dead and a.before == i for a in course.absences):
-            total += course.size_bytes
+    for movable in space.movables:
+        if (not movable.starts and movable.first == i) or any(a.dead and a.before == i for a in movable.absences):
+            total += movable.size_bytes
     return total
 
 
@@ -84,19 +84,19 @@ def _held(space: Space, schedule: Schedule) -> list[tuple[int, int, int]]:
             (starts[first] if first >= 0 else -1, ends[last] if last < count else starts[count] + 1, space.graph.tensors[t].size_bytes)
         )
     taken = {(away.absence.tensor, away.absence.after): away for away in schedule.aways}
-    for course in space.courses:
-        begin = -1 if course.starts else starts[course.first]
-        for a in course.absences:
-            away = taken.get((course.tensor, a.after))
+    for movable in space.movables:
+        begin = -1 if movable.starts else starts[movable.first]
+        for a in movable.absences:
+            away = taken.get((movable.tensor, a.after))
             if away is None:
                 continue
-            held.append((begin, away.release_ns if not _never_there(space, schedule, away) else -1, course.size_bytes))
+            held.append((begin, away.release_ns if not _never_there(space, schedule, away) else -1, movable.size_bytes))
             begin = starts[a.before] if a.dead else starts[count] + 1 if away.back_ns is None else away.back_ns
-        held.append((begin, starts[count] + 1 if course.survives else ends[course.last], course.size_bytes))
+        held.append((begin, starts[count] + 1 if movable.survives else ends[movable.last], movable.size_bytes))
     return [h for h in held if h[0] < h[1]]
 
 
-def _never_there(space: Space, schedule: Schedule, away: Away) -> bool:
+def _never_there(space: Space, schedule: Schedule, away: TakenAbsence) -> bool:
     device = space.hardware.device_tier
     t = away.absence.tensor
     return away.absence.after == START and device not in schedule.initial.get(t, (space.graph.tensors[t].home or device,))
@@ -115,13 +115,13 @@ def _ready(space: Space, schedule: Schedule, i: int, at: int) -> bool:
     return not any(s.tensor in writes and s.start_ns < at < s.end_ns for s in schedule.stores)
 
 
-def _channel_busy(space: Space, schedule: Schedule, away: Away, at: int) -> bool:
+def _channel_busy(space: Space, schedule: Schedule, away: TakenAbsence, at: int) -> bool:
     """Whether another transfer on the same channel starts before this one and has not ended just before ``at``."""
     others = [other for other in schedule.aways if other is not away and other.tier == away.tier and other.back_ns is not None]
     return any((other.back_ns or 0) < (away.back_ns or 0) and _back_until(space, other) >= at for other in others)
 
 
-def _back_until(space: Space, away: Away) -> int:
+def _back_until(space: Space, away: TakenAbsence) -> int:
     """The end of a transfer back; 0 where there is none."""
     channel = next((tier.up for tier in space.lower if tier.name == away.tier), None)
     if away.back_ns is None or channel is None:
@@ -178,7 +178,7 @@ def _not_ready(model: Model, i: int, at: Any) -> Iterator[Any]:
             yield literal
 
 
-def _busy(model: Model, var: AwayVars, at: Any) -> Iterator[Any]:
+def _busy(model: Model, var: AbsenceVars, at: Any) -> Iterator[Any]:
     """Literals one of which holds if another transfer occupies the channel just before an instant and starts before this one."""
     for other in model.aways.values():
         if other is var:
@@ -192,17 +192,17 @@ def _busy(model: Model, var: AwayVars, at: Any) -> Iterator[Any]:
                 yield literal
 
 
-def _short(model: Model, i: int, at: Any, before: int, wanted: int, *, skip: AwayVars) -> Any:
+def _short(model: Model, i: int, at: Any, before: int, wanted: int, *, skip: AbsenceVars) -> Any:
     """A literal that implies that ``wanted`` bytes are not free at a time between ops ``i - 1`` and ``i`` (``before``: just before it)."""
     cp = model.cp
     terms: list[Any] = [model.units(model.space.graph.tensors[t].size_bytes) for t, first, last in model.space.fixed if first < i <= last]
-    for course in model.space.courses:
-        size = model.units(course.size_bytes)
-        a = _covering(model, course, i)
-        var = model.aways.get((course.tensor, a.after)) if a is not None else None
+    for movable in model.space.movables:
+        size = model.units(movable.size_bytes)
+        a = _covering(model, movable, i)
+        var = model.aways.get((movable.tensor, a.after)) if a is not None else None
         if a is None:
-            begins = START if course.starts else course.first
-            if begins < i <= (model.count if course.survives else course.last):
+            begins = START if movable.starts else movable.first
+            if begins < i <= (model.count if movable.survives else movable.last):
                 terms.append(size)
             continue
         if var is None or var is skip:
@@ -221,6 +221,6 @@ def _short(model: Model, i: int, at: Any, before: int, wanted: int, *, skip: Awa
     return literal
 
 
-def _covering(model: Model, course: Course, i: int) -> Any:
-    """The absence of a course that may be under way between op ``i - 1`` and op ``i``."""
-    return next((a for a in course.absences if a.after < i <= a.before), None)
+def _covering(model: Model, movable: Movable, i: int) -> Any:
+    """The absence of a movable that may be under way between op ``i - 1`` and op ``i``."""
+    return next((a for a in movable.absences if a.after < i <= a.before), None)

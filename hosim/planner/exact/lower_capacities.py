@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from hosim.planner.exact.constraint_model import Model
-from hosim.planner.exact.decision_space import Course
+from hosim.planner.exact.decision_space import Movable
 
 
 def add_lower_capacities(model: Model) -> None:
     """Add one cumulative constraint per tight lower tier."""
     space = model.space
-    moving = {course.tensor for course in space.courses}
+    moving = {movable.tensor for movable in space.movables}
     for tier in space.lower:
         if tier.name not in space.lower_tight:
             continue
@@ -23,24 +23,24 @@ def add_lower_capacities(model: Model) -> None:
         held = sum(model.units(x.size_bytes) for t, x in tensors if x.home == tier.name and t not in moving and t in space.graph.initial)
         intervals: list[Any] = []
         sizes: list[int] = []
-        for course in space.courses:
-            for interval in _copies(model, course, tier.name):
+        for movable in space.movables:
+            for interval in _copies(model, movable, tier.name):
                 intervals.append(interval)
-                sizes.append(model.units(course.size_bytes))
+                sizes.append(model.units(movable.size_bytes))
         model.cp.add_cumulative(intervals, sizes, -(-tier.capacity_bytes // model.unit) - held)
 
 
-def _copies(model: Model, course: Course, tier: str) -> list[Any]:
-    cp, t = model.cp, course.tensor
+def _copies(model: Model, movable: Movable, tier: str) -> list[Any]:
+    cp, t = model.cp, movable.tensor
     found = []
     initial = model.init_lower[t, tier]
-    last = len(course.writers) - 1
-    if course.starts and initial is not False:
+    last = len(movable.writers) - 1
+    if movable.starts and initial is not False:
         end = cp.new_int_var(0, model.horizon, "")
-        for a in course.absences:
+        for a in movable.absences:
             if a.version == 0 and (t, a.after) in model.aways:
                 _until_back(model, t, a.after, tier, end, initial)
-        if course.persistent and not last:
+        if movable.persistent and not last:
             _enforced(model, end >= model.makespan, [initial])
         size = cp.new_int_var(0, model.horizon, "")
         found.append(cp.new_interval_var(0, size, end, "") if initial is True else cp.new_optional_interval_var(0, size, end, initial, ""))
@@ -49,10 +49,10 @@ def _copies(model: Model, course: Course, tier: str) -> list[Any]:
             continue
         end, size = cp.new_int_var(0, model.horizon, ""), cp.new_int_var(0, model.horizon, "")
         cp.add(end >= start + model.store_ns[t, tier]).only_enforce_if(present)
-        for a in course.absences:
+        for a in movable.absences:
             if a.version == version and (t, a.after) in model.aways:
                 _until_back(model, t, a.after, tier, end, present)
-        if course.persistent and version == last and initial is not False:
+        if movable.persistent and version == last and initial is not False:
             _enforced(model, end >= model.makespan, [present, initial])
         found.append(cp.new_optional_interval_var(start, size, end, present, ""))
     return found

@@ -15,24 +15,19 @@ relaxation understands:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hosim.planner.exact.constraint_model import AwayVars, Model
-    from hosim.planner.exact.decision_space import Course
-
-Literals = dict[tuple[int, int], dict[int, Any]]
-"""By (tensor, ``after``) of an absence and then by op position."""
+from hosim.planner.exact.constraint_model import AbsenceVars, Literals, Model
+from hosim.planner.exact.decision_space import Movable
 
 
-def add_cuts(model: Model) -> tuple[Literals, Literals]:
-    """Add all redundant constraints; returns the literals ``at_start`` and ``at_end``."""
+def add_redundant_constraints(model: Model) -> None:
+    """Add all redundant constraints; fills in the model's ``at_start`` and ``at_end``."""
     surplus = _surplus(model)
-    at_start: Literals = {}
-    at_end: Literals = {}
-    for course in model.space.courses:
-        for a in course.absences:
-            key = course.tensor, a.after
+    at_start, at_end = model.at_start, model.at_end
+    for movable in model.space.movables:
+        for a in movable.absences:
+            key = movable.tensor, a.after
             var = model.aways.get(key)
             tight = [i for i in range(a.after + 1, a.before) if surplus[i] > 0]
             if var is None:
@@ -44,11 +39,10 @@ def add_cuts(model: Model) -> tuple[Literals, Literals]:
         if missing <= 0:
             continue
         for literals in (at_start, at_end):
-            here = [(course, literals[course.tensor, a.after]) for course in model.space.courses for a in course.absences]
-            model.cp.add(sum([model.units(course.size_bytes) * found[i] for course, found in here if i in found]) >= missing)
+            here = [(movable, literals[movable.tensor, a.after]) for movable in model.space.movables for a in movable.absences]
+            model.cp.add(sum([model.units(movable.size_bytes) * found[i] for movable, found in here if i in found]) >= missing)
     _time_up(model, at_end)
     _time_down(model, at_start)
-    return at_start, at_end
 
 
 def _surplus(model: Model) -> list[int]:
@@ -56,7 +50,7 @@ def _surplus(model: Model) -> list[int]:
     space = model.space
     surplus = [model.units(op.workspace_bytes) - model.capacity for op in space.graph.ops]
     spans = [(t, first, last) for t, first, last in space.fixed]
-    spans += [(c.tensor, -1 if c.starts else c.first, model.count if c.survives else c.last) for c in space.courses]
+    spans += [(c.tensor, -1 if c.starts else c.first, model.count if c.survives else c.last) for c in space.movables]
     for t, first, last in spans:
         size = model.units(space.graph.tensors[t].size_bytes)
         for i in range(max(first, 0), min(last, model.count - 1) + 1):
@@ -64,7 +58,7 @@ def _surplus(model: Model) -> list[int]:
     return surplus
 
 
-def _absent(model: Model, var: AwayVars, i: int, at_start: bool) -> Any:
+def _absent(model: Model, var: AbsenceVars, i: int, at_start: bool) -> Any:
     cp, a = model.cp, var.absence
     literal = cp.new_bool_var(f"absent_{a.tensor}_{a.after}_{i}_{at_start:d}")
     lasts = model.space.durations[i] > 0
@@ -111,29 +105,29 @@ def _time_down(model: Model, at_start: Literals) -> None:
 
 def _stored_between(model: Model, at_start: Literals, i: int, j: int) -> Iterable[Any]:
     """Store time of what ops from i on wrote and must have stored by the start of op j."""
-    for course in model.space.courses:
-        for version, writer in enumerate(course.writers):
+    for movable in model.space.movables:
+        for version, writer in enumerate(movable.writers):
             if writer >= i:
-                literal = _stored_by(model, course, version, j, at_start)
+                literal = _stored_by(model, movable, version, j, at_start)
                 if literal is not None:
-                    yield model.shortest_store_ns(course.tensor) * literal
+                    yield model.shortest_store_ns(movable.tensor) * literal
 
 
-def _stored_by(model: Model, course: Course, version: int, j: int, at_start: Literals) -> Any:
+def _stored_by(model: Model, movable: Movable, version: int, j: int, at_start: Literals) -> Any:
     """A literal that implies that the version has been stored by the start of op ``j`` (the end of the step); None if there is none."""
-    stores = [present for (t, v, _), (_, present) in model.stores_of(course.tensor) if v == version]
+    stores = [present for (t, v, _), (_, present) in model.stores_of(movable.tensor) if v == version]
     if not stores:
         return None
-    if j == model.count or course.rewriters[version] <= j:
+    if j == model.count or movable.rewriters[version] <= j:
         return sum(stores)
-    if version == 0 and course.free_start:
+    if version == 0 and movable.free_start:
         return None
     latest = None
-    for a in course.absences:
+    for a in movable.absences:
         if a.version != version or a.dead:
             continue
         if a.before <= j:
-            latest = model.aways[course.tensor, a.after].away
-        elif a.after < j and j in at_start[course.tensor, a.after]:
-            latest = at_start[course.tensor, a.after][j]
+            latest = model.aways[movable.tensor, a.after].away
+        elif a.after < j and j in at_start[movable.tensor, a.after]:
+            latest = at_start[movable.tensor, a.after][j]
     return latest

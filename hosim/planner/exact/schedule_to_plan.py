@@ -40,7 +40,7 @@ def placed(space: Space, schedule: Schedule) -> list[Placed]:
 
     found: list[Placed] = []
     for s in schedule.stores:
-        writer = next(c for c in space.courses if c.tensor == s.tensor).writers[s.version]
+        writer = next(c for c in space.movables if c.tensor == s.tensor).writers[s.version]
         found.append(Placed(s.start_ns, 1, CacheOp(STORE, s.tensor, device, s.tier, max(position(s.start_ns), writer))))
     for gone in schedule.aways:
         a = gone.absence
@@ -73,12 +73,12 @@ def _at_home(space: Space, t: int) -> bool:
 
 def _last_from(space: Space, schedule: Schedule, t: int, after: int, tier: str) -> bool:
     """Whether no later absence needs the copy in the tier, nor the end of the step."""
-    course = next(c for c in space.courses if c.tensor == t)
-    version = next(a.version for a in course.absences if a.after == after)
+    movable = next(c for c in space.movables if c.tensor == t)
+    version = next(a.version for a in movable.absences if a.after == after)
     later = any(
         g.tier == tier and g.absence.after > after and g.absence.version == version for g in schedule.aways if g.absence.tensor == t
     )
-    final = course.persistent and version == len(course.writers) - 1
+    final = movable.persistent and version == len(movable.writers) - 1
     return not later and not (final and tier in _initial(space, schedule.initial, t))
 
 

@@ -25,9 +25,10 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.exact.constraint_model import Model
 from hosim.planner.exact.decision_space import Space, space_of
-from hosim.planner.exact.exact_schedule import Outcome, Schedule
+from hosim.planner.exact.exact_schedule import Schedule, SolverResult
 from hosim.planner.exact.lazy_constraints import conflicts, forbid
 from hosim.planner.exact.lower_capacities import add_lower_capacities
+from hosim.planner.exact.redundant_constraints import add_redundant_constraints
 from hosim.planner.exact.schedule_to_plan import Placed, placed, plan_of
 from hosim.planner.exact.serial_schedule import serial
 from hosim.planner.exact.solver_search import earliest, hint, solve_model
@@ -85,20 +86,20 @@ def solve(
     require_solver()
     capacity = hardware.device.capacity_bytes if budget_bytes is None else min(budget_bytes, hardware.device.capacity_bytes)
     space = space_of(graph, hardware, op_durations(graph, hardware), capacity)
-    count = sum(len(course.absences) for course in space.courses)
+    count = sum(len(movable.absences) for movable in space.movables)
     if count > largest:
         raise InputError(
             f"policy optimal is for small graphs: {graph.name} has {count} gaps that a tensor could spend below, "
             f"and the limit is {largest} (parameter largest)"
         )
-    search = _Search(space, policy, seed)
+    search = _SolverRun(space, policy, seed)
     first = None if space.lower_tight else serial(space)
     if begin is not None:
         first = search.start_from(begin) or first
     return search.run(first, limit)
 
 
-class _Search:
+class _SolverRun:
     """One solve: the best plan so far and what is known about all others."""
 
     def __init__(self, space: Space, policy: str, seed: int) -> None:
@@ -123,6 +124,7 @@ class _Search:
         """Solve and replay; while the replay cannot follow, add what the engine would have done otherwise and solve again."""
         horizon = self.space.horizon_ns if first is None else min(self.space.horizon_ns, first.makespan_ns)
         model = Model(self.space, horizon)
+        add_redundant_constraints(model)
         add_lower_capacities(model)
         bound, left, infeasible = 0, limit, False
         while left > 0:
@@ -153,7 +155,7 @@ class _Search:
             raise self._nothing(infeasible, limit)
         return Solution(self.best, self.makespan, bound, self.solver_s)
 
-    def _spent(self, outcome: Outcome) -> float:
+    def _spent(self, outcome: SolverResult) -> float:
         self.solver_s += outcome.solver_s
         return outcome.spent
 

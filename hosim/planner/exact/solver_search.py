@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hosim.planner.exact.constraint_model import Model
-from hosim.planner.exact.exact_schedule import Away, Outcome, Schedule, StoreAt
+from hosim.planner.exact.exact_schedule import Schedule, SolverResult, StoreAt, TakenAbsence
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 
-def earliest(model: Model, schedule: Schedule, limit: float, seed: int) -> Outcome:
+def earliest(model: Model, schedule: Schedule, limit: float, seed: int) -> SolverResult:
     """A schedule no longer than the given one with everything as early as can be, as the engine would have it."""
     cp = model.cp
     model.cp = cp.clone()
@@ -69,7 +69,7 @@ def hint(model: Model, schedule: Schedule) -> None:
             say(literal, away is not None and release < starts[i] + model.space.durations[i] <= back)
 
 
-def solve_model(model: Model, limit: float, seed: int) -> Outcome:
+def solve_model(model: Model, limit: float, seed: int) -> SolverResult:
     """Run CP-SAT with one worker for ``limit`` deterministic seconds at most."""
     from ortools.sat.python import cp_model
 
@@ -85,7 +85,9 @@ def solve_model(model: Model, limit: float, seed: int) -> Outcome:
     if status == cp_model.MODEL_INVALID:
         raise AssertionError(model.cp.validate())
     bound = 0 if infeasible else round(solver.best_objective_bound)
-    return Outcome(_read(model, solver) if found else None, bound, infeasible, solver.wall_time, solver.response_proto.deterministic_time)
+    return SolverResult(
+        _read(model, solver) if found else None, bound, infeasible, solver.wall_time, solver.response_proto.deterministic_time
+    )
 
 
 def _read(model: Model, solver: cp_model.CpSolver) -> Schedule:
@@ -93,35 +95,35 @@ def _read(model: Model, solver: cp_model.CpSolver) -> Schedule:
         return literal if isinstance(literal, bool) else bool(solver.boolean_value(literal))
 
     device = model.space.hardware.device_tier
-    aways: list[Away] = []
+    aways: list[TakenAbsence] = []
     needed: set[tuple[int, int, str]] = set()
     initial: dict[int, tuple[str, ...]] = {}
-    for course in model.space.courses:
-        t = course.tensor
+    for movable in model.space.movables:
+        t = movable.tensor
         lower: set[str] = set()
-        for a in course.absences:
+        for a in movable.absences:
             if a.dead:
-                aways.append(Away(a, None, solver.value(model.end(a.after)) if a.after >= 0 else 0, None))
+                aways.append(TakenAbsence(a, None, solver.value(model.end(a.after)) if a.after >= 0 else 0, None))
                 continue
             var = model.aways[t, a.after]
             if not true(var.away):
                 continue
             tier = next(name for name, kept in var.keep.items() if true(kept))
             fetched = tier in var.fetch and true(var.fetch[tier])
-            aways.append(Away(a, tier, solver.value(var.release), solver.value(var.back) if fetched else None))
+            aways.append(TakenAbsence(a, tier, solver.value(var.release), solver.value(var.back) if fetched else None))
             if (t, a.version, tier) in model.stores and true(model.stores[t, a.version, tier][1]):
                 needed.add((t, a.version, tier))
             else:
                 lower.add(tier)
-        if course.free_start:
+        if movable.free_start:
             there = true(model.init_device[t])
             if not there and not lower:
                 lower.add(next(tier.name for tier in model.space.lower if true(model.init_lower[t, tier.name])))
             initial[t] = (*((device,) if there else ()), *(tier.name for tier in model.space.lower if tier.name in lower))
-        elif course.home is not None and course.home != device:
-            lower.add(course.home)
-        last = len(course.writers) - 1
-        if course.persistent and (last > 0 or not course.starts):
+        elif movable.home is not None and movable.home != device:
+            lower.add(movable.home)
+        last = len(movable.writers) - 1
+        if movable.persistent and (last > 0 or not movable.starts):
             needed |= {(t, last, tier) for tier in lower}
     stores = [
         StoreAt(t, version, tier, begin := solver.value(model.stores[t, version, tier][0]), begin + model.store_ns[t, tier])

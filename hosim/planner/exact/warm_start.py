@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from hosim.cache_plan import STORE, Plan
-from hosim.planner.exact.decision_space import START, Course, Space
-from hosim.planner.exact.exact_schedule import Away, Schedule, StoreAt
+from hosim.planner.exact.decision_space import START, Movable, Space
+from hosim.planner.exact.exact_schedule import Schedule, StoreAt, TakenAbsence
 from hosim.result import Result, Timeline
 
 
@@ -21,32 +21,32 @@ def observed(space: Space, plan: Plan, result: Result) -> Schedule:
     count = len(space.graph.ops)
     device = space.hardware.device_tier
     residency = plan.residency(device)
-    aways: list[Away] = []
+    aways: list[TakenAbsence] = []
     stores: list[StoreAt] = []
     initial: dict[int, tuple[str, ...]] = {}
-    for course in space.courses:
-        t = course.tensor
-        if course.free_start:
+    for movable in space.movables:
+        t = movable.tensor
+        if movable.free_start:
             initial[t] = tuple(residency[t])
         held = sorted((r.start_ns, r.end_ns) for r in timeline.residencies if r.tensor == t and r.tier == device)
         moves = [(x, plan.cache_ops[x.cache_op]) for x in timeline.transfers if x.tensor == t]
         for x, cache_op in moves:
             if cache_op.op == STORE and cache_op.destination is not None:
-                version = max((v for v, w in enumerate(course.writers) if _end(timeline, w) <= x.start_ns), default=0)
+                version = max((v for v, w in enumerate(movable.writers) if _end(timeline, w) <= x.start_ns), default=0)
                 if all((s.tensor, s.version, s.tier) != (t, version, cache_op.destination) for s in stores):
                     stores.append(StoreAt(t, version, cache_op.destination, x.start_ns, x.end_ns))
-        for a in course.absences:
+        for a in movable.absences:
             left = _end(timeline, a.after)
             right = timeline.op_start_ns[a.before] if a.before < count else result.makespan_ns
             out = _outside(held, left, right)
             if a.dead:
-                aways.append(Away(a, None, left, None))
+                aways.append(TakenAbsence(a, None, left, None))
             elif out is not None:
                 release, back = out
                 fetch = next((c.source for x, c in moves if x.start_ns == back and c.destination == device), None)
-                tier = fetch or _copy(space, course, a.version, stores, residency.get(t, ()))
+                tier = fetch or _copy(space, movable, a.version, stores, residency.get(t, ()))
                 if tier is not None:
-                    aways.append(Away(a, tier, release, back if fetch is not None else None))
+                    aways.append(TakenAbsence(a, tier, release, back if fetch is not None else None))
     return Schedule(result.makespan_ns, timeline.op_start_ns, tuple(aways), tuple(stores), initial)
 
 
@@ -61,15 +61,15 @@ def _outside(held: list[tuple[int, int]], left: int, right: int) -> tuple[int, i
     return max(out, key=lambda o: o[1] - o[0], default=None)
 
 
-def _copy(space: Space, course: Course, version: int, stores: list[StoreAt], starts: tuple[str, ...]) -> str | None:
+def _copy(space: Space, movable: Movable, version: int, stores: list[StoreAt], starts: tuple[str, ...]) -> str | None:
     """A tier below that holds the version."""
     for s in stores:
-        if s.tensor == course.tensor and s.version == version:
+        if s.tensor == movable.tensor and s.version == version:
             return s.tier
-    if version == 0 and course.starts:
+    if version == 0 and movable.starts:
         below = [tier.name for tier in space.lower if tier.name in starts]
         if below:
             return below[0]
-        unwritten = len(course.writers) == 1 and course.free_start
+        unwritten = len(movable.writers) == 1 and movable.free_start
         return space.lower[0].name if unwritten else None
     return None

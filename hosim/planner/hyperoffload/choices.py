@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.planner.hyperoffload.problem import START, Problem, initial_set
-from hosim.schedule.happens_before import Order
+from hosim.schedule.happens_before import HappensBefore
 
 HOME, COPY, BELOW = "home", "copy", "below"
 """Where a persistent tensor starts: in the device tier; there, with a second valid copy below; or below only."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TensorChoice:
     """One tensor's life: the tier ``below`` that it moves to, how it starts, and its absences.
 
     ``away`` has, by the op that a gap comes after, the op after which the prefetch back is issued
@@ -34,36 +34,36 @@ class Choice:
     away: Mapping[int, int | None] = field(default_factory=dict)
     stores: Mapping[int, int] = field(default_factory=dict)
 
-    def without(self, after: int) -> Choice:
+    def without(self, after: int) -> TensorChoice:
         """The choice less one absence."""
         return replace(self, away={a: p for a, p in self.away.items() if a != after})
 
-    def with_return(self, after: int, position: int | None) -> Choice:
+    def with_return(self, after: int, position: int | None) -> TensorChoice:
         """The choice with one absence set to return after ``position``."""
         return replace(self, away=dict(sorted({**self.away, after: position}.items())))
 
-    def with_store(self, after: int, position: int) -> Choice:
+    def with_store(self, after: int, position: int) -> TensorChoice:
         """The choice with the store before one absence issued after ``position``."""
         return replace(self, stores=dict(sorted({**self.stores, after: position}.items())))
 
 
-Choices = Mapping[int, Choice]
+Choices = Mapping[int, TensorChoice]
 """By tensor position; tensors that stay have none."""
 
 
 def everything(problem: Problem) -> Choices:
     """Every gap used, every return as late as can be: the least memory at every op, at the price of every wait."""
-    choices: dict[int, Choice] = {}
+    choices: dict[int, TensorChoice] = {}
     count = len(problem.graph.ops)
     for t, tier in problem.starts_below.items():
         first = min(problem.graph.users[t], default=0)
-        choices[t] = Choice(tier, HOME, {START: first - 1})
+        choices[t] = TensorChoice(tier, HOME, {START: first - 1})
     for gap in problem.gaps:
         if not problem.below:
             break
         t = gap.tensor
         begins = gap.after == START and problem.graph.tensors[t].persistent
-        choice = choices.get(t) or Choice(problem.below[0].name, BELOW if begins else HOME)
+        choice = choices.get(t) or TensorChoice(problem.below[0].name, BELOW if begins else HOME)
         if choice.start == BELOW and gap.before == count and gap.after != START:
             continue  # what starts below is there again at the end
         choices[t] = choice.with_return(gap.after, gap.before - 1 if gap.returns else None)
@@ -86,7 +86,7 @@ def insert(problem: Problem, choices: Choices, policy: str) -> Plan:
     return Plan(problem.graph, policy, tuple(p[4] for p in placed), initial)
 
 
-def initial_tiers(problem: Problem, t: int, choice: Choice) -> tuple[str, ...]:
+def initial_tiers(problem: Problem, t: int, choice: TensorChoice) -> tuple[str, ...]:
     """Where a tensor with this choice has valid copies at time 0, if it has any."""
     if t in problem.starts_below:
         return (problem.starts_below[t],)
@@ -94,21 +94,21 @@ def initial_tiers(problem: Problem, t: int, choice: Choice) -> tuple[str, ...]:
     return {HOME: (device,), COPY: (device, choice.below), BELOW: (choice.below,)}[choice.start]
 
 
-def place(problem: Problem, t: int, choice: Choice) -> list[Placed]:
+def place(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
     """The cache ops of one tensor, each with its place."""
     placed: list[Placed] = []
     _one(problem, t, choice, initial_tiers(problem, t, choice), placed)
     return placed
 
 
-def _one(problem: Problem, t: int, choice: Choice, initial: tuple[str, ...], placed: list[Placed]) -> None:
+def _one(problem: Problem, t: int, choice: TensorChoice, initial: tuple[str, ...], placed: list[Placed]) -> None:
     """Append the cache ops of one tensor."""
     graph, device, count = problem.graph, problem.hardware.device_tier, len(problem.graph.ops)
     users = graph.users[t]
     below = problem.starts_below.get(t, choice.below)
     valid_below = below in initial
     starts_there = t in graph.derived(initial_set)
-    order = graph.derived(Order)
+    order = graph.derived(HappensBefore)
 
     def store(after: int, free: int | None = None) -> None:
         placed.append((after, 0, after if free is None else free, t, CacheOp(STORE, t, device, below, after)))

@@ -1,4 +1,4 @@
-"""What choices are worth: the plan that follows from them, replayed.
+"""What choices cost: the plan that follows from them, replayed.
 
 The engine is the judge of every step of the planner, so nothing that it models can be forgotten here. Work is limited by the number of
 replays, never by a clock: the same input gives the same plan.
@@ -16,7 +16,7 @@ from hosim.result import Result
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Worth:
+class PlanCost:
     """Less is better: what does not fit, then the makespan, then the bytes moved."""
 
     infeasible: bool
@@ -25,12 +25,12 @@ class Worth:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Evaluation:
     """Choices, their plan and what its replay says."""
 
     choices: Choices
     plan: Plan
-    worth: Worth
+    cost: PlanCost
     result: Result
 
     @property
@@ -48,19 +48,19 @@ class Evaluator:
     budget_bytes: int
     policy: str
     left: int
-    _seen: dict[tuple[object, ...], Outcome] = field(default_factory=dict)
+    _seen: dict[tuple[object, ...], Evaluation] = field(default_factory=dict)
 
-    def __call__(self, choices: Choices) -> Outcome:
+    def __call__(self, choices: Choices) -> Evaluation:
         """The outcome of choices; the same choices are replayed once."""
         plan = insert(self.problem, choices, self.policy)
         key = (plan.cache_ops, tuple(plan.initial.items()))
         if key not in self._seen:
             self.left -= 1
             result = replay(plan, self.problem.hardware, self.budget_bytes)
-            self._seen[key] = Outcome(choices, plan, worth(plan, result), result)
+            self._seen[key] = Evaluation(choices, plan, plan_cost(plan, result), result)
         return self._seen[key]
 
-    def times(self, outcome: Outcome) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def times(self, outcome: Evaluation) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Start and end of every op in the replay of a feasible outcome."""
         self.left -= 1
         timeline = replay(outcome.plan, self.problem.hardware, self.budget_bytes, record=True).timeline
@@ -68,7 +68,7 @@ class Evaluator:
         return timeline.op_start_ns, timeline.op_end_ns
 
 
-def worth(plan: Plan, result: Result) -> Worth:
+def plan_cost(plan: Plan, result: Result) -> PlanCost:
     """How good the replay of a plan is."""
     moved = sum(plan.graph.tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != DETACH)
-    return Worth(not result.feasible, result.makespan_ns or 0, moved)
+    return PlanCost(not result.feasible, result.makespan_ns or 0, moved)

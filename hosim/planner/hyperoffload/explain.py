@@ -15,7 +15,7 @@ from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.observed import Copy, Interval, Occupancy, Spans, Wait, copies, loads, occupancy, residence
+from hosim.planner.hyperoffload.observed import Interval, ObservedTransfer, Occupancy, Spans, Wait, copies, loads, occupancy, residence
 from hosim.planner.hyperoffload.problem import Problem, analyse
 from hosim.planner.hyperoffload.score import Score, scores, spans
 from hosim.result import Result, Timeline
@@ -96,7 +96,7 @@ class Explanation:
     peak_bytes: int
     regions: tuple[Region, ...]
     lines: tuple[Line, ...]
-    copies: tuple[Copy, ...]
+    copies: tuple[ObservedTransfer, ...]
     waits: tuple[Wait, ...]
     loads: Mapping[str, tuple[float, ...]]
     """For each channel, the share of each twentieth of the makespan during which it is busy."""
@@ -164,7 +164,7 @@ class _Lines:
     """The gaps of a plan's graph, each with its verdict."""
 
     def __init__(
-        self, plan: Plan, problem: Problem, budget: int, timeline: Timeline, makespan: int, found: Sequence[Copy], peak_op: int
+        self, plan: Plan, problem: Problem, budget: int, timeline: Timeline, makespan: int, found: Sequence[ObservedTransfer], peak_op: int
     ) -> None:
         self.plan = plan
         self.graph = plan.graph

@@ -1,9 +1,9 @@
 """Makespans of choices on small graphs, many thousands a second: the rules of a replay and nothing else.
 
-A search over single decisions asks for nothing but the makespan, of one stream, on channels that share nothing. This answers by the
-rules of docs/contract.md with a few lists, in a tenth of the time of a replay, which compiles the plan and keeps figures. Where the
-machine or the graph has more than that (:attr:`Rehearsal.exact` is false) the answer is not to be had here. The engine has the last word:
-what a search finds is replayed, and tests hold the two against each other.
+A search over single decisions needs only the makespan, of one stream, on channels that share nothing. The fast simulator computes it by
+the rules of docs/contract.md with a few lists, in a tenth of the time of a replay, which compiles the plan and keeps figures. It does not
+cover machines or graphs with more than that (:attr:`FastSimulator.exact` is false there). The engine has the last word: what a search
+finds is replayed, and tests compare the two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from hosim.cache_plan import AT_START, DETACH, PREFETCH
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.choices import Choice, Choices, Placed, initial_tiers, place
+from hosim.planner.hyperoffload.choices import Choices, Placed, TensorChoice, initial_tiers, place
 from hosim.planner.hyperoffload.problem import Problem, initial_set
 
 _ABSENT, _PENDING, _VALID = 0, 1, 2
@@ -36,7 +36,7 @@ def _direct(problem: Problem) -> bool:
     return all((tier, device) in joined and (device, tier) in joined for tier in tiers)
 
 
-class Rehearsal:
+class FastSimulator:
     """Replays choices for a problem within ``budget_bytes``."""
 
     def __init__(self, problem: Problem, budget_bytes: int) -> None:
@@ -78,7 +78,7 @@ class Rehearsal:
                 moved += self._sizes[move[1]]
         return (*self._run(after, where), moved)
 
-    def _moves(self, t: int, choice: Choice) -> tuple[list[tuple[int, int, int, int, _Move]], tuple[int, ...]]:
+    def _moves(self, t: int, choice: TensorChoice) -> tuple[list[tuple[int, int, int, int, _Move]], tuple[int, ...]]:
         key = (t, choice.below, choice.start, tuple(choice.away.items()), tuple(choice.stores.items()))
         known = self._known.get(key)
         if known is None:

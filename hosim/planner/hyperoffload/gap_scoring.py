@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from hosim.costmodel.transfer_time import alone_ns, channel_bandwidth
 from hosim.planner.hyperoffload.channel_reservations import ChannelTimeline, left_rates, timelines, usual_size
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choice
-from hosim.planner.hyperoffload.problem import START, Below, Gap, Problem, initial_set
-from hosim.schedule.placement import Placement, Shelf
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
+from hosim.planner.hyperoffload.problem import START, Gap, Problem, initial_set
+from hosim.schedule.lower_tiers import LowerTier
+from hosim.schedule.placement import Placement, TierSpace
 
 _LONG = 2**30
 """Bytes whose transfer takes no longer than they need."""
@@ -49,12 +50,12 @@ class Departure(NamedTuple):
     late: int = 0
 
 
-class Offer(NamedTuple):
+class GapScore(NamedTuple):
     """A candidate judged: where its transfers would go. ``fetch_at`` is None where nothing returns."""
 
     score: float
     gap: Gap
-    below: Below
+    below: LowerTier
     leaves: Departure
     fetch_at: int | None
     stall: int
@@ -65,7 +66,7 @@ class Offer(NamedTuple):
         return 0 if self.leaves.start != HOME else max(self.gap.written, 0)
 
 
-class Way(NamedTuple):
+class RoundTrip(NamedTuple):
     """What a tensor of some size takes ``down`` to a tier and ``up`` again, in nanoseconds.
 
     ``stored`` and ``clean`` are the parts of that, in both directions and up only, that its bytes would take on the fastest way: near 0
@@ -78,7 +79,7 @@ class Way(NamedTuple):
     clean: float
 
 
-class Offers:
+class GapScoring:
     """Judges gaps for one sweep. ``choices`` and ``versions`` (tensor, version stored below) are what has been taken so far."""
 
     def __init__(self, problem: Problem, budget: int, weights: Weights) -> None:
@@ -93,7 +94,7 @@ class Offers:
         self.ends = list(accumulate(problem.end_ns, max))
         self.sizes = [tensor.size_bytes for tensor in graph.tensors]
         self.tiers = problem.below[: weights.tiers]
-        self.choices: dict[int, Choice] = {}
+        self.choices: dict[int, TensorChoice] = {}
         self.versions: set[tuple[int, int]] = set()
         self.initial = graph.derived(initial_set)
         usual = usual_size([self.sizes[gap.tensor] for gap in problem.gaps])
@@ -104,23 +105,23 @@ class Offers:
         own = {channel: channel_bandwidth(hardware, channel) for channel, _ in left}
         self._shared = {channel: (own[channel], rate) for channel, rate in left if rate < own[channel]}
         starts_below = {t: (tier,) for t, tier in problem.starts_below.items()}
-        self.shelf = Shelf(graph, hardware, [b.name for b in problem.below], starts_below, weights.placement)
+        self.space = TierSpace(graph, hardware, [b.name for b in problem.below], starts_below, weights.placement)
         fastest = [problem.below[0].up, problem.below[0].down] if problem.below else []
         self._per_byte = [alone_ns(hardware, channel.name, _LONG) / _LONG * weights.slow for channel in fastest]
-        self._ways: dict[str, dict[int, Way]] = {b.name: {} for b in problem.below}
+        self._ways: dict[str, dict[int, RoundTrip]] = {b.name: {} for b in problem.below}
         over = [int(held > budget) * d for held, d in zip(problem.held_bytes, problem.durations, strict=False)]
         self._over = [0, *accumulate(over)]
         self._over_at = [self._over_until(at) for at in self.begins]
 
     # -- times -------------------------------------------------------------------------------------------------
 
-    def way(self, below: Below, size: int) -> Way:
+    def way(self, below: LowerTier, size: int) -> RoundTrip:
         """What a tensor of ``size`` bytes takes to that tier and back, as this sweep reckons."""
         known = self._ways[below.name]
         if size not in known:
             up, down = self._time(below.up.name, size), self._time(below.down.name, size)
             clean, stored = self._per_byte[0] * size / max(1, up), sum(self._per_byte) * size / max(1, up + down)
-            known[size] = Way(down, up, min(1.0, stored), min(1.0, clean))
+            known[size] = RoundTrip(down, up, min(1.0, stored), min(1.0, clean))
         return known[size]
 
     def _time(self, channel: str, size: int) -> int:
@@ -138,34 +139,34 @@ class Offers:
 
     # -- judging -----------------------------------------------------------------------------------------------
 
-    def judge(self, gap: Gap, i: int) -> Offer | None:
+    def judge(self, gap: Gap, i: int) -> GapScore | None:
         """The best way to take a gap at op i, over the tiers below; None if there is none."""
         t = gap.tensor
         choice = self.choices.get(t)
         forced = self.problem.starts_below.get(t)
         start = HOME if choice is None else choice.start
-        best: Offer | None = None
+        best: GapScore | None = None
         for below in self._preferred(t) if forced is None and choice is None else self.problem.below:
             if (choice is not None and below.name != choice.below) or (forced is not None and below.name != forced):
                 continue
             way = self.way(below, self.sizes[t])
             if best is not None and best.score >= self._most(gap, i, way):
                 continue
-            offer: Offer | None = None
+            scored: GapScore | None = None
             for leaves in self._departures(gap, i, below, way, start):
                 other = self._with_return(gap, i, below, way, leaves)
-                if offer is None or other.score > offer.score:
-                    offer = other
-            if offer is None or (forced is None and not self.shelf.fits(t, offer.below_from, below.name)):
+                if scored is None or other.score > scored.score:
+                    scored = other
+            if scored is None or (forced is None and not self.space.fits(t, scored.below_from, below.name)):
                 continue
-            if best is None or offer.score > best.score:
-                best = offer
+            if best is None or scored.score > best.score:
+                best = scored
             if self.weights.placement is not None:
                 break
         return best
 
-    def _most(self, gap: Gap, i: int, way: Way) -> float:
-        """No offer for the gap that goes this way has a better score.
+    def _most(self, gap: Gap, i: int, way: RoundTrip) -> float:
+        """No score of this gap over this round trip is better.
 
         What a transfer covers more by ending late it loses by the stall, which weighs more.
         """
@@ -174,14 +175,14 @@ class Offers:
         covered = self._over[-1] if gap.after == START and i >= gap.before else self._over_at[gap.before]
         return int(covered * max(way.stored, way.clean)) if self.weights.stall >= 1 else float(covered)
 
-    def _preferred(self, t: int) -> Sequence[Below]:
+    def _preferred(self, t: int) -> Sequence[LowerTier]:
         """The tiers below that may take a tensor; with a placement rule the first that does is taken."""
         if self.weights.placement is None:
             return self.tiers
         named = {b.name: b for b in self.problem.below}
-        return [named[name] for name in self.shelf.order(t)]
+        return [named[name] for name in self.space.order(t)]
 
-    def _departures(self, gap: Gap, i: int, below: Below, way: Way, start: str) -> Sequence[Departure]:
+    def _departures(self, gap: Gap, i: int, below: LowerTier, way: RoundTrip, start: str) -> Sequence[Departure]:
         """The ways to leave the device tier for a gap that is wanted from op i on; at most two."""
         problem, t, down = self.problem, gap.tensor, way.down
         channel = self.down[below.name]
@@ -215,12 +216,12 @@ class Offers:
                 return (*first, Departure(COPY, None, final.final_store_at, final.late))
         return (*first, Departure(start, store_at, None, late))
 
-    def _with_return(self, gap: Gap, i: int, below: Below, way: Way, leaves: Departure) -> Offer:
+    def _with_return(self, gap: Gap, i: int, below: LowerTier, way: RoundTrip, leaves: Departure) -> GapScore:
         weights = self.weights
         _, store_at, final_store_at, stall = leaves
         before = gap.before
         if not gap.returns:
-            return Offer(self._over_at[before] - weights.stall * stall, gap, below, leaves, None, stall)
+            return GapScore(self._over_at[before] - weights.stall * stall, gap, below, leaves, None, stall)
         length = way.up
         again = gap.after == START and i >= before
         free_at = 0
@@ -240,14 +241,14 @@ class Offers:
         score: float = int(covered * (way.stored if stored else way.clean))
         if weights.waiting:
             score -= weights.waiting * (self._over_at[before] - self._over_until(min(deadline_at, fetch_at + length)))
-        return Offer(score - weights.stall * stall, gap, below, leaves, fetch_at, stall)
+        return GapScore(score - weights.stall * stall, gap, below, leaves, fetch_at, stall)
 
-    def back(self, offer: Offer, i: int) -> int | None:
-        """The op after which the prefetch of an offer made at op i is issued; None where nothing returns."""
-        gap = offer.gap
-        if offer.fetch_at is None:
+    def back(self, scored: GapScore, i: int) -> int | None:
+        """The op after which the prefetch of a gap scored at op i is issued; None where nothing returns."""
+        gap = scored.gap
+        if scored.fetch_at is None:
             return None
-        back = bisect_right(self.ends, offer.fetch_at) - 1
+        back = bisect_right(self.ends, scored.fetch_at) - 1
         again = gap.after == START and i >= gap.before
         return min(back if again else max(back, i), gap.before - 1)
 

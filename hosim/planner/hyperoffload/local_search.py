@@ -15,14 +15,14 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choice, Choices
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.problem import START, Gap, Problem, initial_set
 
-Worth = tuple[int, int, int]
+PlanCost = tuple[int, int, int]
 """Less is better: ops that never start (0: feasible), makespan in nanoseconds, bytes moved."""
 
-Judge = Callable[[Choices], Worth]
-"""What choices are worth."""
+Judge = Callable[[Choices], PlanCost]
+"""What choices cost."""
 
 _HEATS = (0.6, 0.6, 1.0, 0.3, 1.0, 0.6, 0.3, 0.3)
 """Temperature at the start of each round, in mean op durations.
@@ -34,7 +34,7 @@ _NEVER = 1 << 62
 
 def improve(problem: Problem, judge: Judge, choices: Choices, floor_ns: int, tries: int, seed: int) -> Choices:
     """The best choices found from ``choices`` on, in about ``tries`` calls of ``judge``; none can beat ``floor_ns``."""
-    search = _Search(problem, judge, choices, floor_ns, tries, seed)
+    search = _LocalSearch(problem, judge, choices, floor_ns, tries, seed)
     for k, heat in enumerate(_HEATS, 1):
         if not search.gaps or search.done:
             break
@@ -44,8 +44,8 @@ def improve(problem: Problem, judge: Judge, choices: Choices, floor_ns: int, tri
     return search.best
 
 
-class _Search:
-    """The best choices so far and their worth; ``left`` counts down."""
+class _LocalSearch:
+    """The best choices so far and their cost; ``left`` counts down."""
 
     def __init__(self, problem: Problem, judge: Judge, choices: Choices, floor_ns: int, tries: int, seed: int) -> None:
         self.problem = problem
@@ -57,17 +57,17 @@ class _Search:
         self.tensors = sorted(self.gaps)
         self.mean_ns = sum(problem.durations) / max(1, len(problem.durations))
         self.best = choices
-        self.worth = judge(choices)
+        self.cost = judge(choices)
 
     @property
     def done(self) -> bool:
         """Whether nothing better can be, or all is spent."""
-        return self.spent >= self.tries or (not self.worth[0] and self.worth[1] <= self.floor_ns)
+        return self.spent >= self.tries or (not self.cost[0] and self.cost[1] <= self.floor_ns)
 
     def anneal(self, hot: float, until: int) -> None:
         """From the best on, cooling down from ``hot`` mean op durations until ``until`` calls are spent."""
         rng = self.rng
-        current, worth = self.best, self.worth
+        current, cost = self.best, self.cost
         begin = self.spent
         while self.spent < until and not self.done:
             what = rng.random()
@@ -77,11 +77,11 @@ class _Search:
             self.spent += 1
             found = self.judge(changed)
             heat = hot * self.mean_ns * (1 - (self.spent - begin) / (until - begin)) ** 2
-            loss = found[1] - worth[1] if found[0] == worth[0] else _NEVER * (found[0] - worth[0])
+            loss = found[1] - cost[1] if found[0] == cost[0] else _NEVER * (found[0] - cost[0])
             if loss <= 0 or (heat > 0 and loss < 30 * heat and rng.random() < math.exp(-loss / heat)):
-                current, worth = changed, found
-                if worth < self.worth:
-                    self.best, self.worth = current, worth
+                current, cost = changed, found
+                if cost < self.cost:
+                    self.best, self.cost = current, cost
 
     def descend(self) -> None:
         """First improvement over all neighbours, until none is better."""
@@ -93,8 +93,8 @@ class _Search:
             for changed in neighbours:
                 self.spent += 1
                 found = self.judge(changed)
-                if found < self.worth:
-                    self.best, self.worth, improved = changed, found, True
+                if found < self.cost:
+                    self.best, self.cost, improved = changed, found, True
                 if self.done or improved:
                     break
 
@@ -108,8 +108,8 @@ class _Search:
                     continue
                 changed = _changed(self.best, t, replace(held.without(after), start=HOME if after == START else held.start))
                 found = self.judge(changed)
-                if found < self.worth:
-                    self.best, self.worth = changed, found
+                if found < self.cost:
+                    self.best, self.cost = changed, found
 
     def exchange(self, choices: Choices) -> Choices:
         """A random tensor that moves stays, and another one does what it did, as far as its gaps allow."""
@@ -126,7 +126,7 @@ class _Search:
         """With one more gap used; a tensor that can start below does so for its first gap."""
         begins = gap.after == START and self.problem.graph.tensors[gap.tensor].persistent
         back = self.rng.randrange(gap.after, gap.before) if gap.returns and gap.after < gap.before else None
-        return {**choices, gap.tensor: Choice(below, BELOW if begins else HOME, {gap.after: back})}
+        return {**choices, gap.tensor: TensorChoice(below, BELOW if begins else HOME, {gap.after: back})}
 
     def neighbour(self, choices: Choices) -> Choices:
         """A random one: a return moved, a store moved, or anything else, at about equal odds."""
@@ -166,7 +166,7 @@ def neighbours_of(problem: Problem, choices: Choices, gaps: dict[int, list[Gap]]
                     yield {**choices, t: choice.with_store(gap.after, position)}
 
 
-def _changed(choices: Choices, t: int, changed: Choice | None) -> Choices:
+def _changed(choices: Choices, t: int, changed: TensorChoice | None) -> Choices:
     if changed is None or not (changed.away or changed.start == BELOW):
         return {u: c for u, c in choices.items() if u != t}
     return {**choices, t: changed}
@@ -185,13 +185,13 @@ def gaps_by_tensor(problem: Problem) -> dict[int, list[Gap]]:
     return by_tensor
 
 
-def _changes(problem: Problem, t: int, choice: Choice | None, gaps: list[Gap]) -> Iterator[Choice | None]:
+def _changes(problem: Problem, t: int, choice: TensorChoice | None, gaps: list[Gap]) -> Iterator[TensorChoice | None]:
     """Other absences, starts and tiers of one tensor; ``None``: it stays."""
     forced = t in problem.starts_below
     tiers = [problem.starts_below[t]] if forced else [b.name for b in problem.below]
     if not tiers:
         return
-    base = choice or Choice(tiers[0])
+    base = choice or TensorChoice(tiers[0])
     for gap in gaps:
         if gap.after in base.away:
             if not (forced and gap.after == START):
@@ -213,7 +213,7 @@ def _changes(problem: Problem, t: int, choice: Choice | None, gaps: list[Gap]) -
                 yield replace(base, below=tier)
 
 
-def _from_the_start(problem: Problem, base: Choice, gap: Gap) -> Iterator[Choice]:
+def _from_the_start(problem: Problem, base: TensorChoice, gap: Gap) -> Iterator[TensorChoice]:
     """Ways to be away before the first use: to start below, or to leave at once (where starting below means a store at the end)."""
     t = gap.tensor
     last = max(problem.graph.users[t], default=START)

@@ -47,7 +47,7 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class ObservedTransfer:
     """One transfer of the replay and what it meant. ``covered_ns`` is the computation of the stream ``compute`` while it was under way.
 
     ``first_op`` and ``last_op`` are the first and the last op of that stream that ran meanwhile (-1: none); ``exposed_ns`` is what ops of
@@ -79,7 +79,7 @@ class Wait:
     copy: int
 
 
-def copies(plan: Plan, hardware: Hardware, timeline: Timeline) -> tuple[tuple[Copy, ...], tuple[Wait, ...]]:
+def copies(plan: Plan, hardware: Hardware, timeline: Timeline) -> tuple[tuple[ObservedTransfer, ...], tuple[Wait, ...]]:
     """Every transfer in the order of their ends, and every wait in order of time; each ``transfer`` wait is blamed on one transfer."""
     graph, device = plan.graph, hardware.device_tier
     into = {c.name for c in hardware.channels if c.destination == device}
@@ -104,7 +104,7 @@ def copies(plan: Plan, hardware: Hardware, timeline: Timeline) -> tuple[tuple[Co
         first, last = bisect_right(ends, x.start_ns), bisect_left(starts, x.end_ns) - 1
         ran = (order[first], order[last]) if first <= last else (-1, -1)
         covered = computing.within(x.start_ns, x.end_ns)
-        found.append(Copy(x, x.channel in into, covered, *ran, exposed.get(k, 0), tuple(waiting.get(k, ()))))
+        found.append(ObservedTransfer(x, x.channel in into, covered, *ran, exposed.get(k, 0), tuple(waiting.get(k, ()))))
     return tuple(found), tuple(waits)
 
 

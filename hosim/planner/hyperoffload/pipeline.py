@@ -23,8 +23,8 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.choices import Choices, everything
-from hosim.planner.hyperoffload.evaluation import Evaluator, Outcome
-from hosim.planner.hyperoffload.fast_simulator import Rehearsal
+from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
+from hosim.planner.hyperoffload.fast_simulator import FastSimulator
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.local_search import improve
 from hosim.planner.hyperoffload.problem import Problem, analyse, check_floor
@@ -42,8 +42,8 @@ _LARGE, _CLOSE = 5_000, 5_000
 """Above so many ops, a makespan within a ``_CLOSE``-th of one without any wait is good enough."""
 _SMALL = 200
 """Ops up to which single decisions are searched."""
-_REHEARSED, _MOST_REHEARSALS = 320_000, 8_000
-"""Ops rehearsed in that search, about, and the number of rehearsals at most."""
+_SIMULATED, _MOST_SIMULATIONS = 320_000, 8_000
+"""About how many ops that search simulates, and the most simulations."""
 
 
 def plan(
@@ -74,7 +74,7 @@ def search(
     effort: float = 1.0,
     seed: int = 0,
     placement: Placement | None = None,
-) -> Outcome:
+) -> Evaluation:
     """Like :func:`plan`, with the choices and the replay's result."""
     budget = min(budget_bytes, hardware.device.capacity_bytes)
     problem = analyse(graph, hardware)
@@ -90,40 +90,43 @@ def search(
         if _at(unmoved, floor_ns):
             return unmoved
     best, full = _sweeps(evaluate, problem, budget, floor_ns, placement)
-    if best.worth.infeasible and placement is None:
-        best = min(best, evaluate(everything(problem)), key=lambda outcome: outcome.worth)
+    if best.cost.infeasible and placement is None:
+        best = min(best, evaluate(everything(problem)), key=lambda outcome: outcome.cost)
     if count <= _SMALL and placement is None and not _at(best, floor_ns):  # the search tries any tier
-        best = min(best, _refined(evaluate, best, floor_ns, effort, seed), key=lambda outcome: outcome.worth)
-    if best.worth.infeasible:
+        best = min(best, _refined(evaluate, best, floor_ns, effort, seed), key=lambda outcome: outcome.cost)
+    if best.cost.infeasible:
         raise InfeasibleError(_explain(problem, budget, best, full), report=best.result.error or "")
     return best
 
 
-def _refined(evaluate: Evaluator, best: Outcome, floor_ns: int, effort: float, seed: int) -> Outcome:
-    """What the search over single decisions finds, replayed. Judged by rehearsals, or by replays where a rehearsal leaves something out."""
+def _refined(evaluate: Evaluator, best: Evaluation, floor_ns: int, effort: float, seed: int) -> Evaluation:
+    """What the search over single decisions finds, replayed.
+
+    The fast simulator judges each decision; replays do where the fast simulator does not cover the machine or the graph.
+    """
     problem = evaluate.problem
     count = len(problem.graph.ops)
-    rehearsal = Rehearsal(problem, evaluate.budget_bytes)
-    if rehearsal.exact:
-        tries = int(effort * min(_MOST_REHEARSALS, _REHEARSED / count))
-        return evaluate(improve(problem, rehearsal, best.choices, floor_ns, tries, seed))
+    simulate = FastSimulator(problem, evaluate.budget_bytes)
+    if simulate.exact:
+        tries = int(effort * min(_MOST_SIMULATIONS, _SIMULATED / count))
+        return evaluate(improve(problem, simulate, best.choices, floor_ns, tries, seed))
 
     def replayed(choices: Choices) -> tuple[int, int, int]:
-        worth = evaluate(choices).worth
-        return int(worth.infeasible), worth.makespan_ns, worth.moved_bytes
+        cost = evaluate(choices).cost
+        return int(cost.infeasible), cost.makespan_ns, cost.moved_bytes
 
     return evaluate(improve(problem, replayed, best.choices, floor_ns, int(effort * min(_MOST, _WORK / count)), seed))
 
 
-def _at(outcome: Outcome, floor_ns: int) -> bool:
+def _at(outcome: Evaluation, floor_ns: int) -> bool:
     """Whether nothing better is to be had: no op waits for a transfer or for room, or too little to matter.
 
     What copies take from ops by using their memory is all that may be left then.
     """
-    return not outcome.worth.infeasible and (outcome.worth.makespan_ns <= floor_ns or not outcome.waits)
+    return not outcome.cost.infeasible and (outcome.cost.makespan_ns <= floor_ns or not outcome.waits)
 
 
-def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, placement: Placement | None) -> tuple[Outcome, str]:
+def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, placement: Placement | None) -> tuple[Evaluation, str]:
     """Sweeps on the unhindered step, stretched until transfers fit in it; then for the op times of the best replay, while that helps.
 
     With it, the tiers below that were full in the sweep that found most of them so, in words.
@@ -133,12 +136,12 @@ def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, p
         if not best.attempt(replace(best.first, slow=slow)) and best.outcome is not None and best.since > 1:
             break
     best.vary()
-    while not best.finished and best.outcome is not None and not best.outcome.worth.infeasible:
-        before = best.outcome.worth
+    while not best.finished and best.outcome is not None and not best.outcome.cost.infeasible:
+        before = best.outcome.cost
         best.problem = analyse(problem.graph, problem.hardware, evaluate.times(best.outcome))
         best.attempt(replace(best.weights, slow=1.0))
         best.attempt(replace(best.weights, slow=0.9))
-        if before <= best.outcome.worth:
+        if before <= best.outcome.cost:
             break
         best.vary()
     assert best.outcome is not None
@@ -155,7 +158,7 @@ class _Sweeper:
         self.floor_ns = floor_ns
         self.first = self.weights = first
         self.target = 1.0
-        self.outcome: Outcome | None = None
+        self.outcome: Evaluation | None = None
         self.full = ""
         self.since = 0
 
@@ -173,7 +176,7 @@ class _Sweeper:
         outcome = self.evaluate(selection.choices)
         if len(selection.full) > len(self.full):
             self.full = selection.full
-        if self.outcome is None or outcome.worth < self.outcome.worth:
+        if self.outcome is None or outcome.cost < self.outcome.cost:
             self.outcome, self.weights, self.target, self.since = outcome, weights, target, 0
             return True
         self.since += 1
@@ -193,7 +196,7 @@ class _Sweeper:
         self.attempt(replace(self.weights, copies=not self.weights.copies))
 
 
-def _explain(problem: Problem, budget: int, best: Outcome, full: str) -> str:
+def _explain(problem: Problem, budget: int, best: Evaluation, full: str) -> str:
     """Why nothing fits."""
     floor = max(problem.floor_bytes)
     below = f"; of the tiers below, {full}" if full else ""

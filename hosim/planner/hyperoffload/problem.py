@@ -10,25 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hosim.costmodel.op_time import op_durations
-from hosim.costmodel.routes import slowest_hop
-from hosim.costmodel.transfer_time import alone_ns
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
-from hosim.hardware import Channel, Hardware
+from hosim.hardware import Hardware
+from hosim.schedule.lower_tiers import LowerTier, fastest_tiers
 from hosim.units import human_size
 
 START = -1
 """``after`` of a gap that begins before the first op."""
-
-
-@dataclass(frozen=True, slots=True)
-class Below:
-    """A tier below the device tier with a channel each way, the slowest one of a route."""
-
-    name: str
-    capacity_bytes: int
-    up: Channel
-    down: Channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +56,7 @@ class Problem:
     durations: tuple[int, ...]
     start_ns: tuple[int, ...]
     end_ns: tuple[int, ...]
-    below: tuple[Below, ...]
+    below: tuple[LowerTier, ...]
     gaps: tuple[Gap, ...]
     last_write: Mapping[int, int]
     held_bytes: tuple[int, ...]
@@ -84,7 +73,7 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
     """Pressure points and gaps of a graph on a machine; ``times`` are op starts and ends to plan for (default: nothing waits)."""
     durations = op_durations(graph, hardware)
     start, end = times or unhindered(graph, durations)
-    below = tiers_below(hardware)
+    below = fastest_tiers(hardware)
     device = hardware.device_tier
     starts_below = {t: home for t in graph.initial if (home := graph.tensors[t].home) is not None and home != device}
     gaps: list[Gap] = []
@@ -166,28 +155,6 @@ def unhindered(graph: Graph, durations: Sequence[int]) -> tuple[list[int], list[
         end.append(begin + durations[i])
         free[op.stream] = end[i]
     return start, end
-
-
-def tiers_below(hardware: Hardware) -> tuple[Below, ...]:
-    """Tiers with a way to the device tier and back, fastest round trip (of 64 MiB) first, those that a channel joins before others.
-
-    Of a route over several channels the slowest one stands for all: it sets the pace, and there a transfer waits for others.
-    """
-    device, probe = hardware.device_tier, 64 * 2**20
-    joined = hardware.channel_between
-    found = []
-    for tier in hardware.tiers:
-        if tier.name == device:
-            continue
-        up, down = slowest_hop(hardware, tier.name, device, probe), slowest_hop(hardware, device, tier.name, probe)
-        if up is not None and down is not None:
-            found.append(Below(tier.name, tier.capacity_bytes, up, down))
-
-    def preference(b: Below) -> tuple[bool, int]:
-        hops = (b.name, device) not in joined or (device, b.name) not in joined
-        return hops, alone_ns(hardware, b.up.name, probe) + alone_ns(hardware, b.down.name, probe)
-
-    return tuple(sorted(found, key=preference))
 
 
 def check_floor(problem: Problem, budget_bytes: int) -> None:

@@ -16,7 +16,8 @@ from itertools import accumulate
 from hosim.analysis.gaps import Gap, gaps
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.graph import Graph
-from hosim.planner.hyperoffload.problem import Below, Problem, initial_set
+from hosim.planner.hyperoffload.problem import Problem, initial_set
+from hosim.schedule.lower_tiers import LowerTier
 
 MAIN_STREAM = "compute"
 
@@ -160,7 +161,7 @@ def _writes(graph: Graph) -> list[list[int]]:
     return writes
 
 
-def _below(problem: Problem, t: int, tiers: dict[str, Below]) -> Below | None:
+def _below(problem: Problem, t: int, tiers: dict[str, LowerTier]) -> LowerTier | None:
     """The tier that the tensor would move to."""
     if t in problem.starts_below:
         return tiers.get(problem.starts_below[t])

@@ -22,8 +22,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from hosim.planner.hyperoffload.choices import BELOW, HOME, Choice
-from hosim.planner.hyperoffload.gap_scoring import Offer, Offers, Weights
+from hosim.planner.hyperoffload.choices import BELOW, HOME, TensorChoice
+from hosim.planner.hyperoffload.gap_scoring import GapScore, GapScoring, Weights
 from hosim.planner.hyperoffload.problem import START, Gap, Problem
 
 _LOOK, _LOOK_IF_LARGE, _LARGE = 8, 3, 20_000
@@ -37,7 +37,7 @@ class Selection:
     ``full`` names the tiers below that had no room for something, in words.
     """
 
-    choices: dict[int, Choice]
+    choices: dict[int, TensorChoice]
     short_bytes: int
     expected_stall_ns: int
     full: str = ""
@@ -53,9 +53,9 @@ class _Sweep:
         self.problem = problem
         self.budget = budget
         self.weights = weights
-        self.offers = Offers(problem, budget, weights)
-        self.choices = self.offers.choices
-        self.sizes = self.offers.sizes
+        self.scoring = GapScoring(problem, budget, weights)
+        self.choices = self.scoring.choices
+        self.sizes = self.scoring.sizes
         self.count = len(problem.graph.ops)
         self.look = _LOOK if self.count < _LARGE else _LOOK_IF_LARGE
         self.heap: list[tuple[float, int, int, Gap, bool]] = []
@@ -81,9 +81,9 @@ class _Sweep:
         for i in range(self.count + 1):
             for gap in opening.get(i, ()):
                 if self.sizes[gap.tensor]:
-                    offer = self.offers.judge(gap, i)
-                    if offer is not None:
-                        self._push(gap, offer.score, False)
+                    scored = self.scoring.judge(gap, i)
+                    if scored is not None:
+                        self._push(gap, scored.score, False)
             for gap in returning.get(i, ()):
                 if gap.before - 1 > i:
                     self._push(gap, self._late_score(gap), True)
@@ -93,35 +93,35 @@ class _Sweep:
                 if best is None:
                     self.short = max(self.short, problem.held_bytes[i] + moved - self.budget)
                     break
-                gap, offer = best
+                gap, scored = best
                 moved -= self.sizes[gap.tensor]
-                if offer is None:
+                if scored is None:
                     self._delay(gap)
                 else:
                     taken.add((gap.tensor, gap.after))
-                    back = self._take(offer, i)
+                    back = self._take(scored, i)
                     if back is not None and i <= back and back + 1 < gap.before:
                         returning[back + 1].append(gap)
-        return Selection(self.choices, self.short, self.stall, self.offers.shelf.full())
+        return Selection(self.choices, self.short, self.stall, self.scoring.space.full())
 
     def _push(self, gap: Gap, score: float, late: bool) -> None:
         self.serial += 1
         heapq.heappush(self.heap, (-score, -self.sizes[gap.tensor], self.serial, gap, late))
 
-    def _best(self, i: int, taken: set[tuple[int, int]]) -> tuple[Gap, Offer | None] | None:
-        """The best candidate at op i among those on top of the heap, judged anew, without an offer if it is to be delayed only.
+    def _best(self, i: int, taken: set[tuple[int, int]]) -> tuple[Gap, GapScore | None] | None:
+        """The best candidate at op i among those on top of the heap, judged anew, without a score if it is only to be delayed.
 
         The others go back.
         """
-        looked: list[tuple[float, Gap, Offer | None]] = []
+        looked: list[tuple[float, Gap, GapScore | None]] = []
         while self.heap and len(looked) < self.look:
             _, _, _, gap, late = heapq.heappop(self.heap)
             if not self._open(gap, i) or (not late and (gap.tensor, gap.after) in taken):
                 continue
             if not late:
-                offer = self.offers.judge(gap, i)
-                if offer is not None:
-                    looked.append((offer.score, gap, offer))
+                scored = self.scoring.judge(gap, i)
+                if scored is not None:
+                    looked.append((scored.score, gap, scored))
             elif gap.before - 1 >= i:
                 looked.append((self._late_score(gap), gap, None))
         if not looked:
@@ -134,7 +134,7 @@ class _Sweep:
 
     def _late_score(self, gap: Gap) -> float:
         """Worse than any gap that is not taken yet: its transfer is exposed."""
-        return float(-self.offers.horizon) - self._time_up(gap)
+        return float(-self.scoring.horizon) - self._time_up(gap)
 
     def _delay(self, gap: Gap) -> None:
         """Let a tensor that is back too early return only for its use."""
@@ -162,44 +162,44 @@ class _Sweep:
         choice = self.choices.get(gap.tensor)
         name = choice.below if choice is not None else self.problem.below[0].name
         below = next(b for b in self.problem.below if b.name == name)
-        return self.offers.way(below, self.sizes[gap.tensor]).up
+        return self.scoring.way(below, self.sizes[gap.tensor]).up
 
     # -- taking ------------------------------------------------------------------------------------------------
 
-    def _take(self, offer: Offer, i: int) -> int | None:
+    def _take(self, scored: GapScore, i: int) -> int | None:
         """Note the choice and reserve its transfers' time; the op after which it returns."""
-        problem, offers, gap, leaves = self.problem, self.offers, offer.gap, offer.leaves
+        problem, scoring, gap, leaves = self.problem, self.scoring, scored.gap, scored.leaves
         t = gap.tensor
         size = self.sizes[t]
-        below = offer.below
-        way = offers.way(below, size)
-        back = offers.back(offer, i)
+        below = scored.below
+        way = scoring.way(below, size)
+        back = scoring.back(scored, i)
         users = problem.graph.users[t]
         choice = self.choices.get(t)
         if choice is None:
-            choice = Choice(below.name, leaves.start)
+            choice = TensorChoice(below.name, leaves.start)
         elif choice.start != leaves.start:
             choice = replace(choice, start=leaves.start)
         if t not in problem.starts_below:
-            offers.shelf.place(t, offer.below_from, [below.name])
+            scoring.space.place(t, scored.below_from, [below.name])
         if gap.after == START and users and leaves.start == BELOW:
             choice = choice.without(users[-1])
         choice = choice.with_return(gap.after, back)
         if leaves.store_at is not None:
-            early = bisect_right(offers.ends, leaves.store_at) - 1
+            early = bisect_right(scoring.ends, leaves.store_at) - 1
             if early < gap.after or gap.after == START:
                 choice = choice.with_store(gap.after, min(max(early, gap.written), i - 1))  # op i needs the room
         self.choices[t] = choice
-        down = offers.down[below.name]
+        down = scoring.down[below.name]
         for at in (leaves.store_at, leaves.final_store_at):
             if at is not None:
                 down.reserve(down.earliest(at, way.down), way.down)
         if leaves.store_at is not None:
-            offers.versions.add((t, gap.version))
-        if offer.fetch_at is not None:
-            up = offers.up[below.name]
-            up.reserve(up.earliest(offer.fetch_at, way.up), way.up)
-        self.stall += offer.stall
+            scoring.versions.add((t, gap.version))
+        if scored.fetch_at is not None:
+            up = scoring.up[below.name]
+            up.reserve(up.earliest(scored.fetch_at, way.up), way.up)
+        self.stall += scored.stall
         if gap.after == START and i >= gap.before:
             return back
         if back is not None:
@@ -216,7 +216,7 @@ class _Sweep:
 
     def _fetch_what_starts_below(self, returning: dict[int, list[Gap]]) -> None:
         """Prefetches of tensors whose home is below: as late as hides, the latest use first."""
-        problem, graph, offers = self.problem, self.problem.graph, self.offers
+        problem, graph, scoring = self.problem, self.problem.graph, self.scoring
         below = {b.name: b for b in problem.below}
         todo = []
         for t, tier in problem.starts_below.items():
@@ -225,16 +225,16 @@ class _Sweep:
                 if t in graph.ops[users[0]].reads:
                     todo.append((users[0], t, tier))
                 else:  # made anew, and stored at the end
-                    self.choices[t] = Choice(tier, HOME)
+                    self.choices[t] = TensorChoice(tier, HOME)
         for first, t, tier in sorted(todo, reverse=True):
-            length = offers.way(below[tier], self.sizes[t]).up
-            at = offers.up[tier].latest(problem.start_ns[first] - self.weights.lead_ns, length, 0)
+            length = scoring.way(below[tier], self.sizes[t]).up
+            at = scoring.up[tier].latest(problem.start_ns[first] - self.weights.lead_ns, length, 0)
             if at is None:
-                back, at = START, offers.up[tier].earliest(0, length)
+                back, at = START, scoring.up[tier].earliest(0, length)
             else:
-                back = min(bisect_right(offers.ends, at) - 1, first - 1)
-            offers.up[tier].reserve(offers.up[tier].earliest(at, length), length)
-            self.choices[t] = Choice(tier, HOME, {START: back})
+                back = min(bisect_right(scoring.ends, at) - 1, first - 1)
+            scoring.up[tier].reserve(scoring.up[tier].earliest(at, length), length)
+            self.choices[t] = TensorChoice(tier, HOME, {START: back})
             if back + 1 < first:
                 self.level[back + 1] += self.sizes[t]
                 self.level[first] -= self.sizes[t]

@@ -24,7 +24,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.evaluation import Outcome
+from hosim.planner.hyperoffload.evaluation import Evaluation
 from hosim.planner.hyperoffload.problem import Problem, analyse
 from hosim.planner.rewrites.recompute import Candidate, Drop, candidates, cheapest, recomputes, segments
 from hosim.planner.rewrites.reorder import reorder as better_order
@@ -57,13 +57,13 @@ def search(
     seed: int = 0,
     reorder: bool = False,
     recompute: bool = False,
-) -> Outcome:
+) -> Evaluation:
     """The best outcome on the graph or a variant of it; ``plan.edits`` say which.
 
     Raises :class:`InfeasibleError`, as the graph itself does, if none of them fits.
     """
     budget = min(budget_bytes, hardware.device.capacity_bytes)
-    run = _Search(graph, hardware, budget, {"policy": policy, "effort": effort, "seed": seed})
+    run = _RewriteSearch(graph, hardware, budget, {"policy": policy, "effort": effort, "seed": seed})
     run.attempt(graph, Edits(graph))
     if reorder:
         ordered = better_order(graph, op_durations(graph, hardware), budget)
@@ -78,14 +78,14 @@ def search(
 
 
 @dataclass
-class _Search:
+class _RewriteSearch:
     """The best outcome so far (None: nothing fits yet), and the graph, with its edits, that it is on."""
 
     workload: Graph
     hardware: Hardware
     budget: int
     how: dict[str, object]
-    best: Outcome | None = None
+    best: Evaluation | None = None
     refused: InfeasibleError | None = None
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class _Search:
         except InfeasibleError as error:
             self.refused = self.refused or error
         else:
-            better = self.best is None or outcome.worth < self.best.worth
+            better = self.best is None or outcome.cost < self.best.cost
             if better:
                 self.best = _with_edits(outcome, edits) if edits.order or edits.recompute else outcome
         if edits.order and not edits.recompute and (better or self.best is None):
@@ -107,7 +107,7 @@ class _Search:
         return better
 
 
-def _with_edits(outcome: Outcome, edits: Edits) -> Outcome:
+def _with_edits(outcome: Evaluation, edits: Edits) -> Evaluation:
     """An outcome on an edited graph that says so."""
     plan = replace(outcome.plan, edits=edits)
     again = {"recomputes": plan.recomputes} if plan.recomputes else {}
@@ -118,7 +118,7 @@ def _with_edits(outcome: Outcome, edits: Edits) -> Outcome:
 
 
 @dataclass(frozen=True)
-class _Offer:
+class _DropSet:
     """A set of drops, what its ops run again take, and the bytes by which its graph's static peak exceeds the budget."""
 
     drops: frozenset[Drop]
@@ -127,22 +127,22 @@ class _Offer:
     excess_bytes: int
 
 
-def _recompute(run: _Search) -> None:
+def _recompute(run: _RewriteSearch) -> None:
     graph, edits = run.ordered
     problem = analyse(graph, run.hardware)
-    offered = candidates(problem)
-    if not offered or (run.best is not None and run.best.worth.makespan_ns <= problem.horizon_ns):
+    recomputable = candidates(problem)
+    if not recomputable or (run.best is not None and run.best.cost.makespan_ns <= problem.horizon_ns):
         return
     weigh = _Weigher(problem, run.budget)
     drops: frozenset[Drop] = frozenset()
     tried: set[frozenset[Drop]] = {drops}
     for _ in range(_ROUNDS):
         found = False
-        sets = dict.fromkeys(_proposals(run, problem, offered, weigh, drops))
-        for offer in _promising(run, weigh, [weigh(d) for d in sets if d not in tried]):
-            tried.add(offer.drops)
-            if run.attempt(edited(graph, recompute=offer.again), replace(edits, recompute=offer.again)):
-                drops, found = offer.drops, True
+        sets = dict.fromkeys(_proposals(run, problem, recomputable, weigh, drops))
+        for drop_set in _promising(run, weigh, [weigh(d) for d in sets if d not in tried]):
+            tried.add(drop_set.drops)
+            if run.attempt(edited(graph, recompute=drop_set.again), replace(edits, recompute=drop_set.again)):
+                drops, found = drop_set.drops, True
         if not found:
             break
 
@@ -155,37 +155,37 @@ class _Weigher:
         self.budget = budget
         self.duration = {op.name: d for op, d in zip(problem.graph.ops, problem.durations, strict=True)}
         self.base_excess = max(0, max(static_curve(problem.graph), default=0) - budget)
-        self._known: dict[frozenset[Drop], _Offer] = {}
+        self._known: dict[frozenset[Drop], _DropSet] = {}
 
-    def __call__(self, drops: frozenset[Drop]) -> _Offer:
+    def __call__(self, drops: frozenset[Drop]) -> _DropSet:
         if drops not in self._known:
             again = recomputes(self.problem.graph, drops)
             curve = static_curve(edited(self.problem.graph, recompute=again))
             excess = max(0, max(curve, default=0) - self.budget)
-            self._known[drops] = _Offer(drops, again, sum([self.duration[r.op] for r in again]), excess)
+            self._known[drops] = _DropSet(drops, again, sum([self.duration[r.op] for r in again]), excess)
         return self._known[drops]
 
 
-def _promising(run: _Search, weigh: _Weigher, offers: Iterable[_Offer]) -> list[_Offer]:
-    """The offers to plan, the most promising first.
+def _promising(run: _RewriteSearch, weigh: _Weigher, sets: Iterable[_DropSet]) -> list[_DropSet]:
+    """The sets to plan, the most promising first.
 
     With a plan in hand, its waits are taken to shrink as the excess of the static peak over the budget does, and what cannot be
     better so is left out. Without one, the least excess goes first.
     """
-    offers = [offer for offer in offers if offer.again]
+    sets = [drop_set for drop_set in sets if drop_set.again]
     if run.best is None:
-        return sorted(offers, key=lambda o: (o.excess_bytes, o.again_ns))[:_PLANNED]
+        return sorted(sets, key=lambda o: (o.excess_bytes, o.again_ns))[:_PLANNED]
     horizon = weigh.problem.horizon_ns
-    waits = run.best.worth.makespan_ns - horizon
+    waits = run.best.cost.makespan_ns - horizon
 
-    def expected(offer: _Offer) -> float:
-        return offer.again_ns + waits * offer.excess_bytes / max(1, weigh.base_excess)
+    def expected(drop_set: _DropSet) -> float:
+        return drop_set.again_ns + waits * drop_set.excess_bytes / max(1, weigh.base_excess)
 
-    return sorted((o for o in offers if o.again_ns < waits), key=expected)[:_PLANNED]
+    return sorted((o for o in sets if o.again_ns < waits), key=expected)[:_PLANNED]
 
 
 def _proposals(
-    run: _Search, problem: Problem, offered: Sequence[Candidate], weigh: _Weigher, drops: frozenset[Drop]
+    run: _RewriteSearch, problem: Problem, recomputable: Sequence[Candidate], weigh: _Weigher, drops: frozenset[Drop]
 ) -> Iterator[frozenset[Drop]]:
     """Sets of drops that may help.
 
@@ -193,28 +193,30 @@ def _proposals(
     numbers of segments; on small graphs, the best of these improved drop by drop.
     """
     if run.best is not None:
-        moved = _moved_but_cheaper(run.best.plan, offered)
+        moved = _moved_but_cheaper(run.best.plan, recomputable)
         for share in _SHARES:
             yield drops.union(*(c.drops for c in moved[: max(1, round(len(moved) * share))]))
     if drops:
         return
-    static: list[frozenset[Drop]] = [cheapest(problem, offered, int(run.budget * target)) for target in _TARGETS]
-    static += [segments(problem, offered, count) for count in _SEGMENTS if count <= len(offered)]
+    static: list[frozenset[Drop]] = [cheapest(problem, recomputable, int(run.budget * target)) for target in _TARGETS]
+    static += [segments(problem, recomputable, count) for count in _SEGMENTS if count <= len(recomputable)]
     yield from static
     if len(problem.graph.ops) <= _SMALL:
         for start in sorted(static, key=lambda d: (weigh(d).excess_bytes, weigh(d).again_ns))[:2]:
-            yield _improved(weigh, start, offered)
+            yield _improved(weigh, start, recomputable)
 
 
-def _moved_but_cheaper(plan: Plan, offered: Sequence[Candidate]) -> list[Candidate]:
+def _moved_but_cheaper(plan: Plan, recomputable: Sequence[Candidate]) -> list[Candidate]:
     """Candidates that the plan moves instead, though recomputing them takes less time than their transfers; the cheapest by byte first."""
     moved = {plan.graph.tensors[c.tensor].name for c in plan.cache_ops}
     names = plan.workload.tensors
-    cheaper = [c for c in offered if c.transfer_ns is not None and c.recompute_ns < c.transfer_ns and names[c.gap.tensor].name in moved]
+    cheaper = [
+        c for c in recomputable if c.transfer_ns is not None and c.recompute_ns < c.transfer_ns and names[c.gap.tensor].name in moved
+    ]
     return sorted(cheaper, key=lambda c: c.ns_per_byte)
 
 
-def _improved(weigh: _Weigher, drops: frozenset[Drop], offered: Sequence[Candidate]) -> frozenset[Drop]:
+def _improved(weigh: _Weigher, drops: frozenset[Drop], recomputable: Sequence[Candidate]) -> frozenset[Drop]:
     """``drops`` with single candidates added or taken away while the excess, then the time of what runs again, gets less."""
 
     def key(d: frozenset[Drop]) -> tuple[int, int]:
@@ -224,7 +226,7 @@ def _improved(weigh: _Weigher, drops: frozenset[Drop], offered: Sequence[Candida
     improved = True
     while improved:
         improved = False
-        for candidate in offered:
+        for candidate in recomputable:
             for changed in (drops.symmetric_difference(candidate.drops), drops.symmetric_difference(candidate.drops[:1])):
                 looks -= 1
                 if looks < 0:

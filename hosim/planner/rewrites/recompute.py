@@ -66,17 +66,17 @@ def candidates(problem: Problem) -> tuple[Candidate, ...]:
     chain).
     """
     graph = problem.graph
-    books = graph.derived(_Books)
+    producers = graph.derived(_Producers)
     found = []
     for gap in problem.gaps:
         if gap.returns and gap.after != START and not graph.survives[gap.tensor] and graph.tensors[gap.tensor].size_bytes:
-            ways = [way for again in (True, False) if (way := _candidate(problem, books, gap, again)) is not None]
+            ways = [way for again in (True, False) if (way := _candidate(problem, producers, gap, again)) is not None]
             if ways:
                 found.append(min(ways, key=lambda way: (way.ns_per_byte, len(way.drops))))
     return tuple(found)
 
 
-def _candidate(problem: Problem, books: _Books, gap: Gap, again: bool) -> Candidate | None:
+def _candidate(problem: Problem, producers: _Producers, gap: Gap, again: bool) -> Candidate | None:
     """The candidate that runs producers of dead inputs ``again``, or keeps those inputs; ``None`` if it cannot be, or saves nothing."""
     graph = problem.graph
     chain: list[int] = []
@@ -85,21 +85,21 @@ def _candidate(problem: Problem, books: _Books, gap: Gap, again: bool) -> Candid
     todo, seen = [gap.tensor], {gap.tensor}
     while todo:
         t = todo.pop()
-        f = books.maker(t, gap.before)
+        f = producers.maker(t, gap.before)
         if f is None:
             if t == gap.tensor:
                 return None
             kept.add(t)
             continue
         if t != gap.tensor:
-            drops.append((t, books.last_use(t, gap.before)))
+            drops.append((t, producers.last_use(t, gap.before)))
         if f in chain:
             continue
         chain.append(f)
         if len(chain) > _CHAIN:
             return None
         for x in graph.ops[f].inputs:
-            if x not in seen and not books.alive(x, gap.before):
+            if x not in seen and not producers.alive(x, gap.before):
                 seen.add(x)
                 if again:
                     todo.append(x)
@@ -114,7 +114,7 @@ def _candidate(problem: Problem, books: _Books, gap: Gap, again: bool) -> Candid
     return Candidate(gap, tuple(drops), tuple(sorted(chain)), sum(problem.durations[f] for f in chain), saved, transfer)
 
 
-class _Books:
+class _Producers:
     """Who writes each tensor, and when it is used; positions ascending."""
 
     def __init__(self, graph: Graph) -> None:
@@ -148,15 +148,15 @@ class _Books:
 
 def recomputes(graph: Graph, drops: Iterable[Drop]) -> tuple[Recompute, ...]:
     """The ops that run again if ``drops`` are made, in the order in which they do; O(uses + drops)."""
-    return _Walk(graph, drops).run()
+    return _RecomputeWalk(graph, drops).run()
 
 
-class _Walk:
+class _RecomputeWalk:
     """``absent`` are the tensors dropped and not made again yet."""
 
     def __init__(self, graph: Graph, drops: Iterable[Drop]) -> None:
         self.graph = graph
-        self.books = graph.derived(_Books)
+        self.producers = graph.derived(_Producers)
         self.dropped: dict[int, list[int]] = {}
         for t, after in sorted(set(drops)):
             self.dropped.setdefault(after, []).append(t)
@@ -182,7 +182,7 @@ class _Walk:
         stack = [t]
         while stack:
             t = stack[-1]
-            f = self.books.maker(t, at) if t in self.absent else None
+            f = self.producers.maker(t, at) if t in self.absent else None
             missing = [x for x in self.graph.ops[f].inputs if x in self.absent] if f is not None else []
             if missing:
                 stack += missing
@@ -201,19 +201,19 @@ class _Walk:
             count += 1
         self.times[f] = count
         self.found.append(Recompute(ops[f].name, ops[at].name, f"{ops[f].name}~{count}"))
-        self.absent.difference_update([x for x in ops[f].outputs if self.books.maker(x, at) == f])
+        self.absent.difference_update([x for x in ops[f].outputs if self.producers.maker(x, at) == f])
 
 
 # -- sets of drops -------------------------------------------------------------------------------------------------
 
 
-def cheapest(problem: Problem, offered: Sequence[Candidate], target_bytes: int) -> frozenset[Drop]:
+def cheapest(problem: Problem, recomputable: Sequence[Candidate], target_bytes: int) -> frozenset[Drop]:
     """Drops that bring what is held down to ``target_bytes``, the cheapest by byte of those open where it exceeds that, in one sweep.
 
     What chains hold while they run is not counted: the edited graph's own curve has it. O(candidates log candidates).
     """
     opening: dict[int, list[tuple[float, int]]] = {}
-    for k, candidate in enumerate(offered):
+    for k, candidate in enumerate(recomputable):
         opening.setdefault(candidate.gap.after + 1, []).append((candidate.ns_per_byte, k))
     relief = [0] * (len(problem.held_bytes) + 1)
     heap: list[tuple[float, int]] = []
@@ -224,7 +224,7 @@ def cheapest(problem: Problem, offered: Sequence[Candidate], target_bytes: int) 
             heapq.heappush(heap, entry)
         level += relief[i]
         while held - level > target_bytes and heap:
-            candidate = offered[heapq.heappop(heap)[1]]
+            candidate = recomputable[heapq.heappop(heap)[1]]
             if candidate.gap.before <= i:
                 continue
             taken.update(candidate.drops)
@@ -233,7 +233,7 @@ def cheapest(problem: Problem, offered: Sequence[Candidate], target_bytes: int) 
     return frozenset(taken)
 
 
-def segments(problem: Problem, offered: Sequence[Candidate], count: int) -> frozenset[Drop]:
+def segments(problem: Problem, recomputable: Sequence[Candidate], count: int) -> frozenset[Drop]:
     """Activation checkpointing in ``count`` segments.
 
     All that is made and used within one segment before the turn of the step is dropped, except in the last one. The turn is where most
@@ -243,7 +243,7 @@ def segments(problem: Problem, offered: Sequence[Candidate], count: int) -> froz
     graph = problem.graph
     ops = len(graph.ops)
     waiting = [0] * (ops + 2)
-    for candidate in offered:
+    for candidate in recomputable:
         waiting[candidate.gap.after + 1] += graph.tensors[candidate.gap.tensor].size_bytes
         waiting[candidate.gap.before] -= graph.tensors[candidate.gap.tensor].size_bytes
     level, most, turn = 0, 0, 0
@@ -251,27 +251,27 @@ def segments(problem: Problem, offered: Sequence[Candidate], count: int) -> froz
         level += waiting[i]
         if level > most:
             most, turn = level, i
-    books = graph.derived(_Books)
+    producers = graph.derived(_Producers)
     made: list[tuple[int, int, int]] = []  # (tensor, made by, last use up to the turn)
     crossing = [0] * (ops + 2)
     for t, users in enumerate(graph.users):
-        if not graph.survives[t] and books.writes[t] and users[0] < turn and t not in books.initial:
-            last = books.last_use(t, turn + 1)
+        if not graph.survives[t] and producers.writes[t] and users[0] < turn and t not in producers.initial:
+            last = producers.last_use(t, turn + 1)
             made.append((t, users[0], last))
             crossing[users[0] + 1] += graph.tensors[t].size_bytes
             crossing[last + 1] -= graph.tensors[t].size_bytes
     for i in range(1, ops + 2):
         crossing[i] += crossing[i - 1]
-    cuts = [0, *_cuts(problem, offered, turn, crossing, count), turn + 1]
+    cuts = [0, *_cuts(problem, recomputable, turn, crossing, count), turn + 1]
     return frozenset(
         (t, last) for t, first, last in made if last < cuts[-2] and bisect_left(cuts, first + 1) == bisect_left(cuts, last + 1)
     )
 
 
-def _cuts(problem: Problem, offered: Sequence[Candidate], turn: int, crossing: Sequence[int], count: int) -> list[int]:
+def _cuts(problem: Problem, recomputable: Sequence[Candidate], turn: int, crossing: Sequence[int], count: int) -> list[int]:
     """Positions before which a segment begins: near equal shares of the waiting bytes, where the fewest bytes cross."""
     weight = [0] * (turn + 2)
-    for candidate in offered:
+    for candidate in recomputable:
         if candidate.gap.after < turn < candidate.gap.before:
             weight[candidate.gap.after + 1] += problem.graph.tensors[candidate.gap.tensor].size_bytes
     for i in range(1, len(weight)):

@@ -1,4 +1,4 @@
-"""The pooled view: rules of placement, room over time, and what spills."""
+"""Placement: rules of placement, room over time, and what spills."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.schedule.placement import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, Shelf, read_placement
+from hosim.schedule.placement import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, TierSpace, read_placement
 
 GB = 10**9
 BELOW = ("ddr", "pool", "nvme")
@@ -35,8 +35,8 @@ def test_each_rule_has_its_order():
     graph = row(*[(40, kind) for kind in kinds])
 
     def orders(rule, **kinds):
-        shelf = Shelf(graph, machine(), BELOW, {}, Placement(rule, kinds))
-        return [shelf.order(t)[0] for t in range(4)], list(shelf.order(3))
+        space = TierSpace(graph, machine(), BELOW, {}, Placement(rule, kinds))
+        return [space.order(t)[0] for t in range(4)], list(space.order(3))
 
     assert orders(NEAREST) == (["ddr"] * 4, ["ddr", "pool", "nvme"])
     assert orders(FASTEST) == (["nvme"] * 4, ["nvme", "pool", "ddr"])  # here the nvme has the quickest channels
@@ -47,24 +47,24 @@ def test_each_rule_has_its_order():
 def test_balanced_spreads_bytes_as_bandwidth_does():
     # A round trip of 40 B takes 80, 40 and 20 ns: of seven equal tensors 4 go to the nvme, 2 to the pool and 1 to ddr; all end at 80.
     graph = row(*[(40, "activation")] * 7)
-    shelf = Shelf(graph, machine(), BELOW, {}, Placement(BALANCED))
-    assert [shelf.place(t, 0) for t in range(7)] == ["nvme", "nvme", "pool", "nvme", "nvme", "pool", "ddr"]
+    space = TierSpace(graph, machine(), BELOW, {}, Placement(BALANCED))
+    assert [space.place(t, 0) for t in range(7)] == ["nvme", "nvme", "pool", "nvme", "nvme", "pool", "ddr"]
     # What starts below counts, too: ddr and pool are busy for 80 and 40 ns.
-    shelf = Shelf(graph, machine(), BELOW, {0: ("ddr",), 1: ("pool",)}, Placement(BALANCED))
-    assert [shelf.place(t, 0) for t in range(2, 5)] == ["nvme", "nvme", "nvme"]
+    space = TierSpace(graph, machine(), BELOW, {0: ("ddr",), 1: ("pool",)}, Placement(BALANCED))
+    assert [space.place(t, 0) for t in range(2, 5)] == ["nvme", "nvme", "nvme"]
 
 
 def test_what_does_not_fit_spills_to_the_next_and_time_frees_room():
     graph = row(*[(40, "activation")] * 5)
-    shelf = Shelf(graph, machine(ddr=80, pool=40, nvme=1), BELOW, {})
+    space = TierSpace(graph, machine(ddr=80, pool=40, nvme=1), BELOW, {})
     # t0 lives to op 2, t1 to op 3, ...: three of them at once are one too many for ddr, and a fourth for the pool.
-    assert [shelf.place(t, t) for t in range(3)] == ["ddr", "ddr", "pool"]
-    assert shelf.place(3, 3) == "ddr"  # t0 is dead
-    assert shelf.place(4, 2) is None  # from op 2 on there are t0, t1, t3 and t2
-    assert shelf.full() == "ddr is full: 80 B of 80 B are taken; pool is full: 40 B of 40 B are taken; nvme is full: 0 B of 1 B are taken"
-    assert shelf.place(4, 4) == "ddr"
-    assert shelf.place(4, 5) == "ddr"  # where it is
-    assert not shelf.fits(4, 0, "ddr")
+    assert [space.place(t, t) for t in range(3)] == ["ddr", "ddr", "pool"]
+    assert space.place(3, 3) == "ddr"  # t0 is dead
+    assert space.place(4, 2) is None  # from op 2 on there are t0, t1, t3 and t2
+    assert space.full() == "ddr is full: 80 B of 80 B are taken; pool is full: 40 B of 40 B are taken; nvme is full: 0 B of 1 B are taken"
+    assert space.place(4, 4) == "ddr"
+    assert space.place(4, 5) == "ddr"  # where it is
+    assert not space.fits(4, 0, "ddr")
 
 
 def test_a_rule_is_read_from_text():
@@ -88,12 +88,12 @@ def test_a_rule_is_read_from_text():
 )
 def test_no_tier_ever_holds_more_than_its_capacity(tensors, capacities, rule, asked):
     graph = row(*tensors)
-    shelf = Shelf(graph, machine(*capacities), BELOW, {}, Placement(rule))
+    space = TierSpace(graph, machine(*capacities), BELOW, {}, Placement(rule))
     since: dict[int, tuple[int, str]] = {}
     for t, start in asked:
         if t >= len(tensors) or start > len(graph.ops):
             continue
-        tier = shelf.place(t, start)
+        tier = space.place(t, start)
         if tier is not None:
             assert since.get(t, (0, tier))[1] == tier
             since[t] = min(max(start, 0), since.get(t, (len(graph.ops), tier))[0]), tier
