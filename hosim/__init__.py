@@ -1,14 +1,14 @@
-"""hosim: what a model's schedule in hierarchical memory needs, how long it takes and what waits for what, without the hardware.
+"""hosim: how much memory a model's offload schedule needs, how long it takes and what waits for what, without the hardware.
 
-One way through: an importer or a builder makes a :class:`Graph`, a policy turns it into a :class:`Plan`, the
-engine replays the plan on a :class:`Hardware` and gives a :class:`Result`.
+An importer or a builder makes a :class:`Graph`, a policy turns it into a :class:`Plan`, and the engine replays the plan on a
+:class:`Hardware` and returns a :class:`Result`.
 
->>> from hosim import GraphBuilder, Plan, find_hardware, load_hardware, replay
->>> b = GraphBuilder("toy")
->>> _ = b.tensor("w", 40, "parameter"), b.tensor("a", 30)
->>> _ = b.op("f", "matmul", inputs=["w"], outputs=["a"], duration_ns=50)
->>> replay(Plan(b.build()), load_hardware(find_hardware("toy"))).makespan_ns
-50
+>>> import hosim
+>>> b = hosim.GraphBuilder("toy")
+>>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+>>> plan = hosim.plan(b.build(), "toy", "layerwise")
+>>> hosim.replay(plan, "toy").makespan_ns
+90
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from hosim.hardware import Hardware
 from hosim.result import Result
 
 if TYPE_CHECKING:
-    from hosim.engine import replay
+    from hosim.api.inputs import load
+    from hosim.api.many_runs import compare, diff, fit, frontier, robustness, sweep
+    from hosim.api.one_plan import blame, explain, plan, plot, replay
     from hosim.io import find_hardware, find_workload, load_hardware, load_plan, load_workload, save_plan, save_workload
     from hosim.lower.offload import offload
-    from hosim.study.api import blame, compare, diff, fit, frontier, load, robustness, sweep
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ __all__ = [
     "blame",
     "compare",
     "diff",
+    "explain",
     "find_hardware",
     "find_workload",
     "fit",
@@ -59,6 +61,8 @@ __all__ = [
     "load_plan",
     "load_workload",
     "offload",
+    "plan",
+    "plot",
     "replay",
     "robustness",
     "save_plan",
@@ -66,25 +70,28 @@ __all__ = [
     "sweep",
 ]
 
-# Rooms that need third-party packages are entered when they are first asked for: `import hosim` stays light.
+# Modules that need third-party packages are imported when a name of theirs is first used: `import hosim` stays light.
 _LAZY = {
-    "blame": "hosim.study.api",
-    "compare": "hosim.study.api",
-    "diff": "hosim.study.api",
+    "blame": "hosim.api.one_plan",
+    "compare": "hosim.api.many_runs",
+    "diff": "hosim.api.many_runs",
+    "explain": "hosim.api.one_plan",
     "find_hardware": "hosim.io",
     "find_workload": "hosim.io",
-    "fit": "hosim.study.api",
-    "frontier": "hosim.study.api",
-    "load": "hosim.study.api",
+    "fit": "hosim.api.many_runs",
+    "frontier": "hosim.api.many_runs",
+    "load": "hosim.api.inputs",
     "load_hardware": "hosim.io",
     "load_plan": "hosim.io",
     "load_workload": "hosim.io",
     "offload": "hosim.lower.offload",
-    "replay": "hosim.engine",
-    "robustness": "hosim.study.api",
+    "plan": "hosim.api.one_plan",
+    "plot": "hosim.api.one_plan",
+    "replay": "hosim.api.one_plan",
+    "robustness": "hosim.api.many_runs",
     "save_plan": "hosim.io",
     "save_workload": "hosim.io",
-    "sweep": "hosim.study.api",
+    "sweep": "hosim.api.many_runs",
 }
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hosim.jitter import Jitter
+
+if TYPE_CHECKING:
+    from hosim.cache_plan import Plan
+    from hosim.hardware import Hardware
 
 SEMANTICS = 1
 """The version of the rules of a replay: a change to them that may change a figure raises it."""
@@ -174,6 +179,8 @@ class Result:
     name); ``streams`` has the others. ``slowed_ns`` is what copies that used the device tier's memory cost the ops of all streams, as part
     of the time that they were busy; ``None`` where a replay leaves that out.
 
+    A recorded replay has its ``timeline``, and in ``replayed`` the plan and the machine that its positions and names refer to.
+
     Where several devices ran together, ``by_device`` has the result of each, and ``devices`` their spread. The result itself is that of the
     one that ended last (the first of those that do not fit, if some do not); but the peak of a tier is the largest that any instance
     of it reached. In the result of one of several, the peaks of shared tiers are those of what the device itself held there.
@@ -210,4 +217,5 @@ class Result:
     planning_s: float = field(default=0.0, compare=False)
     replay_s: float = field(default=0.0, compare=False)
     timeline: Timeline | None = field(default=None, compare=False, repr=False)
+    replayed: tuple[Plan, Hardware] | None = field(default=None, compare=False, repr=False)
     by_device: tuple[Result, ...] = field(default=(), compare=False, repr=False)

@@ -3,16 +3,48 @@
 import doctest
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import hosim
+from hosim.engine import replay as engine_replay
+from hosim.io import find_hardware, hardware_to_dict, load_hardware, save_hardware, workload_to_dict
+from hosim.jitter import Jitter
+from hosim.planner.hyperoffload.explain import explain as explained
+from hosim.report import explanation
+from hosim.report.figures import image
+from hosim.report.replay_figures import replay_figure
+from hosim.report.study_figures import comparison_figure
+from hosim.study.compare import compare
+from hosim.study.policy_choice import parse_choice
+from hosim.study.run_policy import make_plan
 
 NAMES = """
     CacheOp Graph GraphBuilder GraphError Hardware HardwareError HosimError InfeasibleError InputError Op Plan PlanError Result Tensor
-    UnitError __version__ blame compare diff find_hardware find_workload fit frontier load load_hardware load_plan load_workload offload
-    replay robustness save_plan save_workload sweep
+    UnitError __version__ blame compare diff explain find_hardware find_workload fit frontier load load_hardware load_plan load_workload
+    offload plan plot replay robustness save_plan save_workload sweep
 """
+
+
+def toy() -> hosim.Graph:
+    """Three ops of 50 ns, each of which reads a parameter of 40 bytes from DDR: at 1 byte a nanosecond the first waits for it."""
+    b = hosim.GraphBuilder("toy")
+    for i in range(3):
+        b.tensor(f"w{i}", 40, "parameter", home="ddr")
+        b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50)
+    return b.build()
+
+
+def twice() -> hosim.Graph:
+    """The same ops, each of which runs twice, so that every parameter lies idle between two uses."""
+    b = hosim.GraphBuilder("twice")
+    for i in range(3):
+        b.tensor(f"w{i}", 40, "parameter", home="ddr")
+    for i in range(6):
+        b.op(f"f{i}", "matmul", inputs=[f"w{i % 3}"], duration_ns=50)
+    return b.build()
 
 
 def test_every_public_name_is_there_and_listed() -> None:
@@ -34,6 +66,112 @@ def test_every_public_name_has_an_example_that_runs(name: str) -> None:
     for test in found:
         runner.run(test)
     assert runner.summarize(verbose=False).failed == 0
+
+
+def test_public_functions_stay_functions_whatever_is_imported() -> None:
+    names = [name for name in hosim.__all__ if name[0].islower()]
+    code = f"""if True:
+        import pkgutil, hosim, hosim.cli.main
+        inside = [module.name for module in pkgutil.iter_modules(hosim.__path__)]
+        print(*sorted(set(inside) & set({names})))
+        print(*[type(getattr(hosim, name)).__name__ for name in {names}])
+    """
+    shared, types = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert shared == ""
+    assert types.split() == ["function"] * len(names)
+
+
+def test_a_plan_is_made_and_replayed_with_names_paths_mappings_and_objects(tmp_path: Path) -> None:
+    graph, machine = toy(), load_hardware(find_hardware("toy"))
+    plan = hosim.plan(graph, "toy", "layerwise", "80 B")
+    assert plan == hosim.plan(workload_to_dict(graph), machine, "layerwise", 80) == make_plan(graph, machine, parse_choice("layerwise"), 80)
+    save_hardware(machine, tmp_path / "machine.yaml")
+    # f0 starts when w0 is there, at 40; w1 comes meanwhile, and w2 when w0 has left, at 90
+    wanted = engine_replay(plan, machine, 80)
+    assert wanted.makespan_ns == 190
+    for hardware in ("toy", tmp_path / "machine.yaml", str(tmp_path / "machine.yaml"), hardware_to_dict(machine), machine):
+        for budget in (80, "80 B"):
+            assert hosim.replay(plan, hardware, budget) == wanted
+    assert hosim.replay(plan, machine, budget_bytes=80) == wanted
+    assert hosim.replay(plan, machine, "75%") == engine_replay(plan, machine, 90)  # all three parameters are 120 B
+    assert hosim.replay(plan, machine) == hosim.replay(plan, machine, None) == engine_replay(plan, machine)
+    assert hosim.replay(plan, machine, budget_bytes=10**6).budget_bytes == 10**6
+    assert hosim.replay(plan, machine, 10**6).budget_bytes == 100
+
+
+def test_a_replay_passes_its_options_on() -> None:
+    graph, machine = toy(), load_hardware(find_hardware("toy"))
+    plan = hosim.plan(graph, machine, "layerwise")
+    jitter = Jitter(7, op_sigma=0.2)
+    assert hosim.replay(plan, machine, jitter=jitter) == engine_replay(plan, machine, jitter=jitter) != engine_replay(plan, machine)
+    placed = {"allocator": "caching", "reserve_bytes": 10**7}
+    assert hosim.replay(plan, machine, **placed) == engine_replay(plan, machine, **placed)
+    in_order = {**placed, "account": "program", "fold": False, "compete": True}
+    assert hosim.replay(plan, machine, **in_order) == engine_replay(plan, machine, **in_order)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda plan: hosim.replay(plan, "toy", 80, budget_bytes=80), "replay: give one of budget and budget_bytes"),
+        (lambda plan: hosim.replay(plan, "toi"), "did you mean 'toy'"),
+        (lambda plan: hosim.replay(plan, "toy", "80"), "budget: expected a size with its unit"),
+        (lambda plan: hosim.replay(plan, "toy", -1), "budget: -1 B leaves no memory at all"),
+        (lambda plan: hosim.replay(plan, "toy", 8.5), "budget: expected whole bytes, a size such as '40 GiB' or a share"),
+        (lambda plan: hosim.replay(plan, "toy", True), "got True"),
+        (lambda plan: hosim.replay("plan.json", "toy"), "plan: expected a plan, got str: hosim.plan makes one"),
+        (lambda plan: hosim.explain("plan.json", "toy"), "plan: expected a plan, got str: hosim.plan makes one"),
+        (lambda plan: hosim.replay(hosim.Plan(toy(), initial={0: ("pool",)}), "toy"), "plan: initial.w0[0]: unknown tier 'pool'"),
+        (lambda plan: hosim.explain(hosim.Plan(toy(), initial={0: ("pool",)}), "toy"), "plan: initial.w0[0]: unknown tier 'pool'"),
+        (lambda plan: hosim.explain(hosim.plan(toy(), "toy", "on_demand"), "toy"), "decides during the replay"),
+        (lambda plan: hosim.plan(toy(), "toy", "layerwis"), "did you mean layerwise?"),
+        (lambda plan: hosim.plot(hosim.replay(plan, "toy")), "plot: the result has no timeline: replay the plan with hosim.replay(plan, "),
+        (lambda plan: hosim.plot(hosim.replay(plan, "toy", record=True), "out.jpg"), "out.jpg: expected a picture whose name ends in .png"),
+        (lambda plan: hosim.plot("result.json"), "plot: expected the result of hosim.replay(..., record=True), or the frame"),
+        (lambda plan: hosim.plot(hosim.compare(toy(), "toy", "layerwise")[["policy"]]), "the frame of hosim.compare with all its columns"),
+    ],
+)
+def test_a_wrong_argument_is_one_clear_error(ask: Callable[[hosim.Plan], object], said: str) -> None:
+    with pytest.raises(hosim.InputError) as refused:
+        ask(hosim.plan(toy(), "toy", "layerwise"))
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_does_not_fit_is_infeasible() -> None:
+    plan = hosim.plan(toy(), "toy", "layerwise")
+    for ask in (lambda: hosim.plan(toy(), "toy", "hyperoffload", 30), lambda: hosim.explain(plan, "toy", 30)):
+        with pytest.raises(hosim.InfeasibleError, match=r"out of memory|does not fit"):
+            ask()
+
+
+def test_a_plot_of_a_replay_is_the_picture_of_the_command(tmp_path: Path) -> None:
+    plan, machine = hosim.plan(toy(), "toy", "layerwise"), load_hardware(find_hardware("toy"))
+    result = hosim.replay(plan, "toy", record=True)
+    hosim.plot(result, tmp_path / "replay.svg")
+    assert (tmp_path / "replay.svg").read_bytes() == image(replay_figure(plan.graph, machine, result), "svg")
+
+
+def test_a_plot_of_a_comparison_is_the_picture_of_the_command(tmp_path: Path) -> None:
+    graph, machine = toy(), load_hardware(find_hardware("toy"))
+    table = hosim.compare(graph, machine, ["resident", "layerwise", "belady"], 80)
+    hosim.plot(table, str(tmp_path / "policies.svg"))
+    results = compare(graph, machine, [parse_choice(name) for name in ("resident", "layerwise", "belady")], 80)
+    assert (tmp_path / "policies.svg").read_bytes() == image(comparison_figure(results, "hbm"), "svg")
+    shown = hosim.plot(table[table["feasible"]]).axes[0].get_legend()
+    assert [text.get_text().partition(":")[0] for text in shown.get_texts()][:2] == ["layerwise", "belady"]
+
+
+def test_an_explanation_prints_the_tables_of_the_command() -> None:
+    plan, machine = hosim.plan(twice(), "toy", "layerwise", "80 B"), load_hardware(find_hardware("toy"))
+    why = hosim.explain(plan, "toy", "80 B")
+    assert str(why) == repr(why) == why.text(20)
+    assert why.as_dict() == explanation.to_dict(explained(plan, machine, 80))
+    assert why.as_dict(1) == explanation.to_dict(explained(plan, machine, 80), 1) != why.as_dict()
+    assert "within a budget of 80 B" in str(why)
+    assert max(map(len, str(why).splitlines())) <= 120
+    assert len(why.text(1)) < len(why.text(2))
+    assert why._repr_html_().startswith("<pre>If nothing moved, hbm would hold 120 B")
 
 
 def test_importing_it_loads_the_data_model_and_nothing_but_the_standard_library() -> None:

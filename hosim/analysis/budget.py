@@ -1,4 +1,4 @@
-"""A budget as people write it: a size, or a share of the peak with everything resident."""
+"""A budget as people write it: bytes, a size, or a share of the peak with everything resident."""
 
 from __future__ import annotations
 
@@ -11,24 +11,31 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.units import parse_size
 
-_EXPECTED = "expected a size such as '40 GiB' or a share of the resident peak such as '75%'"
+_EXPECTED = "expected whole bytes, a size such as '40 GiB' or a share of the resident peak such as '75%'"
 _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 
-def parse_budget(text: str | None, graph: Graph, hardware: Hardware) -> tuple[int, int]:
-    """Bytes of the device tier that ``text`` asks for, and those that count: never more than the tier's capacity.
+def parse_budget(budget: int | str | None, graph: Graph, hardware: Hardware) -> tuple[int, int]:
+    """The bytes of the device tier that ``budget`` asks for, and those that may be used: at most the tier's capacity.
 
-    ``40 GiB`` is a size, ``75%`` a share of the graph's resident peak (rounded down), ``None`` the capacity. Raises
-    :class:`InputError` on a text without its unit and on a budget of nothing.
+    A number is bytes, ``40 GiB`` a size, ``75%`` a share of the graph's resident peak (rounded down), ``None`` the capacity. Raises
+    :class:`InputError` for a text without a unit, for anything else, and for a budget of 0 bytes or less.
     """
     capacity = hardware.device.capacity_bytes
-    if text is None:
+    if budget is None:
         return capacity, capacity
-    share = _SHARE.fullmatch(text)
-    wanted = int(static_peak(graph).bytes * Fraction(share[1]) / 100) if share else _size(text)
-    if wanted == 0:
-        raise InputError(f"{text} leaves no memory at all; {_EXPECTED}", source="budget")
+    if isinstance(budget, bool) or not isinstance(budget, (int, str)):
+        raise InputError(f"{_EXPECTED}, got {budget!r}", source="budget")
+    wanted = budget if isinstance(budget, int) else _bytes(budget, graph)
+    if wanted <= 0:
+        said = f"{budget} B" if isinstance(budget, int) else budget
+        raise InputError(f"{said} leaves no memory at all; {_EXPECTED}", source="budget")
     return wanted, min(wanted, capacity)
+
+
+def _bytes(text: str, graph: Graph) -> int:
+    share = _SHARE.fullmatch(text)
+    return int(static_peak(graph).bytes * Fraction(share[1]) / 100) if share else _size(text)
 
 
 def _size(text: str) -> int:

@@ -131,7 +131,8 @@ def _in_program_order(
     capacity = min(result.budget_bytes if reserve_bytes is None else reserve_bytes, hardware.device.capacity_bytes)
     counted = program_account(plan, hardware, result.timeline, capacity, allocator)
     if not record:
-        result = replace(result, timeline=None, by_device=tuple([replace(r, timeline=None) for r in result.by_device]))
+        each = [replace(r, timeline=None, replayed=None) for r in result.by_device]
+        result = replace(result, timeline=None, replayed=None, by_device=tuple(each))
     result = replace(result, allocator=counted.figures)
     if not result.feasible or counted.error is None:
         return result

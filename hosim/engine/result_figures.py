@@ -53,6 +53,7 @@ def of_device(device: DeviceReplay, plan: Plan, hardware: Hardware, budget_bytes
         allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
         jitter=jitter,
         timeline=timeline,
+        replayed=None if timeline is None else (plan, hardware),
     )
 
 

@@ -76,8 +76,6 @@ def offload(
     from hosim.lower.guard import require_free
 
     require_free(model)
-    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, (int, str))):
-        raise InputError(f"expected whole bytes, a size such as '40 GiB' or a share such as '75%', got {budget!r}", source="budget")
     machine = hardware if isinstance(hardware, Hardware) else load_hardware(find_hardware(os.fspath(hardware)))
     title = name or type(model).__name__
     captured: callables.Captured
@@ -86,7 +84,7 @@ def offload(
     else:
         captured = callables.training(model, _by_name(model, example_inputs), optimizer, loss, title)
     graph = captured.program.graph
-    budget_bytes = parse_budget(f"{budget} B" if isinstance(budget, int) else budget, graph, machine)[1]
+    budget_bytes = parse_budget(budget, graph, machine)[1]
     if plan is None:
         plan, result = planned(graph, machine, budget_bytes, policy, parameters or {})
     else:

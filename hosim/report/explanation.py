@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import html
+import io
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
@@ -18,8 +21,38 @@ from hosim.units import human_size, human_time
 
 FORMAT = "hosim.explanation/1"
 
+WIDTH = 120
+"""Columns of an explanation as text."""
+TOP = 20
+"""Rows of each of its tables, where nobody says how many."""
+
 _BARS = " ▁▂▃▄▅▆▇█"
 _NS_PER_S = 10**9
+
+
+@dataclass(frozen=True, repr=False)
+class PlanExplanation:
+    """An explained plan that prints as tables, here and in a notebook; ``figures`` is what they are made of."""
+
+    figures: Explanation
+
+    def text(self, top: int | None = TOP) -> str:
+        """The tables as text, :data:`WIDTH` columns wide, with at most ``top`` rows each; ``None``: all of them."""
+        printed = io.StringIO()
+        Console(file=printed, width=WIDTH, highlight=False).print(explanation(self.figures, top))
+        return printed.getvalue().rstrip("\n")
+
+    def as_dict(self, top: int | None = None) -> dict[str, Any]:
+        """Names, nanoseconds, bytes and byte-nanoseconds, as ``hosim plan --explain --json`` prints them."""
+        return to_dict(self.figures, top)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.text())}</pre>"
 
 
 def explanation(explained: Explanation, top: int | None = None) -> RenderableType:

@@ -6,8 +6,9 @@ What took how long on this machine (``planning_s``, ``replay_s``) is left out: a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.result import STALL_CAUSES, Result
 from hosim.study.axes import Settings, Value, as_integer
@@ -20,6 +21,10 @@ Row = Mapping[str, Value]
 TEXTS = ("point", "workload", "hardware", "policy", "error")
 """Columns of text; ``feasible`` is true or false, all others are whole numbers or empty."""
 FEASIBLE = "feasible"
+DEVICE_TIER = "device_tier"
+"""The entry of a comparison's ``attrs`` that names the device tier."""
+
+_PEAK = "_peak_bytes"
 
 
 def figure_columns(hardware: Hardware) -> list[str]:
@@ -35,7 +40,7 @@ def figure_columns(hardware: Hardware) -> list[str]:
         *(f"{cause}_stall_ns" for cause in STALL_CAUSES),
         "drain_ns",
         "lower_bound_ns",
-        *(f"{tier.name}_peak_bytes" for tier in hardware.tiers),
+        *(f"{tier.name}{_PEAK}" for tier in hardware.tiers),
         *(f"{channel.name}_{figure}" for channel in hardware.channels for figure in ("moved_bytes", "busy_ns", "exposed_ns")),
         "prefetches",
         "stores",
@@ -60,12 +65,50 @@ def figures(result: Result, hardware: Hardware) -> dict[str, Value]:
     }
     if result.feasible:
         row |= {f"{cause}_stall_ns": result.stall_ns.get(cause, 0) for cause in STALL_CAUSES}
-    row |= {f"{tier}_peak_bytes": peak for tier, peak in result.peak_bytes.items()}
+    row |= {f"{tier}{_PEAK}": peak for tier, peak in result.peak_bytes.items()}
     for name, channel in result.channels.items():
         row |= {f"{name}_moved_bytes": channel.bytes, f"{name}_busy_ns": channel.busy_ns, f"{name}_exposed_ns": channel.exposed_ns}
     for figure in ("prefetches", "stores", "detaches"):
         row[figure] = result.plan.get(figure)
     return {column: row.get(column) for column in figure_columns(hardware)}
+
+
+def results_of(table: object) -> tuple[list[Result], str]:
+    """The results that the rows of a frame of :func:`hosim.compare` tell of, without channels and streams, and the device tier's name.
+
+    Raises :class:`InputError` for anything else.
+    """
+    tier = getattr(table, "attrs", {}).get(DEVICE_TIER)
+    needed = {"workload", "hardware", "policy", "budget_bytes", FEASIBLE, "makespan_ns", "lower_bound_ns", f"{tier}{_PEAK}"}
+    if tier is None or not needed <= set(getattr(table, "columns", ())) or not len(table):  # type: ignore[arg-type]
+        raise InputError(
+            "expected the result of hosim.replay(..., record=True), or the frame of hosim.compare with all its columns", source="plot"
+        )
+    found = cast("DataFrame", table)
+    rows = found.astype(object).where(found.notna(), None).to_dict("records")
+    return [_result_of({str(column): value for column, value in row.items()}) for row in rows], tier
+
+
+def _result_of(row: Mapping[str, Any]) -> Result:
+    peaks = {column.removesuffix(_PEAK): peak for column, peak in row.items() if column.endswith(_PEAK) and peak is not None}
+    return Result(
+        workload=row["workload"],
+        hardware=row["hardware"],
+        policy=row["policy"],
+        budget_bytes=row["budget_bytes"],
+        feasible=row[FEASIBLE],
+        error=row.get("error"),
+        makespan_ns=row["makespan_ns"],
+        busy_ns=row.get("busy_ns"),
+        stall_ns={},
+        drain_ns=row.get("drain_ns"),
+        lower_bound_ns=row["lower_bound_ns"],
+        peak_bytes=peaks,
+        peak_at_ns={},
+        peak_breakdown={},
+        channels={},
+        plan={},
+    )
 
 
 def varied_columns(points: Sequence[Settings]) -> dict[str, str]:

@@ -44,11 +44,7 @@ class Question:
 
     @property
     def budget_bytes(self) -> int:
-        """Bytes of the device tier that count; raises :class:`InputError` for a budget that is none."""
-        if isinstance(self.budget, int):
-            if self.budget <= 0:
-                raise InputError(f"expected more than 0 bytes, got {self.budget}", source="budget")
-            return min(self.budget, self.hardware.device.capacity_bytes)
+        """The bytes of the device tier that may be used; raises :class:`InputError` for an invalid budget."""
         return parse_budget(self.budget, self.graph, self.hardware)[1]
 
     def with_settings(self, settings: Settings) -> Question:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hosim.study.api import question
+from hosim.api.inputs import question
 from hosim.study.axes import Settings, read_vary
 from hosim.study.run_policy import check, make_plan, replay
 from hosim.study.runners import Runner, here, pool

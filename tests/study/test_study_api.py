@@ -7,10 +7,10 @@ from pandas.testing import assert_frame_equal
 from sweeping import MACHINE, chain
 
 import hosim
+from hosim.api.inputs import machine
 from hosim.errors import InputError
 from hosim.io import find_workload, hardware_to_dict, save_hardware, save_workload, workload_to_dict
 from hosim.models.build import build
-from hosim.study.api import machine
 from hosim.study.policy_choice import parse_choice
 from hosim.study.run_policy import make_plan
 

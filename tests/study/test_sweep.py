@@ -168,7 +168,7 @@ def test_failures_are_rows() -> None:
     assert by_point[31, "1 GB/s"]["budget_bytes"] == 31
     assert "channels.h2d.bandwidth: expected a bandwidth above 0 B/s" in str(by_point[200, "0 GB/s"]["error"])
     assert "expected a rate such as '55 GB/s'" in str(by_point[200, "fast"]["error"])
-    assert "expected more than 0 bytes" in str(by_point[0, "1 GB/s"]["error"])
+    assert "0 B leaves no memory at all" in str(by_point[0, "1 GB/s"]["error"])
     assert sum(bool(row["feasible"]) for row in found.rows) == 1
     assert found.frame["makespan_ns"].isna().sum() == 8
 

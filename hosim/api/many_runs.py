@@ -1,28 +1,19 @@
-"""The questions people ask, one call each: names, paths or objects in; pandas frames, or objects that show themselves in a notebook, out.
-
-A *workload* is a name that ships, a path, a spec or parameters of a builder as a mapping, or a :class:`~hosim.graph.Graph`; *hardware* a
-name, a path, a profile as a mapping, or a :class:`~hosim.hardware.Hardware`; a *policy* text such as ``lookahead:k=4``; a *budget* bytes, a
-size such as ``40 GiB``, a share of the resident peak such as ``75%``, or ``None`` for all there is. Times are integer nanoseconds, sizes
-integer bytes.
-"""
+"""Several plans, policies, budgets or machines beside each other: comparisons, sweeps and searches."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hosim.api.inputs import Budget, Machine, Policies, Vary, Workload, budget_of, choices_of, load, machine, question
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
-from hosim.graph import Graph
-from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import Result
 from hosim.study.axes import Value, parse_axis, read_vary
-from hosim.study.policy_choice import Choice, parse_choice, parse_choices
-from hosim.study.scenario import Question
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -31,71 +22,6 @@ if TYPE_CHECKING:
     from hosim.study.diff import Diff
     from hosim.study.fit import Fit
     from hosim.study.frontier import Frontier
-    from hosim.study.stall_report import Blame
-
-Workload = str | os.PathLike[str] | Mapping[str, Any] | Graph
-Machine = str | os.PathLike[str] | Mapping[str, Any] | Hardware
-Budget = int | str | None
-Policies = str | Iterable[str] | None
-Vary = str | Iterable[str] | Mapping[str, object] | Sequence[Mapping[str, Value]]
-
-
-def load(workload: Workload) -> Graph:
-    """The graph of a workload: of a name that ships, of a path of anything ``hosim import`` reads, or of a mapping.
-
-    A mapping is a workload or a spec as its file has it, or the parameters of a builder (:func:`hosim.models.build.build`). Raises
-    :class:`InputError`.
-
-    >>> import hosim
-    >>> hosim.load({"model": "llama-3.1-8b", "phase": "decode", "context": 65536, "layers": 1}).name
-    'llama-3.1-8b-decode'
-    """
-    if isinstance(workload, Graph):
-        return workload
-    if not isinstance(workload, Mapping):
-        from hosim.importers import load_any
-        from hosim.io import find_workload
-
-        return load_any(find_workload(os.fspath(workload)))
-    if "ops" in workload:
-        from hosim.io import workload_from_dict
-
-        return workload_from_dict(dict(workload))
-    if "builder" in workload or "importer" in workload:
-        from hosim.importers.spec import make
-        from hosim.io.spec_file import check_spec
-
-        return make(check_spec({"format": "hosim.spec/1", **workload}, "workload"), "workload")
-    from hosim.models.build import build
-
-    try:
-        return build("-".join(str(workload[key]) for key in ("model", "phase") if key in workload), workload)
-    except InputError as error:
-        raise InputError(error.message, source="workload", where=error.where) from None
-
-
-def machine(hardware: Machine) -> Hardware:
-    """The profile of a name that ships, of a path, or of a mapping as its file has it. Raises :class:`InputError`."""
-    if isinstance(hardware, Hardware):
-        return hardware
-    from hosim.io import find_hardware, hardware_from_dict, load_hardware
-
-    if isinstance(hardware, Mapping):
-        return hardware_from_dict(dict(hardware), source="hardware")
-    return load_hardware(find_hardware(os.fspath(hardware)))
-
-
-def question(workload: Workload, hardware: Machine, policy: str = "hyperoffload", budget: Budget = None) -> Question:
-    """What one replay answers. Raises :class:`InputError`."""
-    asked = Question(load(workload), machine(hardware), parse_choice(policy), budget)
-    _ = asked.budget_bytes  # says at once if it is none
-    return asked
-
-
-def _choices(policies: Policies) -> list[Choice]:
-    if policies is None or isinstance(policies, str):
-        return parse_choices(policies)
-    return [parse_choice(policy) for policy in policies]
 
 
 def compare(workload: Workload, hardware: Machine, policies: Policies = None, budget: Budget = None) -> DataFrame:
@@ -114,13 +40,15 @@ def compare(workload: Workload, hardware: Machine, policies: Policies = None, bu
     1  layerwise      True          190              80
     """
     from hosim.study.compare import compare as compared
-    from hosim.study.rows import figure_columns, figures, frame
+    from hosim.study.rows import DEVICE_TIER, figure_columns, figures, frame
 
     graph, profile = load(workload), machine(hardware)
-    choices = _choices(policies)
-    results = compared(graph, profile, choices, Question(graph, profile, choices[0], budget).budget_bytes)
+    choices = choices_of(policies)
+    results = compared(graph, profile, choices, budget_of(budget, graph, profile))
     rows: list[dict[str, Value]] = [{**figures(r, profile), "planning_s": r.planning_s, "replay_s": r.replay_s} for r in results]
-    return frame(rows, [*figure_columns(profile), "planning_s", "replay_s"])
+    table = frame(rows, [*figure_columns(profile), "planning_s", "replay_s"])
+    table.attrs[DEVICE_TIER] = profile.device_tier  # hosim.plot draws its peak
+    return table
 
 
 def sweep(
@@ -213,37 +141,6 @@ def fit(
     return fitted(question(workload, hardware, policy, budget), "largest" if largest else "smallest", parse_axis(text), slowdown)
 
 
-def blame(
-    workload: Workload | Plan,
-    hardware: Machine,
-    policy: str = "hyperoffload",
-    budget: Budget = None,
-    *,
-    more_memory: str = "1 GB",
-    more_bandwidth: str = "10 GB/s",
-) -> Blame:
-    """Why a policy's plan, or a :class:`~hosim.cache_plan.Plan`, waits, and what a little more of each resource would save.
-
-    ``.frame`` has a row a stall, ``.prices`` the shadow prices (see :mod:`hosim.study.prices`). Raises :class:`InfeasibleError` if it does
-    not fit.
-
-    >>> import hosim
-    >>> b = hosim.GraphBuilder("toy")
-    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
-    >>> why = hosim.blame(b.build(), "toy", "layerwise", more_bandwidth="1 GB/s", more_memory="10 B")
-    >>> print(why)
-    layerwise takes 90 ns, of which its streams wait 40 ns: 40 ns for h2d
-    >>> print(why.prices[0])
-    +1.00 GB/s of h2d saves 20 ns
-    """
-    from hosim.study.stall_report import blame as blamed
-    from hosim.units import parse_rate, parse_size
-
-    plan = workload if isinstance(workload, Plan) else None
-    asked = question(workload.workload if isinstance(workload, Plan) else workload, hardware, policy, budget)
-    return blamed(asked, plan, parse_size(more_memory), parse_rate(more_bandwidth))
-
-
 def diff(
     a: str | os.PathLike[str] | Plan | Result,
     b: str | os.PathLike[str] | Plan | Result,
@@ -269,7 +166,7 @@ def diff(
     profile = None if hardware is None else machine(hardware)
     budget_bytes = None
     if graph is not None and profile is not None:
-        budget_bytes = Question(graph, profile, parse_choice("resident"), budget).budget_bytes
+        budget_bytes = budget_of(budget, graph, profile)
     return differ(side_of(a, graph, profile, budget_bytes), side_of(b, graph, profile, budget_bytes))
 
 
@@ -300,6 +197,6 @@ def robustness(
     from hosim.study.robustness import robustness as drawn
 
     graph, profile = load(workload), machine(hardware)
-    choices = _choices(policies)
-    budget_bytes = Question(graph, profile, choices[0], budget).budget_bytes
+    choices = choices_of(policies)
+    budget_bytes = budget_of(budget, graph, profile)
     return drawn(graph, profile, choices, budget_bytes, replace(Jitter(seed), op_sigma=op_sigma, transfer_sigma=transfer_sigma), runs)

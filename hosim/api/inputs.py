@@ -1,0 +1,105 @@
+"""The arguments of the public functions, and how each is read.
+
+A *workload* is the name of a shipped one, a path, a mapping (a workload file, a spec, or parameters of a builder), or a
+:class:`~hosim.graph.Graph`; *hardware* is a name, a path, a mapping, or a :class:`~hosim.hardware.Hardware`; a *policy* is text such as
+``lookahead:k=4``; a *budget* is a number of bytes, a size such as ``40 GiB``, a share of the resident peak such as ``75%``, or ``None`` for
+all that the device has. Times are integer nanoseconds, sizes integer bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.study.axes import Value
+from hosim.study.policy_choice import Choice, parse_choice, parse_choices
+from hosim.study.scenario import Question
+
+Workload = str | os.PathLike[str] | Mapping[str, Any] | Graph
+Machine = str | os.PathLike[str] | Mapping[str, Any] | Hardware
+Budget = int | str | None
+Policies = str | Iterable[str] | None
+Vary = str | Iterable[str] | Mapping[str, object] | Sequence[Mapping[str, Value]]
+
+
+def load(workload: Workload) -> Graph:
+    """Load the graph of a workload.
+
+    Parameters
+    ----------
+    workload
+        The name of a shipped workload, the path of anything that ``hosim import`` reads, a mapping, or a graph, which is returned as it is.
+        A mapping is a workload or a spec as its file has it, or the parameters of a builder (:func:`hosim.models.build.build`).
+
+    Returns
+    -------
+    Graph
+        Tensors in bytes and ops in execution order.
+
+    Raises
+    ------
+    InputError
+        If there is no such workload, or the file or the mapping is not one.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> hosim.load({"model": "llama-3.1-8b", "phase": "decode", "context": 65536, "layers": 1}).name
+    'llama-3.1-8b-decode'
+    """
+    if isinstance(workload, Graph):
+        return workload
+    if not isinstance(workload, Mapping):
+        from hosim.importers import load_any
+        from hosim.io import find_workload
+
+        return load_any(find_workload(os.fspath(workload)))
+    if "ops" in workload:
+        from hosim.io import workload_from_dict
+
+        return workload_from_dict(dict(workload))
+    if "builder" in workload or "importer" in workload:
+        from hosim.importers.spec import make
+        from hosim.io.spec_file import check_spec
+
+        return make(check_spec({"format": "hosim.spec/1", **workload}, "workload"), "workload")
+    from hosim.models.build import build
+
+    try:
+        return build("-".join(str(workload[key]) for key in ("model", "phase") if key in workload), workload)
+    except InputError as error:
+        raise InputError(error.message, source="workload", where=error.where) from None
+
+
+def machine(hardware: Machine) -> Hardware:
+    """The profile with this name or path, or that a mapping describes. Raises :class:`InputError`."""
+    if isinstance(hardware, Hardware):
+        return hardware
+    from hosim.io import find_hardware, hardware_from_dict, load_hardware
+
+    if isinstance(hardware, Mapping):
+        return hardware_from_dict(dict(hardware), source="hardware")
+    return load_hardware(find_hardware(os.fspath(hardware)))
+
+
+def question(workload: Workload, hardware: Machine, policy: str = "hyperoffload", budget: Budget = None) -> Question:
+    """What one replay answers. Raises :class:`InputError`."""
+    asked = Question(load(workload), machine(hardware), parse_choice(policy), budget)
+    _ = asked.budget_bytes  # an invalid budget is an error here, not later
+    return asked
+
+
+def budget_of(budget: Budget, graph: Graph, hardware: Hardware) -> int:
+    """Bytes of the device tier that a budget allows, at most its capacity. Raises :class:`InputError`."""
+    return Question(graph, hardware, Choice("resident", {}, "resident"), budget).budget_bytes
+
+
+def choices_of(policies: Policies) -> list[Choice]:
+    """The policies of a comma-separated text or an iterable of texts; ``None``: every policy. Raises :class:`InputError`."""
+    if policies is None or isinstance(policies, str):
+        return parse_choices(policies)
+    return [parse_choice(policy) for policy in policies]

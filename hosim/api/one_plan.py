@@ -1,0 +1,289 @@
+"""One plan: make it, replay it, draw the replay, explain it, and ask what it waits for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hosim import engine
+from hosim.api.inputs import Budget, Machine, Workload, budget_of, machine, question
+from hosim.cache_plan import Plan
+from hosim.errors import InputError
+from hosim.jitter import Jitter
+from hosim.result import IN_TIME, LEDGER, Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+    from hosim.report.explanation import PlanExplanation
+    from hosim.study.stall_report import Blame
+
+
+def plan(workload: Workload, hardware: Machine, policy: str = "hyperoffload", budget: Budget = None) -> Plan:
+    """Plan when each tensor moves between the memories.
+
+    Parameters
+    ----------
+    workload
+        What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
+    hardware
+        What to run it on: a name, a path, a mapping or a profile.
+    policy
+        Which policy plans, with its parameters: ``lookahead:k=4``. ``hosim policies`` lists them.
+    budget
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+
+    Returns
+    -------
+    Plan
+        Where tensors lie at the start, and the cache ops. It breaks no rule of the contract; the replay says how long it takes, and whether
+        a plan that its policy did not check against the budget fits.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be.
+    InfeasibleError
+        If the policy finds no plan within the budget.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> hosim.plan(b.build(), "toy", "layerwise").count("prefetch")
+    1
+    """
+    from hosim.study.run_policy import check, make_plan
+
+    asked = question(workload, hardware, policy, budget)
+    made = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
+    check(made, asked.hardware, asked.budget_bytes)
+    return made
+
+
+def replay(
+    plan: Plan,
+    hardware: Machine,
+    budget: Budget = None,
+    *,
+    budget_bytes: int | None = None,
+    record: bool = False,
+    allocator: str = LEDGER,
+    account: str = IN_TIME,
+    jitter: Jitter | None = None,
+    fold: bool = True,
+    reserve_bytes: int | None = None,
+    compete: bool | None = None,
+) -> Result:
+    """Replay a plan on a machine by the rules of ``docs/contract.md``; two runs give equal results.
+
+    Parameters
+    ----------
+    plan
+        The plan, whoever made it: :func:`hosim.plan`, :func:`hosim.load_plan`, or you.
+    hardware
+        The machine: a name, a path, a mapping or a profile. On one of several devices, each device runs the plan on tensors of its own;
+        they share only room and bandwidth.
+    budget
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+    budget_bytes
+        The same in bytes, which may exceed the device's capacity. Give one of the two.
+    record
+        Whether to keep the timeline in the result; :func:`hosim.plot` needs it.
+    allocator
+        What places the device's bytes: ``ledger`` only counts them; ``caching``, ``caching-expandable`` and ``static`` place them, and then
+        what they reserve has to stay within the budget too.
+    account
+        The order in which the allocator's bytes are counted: ``time``, what the device holds at each instant, or ``program``, what a host
+        that runs ahead of the device has allocated.
+    jitter
+        How the times of ops and transfers vary; the plan does not know.
+    fold
+        Whether devices that do the same at the same time are replayed as one. The result is the same either way.
+    reserve_bytes
+        Bytes that the allocator may reserve, if not the budget.
+    compete
+        Whether copies take memory bandwidth from ops. By default they do unless every op has a measured duration.
+
+    Returns
+    -------
+    Result
+        Times in nanoseconds, sizes in bytes. If the plan does not fit, ``feasible`` is false, ``error`` says why, times are ``None``, and
+        peaks are those reached until then.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be, or the plan names a tier or a channel that the machine does not have.
+    PlanError
+        If the plan breaks a rule on the way.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> up, off = hosim.CacheOp("prefetch", 0, "ddr", "hbm"), hosim.CacheOp("detach", 0, "hbm", None, after=0)
+    >>> hosim.replay(hosim.Plan(b.build(), cache_ops=(up, off)), "toy", budget="100%").makespan_ns
+    90
+    """
+    from hosim.io import check_tiers
+
+    _expect_plan(plan)
+    if budget is not None and budget_bytes is not None:
+        raise InputError("give one of budget and budget_bytes", source="replay")
+    profile = machine(hardware)
+    check_tiers(plan, profile, source="plan")
+    return engine.replay(
+        plan,
+        profile,
+        budget_bytes if budget is None else budget_of(budget, plan.workload, profile),
+        record=record,
+        allocator=allocator,
+        account=account,
+        jitter=jitter,
+        fold=fold,
+        reserve_bytes=reserve_bytes,
+        compete=compete,
+    )
+
+
+def plot(result: Result | DataFrame, path: str | os.PathLike[str] | None = None) -> Figure:
+    """Draw a replay, or a comparison of policies.
+
+    Parameters
+    ----------
+    result
+        A result with its timeline (``hosim.replay(..., record=True)``): streams, the memory of each tier and the channels, over time.
+        Or the frame of :func:`hosim.compare`: makespan against peak memory, one marker a policy.
+    path
+        Where to save the picture: ``.png``, ``.svg`` or ``.pdf``.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure, which a notebook shows.
+
+    Raises
+    ------
+    InputError
+        If the result has no timeline, the frame is not one of :func:`hosim.compare`, or the path has another ending.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> moved = hosim.plan(b.build(), "toy", "layerwise")
+    >>> figure = hosim.plot(hosim.replay(moved, "toy", record=True))
+    >>> [axes.get_title("left") for axes in figure.axes][:3]
+    ['Streams and channels', 'Memory: hbm', 'Memory: ddr']
+    """
+    from hosim.io.reading import write_bytes
+    from hosim.report.figures import image, image_kind
+
+    kind = None if path is None else image_kind(Path(path))
+    figure = _replay_figure(result) if isinstance(result, Result) else _comparison_figure(result)
+    if path is not None and kind is not None:
+        write_bytes(Path(path), image(figure, kind))
+    return figure
+
+
+def _replay_figure(result: Result) -> Figure:
+    from hosim.report.replay_figures import replay_figure
+
+    if result.timeline is None or result.replayed is None:
+        raise InputError("the result has no timeline: replay the plan with hosim.replay(plan, hardware, record=True)", source="plot")
+    replayed, profile = result.replayed
+    return replay_figure(replayed.graph, profile, result)
+
+
+def _comparison_figure(table: DataFrame) -> Figure:
+    from hosim.report.study_figures import comparison_figure
+    from hosim.study.rows import results_of
+
+    return comparison_figure(*results_of(table))
+
+
+def explain(plan: Plan, hardware: Machine, budget: Budget = None) -> PlanExplanation:
+    """Explain why each tensor moves or stays.
+
+    Parameters
+    ----------
+    plan
+        A plan of a policy that decides before the replay.
+    hardware
+        The machine: a name, a path, a mapping or a profile.
+    budget
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+
+    Returns
+    -------
+    PlanExplanation
+        Prints as the tables of ``hosim plan --explain``; ``as_dict`` gives the figures.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be, or the plan's policy decides during the replay.
+    InfeasibleError
+        If the plan does not fit the budget.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> why = hosim.explain(hosim.plan(b.build(), "toy", "layerwise"), "toy")
+    >>> print(why.text().splitlines()[0])
+    If nothing moved, hbm would hold 40 B at op f; the plan holds 40 B at most, within a budget of 100 B.
+    """
+    from hosim.io import check_tiers
+    from hosim.planner.hyperoffload.explain import explain as explained
+    from hosim.report.explanation import PlanExplanation
+
+    _expect_plan(plan)
+    profile = machine(hardware)
+    check_tiers(plan, profile, source="plan")
+    return PlanExplanation(explained(plan, profile, budget_of(budget, plan.workload, profile)))
+
+
+def _expect_plan(plan: object) -> None:
+    if not isinstance(plan, Plan):
+        raise InputError(
+            f"expected a plan, got {type(plan).__name__}: hosim.plan makes one, hosim.load_plan(path, workload) reads one", source="plan"
+        )
+
+
+def blame(
+    workload: Workload | Plan,
+    hardware: Machine,
+    policy: str = "hyperoffload",
+    budget: Budget = None,
+    *,
+    more_memory: str = "1 GB",
+    more_bandwidth: str = "10 GB/s",
+) -> Blame:
+    """Why a policy's plan, or a :class:`~hosim.cache_plan.Plan`, waits, and what a little more of each resource would save.
+
+    ``.frame`` has a row a stall, ``.prices`` the shadow prices (see :mod:`hosim.study.prices`). Raises :class:`InfeasibleError` if it does
+    not fit.
+
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> why = hosim.blame(b.build(), "toy", "layerwise", more_bandwidth="1 GB/s", more_memory="10 B")
+    >>> print(why)
+    layerwise takes 90 ns, of which its streams wait 40 ns: 40 ns for h2d
+    >>> print(why.prices[0])
+    +1.00 GB/s of h2d saves 20 ns
+    """
+    from hosim.study.stall_report import blame as blamed
+    from hosim.units import parse_rate, parse_size
+
+    plan = workload if isinstance(workload, Plan) else None
+    asked = question(workload.workload if isinstance(workload, Plan) else workload, hardware, policy, budget)
+    return blamed(asked, plan, parse_size(more_memory), parse_rate(more_bandwidth))
