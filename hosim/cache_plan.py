@@ -20,11 +20,27 @@ PREFETCH, STORE, DETACH = "prefetch", "store", "detach"
 
 @dataclass(frozen=True, slots=True)
 class CacheOp:
-    """One cache op: ``prefetch`` copies up, ``store`` copies down, ``detach`` releases a residency without a copy.
+    """A copy between two tiers, or the release of one.
 
-    ``tensor`` and ``after`` are positions in the plan's graph; it is issued at the end of op ``after``, or at time 0
-    if that is :data:`AT_START`. ``source`` and ``destination`` are tier names; a detach has no destination.
+    Parameters
+    ----------
+    op
+        ``prefetch`` copies up, ``store`` copies down, ``detach`` releases a copy without moving it.
+    tensor
+        The tensor's position in the plan's graph.
+    source
+        The tier to copy from, or whose copy is released.
+    destination
+        The tier to copy to; ``None`` for a detach.
+    after
+        The position of the op at whose end it is issued, or :data:`AT_START` for time 0.
 
+    References
+    ----------
+    ``docs/contract.md``, rules 2 to 6.
+
+    Examples
+    --------
     >>> CacheOp("prefetch", 0, "ddr", "hbm").after == AT_START
     True
     """
@@ -89,11 +105,27 @@ class RuntimePolicy(Protocol):
 class Plan:
     """What a policy returns and the engine replays.
 
-    ``cache_ops`` are in issue order among those of the same ``after``. ``initial`` overrides, by tensor position, the tiers that hold
-    a valid copy at time 0 (default: the tensor's home). ``runtime`` makes decisions during
-    the replay (a fresh object per call); such a plan has no file. ``edits`` say how ``graph`` came from the workload where it is not the
-    workload's own.
+    Parameters
+    ----------
+    graph
+        The ops that run, in order: the workload's graph, or what ``edits`` made of it.
+    policy
+        Which policy made the plan.
+    cache_ops
+        The cache ops; those of the same ``after`` are issued in the order given here.
+    initial
+        For a tensor's position, the tiers that hold a valid copy at time 0. Other tensors lie at their home.
+    runtime
+        Makes the object that decides during the replay, a fresh one per replay. Such a plan cannot be saved.
+    edits
+        How ``graph`` came from the workload, if it is not the workload's own.
 
+    References
+    ----------
+    ``docs/contract.md`` has the rules of a replay, ``docs/formats.md`` the file.
+
+    Examples
+    --------
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
@@ -120,14 +152,36 @@ class Plan:
         return 0 if self.edits is None else len(self.edits.recompute)
 
     def residency(self, device_tier: str) -> dict[int, tuple[str, ...]]:
-        """Tiers with a valid copy at time 0, for every tensor that has one."""
+        """The tiers with a valid copy at time 0, for every tensor that has one.
+
+        Parameters
+        ----------
+        device_tier
+            The tier of tensors that have no home.
+
+        Returns
+        -------
+        dict of int to tuple of str
+            Tiers by the tensor's position.
+        """
         tensors = self.graph.tensors
         tiers: dict[int, tuple[str, ...]] = {t: (tensors[t].home or device_tier,) for t in self.graph.initial}
         tiers.update((t, tuple(where)) for t, where in self.initial.items())
         return {t: where for t, where in sorted(tiers.items()) if where}
 
     def count(self, op: str) -> int:
-        """How many cache ops of the kind ``op`` the plan has."""
+        """How many cache ops of one kind the plan has.
+
+        Parameters
+        ----------
+        op
+            ``prefetch``, ``store`` or ``detach``.
+
+        Returns
+        -------
+        int
+            Their number.
+        """
         return sum(cache_op.op == op for cache_op in self.cache_ops)
 
     def to_networkx(self) -> networkx.DiGraph[str]:

@@ -18,8 +18,19 @@ from collections.abc import Sequence
 
 
 class HosimError(Exception):
-    """Base of every error that hosim raises on purpose; its text is one line a user can act on.
+    """The base of every error that hosim raises on purpose; its text is one line that says what to do.
 
+    Attributes
+    ----------
+    exit_code
+        What the command line ends with: 2, or 3 for :class:`InfeasibleError`.
+
+    References
+    ----------
+    ``hosim --help`` lists the exit codes.
+
+    Examples
+    --------
     >>> HosimError.exit_code, InfeasibleError.exit_code
     (2, 3)
     """
@@ -28,8 +39,23 @@ class HosimError(Exception):
 
 
 class InputError(HosimError):
-    """Bad input from outside. ``source`` is the file (or argument), ``where`` the path inside it.
+    """A file, a name or an argument is wrong.
 
+    Parameters
+    ----------
+    message
+        What was expected, and what was found.
+    source
+        The file or the argument.
+    where
+        The path inside it.
+
+    References
+    ----------
+    ``docs/formats.md`` describes what files hold.
+
+    Examples
+    --------
     >>> str(InputError("expected a size such as '80 GiB', got 80", source="hw.yaml", where="tiers.hbm.capacity"))
     "hw.yaml: tiers.hbm.capacity: expected a size such as '80 GiB', got 80"
     """
@@ -42,8 +68,23 @@ class InputError(HosimError):
 
 
 class UnitError(InputError):
-    """A quantity whose unit is missing, unknown or of another dimension.
+    """A quantity whose unit is missing, unknown, or of another dimension.
 
+    Parameters
+    ----------
+    message
+        What was expected, and what was found.
+    source
+        The file or the argument.
+    where
+        The path inside it.
+
+    References
+    ----------
+    :mod:`hosim.units` lists the units.
+
+    Examples
+    --------
     >>> from hosim.units import parse_size
     >>> parse_size("80")
     Traceback (most recent call last):
@@ -52,8 +93,21 @@ class UnitError(InputError):
 
 
 class GraphError(HosimError):
-    """A workload graph that contradicts itself. ``where`` is the path of the culprit, as in the file format.
+    """A workload graph that contradicts itself.
 
+    Parameters
+    ----------
+    message
+        What is wrong.
+    where
+        The path of the culprit, as in a workload file.
+
+    References
+    ----------
+    ``docs/formats.md`` describes workloads.
+
+    Examples
+    --------
     >>> str(GraphError("unknown tensor 'w'", where="ops[0].inputs[0]"))
     "ops[0].inputs[0]: unknown tensor 'w'"
     """
@@ -65,8 +119,21 @@ class GraphError(HosimError):
 
 
 class HardwareError(HosimError):
-    """A hardware profile that contradicts itself. ``where`` is the path of the culprit, as in the file format.
+    """A hardware profile that contradicts itself.
 
+    Parameters
+    ----------
+    message
+        What is wrong.
+    where
+        The path of the culprit, as in a hardware file.
+
+    References
+    ----------
+    ``docs/formats.md`` describes hardware profiles.
+
+    Examples
+    --------
     >>> str(HardwareError("expected a capacity above 0 B", where="tiers.hbm.capacity"))
     'tiers.hbm.capacity: expected a capacity above 0 B'
     """
@@ -78,8 +145,23 @@ class HardwareError(HosimError):
 
 
 class PlanError(HosimError):
-    """A plan that breaks a rule of the replay; ``findings`` are the verifier's lines, if it was the one to object.
+    """A plan that breaks a rule of the contract.
 
+    Parameters
+    ----------
+    message
+        Which rule is broken, and where.
+    where
+        The path of the culprit, as in a plan file.
+    findings
+        Every line of the verifier, if it was the verifier that refused the plan.
+
+    References
+    ----------
+    ``docs/contract.md`` has the rules.
+
+    Examples
+    --------
     >>> PlanError("policy mine made a plan that breaks a rule", findings=["detach of 'w' drops its last copy"]).findings
     ("detach of 'w' drops its last copy",)
     """
@@ -107,8 +189,21 @@ class ExecutionError(HosimError):
 
 
 class InfeasibleError(HosimError):
-    """Nothing fits: no plan, or not this one, runs within the budget. ``report`` is the out-of-memory report.
+    """Nothing fits: no plan, or not this one, runs within the budget.
 
+    Parameters
+    ----------
+    message
+        What does not fit.
+    report
+        The out-of-memory report.
+
+    References
+    ----------
+    ``docs/contract.md`` says when a replay is out of memory.
+
+    Examples
+    --------
     >>> str(InfeasibleError("out of memory: op 'f' needs 40 B"))
     "out of memory: op 'f' needs 40 B"
     """

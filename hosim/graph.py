@@ -44,10 +44,25 @@ PERSISTENT_KINDS = frozenset({"parameter", "optimizer_state", "expert", "kv_cach
 class Tensor:
     """One storage; views of it are the same tensor.
 
-    ``size_bytes`` is what it occupies. ``home`` is the tier of its valid copy at time 0 (``None``: the device
-    tier, or nowhere for a tensor that the step itself produces). ``persistent`` tensors are valid at time 0 and survive the
-    step; ``None`` takes the default of the kind, and after construction it is always a bool.
+    Parameters
+    ----------
+    name
+        Its name, unique in the graph.
+    size_bytes
+        The bytes it occupies.
+    kind
+        One of :data:`KINDS`.
+    home
+        The tier of its valid copy at time 0; ``None``: the device tier, or no tier for a tensor that the step itself produces.
+    persistent
+        Whether it is valid at time 0 and survives the step. ``None`` takes the default of the kind; after construction it is a bool.
 
+    References
+    ----------
+    ``docs/formats.md`` describes workloads.
+
+    Examples
+    --------
     >>> Tensor("w", 40, "parameter").persistent, Tensor("a", 30).persistent
     (True, False)
     """
@@ -65,12 +80,41 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One computation. ``inputs``, ``outputs`` and ``mutates`` are tensor positions, ``deps`` op positions.
+    """One computation.
 
-    ``duration_ns`` is a measured duration and wins over the cost model's estimate from ``flops``,
-    ``bytes_accessed`` (bytes read and written in the device tier) and ``dtype``. ``workspace_bytes`` are
-    held in the device tier while the op runs.
+    Parameters
+    ----------
+    name
+        Its name, unique in the graph.
+    kind
+        What it computes, such as ``matmul``.
+    inputs
+        The positions of the tensors it reads.
+    outputs
+        The positions of the tensors it produces.
+    mutates
+        The positions of the tensors it changes in place.
+    deps
+        The positions of ops that must end before it starts, beyond those that tensors imply.
+    stream
+        The stream it runs on.
+    duration_ns
+        Its measured duration in nanoseconds, which wins over the cost model.
+    flops
+        Floating-point operations.
+    bytes_accessed
+        Bytes read and written in the device tier.
+    dtype
+        The data type, which chooses the peak of the processor.
+    workspace_bytes
+        Bytes held in the device tier while it runs.
 
+    References
+    ----------
+    :mod:`hosim.costmodel.op_time` estimates its time if ``duration_ns`` is ``None``.
+
+    Examples
+    --------
     >>> Op("f", "matmul", inputs=(0,), mutates=(1,), outputs=(2,)).uses
     (0, 2, 1)
     """
@@ -124,10 +168,30 @@ def unguarded(frozen: type[T]) -> Callable[..., T]:
 
 @dataclass(frozen=True)
 class Graph:
-    """A workload: tensors and ops in listed order. Checked when made; raises :class:`GraphError`.
+    """A workload: tensors, and ops in the order in which each stream runs them.
 
-    ``meta`` is free-form: source, the command that made it, model, versions, shapes.
+    Parameters
+    ----------
+    name
+        The workload's name.
+    tensors
+        The tensors; ops refer to them by position.
+    ops
+        The ops, in execution order.
+    meta
+        Anything about where it came from: source, command, model, versions, shapes.
 
+    Raises
+    ------
+    GraphError
+        If it contradicts itself.
+
+    References
+    ----------
+    ``docs/contract.md``, rule 1, says which op waits for which; ``docs/formats.md`` describes the file.
+
+    Examples
+    --------
     >>> graph = Graph("toy", (Tensor("w", 40, "parameter"),), (Op("f", "matmul", inputs=(0,), duration_ns=50),))
     >>> graph.streams, graph.users
     (('compute',), ((0,),))
@@ -212,9 +276,21 @@ class Graph:
         return tuple(all_producers)
 
     def derived(self, compute: Callable[Concatenate[Graph, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """``compute(graph, *args)``, computed once and kept with the graph, which never changes.
+        """Compute something from the graph once, and keep it with the graph.
 
-        For what higher floors derive from a graph again and again. ``compute`` must be pure and the arguments hashable.
+        Parameters
+        ----------
+        compute
+            A pure function of the graph and of the arguments.
+        *args
+            Hashable arguments.
+        **kwargs
+            Hashable arguments.
+
+        Returns
+        -------
+        object
+            ``compute(graph, *args, **kwargs)``.
         """
         memo: dict[Hashable, Any] = self.__dict__.setdefault("_derived", {})
         key = (compute, args, tuple(sorted(kwargs.items())))
@@ -224,7 +300,20 @@ class Graph:
         return result
 
     def derived_on(self, machine: M, compute: Callable[[Graph, M], T]) -> T:
-        """``compute(graph, machine)``, kept until it is asked for on another machine (told apart by identity)."""
+        """Compute something from the graph and a machine, and keep it until another machine is given.
+
+        Parameters
+        ----------
+        machine
+            The machine, told apart by identity.
+        compute
+            A pure function of the graph and the machine.
+
+        Returns
+        -------
+        object
+            ``compute(graph, machine)``.
+        """
         memo: dict[Hashable, Any] = self.__dict__.setdefault("_derived", {})
         known = memo.get(compute)
         if known is None or known[0] is not machine:
@@ -328,8 +417,21 @@ def _explain(graph: Graph) -> None:
 
 
 class GraphBuilder:
-    """Builds a :class:`Graph` by names, in listed order.
+    """Builds a :class:`Graph` by names, in execution order.
 
+    Parameters
+    ----------
+    name
+        The workload's name.
+    meta
+        Anything about where it came from.
+
+    References
+    ----------
+    ``docs/formats.md`` describes workloads.
+
+    Examples
+    --------
     >>> b = GraphBuilder("toy")
     >>> b.tensor("w", 40, "parameter")
     'w'
@@ -350,7 +452,31 @@ class GraphBuilder:
         self._op_index: dict[str, int] = {}
 
     def tensor(self, name: str, size_bytes: int, kind: str = "activation", home: str | None = None, persistent: bool | None = None) -> str:
-        """Add a tensor; returns its name."""
+        """Add a tensor.
+
+        Parameters
+        ----------
+        name
+            Its name.
+        size_bytes
+            The bytes it occupies.
+        kind
+            One of :data:`KINDS`.
+        home
+            The tier of its valid copy at time 0 (see :class:`Tensor`).
+        persistent
+            Whether it survives the step; ``None`` takes the default of the kind.
+
+        Returns
+        -------
+        str
+            The name.
+
+        Raises
+        ------
+        GraphError
+            If the name is taken.
+        """
         if name in self._tensor_index:
             raise GraphError(f"tensor name {name!r} is listed twice", where=f"tensors[{len(self._tensors)}].name")
         self._tensor_index[name] = len(self._tensors)
@@ -373,7 +499,45 @@ class GraphBuilder:
         dtype: str = "bf16",
         workspace_bytes: int = 0,
     ) -> str:
-        """Add an op after those already there; returns its name. Raises :class:`GraphError` on an unknown name."""
+        """Add an op after those already there.
+
+        Parameters
+        ----------
+        name
+            Its name.
+        kind
+            What it computes, such as ``matmul``.
+        inputs
+            Names of the tensors it reads.
+        outputs
+            Names of the tensors it produces.
+        mutates
+            Names of the tensors it changes in place.
+        deps
+            Names of earlier ops that must end before it starts, beyond those that tensors imply.
+        stream
+            The stream it runs on.
+        duration_ns
+            Its measured duration in nanoseconds, which wins over the cost model.
+        flops
+            Floating-point operations.
+        bytes_accessed
+            Bytes read and written in the device tier.
+        dtype
+            The data type.
+        workspace_bytes
+            Bytes held in the device tier while it runs.
+
+        Returns
+        -------
+        str
+            The name.
+
+        Raises
+        ------
+        GraphError
+            If the name is taken, or a tensor or an op is unknown.
+        """
         where = f"ops[{len(self._ops)}]"
         if name in self._op_index:
             raise GraphError(f"op name {name!r} is listed twice", where=f"{where}.name")

@@ -109,12 +109,44 @@ class Compute:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A machine as the engine sees it. Checked when made; raises :class:`HardwareError`.
+    """A machine: processor, memory tiers, channels and fabrics.
 
-    ``inspect_ns`` is the CPU time that a runtime policy spends per op. ``devices`` run the same program together, ``devices_per_host`` of
-    them on each host (``None``: all on one; the last host may have fewer). Capacities and bandwidths are those of one instance of a tier,
-    channel or fabric, whoever shares it. ``chunk_bytes`` are those in which a tensor goes from tier to tier over several channels (rule 7).
+    Parameters
+    ----------
+    name
+        The machine's name.
+    tiers
+        The memories. Capacities (bytes) and bandwidths (bytes per second) are those of one instance, whoever shares it.
+    channels
+        The one-way paths between tiers.
+    compute
+        The processor, as the cost model sees it.
+    device_tier
+        The name of the tier that ops run from.
+    fabrics
+        Bandwidth that several channels share.
+    inspect_ns
+        Nanoseconds of CPU time that a runtime policy spends per op.
+    devices
+        How many devices run the same program together.
+    devices_per_host
+        How many of them each host has; ``None``: one host has all. The last host may have fewer.
+    chunk_bytes
+        The size of the chunks in which a tensor moves over a route of several channels.
+    source
+        Where the figures are from.
 
+    Raises
+    ------
+    HardwareError
+        If it contradicts itself.
+
+    References
+    ----------
+    ``docs/formats.md`` describes the file; each shipped profile names the source of its figures.
+
+    Examples
+    --------
     >>> machine = Hardware("one tier", (Tier("hbm", 100, 10**12, "device"),), (), Compute({"bf16": 10**12}))
     >>> machine.device.capacity_bytes
     100
@@ -146,21 +178,67 @@ class Hardware:
         return self.tiers[self.tier_index[self.device_tier]]
 
     def tier_scope(self, name: str) -> str:
-        """Who shares a tier; the device tier is always the device's own."""
+        """Who shares a tier; the device tier is always the device's own.
+
+        Parameters
+        ----------
+        name
+            The tier.
+
+        Returns
+        -------
+        str
+            One of :data:`SCOPES`.
+        """
         return "device" if name == self.device_tier else self.tiers[self.tier_index[name]].scope
 
     def channel_scope(self, channel: Channel) -> str:
-        """Who shares a channel's bandwidth: those who share both its tiers. Its queue and its engines are each device's own."""
+        """Who shares a channel's bandwidth: those who share both its tiers. Each device has its own queue and engines.
+
+        Parameters
+        ----------
+        channel
+            The channel.
+
+        Returns
+        -------
+        str
+            One of :data:`SCOPES`.
+        """
         return min(map(self.tier_scope, (channel.source, channel.destination)), key=SCOPES.index)
 
     def instance(self, scope: str, device: int) -> int:
-        """Which instance of something of this scope a device has: its own, its host's, or the only one."""
+        """Which instance of something with this scope a device has: its own, its host's, or the only one.
+
+        Parameters
+        ----------
+        scope
+            One of :data:`SCOPES`.
+        device
+            The device's position.
+
+        Returns
+        -------
+        int
+            The position of the instance.
+        """
         if scope == "device":
             return device
         return device // (self.devices_per_host or self.devices) if scope == "host" else 0
 
     def sharers(self, scope: str) -> int:
-        """How many devices share an instance of this scope, where there are as many as can be."""
+        """The largest number of devices that share one instance of a scope.
+
+        Parameters
+        ----------
+        scope
+            One of :data:`SCOPES`.
+
+        Returns
+        -------
+        int
+            Their number.
+        """
         return {"device": 1, "host": min(self.devices, self.devices_per_host or self.devices), "global": self.devices}[scope]
 
     @cached_property

@@ -173,18 +173,74 @@ class AllocatorFigures:
 
 @dataclass(frozen=True)
 class Result:
-    """The figures of one replay, in nanoseconds and bytes. Infeasible results carry ``error`` and no times.
+    """The figures of one replay, in nanoseconds and bytes.
 
-    The times of ``stall_ns``, ``busy_ns`` and ``drain_ns`` are those of the stream ``compute`` (of the first stream where none has that
-    name); ``streams`` has the others. ``slowed_ns`` is what copies that used the device tier's memory cost the ops of all streams, as part
-    of the time that they were busy; ``None`` where a replay leaves that out.
+    Where several devices ran together, the result is that of the device that ended last, or of the first that does not fit; but the peak
+    of a tier is the largest that any instance of it reached. In the result of one of several devices, the peak of a shared tier counts
+    only what that device held there.
 
-    A recorded replay has its ``timeline``, and in ``replayed`` the plan and the machine that its positions and names refer to.
+    Parameters
+    ----------
+    workload
+        The workload's name.
+    hardware
+        The machine's name.
+    policy
+        The policy, with its parameters.
+    budget_bytes
+        Bytes of the device tier that may be used.
+    feasible
+        Whether the plan fits.
+    error
+        Why it does not; ``None`` if it does.
+    makespan_ns
+        Nanoseconds from the start to the end of the last op or transfer; ``None`` if it does not fit, like the other times.
+    busy_ns
+        Nanoseconds during which the stream ``compute`` runs ops (the first stream where none has that name).
+    stall_ns
+        Nanoseconds for which that stream waits, by cause.
+    drain_ns
+        Nanoseconds between its last op and the end.
+    lower_bound_ns
+        Nanoseconds that no plan from the same initial residency can beat; ``None`` where nobody computed it.
+    peak_bytes
+        The largest number of bytes held, by tier.
+    peak_at_ns
+        When that was first reached, in nanoseconds, by tier.
+    peak_breakdown
+        The bytes held then, by tier and kind of tensor.
+    channels
+        The figures of each channel.
+    plan
+        How many prefetches, stores and detaches the plan and its runtime policy have, and how many ops run again.
+    streams
+        The figures of the other streams.
+    slowed_ns
+        Nanoseconds by which copies that use the device's memory bandwidth slow ops down, as part of the time that all streams are busy;
+        ``None`` where the replay does not model it.
+    allocator
+        What an allocator made of the device tier, if one placed its bytes.
+    devices
+        The spread of the figures over several devices.
+    jitter
+        How times varied, if they did.
+    planning_s
+        Seconds that planning took here.
+    replay_s
+        Seconds that the replay took here.
+    timeline
+        Everything that happened, if the replay was recorded.
+    replayed
+        The plan and the machine that a timeline's positions and names refer to.
+    by_device
+        The result of each of several devices.
 
-    Where several devices ran together, ``by_device`` has the result of each, and ``devices`` their spread. The result itself is that of the
-    one that ended last (the first of those that do not fit, if some do not); but the peak of a tier is the largest that any instance
-    of it reached. In the result of one of several, the peaks of shared tiers are those of what the device itself held there.
+    References
+    ----------
+    ``docs/contract.md`` defines the figures, ``docs/formats.md`` the file.
 
+    Examples
+    --------
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter"), b.op("f", "matmul", inputs=["w"], duration_ns=50)

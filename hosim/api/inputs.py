@@ -45,6 +45,10 @@ def load(workload: Workload) -> Graph:
     InputError
         If there is no such workload, or the file or the mapping is not one.
 
+    References
+    ----------
+    ``docs/formats.md`` describes the files, :class:`hosim.models.config.Run` the parameters of a builder.
+
     Examples
     --------
     >>> import hosim

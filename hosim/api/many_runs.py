@@ -25,10 +25,39 @@ if TYPE_CHECKING:
 
 
 def compare(workload: Workload, hardware: Machine, policies: Policies = None, budget: Budget = None) -> DataFrame:
-    """One row a policy (default: every one): ``policy feasible makespan_ns ...``, as :func:`hosim.study.rows.figure_columns` lists them.
+    """Compare policies on one workload, one machine and one budget.
 
-    ``planning_s`` and ``replay_s`` are what it took here. What does not fit is a row with ``error``. Raises :class:`InputError`.
+    Parameters
+    ----------
+    workload
+        What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
+    hardware
+        What to run it on: a name, a path, a mapping or a profile.
+    policies
+        The policies, as a list or as text separated by commas; ``None`` stands for every registered policy.
+    budget
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
 
+    Returns
+    -------
+    pandas.DataFrame
+        One row per policy, with the columns of :func:`hosim.study.rows.figure_columns`: times in nanoseconds, sizes in bytes.
+        ``planning_s`` and ``replay_s`` are the seconds that planning and replaying took here. If a policy does not fit, ``feasible`` is
+        false and ``error`` says why.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be.
+    PlanError
+        If a policy's plan breaks a rule, which is a bug of the policy.
+
+    References
+    ----------
+    ``docs/contract.md`` defines the figures.
+
+    Examples
+    --------
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
@@ -63,13 +92,47 @@ def sweep(
     scheduler: str | Client | None = None,
     progress: Callable[[int, int, int], None] = lambda done, total, failed: None,
 ) -> DataFrame:
-    """One row a point: the value of each field that is varied, and the figures.
+    """Replay a workload once for each value of some fields.
 
-    ``vary`` is a grid (texts such as ``channels.h2d.bandwidth=25..200GB/s:8``, or a mapping from fields to lists of values) or a list of
-    mappings, a point each. ``output`` (CSV or Parquet) gets each row as soon as it is known; the same call goes on where one was
-    interrupted. ``jobs`` processes compute (-1: one a core), or the Dask cluster of a ``scheduler`` (an address, or a client). ``progress``
-    is told of rows done, of all, and of those that do not fit. A point that fails is a row with ``error``. Raises :class:`InputError`.
+    Parameters
+    ----------
+    workload
+        What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
+    hardware
+        What to run it on: a name, a path, a mapping or a profile.
+    policy
+        Which policy plans, with its parameters: ``lookahead:k=4``. ``hosim policies`` lists them.
+    budget
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+    vary
+        Which fields take which values. A grid: texts such as ``channels.h2d.bandwidth=25..200GB/s:8``, or a mapping from fields to lists of
+        values. Or a list of mappings, one per point.
+    output
+        A CSV or Parquet file that gets each row as soon as it is known. The same call continues an interrupted sweep.
+    jobs
+        How many processes compute; -1: one per core.
+    scheduler
+        A Dask cluster that computes instead: its address, or a client.
+    progress
+        Called with the number of rows done, of all rows, and of those that do not fit.
 
+    Returns
+    -------
+    pandas.DataFrame
+        One row per point: the value of each varied field, then the columns of :func:`hosim.study.rows.figure_columns` in nanoseconds and
+        bytes. A point that fails has its ``error``.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be, or a field does not exist.
+
+    References
+    ----------
+    :mod:`hosim.study.scenario` names the fields.
+
+    Examples
+    --------
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
@@ -94,10 +157,40 @@ def sweep(
 def frontier(
     workload: Workload, hardware: Machine, policy: str = "hyperoffload", budget: Budget = None, *, points: int = 9, refine: int = 4
 ) -> Frontier:
-    """The Pareto curve of peak memory against makespan of a policy, down to the smallest budget that it has a plan for.
+    """Trace peak memory against makespan, down to the smallest budget for which the policy finds a plan.
 
-    See :func:`hosim.study.frontier.frontier`; ``.frame`` has a row a budget probed, ``.pareto`` the curve, ``.smallest_bytes`` the budget.
+    Parameters
+    ----------
+    workload
+        What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
+    hardware
+        What to run it on: a name, a path, a mapping or a profile.
+    policy
+        Which policy plans, with its parameters: ``lookahead:k=4``. ``hosim policies`` lists them.
+    budget
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+    points
+        How many evenly spaced budgets to replay.
+    refine
+        How many more budgets to replay where the curve has its largest steps.
 
+    Returns
+    -------
+    Frontier
+        ``frame`` has one row per budget probed (bytes, nanoseconds), ``pareto`` is the curve, ``smallest_bytes`` the smallest budget that
+        fits.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be.
+
+    References
+    ----------
+    :mod:`hosim.study.frontier` describes the search.
+
+    Examples
+    --------
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
@@ -120,11 +213,41 @@ def fit(
     smallest: str | None = None,
     slowdown: float | None = None,
 ) -> Fit:
-    """The ``largest`` (``workload.batch=1..64``) or ``smallest`` (``channels.h2d.bandwidth=5..200GB/s:40``) with which it fits the budget.
+    """Find the largest or the smallest value of a field with which the workload fits the budget.
 
-    With ``slowdown``, and takes at most so many times as long as with everything resident. See :func:`hosim.study.fit.fit`; ``.value`` is
-    the answer, ``.frame`` the evidence. Raises :class:`InputError`.
+    Parameters
+    ----------
+    workload
+        What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
+    hardware
+        What to run it on: a name, a path, a mapping or a profile.
+    policy
+        Which policy plans, with its parameters: ``lookahead:k=4``. ``hosim policies`` lists them.
+    budget
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+    largest
+        A field and its range, of which the largest value that fits is wanted: ``workload.batch=1..64``.
+    smallest
+        A field and its range, of which the smallest value that fits is wanted: ``channels.h2d.bandwidth=5..200GB/s:40``.
+    slowdown
+        How many times the makespan with everything resident the makespan may be; ``None``: any time will do.
 
+    Returns
+    -------
+    Fit
+        ``value`` is the answer (``None`` if no value fits), ``frame`` has one row per value probed.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be, or not exactly one of ``largest`` and ``smallest`` is given.
+
+    References
+    ----------
+    :mod:`hosim.study.fit` describes the search.
+
+    Examples
+    --------
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
@@ -148,11 +271,37 @@ def diff(
     hardware: Machine | None = None,
     budget: Budget = None,
 ) -> Diff:
-    """What differs between two plans or two results: figure by figure, tensor by tensor, op by op.
+    """Compare two plans or two results: figure by figure, tensor by tensor, op by op.
 
-    Each is a plan, a result, the path of a file of either, or a policy, which makes a plan for the ``workload`` on the ``hardware``. With
-    ``hardware`` plans are replayed as well. Raises :class:`InputError` where there is nothing to compare.
+    Parameters
+    ----------
+    a
+        A plan, a result, the path of a file of either, or a policy, which plans for the workload on the hardware.
+    b
+        Likewise.
+    workload
+        What the plans are for, if ``a`` is no plan: a name, a path, a mapping or a graph.
+    hardware
+        A machine on which plans are replayed as well: a name, a path, a mapping or a profile.
+    budget
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
 
+    Returns
+    -------
+    Diff
+        ``figures``, ``tensors`` and ``ops`` that differ, in nanoseconds and bytes; ``frame`` gives each as a pandas frame.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be, or there is nothing to compare.
+
+    References
+    ----------
+    ``docs/formats.md`` describes the figures of a result.
+
+    Examples
+    --------
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
@@ -181,10 +330,46 @@ def robustness(
     transfer_sigma: float = 0.1,
     seed: int = 0,
 ) -> DataFrame:
-    """One row a policy and run: plans made on nominal times, replayed under draws of jitter that are the same for all; run 0 has none.
+    """Replay each policy's plan with op and transfer times that vary.
 
-    Columns ``policy run feasible makespan_ns stall_ns peak_bytes error``; :func:`hosim.study.robustness.percentiles` sums them up.
+    Every policy plans on nominal times, and all policies meet the same variations.
 
+    Parameters
+    ----------
+    workload
+        What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
+    hardware
+        What to run it on: a name, a path, a mapping or a profile.
+    policies
+        The policies, as a list or as text separated by commas; ``None`` stands for every registered policy.
+    budget
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+    runs
+        How many variations to replay. Run 0 comes before them, with nominal times.
+    op_sigma
+        Relative standard deviation of the ops' times.
+    transfer_sigma
+        Relative standard deviation of the time during which a transfer's bytes flow.
+    seed
+        Seed of the variations; the same seed gives the same times.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes error``.
+        :func:`hosim.study.robustness.percentiles` summarises it.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be.
+
+    References
+    ----------
+    :mod:`hosim.jitter` describes the distribution.
+
+    Examples
+    --------
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)

@@ -48,6 +48,10 @@ def plan(workload: Workload, hardware: Machine, policy: str = "hyperoffload", bu
     InfeasibleError
         If the policy finds no plan within the budget.
 
+    References
+    ----------
+    ``docs/planner.md`` describes ``hyperoffload``; the other policies name their papers in :mod:`hosim.policies`.
+
     Examples
     --------
     >>> import hosim
@@ -121,6 +125,10 @@ def replay(
     PlanError
         If the plan breaks a rule on the way.
 
+    References
+    ----------
+    ``docs/contract.md`` has the rules; :mod:`hosim.engine` implements them.
+
     Examples
     --------
     >>> import hosim
@@ -171,6 +179,10 @@ def plot(result: Result | DataFrame, path: str | os.PathLike[str] | None = None)
     ------
     InputError
         If the result has no timeline, the frame is not one of :func:`hosim.compare`, or the path has another ending.
+
+    References
+    ----------
+    :mod:`hosim.report` draws the same figures for ``--plot``.
 
     Examples
     --------
@@ -232,6 +244,10 @@ def explain(plan: Plan, hardware: Machine, budget: Budget = None) -> PlanExplana
     InfeasibleError
         If the plan does not fit the budget.
 
+    References
+    ----------
+    :mod:`hosim.planner.hyperoffload.explain` derives each reason from the plan and its replay.
+
     Examples
     --------
     >>> import hosim
@@ -267,11 +283,41 @@ def blame(
     more_memory: str = "1 GB",
     more_bandwidth: str = "10 GB/s",
 ) -> Blame:
-    """Why a policy's plan, or a :class:`~hosim.cache_plan.Plan`, waits, and what a little more of each resource would save.
+    """Find what a plan waits for, and what more memory or more bandwidth would save.
 
-    ``.frame`` has a row a stall, ``.prices`` the shadow prices (see :mod:`hosim.study.prices`). Raises :class:`InfeasibleError` if it does
-    not fit.
+    Parameters
+    ----------
+    workload
+        What to run: a name, a path, a mapping or a graph. Or a plan, which is judged as it is.
+    hardware
+        What to run it on: a name, a path, a mapping or a profile.
+    policy
+        Which policy plans, unless a plan is given: ``lookahead:k=4``.
+    budget
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+    more_memory
+        How much more device memory to price: ``"1 GB"``.
+    more_bandwidth
+        How much more bandwidth to price, channel by channel: ``"10 GB/s"``.
 
+    Returns
+    -------
+    Blame
+        ``frame`` has one row per stall (nanoseconds, op, cause, tensor, channel), ``prices`` what each resource would save.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be.
+    InfeasibleError
+        If the workload does not fit the budget.
+
+    References
+    ----------
+    :mod:`hosim.study.prices` defines shadow prices; ``docs/contract.md`` defines the causes of stalls.
+
+    Examples
+    --------
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)

@@ -132,8 +132,29 @@ FORMAT = Format("hardware", lambda: TypeAdapter(HardwareModel))
 
 
 def load_hardware(path: str | os.PathLike[str]) -> Hardware:
-    """The profile in a hardware file (YAML or JSON). Raises :class:`InputError` naming file and path inside it.
+    """Load a hardware profile from a file.
 
+    Parameters
+    ----------
+    path
+        A YAML or JSON file, compressed if its name ends in ``.gz``.
+
+    Returns
+    -------
+    Hardware
+        The profile, in bytes, nanoseconds, bytes per second and FLOP per second.
+
+    Raises
+    ------
+    InputError
+        If the file is not a hardware profile; names the file and the path inside it.
+
+    References
+    ----------
+    ``docs/formats.md`` describes the file.
+
+    Examples
+    --------
     >>> from hosim.io import find_hardware
     >>> [tier.name for tier in load_hardware(find_hardware("toy")).tiers]
     ['hbm', 'ddr']

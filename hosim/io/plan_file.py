@@ -62,8 +62,31 @@ FORMAT = Format("plan", lambda: TypeAdapter(PlanModel))
 
 
 def load_plan(path: str | os.PathLike[str], graph: Graph) -> Plan:
-    """The plan in a file, for ``graph``. Raises :class:`InputError` naming file and path inside it.
+    """Load a plan from a file.
 
+    Parameters
+    ----------
+    path
+        A JSON or YAML file, compressed if its name ends in ``.gz``.
+    graph
+        The workload that the plan is for.
+
+    Returns
+    -------
+    Plan
+        The plan.
+
+    Raises
+    ------
+    InputError
+        If the file is not a plan for this workload; names the file and the path inside it.
+
+    References
+    ----------
+    ``docs/formats.md`` describes the file.
+
+    Examples
+    --------
     >>> import os, tempfile
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
@@ -79,8 +102,26 @@ def load_plan(path: str | os.PathLike[str], graph: Graph) -> Plan:
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write a plan as JSON, or YAML if the name says so. Raises :class:`InputError` for one that decides during the replay.
+    """Write a plan to a file.
 
+    Parameters
+    ----------
+    plan
+        The plan.
+    path
+        Where to write: YAML if the name ends in ``.yaml``, else JSON; compressed if it ends in ``.gz``.
+
+    Raises
+    ------
+    InputError
+        If the plan's policy decides during the replay, or the file cannot be written.
+
+    References
+    ----------
+    ``docs/formats.md`` describes the file.
+
+    Examples
+    --------
     >>> import os, tempfile
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")

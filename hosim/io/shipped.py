@@ -37,10 +37,29 @@ def hardware_path(name: str) -> Path:
 
 
 def find_workload(text: str) -> Path:
-    """The path ``text`` if there is such a file, else that of the shipped workload of that name.
+    """Find a workload by its path, or by its name among the shipped ones.
 
-    Raises :class:`InputError`, naming the shipped ones, if it is neither.
+    Parameters
+    ----------
+    text
+        A path or a name. A path wins if both exist.
 
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If it is neither; lists the shipped names.
+
+    References
+    ----------
+    ``docs/formats.md`` describes the files.
+
+    Examples
+    --------
     >>> find_workload("llama-3.1-8b-prefill-4k").name
     'llama-3.1-8b-prefill-4k.json.gz'
     """
@@ -48,10 +67,29 @@ def find_workload(text: str) -> Path:
 
 
 def find_hardware(text: str) -> Path:
-    """The path ``text`` if there is such a file, else that of the shipped hardware profile of that name.
+    """Find a hardware profile by its path, or by its name among the shipped ones.
 
-    Raises :class:`InputError`, naming the shipped ones, if it is neither.
+    Parameters
+    ----------
+    text
+        A path or a name. A path wins if both exist.
 
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If it is neither; lists the shipped names.
+
+    References
+    ----------
+    ``docs/formats.md`` describes the files.
+
+    Examples
+    --------
     >>> find_hardware("toy").name
     'toy.yaml'
     """

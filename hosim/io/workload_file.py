@@ -67,10 +67,29 @@ _tensor, _new_op = unguarded(Tensor), unguarded(Op)
 
 
 def load_workload(path: str | os.PathLike[str]) -> Graph:
-    """The graph in a workload file (JSON or YAML, gzip or not), or the one that a workload spec describes.
+    """Load the graph of a workload file or of a workload spec.
 
-    Raises :class:`InputError` naming file and path inside it.
+    Parameters
+    ----------
+    path
+        A JSON or YAML file, compressed if its name ends in ``.gz``.
 
+    Returns
+    -------
+    Graph
+        The graph.
+
+    Raises
+    ------
+    InputError
+        If the file is neither; names the file and the path inside it.
+
+    References
+    ----------
+    ``docs/formats.md`` describes the file.
+
+    Examples
+    --------
     >>> import os, tempfile
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
@@ -95,8 +114,26 @@ def load_workload(path: str | os.PathLike[str]) -> Graph:
 
 
 def save_workload(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph as JSON, or YAML if the name says so; gzip if it ends in ``.gz``. Equal graphs give equal bytes.
+    """Write a graph to a workload file. Equal graphs give equal bytes.
 
+    Parameters
+    ----------
+    graph
+        The graph.
+    path
+        Where to write: YAML if the name ends in ``.yaml``, else JSON; compressed if it ends in ``.gz``.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+
+    References
+    ----------
+    ``docs/formats.md`` describes the file.
+
+    Examples
+    --------
     >>> import os, tempfile
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")

@@ -45,25 +45,62 @@ def offload(
     directories: Mapping[str, str | os.PathLike[str]] | None = None,
     name: str | None = None,
 ) -> Offloaded:
-    """A callable that computes exactly what ``model`` does, with its tensors where hosim's plan has them.
+    """Make a callable that computes exactly what a torch model computes, with its tensors where hosim's plan puts them.
 
-    ``example_inputs`` are a tensor, a tuple or a mapping by argument name; it is called with inputs of the same sizes. Without
-    ``optimizer`` it is inference (no gradients), and gives what the model gives. With one, a call is a whole training step: it updates
-    parameters and states in place and gives the loss, ``loss(model, inputs)`` or, by default, ``model(**inputs).loss``.
+    The tensors of the model belong to the callable until it is closed. Until then they cannot be read, written, copied or saved, and the
+    model cannot be called. The callable closes as a context manager, by ``close``, or when it is garbage collected. Calls from several
+    threads run one after the other.
 
-    ``hardware`` is a profile, its path or the name of a shipped one; ``budget`` the bytes of device memory that the program may have, as
-    a number, a size (``"12 GiB"``) or a share of the resident peak (``"75%"``). ``policy`` with its ``parameters`` makes the plan, unless
-    ``plan`` is given, for the workload of the same program. ``directories`` name a folder for each tier that is made of files.
-    ``device`` is what runs it, a :class:`hosim.lower.transfers.Device`: by default the GPU on which the
-    parameters are, or a machine made of the CPU's memory.
+    Parameters
+    ----------
+    model
+        A ``torch.nn.Module``.
+    example_inputs
+        A tensor, a tuple, or a mapping by argument name. Later inputs must have the same sizes.
+    hardware
+        A profile, its path, or the name of a shipped one.
+    budget
+        Device memory that the program may use: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all
+        of it.
+    optimizer
+        Makes each call a whole training step, which updates parameters and states in place and returns the loss. Without it a call is
+        inference, without gradients, and returns what the model returns.
+    loss
+        ``loss(model, inputs)``; by default ``model(**inputs).loss``.
+    policy
+        Which policy plans.
+    parameters
+        The policy's parameters.
+    plan
+        A plan for the workload of the same program, instead of a policy.
+    device
+        What runs it, a :class:`hosim.lower.transfers.Device`: by default the GPU that has the parameters, or a machine made of the CPU's
+        memory.
+    directories
+        A folder for each tier that consists of files.
+    name
+        What results call the workload; by default the class of the model.
 
-    The tensors of the model belong to what is returned until it is closed: meanwhile each refuses to be read, written, copied or saved,
-    and the model to be called. As a context manager it closes itself, and when nobody has it any more. Calls in several threads are
-    made one after the other.
+    Returns
+    -------
+    Offloaded
+        The callable; ``predicted_peak_bytes`` and ``result`` are what hosim predicts.
 
-    Raises :class:`InfeasibleError` where nothing fits the budget, :class:`PlanError` for a plan that breaks a rule, and :class:`InputError`
-    for a model that cannot be captured.
+    Raises
+    ------
+    InfeasibleError
+        If nothing fits the budget.
+    PlanError
+        If the plan breaks a rule.
+    InputError
+        If the model cannot be captured, or an argument is not what it should be.
 
+    References
+    ----------
+    ``docs/hardware.md`` describes the executor and what it was measured on.
+
+    Examples
+    --------
     >>> import torch
     >>> model, x = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8))), torch.ones(4, 64)
     >>> wanted = model(x)
