@@ -12,8 +12,6 @@ from hosim.gate.verdict import SAME
 from hosim.io import shipped
 from hosim.policies import registry
 
-pytestmark = pytest.mark.slow
-
 OWN = Path(__file__).parent / "own"
 
 SEARCH = {"hyperoffload", "hybrid", "optimal"}

@@ -10,8 +10,6 @@ from hosim.errors import InputError  # noqa: E402
 from hosim.lower import gpu_run  # noqa: E402
 from hosim.lower.torch_decoder import SIZES, Decoder  # noqa: E402
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_dry_run_predicts_and_measures(tmp_path, capsys):
     out = tmp_path / "out"

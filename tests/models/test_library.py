@@ -15,7 +15,7 @@ def test_a_spec_gives_its_workload_to_the_byte(name, root):
     path = root / "workloads" / f"{name}.yaml"
     spec = reading.read(path, "spec")
     assert spec["name"] == name
-    if "builder" in spec:  # traced ones: tests/bench/test_bench_import.py
+    if "builder" in spec:  # traced ones: tests/importers/test_shipped_again.py
         assert digest(path) == digest(path) == spec["sha256"], (
             "builders give another graph: run tests/models/digest_specs.py if it is meant"
         )

@@ -122,7 +122,6 @@ def record(tree: Path, files: list[str], place: Path, processes: int) -> Reached
         *files,
         "-q",
         "--tb=short",
-        "--benchmark-disable",
         "-p",
         "no:cacheprovider",
         "-p",

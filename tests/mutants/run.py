@@ -165,7 +165,7 @@ class Trial:
         from chosen import Chosen
 
         files = list(dict.fromkeys(t.partition("::")[0] for t in tests))
-        options = ["-x", "-q", "--tb=line", "--assert=plain", "--benchmark-disable", "-p", "no:cacheprovider", "-p", "no:randomly"]
+        options = ["-x", "-q", "--tb=line", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:randomly"]
         code = 99
         try:
             code = int(pytest.main([*files, *options], plugins=[Chosen({t: self.seconds[t] for t in tests}, note)]))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from counting import lines_run
 from sweeping import MACHINE, chain
 from typer.testing import CliRunner
 
@@ -18,7 +19,7 @@ from hosim.models.build import build
 from hosim.study import tasks
 from hosim.study.axes import parse_axis, read_points, read_vary
 from hosim.study.policy_choice import parse_choice
-from hosim.study.run_policy import make_plan, replay
+from hosim.study.run_policy import check, make_plan, replay
 from hosim.study.runners import pool
 from hosim.study.scenario import Question
 from hosim.study.sweep import Swept, sweep
@@ -317,6 +318,20 @@ def test_a_process_unpacks_a_question_once(monkeypatch: pytest.MonkeyPatch) -> N
     for other in range(tasks._KEPT + 2):  # and keeps no more of them than a few
         tasks.Packed(str(other), packed.content).question()
     assert len(tasks._unpacked) == tasks._KEPT
+
+
+def test_a_point_does_what_a_direct_call_does_and_little_more() -> None:
+    packed = tasks.pack(question(graph=chain(100)))
+    settings = {"channels.h2d.bandwidth": "2 GB/s", "budget": 800}
+
+    def direct() -> None:
+        asked = packed.question().with_settings(settings)
+        plan = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
+        check(plan, asked.hardware, asked.budget_bytes)
+        replay(plan, asked.hardware, asked.budget_bytes)
+
+    direct()  # pays for what is derived from the graph once
+    assert lines_run(tasks.solve, tasks.Task("1", packed, settings)) <= 1.1 * lines_run(direct)
 
 
 def test_a_workload_that_is_varied_is_built_once_for_its_points() -> None:

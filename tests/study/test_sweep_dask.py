@@ -13,7 +13,6 @@ import pytest
 from sweeping import POINTS, command, environment, start, wait_for_rows
 
 pytest.importorskip("distributed")
-pytestmark = pytest.mark.slow
 
 DASK = [sys.executable, "-W", "ignore", "-m", "dask"]
 

@@ -1,0 +1,84 @@
+"""What planning takes, and how it grows: ten times the ops."""
+
+import resource
+
+from measures import cpu_seconds, least, measure
+from test_every_policy import RIVALS
+from test_every_policy import training as layers_of_ten
+
+from hosim.engine import replay
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.policies import registry
+
+
+def training(layers: int) -> Graph:
+    """A step of 5 ops a layer: two forward, two backward, one update; activations and parameters have gaps, 76 in 100 ops."""
+    b = GraphBuilder(f"training of {layers} layers")
+    last = b.tensor("x", 1000, "input")
+    for k in range(layers):
+        b.tensor(f"w{k}", 2000 + k % 7, "parameter")
+        b.tensor(f"m{k}", 4000, "optimizer_state")
+        b.tensor(f"h{k}", 3000 + k % 5)
+        b.tensor(f"a{k}", 1000)
+        b.op(f"up{k}", "matmul", inputs=[last, f"w{k}"], outputs=[f"h{k}"], duration_ns=4000 + k % 11)
+        b.op(f"act{k}", "gelu", inputs=[f"h{k}"], outputs=[f"a{k}"], duration_ns=500)
+        last = f"a{k}"
+    for k in reversed(range(layers)):
+        b.tensor(f"gh{k}", 3000)
+        b.tensor(f"ga{k}", 1000)
+        b.tensor(f"gw{k}", 2000 + k % 7, "gradient")
+        b.op(f"act_grad{k}", "gelu", inputs=[last, f"h{k}"], outputs=[f"gh{k}"], duration_ns=700)
+        before = f"a{k - 1}" if k else "x"
+        b.op(f"up_grad{k}", "matmul", inputs=[f"gh{k}", f"w{k}", before], outputs=[f"ga{k}", f"gw{k}"], duration_ns=8000 + k % 13)
+        last = f"ga{k}"
+        b.op(f"update{k}", "adam", inputs=[f"gw{k}"], mutates=[f"w{k}", f"m{k}"], duration_ns=600)
+    return b.build()
+
+
+def plan_training(layers: int) -> float:
+    """CPU seconds to plan a step within 60 % of what it takes."""
+    graph = training(layers)
+    held = 10_000 * layers
+    hardware = Hardware(
+        "bench",
+        (Tier("hbm", held * 60 // 100, 10**12, "device"), Tier("ddr", 100 * held, 10**11)),
+        (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)),
+        Compute({}),
+    )
+    plans = []
+    taken = cpu_seconds(lambda: plans.append(registry.get("hyperoffload").plan(graph, hardware, hardware.device.capacity_bytes)))
+    assert replay(plans[0], hardware).feasible
+    return taken
+
+
+@measure("hyperoffload for 100,000 ops, in plans for 10,000", most=15)
+def tenfold() -> float:
+    small = min(plan_training(2_000) for _ in range(2))
+    return plan_training(20_000) / small
+
+
+@measure("hyperoffload for 100,000 ops: the most memory of the process", most=2, unit="GB")
+def memory() -> float:
+    plan_training(20_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+@measure("the slowest to grow of the other policies: 6,000 ops, in plans for 600", most=40)
+def rivals() -> float:
+    return max(growth(policy) for policy in RIVALS)
+
+
+def growth(policy: str) -> float:
+    def planning(layers: int):
+        graph, machine = layers_of_ten(layers)
+
+        def call() -> None:
+            plan = registry.get(policy).plan(graph, machine, 70_000 * layers)
+            if plan.runtime is not None:
+                replay(plan, machine, 70_000 * layers)
+
+        return call
+
+    few, many = least([planning(60), planning(600)], rounds=2)
+    return many / max(few, 0.01)
