@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from truth_table import compared, pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_terminal_summary
 
 __all__ = ["compared", "pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_terminal_summary"]
@@ -11,6 +12,11 @@ __all__ = ["compared", "pytest_addoption", "pytest_collection_modifyitems", "pyt
 settings.register_profile("ci", max_examples=80, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=1000, deadline=None)  # pytest --hypothesis-profile=thorough
 settings.load_profile("ci")
+
+# hypothesis also draws constants that it finds in whatever modules of this project are imported by then: what a test draws would depend
+# on the tests that ran before it in the same process. So it depends on the test alone.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = lambda: providers._local_constants  # none yet
 
 ROOT = Path(__file__).resolve().parent.parent
 
