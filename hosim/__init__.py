@@ -21,6 +21,7 @@ from hosim.errors import GraphError, HardwareError, HosimError, InfeasibleError,
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Hardware
 from hosim.result import Result
+from hosim.version import __version__
 
 if TYPE_CHECKING:
     from hosim.api.inputs import load
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from hosim.api.one_plan import blame, explain, plan, plot, replay
     from hosim.io import find_hardware, find_workload, load_hardware, load_plan, load_workload, save_plan, save_workload
     from hosim.lower.offload import offload
-
-__version__ = "0.1.0"
 
 __all__ = [
     "CacheOp",

@@ -240,7 +240,7 @@ class _Weave:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class GateDecision:
     """One decision of a gate in a realised graph: gate number ``gate`` is op ``op``, and chose ``chosen``, in the order of their first use.
 
     ``uses`` are the ops that use chosen experts' tensors, by tensor and ascending.
@@ -257,7 +257,7 @@ class Routed:
     """What was routed in a realised graph: the tensors of each gate's experts, each decision in listed order, and the trace before."""
 
     experts: tuple[tuple[tuple[int, ...], ...], ...]
-    visits: tuple[Visit, ...]
+    visits: tuple[GateDecision, ...]
     history: tuple[Choices, ...]
 
     @property
@@ -296,5 +296,5 @@ def _routed(graph: Graph) -> Routed | None:
     for v, (gate, op) in enumerate(places):
         used = {t: tuple(users) for t, users in sorted(uses[v].items(), key=lambda item: item[1])}
         number = {t: e for e, tensors in enumerate(experts[gate]) for t in tensors}
-        visits.append(Visit(gate, op, tuple(dict.fromkeys(number[t] for t in used)), used))
+        visits.append(GateDecision(gate, op, tuple(dict.fromkeys(number[t] for t in used)), used))
     return Routed(experts, tuple(visits), history)

@@ -16,7 +16,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.study.axes import Value
-from hosim.study.policy_choice import Choice, parse_choice, parse_choices
+from hosim.study.policy_choice import PolicyChoice, parse_choice, parse_choices
 from hosim.study.scenario import Question
 
 Workload = str | os.PathLike[str] | Mapping[str, Any] | Graph
@@ -99,10 +99,10 @@ def question(workload: Workload, hardware: Machine, policy: str = "hyperoffload"
 
 def budget_of(budget: Budget, graph: Graph, hardware: Hardware) -> int:
     """Bytes of the device tier that a budget allows, at most its capacity. Raises :class:`InputError`."""
-    return Question(graph, hardware, Choice("resident", {}, "resident"), budget).budget_bytes
+    return Question(graph, hardware, PolicyChoice("resident", {}, "resident"), budget).budget_bytes
 
 
-def choices_of(policies: Policies) -> list[Choice]:
+def choices_of(policies: Policies) -> list[PolicyChoice]:
     """The policies of a comma-separated text or an iterable of texts; ``None``: every policy. Raises :class:`InputError`."""
     if policies is None or isinstance(policies, str):
         return parse_choices(policies)

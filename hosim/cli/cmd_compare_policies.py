@@ -39,7 +39,7 @@ from hosim.errors import InfeasibleError
 if TYPE_CHECKING:
     from hosim.cache_plan import Plan
     from hosim.result import Result
-    from hosim.study.policy_choice import Choice
+    from hosim.study.policy_choice import PolicyChoice
 
 Policies = Annotated[
     str | None,
@@ -90,7 +90,7 @@ def compare_policies(
     predictions: list[Mispredictions] = []
     recorded: list[tuple[Plan, Result]] = []
 
-    def keep(choice: Choice, plan: Plan, result: Result) -> None:
+    def keep(choice: PolicyChoice, plan: Plan, result: Result) -> None:
         if html is not None and result.feasible:
             recorded.append((plan, result))
         if predicts(plan) and result.feasible:

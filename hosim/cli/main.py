@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-import hosim
 from hosim.cli import (
     cmd_baseline,
     cmd_blame,
@@ -32,6 +31,7 @@ from hosim.cli import (
     cmd_workload,
 )
 from hosim.errors import HosimError
+from hosim.version import __version__
 
 INTERRUPTED, BUG = 130, 70
 """Exit codes beyond those of the error tree: the shell's for Ctrl-C, and sysexits' EX_SOFTWARE."""
@@ -66,7 +66,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"hosim {hosim.__version__}")
+        typer.echo(f"hosim {__version__}")
         raise typer.Exit
 
 

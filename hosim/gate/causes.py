@@ -10,16 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hosim.gate.folding import fold, relative
+from hosim.gate.metric_verdict import MetricVerdict
 from hosim.gate.metrics import MAKESPAN, MOVED, PEAK, STALL, family
 from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
 from hosim.result import WORKSPACE
 from hosim.units import human_size, human_time
-
-if TYPE_CHECKING:
-    from hosim.gate.verdict import MetricVerdict
 
 LINES = 10
 """How many lines an explanation has at most."""

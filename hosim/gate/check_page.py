@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hosim.gate.metric_verdict import SAME
 from hosim.gate.metrics import MAKESPAN
 from hosim.gate.plan_changes import plan_changes
 from hosim.gate.reports import changed_metrics, with_a_row
-from hosim.gate.verdict import FAILING, SAME, CaseVerdict, summary
+from hosim.gate.verdict import FAILING, CaseVerdict, summary
 from hosim.gate.verdict_tables import metric_cells
 from hosim.report import page
 from hosim.report.change_figure import Curve, change_figure

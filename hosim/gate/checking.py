@@ -12,7 +12,6 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from types import MappingProxyType
 
-import hosim
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.gate import baselines, matrix_file
 from hosim.gate.cases import Case, Suite
@@ -20,6 +19,7 @@ from hosim.gate.measure import measure, measure_lines
 from hosim.gate.record import Measured
 from hosim.gate.verdict import CaseVerdict, judge
 from hosim.result import SEMANTICS
+from hosim.version import __version__
 
 Telling = Callable[[str], None]
 
@@ -83,7 +83,7 @@ def write(
         if only_new and lines.keys() <= there:
             continue
         kept_lines = {name: now for name, now in lines.items() if name in listed or wanted or only_new}
-        if matrix_file.save(kept_lines, suite.baseline(matrix), hosim=hosim.__version__, semantics=SEMANTICS):
+        if matrix_file.save(kept_lines, suite.baseline(matrix), hosim=__version__, semantics=SEMANTICS):
             changed.append(suite.baseline(matrix))
     for name in [] if wanted or only_new else suite.without_case():
         suite.baseline(name).unlink(missing_ok=True)

@@ -129,10 +129,8 @@ def _digest_of(path: Path) -> str:
 @cache
 def _code() -> str:
     """A digest of hosim's source and of what it imports models with."""
-    import hosim
-
     found = hashlib.sha256()
-    package = Path(hosim.__file__).parent
+    package = Path(__file__).parent.parent
     for file in sorted(package.rglob("*.py")):
         found.update(f"\0{file.relative_to(package)}\0".encode())
         found.update(file.read_bytes())

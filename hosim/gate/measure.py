@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import hosim
 from hosim import engine
 from hosim.analysis.budget import parse_budget
 from hosim.analysis.verifier import verify
@@ -26,8 +25,9 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.result import SEMANTICS, WORKSPACE, Residency, Result, Timeline, Transfer
 from hosim.study import run_policy
-from hosim.study.policy_choice import Choice, parse_choice
+from hosim.study.policy_choice import PolicyChoice, parse_choice
 from hosim.units import exact_size
+from hosim.version import __version__
 
 COLUMNS = 60
 """In how many equal parts of the makespan a curve is kept."""
@@ -73,7 +73,7 @@ def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware)
         return Measured(None, result.error)
     machine = digest(repr(sorted(_machine(hardware).items())))
     prints = {"graph": fingerprint, "machine": machine, "plan": plan_fingerprint(plan, choice.label)}
-    record = brief(case.name, case.asked(), prints, metrics_of(result), hosim=hosim.__version__, semantics=SEMANTICS)
+    record = brief(case.name, case.asked(), prints, metrics_of(result), hosim=__version__, semantics=SEMANTICS)
     peaks = {tier: PeakRecord(None, {kind: b for kind, b in held.items() if b}, Listing()) for tier, held in result.peak_breakdown.items()}
     return Measured(replace(record, peaks=peaks))
 
@@ -106,7 +106,7 @@ def _beside(folder: str, text: str) -> str:
     return path if os.path.exists(path) and not (os.path.isdir(path) and os.sep not in text) else text
 
 
-def _plan(case: Case, choice: Choice, graph: Graph, hardware: Hardware, budget: int) -> Plan:
+def _plan(case: Case, choice: PolicyChoice, graph: Graph, hardware: Hardware, budget: int) -> Plan:
     from hosim.io import check_tiers, load_plan
 
     if case.plan is None:
@@ -122,7 +122,9 @@ def _plan(case: Case, choice: Choice, graph: Graph, hardware: Hardware, budget: 
     return plan
 
 
-def _measured(case: Case, choice: Choice, graph: Graph, hardware: Hardware, plan: Plan, result: Result, timeline: Timeline) -> Measured:
+def _measured(
+    case: Case, choice: PolicyChoice, graph: Graph, hardware: Hardware, plan: Plan, result: Result, timeline: Timeline
+) -> Measured:
     ran = plan.graph
     story = _Story(plan, timeline)
     record = Record(
@@ -140,7 +142,7 @@ def _measured(case: Case, choice: Choice, graph: Graph, hardware: Hardware, plan
         stalls=story.stalls(),
         durations=_listing({(op.kind, op.name): ns for op, ns in zip(ran.ops, op_durations(ran, hardware), strict=True)}),
         curve=_curve(timeline, hardware.device_tier, result.makespan_ns or 0),
-        hosim=hosim.__version__,
+        hosim=__version__,
         semantics=SEMANTICS,
     )
     return Measured(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from hosim.gate.testing import Gate
+    from hosim.gate.testing import SimulatedStep
 
 MARKER = "hosim(hardware, policy='hyperoffload', budget=None, ...): what the fixture hosim_gate plans and replays, on which machine"
 
@@ -35,8 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def hosim_gate(request: pytest.FixtureRequest) -> Gate:
-    """What one step of a model needs on a simulated machine; the marker ``hosim`` says which, see :class:`hosim.gate.testing.Gate`."""
+def hosim_gate(request: pytest.FixtureRequest) -> SimulatedStep:
+    """A step of a model on a simulated machine; the marker ``hosim`` says which, see :class:`hosim.gate.testing.SimulatedStep`."""
     from hosim.gate.testing import gate_of
 
     return gate_of(request.node, update=bool(request.config.getoption("--hosim-update")))

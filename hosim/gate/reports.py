@@ -6,9 +6,10 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import hosim
+from hosim.gate.metric_verdict import SAME, MetricVerdict
 from hosim.gate.metrics import FAMILIES, family, human
-from hosim.gate.verdict import SAME, CaseVerdict, MetricVerdict, summary
+from hosim.gate.verdict import CaseVerdict, summary
+from hosim.version import __version__
 
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -20,7 +21,7 @@ def to_dict(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, 
     """What ``hosim check --json`` prints."""
     return {
         "format": "hosim.check/1",
-        "hosim": hosim.__version__,
+        "hosim": __version__,
         "passed": not any(v.fails(strict) for v in verdicts),
         "cases": [
             {
@@ -62,7 +63,7 @@ def sarif(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, An
                 "tool": {
                     "driver": {
                         "name": "hosim",
-                        "version": hosim.__version__,
+                        "version": __version__,
                         "rules": [{"id": rule, "shortDescription": {"text": f"simulated step: {rule}"}} for rule in rules],
                     }
                 },

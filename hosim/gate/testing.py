@@ -29,7 +29,7 @@ _SHOWN = 8
 """How many residents a failure names."""
 
 
-class Gate:
+class SimulatedStep:
     """One step on one simulated machine: what the marker ``hosim`` says, of a model that the test gives or of the marker's own workload.
 
     Planned and replayed once, when an assertion needs it. ``folder`` is the test's, ``update`` writes baselines anew.
@@ -42,7 +42,7 @@ class Gate:
         self._graph: Graph | None = None
         self._measured: Measured | None = None
 
-    def model(self, model: Any, inputs: Any = ()) -> Gate:
+    def model(self, model: Any, inputs: Any = ()) -> SimulatedStep:
         """Take a torch model called with ``inputs`` (a tuple, one tensor, or a dictionary by name), or a :class:`hosim.Graph`."""
         __tracebackhide__ = True
         try:
@@ -52,7 +52,7 @@ class Gate:
         self._measured = None
         return self
 
-    def workload(self, workload: str) -> Gate:
+    def workload(self, workload: str) -> SimulatedStep:
         """Take a workload: a path, relative to the test's folder, or a shipped name."""
         self._case = replace(self._case, workload=workload, entry=None)
         self._graph = self._measured = None
@@ -130,7 +130,7 @@ class Gate:
         return measure(self._case, kept_in())
 
 
-def gate_of(item: pytest.Item, update: bool) -> Gate:
+def gate_of(item: pytest.Item, update: bool) -> SimulatedStep:
     """The gate of a test, from its marker. Fails the test if there is none, or one with something wrong in it."""
     __tracebackhide__ = True
     marker = item.get_closest_marker("hosim")
@@ -147,7 +147,7 @@ def gate_of(item: pytest.Item, update: bool) -> Gate:
         tolerances = parse_tolerances(tolerance, "marker hosim")
     except InputError as error:
         _fail(str(error))
-    return Gate(Case(name, folder=str(folder), tolerances=tolerances, **given), folder, update)
+    return SimulatedStep(Case(name, folder=str(folder), tolerances=tolerances, **given), folder, update)
 
 
 def _file_name(name: str) -> str:

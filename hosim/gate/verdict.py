@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from hosim.errors import InfeasibleError
 from hosim.gate.causes import explain
-from hosim.gate.metrics import OFF, Tolerance, human, tolerance_of
+from hosim.gate.metric_verdict import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, MetricVerdict, judge_metrics
+from hosim.gate.metrics import Tolerance
 from hosim.gate.record import Measured, Record
-
-REGRESSION, IMPROVEMENT, DRIFT, NEW, MISSING, SAME = "regression", "improvement", "drift", "new", "missing", "same"
 
 INFEASIBLE = "infeasible"
 """The verdict of a case that no longer fits."""
@@ -19,26 +18,6 @@ FAILING = (INFEASIBLE, MISSING, REGRESSION)
 """Verdicts that fail a check, the gravest first."""
 
 _ORDER = (*FAILING, IMPROVEMENT, NEW, DRIFT, SAME)
-
-
-@dataclass(frozen=True, slots=True)
-class MetricVerdict:
-    """One metric: its value in the baseline and now (``None`` where there is none), and what is to be thought of that."""
-
-    name: str
-    before: int | None
-    now: int | None
-    verdict: str
-
-    def line(self) -> str:
-        """The verdict in words: ``peak.hbm 38.2 GiB, was 37.9 GiB (+312 MiB, +0.8%)``."""
-        if self.before is None or self.now is None:
-            value = self.before if self.now is None else self.now
-            return f"{self.name}: {self.verdict} ({human(self.name, value or 0)})"
-        change = self.now - self.before
-        share = f", {100 * change / self.before:+.1f}%" if self.before else ""
-        sign = "+" if change > 0 else ""
-        return f"{self.name}: {human(self.name, self.now)}, was {human(self.name, self.before)} ({sign}{human(self.name, change)}{share})"
 
 
 @dataclass(frozen=True)
@@ -70,28 +49,6 @@ class CaseVerdict:
     def fails(self, strict: bool = False) -> bool:
         """Whether the case fails; ``strict`` fails improvements that are not committed, too."""
         return self.verdict in FAILING or (strict and self.verdict in (IMPROVEMENT, NEW))
-
-
-def judge_metrics(before: Mapping[str, int], now: Mapping[str, int], tolerances: Mapping[str, Tolerance]) -> tuple[MetricVerdict, ...]:
-    """A verdict for every metric of either, by name.
-
-    A *regression* is worse by more than the tolerance, an *improvement* better by more, *drift* another value within it. What only one of
-    the two has is *new* or *missing*; one of value 0 is neither, and one whose tolerance is off is drift.
-    """
-    verdicts = []
-    for name in sorted({*before, *now}):
-        old, new, tolerance = before.get(name), now.get(name), tolerance_of(name, tolerances)
-        if old is None or new is None:
-            known = old if new is None else new
-            verdict = SAME if not known else DRIFT if tolerance == OFF else NEW if old is None else MISSING
-        elif old == new:
-            verdict = SAME
-        elif tolerance.allows(old, new):
-            verdict = DRIFT
-        else:
-            verdict = REGRESSION if new > old else IMPROVEMENT
-        verdicts.append(MetricVerdict(name, old, new, verdict))
-    return tuple(verdicts)
 
 
 def judge(

@@ -8,10 +8,11 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
+from hosim.gate.metric_verdict import IMPROVEMENT, NEW, REGRESSION, SAME, MetricVerdict
 from hosim.gate.metrics import human
 from hosim.gate.record import Record
 from hosim.gate.reports import changed_metrics, details, with_a_row
-from hosim.gate.verdict import FAILING, IMPROVEMENT, NEW, REGRESSION, SAME, CaseVerdict, MetricVerdict, summary
+from hosim.gate.verdict import FAILING, CaseVerdict, summary
 from hosim.report.tables import NOTHING, open_table
 from hosim.units import human_size
 

@@ -46,7 +46,7 @@ _LARGEST = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class _ChakraNode:
     where: str
     id: int
     name: str
@@ -90,7 +90,7 @@ def import_chakra(path: str | os.PathLike[str]) -> Graph:
         raise InputError(error.message, source=source, where=error.where) from None
 
 
-def _json_nodes(content: bytes) -> Sequence[_Node]:
+def _json_nodes(content: bytes) -> Sequence[_ChakraNode]:
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -101,7 +101,7 @@ def _json_nodes(content: bytes) -> Sequence[_Node]:
     return [_json_node(raw, f"workload_graph[{i}]") for i, raw in enumerate(listed)]
 
 
-def _json_node(raw: Any, where: str) -> _Node:
+def _json_node(raw: Any, where: str) -> _ChakraNode:
     if not isinstance(raw, dict):
         raise InputError("expected an object", where=where)
 
@@ -118,10 +118,10 @@ def _json_node(raw: Any, where: str) -> _Node:
         raise InputError("expected a name", where=f"{where}.Name")
     if not isinstance(raw.get("is_cpu_op"), bool):
         raise InputError("expected true or false", where=f"{where}.is_cpu_op")
-    return _Node(where, number("Id"), name, number("NodeType"), deps, number("runtime", 0), raw["is_cpu_op"], None, None)
+    return _ChakraNode(where, number("Id"), name, number("NodeType"), deps, number("runtime", 0), raw["is_cpu_op"], None, None)
 
 
-def _wire_nodes(content: bytes) -> Sequence[_Node]:
+def _wire_nodes(content: bytes) -> Sequence[_ChakraNode]:
     nodes = []
     end = 0
     try:
@@ -137,7 +137,7 @@ def _wire_nodes(content: bytes) -> Sequence[_Node]:
     return nodes
 
 
-def _wire_node(fields: wire.Fields, where: str) -> _Node:
+def _wire_node(fields: wire.Fields, where: str) -> _ChakraNode:
     attributes: dict[bytes, int | bytes] = {}
     for raw in fields.get(10, ()):
         if isinstance(raw, bytes):
@@ -147,7 +147,7 @@ def _wire_node(fields: wire.Fields, where: str) -> _Node:
             if isinstance(name, bytes) and values:
                 attributes[name] = values[-1]
     thread, collective = attributes.get(b"tid"), attributes.get(b"comm_type")
-    return _Node(
+    return _ChakraNode(
         where,
         _number(fields, 1, where),
         _text(fields, 2),
@@ -205,7 +205,7 @@ def _tensors(fields: wire.Fields, number: int, where: str) -> Sequence[TracedTen
     return found
 
 
-def _in_order(nodes: Sequence[_Node]) -> Iterator[_Node]:
+def _in_order(nodes: Sequence[_ChakraNode]) -> Iterator[_ChakraNode]:
     """The nodes by id, later only where one waits for another with a greater id."""
     by_id = {node.id: node for node in nodes}
     if len(by_id) < len(nodes):
@@ -235,7 +235,7 @@ def _in_order(nodes: Sequence[_Node]) -> Iterator[_Node]:
         raise InputError("its data_deps lead, directly or not, to a circle", where=circle.where)
 
 
-def _build(name: str, nodes: Sequence[_Node]) -> Graph:
+def _build(name: str, nodes: Sequence[_ChakraNode]) -> Graph:
     ordered = list(_in_order(nodes))
     by_id = {node.id: node for node in nodes}
     builder = GraphBuilder(name, {"source": "Chakra execution trace", **_NOTES})
@@ -248,7 +248,7 @@ def _build(name: str, nodes: Sequence[_Node]) -> Graph:
             if part is None or not int(part[1]):
                 given = {t.storage for t in node.inputs}
                 announced |= {t.storage for t in node.outputs if t.storage not in given}
-            uses.append(_Uses([], [], []))
+            uses.append(_OpStorages([], [], []))
         else:
             uses.append(_uses(node, storages, announced))
     streams = _streams(nodes)
@@ -271,7 +271,7 @@ def _build(name: str, nodes: Sequence[_Node]) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Uses:
+class _OpStorages:
     """Storages of one op, by number."""
 
     reads: Sequence[int]
@@ -279,7 +279,7 @@ class _Uses:
     writes: Sequence[int]
 
 
-def _uses(node: _Node, storages: Storages, announced: set[int]) -> _Uses:
+def _uses(node: _ChakraNode, storages: Storages, announced: set[int]) -> _OpStorages:
     inputs = [t for t in node.inputs if t.on_accelerator]
     outputs = [t for t in node.outputs if t.on_accelerator]
     given = {t.storage for t in inputs}
@@ -295,10 +295,10 @@ def _uses(node: _Node, storages: Storages, announced: set[int]) -> _Uses:
             numbers[tensor.storage] = storages.existing(tensor)
     writes = [n for n in dict.fromkeys(numbers[t.storage] for t in outputs) if n not in made]
     reads = [n for n in dict.fromkeys(numbers[t.storage] for t in inputs) if n not in made and n not in writes]
-    return _Uses(reads, list(made), writes)
+    return _OpStorages(reads, list(made), writes)
 
 
-def _streams(nodes: Sequence[_Node]) -> Mapping[tuple[bool, int | None], str]:
+def _streams(nodes: Sequence[_ChakraNode]) -> Mapping[tuple[bool, int | None], str]:
     """The stream of every host thread and device stream; ``compute`` is the device stream with most time, the first of equals."""
     busy: Counter[int | None] = Counter()
     for node in nodes:
@@ -310,7 +310,7 @@ def _streams(nodes: Sequence[_Node]) -> Mapping[tuple[bool, int | None], str]:
     return streams
 
 
-def _kind(node: _Node, by_id: Mapping[int, _Node]) -> str:
+def _kind(node: _ChakraNode, by_id: Mapping[int, _ChakraNode]) -> str:
     """``all_reduce`` and the like for a transfer, else the kind of the host operator that the node is or waits for first."""
     if node.type == 7 and node.collective is not None and node.collective < len(_COLLECTIVES):
         return _COLLECTIVES[node.collective]

@@ -10,7 +10,7 @@ from hosim.importers.kineto_events import KinetoTrace, MemoryEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RecordedBlock:
     """``allocated_ns`` None: before the recording; ``freed_ns`` None: not in it. The threads are those that did it."""
 
     size_bytes: int
@@ -27,7 +27,7 @@ class Blocks:
     ``addresses`` is False where frees had to be matched by their bytes (the schema of 2021 has no addresses).
     """
 
-    listed: tuple[Block, ...]
+    listed: tuple[RecordedBlock, ...]
     resident_bytes: int | None
     addresses: bool
 
@@ -42,22 +42,22 @@ def blocks_of(events: Sequence[MemoryEvent]) -> Blocks:
     """The blocks that these events, in order of time, allocate and free."""
     addresses = all(event.address is not None for event in events)
     live: defaultdict[int, list[int]] = defaultdict(list)
-    found: list[Block] = []
+    found: list[RecordedBlock] = []
     for event in events:
         key = event.address if addresses and event.address is not None else abs(event.size_bytes)
         if event.size_bytes > 0:
             live[key].append(len(found))
-            found.append(Block(event.size_bytes, event.time_ns, None, event.thread))
+            found.append(RecordedBlock(event.size_bytes, event.time_ns, None, event.thread))
         elif event.size_bytes < 0:
             if live[key]:
                 last = live[key].pop()
                 found[last] = replace(found[last], freed_ns=event.time_ns)
             else:
-                found.append(Block(-event.size_bytes, None, event.time_ns, event.thread))
+                found.append(RecordedBlock(-event.size_bytes, None, event.time_ns, event.thread))
     return Blocks(tuple(found), _resident(events, found), addresses)
 
 
-def _resident(events: Sequence[MemoryEvent], found: Iterable[Block]) -> int | None:
+def _resident(events: Sequence[MemoryEvent], found: Iterable[RecordedBlock]) -> int | None:
     first = next((event for event in events if event.total_allocated is not None), None)
     if first is None or first is not events[0] or first.total_allocated is None:
         return None

@@ -23,7 +23,7 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.kineto import read_kineto
-from hosim.importers.kineto_blocks import Block, Blocks, blocks_of, device_of_blocks
+from hosim.importers.kineto_blocks import Blocks, RecordedBlock, blocks_of, device_of_blocks
 from hosim.importers.kineto_events import CpuOp, DeviceOp, KinetoTrace
 from hosim.importers.kineto_waits import ProgramOrder, blocks, program_order, stream_of, waits
 from hosim.importers.op_kinds import op_kind
@@ -62,7 +62,7 @@ def workload_of(trace: KinetoTrace) -> Graph:
     order = program_order(trace)
     device = device_of_blocks(trace)
     found = blocks_of(trace.device_memory(device)) if device is not None else Blocks((), None, True)
-    uses = _Uses(trace, order, found)
+    uses = _BlockUses(trace, order, found)
     span = max(op.end_ns for op in trace.ops) - min(op.start_ns for op in trace.ops)
     meta = {
         "source": "trace of the PyTorch profiler",
@@ -78,7 +78,7 @@ def workload_of(trace: KinetoTrace) -> Graph:
     return _graph(trace, order, found, uses, meta)
 
 
-def _missing(trace: KinetoTrace, found: Blocks, device: int | None, uses: _Uses) -> Iterator[str]:
+def _missing(trace: KinetoTrace, found: Blocks, device: int | None, uses: _BlockUses) -> Iterator[str]:
     """What the file does not say, a line each."""
     yield "idle time of the device: the host, and what waits for it, are left out"
     unlaunched = sum(op.call is None for op in trace.ops)
@@ -105,7 +105,7 @@ def _missing(trace: KinetoTrace, found: Blocks, device: int | None, uses: _Uses)
         yield "addresses: a free is taken to be of the latest block of its bytes"
 
 
-class _Uses:
+class _BlockUses:
     """Which ops (by place in program order) make, use and last use each block."""
 
     def __init__(self, trace: KinetoTrace, order: ProgramOrder, found: Blocks) -> None:
@@ -127,7 +127,7 @@ class _Uses:
         self.reads: defaultdict[int, list[int]] = defaultdict(list)
         self._match(order, found)
 
-    def _first(self, block: Block) -> int:
+    def _first(self, block: RecordedBlock) -> int:
         """The place of the op that makes a block: the next that its thread issues, or if it issues none any thread."""
         if block.allocated_ns is None:
             return 0
@@ -135,7 +135,7 @@ class _Uses:
         at = bisect_right(own, block.allocated_ns, key=lambda place: self._times[place])
         return own[at] if at < len(own) else bisect_right(self._times, block.allocated_ns)
 
-    def _last(self, block: Block) -> int:
+    def _last(self, block: RecordedBlock) -> int:
         """The place of the last op issued before a block was freed."""
         return len(self._times) - 1 if block.freed_ns is None else bisect_left(self._times, block.freed_ns) - 1
 
@@ -188,7 +188,7 @@ def _argument_bytes(operator: CpuOp) -> Iterator[int]:
                 yield -(-size // _ROUNDED_TO) * _ROUNDED_TO
 
 
-def _graph(trace: KinetoTrace, order: ProgramOrder, found: Blocks, uses: _Uses, meta: Mapping[str, Any]) -> Graph:
+def _graph(trace: KinetoTrace, order: ProgramOrder, found: Blocks, uses: _BlockUses, meta: Mapping[str, Any]) -> Graph:
     builder = GraphBuilder(trace.name, meta)
     everywhere = []
     if found.resident_bytes:

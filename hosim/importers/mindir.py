@@ -27,7 +27,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers.mindir_file import Function, Model, Node, Shape, read_model
+from hosim.importers.mindir_file import Function, MindirModel, Node, Shape, read_model
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.static_tensors import Recording, StaticTensor
 from hosim.io.reading import unzipped
@@ -73,7 +73,7 @@ def import_mindir(path: str | os.PathLike[str]) -> Graph:
     try:
         raw = Path(path).read_bytes()
         model = read_model(unzipped(raw))
-        return _Walk(model).graph(Path(path).name.split(".")[0])
+        return _MindirWalk(model).graph(Path(path).name.split(".")[0])
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", source=source) from None
     except InputError as error:
@@ -97,10 +97,10 @@ class _Choice:
 
 
 @dataclass(slots=True)
-class _Walk:
+class _MindirWalk:
     """Follows the nodes of the main graph. A value is a tensor, a tuple of values, a function, a number, or none (monads and the like)."""
 
-    model: Model
+    model: MindirModel
     recording: Recording = field(default_factory=Recording)
     branches: int = 0
     constants: dict[str, Any] = field(default_factory=dict)

@@ -73,7 +73,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class MindirModel:
     """A file: its main graph, the functions by name, the version of MindSpore that wrote it."""
 
     version: str
@@ -107,7 +107,7 @@ def _head(content: bytes) -> int:
     return at
 
 
-def read_model(content: bytes) -> Model:
+def read_model(content: bytes) -> MindirModel:
     """The model in the contents of a MindIR file. Raises :class:`InputError` for one that is damaged."""
     try:
         model = wire.fields(content)
@@ -119,7 +119,7 @@ def read_model(content: bytes) -> Model:
             primitives[wire.text(message, 1)] = _Primitive(wire.text(message, 2), _attributes(message, 3))
         listed = [_function(raw, primitives) for raw in wire.parts(model, 8)]
         main = _function(wire.parts(model, 7)[-1], primitives)
-        return Model(wire.text(model, 5), main, {function.name: function for function in listed})
+        return MindirModel(wire.text(model, 5), main, {function.name: function for function in listed})
     except wire.WireError:
         raise InputError("damaged or cut off; expected protobuf of MindIR, export it again") from None
 

@@ -47,7 +47,7 @@ _ARITHMETIC = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class OnnxValue:
     """What a name stands for. ``known`` are its elements, if they are few and known without data; ``tensor`` is none for mere numbers."""
 
     shape: tuple[int, ...]
@@ -70,7 +70,7 @@ def dtype_of(element: int, name: str) -> tuple[str, int]:
     return DTYPES[element]
 
 
-def constant(tensor: onnx.TensorProto) -> Value:
+def constant(tensor: onnx.TensorProto) -> OnnxValue:
     """The value of an initializer; its elements only if they are few and in the file itself."""
     shape = tuple(int(n) for n in tensor.dims)
     known = None
@@ -80,7 +80,7 @@ def constant(tensor: onnx.TensorProto) -> Value:
             known = numpy_helper.to_array(tensor)
         except Exception:  # whatever numpy says of bytes that are missing: the shape is enough
             known = None
-    return Value(shape, int(tensor.data_type), known if known is not None and known.shape == shape else None)
+    return OnnxValue(shape, int(tensor.data_type), known if known is not None and known.shape == shape else None)
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
@@ -94,7 +94,9 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     return {key: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for key, value in found.items()}
 
 
-def infer(node: onnx.NodeProto, inputs: Mapping[str, Value], opsets: Mapping[str, int], version: int, where: str) -> dict[str, Value]:
+def infer(
+    node: onnx.NodeProto, inputs: Mapping[str, OnnxValue], opsets: Mapping[str, int], version: int, where: str
+) -> dict[str, OnnxValue]:
     """The outputs of a node by name, as far as their shapes can be told. Raises :class:`InputError` if the node contradicts itself."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     try:
@@ -114,18 +116,18 @@ def infer(node: onnx.NodeProto, inputs: Mapping[str, Value], opsets: Mapping[str
     return {name: value for name, proto in made.items() if (value := of_type(proto)) is not None}
 
 
-def of_type(proto: onnx.TypeProto) -> Value | None:
+def of_type(proto: onnx.TypeProto) -> OnnxValue | None:
     """A value of a type with all its sizes; none if a size is missing, or if it is no tensor."""
     if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
         return None
     dims = proto.tensor_type.shape.dim
     if not all(dim.HasField("dim_value") and 0 <= dim.dim_value < LARGEST for dim in dims):
         return None
-    return Value(tuple(int(dim.dim_value) for dim in dims), int(proto.tensor_type.elem_type))
+    return OnnxValue(tuple(int(dim.dim_value) for dim in dims), int(proto.tensor_type.elem_type))
 
 
 def compute(
-    node: onnx.NodeProto, inputs: Sequence[Value | None], made: Mapping[str, Value], opsets: Mapping[str, int]
+    node: onnx.NodeProto, inputs: Sequence[OnnxValue | None], made: Mapping[str, OnnxValue], opsets: Mapping[str, int]
 ) -> dict[str, np.ndarray[Any, Any]]:
     """The elements of a node's outputs by name, if it is arithmetic on numbers that are known; else nothing."""
     if node.op_type in ("Shape", "Size") and inputs and inputs[0] is not None:

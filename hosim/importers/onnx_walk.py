@@ -13,7 +13,7 @@ from onnx import inliner
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers.onnx_flops import onnx_flops
-from hosim.importers.onnx_values import Value, attributes_of, compute, constant, dtype_of, infer, of_type
+from hosim.importers.onnx_values import OnnxValue, attributes_of, compute, constant, dtype_of, infer, of_type
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.static_tensors import LARGEST, Recording, StaticTensor
 
@@ -34,7 +34,7 @@ def walk(content: bytes, name: str, dims: Mapping[str, int]) -> Graph:
         model = onnx.ModelProto.FromString(content)
         if len(model.functions):
             model = inliner.inline_local_functions(model)
-        return _Walk(model).graph(name, dims)
+        return _OnnxWalk(model).graph(name, dims)
     except InputError:
         raise
     except (DecodeError, UnicodeDecodeError):
@@ -45,12 +45,12 @@ def walk(content: bytes, name: str, dims: Mapping[str, int]) -> Graph:
 
 
 @dataclass(slots=True)
-class _Walk:
+class _OnnxWalk:
     model: onnx.ModelProto
     recording: Recording = field(default_factory=Recording)
     branches: int = 0
     opsets: dict[str, int] = field(default_factory=dict)
-    declared: dict[str, Value] = field(default_factory=dict)
+    declared: dict[str, OnnxValue] = field(default_factory=dict)
 
     def graph(self, name: str, dims: Mapping[str, int]) -> Graph:
         main = self.model.graph
@@ -77,27 +77,27 @@ class _Walk:
             if value is not None:
                 self.declared[given.name] = value
 
-    def _constants(self, graph: onnx.GraphProto) -> dict[str, Value]:
+    def _constants(self, graph: onnx.GraphProto) -> dict[str, OnnxValue]:
         values = {tensor.name: self._held(tensor.name, constant(tensor)) for tensor in graph.initializer}
         for sparse in graph.sparse_initializer:
             raise InputError("sparse initializers cannot be imported; export the model with dense ones", where=sparse.values.name[:100])
         return values
 
-    def _held(self, name: str, value: Value) -> Value:
+    def _held(self, name: str, value: OnnxValue) -> OnnxValue:
         """A constant, as a tensor that is there from the start unless it is a number."""
         if value.is_number:
             return value
         kind = "buffer" if value.element in _WHOLE else "expert" if "experts" in name.split(".") else "parameter"
         return replace(value, tensor=self.recording.tensor(name, value.shape, dtype_of(value.element, name), kind))
 
-    def _input(self, given: onnx.ValueInfoProto, sizes: Mapping[str, int]) -> Value:
+    def _input(self, given: onnx.ValueInfoProto, sizes: Mapping[str, int]) -> OnnxValue:
         tensor = given.type.tensor_type
         shape = [sizes[_label(given, i)] if _is_free(dim) else dim.dim_value for i, dim in enumerate(tensor.shape.dim)]
         element = int(tensor.elem_type)
         made = self.recording.tensor(given.name, shape, dtype_of(element, given.name), "input")
-        return Value(made.shape, element, tensor=made)
+        return OnnxValue(made.shape, element, tensor=made)
 
-    def _run(self, graph: onnx.GraphProto, values: dict[str, Value], prefix: str) -> Sequence[Value]:
+    def _run(self, graph: onnx.GraphProto, values: dict[str, OnnxValue], prefix: str) -> Sequence[OnnxValue]:
         """The results of a graph whose inputs and outer names have these values."""
         for i, node in enumerate(graph.node):
             self._node(node, values, f"{prefix}{node.name or f'{node.op_type}_{i}'}"[:200])
@@ -106,7 +106,7 @@ class _Walk:
             raise InputError(f"output {missing[0][:100]!r} is made by no node; export the model again")
         return [values[given.name] for given in graph.output]
 
-    def _node(self, node: onnx.NodeProto, values: dict[str, Value], where: str) -> None:
+    def _node(self, node: onnx.NodeProto, values: dict[str, OnnxValue], where: str) -> None:
         operator = node.op_type
         unknown = [name for name in node.input if name and name not in values]
         if unknown:
@@ -139,7 +139,7 @@ class _Walk:
         self._step(node, inputs, found, attributes, where)
         values.update(found)
 
-    def _constant_node(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> dict[str, Value]:
+    def _constant_node(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> dict[str, OnnxValue]:
         if len(node.output) != 1 or len(attributes) != 1:
             raise InputError("a constant has one output and one value", where=where)
         ((key, value),) = attributes.items()
@@ -153,14 +153,16 @@ class _Walk:
         known = np.array(value, dtype=np.float32 if "float" in key else np.int64)
         return {node.output[0]: self._held(node.output[0], replace(made, known=known))}
 
-    def _branch(self, node: onnx.NodeProto, attributes: Mapping[str, Any], values: Mapping[str, Value], where: str) -> Sequence[Value]:
+    def _branch(
+        self, node: onnx.NodeProto, attributes: Mapping[str, Any], values: Mapping[str, OnnxValue], where: str
+    ) -> Sequence[OnnxValue]:
         """What an ``If`` returns: of the way that its condition chooses, or of the larger one if that depends on data."""
         ways = [attributes.get("then_branch"), attributes.get("else_branch")]
         first, second = ways
         if len(node.input) != 1 or not isinstance(first, onnx.GraphProto) or not isinstance(second, onnx.GraphProto):
             raise InputError("an If has one condition and two branches", where=where)
 
-        def follow(graph: onnx.GraphProto) -> Sequence[Value]:
+        def follow(graph: onnx.GraphProto) -> Sequence[OnnxValue]:
             return self._run(graph, {**values, **self._constants(graph)}, f"{where}/")
 
         condition = values[node.input[0]].known if node.input[0] else None
@@ -171,13 +173,18 @@ class _Walk:
         self._declare(first)
         self._declare(second)
         try:
-            results: Sequence[Value] = self.recording.larger(lambda: follow(first), lambda: follow(second))
+            results: Sequence[OnnxValue] = self.recording.larger(lambda: follow(first), lambda: follow(second))
         finally:
             self.declared = before
         return [replace(value, known=None) if value.tensor is not None else value for value in results]
 
     def _step(
-        self, node: onnx.NodeProto, inputs: Sequence[Value | None], found: dict[str, Value], attributes: Mapping[str, Any], where: str
+        self,
+        node: onnx.NodeProto,
+        inputs: Sequence[OnnxValue | None],
+        found: dict[str, OnnxValue],
+        attributes: Mapping[str, Any],
+        where: str,
     ) -> None:
         """Give every output its tensor, by view or by the op that makes it."""
         first = inputs[0] if inputs else None

@@ -33,7 +33,7 @@ from hosim.importers.op_kinds import op_kind
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from hosim.importers.torch_run import Run
+    from hosim.importers.torch_run import ProgramRun
 
 
 def import_exported(program: ExportedProgram, *, name: str, meta: Mapping[str, Any] | None = None) -> Graph:
@@ -91,7 +91,7 @@ def require_torch() -> None:
 
 
 def workload_of(
-    run: Run, name: str, meta: Mapping[str, Any], kinds: Mapping[int, str] = MappingProxyType({})
+    run: ProgramRun, name: str, meta: Mapping[str, Any], kinds: Mapping[int, str] = MappingProxyType({})
 ) -> tuple[Graph, Mapping[int, int]]:
     """The graph of a run, and the position of each storage among its tensors. ``kinds`` are those of some activations, by storage.
 
@@ -131,7 +131,7 @@ def workload_of(
     return builder.build(), {storage: t for t, storage in enumerate(names)}
 
 
-def plan_of(run: Run, graph: Graph, positions: Mapping[int, int], policy: str) -> Plan:
+def plan_of(run: ProgramRun, graph: Graph, positions: Mapping[int, int], policy: str) -> Plan:
     """The plan of a run's cache nodes over its graph. Raises :class:`InputError` unless they are numbered 0, 1, ..."""
     moves = sorted(run.moves, key=lambda move: move.number)
     if [move.number for move in moves] != list(range(len(moves))):

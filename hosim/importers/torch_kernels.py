@@ -57,7 +57,7 @@ class Kernel:
     random: bool = False
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
+class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
     """Numbers every storage in the order of its appearance, counts the bytes of the live ones, and records kernels.
 
     ``sizes`` and ``shapes`` are by storage number; a shape is that of the first tensor seen on the storage. ``live_bytes`` is what

@@ -24,7 +24,7 @@ from torch.fx.node import map_aggregate
 
 from hosim.errors import InputError
 from hosim.importers import cache_nodes
-from hosim.importers.torch_kernels import Kernel, Recorder, tensors
+from hosim.importers.torch_kernels import Kernel, KernelRecorder, tensors
 
 CPU = torch.device("cpu")
 
@@ -43,7 +43,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProgramStep:
     """One node that computes; storages by number. ``workspace_bytes``: what it allocates beside its outputs and frees again.
 
     ``random``: it draws from torch's generator.
@@ -62,7 +62,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class CacheNode:
     """A cache op that stands in the program as a node; ``after`` is the step that it follows (-1: none)."""
 
     number: int
@@ -74,7 +74,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ProgramRun:
     """What a program does. ``sizes`` and ``shapes`` are by storage number; ``results`` are the storages that it returns.
 
     ``moves`` and ``initial`` are those of its cache nodes. ``places`` has the storage of each node's value that is one tensor, by the
@@ -82,17 +82,17 @@ class Run:
     """
 
     held: tuple[Held, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     results: frozenset[int]
     sizes: Sequence[int]
     shapes: Sequence[tuple[int, ...]]
-    moves: tuple[Move, ...] = ()
+    moves: tuple[CacheNode, ...] = ()
     initial: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     places: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class PlaceholderInput:
     """What a program's placeholder takes: a number or another constant, or a tensor like ``value``, then with its name and kind.
 
     ``own``: the tensor itself, which may share its storage with others; otherwise one of its own with the same sizes.
@@ -105,18 +105,18 @@ class Given:
     own: bool = False
 
 
-def run(program: ExportedProgram) -> Run:
+def run(program: ExportedProgram) -> ProgramRun:
     """Run ``program`` on fake tensors. Raises :class:`InputError` for what cannot be known without its contents."""
     return _run(program.graph_module, given(program), program)
 
 
-def run_module(module: torch.fx.GraphModule, taken: Sequence[Given]) -> Run:
+def run_module(module: torch.fx.GraphModule, taken: Sequence[PlaceholderInput]) -> ProgramRun:
     """Run a graph that returns its results and nothing else. Raises :class:`InputError` as :func:`run` does."""
     return _run(module, taken, None)
 
 
-def _run(module: torch.fx.GraphModule, taken: Sequence[Given], program: ExportedProgram | None) -> Run:
-    recorder = Recorder()
+def _run(module: torch.fx.GraphModule, taken: Sequence[PlaceholderInput], program: ExportedProgram | None) -> ProgramRun:
+    recorder = KernelRecorder()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with torch.no_grad(), quiet(), mode:
         values, held = _placeholders(taken, recorder)
@@ -132,7 +132,7 @@ def _run(module: torch.fx.GraphModule, taken: Sequence[Given], program: Exported
                     steps += machine.update(f"update.{spec.target}", target, value)
                 else:
                     results.update(recorder.number(t) for t in tensors((value,)))
-    return Run(
+    return ProgramRun(
         tuple(held),
         tuple(steps),
         frozenset(results),
@@ -156,31 +156,31 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def given(program: ExportedProgram) -> list[Given]:
+def given(program: ExportedProgram) -> list[PlaceholderInput]:
     """What each placeholder of ``program`` takes. Raises :class:`InputError` for what is neither a tensor nor a number."""
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     taken = []
     for spec in program.graph_signature.input_specs:
         name = spec.arg.name
         if isinstance(spec.arg, ConstantArgument):
-            taken.append(Given(name, spec.arg.value))
+            taken.append(PlaceholderInput(name, spec.arg.value))
             continue
         value = nodes[name].meta.get("val")
         if not isinstance(spec.arg, TensorArgument):
             if not isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
                 raise InputError(f"input {name!r} is a {type(spec.arg).__name__}; only tensors and numbers can be imported")
-            taken.append(Given(name, _concrete(value, name)))
+            taken.append(PlaceholderInput(name, _concrete(value, name)))
             continue
         own = _own_tensor(program, spec.target)
         known = spec.target if spec.target is not None else name
         kind = _HELD.get(spec.kind, "buffer")
         if kind == "parameter" and "experts" in known.split("."):
             kind = "expert"
-        taken.append(Given(name, value if own is None else own, known, kind, own is not None))
+        taken.append(PlaceholderInput(name, value if own is None else own, known, kind, own is not None))
     return taken
 
 
-def _placeholders(taken: Sequence[Given], recorder: Recorder) -> tuple[dict[str, Any], list[Held]]:
+def _placeholders(taken: Sequence[PlaceholderInput], recorder: KernelRecorder) -> tuple[dict[str, Any], list[Held]]:
     """A value for each placeholder, by name: fakes that share a storage where the program's own tensors do."""
     values: dict[str, Any] = {}
     held: dict[int, Held] = {}
@@ -240,18 +240,18 @@ def updated(program: ExportedProgram, spec: Any) -> str:
 class _Machine:
     """Runs the nodes of a graph one by one and yields a step for each that computes."""
 
-    def __init__(self, owner: torch.nn.Module, recorder: Recorder) -> None:
+    def __init__(self, owner: torch.nn.Module, recorder: KernelRecorder) -> None:
         self.owner = owner
         self.recorder = recorder
         self.returned: Sequence[Any] = ()
-        self.moves: list[Move] = []
+        self.moves: list[CacheNode] = []
         self.initial: dict[int, tuple[str, ...]] = {}
         self.places: dict[str, int] = {}
         self._made = 0
 
     def steps(
         self, graph: torch.fx.Graph, env: Mapping[str, Any], owner: torch.nn.Module | None = None, prefix: str = ""
-    ) -> Iterator[Step]:
+    ) -> Iterator[ProgramStep]:
         """The steps of ``graph`` with ``env`` for its placeholders; what it returns is in ``returned`` afterwards."""
         values = {node: env[node.name] for node in graph.nodes if node.op == "placeholder"}
         for node in graph.nodes:
@@ -302,16 +302,16 @@ class _Machine:
             return None
         op = str(target.overloadpacket.__name__)
         destination = rest[1] if len(rest) == 3 else None
-        self.moves.append(Move(rest[-1], op, storage, rest[0], destination, self._made - 1))
+        self.moves.append(CacheNode(rest[-1], op, storage, rest[0], destination, self._made - 1))
         return x if op == "prefetch" else None
 
-    def update(self, name: str, target: torch.Tensor, value: torch.Tensor) -> list[Step]:
+    def update(self, name: str, target: torch.Tensor, value: torch.Tensor) -> list[ProgramStep]:
         """The copy of a new value into the buffer or input that it updates, as the caller of a functional program makes it."""
         _, step = self.call(name, torch.ops.aten.copy_.default, (target, value), {})
         same = self.recorder.number(target) == self.recorder.number(value)
         return [] if step is None or same else [step]
 
-    def call(self, name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Step | None]:
+    def call(self, name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ProgramStep | None]:
         """The result of a node and, unless it only makes views or numbers, the step that it is."""
         recorder = self.recorder
         if target is torch.ops.aten._assert_tensor_metadata.default:
@@ -330,7 +330,7 @@ class _Machine:
         mutates = dict.fromkeys(n for kernel in kernels for n in kernel.writes if n < first)
         inputs = dict.fromkeys(n for kernel in kernels for n in kernel.reads if n < first and n not in mutates)
         main = max(kernels, key=_weight)
-        return result, Step(
+        return result, ProgramStep(
             name,
             str(target),
             tuple(inputs),

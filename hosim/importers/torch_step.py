@@ -14,12 +14,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hosim.errors import InputError
-from hosim.importers.torch_kernels import DTYPES, Recorder, tensors
+from hosim.importers.torch_kernels import DTYPES, KernelRecorder, tensors
 from hosim.importers.torch_run import quiet
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AtenStep:
     """One aten op that computes; storages by number."""
 
     phase: str
@@ -37,7 +37,7 @@ class Recorded:
     """What a training step does. ``held``: name and kind of what is there from the start; ``results``: the losses' storages."""
 
     held: Mapping[int, tuple[str, str]]
-    steps: Sequence[Step]
+    steps: Sequence[AtenStep]
     gradients: frozenset[int]
     results: frozenset[int]
     sizes: Sequence[int]
@@ -103,12 +103,12 @@ def record(
     return Recorded(held, recorder.steps, frozenset(gradients), numbers, recorder.sizes, recorder.shapes)
 
 
-class _StepRecorder(Recorder):
-    """Notes a :class:`Step` for each kernel, in the phase in which it runs."""
+class _StepRecorder(KernelRecorder):
+    """Notes a :class:`AtenStep` for each kernel, in the phase in which it runs."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps: list[Step] = []
+        self.steps: list[AtenStep] = []
         self.phase = "forward"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -118,7 +118,7 @@ class _StepRecorder(Recorder):
         for kernel in self.kernels:
             outputs = {n for n in map(self.number, tensors((result,))) if n >= first}
             self.steps.append(
-                Step(
+                AtenStep(
                     self.phase,
                     str(func),
                     tuple(n for n in kernel.reads if n not in kernel.writes),
@@ -179,7 +179,9 @@ def _warm_up(learned: Sequence[Any], updates: _Updates) -> None:
         parameter.grad = None
 
 
-def _held(recorder: Recorder, model: torch.nn.Module, updates: _Updates, given: Mapping[str, torch.Tensor]) -> dict[int, tuple[str, str]]:
+def _held(
+    recorder: KernelRecorder, model: torch.nn.Module, updates: _Updates, given: Mapping[str, torch.Tensor]
+) -> dict[int, tuple[str, str]]:
     """Name and kind of every storage that is there from the start, by number."""
     held: dict[int, tuple[str, str]] = {}
     names: dict[int, str] = {}

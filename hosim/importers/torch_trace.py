@@ -39,7 +39,7 @@ _WEIGHT = re.compile(r"Tensor\S* (weight|bias)\b")
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class _TraceNode:
     where: str
     id: int
     parent: int
@@ -54,7 +54,7 @@ class _Node:
 class _Call:
     """An outermost operator call: storages by number."""
 
-    node: _Node
+    node: _TraceNode
     phase: str
     reads: list[int]
     writes: list[int]
@@ -103,7 +103,7 @@ def _nodes(document: Mapping[str, Any]) -> Sequence[Any]:
     return nodes
 
 
-def _node(position: int, raw: Any) -> _Node:
+def _node(position: int, raw: Any) -> _TraceNode:
     """One node, of schema 1.0 (``inputs`` is a list, ``op_schema`` a key) or a later 1.x (``inputs.values``, ``attrs``)."""
     where = f"nodes[{position}]"
     if not isinstance(raw, dict):
@@ -118,7 +118,7 @@ def _node(position: int, raw: Any) -> _Node:
         raise InputError("expected text", where=f"{where}.op_schema")
     inputs, _ = _operands(raw, "input", where)
     outputs, types = _operands(raw, "output", where)
-    return _Node(where, raw["id"], parent, raw["name"], schema, inputs, [t for tensors in outputs for t in tensors], types)
+    return _TraceNode(where, raw["id"], parent, raw["name"], schema, inputs, [t for tensors in outputs for t in tensors], types)
 
 
 def _operands(raw: Mapping[str, Any], side: str, where: str) -> tuple[Sequence[Sequence[TracedTensor]], Any]:
@@ -137,7 +137,7 @@ def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
 
 
-def _build(name: str, schema: Any, nodes: Sequence[_Node]) -> Graph:
+def _build(name: str, schema: Any, nodes: Sequence[_TraceNode]) -> Graph:
     by_id = {node.id: node for node in nodes}
     if len(by_id) < len(nodes):
         raise InputError("expected every node's id once", where="nodes")
@@ -157,10 +157,10 @@ def _build(name: str, schema: Any, nodes: Sequence[_Node]) -> Graph:
     return _graph(name, calls, storages, meta)
 
 
-def _outermost(nodes: Sequence[_Node], by_id: Mapping[int, _Node]) -> Iterator[tuple[_Node, str, Sequence[_Node]]]:
+def _outermost(nodes: Sequence[_TraceNode], by_id: Mapping[int, _TraceNode]) -> Iterator[tuple[_TraceNode, str, Sequence[_TraceNode]]]:
     """The operator calls inside no other, in program order (ids count up as calls begin), with their phase and all that they call."""
     owner: dict[int, tuple[int | None, str]] = {}
-    inside: dict[int, list[_Node]] = {}
+    inside: dict[int, list[_TraceNode]] = {}
     phases: dict[int, str] = {}
     for node in sorted(nodes, key=lambda n: n.id):
         above = owner.get(node.parent) if node.parent != node.id else (None, "forward")
@@ -183,13 +183,13 @@ def _outermost(nodes: Sequence[_Node], by_id: Mapping[int, _Node]) -> Iterator[t
         yield by_id[root], phases[root], members
 
 
-def _tensors(node: _Node) -> Iterator[TracedTensor]:
+def _tensors(node: _TraceNode) -> Iterator[TracedTensor]:
     for tensors in node.inputs:
         yield from tensors
     yield from node.outputs
 
 
-def _call(root: _Node, phase: str, inside: Sequence[_Node], storages: Storages, accelerated: bool) -> _Call:
+def _call(root: _TraceNode, phase: str, inside: Sequence[_TraceNode], storages: Storages, accelerated: bool) -> _Call:
     def kept(tensors: Iterable[TracedTensor]) -> list[TracedTensor]:
         return [t for t in tensors if t.device and (t.on_accelerator or not accelerated)]
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hosim
 from hosim.errors import InputError
 from hosim.io.reading import did_you_mean
 
-_PACKAGE = Path(hosim.__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parent.parent
 _WORKLOADS = (".json.gz", ".json", ".yaml")  # a workload before the spec it was made from; a builder's spec is alone, and quick
 _HARDWARE = (".yaml",)
 

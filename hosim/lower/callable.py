@@ -20,7 +20,7 @@ from hosim.importers.torch_run import quiet
 from hosim.lower.guard import Guard
 from hosim.lower.insert import insert
 from hosim.lower.run import Executor
-from hosim.lower.torch_program import Program, capture
+from hosim.lower.torch_program import TorchProgram, capture
 from hosim.lower.training import Loss, capture_training
 from hosim.result import Result
 
@@ -34,14 +34,14 @@ class Captured:
     """
 
     model: torch.nn.Module
-    program: Program
+    program: TorchProgram
     held: Mapping[str, torch.Tensor]
     inputs: tuple[str, ...]
     flat: Callable[..., list[Any]]
     result: Callable[[tuple[Any, ...]], Any]
 
 
-class Offloaded:
+class OffloadedModel:
     """A model under a plan; calling it runs it.
 
     ``plan``, ``program`` (its graph is the plan's workload) and ``result``, the replay in program order, are there to look at.
@@ -140,7 +140,7 @@ class Offloaded:
         finally:
             self._release()
 
-    def __enter__(self) -> Offloaded:
+    def __enter__(self) -> OffloadedModel:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -203,7 +203,7 @@ def training(model: torch.nn.Module, inputs: Mapping[str, Any], optimizer: torch
 
 
 def _forgotten(executor: Executor, guard: Guard) -> None:
-    """What :meth:`Offloaded.close` does, for those that nobody has any more."""
+    """What :meth:`OffloadedModel.close` does, for those that nobody has any more."""
     with contextlib.suppress(HosimError):
         executor.close()
     guard.release()

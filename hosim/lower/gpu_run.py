@@ -41,8 +41,8 @@ from hosim.lower.offload import planned
 from hosim.lower.on_cpu import CpuDevice
 from hosim.lower.on_cuda import CudaDevice
 from hosim.lower.run import Executor
-from hosim.lower.torch_decoder import SIZES, Decoder
-from hosim.lower.torch_program import Program, capture
+from hosim.lower.torch_decoder import SIZES, TorchDecoder
+from hosim.lower.torch_program import TorchProgram, capture
 from hosim.lower.training import capture_training
 from hosim.result import CACHING, IN_PROGRAM_ORDER, Result, Timeline
 
@@ -51,10 +51,10 @@ MODES = ("prefill", "train")
 
 
 @dataclass(frozen=True)
-class Work:
+class CapturedStep:
     """A captured step with the tensors it holds and one call's inputs, by placeholder."""
 
-    program: Program
+    program: TorchProgram
     held: Mapping[str, Any]
     inputs: Mapping[str, Any]
 
@@ -196,9 +196,9 @@ def _described(hardware: Hardware, cuda: bool) -> dict[str, Any]:
 # -- the work ----------------------------------------------------------------------------------------------------------
 
 
-def _work(config: str, mode: str, length: int, batch: int, device: str) -> Work:
+def _work(config: str, mode: str, length: int, batch: int, device: str) -> CapturedStep:
     with torch.device(device):
-        model = Decoder(SIZES[config], length)
+        model = TorchDecoder(SIZES[config], length)
         generator = torch.Generator(device=device).manual_seed(2)
         tokens, targets = torch.randint(0, SIZES[config].vocabulary, (2, batch, length), generator=generator).unbind()
         targets = targets.contiguous().clone()
@@ -209,7 +209,7 @@ def _work(config: str, mode: str, length: int, batch: int, device: str) -> Work:
         program = capture(exported, name=f"decoder-{config}-{mode}-{length}")
         own = {**exported.state_dict, **exported.constants}
         held = {given.placeholder: own[given.name] for given in program.givens if given.own}
-        return Work(program, held, {given.placeholder: tokens for given in program.givens if not given.own})
+        return CapturedStep(program, held, {given.placeholder: tokens for given in program.givens if not given.own})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     inputs = {"tokens": tokens, "targets": targets}
     step = capture_training(
@@ -217,10 +217,10 @@ def _work(config: str, mode: str, length: int, batch: int, device: str) -> Work:
     )
     held = {given.placeholder: value for given, value in zip(step.program.givens, step.values, strict=True) if value is not None}
     others = [given.placeholder for given in step.program.givens if given.placeholder not in held]
-    return Work(step.program, held, dict(zip(others, (inputs[name] for name in step.inputs), strict=True)))
+    return CapturedStep(step.program, held, dict(zip(others, (inputs[name] for name in step.inputs), strict=True)))
 
 
-def _timed(work: Work, hardware: Hardware, cuda: bool, steps: int) -> tuple[Graph, dict[str, Any]]:
+def _timed(work: CapturedStep, hardware: Hardware, cuda: bool, steps: int) -> tuple[Graph, dict[str, Any]]:
     """The workload with each op's median time while everything is resident, and what these steps took."""
     got = _steps(work, Plan(work.program.graph), hardware, cuda, steps, all_recorded=True)
     lines: list[Timeline] = got["timelines"]
@@ -240,7 +240,7 @@ def _in_blocks(plan: Plan, hardware: Hardware, budget: int) -> Result:
     return result
 
 
-def _steps(work: Work, plan: Plan, hardware: Hardware, cuda: bool, steps: int, all_recorded: bool = False) -> dict[str, Any]:
+def _steps(work: CapturedStep, plan: Plan, hardware: Hardware, cuda: bool, steps: int, all_recorded: bool = False) -> dict[str, Any]:
     """Run steps under a plan: two to warm up, timed ones, and recorded ones."""
     lowered = insert(work.program, replace(plan, graph=work.program.graph) if plan.edits is None else plan, hardware.device_tier)
     machine = CudaDevice(hardware) if cuda else CpuDevice(hardware, throttle=True)
@@ -271,7 +271,7 @@ def _steps(work: Work, plan: Plan, hardware: Hardware, cuda: bool, steps: int, a
     }
 
 
-def _held_bytes(work: Work) -> int:
+def _held_bytes(work: CapturedStep) -> int:
     """Bytes of the allocator's blocks of all that a step holds and is given, in multiples of 512 B, when all of it is on the device."""
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in (*work.held.values(), *work.inputs.values())}
     return sum(-(-size // 512) * 512 for size in storages.values())

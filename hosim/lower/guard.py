@@ -41,7 +41,7 @@ def _answers() -> frozenset[Any]:
     return frozenset([*found, *(one.__get__ for one in found), torch.Tensor.grad.__set__])
 
 
-class Away:
+class GuardedTensor:
     """Mixed into the class of an offloaded tensor."""
 
     @classmethod
@@ -58,7 +58,7 @@ class Away:
         return f"<offloaded tensor {tuple(self.shape)} of {self.dtype}>"  # type: ignore[attr-defined]
 
 
-class Lost(Away):
+class Lost(GuardedTensor):
     """Mixed into the class of a tensor whose contents a failure took with it."""
 
     reason = "the contents of this tensor were lost when its offloaded model failed: make or load the model anew"
@@ -71,7 +71,7 @@ class Guard:
         self._hooks = model.register_forward_pre_hook(_refuse), model.register_load_state_dict_pre_hook(_refuse)
         self._guarded: list[tuple[Any, Any]] = [(tensor, type(tensor)) for tensor in {id(tensor): tensor for tensor in tensors}.values()]
         for tensor, kind in self._guarded:
-            tensor.__class__ = _kind(kind, Away)
+            tensor.__class__ = _kind(kind, GuardedTensor)
 
     def release(self) -> None:
         """Give all tensors back their classes, but for those that have lost their bytes."""
@@ -88,7 +88,7 @@ def require_free(model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"expected a torch.nn.Module, got {type(model).__name__}", source="model")
     for tensor in (*model.parameters(), *model.buffers()):
-        if isinstance(tensor, Away):
+        if isinstance(tensor, GuardedTensor):
             raise InputError(f"{type(model).__name__}: {tensor.reason}")
         if tensor.device.type not in ("cpu", "cuda"):
             raise InputError(f"{type(model).__name__} has tensors on {tensor.device}; expected all on the CPU or a GPU", source="model")

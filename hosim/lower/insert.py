@@ -21,7 +21,7 @@ from torch.fx import Graph, GraphModule, Node
 from hosim.cache_plan import AT_START, PREFETCH, Plan
 from hosim.errors import PlanError
 from hosim.lower import nodes
-from hosim.lower.torch_program import Program
+from hosim.lower.torch_program import TorchProgram
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Lowered:
     ``cache_op_of`` positions in ``plan.cache_ops``, all by the name of the node.
     """
 
-    program: Program
+    program: TorchProgram
     plan: Plan
     module: GraphModule = field(repr=False)
     op_of: Mapping[str, int] = field(repr=False)
@@ -55,14 +55,14 @@ class Barrier:
     after: tuple[str, ...]
 
 
-def insert(program: Program, plan: Plan, device_tier: str = "hbm") -> Lowered:
+def insert(program: TorchProgram, plan: Plan, device_tier: str = "hbm") -> Lowered:
     """``program`` with the cache ops of ``plan`` as nodes and its ops in the plan's order; ``program`` itself stays as it is.
 
     Raises :class:`PlanError` for a plan of another workload, for one whose cache ops are decided during the replay, and for one that
     runs ops again. Whether the plan is legal is the verifier's business.
     """
     if plan.workload != program.graph:
-        raise PlanError(f"the plan is for workload {plan.workload.name!r}, not for the graph of this program; plan for Program.graph")
+        raise PlanError(f"the plan is for workload {plan.workload.name!r}, not for the graph of this program; plan for its graph")
     if plan.runtime is not None:
         raise PlanError(f"policy {plan.policy} decides during the run; a graph can only be given a plan that is made before it")
     if plan.recomputes:
@@ -83,7 +83,7 @@ class _Pass:
     device tier, and ``basis[n]`` the prefetch from whose value the copy n was made.
     """
 
-    def __init__(self, program: Program, plan: Plan, device_tier: str) -> None:
+    def __init__(self, program: TorchProgram, plan: Plan, device_tier: str) -> None:
         self.program = program
         self.plan = plan
         self.device_tier = device_tier

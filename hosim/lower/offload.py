@@ -21,7 +21,7 @@ from hosim.result import IN_PROGRAM_ORDER, Result
 from hosim.units import human_size
 
 if TYPE_CHECKING:
-    from hosim.lower.callable import Offloaded
+    from hosim.lower.callable import OffloadedModel
 
 _SHARES = (1.0, 0.97, 0.93, 0.85, 0.7, 0.5, 0.3)
 """Shares of the budget that a policy gets, one after the other, until its plan fits in program order, too."""
@@ -44,7 +44,7 @@ def offload(
     device: Any = None,
     directories: Mapping[str, str | os.PathLike[str]] | None = None,
     name: str | None = None,
-) -> Offloaded:
+) -> OffloadedModel:
     """Make a callable that computes exactly what a torch model computes, with its tensors where hosim's plan puts them.
 
     The tensors of the model belong to the callable until it is closed. Until then they cannot be read, written, copied or saved, and the
@@ -83,7 +83,7 @@ def offload(
 
     Returns
     -------
-    Offloaded
+    OffloadedModel
         The callable; ``predicted_peak_bytes`` and ``result`` are what hosim predicts.
 
     Raises
@@ -128,7 +128,7 @@ def offload(
         result = _checked(plan, machine, budget_bytes)
         if not result.feasible:
             raise InfeasibleError(str(result.error))
-    return callables.Offloaded(captured, plan, result, machine, device, directories)
+    return callables.OffloadedModel(captured, plan, result, machine, device, directories)
 
 
 def planned(

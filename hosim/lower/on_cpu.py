@@ -25,7 +25,7 @@ from hosim.lower.file_tier import ALIGNMENT, FileTier
 from hosim.lower.host_bytes import DeviceBytes, copy_bytes
 from hosim.lower.host_pool import HostPool
 from hosim.lower.pace import Pace, paces
-from hosim.lower.transfers import Block, Done, Label, Place
+from hosim.lower.transfers import Done, Label, Place, TierBlock
 
 SLICE_BYTES = 4 << 20
 """Bytes that are copied at once where nothing is throttled."""
@@ -346,7 +346,7 @@ class CpuDevice:
 
     # -- memory ------------------------------------------------------------------------------------------------
 
-    def block(self, tier: str, size_bytes: int, owner: str) -> Block:
+    def block(self, tier: str, size_bytes: int, owner: str) -> TierBlock:
         """A block of a tier below the device tier."""
         return self._tiers[tier].block(size_bytes, owner)
 

@@ -25,7 +25,7 @@ from hosim.lower.error_text import in_one_line
 from hosim.lower.file_tier import FileTier
 from hosim.lower.host_bytes import DeviceBytes, copy_bytes, part_of
 from hosim.lower.host_pool import HostPool
-from hosim.lower.transfers import Block, Done, Label, Place
+from hosim.lower.transfers import Done, Label, Place, TierBlock
 
 
 class CudaEvent:
@@ -281,7 +281,7 @@ class CudaDevice:
 
     # -- memory ------------------------------------------------------------------------------------------------
 
-    def block(self, tier: str, size_bytes: int, owner: str) -> Block:
+    def block(self, tier: str, size_bytes: int, owner: str) -> TierBlock:
         """A block of a tier below the device tier."""
         return self._tiers[tier].block(size_bytes, owner)
 

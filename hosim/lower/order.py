@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Order:
+class StepOrder:
     """The steps of a lowered graph as they are listed, the output last, and for each those that must be before it.
 
     ``sources`` are the values from which a step's arguments are made: results of earlier steps, and what is given.
@@ -53,7 +53,7 @@ class Order:
         return tuple(by_name[name] for name in names)
 
 
-def order_of(lowered: Lowered, device_tier: str) -> Order:
+def order_of(lowered: Lowered, device_tier: str) -> StepOrder:
     """The steps of a lowered graph and what holds between them."""
     steps = [n for n in lowered.module.graph.nodes if n.op == "output" or n.name in lowered.op_of or n.name in lowered.cache_op_of]
     sources = dict(_sources(lowered))
@@ -64,7 +64,7 @@ def order_of(lowered: Lowered, device_tier: str) -> Order:
     for earlier, later in (*_by_storage(lowered, steps, device_tier), *_by_random_numbers(steps)):
         before[later].add(earlier)
     before[steps[-1]].update(steps[:-1])
-    return Order(tuple(steps), {node: frozenset(nodes) for node, nodes in before.items()}, sources)
+    return StepOrder(tuple(steps), {node: frozenset(nodes) for node, nodes in before.items()}, sources)
 
 
 def last_needs(order: Sequence[Node], sources: Mapping[Node, tuple[Node, ...]]) -> dict[Node, list[Node]]:

@@ -10,10 +10,10 @@ import torch
 from hosim.cache_plan import Plan
 from hosim.errors import ExecutionError, InputError
 from hosim.hardware import Hardware
-from hosim.lower.transfers import Block, Device, Event
+from hosim.lower.transfers import Device, Event, TierBlock
 
 
-class Resident:
+class TensorCopies:
     """One tensor's copies. ``blocks`` and ``on_device`` are as they will be when all that is queued is done.
 
     ``last`` are the ends of its last cache op that moves bytes, ``ready`` those of its last prefetch to the device tier if no op has waited
@@ -24,8 +24,8 @@ class Resident:
     __slots__ = ("blocks", "is_late", "is_whole", "known", "last", "left", "on_device", "ready", "storage")
 
     def __init__(self, left: int) -> None:
-        self.blocks: dict[str, Block] = {}
-        self.known: list[Block] = []
+        self.blocks: dict[str, TierBlock] = {}
+        self.known: list[TierBlock] = []
         self.last: tuple[Event, ...] = ()
         self.is_late = False
         self.ready: tuple[Event, ...] = ()
@@ -35,7 +35,7 @@ class Resident:
         self.left = left
         """Ops and cache ops of this run that are not queued yet."""
 
-    def add(self, tier: str, block: Block) -> None:
+    def add(self, tier: str, block: TierBlock) -> None:
         """From now on there is a copy in a tier, or on its way there."""
         self.blocks[tier] = block
         self.known.append(block)
@@ -53,7 +53,7 @@ class Residents:
         self._uses |= {t: len(graph.users[t]) for t, tiers in self._initial.items() if tiers != (self._tier,)}
         for c in plan.cache_ops:
             self._uses[c.tensor] += 1
-        self._now: dict[int, Resident] = {}
+        self._now: dict[int, TensorCopies] = {}
         self.reads = [tuple(t for t in op.reads if t in self._uses) for op in graph.ops]
         """Of each op the tensors it reads that need care."""
         self.writes = [tuple(t for t in op.writes if t in self._uses) for op in graph.ops]
@@ -61,10 +61,10 @@ class Residents:
         self.uses = [tuple(t for t in op.uses if t in self._uses) for op in graph.ops]
         """Of each op the tensors it touches that need care."""
 
-    def __getitem__(self, t: int) -> Resident:
+    def __getitem__(self, t: int) -> TensorCopies:
         """The copies of a tensor that needs care."""
         if t not in self._now:
-            self._now[t] = Resident(self._uses[t])
+            self._now[t] = TensorCopies(self._uses[t])
         return self._now[t]
 
     def begin(self) -> None:
@@ -72,7 +72,7 @@ class Residents:
         for t, resident in self._now.items():
             resident.left = self._uses[t]
 
-    def used(self, t: int) -> Resident | None:
+    def used(self, t: int) -> TensorCopies | None:
         """One op or cache op of a tensor is queued. If the tensor dies with it: its copies, which are forgotten here."""
         resident = self[t]
         resident.left -= 1
@@ -136,7 +136,7 @@ class Residents:
             block.release()
         return there
 
-    def _fill(self, t: int, resident: Resident) -> bool:
+    def _fill(self, t: int, resident: TensorCopies) -> bool:
         """Fill a tensor's storage from one of its copies; whether there is one."""
         size = self._graph.tensors[t].size_bytes
         for block in resident.known:

@@ -25,7 +25,7 @@ from hosim.errors import ExecutionError, InputError, PlanError
 from hosim.hardware import Channel, Hardware
 from hosim.lower.measured_timeline import timeline_of
 from hosim.lower.order import last_needs, order_of
-from hosim.lower.residents import Resident, Residents, resizable
+from hosim.lower.residents import Residents, TensorCopies, resizable
 from hosim.lower.transfers import Device, Event, Label
 from hosim.result import Timeline
 
@@ -157,7 +157,7 @@ class Executor:
     def run(self, values: Mapping[str, Any], *, order: Sequence[str] | None = None, record: bool = False) -> tuple[Any, ...]:
         """What the graph returns for ``values`` (by placeholder, without those that are placed).
 
-        ``order`` names all steps (:class:`hosim.lower.order.Order`) in another order that the graph allows. Inputs that the plan has
+        ``order`` names all steps (:class:`hosim.lower.order.StepOrder`) in another order that the graph allows. Inputs that the plan has
         elsewhere at time 0 are brought there first, and back at the end; what is returned is brought to the device tier. With ``record``
         what happened is in ``timeline``.
 
@@ -238,7 +238,7 @@ class Executor:
         else:
             self._copy(k, cache_op, resident, value, drops)
 
-    def _copy(self, k: int, cache_op: CacheOp, resident: Resident, value: Node, drops: Sequence[Node]) -> None:
+    def _copy(self, k: int, cache_op: CacheOp, resident: TensorCopies, value: Node, drops: Sequence[Node]) -> None:
         """Queue a prefetch or a store: on the queue that computes its issue, with what it allocates; then its transfers."""
         device, tier = self.device, self.hardware.device_tier
         tensor = self._plan.graph.tensors[cache_op.tensor]
@@ -333,7 +333,7 @@ class Executor:
         size = self._plan.graph.tensors[cache_op.tensor].size_bytes
         return route(self.hardware, cache_op.source, str(cache_op.destination), size)
 
-    def _detach(self, cache_op: CacheOp, resident: Resident, value: Node, drops: Sequence[Node]) -> None:
+    def _detach(self, cache_op: CacheOp, resident: TensorCopies, value: Node, drops: Sequence[Node]) -> None:
         last = resident.last
         unused: tuple[Event, ...] = ()
         block = None if cache_op.source == self.hardware.device_tier else resident.blocks.pop(cache_op.source)
@@ -395,7 +395,7 @@ class Executor:
             self._values.pop(node, None)
 
 
-def _give_back(dead: Sequence[Resident]) -> None:
+def _give_back(dead: Sequence[TensorCopies]) -> None:
     """Give back what dead tensors have below the device tier, once their transfers have ended."""
     for resident in dead:
         for block in resident.blocks.values():

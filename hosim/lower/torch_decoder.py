@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DecoderSizes:
     """Sizes of a decoder."""
 
     layers: int
@@ -24,9 +24,9 @@ class Sizes:
 
 
 SIZES = {
-    "tiny": Sizes(layers=2, hidden=64, heads=4, kv_heads=2, ffn=128, vocabulary=96, dtype=torch.float32),
-    "1b": Sizes(layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocabulary=32000),
-    "3b": Sizes(layers=28, hidden=3072, heads=24, kv_heads=8, ffn=8192, vocabulary=32000),
+    "tiny": DecoderSizes(layers=2, hidden=64, heads=4, kv_heads=2, ffn=128, vocabulary=96, dtype=torch.float32),
+    "1b": DecoderSizes(layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocabulary=32000),
+    "3b": DecoderSizes(layers=28, hidden=3072, heads=24, kv_heads=8, ffn=8192, vocabulary=32000),
 }
 
 
@@ -46,7 +46,7 @@ class Norm(nn.Module):  # type: ignore[misc]
 class Layer(nn.Module):  # type: ignore[misc]
     """Attention and the gated feed-forward network, each after a norm and beside a residual."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: DecoderSizes) -> None:
         super().__init__()
         h = sizes.hidden
         self.head_size = h // sizes.heads
@@ -71,10 +71,10 @@ class Layer(nn.Module):  # type: ignore[misc]
         return x + self.down(functional.silu(self.gate(y)) * self.up(y))
 
 
-class Decoder(nn.Module):  # type: ignore[misc]
+class TorchDecoder(nn.Module):  # type: ignore[misc]
     """The whole model. ``forward`` gives logits; :meth:`loss` the cross entropy of the next token."""
 
-    def __init__(self, sizes: Sizes, length: int, seed: int = 1) -> None:
+    def __init__(self, sizes: DecoderSizes, length: int, seed: int = 1) -> None:
         super().__init__()
         self.embedding = nn.Embedding(sizes.vocabulary, sizes.hidden)
         self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))

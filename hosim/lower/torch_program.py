@@ -21,11 +21,11 @@ from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers import torch_export, torch_run
-from hosim.importers.torch_run import Given
+from hosim.importers.torch_run import PlaceholderInput
 
 
 @dataclass(frozen=True)
-class Program:
+class TorchProgram:
     """A graph module and its workload graph.
 
     ``givens`` say what each placeholder takes, in the placeholders' order. ``tensor_of`` has the position in ``graph.tensors`` of each
@@ -35,13 +35,13 @@ class Program:
 
     module: GraphModule = field(repr=False)
     graph: Graph
-    givens: tuple[Given, ...] = field(repr=False)
+    givens: tuple[PlaceholderInput, ...] = field(repr=False)
     tensor_of: Mapping[str, int] = field(repr=False)
     op_of: Mapping[str, int] = field(repr=False)
     gradients: frozenset[str] = frozenset()
 
 
-def capture(program: ExportedProgram, *, name: str) -> Program:
+def capture(program: ExportedProgram, *, name: str) -> TorchProgram:
     """The program of an exported inference. Its module returns what the user is given, as a flat tuple.
 
     Raises :class:`InputError` as :func:`hosim.importers.torch_export.import_exported` does, and for a subgraph under autocast.
@@ -51,13 +51,13 @@ def capture(program: ExportedProgram, *, name: str) -> Program:
 
 def read(
     module: GraphModule,
-    givens: Sequence[Given],
+    givens: Sequence[PlaceholderInput],
     *,
     name: str,
     meta: Mapping[str, Any] | None = None,
     policy: str = "imported",
     gradients: frozenset[str] = frozenset(),
-) -> tuple[Program, Plan]:
+) -> tuple[TorchProgram, Plan]:
     """The program that a flat module is, and the plan that stands in it as cache nodes (of no cache ops where there are none).
 
     Raises :class:`InputError` for what cannot be run on fake tensors, and for cache nodes that are not those of one plan.
@@ -69,7 +69,7 @@ def read(
     graph, positions = torch_export.workload_of(run, name, meta or {}, kinds)
     # a storage that no op touches and that is not there from the start holds nothing
     tensor_of = {node: positions[storage] for node, storage in run.places.items() if storage in positions}
-    program = Program(module, graph, tuple(givens), tensor_of, graph.op_index, gradients)
+    program = TorchProgram(module, graph, tuple(givens), tensor_of, graph.op_index, gradients)
     return program, torch_export.plan_of(run, graph, positions, policy)
 
 

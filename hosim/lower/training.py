@@ -26,8 +26,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 
 from hosim.errors import InputError
-from hosim.importers.torch_run import Given, quiet
-from hosim.lower.torch_program import Program, read
+from hosim.importers.torch_run import PlaceholderInput, quiet
+from hosim.lower.torch_program import TorchProgram, read
 
 _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
 """Optimizers for which a first step from no state is one from a state of zeros."""
@@ -39,7 +39,7 @@ Loss = Callable[[torch.nn.Module, Mapping[str, Any]], Any]
 class TrainingStep:
     """A captured step. ``values`` are the tensors of the program's placeholders but for the inputs, which are None."""
 
-    program: Program
+    program: TorchProgram
     values: tuple[Any, ...]
     inputs: tuple[str, ...]
 
@@ -70,17 +70,19 @@ def capture_training(
             fakes[id(tensor)] = _fake(mode, tensor)
         given = {key: _fake(mode, value) if key in tensors else value for key, value in inputs.items()}
         module, gradients = _trace(model, optimizer, fakes, given, [fakes[id(t)] for _, _, t in held] + [given[k] for k in tensors], loss)
-    givens = [Given("", tensor, wanted, kind, own=True) for wanted, kind, tensor in held]
-    givens += [Given("", value, key, "input") for key, value in tensors.items()]
+    givens = [PlaceholderInput("", tensor, wanted, kind, own=True) for wanted, kind, tensor in held]
+    givens += [PlaceholderInput("", value, key, "input") for key, value in tensors.items()]
     values = [tensor for _, _, tensor in held] + [None] * len(tensors)
     constants = _lift_constants(module)
-    givens += [Given("", value, key, "buffer", own=True) for key, value in constants.items()]
+    givens += [PlaceholderInput("", value, key, "buffer", own=True) for key, value in constants.items()]
     values += constants.values()
     _split_lists(module)
     module.graph.lint()
     module.recompile()
     placeholders = [node.name for node in module.graph.nodes if node.op == "placeholder"]
-    named = [Given(placeholder, one.value, one.name, one.kind, one.own) for placeholder, one in zip(placeholders, givens, strict=True)]
+    named = [
+        PlaceholderInput(placeholder, one.value, one.name, one.kind, one.own) for placeholder, one in zip(placeholders, givens, strict=True)
+    ]
     program, _ = read(module, named, name=name, meta={"source": "torch training step"}, gradients=gradients)
     return TrainingStep(program, tuple(values), tuple(tensors))
 

@@ -56,7 +56,7 @@ class Place(Protocol):
     size_bytes: int
 
 
-class Block(Place, Protocol):
+class TierBlock(Place, Protocol):
     """Bytes of a tier below the device tier. They are taken when the first transfer into them starts."""
 
     valid: bool
@@ -101,7 +101,7 @@ class Device(Protocol):
     def channel(self, name: str) -> Queue:
         """The queue of a channel of the profile."""
 
-    def block(self, tier: str, size_bytes: int, owner: str) -> Block:
+    def block(self, tier: str, size_bytes: int, owner: str) -> TierBlock:
         """A block of a tier below the device tier, for the tensor ``owner``. It takes no bytes yet."""
 
     def on_device(self) -> DevicePlace:

@@ -11,7 +11,7 @@ from hosim.errors import InputError, UnitError
 from hosim.expert_routing import Gate, realise
 from hosim.graph import Graph
 from hosim.models.attention import MODES
-from hosim.models.config import Layered, Routed, Run
+from hosim.models.config import Layered, RoutingDraw, Run
 from hosim.models.families import FAMILIES
 from hosim.models.presets import PRESETS
 from hosim.models.routing_draw import generate
@@ -34,7 +34,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     """The graph of a model run in some way; ``name`` is the graph's.
 
     ``parameters``: ``model``, one of :data:`~hosim.models.presets.PRESETS`; ``config``, values that replace some of the preset's;
-    ``link``, a rate such as ``400 GB/s``, for ``link_bytes_per_s``; ``routing``, fields of :class:`~hosim.models.config.Routed`, where
+    ``link``, a rate such as ``400 GB/s``, for ``link_bytes_per_s``; ``routing``, fields of :class:`~hosim.models.config.RoutingDraw`, where
     gates choose (without it all that they could choose runs); and any field of :class:`~hosim.models.config.Run`. Equal parameters give
     equal graphs, in milliseconds. ``meta`` has them. Raises :class:`InputError` that names the parameter.
     """
@@ -50,7 +50,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     trace = given.pop("routing", None)
     if trace is not None and not isinstance(trace, Mapping):
         raise InputError("expected a mapping: steps, seed, zipf, persistence", where="routing")
-    routed = None if trace is None else changed(Routed(), trace, "routing.")
+    routed = None if trace is None else changed(RoutingDraw(), trace, "routing.")
     family = FAMILIES[type(preset)]
     run = changed(Run(**family.defaults), given, "", extra=("model", "config", "link", "routing"))
     for key in given:
@@ -72,7 +72,7 @@ def parameters_of(parameters: Mapping[str, Any]) -> list[str]:
     ['batch', 'checkpoint']
     """
     preset = _preset(parameters.get("model"))
-    inside = [f"config.{name}" for name in get_type_hints(type(preset))] + [f"routing.{name}" for name in get_type_hints(Routed)]
+    inside = [f"config.{name}" for name in get_type_hints(type(preset))] + [f"routing.{name}" for name in get_type_hints(RoutingDraw)]
     return [*sorted(FAMILIES[type(preset)].takes), "model", "link", *inside]
 
 
@@ -82,7 +82,7 @@ def _preset(model: object) -> Layered:
     return PRESETS[model]
 
 
-def _realised(graph: Graph, gates: tuple[Gate, ...], run: Run, routed: Routed) -> Graph:
+def _realised(graph: Graph, gates: tuple[Gate, ...], run: Run, routed: RoutingDraw) -> Graph:
     """The graph of the steps of a generated trace: of what a gate decides about, what it chose."""
     if not gates:
         raise InputError("nothing is chosen in this model as it is run; give chosen_experts, or kv_block in a decode", where="routing")

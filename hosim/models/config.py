@@ -99,7 +99,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RoutingDraw:
     """A trace of what a model's gates choose (:func:`hosim.models.routing_draw.generate`); its ``steps`` follow one another."""
 
     steps: int = 1

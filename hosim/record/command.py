@@ -23,7 +23,7 @@ import torch
 from . import trim
 from .bandwidth_sweep import SIZES, sweep
 from .functional_decoder import CONFIGS, Config
-from .gpu_seam import CpuDevice, CudaDevice, Device
+from .gpu_seam import CpuBackend, CudaBackend, Device
 from .output_files import write_json
 from .schemes import SCHEMES, SMALLEST_OFFLOAD, Workload
 
@@ -36,7 +36,7 @@ class RecordError(Exception):
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordingRun:
     """One thing to record."""
 
     mode: str
@@ -151,7 +151,7 @@ def _write_meta(options: argparse.Namespace, arguments: list[str], device: Devic
     write_json(options.out / "meta.json", meta)
 
 
-def record_run(device: Device, config: Config, run: Run, out: Path, *, smallest_offload: int) -> str | None:
+def record_run(device: Device, config: Config, run: RecordingRun, out: Path, *, smallest_offload: int) -> str | None:
     """Record one run into its folder, which appears whole or not at all; returns what went wrong if memory did not suffice."""
     folder = Path(tempfile.mkdtemp(prefix=f".{run.name}.", dir=out))
     try:
@@ -169,7 +169,7 @@ def record_run(device: Device, config: Config, run: Run, out: Path, *, smallest_
         device.empty_caches()
 
 
-def _measure(device: Device, config: Config, run: Run, folder: Path, smallest_offload: int) -> dict[str, Any]:
+def _measure(device: Device, config: Config, run: RecordingRun, folder: Path, smallest_offload: int) -> dict[str, Any]:
     """Two steps to warm up, timed steps without a profiler, steps under the profiler, steps under the allocator's history."""
     work = Workload(
         device,
@@ -231,7 +231,7 @@ def _profiler(device: Device) -> Any:
     return torch.profiler.profile(activities=device.activities(), record_shapes=True, profile_memory=True, **settings)
 
 
-def _runs(options: argparse.Namespace) -> list[Run]:
+def _runs(options: argparse.Namespace) -> list[RecordingRun]:
     lengths = [_positive(text, "--lengths") for text in _names(options.lengths)]
     if options.dry_run:
         lengths = [16 * (position + 1) for position in range(len(lengths))]
@@ -244,19 +244,19 @@ def _runs(options: argparse.Namespace) -> list[Run]:
             for scheme in _known(options.schemes, tuple(SCHEMES), "--schemes"):
                 if mode == "prefill" and scheme == "offload-optimizer":
                     continue  # prefill has no optimizer
-                runs.append(Run(mode, length, scheme, options.batch, options.iterations, options.profiled, options.seed))
+                runs.append(RecordingRun(mode, length, scheme, options.batch, options.iterations, options.profiled, options.seed))
     return runs
 
 
 def _device(options: argparse.Namespace) -> tuple[Device, Config]:
     if options.dry_run:
         torch.set_num_threads(1)
-        return CpuDevice(), CONFIGS["tiny"]
+        return CpuBackend(), CONFIGS["tiny"]
     if not torch.cuda.is_available():
         raise RecordError("expected a CUDA device, torch finds none (--dry-run does everything else on the CPU)")
     if not 0 <= options.device < torch.cuda.device_count():
         raise RecordError(f"--device: expected an index below {torch.cuda.device_count()}, got {options.device}")
-    return CudaDevice(options.device), CONFIGS[options.config]
+    return CudaBackend(options.device), CONFIGS[options.config]
 
 
 def _software() -> dict[str, str | None]:

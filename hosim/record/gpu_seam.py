@@ -1,7 +1,7 @@
 """The one seam to the GPU: streams, events, copies, pinned memory, and the counters of the allocator.
 
-`CudaDevice` is the real one. `CpuDevice` stands in for it without a GPU: its compute stream works at once, and its copy streams as late as
-the waits allow, so a scheme that forgets to wait computes with what has not arrived yet, and its loss shows it.
+`CudaBackend` is the real one. `CpuBackend` stands in for it without a GPU: its compute stream works at once, and its copy streams as late
+as the waits allow, so a scheme that forgets to wait computes with what has not arrived yet, and its loss shows it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAIN, TO_DEVICE, TO_HOST = "main", "h2d", "d2h"
 """The streams of a device: the one that computes, and one for the copies of each direction."""
 
 
-class CudaDevice:
+class CudaBackend:
     """A CUDA (or HIP) device. All that it does but `synchronize` is queued."""
 
     kind = "cuda"
@@ -140,7 +140,7 @@ class _Queue:
             work()
 
 
-class CpuDevice:
+class CpuBackend:
     """The stand-in. ``lazy``: copies happen only once something waits for them; otherwise at once."""
 
     kind = "cpu"
@@ -167,7 +167,7 @@ class CpuDevice:
         return stream, len(self._queues[stream].work) if stream in self._queues else 0
 
     def wait(self, stream: str, event: Any) -> None:
-        """As `CudaDevice.wait`."""
+        """As `CudaBackend.wait`."""
         other, until = event
         if other in self._queues and other != stream:
             self._queue(stream, lambda: self._queues[other].run(until))
@@ -219,7 +219,7 @@ class CpuDevice:
             queue.run(len(queue.work))
 
 
-Device = CudaDevice | CpuDevice
+Device = CudaBackend | CpuBackend
 
 
 def _driver() -> str | None:

@@ -71,7 +71,7 @@ class Mover:
         self._moves.append(Move(op, tensor, source.numel() * source.element_size(), self.phase))
 
 
-class Resident:
+class ResidentGroups:
     """The groups of the layers, all on the device."""
 
     def __init__(self, groups: Sequence[Any]) -> None:
@@ -128,10 +128,10 @@ class Streamed:
         return f"layer.{index}.{self._kind}"
 
 
-Groups = Resident | Streamed
+Groups = ResidentGroups | Streamed
 
 
-class Offloaded:
+class OffloadedActivations:
     """Storages that layers leave behind: each goes to the host while the next layer computes, and comes back one layer ahead of its use.
 
     Host buffers are made at first use and serve every step.

@@ -12,7 +12,7 @@ import torch
 from . import functional_decoder
 from .functional_decoder import Config
 from .gpu_seam import Device
-from .moves import Groups, Mover, Offloaded, Resident, Streamed
+from .moves import Groups, Mover, OffloadedActivations, ResidentGroups, Streamed
 
 SMALLEST_OFFLOAD = 1 << 20
 """Bytes of the smallest storage that is worth two copies."""
@@ -70,7 +70,7 @@ class Workload:
             layers.append(self._to_host(group) if scheme.parameters else group)
         self._head = self._make(config.head_shapes, seed + 1 + config.layers)
         self._layers = self._groups("parameters", layers, scheme.parameters)
-        self._offloaded = Offloaded(self.mover) if scheme.activations else None
+        self._offloaded = OffloadedActivations(self.mover) if scheme.activations else None
         generator = torch.Generator().manual_seed(seed)
         tokens = torch.randint(config.vocabulary, (batch, length + 1), generator=generator)
         self._tokens = tokens[:, :-1].contiguous().to(device.torch_device)
@@ -243,7 +243,7 @@ class Workload:
         return torch.zeros(2 * size, dtype=torch.float32, device=self.mover.device.torch_device)
 
     def _groups(self, kind: str, groups: list[Any], streamed: bool) -> Groups:
-        return Streamed(self.mover, kind, groups) if streamed else Resident(groups)
+        return Streamed(self.mover, kind, groups) if streamed else ResidentGroups(groups)
 
 
 class _Mark(torch.autograd.Function):  # type: ignore[misc]

@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import hosim
 from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
 from hosim.report.timeline_curves import end_ns, occupancy
 from hosim.report.timeline_rows import OP, TRANSFER, Bar, bar_name, of_devices, rows, waits
 from hosim.result import Result, Timeline
+from hosim.version import __version__
 
 _Event = dict[str, Any]
 
@@ -39,7 +39,7 @@ def trace(plan: Plan, hardware: Hardware, result: Result) -> dict[str, Any]:
         "budget_bytes": result.budget_bytes,
         "makespan_ns": result.makespan_ns,
         "error": result.error,
-        "made_by": f"hosim {hosim.__version__}, a simulation",
+        "made_by": f"hosim {__version__}, a simulation",
     }
     return {"displayTimeUnit": "ns", "otherData": about, "traceEvents": events}
 

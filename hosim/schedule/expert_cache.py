@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, MemoryView
-from hosim.expert_routing import Choices, Routed, Visit
+from hosim.expert_routing import Choices, GateDecision, Routed
 from hosim.graph import Graph
 from hosim.schedule.happens_before import HappensBefore
 
@@ -62,7 +62,7 @@ class Predictor:
         self.last[gate] = chosen
         self.counts[gate].update(chosen)
 
-    def predict(self, visit: Visit) -> tuple[int, ...]:
+    def predict(self, visit: GateDecision) -> tuple[int, ...]:
         """Who is predicted for a decision; what that is, only the predictor ``perfect`` looks at."""
         last, counts = self.last[visit.gate], self.counts[visit.gate]
         top = len(last) if self.rule.top is None else self.rule.top

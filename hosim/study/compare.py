@@ -12,7 +12,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import Result
-from hosim.study.policy_choice import Choice
+from hosim.study.policy_choice import PolicyChoice
 from hosim.study.reserved_budget import plan_against_reserved
 from hosim.study.run_policy import BY_BYTES, Counting, check, make_plan, replay, unplanned
 
@@ -20,10 +20,10 @@ from hosim.study.run_policy import BY_BYTES, Counting, check, make_plan, replay,
 def compare(
     graph: Graph,
     hardware: Hardware,
-    choices: Sequence[Choice],
+    choices: Sequence[PolicyChoice],
     budget_bytes: int,
     progress: Callable[[str], None] = lambda doing: None,
-    keep: Callable[[Choice, Plan, Result], None] = lambda choice, plan, result: None,
+    keep: Callable[[PolicyChoice, Plan, Result], None] = lambda choice, plan, result: None,
     *,
     counting: Counting = BY_BYTES,
     against_reserved: bool = False,

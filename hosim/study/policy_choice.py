@@ -11,7 +11,7 @@ from hosim.policies import registry
 
 
 @dataclass(frozen=True)
-class Choice:
+class PolicyChoice:
     """A registered policy's name, the parameters that differ from its defaults, and what results call the two together."""
 
     name: str
@@ -19,7 +19,7 @@ class Choice:
     label: str
 
 
-def parse_choice(text: str) -> Choice:
+def parse_choice(text: str) -> PolicyChoice:
     """A choice from ``name`` or ``name:parameter=value:parameter=value``; raises :class:`InputError` on what no policy has."""
     name, *settings = text.strip().split(":")
     policy = registry.get(name)
@@ -29,17 +29,17 @@ def parse_choice(text: str) -> Choice:
         if not equals:
             raise InputError(f"expected parameter=value after the colon, got {setting!r}", source=f"policy {name}")
         parameters[key] = policy.read(key, value)
-    return Choice(name, parameters, text.strip())
+    return PolicyChoice(name, parameters, text.strip())
 
 
-def parse_choices(text: str | None, routed: bool = False) -> list[Choice]:
+def parse_choices(text: str | None, routed: bool = False) -> list[PolicyChoice]:
     """Choices from a comma-separated list; if there is none, every registered policy with its defaults.
 
     Those that need a routing are among the latter only if the workload is ``routed``, those for small graphs only if named.
     """
     if text is None:
         every = [registry.get(name) for name in registry.names()]
-        return [Choice(p.name, {}, p.name) for p in every if (routed or not p.needs_routing) and not p.by_name_only]
+        return [PolicyChoice(p.name, {}, p.name) for p in every if (routed or not p.needs_routing) and not p.by_name_only]
     choices = [parse_choice(part) for part in text.split(",") if part.strip()]
     if not choices:
         raise InputError(f"no policy named; expected some of {', '.join(registry.names())}", source="policies")

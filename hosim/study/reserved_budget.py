@@ -14,7 +14,7 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.result import CACHING, LEDGER, Result
-from hosim.study.policy_choice import Choice
+from hosim.study.policy_choice import PolicyChoice
 from hosim.study.run_policy import Counting, check, make_plan, replay
 from hosim.units import human_size
 
@@ -40,7 +40,7 @@ class Reserved:
         return self.result.makespan_ns or 0
 
 
-def plan_against_reserved(graph: Graph, hardware: Hardware, choice: Choice, budget_bytes: int, counting: Counting) -> Reserved:
+def plan_against_reserved(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, counting: Counting) -> Reserved:
     """The choice's plan for which all that the allocator reserves is within the budget.
 
     The policy gets shares of the budget, from all of it downwards, until its plan fits; a plan that fits but waits for want of a place is
@@ -50,7 +50,7 @@ def plan_against_reserved(graph: Graph, hardware: Hardware, choice: Choice, budg
     """
     if counting.allocator == LEDGER:
         raise InputError(f"ledger reserves nothing beyond the bytes themselves: choose another one, such as {CACHING}", source="allocator")
-    search = _Search(graph, hardware, choice, budget_bytes, counting)
+    search = _BudgetSearch(graph, hardware, choice, budget_bytes, counting)
     best: Reserved | None = None
     above = budget_bytes + 1
     fitting = 0
@@ -95,10 +95,10 @@ def _between(low: int, high: int) -> Iterator[int]:
         yield low
 
 
-class _Search:
+class _BudgetSearch:
     """Plans of one choice under smaller and smaller budgets; ``failure`` says why the first did not fit."""
 
-    def __init__(self, graph: Graph, hardware: Hardware, choice: Choice, budget_bytes: int, counting: Counting) -> None:
+    def __init__(self, graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, counting: Counting) -> None:
         self._graph = graph
         self._hardware = hardware
         self._choice = choice

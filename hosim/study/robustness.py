@@ -17,7 +17,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import Result
-from hosim.study.policy_choice import Choice
+from hosim.study.policy_choice import PolicyChoice
 from hosim.study.run_policy import check, make_plan
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _SEEDS = 2**32
 def robustness(
     graph: Graph,
     hardware: Hardware,
-    choices: Sequence[Choice],
+    choices: Sequence[PolicyChoice],
     budget_bytes: int,
     jitter: Jitter,
     runs: int,
@@ -63,7 +63,7 @@ def robustness(
 def _rows(
     graph: Graph,
     hardware: Hardware,
-    choice: Choice,
+    choice: PolicyChoice,
     budget_bytes: int,
     jitter: Jitter,
     runs: int,
@@ -90,7 +90,7 @@ def _rows(
         yield _row(choice, run, result, hardware)
 
 
-def _row(choice: Choice, run: int, result: Result, hardware: Hardware) -> tuple[Any, ...]:
+def _row(choice: PolicyChoice, run: int, result: Result, hardware: Hardware) -> tuple[Any, ...]:
     stall = sum(result.stall_ns.values()) if result.feasible else None
     peak = result.peak_bytes[hardware.device_tier]
     return choice.label, run, result.feasible, result.makespan_ns, stall, peak, result.error

@@ -16,7 +16,7 @@ from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.policies import registry
 from hosim.result import IN_TIME, LEDGER, Result
-from hosim.study.policy_choice import Choice
+from hosim.study.policy_choice import PolicyChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Counting:
 BY_BYTES = Counting()
 
 
-def make_plan(graph: Graph, hardware: Hardware, choice: Choice, budget_bytes: int) -> Plan:
+def make_plan(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int) -> Plan:
     """The plan of one choice; raises :class:`InfeasibleError` where the policy has none within the budget."""
     return registry.get(choice.name).plan(graph, hardware, budget_bytes, **choice.parameters)
 
@@ -87,7 +87,7 @@ def replay(
     return replace(result, lower_bound_ns=lower_bound_ns(plan.graph, durations, hardware, residency, budget_bytes, repeats=repeats))
 
 
-def unplanned(graph: Graph, hardware: Hardware, choice: Choice, budget_bytes: int, error: str) -> Result:
+def unplanned(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, error: str) -> Result:
     """The result of a policy that found no plan within the budget."""
     return Result(
         workload=graph.name,

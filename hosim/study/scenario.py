@@ -22,7 +22,7 @@ from hosim.io.reading import did_you_mean, unknown_name
 from hosim.policies import registry
 from hosim.result import Result
 from hosim.study.axes import Settings, Value
-from hosim.study.policy_choice import Choice, parse_choice
+from hosim.study.policy_choice import PolicyChoice, parse_choice
 from hosim.study.run_policy import check, make_plan, replay
 
 WORKLOAD, POLICY, BUDGET, HARDWARE = "workload.", "policy", "budget", "hardware."
@@ -39,7 +39,7 @@ class Question:
 
     graph: Graph
     hardware: Hardware
-    choice: Choice
+    choice: PolicyChoice
     budget: int | str | None = None
 
     @property
@@ -106,7 +106,7 @@ def _budget(value: Value) -> int | str | None:
 # -- the policy ----------------------------------------------------------------------------------------------------
 
 
-def _choice(choice: Choice, settings: Mapping[str, Value]) -> Choice:
+def _choice(choice: PolicyChoice, settings: Mapping[str, Value]) -> PolicyChoice:
     """The choice with other parameters; the empty key names another policy."""
     named = settings.get("")
     if named is not None:
@@ -119,7 +119,7 @@ def _choice(choice: Choice, settings: Mapping[str, Value]) -> Choice:
     if parameters == dict(choice.parameters):
         return choice
     written = (f"{key}={json.dumps(value) if isinstance(value, bool) else value}" for key, value in parameters.items())
-    return Choice(choice.name, parameters, ":".join([choice.name, *written]))
+    return PolicyChoice(choice.name, parameters, ":".join([choice.name, *written]))
 
 
 # -- the hardware profile ------------------------------------------------------------------------------------------

@@ -12,13 +12,13 @@ import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-import hosim
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.study.axes import Settings, Value
 from hosim.study.rows import FEASIBLE, figure_columns, figures
 from hosim.study.run_policy import unplanned
 from hosim.study.scenario import Question, failure, recipe
+from hosim.version import __version__
 
 _KEPT = 4
 _unpacked: OrderedDict[str, Question] = OrderedDict()
@@ -54,7 +54,7 @@ def digest(question: Question) -> str:
     """A fingerprint of everything that a question's answer depends on, hosim's version among it; the same in every process and run."""
     graph, choice = question.graph, question.choice
     said = [
-        hosim.__version__,
+        __version__,
         graph.name,
         repr(graph.tensors),
         repr(graph.ops),

@@ -11,7 +11,7 @@ from hosim.hardware import Channel, Hardware
 from hosim.io.hardware_file import hardware_from_dict
 from hosim.units import exact_rate, exact_size, exact_time, human_rate, human_size, human_time
 from hosim.validate.calibration import Calibration
-from hosim.validate.channel_fit import Way
+from hosim.validate.channel_fit import ChannelFit
 from hosim.validate.op_fit import by_kind
 from hosim.validate.robust import CONFIDENCE, Figure
 
@@ -71,7 +71,7 @@ def _compute(data: dict[str, Any], calibration: Calibration) -> None:
         data["compute"] = compute
 
 
-def _channel(block: dict[str, Any], channel: Channel, ways: Mapping[str, Way]) -> int:
+def _channel(block: dict[str, Any], channel: Channel, ways: Mapping[str, ChannelFit]) -> int:
     """Write a channel's fitted figures; its bandwidth."""
     telling = {memory: way for memory, way in ways.items() if way.tells_bandwidth}
     pinned = next((telling[memory] for memory in PINNED if memory in telling), None)
@@ -109,7 +109,7 @@ def _channel(block: dict[str, Any], channel: Channel, ways: Mapping[str, Way]) -
     return own
 
 
-def _points(way: Way, own: int) -> list[dict[str, str]]:
+def _points(way: ChannelFit, own: int) -> list[dict[str, str]]:
     points: list[dict[str, str]] = []
     size_before, rate_before = 0, own
     for size, time in way.curve:
@@ -137,7 +137,7 @@ def _fabrics(data: dict[str, Any], machine: Hardware, calibration: Calibration, 
             block["source"] = f"the fastest of its channels as calibrated; before: {block.get('source', 'no source')}"
 
 
-def _way(way: Way) -> str:
+def _way(way: ChannelFit) -> str:
     latency = f", latency {_time(way.latency)}" if way.latency else ", latency unknown: one size only"
     error = f", residuals median {way.residuals.median:.1%} P95 {way.residuals.p95:.1%}" if way.residuals.p95 is not None else ""
     sizes = f"{human_size(way.sizes[0])} to {human_size(way.sizes[1])}"

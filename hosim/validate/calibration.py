@@ -13,7 +13,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.validate.channel_fit import Way, copies_of, fit_ways
+from hosim.validate.channel_fit import ChannelFit, copies_of, fit_ways
 from hosim.validate.measurements import Measurements
 from hosim.validate.op_fit import Efficiency, fit_efficiencies, fit_gap, fit_host_launch, fixed_time
 from hosim.validate.op_work import work_of
@@ -34,7 +34,7 @@ class Calibration:
     sources: tuple[str, ...]
     device: str | None
     base: str | None
-    ways: Mapping[tuple[str, str], Way]
+    ways: Mapping[tuple[str, str], ChannelFit]
     gap: Figure | None
     fixed_ns: int
     host_launch: Figure | None
@@ -100,7 +100,7 @@ def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibrati
     return Calibration(measured.names, measured.device, name, ways, gap, fixed, host, efficiencies, both, tuple(missing))
 
 
-def _ways(measured: Measurements, missing: list[str]) -> Mapping[tuple[str, str], Way]:
+def _ways(measured: Measurements, missing: list[str]) -> Mapping[tuple[str, str], ChannelFit]:
     swept = [copy for sweep in measured.sweeps for copy in sweep.copies]
     if swept:
         return fit_ways(swept, [sweep.name for sweep in measured.sweeps])

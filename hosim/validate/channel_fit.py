@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from hosim.importers.kineto_events import DeviceOp
-from hosim.validate.robust import Figure, Spread, clock_tick, fit_line, inverse, spread
+from hosim.validate.robust import ErrorSpread, Figure, clock_tick, fit_line, inverse, spread
 
 _SIZES = 4
 """Sizes that a curve needs at least, ..."""
@@ -27,7 +27,7 @@ _LARGE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class MeasuredCopy:
     """One measured copy. ``memory`` is that of the host's end: ``pinned``, ``pageable`` or as recorded."""
 
     direction: str
@@ -42,7 +42,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ChannelFit:
     """A fitted direction and kind of host memory. Nanoseconds, bytes per second.
 
     ``latency`` is ``None`` where all copies had one size. ``curve`` are (bytes, ns beyond the latency) with ascending sizes and times: what
@@ -56,7 +56,7 @@ class Way:
     base_ns: float
     byte_ns: float
     curve: tuple[tuple[int, float], ...]
-    residuals: Spread
+    residuals: ErrorSpread
     sizes: tuple[int, int]
     sources: tuple[str, ...] = ()
 
@@ -93,25 +93,25 @@ class Way:
         }
 
 
-def copies_of(ops: Iterable[DeviceOp]) -> tuple[Copy, ...]:
+def copies_of(ops: Iterable[DeviceOp]) -> tuple[MeasuredCopy, ...]:
     """The copies to and from the host among these ops."""
     found = []
     for op in ops:
         if op.kind == "copy" and op.direction in ("h2d", "d2h") and op.size_bytes:
             memory = op.source if op.direction == "h2d" else op.target
-            found.append(Copy(op.direction, memory or "unknown", op.size_bytes, op.duration_ns))
+            found.append(MeasuredCopy(op.direction, memory or "unknown", op.size_bytes, op.duration_ns))
     return tuple(found)
 
 
-def fit_ways(copies: Sequence[Copy], sources: Sequence[str] = ()) -> Mapping[tuple[str, str], Way]:
+def fit_ways(copies: Sequence[MeasuredCopy], sources: Sequence[str] = ()) -> Mapping[tuple[str, str], ChannelFit]:
     """Every direction and kind of host memory that was measured, fitted."""
-    groups: defaultdict[tuple[str, str], list[Copy]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[MeasuredCopy]] = defaultdict(list)
     for copy in copies:
         groups[copy.way].append(copy)
     return {way: _fit(way, groups[way], tuple(sources)) for way in sorted(groups)}
 
 
-def _fit(way: tuple[str, str], copies: Sequence[Copy], sources: tuple[str, ...]) -> Way:
+def _fit(way: tuple[str, str], copies: Sequence[MeasuredCopy], sources: tuple[str, ...]) -> ChannelFit:
     sizes, times = [c.size_bytes for c in copies], [c.time_ns for c in copies]
     latency, time = fit_line(sizes, times)
     bandwidth = inverse(time, 1e9)
@@ -121,7 +121,7 @@ def _fit(way: tuple[str, str], copies: Sequence[Copy], sources: tuple[str, ...])
     if len(points) >= _SIZES and points[-1][0] >= _RANGE * points[0][0]:
         base, byte, curve = _bent(points, base, byte)
     known = None if len(set(sizes)) == 1 else latency
-    fitted = Way(*way, bandwidth, known, base, byte, curve, spread((), ()), (min(sizes), max(sizes)), sources)
+    fitted = ChannelFit(*way, bandwidth, known, base, byte, curve, spread((), ()), (min(sizes), max(sizes)), sources)
     return replace(fitted, residuals=spread(times, [fitted.predict(size) for size in sizes], clock_tick(times)))
 
 

@@ -22,11 +22,11 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.importers.kineto_events import DeviceOp, KinetoTrace
 from hosim.importers.kineto_waits import program_order, waits
-from hosim.validate.channel_fit import Way, copies_of, fit_ways
+from hosim.validate.channel_fit import ChannelFit, copies_of, fit_ways
 from hosim.validate.latencies import Latencies, fit_latencies
 from hosim.validate.op_times import LEVELS, OpTimes, is_transfer, keys_of, learn
 from hosim.validate.repetitions import Repetitions, before, issued_from, repetitions
-from hosim.validate.robust import Spread, clock_tick, spread
+from hosim.validate.robust import ErrorSpread, clock_tick, spread
 from hosim.validate.structural_replay import structural_replay
 
 _WORST = 10
@@ -41,7 +41,7 @@ class Learned:
 
     sources: tuple[str, ...]
     op_times: OpTimes
-    ways: Mapping[tuple[str, str], Way]
+    ways: Mapping[tuple[str, str], ChannelFit]
     copies: Mapping[tuple[tuple[str, str], int], int]
     latencies: Latencies | None
     period_ns: int | None
@@ -60,10 +60,10 @@ class HeldOut:
     learned_from: tuple[str, ...]
     parted: str
     iterations: tuple[int, int] | None
-    ops: Spread
+    ops: ErrorSpread
     levels: Mapping[str, int]
-    transfers: Spread
-    ways: Mapping[tuple[str, str], Spread]
+    transfers: ErrorSpread
+    ways: Mapping[tuple[str, str], ErrorSpread]
     strange_transfers: int
     measured_ns: int | None
     predicted_ns: int | None
@@ -105,7 +105,7 @@ class HeldOut:
         }
 
 
-def learn_from(traces: Sequence[KinetoTrace], ways: Mapping[tuple[str, str], Way] | None = None) -> Learned:
+def learn_from(traces: Sequence[KinetoTrace], ways: Mapping[tuple[str, str], ChannelFit] | None = None) -> Learned:
     """What these recordings, or parts of them, say. ``ways`` are fitted to their copies unless they are given."""
     recorded, periods = [], []
     for trace in traces:
@@ -119,7 +119,7 @@ def _learned(
     traces: Sequence[KinetoTrace],
     recorded: Sequence[tuple[DeviceOp, Any]],
     periods: Sequence[int],
-    ways: Mapping[tuple[str, str], Way] | None = None,
+    ways: Mapping[tuple[str, str], ChannelFit] | None = None,
     makespan: bool = True,
 ) -> Learned:
     names = tuple(trace.name for trace in traces)
@@ -274,7 +274,7 @@ def _makespan(
     return measured, max(op.simulated_end_ns for op in held) - min(op.simulated_start_ns for op in held), ()
 
 
-def _spread(pairs: Sequence[tuple[float, float]], tick: int) -> Spread:
+def _spread(pairs: Sequence[tuple[float, float]], tick: int) -> ErrorSpread:
     return spread([m for m, _ in pairs], [p for _, p in pairs], tick)
 
 

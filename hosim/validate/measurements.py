@@ -10,7 +10,7 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.importers.kineto_events import KinetoTrace
 from hosim.io.reading import content
-from hosim.validate.channel_fit import Copy
+from hosim.validate.channel_fit import MeasuredCopy
 from hosim.validate.validation import read_trace
 
 _RECORDING = "hosim.recording/1"
@@ -23,7 +23,7 @@ class Sweep:
 
     name: str
     device: str | None
-    copies: tuple[Copy, ...]
+    copies: tuple[MeasuredCopy, ...]
     both: tuple[tuple[int, int], ...]
 
 
@@ -78,14 +78,14 @@ def _sweep(path: Path, name: str) -> Sweep:
     data = content(str(path))
     if not isinstance(data, dict) or data.get("format") != _RECORDING or not isinstance(data.get("copies"), list):
         raise InputError(f"expected a bandwidth sweep (format: {_RECORDING}, with copies)", source=str(path))
-    copies: list[Copy] = []
+    copies: list[MeasuredCopy] = []
     both: list[tuple[int, int]] = []
     for i, row in enumerate(data["copies"]):
         direction, size, times = _row(row, str(path), i)
         if direction == "both":
             both += [(size, time) for time in times]
         else:
-            copies += [Copy(direction, "pinned" if row.get("pinned") else "pageable", size, time) for time in times]
+            copies += [MeasuredCopy(direction, "pinned" if row.get("pinned") else "pageable", size, time) for time in times]
     device = data.get("device")
     return Sweep(name, device.get("name") if isinstance(device, dict) else None, tuple(copies), tuple(both))
 

@@ -22,11 +22,11 @@ from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.importers.kineto import read_kineto
-from hosim.importers.kineto_blocks import Block
+from hosim.importers.kineto_blocks import RecordedBlock
 from hosim.validate.recorded_step import RecordedStep, last_step, read_json
 from hosim.validate.reserved_replay import Change, replay_from_nothing
 
-__all__ = ["SCHEMES", "Prediction", "Scheme", "Sizes", "machine_of", "plan_of", "predict", "predict_recording"]
+__all__ = ["SCHEMES", "OffloadScheme", "Prediction", "Sizes", "machine_of", "plan_of", "predict", "predict_recording"]
 
 _DEVICE, _HOST, _SEEN = "hbm", "ddr", "seen"
 _ROOM = 1 << 50
@@ -35,7 +35,7 @@ _INSTANT = 10**12
 
 
 @dataclass(frozen=True, slots=True)
-class Scheme:
+class OffloadScheme:
     """What of the layers lives in host memory: as in `hosim.record`."""
 
     name: str
@@ -65,11 +65,11 @@ class Sizes:
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
-        Scheme("resident"),
-        Scheme("stream-params", parameters=True),
-        Scheme("offload-activations", activations=True),
-        Scheme("offload-optimizer", optimizer=True),
-        Scheme("both", parameters=True, activations=True, optimizer=True),
+        OffloadScheme("resident"),
+        OffloadScheme("stream-params", parameters=True),
+        OffloadScheme("offload-activations", activations=True),
+        OffloadScheme("offload-optimizer", optimizer=True),
+        OffloadScheme("both", parameters=True, activations=True, optimizer=True),
     )
 }
 
@@ -119,7 +119,7 @@ def predict_recording(folder: Path, mode: str, length: int) -> tuple[Prediction,
     return tuple(predictions)
 
 
-def predict(step: RecordedStep, sizes: Sizes, machine: Hardware, scheme: Scheme) -> Prediction:
+def predict(step: RecordedStep, sizes: Sizes, machine: Hardware, scheme: OffloadScheme) -> Prediction:
     """The step under a scheme on a machine. Raises `InputError` if the replay comes to no end."""
     plan = plan_of(step, sizes, scheme)
     result = replay(plan, _with_room(machine, plan, sizes, scheme))
@@ -156,7 +156,7 @@ def machine_of(sweep: Mapping[str, Any]) -> Hardware:
     return Hardware("recorded machine", tiers, tuple(channels), Compute({"bf16": 1}))
 
 
-def plan_of(step: RecordedStep, sizes: Sizes, scheme: Scheme) -> Plan:
+def plan_of(step: RecordedStep, sizes: Sizes, scheme: OffloadScheme) -> Plan:
     """The step as a graph whose ops have the recorded durations, with the scheme's cache ops in the places where the kit makes them."""
     return _Moves(step, sizes, scheme).plan()
 
@@ -180,7 +180,7 @@ def _detach(name: str, after: int) -> _Placed:
 class _Moves:
     """The graph and the cache ops, as they are found going through the phases."""
 
-    def __init__(self, step: RecordedStep, sizes: Sizes, scheme: Scheme) -> None:
+    def __init__(self, step: RecordedStep, sizes: Sizes, scheme: OffloadScheme) -> None:
         self._step = step
         self._smallest = sizes.smallest_offload_bytes if step.trains else 0
         self._scheme = scheme
@@ -292,7 +292,7 @@ class _Moves:
         return first - 1 if first else AT_START
 
 
-def _with_room(machine: Hardware, plan: Plan, sizes: Sizes, scheme: Scheme) -> Hardware:
+def _with_room(machine: Hardware, plan: Plan, sizes: Sizes, scheme: OffloadScheme) -> Hardware:
     """The machine with as much device memory as the buffers and activations of the scheme take: a buffer is filled when it is free."""
     buffers = 2 * (sizes.parameter_bytes * scheme.parameters + sizes.state_bytes * scheme.optimizer)
     kept = sum(tensor.size_bytes for tensor in plan.graph.tensors if tensor.kind in ("activation", "output"))
@@ -300,7 +300,7 @@ def _with_room(machine: Hardware, plan: Plan, sizes: Sizes, scheme: Scheme) -> H
     return replace(machine, tiers=(replace(device, capacity_bytes=max(buffers + kept, 1)), *others))
 
 
-def _memory(step: RecordedStep, sizes: Sizes, scheme: Scheme) -> tuple[int, list[Change]]:
+def _memory(step: RecordedStep, sizes: Sizes, scheme: OffloadScheme) -> tuple[int, list[Change]]:
     """Bytes at the start, and allocations and frees in program order under the scheme; blocks are numbered instead of having addresses."""
     away = step.layers - 2  # two are in their buffers
     start = (step.start_bytes or 0) - away * sizes.parameter_bytes * scheme.parameters
@@ -332,7 +332,7 @@ _Absence = tuple[int, int | None, int | None]
 """When a block is dropped, and in training when its room is taken again and given back for good."""
 
 
-def _absences(step: RecordedStep, smallest: int) -> Iterator[tuple[Block, _Absence]]:
+def _absences(step: RecordedStep, smallest: int) -> Iterator[tuple[RecordedBlock, _Absence]]:
     """The blocks that a scheme sends away."""
     layers = step.layers
     for layer in range(layers - 1 if step.trains else layers):

@@ -20,8 +20,8 @@ from hosim.graph import Graph, Op
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers.kineto_events import KinetoTrace
 from hosim.importers.kineto_waits import program_order, waits
-from hosim.validate.op_work import Work
-from hosim.validate.robust import Figure, Spread, clock_tick, fit_slope, inverse, median_figure, spread
+from hosim.validate.op_work import OpWork
+from hosim.validate.robust import ErrorSpread, Figure, clock_tick, fit_slope, inverse, median_figure, spread
 
 _QUEUED_NS = 20_000
 """An op issued this long before the one ahead of it ended has waited for nothing else."""
@@ -50,7 +50,7 @@ class Efficiency:
     dtype: str
     fraction: Figure
     time_ns: int
-    residuals: Spread
+    residuals: ErrorSpread
 
     @property
     def written(self) -> float:
@@ -90,15 +90,15 @@ def fit_host_launch(traces: Sequence[KinetoTrace]) -> Figure | None:
     return median_figure(times) if times else None
 
 
-def fixed_time(works: Sequence[Work]) -> int:
+def fixed_time(works: Sequence[OpWork]) -> int:
     """Nanoseconds of the shortest ops; 0 if there are none."""
     times = sorted(work.time_ns for work in works if work.time_ns > 0)
     return times[int(_SHORT * len(times))] if times else 0
 
 
-def fit_efficiencies(works: Sequence[Work], base: Hardware, fixed_ns: int) -> tuple[tuple[Efficiency, ...], tuple[str, ...]]:
+def fit_efficiencies(works: Sequence[OpWork], base: Hardware, fixed_ns: int) -> tuple[tuple[Efficiency, ...], tuple[str, ...]]:
     """Efficiencies against the peaks and the bandwidth of ``base``, and what could not be fitted, in words."""
-    groups: defaultdict[tuple[str, str], list[Work]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[OpWork]] = defaultdict(list)
     for work in works:
         if work.time_ns > 0 and (work.flops or work.bytes_accessed):
             groups[work.kind, work.dtype].append(work)
@@ -136,7 +136,7 @@ def fit_efficiencies(works: Sequence[Work], base: Hardware, fixed_ns: int) -> tu
     return tuple(found), tuple(missing)
 
 
-def rooflines(works: Sequence[Work], base: Hardware) -> list[float]:
+def rooflines(works: Sequence[OpWork], base: Hardware) -> list[float]:
     """Nanoseconds of each work on ``base`` at full efficiency and without launch, by the cost model."""
     tier = base.device
     slow = Hardware(

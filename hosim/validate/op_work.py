@@ -29,7 +29,7 @@ Output = Mapping[tuple[Shape, Shape], Shape]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class OpWork:
     """An operator: FLOP, bytes read and written, and the nanoseconds of its kernels together."""
 
     kind: str
@@ -43,7 +43,7 @@ class Work:
 class Counted:
     """The operators of a recording whose work is known, and how many kernels, of how many nanoseconds, belong to none of these."""
 
-    works: tuple[Work, ...]
+    works: tuple[OpWork, ...]
     kernels_left_out: int
     time_left_out_ns: int
 
@@ -79,7 +79,7 @@ def work_of(trace: KinetoTrace) -> Counted:
             flops *= sum(any(pattern.search(n) for n in names) for pattern in _GRADIENTS) or len(_GRADIENTS)
         if dtype == "fp32" and flops and any(_TF32.search(n) for n in names):
             dtype = "tf32"
-        works.append(Work(_kind(name), dtype, flops, size, sum(op.duration_ns for op in ops)))
+        works.append(OpWork(_kind(name), dtype, flops, size, sum(op.duration_ns for op in ops)))
     kernels = [op for op in left if op.kind == "kernel"]
     return Counted(tuple(works), len(kernels), sum(op.duration_ns for op in kernels))
 

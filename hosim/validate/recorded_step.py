@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.importers.kineto_blocks import Block, blocks_of, device_of_blocks
+from hosim.importers.kineto_blocks import RecordedBlock, blocks_of, device_of_blocks
 from hosim.importers.kineto_events import KinetoTrace, MemoryEvent
 
 _PREFIX = "hosim."
@@ -67,14 +67,14 @@ class RecordedStep:
         """Whether it is a training step, and not a prefill."""
         return "layer.0.update" in self.phase_index
 
-    def kept_blocks(self, layer: int, smallest: int) -> tuple[Block, ...]:
+    def kept_blocks(self, layer: int, smallest: int) -> tuple[RecordedBlock, ...]:
         """Blocks allocated in the forward phase of a layer that live on when the host enters the head, of at least ``smallest`` bytes."""
         phase = self.phase_index[f"layer.{layer}.forward"]
         begin, end, head = self.phases[phase].begin_ns, self.phases[phase + 1].begin_ns, self.begin_of("head.forward")
         blocks = (b for b in blocks_of(self.memory).listed if b.allocated_ns is not None and b.size_bytes >= smallest)
         return tuple(b for b in blocks if begin <= (b.allocated_ns or 0) < end and (b.freed_ns is None or b.freed_ns >= head))
 
-    def producer_of(self, block: Block) -> int:
+    def producer_of(self, block: RecordedBlock) -> int:
         """The first op launched after the block was allocated."""
         assert block.allocated_ns is not None
         return min(bisect_left(self.issued_ns, block.allocated_ns), len(self.issued_ns) - 1)

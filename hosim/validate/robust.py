@@ -29,7 +29,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class ErrorSpread:
     """Errors, relative to what was measured and without sign: their median and what 95 % do not exceed; ``None`` without samples.
 
     ``resolved_median`` is that of the ``resolved`` samples: those of at least :data:`RESOLVED` steps of their clock, of which one step is
@@ -53,13 +53,13 @@ class Spread:
 RESOLVED = 20
 
 
-def spread(measured: Sequence[float], predicted: Sequence[float], tick: int = 1) -> Spread:
+def spread(measured: Sequence[float], predicted: Sequence[float], tick: int = 1) -> ErrorSpread:
     """How far predictions are off, of times of a clock with that step."""
     pairs = [(abs(p - m) / m, m) for m, p in zip(measured, predicted, strict=True) if m > 0]
     errors, seen = sorted(error for error, _ in pairs), sorted(error for error, m in pairs if m >= RESOLVED * tick)
     total = sum(predicted) / sum(measured) - 1 if pairs else None
     p95 = errors[min(len(errors) - 1, len(errors) * 95 // 100)] if errors else None
-    return Spread(len(errors), _median(errors), p95, len(seen), _median(seen), total, len(measured) - len(errors))
+    return ErrorSpread(len(errors), _median(errors), p95, len(seen), _median(seen), total, len(measured) - len(errors))
 
 
 def _median(ordered: Sequence[float]) -> float | None:

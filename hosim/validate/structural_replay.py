@@ -13,7 +13,7 @@ from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers.kineto_events import DeviceOp, KinetoTrace
 from hosim.validate.latencies import Latencies
-from hosim.validate.structure import WHOLE_DEVICE, Given, Structure, structure
+from hosim.validate.structure import WHOLE_DEVICE, GivenNumbers, Structure, structure
 
 __all__ = ["ReplayedOp", "StructuralReplay", "structural_replay"]
 
@@ -58,7 +58,7 @@ class StructuralReplay:
     stream_waits: int
     inferred_waits: int
     contradicted_waits: int
-    given: Given
+    given: GivenNumbers
     constants: Mapping[str, int]
     graph_ops: int
     end_ns: int

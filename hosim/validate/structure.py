@@ -14,8 +14,8 @@ device streams are streams on which kernels, copies and memsets with their recor
   through a gate that needs the byte for no time.
 - At most :data:`QUEUE_DEPTH` launches wait in a stream: the next launch blocks until the first of them has ended.
 
-What is taken from the recording besides the order of calls is counted in :class:`Given`. Ops launched before the recording run one after
-the other from the start of the first. Where an op starts before the one before it on its stream has ended (clocks that round,
+What is taken from the recording besides the order of calls is counted in :class:`GivenNumbers`. Ops launched before the recording run one
+after the other from the start of the first. Where an op starts before the one before it on its stream has ended (clocks that round,
 overlapping launches), it may start that much early: the earlier one then holds the stream for so much less, and the overlap is given.
 """
 
@@ -43,7 +43,7 @@ _HANDOVER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenNumbers:
     """How many numbers of the recording a replay is given.
 
     Durations of device ops and of host segments (between calls that launch or wait, those that launch included), overlaps on a stream,
@@ -75,7 +75,7 @@ class Structure:
     durations_ns: tuple[int, ...]
     waits: Waits
     latencies: Latencies
-    given: Given
+    given: GivenNumbers
     streams: tuple[tuple[int, ...], ...]
     """The ops of each device stream, in order."""
 
@@ -143,7 +143,7 @@ class _Builder:
         for i in reversed(pending):
             self._unlaunched(i)
         graph = Graph(trace.name, (), tuple(self._ops), {"source": "structure of a profiler trace"})
-        given = Given(len(trace.ops), self._segments, self._overlaps, self._starts, self._latencies.count)
+        given = GivenNumbers(len(trace.ops), self._segments, self._overlaps, self._starts, self._latencies.count)
         streams = tuple(order.streams.values())
         return Structure(trace, graph, tuple(self._heads), tuple(self._durations), self._waits, self._latencies, given, streams)
 

@@ -15,7 +15,8 @@ from hosim.errors import HosimError, InputError
 from hosim.gate.cases import Suite, load_suite, pairs
 from hosim.gate.checking import check, write
 from hosim.gate.measure import measure
-from hosim.gate.verdict import IMPROVEMENT, INFEASIBLE, MISSING, REGRESSION, SAME, exit_code
+from hosim.gate.metric_verdict import IMPROVEMENT, MISSING, REGRESSION, SAME
+from hosim.gate.verdict import INFEASIBLE, exit_code
 from hosim.io import save_workload
 
 MATRIX = """

@@ -14,7 +14,7 @@ from hosim.cache_plan import Plan
 from hosim.gate.canonical import canonical, graph_fingerprint
 from hosim.gate.cases import Case, Suite
 from hosim.gate.checking import check, write
-from hosim.gate.verdict import SAME
+from hosim.gate.metric_verdict import SAME
 from hosim.graph import Graph
 
 

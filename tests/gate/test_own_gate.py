@@ -7,8 +7,8 @@ import pytest
 from hosim.gate import matrix_file
 from hosim.gate.cases import Suite, load_suite
 from hosim.gate.checking import check
+from hosim.gate.metric_verdict import SAME
 from hosim.gate.reports import details, headline
-from hosim.gate.verdict import SAME
 from hosim.io import shipped
 from hosim.policies import registry
 

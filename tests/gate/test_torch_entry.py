@@ -9,7 +9,7 @@ from hosim.errors import InputError
 from hosim.gate.cases import load_suite
 from hosim.gate.checking import check, write
 from hosim.gate.imports import graph_of_model
-from hosim.gate.verdict import REGRESSION, SAME
+from hosim.gate.metric_verdict import REGRESSION, SAME
 
 torch = pytest.importorskip("torch")
 

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from hosim.errors import InputError  # noqa: E402
 from hosim.lower import gpu_run  # noqa: E402
-from hosim.lower.torch_decoder import SIZES, Decoder  # noqa: E402
+from hosim.lower.torch_decoder import SIZES, TorchDecoder  # noqa: E402
 
 
 def test_a_dry_run_predicts_and_measures(tmp_path, capsys):
@@ -67,7 +67,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, capsys):
 
 
 def test_the_decoder_is_causal():
-    model = Decoder(SIZES["tiny"], 8)
+    model = TorchDecoder(SIZES["tiny"], 8)
     tokens = torch.arange(8)[None]
     changed = tokens.clone()
     changed[0, 5] = 90

@@ -15,7 +15,7 @@ from timeline_check import check_result
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
-from hosim.expert_routing import Routing, Visit, gates_of, realise, routed
+from hosim.expert_routing import GateDecision, Routing, gates_of, realise, routed
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware
 from hosim.models.routing_draw import generate
@@ -101,7 +101,7 @@ def test_the_first_step_of_a_trace_has_nothing_to_predict_from() -> None:
 
 def test_predictors() -> None:
     history = (((2, 1),), ((1, 3),), ((0, 3),))
-    nobody = Visit(0, 1, (), {})
+    nobody = GateDecision(0, 1, (), {})
     assert Predictor(Rule("previous"), 1, history).predict(nobody) == (0, 3)
     assert Predictor(Rule("previous", 1), 1, history).predict(nobody) == (0,)
     assert Predictor(Rule("popular"), 1, history).predict(nobody) == (1, 3)  # twice each; of equals the lower number

@@ -13,7 +13,7 @@ from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto
 from hosim.record import command, functional_decoder, trim
 from hosim.record.functional_decoder import CONFIGS
-from hosim.record.gpu_seam import CpuDevice
+from hosim.record.gpu_seam import CpuBackend
 from hosim.record.moves import Mover
 from hosim.record.schemes import SCHEMES, Workload
 from hosim.validate.offload_prediction import machine_of, predict_recording
@@ -151,7 +151,7 @@ def test_the_folder_alone_runs_where_hosim_is_not_installed(root, tmp_path):
 
 
 def workload(scheme, *, lazy=True, train=True):
-    return Workload(CpuDevice(lazy), TINY, SCHEMES[scheme], train=train, length=8, seed=3, smallest_offload=1)
+    return Workload(CpuBackend(lazy), TINY, SCHEMES[scheme], train=train, length=8, seed=3, smallest_offload=1)
 
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "resident"])

@@ -18,7 +18,7 @@ from hosim.io.hardware_file import hardware_from_dict, hardware_to_dict
 from hosim.io.shipped import hardware
 from hosim.validate.calibrated_profile import calibrated_profile
 from hosim.validate.calibration import Calibration, calibrate, likely_base
-from hosim.validate.channel_fit import Copy, fit_ways
+from hosim.validate.channel_fit import MeasuredCopy, fit_ways
 from hosim.validate.measurements import Measurements, read_measurements
 from hosim.validate.robust import _refitted, fit_line, fit_slope, spread
 
@@ -60,7 +60,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
             times = [1000 * copy_us(way, size) for size in COPIES for _ in range(12)]
             noisy = times * random.lognormal(0, TRUTH.noise, len(times)) * np.where(random.random(len(times)) < TRUTH.outliers, 3, 1)
             sizes = [size for size in COPIES for _ in range(12)]
-            copies += [Copy(way[0], way[1].lower(), size, round(time)) for size, time in zip(sizes, noisy, strict=True)]
+            copies += [MeasuredCopy(way[0], way[1].lower(), size, round(time)) for size, time in zip(sizes, noisy, strict=True)]
         ways = fit_ways(copies)
         for direction, memory, latency, bandwidth in TRUTH.channels:
             way = ways[direction, memory.lower()]
@@ -165,10 +165,10 @@ def test_what_the_kit_writes_is_read(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from hosim.record.bandwidth_sweep import sweep
     from hosim.record.command import FORMAT
-    from hosim.record.gpu_seam import CpuDevice
+    from hosim.record.gpu_seam import CpuBackend
     from hosim.record.output_files import write_json
 
-    device = CpuDevice()
+    device = CpuBackend()
     write_json(tmp_path / "bandwidth.json", {"format": FORMAT, "device": device.describe(), **sweep(device, (4096, 8192), 2)})
     found = read_measurements([tmp_path])
     assert {copy.way for copy in found.sweeps[0].copies} == {(d, m) for d in ("h2d", "d2h") for m in ("pinned", "pageable")}
@@ -214,7 +214,7 @@ def test_the_profile_says_where_its_figures_are_from() -> None:
 
 
 def test_small_copies_tell_no_bandwidth() -> None:
-    copies = [Copy("h2d", "pinned", size, 2000 + size) for size in (8, 64, 512)] * 3
+    copies = [MeasuredCopy("h2d", "pinned", size, 2000 + size) for size in (8, 64, 512)] * 3
     way = fit_ways(copies)["h2d", "pinned"]
     assert not way.tells_bandwidth
     calibration = replace(fitted(), ways={("h2d", "pinned"): way})

@@ -8,7 +8,7 @@ import pytest
 from kineto_toys import KERNEL, call, device_op, span, trace
 
 from hosim.importers.kineto import parse_kineto
-from hosim.validate.op_work import Counted, Work, work_of
+from hosim.validate.op_work import Counted, OpWork, work_of
 
 F, H = "float", "c10::Half"
 
@@ -27,21 +27,21 @@ def launched(*operators: tuple[str, list[Any], list[str], list[str]]) -> Counted
 
 
 CASES = {
-    "mm": ("aten::mm", [[8, 4], [4, 2]], [H, H], ["gemm"], Work("matmul", "fp16", 128, 2 * (32 + 8 + 16), 5000)),
-    "addmm": ("aten::addmm", [[2], [8, 4], [4, 2]], [F, F, F], ["gemm"], Work("matmul", "fp32", 128, 4 * (2 + 32 + 8 + 16), 5000)),
-    "tf32": ("aten::mm", [[8, 4], [4, 2]], [F, F], ["x_tf32f32_y"], Work("matmul", "tf32", 128, 4 * 56, 5000)),
-    "bmm": ("aten::bmm", [[3, 8, 4], [3, 4, 2]], [F, F], ["a", "b"], Work("matmul", "fp32", 384, 12 * 56, 10000)),
+    "mm": ("aten::mm", [[8, 4], [4, 2]], [H, H], ["gemm"], OpWork("matmul", "fp16", 128, 2 * (32 + 8 + 16), 5000)),
+    "addmm": ("aten::addmm", [[2], [8, 4], [4, 2]], [F, F, F], ["gemm"], OpWork("matmul", "fp32", 128, 4 * (2 + 32 + 8 + 16), 5000)),
+    "tf32": ("aten::mm", [[8, 4], [4, 2]], [F, F], ["x_tf32f32_y"], OpWork("matmul", "tf32", 128, 4 * 56, 5000)),
+    "bmm": ("aten::bmm", [[3, 8, 4], [3, 4, 2]], [F, F], ["a", "b"], OpWork("matmul", "fp32", 384, 12 * 56, 10000)),
     "attention": (
         "aten::_scaled_dot_product_flash_attention",
         [[1, 2, 3, 4], [1, 2, 5, 4], [1, 2, 5, 6]],
         [H, H, H],
         ["flash"],
-        Work("scaled_dot_product_flash_attention", "fp16", 2 * 2 * 3 * 5 * 10, 2 * (24 + 40 + 60 + 36), 5000),
+        OpWork("scaled_dot_product_flash_attention", "fp16", 2 * 2 * 3 * 5 * 10, 2 * (24 + 40 + 60 + 36), 5000),
     ),
-    "broadcast": ("aten::add", [[4, 1], [3]], [F, F], ["k"], Work("elementwise", "fp32", 0, 4 * (4 + 3 + 12), 5000)),
-    "in place": ("aten::add_", [[4, 3], [3]], [F, F], ["k"], Work("elementwise", "fp32", 0, 4 * (12 + 3 + 12), 5000)),
-    "fill": ("aten::fill_", [[4, 3], []], [F, "Scalar"], ["k"], Work("fill", "fp32", 0, 48, 5000)),
-    "softmax": ("aten::_softmax", [[4, 3], []], [F, "Scalar"], ["k"], Work("softmax", "fp32", 0, 96, 5000)),
+    "broadcast": ("aten::add", [[4, 1], [3]], [F, F], ["k"], OpWork("elementwise", "fp32", 0, 4 * (4 + 3 + 12), 5000)),
+    "in place": ("aten::add_", [[4, 3], [3]], [F, F], ["k"], OpWork("elementwise", "fp32", 0, 4 * (12 + 3 + 12), 5000)),
+    "fill": ("aten::fill_", [[4, 3], []], [F, "Scalar"], ["k"], OpWork("fill", "fp32", 0, 48, 5000)),
+    "softmax": ("aten::_softmax", [[4, 3], []], [F, "Scalar"], ["k"], OpWork("softmax", "fp32", 0, 96, 5000)),
 }
 
 

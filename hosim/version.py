@@ -1,0 +1,5 @@
+"""The version of hosim, on the lowest floor: files below the public names write it into what they make."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
