@@ -13,8 +13,8 @@ import hosim
 PACKAGE = Path(hosim.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-LINES = 410
-"""How long a file may be. One that is longer has more than one subject."""
+LINES = 400
+"""How long a file may be, docstrings of functions and classes aside. One that is longer has more than one subject."""
 
 # To be mended; whoever mends one takes it from here.
 TWICE = {"Gap"}
@@ -42,7 +42,14 @@ def test_no_circle_of_imports() -> None:
     assert [sorted(found) for found in networkx.strongly_connected_components(networkx.DiGraph(edges)) if len(found) > 1] == []
 
 
+def lines_of(file: Path) -> int:
+    """How many lines a file has, less those of the docstrings of its functions and classes: pages are made of these."""
+    text = file.read_text()
+    documented = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    docstrings = [node.body[0] for node in documented if ast.get_docstring(node) is not None]
+    return len(text.splitlines()) - sum(one.end_lineno - one.lineno + 1 for one in docstrings)
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_no_file_is_long(file: Path) -> None:
-    lines = len(file.read_text().splitlines())
-    assert lines <= LINES or str(file.relative_to(PACKAGE)) in LONG
+    assert lines_of(file) <= LINES or str(file.relative_to(PACKAGE)) in LONG
