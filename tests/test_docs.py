@@ -1,0 +1,316 @@
+"""README, CONTRIBUTING and docs/ say what is so: commands run as they stand, print what is shown, and links lead somewhere.
+
+The blocks of one page are run in order, in one empty folder:
+
+- a block with a title is a file of that name;
+- a ``console`` block has commands after ``$``, each with what it prints, if the page shows that (``...`` stands for any lines);
+- a ``python`` block is executed, its names those of the page;
+- in a ``sh`` block are the commands of a shell at the top of a checkout: ``make`` and its targets, git, pip;
+- a ``text`` block is no command.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from doc_pages import PAGES, ROOT, Block, anchors, blocks, commands, inline_commands, links, without_blocks
+from typer.testing import CliRunner
+
+import hosim
+from hosim.cli.main import app
+from hosim.io import load_workload
+from hosim.io.cases_file import load_cases
+from hosim.io.routing_file import FORMAT as ROUTING
+from hosim.io.schemas import schema
+
+ILLUSTRATIVE = {
+    "pip install hosim@git+URL": "the URL is the reader's",
+}
+"""Commands and first lines of Python blocks that are not run, with the reason."""
+
+TIMED = "Planning + replay took"
+"""How the one paragraph begins that no two runs share."""
+
+IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
+
+
+def paragraphs(text: str) -> list[str]:
+    """Paragraphs without trailing blanks, and without the one of seconds."""
+    plain = "\n".join(line.rstrip() for line in text.splitlines())
+    return [part.strip("\n") for part in re.split(r"\n{2,}", plain.strip()) if not part.startswith(TIMED)]
+
+
+def agrees(shown: str, printed: str) -> bool:
+    """Whether a command printed what is shown of it."""
+    parts = ["\n\n".join(paragraphs(part)) for part in re.split(r"^\.\.\.$", shown, flags=re.M)]
+    pattern = r"(?:.*\n)?".join(rf"\n*{re.escape(part)}\n+" if part else "" for part in parts)
+    return re.fullmatch(pattern, "\n\n".join(paragraphs(printed)) + "\n", re.DOTALL) is not None
+
+
+def test_what_agrees() -> None:
+    assert agrees("a\n\nb  c", "a  \n\n\nPlanning + replay took 3 s.\n\nb  c\n")
+    assert agrees("a\n...\nd", "a\nb\nc\nd")
+    assert not agrees("a\n...\nd", "a\nb\nc\ne")
+    assert not agrees("12 ms", "112 ms")
+    assert not agrees("a", "a\nb")
+    assert agrees("a\n...", "a\nb")
+    assert agrees("...\nb", "a\nb")
+    assert not agrees("a\n...\nd", "ab\nd")
+
+
+class Session:
+    """What one page does, in a folder of its own; ``names`` are those of its Python blocks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.names: dict[str, Any] = {"__name__": "__page__"}
+        program = folder / ".bin" / "hosim"
+        program.parent.mkdir()
+        program.write_text(f"#!{sys.executable}\nfrom hosim.cli.main import main\nif __name__ == '__main__':\n    main()\n")
+        program.chmod(0o755)
+        paths = os.pathsep.join([str(folder), str(ROOT), *filter(None, sys.path)])
+        here = {"PYTHONPATH": paths, "COLUMNS": "120", "HOSIM_CACHE": str(folder / ".cache"), "MPLBACKEND": "agg"}
+        search = os.pathsep.join([str(program.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+        self.environment = {**os.environ, **here, "PATH": search}
+
+    def run(self, block: Block) -> None:
+        """Do what a block says."""
+        if block.title:
+            path = self.folder / block.title
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text)
+        elif block.language == "console":
+            for command in commands(block):
+                if command.line not in ILLUSTRATIVE:
+                    printed = self.printed(command.line)
+                    if command.shown and not agrees(command.shown, printed):
+                        raise AssertionError(f"{command.line} prints\n{printed}")
+        elif block.language == "python" and block.text.splitlines()[0] not in ILLUSTRATIVE:
+            exec(compile(block.text, f"block in line {block.line}", "exec"), self.names)
+
+    def printed(self, line: str) -> str:
+        """What a command prints on stdout. It has to end with exit code 0."""
+        if re.match(r"hosim [^|&;<>$*]*$", line):
+            ended = CliRunner().invoke(app, shlex.split(line)[1:], env={"COLUMNS": "120"})
+            code, stdout, stderr = ended.exit_code, ended.stdout, ended.stderr
+        else:
+            done = subprocess.run(
+                ["bash", "-c", line], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False
+            )
+            code, stdout, stderr = done.returncode, done.stdout, done.stderr
+        if code:
+            raise AssertionError(f"{line} ends with exit code {code}\n{stdout}\n{stderr}")
+        return stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_a_page_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for block in blocks(page.read_text()):
+        try:
+            session.run(block)
+        except Exception as error:
+            pytest.fail(f"{page.name}:{block.line}: {type(error).__name__}: {error}", pytrace=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_blocks_are_of_a_language_that_is_known(page: Path) -> None:
+    for block in blocks(page.read_text()):
+        known = {"console", "json", "python", "sh", "text", "toml", "yaml"}
+        assert block.language in known, f"{page.name}:{block.line}: {block.language or 'no language'}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_shell_commands_are_such_as_there_are(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.M))
+    for block in blocks(page.read_text()):
+        for line in block.text.splitlines() if block.language == "sh" else ():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["make"]:
+                named = [word for word in words[1:] if "=" not in word]
+                assert set(named) <= targets, f"{page.name}:{block.line}: {line}"
+            elif words and line.partition(" #")[0].strip() not in ILLUSTRATIVE:
+                assert words[0] in {"git", "cd", "pip", "python3", ".", "source"}, f"{page.name}:{block.line}: {line}; use a console block"
+
+
+def known_options(words: Iterable[str]) -> tuple[set[str], list[str]]:
+    """The options that the command has which ``words`` call, and the words that begin with a dash."""
+    command: Any = typer.main.get_command(app)
+    given = list(words)
+    while given and hasattr(command, "commands"):
+        assert given[0] in command.commands, f"no command {given[0]!r}"
+        command = command.commands[given.pop(0)]
+    options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    return options | {"--help", "-h"}, [word.partition("=")[0] for word in given if re.match(r"--?[a-z]", word, re.IGNORECASE)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_commands_in_the_text_have_the_options_that_they_name(page: Path) -> None:
+    text = page.read_text()
+    synopses = [line for block in blocks(text) if block.language == "text" for line in block.text.splitlines() if line.startswith("hosim ")]
+    for line in inline_commands(text) + synopses:
+        words = re.sub(r"[\[\]()|]", " ", line.partition("  ")[0]).split()[1:]
+        options, named = known_options(words)
+        assert set(named) <= options, f"{page.name}: {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in links(page.read_text()):
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), f"{page.name}: {target}"
+        if page.parent == ROOT / "docs":
+            assert path.is_relative_to(ROOT / "docs"), f"{page.name}: {target} is not part of the site"
+        if anchor:
+            assert anchor in anchors(path.read_text()), f"{page.name}: {target}"
+
+
+def test_rules_and_pages_that_code_cites_are_there() -> None:
+    rules = {name for name in anchors((ROOT / "docs/contract.md").read_text()) if re.fullmatch(r"rule-\d+", name)}
+    cited = 0
+    for path in [*(ROOT / "hosim").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "docs").glob("*.md")]:
+        text = re.sub(r"\s+", " ", path.read_text())
+        for numbers in re.findall(r"contract\.md, rules? ((?:\d+(?:, | and )?)+)", text):
+            for number in re.findall(r"\d+", numbers):
+                assert f"rule-{number}" in rules, f"{path}: rule {number}"
+                cited += 1
+        for name in re.findall(r"\bdocs/[a-z-]+\.md", text):
+            assert (ROOT / name).exists(), f"{path}: {name}"
+    assert cited > 20
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    listed = re.findall(r"^::: [\w.]+?\.?(\w+)$", (ROOT / "docs/api.md").read_text(), re.M)
+    assert sorted(listed) == sorted(set(hosim.__all__) - {"__version__"}), "docs/api.md lists each public name of hosim once"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    named = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    assert sorted(named) == sorted(page.name for page in PAGES if page.parent == ROOT / "docs")
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (".github/workflows/test.yml", "vendor.github-workflows"),
+        (".github/actions/check/action.yml", "vendor.github-actions"),
+        ("CITATION.cff", "vendor.citation-file-format"),
+    ],
+)
+def test_files_for_others_keep_the_published_schemas(path: str, name: str) -> None:
+    pytest.importorskip("check_jsonschema")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", name, path]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_the_workflow_runs_the_commands_of_the_readme() -> None:
+    job = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["test"]
+    first = next(block for block in blocks((ROOT / "README.md").read_text()) if block.language == "sh")
+    told = [line.partition("#")[0].strip() for line in first.text.splitlines()]
+    assert [step["run"] for step in job["steps"] if "run" in step] == told == ["make demo", "make test"]
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    assert job["strategy"]["matrix"]["python"] == [c.rpartition(" ")[2] for c in classifiers if re.search(r":: 3\.\d+$", c)]
+
+
+def test_make_demo_runs_the_command_that_the_readme_shows_for_some_policies() -> None:
+    recipe = subprocess.run(["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (demo,) = re.findall(r"^\.venv/bin/(hosim .*)$", recipe, re.M)
+    assert f"$ {demo} --policies hyperoffload," in (ROOT / "README.md").read_text()
+
+
+def test_the_readme_has_the_table_of_the_accuracy_page() -> None:
+    def rows(name: str) -> list[str]:
+        return re.findall(r"^\|.*\|.*\|.*\|.*\|$", (ROOT / name).read_text(), re.M)
+
+    assert len(rows("README.md")) > 10
+    assert rows("README.md") == rows("docs/accuracy.md")[: len(rows("README.md"))]
+
+
+def test_the_changelog_has_the_form_it_names() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## (.+)$", text, re.M)[0] == "Unreleased"
+    assert set(re.findall(r"^### (.+)$", text, re.M)) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mkdocstrings") is None, reason="needs the extra 'docs'")
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    ended = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    page = (tmp_path / "api/index.html").read_text()
+    assert "makespan_ns" in page
+    assert ":class:" not in page
+
+
+FORMATS = {block.title: block.text for block in blocks((ROOT / "docs/formats.md").read_text()) if block.title}
+"""The files on the page of the formats."""
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """A folder with the files of the page of the formats."""
+    for name, text in FORMATS.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def plain(value: Any) -> Any:
+    """Data without what a file may leave out, and without seconds."""
+    if isinstance(value, dict):
+        kept = {key: plain(part) for key, part in value.items() if not key.endswith("_s")}
+        return {key: part for key, part in kept.items() if part not in (0, None, {}, [])}
+    return value
+
+
+def test_the_result_on_the_formats_page_is_that_of_its_plan(examples: Path) -> None:
+    command = ["replay", "plan.json", "toy.json", "--hardware", "toy.yaml", "--json"]
+    printed = CliRunner().invoke(app, [str(examples / word) if "." in word else word for word in command])
+    assert printed.exit_code == 0
+    assert plain(json.loads(printed.stdout)) == plain(json.loads(FORMATS["result.json"]))
+
+
+def test_the_other_examples_on_the_formats_page_load(examples: Path) -> None:
+    assert set(FORMATS) == {"toy.json", "toy.yaml", "plan.json", "result.json", "my-training-step.yaml", "routing.json", "hosim.toml"}
+    assert len(load_workload(examples / "my-training-step.yaml").ops) > 100
+    assert [gate["op"] for gate in ROUTING.check(json.loads(FORMATS["routing.json"]), "routing.json")["gates"]] == ["gate"]
+    cases = load_cases(examples / "hosim.toml")
+    assert list(cases["cases"]) == ["prefill"]
+    assert list(cases["matrix"]) == ["wide"]
+
+
+@pytest.mark.parametrize("name", ["workload", "hardware", "plan", "result"])
+def test_the_formats_page_has_every_key(name: str) -> None:
+    def keys(node: Any) -> set[str]:
+        if isinstance(node, list):
+            return set().union(*map(keys, node))
+        if not isinstance(node, dict):
+            return set()
+        return set(node.get("properties", {})) | set().union(*(keys(part) for part in node.values()))
+
+    found = schema(name)
+    if name == "result":  # what is below its channels is for the schema to say
+        found = {"properties": found["properties"], "channels": found["$defs"]["ChannelModel"]}
+    text = without_blocks((ROOT / "docs/formats.md").read_text())
+    explained = set(re.findall(r"\w+", " ".join(re.findall(r"^\|(.+?)\|", text, re.M))))
+    explained |= set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", text))))
+    assert keys(found) <= explained
