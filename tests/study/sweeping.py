@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hosim.graph import Graph, GraphBuilder
@@ -12,6 +14,8 @@ from hosim.io import save_workload
 
 # Ctrl-C works in it even if this process ignores it, as under nohup: its processes would inherit that.
 PROGRAM = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from hosim.cli.main import main; main()"
+LONG_S = 600
+"""Bounds what hangs: however busy the machine is, nothing here takes as long."""
 HOSIM = [sys.executable, "-c", PROGRAM]
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,40 +38,52 @@ def chain(layers: int, name: str = "chain") -> Graph:
     return b.build()
 
 
-POINTS = 40
+POINTS, BEFORE = 40, 10
+"""Of the points, and of those of at most 3 GB/s, which come first."""
 
 
 def command(folder: Path, output: str, *more: str) -> list[str]:
-    """A sweep of 40 points over a graph of 400 ops, some 40 ms each; its rows go to ``output`` in the folder."""
+    """A sweep of 40 points; its rows go to ``output`` in the folder. While the folder is held, the first 10 points are all that is done."""
     if not (folder / "chain.json").exists():
-        save_workload(chain(400), folder / "chain.json")
+        save_workload(chain(40), folder / "chain.json")
     vary = ["--vary", "channels.h2d.bandwidth=1..10GB/s:20", "--vary", "budget=200B,400B"]
-    fixed = ["sweep", str(folder / "chain.json"), "-H", "toy", "-p", "belady"]
+    fixed = ["sweep", str(folder / "chain.json"), "-H", "toy", "-p", "held"]
     # the toy has 100 B of device memory and 1000 B below
     larger = ["--vary", "tiers.hbm.capacity=1MB", "--vary", "tiers.ddr.capacity=1MB", "--vary", "runtime.inspect=0ns"]
     return [*HOSIM, *fixed, *vary, *larger, "-o", str(folder / output), *more]
 
 
-def environment() -> dict[str, str]:
-    """This process's, with this checkout first."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+def environment(folder: Path) -> dict[str, str]:
+    """This process's, with this checkout first and the policy that waits for as long as the folder is held."""
+    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent / "held_policy"), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "HELD_BY": str(folder / "held")}
 
 
-def start(arguments: list[str]) -> "subprocess.Popen[str]":
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Sweeps of this folder stop in the middle, with processes busy, until this ends."""
+    (folder / "held").touch()
+    try:
+        yield
+    finally:
+        (folder / "held").unlink()
+
+
+def start(folder: Path, arguments: list[str]) -> "subprocess.Popen[str]":
     """The program, in a process group of its own."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(arguments, env=environment(), text=True, start_new_session=True, **pipes)
+    return subprocess.Popen(arguments, env=environment(folder), text=True, start_new_session=True, **pipes)
 
 
 def wait_for_rows(path: Path, count: int, process: "subprocess.Popen[str]") -> None:
     """Until the file has so many rows beyond its header."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + LONG_S
     while time.monotonic() < end:
         if path.exists() and path.read_bytes().count(b"\n") > count:
             return
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
-    raise AssertionError(f"{path} has not got {count} rows in a minute")
+    raise AssertionError(f"{path} has not got {count} rows in {LONG_S} s")
 
 
 def children(pid: int, marked: str) -> list[int]:

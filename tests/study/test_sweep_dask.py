@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sweeping import POINTS, command, environment, start, wait_for_rows
+from sweeping import LONG_S, POINTS, command, environment, held, start, wait_for_rows
 
 pytest.importorskip("distributed")
 
@@ -20,25 +20,26 @@ DASK = [sys.executable, "-W", "ignore", "-m", "dask"]
 def begin(name: str, folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
     """A part of the cluster; what it says goes to a file."""
     with (folder / f"{name}.log").open("wb") as log:
-        return subprocess.Popen([*DASK, *arguments], env=environment(), cwd=folder, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen([*DASK, *arguments], env=environment(folder), cwd=folder, stdout=log, stderr=log, start_new_session=True)
 
 
 def said(path: Path, pattern: str, process: "subprocess.Popen[bytes]") -> str:
     """What a part of the cluster says of itself, as soon as it does."""
-    end = time.monotonic() + 120
+    end = time.monotonic() + LONG_S
     while time.monotonic() < end:
         found = re.search(pattern, path.read_text() if path.exists() else "")
         if found:
             return found[1]
         assert process.poll() is None, path.read_text()
         time.sleep(0.05)
-    raise AssertionError(f"{path} does not say {pattern} in two minutes")
+    raise AssertionError(f"{path} does not say {pattern} in {LONG_S} s")
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, list["subprocess.Popen[bytes]"]]]:
-    """A folder, the scheduler's address, and two workers of a thread each that nobody starts again."""
+    """A folder with the whole sweep's file, the scheduler's address, and two workers of a thread each that nobody starts again."""
     folder = tmp_path_factory.mktemp("dask")
+    subprocess.run(command(folder, "whole.csv", "--jobs", "1"), env=environment(folder), check=True, capture_output=True)
     parts = [begin("scheduler", folder, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")]
     try:
         address = said(folder / "scheduler.log", r"(tcp://127\.0\.0\.1:\d+)", parts[0])
@@ -53,16 +54,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
             if part.poll() is None:
                 part.kill()
         for part in parts:
-            part.wait(30)
+            part.wait(LONG_S)
 
 
 def test_a_worker_dies_in_the_middle(cluster: tuple[Path, str, list["subprocess.Popen[bytes]"]]) -> None:
     folder, address, workers = cluster
-    subprocess.run(command(folder, "whole.csv", "--jobs", "1"), env=environment(), check=True, capture_output=True)
-    process = start(command(folder, "rows.csv", "--scheduler", address))
-    wait_for_rows(folder / "rows.csv", 5, process)
-    os.kill(workers[0].pid, signal.SIGKILL)
-    _, errors = process.communicate(timeout=120)
+    with held(folder):
+        process = start(folder, command(folder, "rows.csv", "--scheduler", address))
+        wait_for_rows(folder / "rows.csv", 5, process)
+        os.kill(workers[0].pid, signal.SIGKILL)
+    _, errors = process.communicate(timeout=LONG_S)
     assert process.returncode == 0, errors
     assert f"{POINTS} rows, {POINTS} of them computed now" in errors
     assert (folder / "rows.csv").read_bytes() == (folder / "whole.csv").read_bytes()
@@ -70,12 +71,13 @@ def test_a_worker_dies_in_the_middle(cluster: tuple[Path, str, list["subprocess.
 
 def test_ctrl_c_and_resume(cluster: tuple[Path, str, list["subprocess.Popen[bytes]"]]) -> None:
     folder, address, _ = cluster
-    process = start(command(folder, "stopped.csv", "--scheduler", address))
-    wait_for_rows(folder / "stopped.csv", 5, process)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    with held(folder):
+        process = start(folder, command(folder, "stopped.csv", "--scheduler", address))
+        wait_for_rows(folder / "stopped.csv", 5, process)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=LONG_S)
     assert (process.returncode, errors.splitlines()[-1]) == (130, "interrupted")
-    subprocess.run(command(folder, "stopped.csv", "--scheduler", address), env=environment(), check=True, capture_output=True)
+    subprocess.run(command(folder, "stopped.csv", "--scheduler", address), env=environment(folder), check=True, capture_output=True)
     assert (folder / "stopped.csv").read_bytes() == (folder / "whole.csv").read_bytes()
 
 
@@ -91,7 +93,7 @@ def test_a_client_from_python(cluster: tuple[Path, str, list["subprocess.Popen[b
         print(list(table["feasible"]), table["makespan_ns"].notna().sum(), "".join(sorted(set(table["error"].dropna()))))
     """
     command(folder, "unused.csv")  # makes the workload
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], env=environment(folder), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     refused = (
         "budget: 0 B leaves no memory at all; expected whole bytes, a size such as '40 GiB' or a share of the resident peak such as '75%'"
@@ -101,9 +103,8 @@ def test_a_client_from_python(cluster: tuple[Path, str, list["subprocess.Popen[b
 
 def test_nobody_answers(tmp_path: Path) -> None:
     # port 1 of this machine: nothing listens there
-    ended = subprocess.run(
-        command(tmp_path, "rows.csv", "--scheduler", "tcp://127.0.0.1:1"), env=environment(), capture_output=True, text=True, check=False
-    )
+    asked = command(tmp_path, "rows.csv", "--scheduler", "tcp://127.0.0.1:1")
+    ended = subprocess.run(asked, env=environment(tmp_path), capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1
     assert ended.stderr.startswith("error: tcp://127.0.0.1:1: no Dask scheduler answers there")

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sweeping import MACHINE, POINTS, chain, children, command, environment, start, wait_for_rows
+from sweeping import BEFORE, LONG_S, MACHINE, POINTS, chain, children, command, environment, held, start, wait_for_rows
 
 from hosim.study.policy_choice import parse_choice
 from hosim.study.rowfile import DIED
@@ -24,7 +24,7 @@ WORKER = "loky"
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     """A folder, and what the file of the whole sweep holds, computed by one process."""
     folder = tmp_path_factory.mktemp("sweep")
-    subprocess.run(command(folder, "whole.csv", "--jobs", "1"), env=environment(), check=True, capture_output=True)
+    subprocess.run(command(folder, "whole.csv", "--jobs", "1"), env=environment(folder), check=True, capture_output=True)
     content = (folder / "whole.csv").read_bytes()
     assert content.count(b"\n") == POINTS + 1
     return folder, content
@@ -32,53 +32,55 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes
 
 def finish(folder: Path, name: str) -> str:
     """Run the same command to its end; what it says on stderr."""
-    ended = subprocess.run(command(folder, name, "--jobs", "2"), env=environment(), capture_output=True, text=True, check=False)
+    ended = subprocess.run(command(folder, name, "--jobs", "2"), env=environment(folder), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stderr
 
 
 def test_ctrl_c(uninterrupted: tuple[Path, bytes]) -> None:
     folder, whole = uninterrupted
-    process = start(command(folder, "interrupted.csv", "--jobs", "2"))
-    wait_for_rows(folder / "interrupted.csv", 3, process)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the processes of the pool, too
-    _, said = process.communicate(timeout=60)
+    with held(folder):
+        process = start(folder, command(folder, "interrupted.csv", "--jobs", "2"))
+        wait_for_rows(folder / "interrupted.csv", BEFORE, process)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the processes of the pool, too
+        _, said = process.communicate(timeout=LONG_S)
     assert process.returncode == 130, said
     assert "points are in" in said
     assert said.endswith("interrupted\n")
     assert "Traceback" not in said
-    done = (folder / "interrupted.csv").read_bytes().count(b"\n") - 1
-    assert 3 <= done < POINTS
-    assert f"{POINTS} rows, {POINTS - done} of them computed now" in finish(folder, "interrupted.csv")
+    assert (folder / "interrupted.csv").read_bytes().count(b"\n") == BEFORE + 1
+    assert f"{POINTS} rows, {POINTS - BEFORE} of them computed now" in finish(folder, "interrupted.csv")
     assert (folder / "interrupted.csv").read_bytes() == whole
 
 
 def test_a_process_of_the_pool_is_killed(uninterrupted: tuple[Path, bytes]) -> None:
     folder, whole = uninterrupted
-    process = start(command(folder, "lost.csv", "--jobs", "2"))
-    wait_for_rows(folder / "lost.csv", 2, process)
-    workers = [pid for pid in children(process.pid, WORKER) if pid not in children(process.pid, "resource_tracker")]
-    assert workers
-    os.kill(workers[0], signal.SIGKILL)
-    _, said = process.communicate(timeout=120)
+    with held(folder):
+        process = start(folder, command(folder, "lost.csv", "--jobs", "2"))
+        wait_for_rows(folder / "lost.csv", BEFORE, process)
+        workers = [pid for pid in children(process.pid, WORKER) if pid not in children(process.pid, "resource_tracker")]
+        assert workers
+        os.kill(workers[0], signal.SIGKILL)
+    _, said = process.communicate(timeout=LONG_S)
     assert process.returncode == 0, said
     assert (folder / "lost.csv").read_bytes() == whole
 
 
 def test_the_parent_is_killed(uninterrupted: tuple[Path, bytes]) -> None:
     folder, whole = uninterrupted
-    process = start(command(folder, "killed.csv", "--jobs", "2"))
-    wait_for_rows(folder / "killed.csv", 2, process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    process.stderr.close()
-    with (folder / "killed.csv").open("ab") as stream:
-        stream.write(b"0123456789abcdef,1000")  # a row that was being written
-    end = time.monotonic() + 30
-    while any_left := _group(process.pid):
-        assert time.monotonic() < end, f"processes {any_left} are still there"
-        time.sleep(0.1)
+    with held(folder):
+        process = start(folder, command(folder, "killed.csv", "--jobs", "2"))
+        wait_for_rows(folder / "killed.csv", BEFORE, process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+        with (folder / "killed.csv").open("ab") as stream:
+            stream.write(b"0123456789abcdef,1000")  # a row that was being written
+        end = time.monotonic() + LONG_S
+        while any_left := _group(process.pid):  # busy ones, too
+            assert time.monotonic() < end, f"processes {any_left} are still there"
+            time.sleep(0.1)
     finish(folder, "killed.csv")
     assert (folder / "killed.csv").read_bytes() == whole
 
