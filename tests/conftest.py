@@ -3,14 +3,15 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from truth_table import compared, pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_terminal_summary
 
 __all__ = ["compared", "pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_terminal_summary"]
 
-settings.register_profile("ci", max_examples=80, deadline=None, derandomize=True)
-settings.register_profile("thorough", max_examples=1000, deadline=None)  # pytest --hypothesis-profile=thorough
+untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # slow is a machine that does something else, too
+settings.register_profile("ci", untimed, max_examples=80, derandomize=True)
+settings.register_profile("thorough", untimed, max_examples=1000)  # pytest --hypothesis-profile=thorough
 settings.load_profile("ci")
 
 # hypothesis also draws constants that it finds in whatever modules of this project are imported by then: what a test draws would depend

@@ -27,7 +27,7 @@ def test_a_notebook_says_what_it_said(path, root):
     for cell in run.cells:
         if cell.cell_type == "code":
             cell.outputs = []
-    nbclient.NotebookClient(run, timeout=300, resources={"metadata": {"path": str(root)}}).execute()
+    nbclient.NotebookClient(run, timeout=600, resources={"metadata": {"path": str(root)}}).execute()
     for number, (now, before) in enumerate(zip(run.cells, kept.cells, strict=True)):
         if now.cell_type == "code":
             assert texts(now) == texts(before), f"cell {number} of {path.name}; run it again and look at what changed"

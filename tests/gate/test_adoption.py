@@ -31,7 +31,7 @@ def run(command: list[str], folder: Path, **environment: str) -> subprocess.Comp
     program.chmod(0o755)
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HOSIM_CACHE": str(folder / "kept"), **environment}
     here["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(command, cwd=folder, env=here, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=folder, env=here, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_the_action_passes_annotates_and_fails(step: dict[str, Any], tmp_path: Path) -> None:

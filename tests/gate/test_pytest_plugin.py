@@ -69,7 +69,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "hosim.gate.plugin", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_baselines_are_written_compared_and_the_same_under_xdist(project: Path) -> None:

@@ -143,7 +143,7 @@ def imports_or_says_why(path: Path, content: bytes) -> None:
         assert graph.ops
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_mutated_bytes_import_or_say_why(tmp_path: Path, data: st.DataObject) -> None:
     imports_or_says_why(tmp_path / "trace", mutated(data, SMALL.read_bytes()))
@@ -174,7 +174,7 @@ def test_the_beginning_of_the_published_trace(tmp_path: Path, beginnings: list[b
     assert [op.duration_ns for op in load_any(tmp_path / "trace").ops] == [318_000, 28_000, 4_000, 85_000, 79_000, 28_000]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_mutated_published_files_import_or_say_why(tmp_path: Path, beginnings: list[bytes], data: st.DataObject) -> None:
     imports_or_says_why(tmp_path / "trace", mutated(data, data.draw(st.sampled_from(beginnings))))

@@ -211,7 +211,7 @@ def edits(draw: st.DrawFn, lines: list[str]) -> list[str]:
     return lines
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(tensors=edits(TENSORS), kernels=edits(KERNELS))
 def test_edited_files_import_or_say_why(tmp_path: Path, tensors: list[str], kernels: list[str]) -> None:
     (tmp_path / "tensors.config").write_bytes("\n".join(tensors).encode(errors="surrogatepass"))

@@ -109,7 +109,7 @@ def test_damage_is_named_with_its_place(tmp_path: Path, document: Any, expected:
     assert str(raised.value).startswith(f"{tmp_path / 'trace.json'}: {expected}")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_mutated_files_import_or_say_why(tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(json.dumps(GOOD).encode())

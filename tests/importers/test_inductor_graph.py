@@ -97,7 +97,7 @@ def test_cut_off(tmp_path: Path) -> None:
         load_any(tmp_path / "graph")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_mutated_files_import_or_say_why(tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(EXPORTED.read_bytes())

@@ -169,7 +169,7 @@ VALUES = st.sampled_from([None, -1, 0, 1, 7, 1 << 70, 0.5, 1e300, "", "x", [], [
 
 
 @given(st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_mutated_traces(tmp_path: Path, data: st.DataObject) -> None:
     """One to three fields of a trace replaced or gone: a graph, or an error of hosim's."""
     document = json.loads(json.dumps(step()))
@@ -202,7 +202,7 @@ CONTENT = json.dumps(step()).encode()
 
 @given(st.integers(0, len(CONTENT) - 1), st.binary(max_size=3), st.booleans())
 @example(0, b"", True)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_damaged_bytes(tmp_path: Path, at: int, other: bytes, cut: bool) -> None:
     path = tmp_path / "t.json"
     path.write_bytes(CONTENT[:at] + other + (b"" if cut else CONTENT[at + len(other) :]))

@@ -178,7 +178,7 @@ def mutated(data: st.DataObject, content: bytes) -> bytes:
     return bytes(changed)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data(), name=st.sampled_from(["mlp", "branches", "step"]))
 def test_mutated_files_import_or_say_why(tmp_path: Path, data: st.DataObject, name: str) -> None:
     path = tmp_path / "x"

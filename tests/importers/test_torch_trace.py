@@ -148,7 +148,7 @@ def test_cut_off(tmp_path: Path, cut: int) -> None:
 ODD = st.sampled_from([None, True, -1, 0, 3, 2**70, 1.5, "", "x\ny", [], {}, [[]], [1, 2, 3, 4, 5, "cuda:0"], [[1, 2, 3, 4, 5, "cpu"]]])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_mutated_traces_import_or_say_why(tmp_path: Path, data: st.DataObject) -> None:
     """Bytes overwritten anywhere, or values exchanged for odd ones."""

@@ -34,9 +34,9 @@ def use(monkeypatch: pytest.MonkeyPatch, clock: Clock, sleep: Callable[[float], 
 
 
 class Gate:
-    """Holds every throttled transfer until it is opened; a minute at most, so that a broken machine fails instead of hanging."""
+    """Holds every throttled transfer until it is opened; ten minutes at most, so that what is broken fails instead of hanging."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._opened = threading.Event()
         self.open = self._opened.set
-        use(monkeypatch, Clock(), lambda _: self._opened.wait(60))
+        use(monkeypatch, Clock(), lambda _: self._opened.wait(600))

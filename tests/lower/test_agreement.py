@@ -62,8 +62,8 @@ def test_transfers_are_in_the_order_of_the_replay_and_ops_behind_those_that_they
 
 
 def test_a_transfer_runs_while_ops_do():
-    """The copy of the third weight and the second product meet in the middle of both; either alone would give up after a minute."""
-    meet = threading.Barrier(2, timeout=60)
+    """The copy of the third weight and the second product meet in the middle of both; either alone gives up in the end."""
+    meet = threading.Barrier(2, timeout=600)
     copies = []
 
     class Meeting(Executor):

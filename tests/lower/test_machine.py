@@ -81,7 +81,7 @@ def test_work_takes_its_place_when_what_it_joins_is_done():
 
 def test_copies_run_beside_the_computation_and_beside_each_other():
     device = CpuDevice(machine())
-    meet = threading.Barrier(3, timeout=60)  # all three have to be under way at once
+    meet = threading.Barrier(3, timeout=600)  # all three have to be under way at once
     with device.running():
         device.channel("h2d").submit(meet.wait)
         device.channel("d2h").submit(meet.wait)
@@ -90,7 +90,7 @@ def test_copies_run_beside_the_computation_and_beside_each_other():
 
 def test_engines_of_a_channel_run_at_once_and_start_in_order():
     device = CpuDevice(machine(engines=2))
-    meet = threading.Barrier(2, timeout=60)
+    meet = threading.Barrier(2, timeout=600)
     log = []
     with device.running():
         queue = device.channel("h2d")

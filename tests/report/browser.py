@@ -26,7 +26,7 @@ def browse(page: str, folder: Path, script: str, window: str = "1200,900") -> An
     path.write_text(page.replace("<head>", f"<head>{caught}").replace("</body>", run))
     command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder / 'profile'}"]
     command += [f"--window-size={window}", "--virtual-time-budget=2000", "--dump-dom", path.as_uri()]
-    dumped = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    dumped = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
     found = re.search(r'data-said="([^"]*)"', dumped)
     assert found, dumped[-2000:]
     answer = json.loads(html.unescape(found[1]))
