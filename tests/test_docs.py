@@ -33,6 +33,7 @@ from hosim.io import load_workload
 from hosim.io.cases_file import load_cases
 from hosim.io.routing_file import FORMAT as ROUTING
 from hosim.io.schemas import schema
+from hosim.policies import registry
 
 ILLUSTRATIVE = {
     "pip install hosim@git+URL": "the URL is the reader's",
@@ -48,7 +49,7 @@ IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 def paragraphs(text: str) -> list[str]:
     """Paragraphs without trailing blanks, and without the one of seconds."""
     plain = "\n".join(line.rstrip() for line in text.splitlines())
-    return [part.strip("\n") for part in re.split(r"\n{2,}", plain.strip()) if not part.startswith(TIMED)]
+    return [part.strip("\n") for part in re.split(r"\n{2,}", plain.strip("\n")) if not part.startswith(TIMED)]
 
 
 def agrees(shown: str, printed: str) -> bool:
@@ -65,6 +66,7 @@ def test_what_agrees() -> None:
     assert not agrees("12 ms", "112 ms")
     assert not agrees("a", "a\nb")
     assert agrees("a\n...", "a\nb")
+    assert agrees("...\n b\n...", "a\n b\n\nc")
     assert agrees("...\nb", "a\nb")
     assert not agrees("a\n...\nd", "ab\nd")
 
@@ -90,6 +92,8 @@ class Session:
             path = self.folder / block.title
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text)
+            if block.title == "pyproject.toml":
+                self.install(tomllib.loads(block.text)["project"])
         elif block.language == "console":
             for command in commands(block):
                 if command.line not in ILLUSTRATIVE:
@@ -98,6 +102,15 @@ class Session:
                         raise AssertionError(f"{command.line} prints\n{printed}")
         elif block.language == "python" and block.text.splitlines()[0] not in ILLUSTRATIVE:
             exec(compile(block.text, f"block in line {block.line}", "exec"), self.names)
+
+    def install(self, project: dict[str, Any]) -> None:
+        """What installing a project of the page in place does: its entry points are announced, its packages are on the path already."""
+        information = self.folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+        lines = [line for group, points in project["entry-points"].items() for line in (f"[{group}]", *map(" = ".join, points.items()))]
+        (information / "entry_points.txt").write_text("\n".join(lines))
+        registry._plugins.cache_clear()
 
     def printed(self, line: str) -> str:
         """What a command prints on stdout. It has to end with exit code 0."""
@@ -119,11 +132,14 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytes
     session = Session(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for block in blocks(page.read_text()):
-        try:
-            session.run(block)
-        except Exception as error:
-            pytest.fail(f"{page.name}:{block.line}: {type(error).__name__}: {error}", pytrace=False)
+    try:
+        for block in blocks(page.read_text()):
+            try:
+                session.run(block)
+            except Exception as error:
+                pytest.fail(f"{page.name}:{block.line}: {type(error).__name__}: {error}", pytrace=False)
+    finally:
+        registry._plugins.cache_clear()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
@@ -177,6 +193,17 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert path.is_relative_to(ROOT / "docs"), f"{page.name}: {target} is not part of the site"
         if anchor:
             assert anchor in anchors(path.read_text()), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_places_in_the_code_are_there(page: Path) -> None:
+    """Paths, and the functions named behind a path in the same sentence or cell: `hosim/engine/stream.py`, `Stream.divide`."""
+    text = without_blocks(page.read_text())
+    for name in re.findall(r"`((?:hosim|tests|notebooks|workloads|hardware_profiles|docs)/[\w./-]*)`", text):
+        assert (ROOT / name).exists(), f"{page.name}: {name}"
+    for path, names in re.findall(r"`(hosim/[\w/]+\.py)`((?:,| and| `[\w.]+`)+)", text):
+        for name in re.findall(r"`(?:\w+\.)?(?!py`)(\w+)`", names):
+            assert re.search(rf"(?:def|class) {name}\b", (ROOT / path).read_text()), f"{page.name}: {name} in {path}"
 
 
 def test_rules_and_pages_that_code_cites_are_there() -> None:
