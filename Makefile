@@ -1,6 +1,7 @@
 # make demo   a table of policies on a real model's graph
 # make test   everything that has to hold before a change goes in: at most 8 minutes on 2 cores
 # make test-long  the tests that take too long for that
+# make rooms  make test, with the CPU seconds of each room of the tests beside its share
 # make bench  what hosim takes in time and memory, as a table: an hour on a slow machine
 # make truth  hosim's figures beside those of others, as a table
 # make docs   the documentation as a site, in build/site
@@ -14,7 +15,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-long bench truth docs gate-all mutants check clean
+.PHONY: demo test rooms test-long bench truth docs gate-all mutants check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -23,6 +24,10 @@ demo: .venv/.installed
 PYTEST := $(BIN)/pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 test: check
 	$(PYTEST) -m 'not long'
+
+# Which room of the tests takes how much of that.
+rooms: .venv/.installed-dev
+	PYTHONPATH=tests $(PYTEST) -p room_seconds -m 'not long'
 
 test-long: .venv/.installed-dev
 	$(PYTEST) -m long
