@@ -7,23 +7,30 @@ from typing import Any
 
 import griffe
 
-_ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):`~?(?:[\w.]+\.)?(\w+)`")
+_ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):`(?:~(?:[\w.]+\.)?)?([\w.]+)`")
+_PAGE = re.compile(r"(?:``)?docs/([a-z]+)\.md(?:``)?(, rule (\d+))?")
 _DOCTEST = re.compile(r"^>>> (?:.+\n?)+", re.MULTILINE)
 _EXAMPLES = re.compile(r"^Examples\n-+$", re.MULTILINE)
 
 
 def readable(docstring: str) -> str:
-    """The docstring with Sphinx roles as plain code and with doctests in fences.
+    """The docstring with Sphinx roles as code, pages of the documentation as links, and doctests in fences.
 
     Under a heading of numpydoc, griffe finds doctests by itself.
 
-    >>> readable("See :class:`~hosim.graph.Graph`.")
-    'See `Graph`.'
+    >>> readable("See :class:`~hosim.graph.Graph` and docs/contract.md, rule 8.")
+    'See `Graph` and [docs/contract.md, rule 8](contract.md#rule-8).'
     """
     docstring = _ROLE.sub(r"`\1`", docstring)
+    docstring = _PAGE.sub(_link, docstring)
     if _EXAMPLES.search(docstring):
         return docstring
     return _DOCTEST.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", docstring)
+
+
+def _link(page: re.Match[str]) -> str:
+    anchor = f"#rule-{page[3]}" if page[3] else ""
+    return f"[docs/{page[1]}.md{page[2] or ''}]({page[1]}.md{anchor})"
 
 
 class Readable(griffe.Extension):

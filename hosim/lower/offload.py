@@ -97,7 +97,7 @@ def offload(
 
     References
     ----------
-    ``docs/hardware.md`` describes the executor and what it was measured on.
+    ``docs/executor.md`` describes the executor and what it was measured on.
 
     Examples
     --------
