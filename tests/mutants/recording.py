@@ -16,11 +16,15 @@ from typing import Any
 
 import pytest
 from coverage import Coverage
+from hypothesis import settings
 
 FOLDER = "HOSIM_MUTANTS_RECORDS"
 """The environment variable that names the folder for the records."""
 CONTEXT = "HOSIM_MUTANTS_CONTEXT"
 """The one that names the context to processes that a test starts."""
+
+EXAMPLES = 15
+"""Of hypothesis: enough to reach the lines that a property is about."""
 
 
 class Contexts:
@@ -115,6 +119,11 @@ def _tracked(kept: Callable[..., Any]) -> Callable[..., Any]:
 
 functools.lru_cache = _tracked(functools.lru_cache)  # type: ignore[assignment]
 functools.cache = lambda function: functools.lru_cache(None)(function)  # type: ignore[assignment]
+
+
+def pytest_collection() -> None:
+    settings.register_profile("map", settings(), max_examples=EXAMPLES)
+    settings.load_profile("map")
 
 
 @pytest.hookimpl(wrapper=True)
