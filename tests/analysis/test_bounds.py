@@ -189,3 +189,54 @@ def test_forward_and_backward_of_a_deep_network():
     # 400 bytes of activations, 100 of memory: at least 300 go out by the last forward op and come back after it
     assert bound(graph) >= 600
     assert critical_path(graph, [1] * 80).length_ns == 80
+
+
+@pytest.mark.parametrize(("home", "expected"), [("ddr", 20 + 50 + 20), ("nvme", 5 + 3 + 20 + 50 + 2 + 4 + 20)])
+def test_the_store_after_the_last_write_takes_its_whole_route(home, expected):
+    """s comes, is changed, and goes home again: over two hops its bytes pass both latencies."""
+    b = GraphBuilder("update")
+    b.tensor("s", 20, "optimizer_state", home=home)
+    b.op("f", "any", mutates=["s"], duration_ns=50)
+    tiers = (*TOY.tiers, Tier("nvme", 1000, GB))
+    near = (Channel("h2d", "ddr", "hbm", GB, 3), Channel("d2h", "hbm", "ddr", GB, 2))
+    far = (Channel("n2d", "nvme", "ddr", GB, 5), Channel("d2n", "ddr", "nvme", GB, 4))
+    if home == "ddr":
+        near = tuple(replace(channel, latency_ns=0) for channel in near)
+    machine = Hardware("far", tiers, (*near, *far), TOY.compute)
+    assert bound(b.build(), machine) == expected
+    assert bound(b.build(), machine, repeats=False) == expected - (20 if home == "ddr" else 26)
+
+
+def test_of_two_routes_home_the_slower_counts():
+    """Both are written by f alone: s goes to ddr in 20 ns, p on to nvme in 9 + 10; both leave over one channel, 30 bytes."""
+    b = GraphBuilder("update")
+    b.tensor("s", 20, "optimizer_state", home="ddr")
+    b.tensor("p", 10, "optimizer_state", home="nvme")
+    b.op("f", "any", outputs=["s", "p"], duration_ns=50)
+    tiers = (*TOY.tiers, Tier("nvme", 1000, GB))
+    graph = b.build()
+    for latency, expected in ((9, 50 + 30), (40, 50 + 40 + 10)):
+        channels = (Channel("d2h", "hbm", "ddr", GB), Channel("d2n", "ddr", "nvme", GB, latency), Channel("h2d", "ddr", "hbm", GB))
+        assert bound(graph, Hardware("far", tiers, channels, TOY.compute)) == expected
+
+
+def reached_by(graph, *cache_ops, initial=None, machine=TOY):
+    """Whether the replay of a plan takes no longer than the bound."""
+    plan = Plan(graph, "by hand", tuple(cache_ops), initial or {})
+    return replay(plan, machine).makespan_ns == bound(graph, machine, initial)
+
+
+def test_it_is_tight_where_a_plan_shows_it():
+    fetch, back = CacheOp(PREFETCH, 0, "ddr", "hbm", -1), CacheOp(STORE, 0, "hbm", "ddr", 0)
+    assert reached_by(one_weight().build(), fetch)
+    assert reached_by(two_weights(), fetch, replace(fetch, tensor=1))
+    update = GraphBuilder("update")
+    update.tensor("s", 20, "optimizer_state", home="ddr")
+    update.op("f", "any", mutates=["s"], duration_ns=50)
+    assert reached_by(update.build(), fetch, back)
+    clean = GraphBuilder("clean")
+    clean.tensor("w", 60, "parameter")
+    clean.op("f", "any", inputs=["w"], duration_ns=10)
+    clean.op("g", "any", duration_ns=10, workspace_bytes=100)
+    plan = (CacheOp(DETACH, 0, "hbm", None, 0), CacheOp(PREFETCH, 0, "ddr", "hbm", 1))
+    assert reached_by(clean.build(), *plan, initial={0: ("hbm", "ddr")})

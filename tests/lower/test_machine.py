@@ -272,13 +272,15 @@ def test_files_over_two_hops(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_something_else_cut_is_not_used(tmp_path):
-    tier = FileTier("nvme", tmp_path, 1 << 30, at_once)
-    block = tier.block(100, "w")
-    block.write(0, bytes(100))
-    os.truncate(block.path, 60)
-    with pytest.raises(ExecutionError, match="ends after 60 B; expected 100 B"):
-        block.read(0, bytearray(100))
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize(("size", "left"), [(100, 60), (CHUNK_BYTES + 100, CHUNK_BYTES + 60), (2 * CHUNK_BYTES, CHUNK_BYTES)])
+def test_a_file_that_something_else_cut_is_not_used(tmp_path, size, left, direct):
+    tier = file_tier(tmp_path, direct)
+    block = tier.block(size, "w")
+    block.write(0, bytes(size))
+    os.truncate(block.path, left)
+    with pytest.raises(ExecutionError, match=f"ends after {left} B; expected {size} B"):
+        block.read(0, bytearray(size))
     tier.close()
 
 

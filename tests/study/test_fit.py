@@ -121,6 +121,29 @@ def test_values_that_contradict_one_another_are_said(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
+    ("wanted", "tried"),
+    [
+        # halves: 0, 100, 50, 25, 37, 43, 40, 38, 39; then the middles of the widest gaps below 39 (0..25, 12..25) and above (50..100, 75..100)
+        ("largest", [0, 12, 18, 25, 37, 38, 39, 40, 43, 50, 75, 87, 100]),
+        # from 100 down: 100, 0, 50, 25, 38, 44, 41, 40, 39; then above 40 (100..50, 75..50) and below (25..0, 13..0)
+        ("smallest", [0, 7, 13, 25, 38, 39, 40, 41, 44, 50, 63, 75, 100]),
+    ],
+)
+def test_which_values_are_tried(monkeypatch: pytest.MonkeyPatch, wanted: module.Wanted, tried: list[int]) -> None:
+    """Halving for the limit at 40, and two more on either side of it."""
+
+    def probed(asked, axis, i, slowdown):
+        return module.Probe(i, axis.values[i], (axis.values[i] < 40) == (wanted == "largest"), "too much", None, None)
+
+    monkeypatch.setattr(module, "_probe", probed)
+    found = fit(question(), wanted, Axis(("channels.h2d.engines",), tuple(range(101))))
+    assert [probe.value for probe in found.probes] == tried
+    assert (found.value, found.beyond.value) == ((39, 40) if wanted == "largest" else (40, 39))
+    assert found.exact
+    assert not found.contradictions
+
+
+@pytest.mark.parametrize(
     ("text", "slowdown", "said"),
     [
         ("channels.h2x.bandwidth=1GB/s..2GB/s:3", None, "did you mean 'h2d'?"),

@@ -58,6 +58,51 @@ def test_what_is_reserved_fits_where_planning_by_bytes_may_not(policy, allocator
         assert shrunk
 
 
+def by_trying_shares(graph: Graph, choice: str, budget: int) -> int:
+    """What the docstrings say, step by step: the bytes that the best plan is made for."""
+
+    def attempt(planned: int) -> tuple[int, bool] | None:
+        try:
+            plan = make_plan(graph, MACHINE, parse_choice(choice), planned)
+        except InfeasibleError:
+            return None
+        counted = replay(plan, MACHINE, planned, counting=Counting("caching"), reserve_bytes=budget)
+        freely = replay(plan, MACHINE, planned)
+        return (counted.makespan_ns, counted.makespan_ns > freely.makespan_ns) if counted.feasible else None
+
+    tried: list[tuple[int, int]] = []  # makespan, bytes
+    failed = None
+    for planned in (int(budget * share) for share in (1.0, 0.99, 0.97, 0.93, 0.85, 0.69, 0.37)):
+        found = attempt(planned)
+        if found is None:
+            failed = planned if not tried else failed
+            continue
+        tried.append((found[0], planned))
+        if not found[1] or len(tried) == 3:
+            break
+    best, low = min(tried, key=lambda pair: pair[0])
+    if failed is None or len(tried) > 1:
+        return low
+    middle = low
+    for _ in range(2):
+        middle = (middle + failed) // 2
+        found = attempt(middle)
+        if found is None or found[0] > best:
+            break
+        best, low = found[0], middle
+    return low
+
+
+@pytest.mark.parametrize(("policy", "budget"), [("memory_peak", 60), ("memory_peak", 45), ("on_demand", 90), ("on_demand", 60)])
+def test_the_share_is_that_of_trying_by_the_rule(policy, budget):
+    shares = set()
+    for seed in range(6):
+        found = plan_against_reserved(chain(seed), MACHINE, parse_choice(policy), budget * MIB, Counting("caching"))
+        assert found.planned_bytes == by_trying_shares(chain(seed), policy, budget * MIB)
+        shares.add(found.planned_bytes)
+    assert len(shares) > 1
+
+
 def test_the_line_has_both_peaks():
     found = plan_against_reserved(chain(0), MACHINE, parse_choice("layerwise"), 90 * MIB, Counting("caching"))
     line = reserved_line(found)

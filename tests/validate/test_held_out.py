@@ -201,3 +201,15 @@ def test_the_second_half_of_others_recordings(shared: Path, name: str, compared:
         compared("recorded", subject, "makespan, ns", found.measured_ns, found.predicted_ns, within=0.05)
     else:
         assert name == "h100_vgg13_training"
+
+
+def test_the_period_is_that_between_the_iterations_learned_from() -> None:
+    """Six steps of 60 us: the three that are held out take 180 us by the period; so does each that is predicted from elsewhere."""
+    steps = sequence("abcdef" * 6, step=6)
+    found = hold_out(steps)
+    assert found.iterations == (3, 3)
+    assert found.by_period_ns == 3 * 60_000
+    # their first kernel starts 5 us after its launch; the last starts 50 us after that of its step, and takes 2 us
+    assert found.measured_ns == 2 * 60_000 + 50_000 + 2_000
+    assert found.to_dict()["makespan"]["by_period_error"] == pytest.approx(180 / 172 - 1)
+    assert predict_trace(steps, learn_from([sequence("abcdef" * 4, step=6)])).by_period_ns == 6 * 60_000
