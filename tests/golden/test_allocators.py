@@ -6,6 +6,7 @@ from by_hand import machine, plan, workload
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InputError
+from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.result import AllocatorState
 
@@ -70,6 +71,21 @@ def test_what_finds_no_place_waits_until_something_is_released():
     # A byte more, and nothing waits.
     roomy = replay(steps, machine(hbm=56 * MIB, ddr=100 * MIB, h2d=24 * MIB * 10**9), allocator="caching")
     assert (roomy.makespan_ns, roomy.allocator.peak_reserved_bytes) == (20, 56 * MIB)
+
+
+def test_outputs_that_find_no_place_together_are_given_back_until_they_do():
+    # The workspace of e takes a segment of 20 MiB on another stream. At 0 f's p finds 12 MiB more, its q none: 44 are more than 40, so p goes
+    # back. At 10 e ends and its segment can go; then both are placed. By bytes all of it fits from the start.
+    graph = workload(
+        {"p": (12 * MIB,), "q": (12 * MIB,)},
+        {"f": {"ns": 20, "outputs": ["p", "q"]}, "e": {"ns": 10, "workspace_bytes": 3 * MIB // 2, "stream": "a"}},
+    )
+    graph = Graph(graph.name, graph.tensors, (graph.ops[1], graph.ops[0]))
+    hardware = machine(hbm=40 * MIB)
+    assert replay(plan(graph), hardware).makespan_ns == 20
+    result = replay(plan(graph), hardware, allocator="caching")
+    assert (result.feasible, result.makespan_ns) == (True, 30)
+    assert (result.peak_bytes["hbm"], result.allocator.peak_allocated_bytes) == (24 * MIB, 24 * MIB)
 
 
 def test_a_stream_does_not_reuse_the_blocks_of_another():

@@ -138,6 +138,18 @@ def test_by_hand(tmp_path: Path) -> None:
     assert [(t.name, t.size_bytes, t.kind) for t in graph.tensors] == [("x", 24, "input"), ("y", 24, "output")]
 
 
+def test_a_function_of_two_outputs_gives_a_tuple(tmp_path: Path) -> None:
+    """``a, b = both(x)`` with ``a`` of 2 floats and ``b`` of 3; the second is what goes on."""
+    both = message(2, b"both") + value(5, b"v", 2)
+    both += node(b"ReLU", b"a", b"v", shape=tensor(b"", 2)) + node(b"Tile", b"b", b"v", shape=tensor(b"", 3))
+    both += value(6, b"a") + value(6, b"b")
+    index = message(1, message(2, b"one") + message(4, b"Constant") + message(5, message(1, b"value") + b"\x18\x01\x80\x01\x07"))
+    main = value(5, b"x", 2) + node(b"REF::both", b"pair", b"x") + index + node(b"TupleGetItem", b"second", b"pair", b"one")
+    main += node(b"Sin", b"y", b"second", shape=tensor(b"", 3)) + value(6, b"y", 3)
+    graph = read(tmp_path, main, both)
+    assert [[graph.tensors[t].size_bytes for t in (*op.inputs, *op.outputs)] for op in graph.ops] == [[8, 8], [8, 12], [12, 12]]
+
+
 @pytest.mark.parametrize(
     ("graphs", "expected"),
     [

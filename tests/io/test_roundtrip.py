@@ -233,6 +233,18 @@ def test_the_examples_of_the_formats_page():
     assert list(plan_to_dict(plan)) == list(PLAN)
 
 
+def test_figures_that_a_file_leaves_out_are_zero():
+    data = json.loads(RESULT)
+    data |= {"stall_ns": {"transfer": 40}, "channels": {"h2d": {}, "d2h": {"bytes": 7}}, "plan": {"stores": 3}}
+    data["streams"] = {"compute": {}}
+    result = result_from_dict(data)
+    assert result.stall_ns == {"dependency": 0, "transfer": 40, "capacity": 0, "runtime": 0}
+    nothing = ChannelFigures(0, 0, 0, 0, 0, 0, 0, 0.0)
+    assert result.channels == {"h2d": nothing, "d2h": replace(nothing, bytes=7)}
+    assert result.plan == {"prefetches": 0, "stores": 3, "detaches": 0}
+    assert result.streams == {"compute": StreamFigures(0, dict.fromkeys(STALL_CAUSES, 0), 0)}
+
+
 def test_json_has_the_keys_of_the_formats_page_in_its_order():
     result = replace(result_from_dict(json.loads(RESULT)), peak_breakdown={"hbm": {"activation": 30, "parameter": 40, "input": 0}})
     expected = json.loads(RESULT)

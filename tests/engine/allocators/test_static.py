@@ -255,3 +255,23 @@ def test_first_fit_takes_the_lowest_gap():
     assert offsets.tolist() == [0, 4, 6, 9, 0]
     gap = first_fit(np.array([0, 0, 1, 0]), np.array([2, 1, 2, 2]), np.array([4, 3, 1, 2]), np.array([0, 1, 2, 3]))
     assert gap.tolist() == [0, 4, 4, 7]
+
+
+SMALL = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=6)
+
+
+@given(SMALL, st.sampled_from([1, 4]), st.sampled_from([0, DEFAULT_EFFORT // 100]))
+def test_what_is_said_to_be_optimal_is_what_can_be_proven(drawn, alignment, effort):
+    """By its search, if no size has padding; otherwise, and without a search, only where the height is the bound itself."""
+    lowers, uppers, sizes = [a for a, _, _ in drawn], [a + n for a, n, _ in drawn], [size for _, _, size in drawn]
+    padded = [-(-size // alignment) * alignment for size in sizes]
+    bound = most_live(lowers, uppers, padded) - max(p - size for p, size in zip(padded, sizes, strict=True))
+    packing = pack(lowers, uppers, sizes, alignment=alignment, effort=effort)
+    assert check(lowers, uppers, sizes, packing, alignment) >= bound
+    assert packing.optimal == (packing.height == bound or (effort > 0 and padded == sizes))
+
+
+def test_the_bound_on_a_padded_packing():
+    # 256 and 512 live at once, less the padding of one: of 300, on top (556), or of 100, on top (612)
+    assert pack([0, 0], [1, 1], [100, 300], alignment=256) in (Packing((0, 256), 556, True), Packing((512, 0), 612, False))
+    assert pack([0, 0, 2], [1, 1, 3], [256, 512, 100], alignment=256).optimal is False

@@ -1,0 +1,59 @@
+"""What hyperoffload returns where its own planner finds nothing: a rival's plan that is decided while it runs, if no other fits."""
+
+from hosim.cache_plan import Plan
+from hosim.engine import replay
+from hosim.errors import InfeasibleError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.policies import hyperoffload, registry
+from hosim.policies.hyperoffload import RIVALS
+from hosim.schedule.freeze_runtime import decided
+
+GB = 10**9
+MACHINE = Hardware(
+    "96 bytes",
+    (Tier("hbm", 96, 1000 * GB, "device"), Tier("ddr", 578, 100 * GB), Tier("nvme", 578, 10 * GB)),
+    (
+        Channel("h2d", "ddr", "hbm", GB),
+        Channel("d2h", "hbm", "ddr", GB, engines=2),
+        Channel("nvme_read", "nvme", "hbm", GB, engines=2),
+        Channel("nvme_write", "hbm", "nvme", GB, engines=2),
+    ),
+    Compute({}),
+)
+
+
+def three_streams() -> Graph:
+    """A drawn case: what is legal depends on when the streams free their bytes, which only the replay knows."""
+    b = GraphBuilder("three streams")
+    for name, size, kind, home in (("p", 16, "parameter", None), ("q", 35, "parameter", "ddr"), ("r", 22, "parameter", "nvme")):
+        b.tensor(name, size, kind, home=home)
+    for name, size in {"a": 20, "b": 37, "c": 7, "d": 31, "e": 7, "f": 31, "g": 36, "h": 23}.items():
+        b.tensor(name, size)
+    b.op("f5", "copy", outputs=["a", "b"], duration_ns=59, workspace_bytes=20)
+    b.op("f4", "norm", outputs=["c", "d"], deps=["f5"], duration_ns=0)
+    b.op("f1", "norm", outputs=["e", "f"], deps=["f5", "f4"], stream="s2", duration_ns=45, workspace_bytes=7)
+    b.op("f3", "norm", inputs=["r"], outputs=["g"], duration_ns=0, workspace_bytes=20)
+    b.op("f0", "norm", inputs=["c", "d", "a"], outputs=["h"], deps=["f4", "f1"], stream="s1", duration_ns=15)
+    b.op("f2", "attention", inputs=["e", "q", "r"], duration_ns=34)
+    return b.build()
+
+
+def rival(name: str, graph: Graph) -> Plan | None:
+    try:
+        return registry.get(name).plan(graph, MACHINE, 96)
+    except InfeasibleError:
+        return None
+
+
+def test_a_plan_decided_while_it_runs_where_nothing_else_fits() -> None:
+    graph = three_streams()
+    plans = {name: plan for name in RIVALS if (plan := rival(name, graph)) is not None}
+    frozen = {name: decided(plan, MACHINE, 96) for name, plan in plans.items()}
+    assert not any(plan is not None and replay(plan, MACHINE, 96).feasible for plan in frozen.values())
+    fitting = [name for name, plan in plans.items() if replay(plan, MACHINE, 96).feasible]
+    assert fitting
+    found = hyperoffload.plan(graph, MACHINE, 96, effort=0.0, seed=1, reorder=False, recompute=False)
+    assert found.policy == "hyperoffload"
+    assert found.runtime is not None
+    assert replay(found, MACHINE, 96).makespan_ns == replay(plans[fitting[0]], MACHINE, 96).makespan_ns
