@@ -74,8 +74,8 @@ def test_what_finds_no_place_waits_until_something_is_released():
 
 
 def test_outputs_that_find_no_place_together_are_given_back_until_they_do():
-    # The workspace of e takes a segment of 20 MiB on another stream. At 0 f's p finds 12 MiB more, its q none: 44 are more than 40, so p goes
-    # back. At 10 e ends and its segment can go; then both are placed. By bytes all of it fits from the start.
+    # The workspace of e takes a segment of 20 MiB on another stream. At 0 f's p finds 12 MiB more, its q none: 44 are more than 40, so p
+    # goes back. At 10 e ends and its segment can go; then both are placed. By bytes all of it fits from the start.
     graph = workload(
         {"p": (12 * MIB,), "q": (12 * MIB,)},
         {"f": {"ns": 20, "outputs": ["p", "q"]}, "e": {"ns": 10, "workspace_bytes": 3 * MIB // 2, "stream": "a"}},

@@ -1,4 +1,5 @@
 """What ``validate`` and ``calibrate`` print, cell by cell: no two figures of an input are alike, so none can stand in another's place."""
+# ruff: noqa: E501 - tables are shown as they are printed
 
 from typing import Any
 

@@ -123,9 +123,9 @@ def test_values_that_contradict_one_another_are_said(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("wanted", "tried"),
     [
-        # halves: 0, 100, 50, 25, 37, 43, 40, 38, 39; then the middles of the widest gaps below 39 (0..25, 12..25) and above (50..100, 75..100)
+        # halves: 0, 100, 50, 25, 37, 43, 40, 38, 39; then the middles of the widest gaps below 39 (0-25, 12-25) and above (50-100, 75-100)
         ("largest", [0, 12, 18, 25, 37, 38, 39, 40, 43, 50, 75, 87, 100]),
-        # from 100 down: 100, 0, 50, 25, 38, 44, 41, 40, 39; then above 40 (100..50, 75..50) and below (25..0, 13..0)
+        # from 100 down: 100, 0, 50, 25, 38, 44, 41, 40, 39; then above 40 (100-50, 75-50) and below (25-0, 13-0)
         ("smallest", [0, 7, 13, 25, 38, 39, 40, 41, 44, 50, 63, 75, 100]),
     ],
 )
