@@ -1,0 +1,241 @@
+"""What ``sweep``, ``frontier``, ``fit``, ``blame``, ``diff``, ``robustness`` and comparisons of routing and devices print, cell by cell."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+from typing import Any
+
+import pandas as pd
+import pytest
+from rendered import rendered
+
+from hosim.hardware import Compute, Hardware, Tier
+from hosim.jitter import Jitter
+from hosim.report import studies
+from hosim.report.device_table import devices
+from hosim.report.robustness_table import robustness
+from hosim.report.routing_table import predictions
+from hosim.result import DeviceFigures, Result, Spread
+from hosim.study.prediction_quality import Mispredictions
+
+MACHINE = Hardware("m", (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 10**6, 10**11)), (), Compute({}))
+
+
+def table(text: str) -> list[str]:
+    """The lines of a table as it stands below, less its indent."""
+    return [line.rstrip() for line in dedent(text).split("\n") if line.strip()]
+
+
+def lines(renderable: Any) -> list[str]:
+    return rendered(renderable).split("\n")
+
+
+def point(i: int, **more: Any) -> dict[str, Any]:
+    figures = {"makespan_ns": i * 10**6, "dependency_stall_ns": 1000 * i, "transfer_stall_ns": 20_000 * i, "hbm_peak_bytes": i << 20}
+    asked = {"channels.h2d.bandwidth_bytes_per_s": i * 10**9, "policy": "belady", "budget_bytes": 12 << 30}
+    return asked | {"feasible": True, "error": None} | figures | more
+
+
+def refused(i: int, error: str, **more: Any) -> dict[str, Any]:
+    return point(i, feasible=False, error=error, makespan_ns=None, **more)
+
+
+def test_a_sweep() -> None:
+    still = {"dependency_stall_ns": 0, "transfer_stall_ns": 0}
+    rows = [point(3), point(2, policy="g10", budget_bytes=11 << 30, **still), refused(5, "too [small]")]
+    rows += [refused(7, "too [small]", budget_bytes=None), refused(4, "other")]
+    assert lines(studies.sweep(rows, ["channels.h2d.bandwidth"], MACHINE)) == table("""
+        Sweep
+         channels.
+         h2d.                                                    peak
+         bandwidth  policy    budget      makespan   stalls       hbm
+         ────────────────────────────────────────────────────────────
+         3.00 GB/s  belady  12.0 GiB       3.00 ms  63.0 us  3.00 MiB
+         2.00 GB/s  g10     11.0 GiB       2.00 ms        -  2.00 MiB
+         5.00 GB/s  belady  12.0 GiB  does not fit        -         -
+         7.00 GB/s  belady         -         error        -         -
+         4.00 GB/s  belady  12.0 GiB  does not fit        -         -
+        too [small] (2 rows)
+        other
+    """)
+
+
+def test_a_sweep_with_one_policy_has_no_column_for_it() -> None:
+    assert lines(studies.sweep([point(3, cut=2), point(2, cut=1_500)], ["cut"], MACHINE)) == table("""
+        Sweep
+                                                 peak
+         cut      budget  makespan   stalls       hbm
+         ────────────────────────────────────────────
+         2      12.0 GiB   3.00 ms  63.0 us  3.00 MiB
+         1,500  12.0 GiB   2.00 ms  42.0 us  2.00 MiB
+    """)
+
+
+def test_a_frontier() -> None:
+    def row(i: int, stall: int, fits: bool = True, best: bool = False) -> dict[str, Any]:
+        figures = {"hbm_peak_bytes": i << 20, "makespan_ns": i * 10**6, "dependency_stall_ns": 2 * stall, "transfer_stall_ns": stall}
+        return {"budget_bytes": i << 30, "feasible": fits, "pareto": best} | figures
+
+    rows = [row(2, 1, fits=False), row(3, 0, best=True), row(5, 7)]
+    assert lines(studies.frontier(rows, MACHINE, "the verdict")) == table("""
+        Peak memory against makespan
+                       peak                        on the
+           budget       hbm      makespan  stalls   curve
+         ────────────────────────────────────────────────
+         2.00 GiB         -  does not fit       -       -
+         3.00 GiB  3.00 MiB       3.00 ms       -       *
+         5.00 GiB  5.00 MiB       5.00 ms   21 ns
+        the verdict.
+    """)
+
+
+def tried(value: int, within: bool, slowdown: float | None, makespan_ns: int | None, why: str, name: str = "a.b + c.d") -> dict[str, Any]:
+    return {name: value, "within": within, "slowdown": slowdown, "makespan_ns": makespan_ns, "why": why}
+
+
+def test_a_fit() -> None:
+    rows = [tried(2000, True, 1.0456, 3 * 10**6, ""), tried(3000, False, None, None, "w" * 61), tried(4000, False, 2.5, 10**6, "[x]" * 20)]
+    assert lines(studies.fit(rows, "found", True)) == table("""
+        Tried
+         a.b         within
+         and 1 more  limits  makespan  slowdown                                                       why not
+         ────────────────────────────────────────────────────────────────────────────────────────────────────
+         2,000          yes   3.00 ms    1.046x
+         3,000           no         -         -  wwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwww...
+         4,000           no   1.00 ms    2.500x  [x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x]
+        found.
+    """)
+    assert lines(studies.fit([tried(2 << 20, False, None, None, "no", "budget_bytes")], "none", False))[1:] == table("""
+                       within
+         budget_bytes  limits  makespan  slowdown  why not
+         ─────────────────────────────────────────────────
+         2.00 MiB          no         -         -       no
+        none.
+    """)
+
+
+def test_the_blame() -> None:
+    transfer = {"tensor": "w[0]", "cause": "transfer", "channel": "h2d", "occupied_ns": 5_000, "prevented_by": "a long [story]"}
+    room = {"tensor": None, "cause": "capacity", "channel": None, "occupied_ns": 0, "prevented_by": "x"}
+    rows = [{"op": "f", "start_ns": 1_000, "stall_ns": 23_000} | transfer, {"op": "g", "start_ns": 2_000, "stall_ns": 13_000} | room]
+    causes = {("transfer", "h2d"): 33_000, ("capacity", ""): 17_000}
+    assert lines(studies.blame(rows, 1234, causes, ["price a", "price b"], "verdict")) == table("""
+        Stalls (the longest 2 of 1,234)
+                                                     queued
+         before       at    stall  waits for  over   behind  prevented by
+         ──────────────────────────────────────────────────────────────────
+         f       1.00 us  23.0 us       w[0]   h2d  5.00 us  a long [story]
+         g       2.00 us  13.0 us   capacity     -        -  x
+        Stalls by cause
+         cause     channel     time
+         ──────────────────────────
+         transfer  h2d      33.0 us
+         capacity  -        17.0 us
+        price a
+        price b
+        verdict.
+    """)
+    assert lines(studies.blame([], 0, {}, ["price"], "nothing waits")) == ["price", "nothing waits."]
+
+
+TENSORS = [
+    {"tensor": "w", "kind": "parameter", "size_bytes": 1 << 20, "moved_bytes_a": 2 << 20, "moved_bytes_b": 3 << 20, "where_a": "q"},
+    {"tensor": "v", "kind": "activation", "size_bytes": 5 << 20, "moved_bytes_a": 6 << 20, "moved_bytes_b": 7 << 20, "where_a": "r"},
+]
+
+
+def test_a_diff() -> None:
+    figures = [
+        {"figure": "makespan_ns", "a": 5 * 10**6, "b": 7 * 10**6, "change": 2 * 10**6},
+        {"figure": "peak_bytes", "a": 4 << 20, "b": 1 << 20, "change": 0},
+        {"figure": "policy", "a": "x", "b": None, "change": None},
+    ]
+    ops = [{"op": "f", "cache_ops_a": "s" * 41, "cache_ops_b": "t" * 40}]
+    assert lines(studies.diff(figures, TENSORS, ops, "different", ("a[1]", "b"), 3)) == table("""
+        Figures
+         figure        a[1]         b    change
+         ──────────────────────────────────────
+         makespan   5.00 ms   7.00 ms  +2.00 ms
+         peak      4.00 MiB  1.00 MiB       0 B
+         policy           x         -         -
+        Tensors
+                                          moved     moved
+         tensor  kind            size         a         b
+         ────────────────────────────────────────────────
+         w       parameter   1.00 MiB  2.00 MiB  3.00 MiB
+         v       activation  5.00 MiB  6.00 MiB  7.00 MiB
+        Ops
+                                            cache ops                                 cache ops
+         op                                         a                                         b
+         ──────────────────────────────────────────────────────────────────────────────────────
+         f   sssssssssssssssssssssssssssssssssssss...  tttttttttttttttttttttttttttttttttttttttt
+        different.
+    """)
+
+
+def test_a_diff_cut_at_the_top() -> None:
+    figures = [{"figure": name, "a": i, "b": i + 1, "change": 1} for i, name in enumerate(("stores", "detaches"))]
+    assert lines(studies.diff(figures, TENSORS, [], "different", ("a", "b"), 1)) == table("""
+        Figures
+         figure  a  b  change
+         ────────────────────
+         stores  0  1      +1
+        Tensors (the first 1 of 2)
+                                         moved     moved
+         tensor  kind           size         a         b
+         ───────────────────────────────────────────────
+         w       parameter  1.00 MiB  2.00 MiB  3.00 MiB
+        different.
+    """)
+
+
+def test_robustness() -> None:
+    def rows(
+        policy: str, runs: int, infeasible: int, *figures: tuple[str, float | None, float | None, float | None]
+    ) -> list[dict[str, Any]]:
+        keys = ("figure", "nominal", "p50", "p95")
+        return [{"policy": policy, "runs": runs, "infeasible": infeasible} | dict(zip(keys, figure, strict=True)) for figure in figures]
+
+    given = rows("a[b]", 10, 3, ("makespan_ns", 2e6, 3e6, None), ("stall_ns", 4e3, 5e3, None), ("peak_bytes", 6 << 20, 7 << 20, None))
+    given += rows("none", 9, 9, ("makespan_ns", None, None, None), ("stall_ns", None, None, None), ("peak_bytes", None, None, None))
+    given += rows("all", 8, 0, ("makespan_ns", 1e6, 8e6, 9e6), ("stall_ns", 10e3, 11e3, 12e3), ("peak_bytes", 13 << 20, 14 << 20, 15 << 20))
+    assert lines(robustness(pd.DataFrame(given), Jitter(17, 0.02, 0.053))) == table("""
+        Robustness (sigma of op times 2.0%, of transfer times 5.3%; seed 17)
+                     runs  makespan  makespan      makespan    stall    stall         stall      peak      peak          peak
+         policy  that fit   nominal       p50           p95  nominal      p50           p95   nominal       p50           p95
+         ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+         a[b]     7 of 10   2.00 ms   3.00 ms  does not fit  4.00 us  5.00 us  does not fit  6.00 MiB  7.00 MiB  does not fit
+         none      0 of 9         -         -             -        -        -             -         -         -             -
+         all       8 of 8   1.00 ms   8.00 ms       9.00 ms  10.0 us  11.0 us       12.0 us  13.0 MiB  14.0 MiB      15.0 MiB
+    """)
+
+
+def test_predictions_of_routing() -> None:
+    good = Mispredictions("hybrid[1]", "recent", 10, 1_000, 500, 300, 200, 7 << 20, 1_100, 9 << 20, 11_000, 50_000, 47_000, 30_000, 90_000)
+    rest = Mispredictions("all", "none", 10, 8, 4, 3, 1, 0, 0, 0, 0, 50_000, 52_000, None, 50_000)
+    text = lines(predictions([good, rest]))
+    assert text[:6] == table("""
+        Predictions (experts' tensors)
+                                                                    wrong    wrong
+         policy     chosen  resident  prefetched  missed  wrong     bytes     time      harm     lost   gained
+         ─────────────────────────────────────────────────────────────────────────────────────────────────────
+         hybrid[1]   1,000      50 %        30 %    20 %  1,100  9.00 MiB  11.0 us   3.00 us  20.0 us  40.0 us
+         all             8      50 %        38 %    12 %      -         -        -  -2.00 us        -     0 ns
+    """)
+    assert text[6].startswith("wrong: prefetched for a gate")
+    assert lines(predictions([]))[0].startswith("The static policies")
+
+
+@pytest.mark.parametrize("fitting", [3, 4])
+def test_devices(fitting: int) -> None:
+    def result(policy: str, spread: Any) -> Result:
+        return Result("w", "m", policy, 100, True, None, None, 0, {}, 0, None, {}, {}, {}, {}, {}, devices=spread)
+
+    spread = DeviceFigures(
+        4, fitting, Spread(10**6, 2 * 10**6, 3 * 10**6), Spread(0, 4_000, 5_000), {"hbm": Spread(6 << 20, 7 << 20, 8 << 20)}
+    )
+    shown = lines(devices([result("a[b]", spread), result("one", None)], MACHINE))
+    assert shown[-1].split()[:1] == ["a[b]"]
+    count = "4" if fitting == 4 else "3 of 4 fit"
+    cells = [cell.strip() for cell in shown[-1].split("  ") if cell.strip()]
+    assert cells == ["a[b]", count, "1.00 ms", "2.00 ms", "3.00 ms", "-", "4.00 us", "5.00 us", "6.00 MiB", "7.00 MiB", "8.00 MiB"]
