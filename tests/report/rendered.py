@@ -1,6 +1,7 @@
 """Tables as a person sees them."""
 
 from io import StringIO
+from textwrap import dedent
 
 from rich.console import Console, RenderableType
 
@@ -11,3 +12,13 @@ def rendered(renderable: RenderableType, width: int = 160) -> str:
     console.print(renderable)
     assert isinstance(console.file, StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines() if line.strip())
+
+
+def lines(renderable: RenderableType) -> list[str]:
+    """The same, a line each."""
+    return rendered(renderable).split("\n")
+
+
+def table(text: str) -> list[str]:
+    """The lines of a table as a test has it, less its indent."""
+    return [line.rstrip() for line in dedent(text).split("\n") if line.strip()]

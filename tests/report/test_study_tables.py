@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from textwrap import dedent
 from typing import Any
 
 import pandas as pd
 import pytest
-from rendered import rendered
+from rendered import lines, table
 
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.jitter import Jitter
@@ -19,15 +18,6 @@ from hosim.result import DeviceFigures, Result, Spread
 from hosim.study.prediction_quality import Mispredictions
 
 MACHINE = Hardware("m", (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 10**6, 10**11)), (), Compute({}))
-
-
-def table(text: str) -> list[str]:
-    """The lines of a table as it stands below, less its indent."""
-    return [line.rstrip() for line in dedent(text).split("\n") if line.strip()]
-
-
-def lines(renderable: Any) -> list[str]:
-    return rendered(renderable).split("\n")
 
 
 def point(i: int, **more: Any) -> dict[str, Any]:

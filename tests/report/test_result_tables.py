@@ -1,0 +1,257 @@
+"""What ``compare-policies``, ``replay`` and the listings print, cell by cell: no two figures of an input are alike."""
+# ruff: noqa: E501 - tables are shown as they are printed
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from rendered import lines, table
+
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.report import listings, tables
+from hosim.result import AllocatorFigures, AllocatorState, ChannelFigures, Result, StreamFigures
+
+GIB, MS = 1 << 30, 10**6
+MACHINE = Hardware(
+    "box[1]",
+    (Tier("hbm", 80 * GIB, 3350 * 10**9, "device"), Tier("ddr", 512 * GIB, 10**11, pageable=("input",), pin_ns=3 * MS)),
+    (Channel("h2d", "ddr", "hbm", 55_700_000_000, 8_000, 2, ((1024, 10**6),)), Channel("d2h", "hbm", "ddr", 52 * 10**9, 5)),
+    Compute({"fp32": 67 * 10**12, "bf16": 989 * 10**12}, 0.8, 3_000, {"matmul": {"bf16": 0.7, "fp32": 0.6}}),
+    fabrics=(Fabric("pcie", 60 * 10**9, ("h2d", "d2h")),),
+    inspect_ns=20_000,
+    devices=8,
+    devices_per_host=4,
+    source="a data sheet",
+)
+SMALL = Hardware("small", (Tier("sram", 100, 10**9, "device"),), (), Compute({}), device_tier="sram")
+HELD = {"parameter": 15 * GIB, "activation": GIB}
+
+
+def toy() -> Graph:
+    b = GraphBuilder("toy[1]", meta={"source": "by hand", "shapes": {"w": [2]}, "batch": 3})
+    b.tensor("w", 40, "parameter")
+    b.tensor("v", 7, "parameter")
+    b.tensor("a", 30)
+    b.tensor("y", 11, "output")
+    b.op("f", "matmul", inputs=["w"], outputs=["a"], duration_ns=50, flops=2000, bytes_accessed=70)
+    b.op("g", "matmul", inputs=["a", "v"], outputs=["y"], duration_ns=50, flops=3000, bytes_accessed=48)
+    b.op("h", "norm", mutates=["y"], duration_ns=10, flops=0, bytes_accessed=1200)
+    b.op("i", "copy", mutates=["y"], duration_ns=10, flops=0, bytes_accessed=22)
+    return b.build()
+
+
+def result(policy: str, makespan_ns: int | None, k: int = 1, **more: object) -> Result:
+    """Figures that differ by ``k``."""
+    fields: dict[str, object] = {
+        "workload": "toy",
+        "hardware": "box",
+        "policy": policy,
+        "budget_bytes": 12 * GIB,
+        "feasible": makespan_ns is not None,
+        "error": None if makespan_ns is not None else f"{policy} has no room",
+        "makespan_ns": makespan_ns,
+        "busy_ns": 400 * MS,
+        "stall_ns": {"dependency": 0, "transfer": 11 * k * MS, "capacity": 13 * k * MS, "runtime": 17 * k * MS},
+        "drain_ns": 0,
+        "lower_bound_ns": (410 - k) * MS,
+        "peak_bytes": {"hbm": k * GIB, "ddr": 3 * k * GIB},
+        "peak_at_ns": {"hbm": 19 * k * MS, "ddr": 23 * k * MS},
+        "peak_breakdown": {"hbm": {"workspace": 29 * k << 20, "activation": 31 * k << 20}, "ddr": {"parameter": 37 * k << 20, "input": 0}},
+        "channels": {
+            "h2d": ChannelFigures(1_000 * k, 41 * k << 20, 100 * MS, 43 * k, 47 * k, 53 * k, 59 * MS, 0.16 * k),
+            "d2h": ChannelFigures(0, 0, 0, 0, 0, 0, 0, 0.0),
+            "p2p": ChannelFigures(k, k, 10, 0, 0, 0, 9, 0.001),
+        },
+        "plan": {"prefetches": 0, "stores": 0, "detaches": 0},
+        "planning_s": 0.061 * k,
+        "replay_s": 0.067 * k,
+    }
+    return Result(**(fields | more))  # type: ignore[arg-type]
+
+
+ALLOCATED = AllocatorFigures("caching", "played", 0, 0, 71 << 20, AllocatorState(73 << 20, 97 << 20, 79 << 20))
+ENDED = AllocatorFigures("caching", "program", 0, 0, 83 << 20, AllocatorState(1, 4, 2), AllocatorState(89 << 20, 178 << 20, 3 << 20))
+COMPARED = [
+    result("belady[x]", 540 * MS, allocator=ALLOCATED),
+    result("resident", None, 2, allocator=ENDED),
+    result("g10", 999 * MS, 3, planning_s=None),
+    result("manual", 540 * MS, 4),
+    result("on_demand", None, 2),
+]
+STREAMED = result(
+    "manual",
+    540 * MS,
+    streams={
+        "main": StreamFigures(5 * MS, {"dependency": MS, "transfer": 2 * MS, "capacity": 3 * MS, "runtime": 4 * MS}, 6 * MS),
+        "c[0]": StreamFigures(0, {"transfer": 7 * MS}, 0),
+    },
+)
+POLICIES = [
+    SimpleNamespace(name="a[b]", summary="does [this]", parameters={"k": 4, "seed": None, "rule": "x"}),
+    SimpleNamespace(name="plain", summary="does that", parameters={}),
+]
+
+
+def test_a_comparison() -> None:
+    assert lines(tables.comparison(toy(), MACHINE, HELD, COMPARED)) == table("""
+        ╭──────────────────────────────────────────────────────────────────────╮
+        │ workload      toy[1]: 4 ops, 4 tensors                               │
+        │ all resident  peak 16.0 GiB: parameter 15.0 GiB, activation 1.00 GiB │
+        │ hardware      box[1]: hbm 80.0 GiB, ddr 512 GiB                      │
+        │ budget        12.0 GiB of hbm, 75 % of the resident peak             │
+        ╰──────────────────────────────────────────────────────────────────────╯
+        Time (lower bound 406 ms)
+                                  above  dependency  transfer  capacity  runtime      peak      of
+         policy         makespan  bound       stall     stall     stall    stall       hbm  budget
+         ─────────────────────────────────────────────────────────────────────────────────────────
+         belady[x]        540 ms  +33 %           -   11.0 ms   13.0 ms  17.0 ms  1.00 GiB   8.3 %
+         resident   does not fit      -           -         -         -        -         -       -
+         g10              999 ms  2.46x           -   33.0 ms   39.0 ms  51.0 ms  3.00 GiB    25 %
+         manual           540 ms  +33 %           -   44.0 ms   52.0 ms  68.0 ms  4.00 GiB    33 %
+         on_demand  does not fit      -           -         -         -        -         -       -
+        Planning + replay took belady[x] 61.0 ms + 67.0 ms, resident 122 ms + 134 ms, g10 201 ms, manual 244 ms + 268 ms, on_demand 122 ms + 134 ms.
+        Peak by kind of tensor
+         policy     tier      peak  reached at  activation  workspace
+         ────────────────────────────────────────────────────────────
+         belady[x]  hbm   1.00 GiB     19.0 ms    31.0 MiB   29.0 MiB
+         g10        hbm   3.00 GiB     57.0 ms    93.0 MiB   87.0 MiB
+         manual     hbm   4.00 GiB     76.0 ms     124 MiB    116 MiB
+        Channels
+         policy     channel  transfers     moved  utilization  hidden  exposed  queued  contention
+         ─────────────────────────────────────────────────────────────────────────────────────────
+         belady[x]  h2d          1,000  41.0 MiB         16 %    59 %    53 ns   43 ns       47 ns
+         belady[x]  p2p              1       1 B        0.1 %    90 %        -       -           -
+         g10        h2d          3,000   123 MiB         48 %    59 %   159 ns  129 ns      141 ns
+         g10        p2p              3       3 B        0.1 %    90 %        -       -           -
+         manual     h2d          4,000   164 MiB         64 %    59 %   212 ns  172 ns      188 ns
+         manual     p2p              4       4 B        0.1 %    90 %        -       -           -
+        Allocator: caching
+         policy     order    at             allocated  reserved  fragmentation  largest free  peak reserved
+         ──────────────────────────────────────────────────────────────────────────────────────────────────
+         belady[x]  played   peak            73.0 MiB  97.0 MiB           25 %      79.0 MiB       71.0 MiB
+         resident   program  peak                 1 B       4 B           75 %           2 B       83.0 MiB
+                             out of memory   89.0 MiB   178 MiB           50 %      3.00 MiB
+        resident does not fit: resident has no room
+        on_demand does not fit: on_demand has no room
+        belady[x] and manual are fastest within 12.0 GiB: 540 ms, 33 % above the lower bound; g10 takes 1.85x as long; resident and on_demand do not fit.
+    """)
+
+
+def test_a_replay_of_two_streams() -> None:
+    assert lines(tables.replay(toy(), MACHINE, HELD, STREAMED)) == table("""
+        ╭──────────────────────────────────────────────────────────────────────╮
+        │ workload      toy[1]: 4 ops, 4 tensors                               │
+        │ all resident  peak 16.0 GiB: parameter 15.0 GiB, activation 1.00 GiB │
+        │ hardware      box[1]: hbm 80.0 GiB, ddr 512 GiB                      │
+        │ budget        12.0 GiB of hbm, 75 % of the resident peak             │
+        ╰──────────────────────────────────────────────────────────────────────╯
+        Time (lower bound 409 ms)
+                           above  dependency  transfer  capacity  runtime      peak      of
+         policy  makespan  bound       stall     stall     stall    stall       hbm  budget
+         ──────────────────────────────────────────────────────────────────────────────────
+         manual    540 ms  +32 %           -   11.0 ms   13.0 ms  17.0 ms  1.00 GiB   8.3 %
+        Planning + replay took manual 61.0 ms + 67.0 ms.
+        Peak by kind of tensor
+         policy  tier      peak  reached at  parameter  activation  workspace
+         ────────────────────────────────────────────────────────────────────
+         manual  hbm   1.00 GiB     19.0 ms          -    31.0 MiB   29.0 MiB
+         manual  ddr   3.00 GiB     23.0 ms   37.0 MiB           -          -
+        Channels
+         policy  channel  transfers     moved  utilization  hidden  exposed  queued  contention
+         ──────────────────────────────────────────────────────────────────────────────────────
+         manual  h2d          1,000  41.0 MiB         16 %    59 %    53 ns   43 ns       47 ns
+         manual  p2p              1       1 B        0.1 %    90 %        -       -           -
+        Streams
+         stream     busy  dependency stall  transfer stall  capacity stall  runtime stall    drain
+         ─────────────────────────────────────────────────────────────────────────────────────────
+         main    5.00 ms           1.00 ms         2.00 ms         3.00 ms        4.00 ms  6.00 ms
+         c[0]          -                 -         7.00 ms               -              -        -
+    """)
+
+
+def test_a_machine() -> None:
+    assert lines(listings.machine(MACHINE)) == table("""
+        box[1]: 8 devices, 4 on a host
+        compute    fp32 67.0 TFLOP/s, bf16 989 TFLOP/s; 80 % of it reached, 3.00 us to launch an op
+                   70 % of bf16, 60 % of fp32 reached by matmul
+        runtime    20.0 us of inspection an op
+        Tiers
+         tier  scope   capacity  bandwidth
+         ─────────────────────────────────
+         hbm   device  80.0 GiB  3.35 TB/s
+         ddr   host     512 GiB   100 GB/s
+        Channels
+         channel  from  to   bandwidth  latency  engines
+         ───────────────────────────────────────────────
+         h2d      ddr   hbm  55.7 GB/s  8.00 us        2
+         d2h      hbm   ddr  52.0 GB/s     5 ns        1
+        Fabrics
+         fabric  scope  shared by  bandwidth
+         ───────────────────────────────────
+         pcie    host   h2d, d2h   60.0 GB/s
+        h2d: 1.00 MB/s for 1.00 KiB
+        ddr: pageable for input; 3.00 ms to pin a tensor, without a pool
+        Source: a data sheet
+    """)
+
+
+def test_machines() -> None:
+    assert lines(listings.machines([MACHINE, SMALL])) == table("""
+        Hardware
+         name             compute        memory  bandwidth     way in    way out  other tiers
+         ────────────────────────────────────────────────────────────────────────────────────
+         box[1]  989 TFLOP/s bf16  hbm 80.0 GiB  3.35 TB/s  55.7 GB/s  52.0 GB/s  ddr 512 GiB
+         small                  -    sram 100 B  1.00 GB/s          -          -            -
+    """)
+
+
+def test_a_workload() -> None:
+    assert lines(listings.workload(toy(), 40)) == table("""
+        toy[1]: 4 ops, 4 tensors, resident peak 88 B (parameter 47 B, activation 30 B, output 11 B), first reached at op g
+        88 B ┤ █
+             │ █
+             │ █
+        79 B ┤▃█
+             │██
+             │██
+        70 B ┤██
+             │██
+             │██
+        61 B ┤██
+        58 B └────
+              op 0 op 3
+        Tensors
+         kind        tensors  bytes  at the peak
+         ───────────────────────────────────────
+         parameter         2   47 B         47 B
+         activation        1   30 B         30 B
+         output            1   11 B         11 B
+        Ops
+         kind    ops        work  bytes accessed
+         ───────────────────────────────────────
+         matmul    2  5.00 kFLOP           118 B
+         norm      1           -        1.17 KiB
+         copy      1           -            22 B
+        source: by hand
+        batch: 3
+    """)
+
+
+def test_workloads() -> None:
+    assert lines(listings.workloads([toy()])) == table("""
+        Workloads
+         name    ops  tensors        work  resident peak  of which
+         ─────────────────────────────────────────────────────────────────────────────────────────────
+         toy[1]    4        4  5.00 kFLOP           88 B  parameter 47 B, activation 30 B, output 11 B
+    """)
+
+
+def test_policies() -> None:
+    assert lines(listings.policies(POLICIES)) == table("""
+        Policies
+         policy  parameters         summary
+         ──────────────────────────────────────
+         a[b]    k=4, seed, rule=x  does [this]
+         plain   -                  does that
+    """)
