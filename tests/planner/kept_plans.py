@@ -1,0 +1,83 @@
+"""The plans of every policy for drawn instances, a row each: what they move, in which order, and how long their replays take.
+
+No rule says which plan is the best found; these rows say when one becomes another. After a change that is meant to alter plans::
+
+    python tests/planner/kept_plans.py
+
+writes the table anew; the difference then shows which plans are faster and which are slower.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from zlib import crc32
+
+from instances import instance
+
+from hosim.engine import replay
+from hosim.errors import InfeasibleError
+from hosim.policies import hyperoffload, registry
+
+TABLE = Path(__file__).with_name("kept_plans.csv")
+COLUMNS = ("instance", "policy", "budget_bytes", "makespan_ns", "peak_bytes", "stall_ns", "cache_ops", "checksum")
+INSTANCES = range(24)
+POLICIES = ("belady", "distance", "g10", "layerwise", "longest_gap", "lookahead", "memory_peak", "on_demand")
+EFFORT = 0.05
+"""Of hyperoffload: some dozen replays."""
+
+
+def plans(number: int) -> Iterator[tuple[str, ...]]:
+    """The rows of one instance."""
+    drawn = instance(number, 7)
+    graph, hardware, budget = drawn.graph, drawn.hardware, drawn.budget_bytes
+
+    def searched(**how: bool) -> object:
+        given = {"reorder": False, "recompute": False} | how
+        return hyperoffload.plan(graph, hardware, budget, effort=EFFORT, seed=1, **given)
+
+    ways = {name: lambda name=name: registry.get(name).plan(graph, hardware, budget) for name in POLICIES}
+    ways |= {"hyperoffload": searched, "hyperoffload reorder": lambda: searched(reorder=True)}
+    ways |= {"hyperoffload recompute": lambda: searched(recompute=True)}
+    for name, make in ways.items():
+        asked = (drawn.name, name, str(budget))
+        try:
+            plan = make()
+        except InfeasibleError:
+            yield (*asked, "", "", "", "", "")
+            continue
+        result = replay(plan, hardware, budget)
+        moved = [(c.op, plan.graph.tensors[c.tensor].name, c.source, c.destination, c.after) for c in plan.cache_ops]
+        text = json.dumps([moved, sorted(plan.initial.items()), [op.name for op in plan.graph.ops]])
+        figures = (
+            result.makespan_ns,
+            result.peak_bytes[hardware.device_tier],
+            sum(result.stall_ns.values()),
+            len(moved),
+            crc32(text.encode()),
+        )
+        yield (*asked, *("" if figure is None else str(figure) for figure in figures))
+
+
+def kept() -> dict[str, list[tuple[str, ...]]]:
+    """The table, by instance."""
+    with TABLE.open(newline="") as file:
+        rows = [tuple(row) for row in csv.reader(file)][1:]
+    return {name: [row for row in rows if row[0] == name] for name in dict.fromkeys(row[0] for row in rows)}
+
+
+def write(path: Path) -> None:
+    """All rows."""
+    with path.open("w", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(COLUMNS)
+        for number in INSTANCES:
+            out.writerows(plans(number))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    write(TABLE)

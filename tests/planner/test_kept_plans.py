@@ -1,0 +1,19 @@
+"""Plans and their replays stay what they were, for every policy: see kept_plans.py for what to do when they are meant to change."""
+
+import pytest
+from instances import instance
+from kept_plans import INSTANCES, kept, plans
+
+KEPT = kept()
+
+
+@pytest.mark.parametrize("number", INSTANCES)
+def test_a_plan_stays_what_it_was(number: int) -> None:
+    assert list(plans(number)) == KEPT[instance(number, 7).name], "if meant: python tests/planner/kept_plans.py, and look at what changed"
+
+
+def test_the_table_has_something_to_say() -> None:
+    rows = [row for rows in KEPT.values() for row in rows]
+    assert len(KEPT) == len(INSTANCES)
+    assert sum(row[6] not in ("", "0") for row in rows) > len(rows) / 3
+    assert sum(row[5] not in ("", "0") for row in rows) > len(rows) / 4
