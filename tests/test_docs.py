@@ -183,6 +183,17 @@ def test_commands_in_the_text_have_the_options_that_they_name(page: Path) -> Non
         assert set(named) <= options, f"{page.name}: {line}"
 
 
+def test_the_page_of_the_shell_lists_every_command() -> None:
+    def named(command: Any, name: str) -> list[str]:
+        below = getattr(command, "commands", {})
+        return [line for part, child in below.items() for line in named(child, f"{name} {part}")] or [name]
+
+    listed = blocks((ROOT / "docs/shell.md").read_text())[-1].text
+    every = named(typer.main.get_command(app), "hosim")
+    assert len(every) > 20
+    assert {name for name in every if not re.search(rf"^{name}( |$)", listed, re.M)} == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in links(page.read_text()):
