@@ -35,6 +35,8 @@ from hosim.io.cases_file import load_cases
 from hosim.io.schemas import schema
 from hosim.policies import registry
 
+pytestmark = pytest.mark.slow
+
 ILLUSTRATIVE = {
     "pip install hosim@git+URL": "the URL is the reader's",
 }

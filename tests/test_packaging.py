@@ -12,6 +12,8 @@ import pytest
 
 import hosim
 
+pytestmark = pytest.mark.slow
+
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     # nothing of this checkout may leak into the empty environment

@@ -12,6 +12,8 @@ from hosim.gate.reports import details, headline
 from hosim.io import shipped
 from hosim.policies import registry
 
+pytestmark = pytest.mark.slow
+
 OWN = Path(__file__).parent / "own"
 
 SEARCH = {"hyperoffload", "hybrid", "optimal"}

@@ -27,6 +27,8 @@ from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
 from hosim.lower.torch_program import read  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 ONCE = settings(max_examples=1, suppress_health_check=list(HealthCheck))
 OFTEN = settings(max_examples=6, suppress_health_check=list(HealthCheck))
 

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import pytest
 from instances import instance
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
@@ -15,6 +16,7 @@ EVERY = 7
 """One instance in so many is planned here (families come in turns of four); ``optimality.py --known`` plans all 200."""
 
 
+@pytest.mark.slow
 def test_near_the_exact_optimum() -> None:
     # mean at most 1 %, 95th percentile at most 5 % above what the solver has proved; feasible wherever something is
     known = optimality.read_known(OPTIMA)

@@ -13,6 +13,7 @@ import pytest
 from sweeping import LONG_S, POINTS, command, environment, held, start, wait_for_rows
 
 pytest.importorskip("distributed")
+pytestmark = pytest.mark.slow
 
 DASK = [sys.executable, "-W", "ignore", "-m", "dask"]
 

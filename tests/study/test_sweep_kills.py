@@ -16,7 +16,7 @@ from hosim.study.runners import pool
 from hosim.study.scenario import Question
 from hosim.study.tasks import Task, pack
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")]
 WORKER = "loky"
 
 
