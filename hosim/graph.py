@@ -40,6 +40,10 @@ PERSISTENT_KINDS = frozenset({"parameter", "optimizer_state", "expert", "kv_cach
 """Kinds that hold their contents at time 0 and survive the step, unless a tensor says otherwise."""
 
 
+MAIN_STREAM = "compute"
+"""The stream that ops are in unless they say otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """One storage; views of it are the same tensor.
@@ -125,7 +129,7 @@ class Op:
     outputs: tuple[int, ...] = ()
     mutates: tuple[int, ...] = ()
     deps: tuple[int, ...] = ()
-    stream: str = "compute"
+    stream: str = MAIN_STREAM
     duration_ns: int | None = None
     flops: int = 0
     bytes_accessed: int = 0
@@ -219,6 +223,11 @@ class Graph:
     def streams(self) -> tuple[str, ...]:
         """Streams in the order of their first op."""
         return tuple(dict.fromkeys(op.stream for op in self.ops))
+
+    @property
+    def main_stream(self) -> str:
+        """The stream whose figures are a result's: ``compute``, or the first one where none has that name."""
+        return MAIN_STREAM if MAIN_STREAM in self.streams else self.streams[0] if self.streams else MAIN_STREAM
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
@@ -492,7 +501,7 @@ class GraphBuilder:
         outputs: Sequence[str] = (),
         mutates: Sequence[str] = (),
         deps: Sequence[str] = (),
-        stream: str = "compute",
+        stream: str = MAIN_STREAM,
         duration_ns: int | None = None,
         flops: int = 0,
         bytes_accessed: int = 0,

@@ -42,8 +42,8 @@ class ChannelFigures:
     """One channel over the replay.
 
     ``busy_ns`` is the time during which at least one engine holds a transfer, ``queue_ns`` the sum of what transfers
-    waited between issue and start, ``contention_ns`` the sum of what sharing cost them, ``exposed_ns`` the stall blamed on
-    the channel and ``hidden_ns`` the rest of its busy time.
+    waited between issue and start, ``contention_ns`` the sum of what sharing cost them, ``exposed_ns`` the stall of the main stream
+    that is blamed on the channel and ``hidden_ns`` the rest of its busy time.
     """
 
     transfers: int
@@ -124,16 +124,36 @@ class Residency:
 
 
 @dataclass(frozen=True, slots=True)
+class Stall:
+    """A wait of a stream before op ``op``, from ``start_ns`` to ``end_ns``; ``cause`` is one of :data:`STALL_CAUSES`.
+
+    ``transfer`` is the place in :attr:`Timeline.transfers` of the transfer that a transfer stall is blamed on (docs/contract.md, rule 8);
+    ``None`` for other causes. Of a cache op over several channels it is the chunk that arrived last.
+    """
+
+    op: int
+    cause: str
+    start_ns: int
+    end_ns: int
+    transfer: int | None = None
+
+    @property
+    def stall_ns(self) -> int:
+        """How long the stream waited."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """Everything that happened, for tests, plots and traces: recorded when asked for.
 
-    ``op_start_ns`` and ``op_end_ns`` are indexed by op position; -1 where an op never ran. ``stall_ns`` has, by op, the waits before it.
+    ``op_start_ns`` and ``op_end_ns`` are indexed by op position; -1 where an op never ran. ``stalls`` and
+    ``transfers`` of a replay are in the order of their ends. :mod:`hosim.timeline` answers questions about all of it.
     """
 
     op_start_ns: tuple[int, ...]
     op_end_ns: tuple[int, ...]
-    stalls: tuple[tuple[int, str, int, int], ...]
-    """Waits as (op position, cause, start_ns, end_ns), in order of time."""
+    stalls: tuple[Stall, ...]
     transfers: tuple[Transfer, ...]
     residencies: tuple[Residency, ...]
 

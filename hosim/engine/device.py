@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hosim.engine.channels import IssuedTransfer
 from hosim.engine.clock import Alarm, Clock, Process
 from hosim.engine.compiled_plan import CompiledPlan, IssuedOp, TrackedOp
 from hosim.engine.device_memory import DeviceMemory
@@ -18,9 +19,6 @@ from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.runtime import Runtime
 from hosim.engine.stream import Stream
 from hosim.graph import Graph
-
-MAIN_STREAM = "compute"
-"""The stream whose figures are the result's, where the graph has it; else its first stream is."""
 
 
 class DeviceReplay:
@@ -57,8 +55,7 @@ class DeviceReplay:
         self.issued: list[IssuedOp] = []
         self.decided = False
         self.executed = {"prefetch": 0, "store": 0, "detach": 0}
-        by_name = {stream.name: stream for stream in streams}
-        self.main = by_name.get(MAIN_STREAM, streams[0] if streams else None)
+        self.main = next((stream for stream in streams if stream.name == graph.main_stream), None)
         for stream in streams:
             stream.alarm = Alarm(clock, self.run_stream(stream))
 
@@ -191,8 +188,8 @@ class DeviceReplay:
                 return False
             if stream.residency_met < 0:
                 stream.residency_met = now
-                if stream is self.main and stream.transfer_wait > 0:
-                    stream.waited_for = self._last_transfer(tracked)
+                if stream.transfer_wait > 0:
+                    stream.waited_for = self._blamed(tracked)
             memory = self.memory
             for t in tracked.outputs:
                 if not memory.resident[t]:
@@ -245,8 +242,8 @@ class DeviceReplay:
                     return False
         return True
 
-    def _last_transfer(self, tracked: TrackedOp) -> int:
-        """Rule 8: the channel of the transfer that ended last before the op's residency was met, of those that it waits for.
+    def _blamed(self, tracked: TrackedOp) -> IssuedTransfer:
+        """Rule 8: the transfer that ended last before the op's residency was met, of those that it waits for.
 
         These are transfers into the device tier of what it reads, and any transfer of what it writes. The last one has ended at
         this instant; of several that have, it is the one issued last.
@@ -255,7 +252,7 @@ class DeviceReplay:
         waited = [
             x for x in memory.just_ended if x.tensor in tracked.writes or (x.tensor in tracked.reads and x.hop.destination == memory.tier)
         ]
-        return max(waited, key=lambda x: x.sequence).channel.index
+        return max(waited, key=lambda x: x.sequence)
 
     def _begin_writes(self, tracked: TrackedOp, now: int) -> None:
         """What the op writes is invalid until it ends, and stale elsewhere (rule 5)."""

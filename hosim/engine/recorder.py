@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosim.engine.channels import IssuedTransfer
-from hosim.result import Residency, Timeline
+from hosim.result import Residency, Stall, Timeline
 from hosim.result import Transfer as TransferRecord
 
 
@@ -22,8 +22,8 @@ class TimelineRecorder:
         self._held: dict[tuple[int, int], int] = {}
         self._residencies: list[Residency] = []
         self._staged: list[tuple[int, int, int, int]] = []
-        self._transfers: list[TransferRecord] = []
-        self._stalls: list[tuple[int, str, int, int]] = []
+        self._transfers: dict[IssuedTransfer, TransferRecord] = {}  # in the order of their ends
+        self._stalls: list[tuple[int, str, int, int, IssuedTransfer | None]] = []
 
     def op(self, i: int, now: int, duration: int) -> None:
         """Op ``i`` starts."""
@@ -34,9 +34,9 @@ class TimelineRecorder:
         """Op ``i`` has ended later than it would have alone."""
         self._end[i] = now
 
-    def stall(self, i: int, cause: str, start: int, end: int) -> None:
-        """The stream waited before op ``i``."""
-        self._stalls.append((i, cause, start, end))
+    def stall(self, i: int, cause: str, start: int, end: int, blamed: IssuedTransfer | None) -> None:
+        """The stream waited before op ``i``; a transfer stall is blamed on a transfer that has ended."""
+        self._stalls.append((i, cause, start, end, blamed))
 
     def hold(self, t: int, tier: int, now: int) -> None:
         """A tensor's bytes are held in a tier from now on."""
@@ -58,7 +58,7 @@ class TimelineRecorder:
     def transfer(self, x: IssuedTransfer) -> None:
         """A transfer ended."""
         contention = x.end_ns - x.start_ns - x.alone_ns
-        self._transfers.append(TransferRecord(x.cache_op, x.tensor, x.channel.name, x.size, x.issue_ns, x.start_ns, x.end_ns, contention))
+        self._transfers[x] = TransferRecord(x.cache_op, x.tensor, x.channel.name, x.size, x.issue_ns, x.start_ns, x.end_ns, contention)
 
     def timeline(self, makespan: int) -> Timeline:
         """Everything recorded; what is still held is held to the end of everything."""
@@ -67,4 +67,6 @@ class TimelineRecorder:
         ran = [i for i, size in enumerate(self._workspaces) if size and self._start[i] >= 0]
         workspaces = [Residency(-1, self._device_tier, self._start[i], self._end[i], self._workspaces[i], i) for i in ran]
         residencies = sorted((*self._residencies, *held, *workspaces), key=lambda r: (r.start_ns, r.tier, r.tensor, r.op, r.end_ns))
-        return Timeline(tuple(self._start), tuple(self._end), tuple(self._stalls), tuple(self._transfers), tuple(residencies))
+        place = {x: k for k, x in enumerate(self._transfers)}
+        stalls = [Stall(i, cause, start, end, None if x is None else place[x]) for i, cause, start, end, x in self._stalls]
+        return Timeline(tuple(self._start), tuple(self._end), tuple(stalls), tuple(self._transfers.values()), tuple(residencies))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hosim.engine.channels import IssuedTransfer
 from hosim.engine.clock import Alarm
 from hosim.engine.recorder import TimelineRecorder
 from hosim.result import STALL_CAUSES, StreamFigures
@@ -17,7 +18,7 @@ class Stream:
 
     ``done`` counts ended ops, so that ``queue[done]`` is the op at its head, and ``running`` is that op's position while it runs, else -1.
     ``dependency_met`` and ``residency_met`` are rule 8's t_dep and t_res of the head, -1 while not met; ``free_since`` is when its last op
-    ended, if it is idle, and ``waited_for`` the channel on which the wait for residency is blamed. The head waits until ``needed`` ops
+    ended, if it is idle, and ``waited_for`` the transfer on which the wait for residency is blamed. The head waits until ``needed`` ops
     of the stream ``producer`` have ended, and another stream until ``awaited`` ops of this one have. ``alarm`` wakes its process
     (:meth:`hosim.engine.device.DeviceReplay.run_stream`).
     """
@@ -56,7 +57,7 @@ class Stream:
         self.inspected_at = -1
         self.dependency_met = -1
         self.residency_met = -1
-        self.waited_for = -1
+        self.waited_for: IssuedTransfer | None = None
         self.producer: Stream | None = None
         self.needed = 0
         self.stalls = dict.fromkeys(STALL_CAUSES, 0)
@@ -102,10 +103,10 @@ class Stream:
             if end > start:
                 self.stalls[cause] += end - start
                 if self.recorder is not None:
-                    self.recorder.stall(i, cause, start, end)
-        if self.waited_for >= 0:
-            self.exposed_ns[self.waited_for] += residency - dependency
-            self.waited_for = -1
+                    self.recorder.stall(i, cause, start, end, self.waited_for if cause == "transfer" else None)
+        if self.waited_for is not None:
+            self.exposed_ns[self.waited_for.channel.index] += residency - dependency
+            self.waited_for = None
 
     @property
     def transfer_wait(self) -> int:

@@ -26,6 +26,7 @@ from hosim.hardware import Hardware
 from hosim.result import SEMANTICS, WORKSPACE, Residency, Result, Timeline, Transfer
 from hosim.study import run_policy
 from hosim.study.policy_choice import PolicyChoice, parse_choice
+from hosim.timeline import blamed, occupancy
 from hosim.units import exact_size
 from hosim.version import __version__
 
@@ -150,7 +151,7 @@ def _measured(
         stays={key: stay for tier in record.peaks for key, stay in story.stays(tier, result.peak_at_ns[tier]).items()},
         positions={op.name: i for i, op in enumerate(ran.ops)},
         tensors=frozenset(tensor.name for tensor in ran.tensors),
-        waits_for=story.waits_for(),
+        waits_for=waits_for(ran, timeline),
     )
 
 
@@ -261,22 +262,15 @@ class _Story:
     def stalls(self) -> Listing:
         """Nanoseconds by cause and op."""
         waited: dict[tuple[str, str], int] = defaultdict(int)
-        for op, cause, start, end in self.timeline.stalls:
-            waited[cause, self.graph.ops[op].name] += end - start
+        for stall in self.timeline.stalls:
+            waited[stall.cause, self.graph.ops[stall.op].name] += stall.stall_ns
         return _listing(waited)
 
-    def waits_for(self) -> dict[str, str]:
-        """Of each op that waited for a transfer, the tensor whose copy ended last before it went on."""
-        ended = sorted((x.end_ns, x.tensor) for x in self.timeline.transfers)
-        by_end: dict[int, list[int]] = defaultdict(list)
-        for end, t in ended:
-            by_end[end].append(t)
-        found = {}
-        for op, cause, _, end in self.timeline.stalls:
-            mine = [t for t in by_end[end] if t in self.graph.ops[op].uses]
-            if cause == "transfer" and mine:
-                found[self.graph.ops[op].name] = self.graph.tensors[mine[0]].name
-        return found
+
+def waits_for(graph: Graph, timeline: Timeline) -> dict[str, str]:
+    """Of each op that waited for a transfer, the tensor of the transfer that the wait is blamed on."""
+    waited = [(stall.op, blamed(timeline, stall)) for stall in timeline.stalls]
+    return {graph.ops[op].name: graph.tensors[x.tensor].name for op, x in waited if x is not None}
 
 
 def _listing(values: Mapping[tuple[str, str], int]) -> Listing:
@@ -287,18 +281,9 @@ def _curve(timeline: Timeline, tier: str, makespan_ns: int) -> tuple[int, ...]:
     """The most that a tier holds in each of :data:`COLUMNS` parts of the makespan; empty for a step that takes no time."""
     if not makespan_ns:
         return ()
-    change: dict[int, int] = defaultdict(int)
-    for x in timeline.residencies:
-        if x.tier == tier and x.end_ns > x.start_ns:
-            change[x.start_ns] += x.bytes
-            change[x.end_ns] -= x.bytes
-    most = [0] * COLUMNS
-    held, times = 0, sorted(change)
-    for at, until in zip(times, [*times[1:], makespan_ns], strict=True):
-        held += change[at]
-        for column in range(at * COLUMNS // makespan_ns, min(COLUMNS, -(-until * COLUMNS // makespan_ns))):
-            most[column] = max(most[column], held)
-    return tuple(most)
+    held = occupancy(timeline, tier)
+    edges = [(k * makespan_ns // COLUMNS, -(-(k + 1) * makespan_ns // COLUMNS)) for k in range(COLUMNS)]
+    return tuple(held.largest(start, end) for start, end in edges)
 
 
 def _machine(hardware: Hardware) -> dict[str, str]:

@@ -36,7 +36,7 @@ from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import save_plan
 from hosim.lower.insert import insert
-from hosim.lower.measured_timeline import makespan_ns, measured
+from hosim.lower.measured_timeline import measured
 from hosim.lower.offload import planned
 from hosim.lower.on_cpu import CpuDevice
 from hosim.lower.on_cuda import CudaDevice
@@ -45,6 +45,7 @@ from hosim.lower.torch_decoder import SIZES, TorchDecoder
 from hosim.lower.torch_program import TorchProgram, capture
 from hosim.lower.training import capture_training
 from hosim.result import CACHING, IN_PROGRAM_ORDER, Result, Timeline
+from hosim.timeline import last_ns
 
 FORMAT = "hosim.gpu_run/1"
 MODES = ("prefill", "train")
@@ -290,7 +291,7 @@ def _row(
 ) -> dict[str, Any]:
     step = round(statistics.median(got["step_ns"]))
     timeline: Timeline = got["timeline"]
-    waited = sum(end - start for _, _, start, end in timeline.stalls)
+    waited = sum(stall.stall_ns for stall in timeline.stalls)
     return {
         "mode": mode,
         "share_percent": share,
@@ -309,7 +310,7 @@ def _row(
             "peak_bytes": got["peak_bytes"],
             "step_ns": step,
             "steps_ns": got["step_ns"],
-            "recorded_step_ns": makespan_ns(timeline),
+            "recorded_step_ns": last_ns(timeline),
             "recorded_stall_ns": waited,
         },
     }

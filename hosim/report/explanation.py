@@ -217,7 +217,7 @@ def waits(explained: Explanation, top: int | None = None) -> RenderableType:
     table.add_column("transfer")
     graph = explained.plan.graph
     for wait in sorted(explained.waits, key=lambda w: (w.start_ns - w.end_ns, w.start_ns, w.op))[:top]:
-        x = explained.copies[wait.copy].transfer if wait.copy >= 0 else None
+        x = explained.copies[wait.transfer].transfer if wait.transfer is not None else None
         blamed = f"{graph.tensors[x.tensor].name} on {x.channel}" if x is not None else NOTHING
         length = human_time(wait.end_ns - wait.start_ns)
         table.add_row(escape(graph.ops[wait.op].name), wait.cause, human_time(wait.start_ns), length, escape(blamed))
@@ -285,7 +285,7 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
                 "cause": wait.cause,
                 "start_ns": wait.start_ns,
                 "end_ns": wait.end_ns,
-                "transfer": _of(explained, explained.copies[wait.copy]) if wait.copy >= 0 else None,
+                "transfer": _of(explained, explained.copies[wait.transfer]) if wait.transfer is not None else None,
             }
             for wait in explained.waits[:top]
         ],

@@ -17,8 +17,8 @@ from typing import Any
 from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
 from hosim.report.figures import CAUSE_STYLES, OP_STYLE, TRANSFER_STYLE
-from hosim.report.timeline_curves import end_ns, occupancy, thinned
-from hosim.report.timeline_rows import OP, TRANSFER, Bar, Row, bar_name, rows
+from hosim.report.timeline_curves import end_ns, stacked, thinned
+from hosim.report.timeline_rows import OP, TRANSFER, Bar, Row, awaited_name, bar_name, rows
 from hosim.result import STALL_CAUSES, Result, Timeline
 from hosim.units import human_size
 
@@ -118,7 +118,7 @@ def _key(label: str, colour: str, hatch: str) -> str:
 
 def _group(one: Shown, own: Sequence[Row], hardware: Hardware, limit: int, names: dict[str, int]) -> dict[str, Any]:
     timeline = _recorded(one.result)
-    times, by_kind = occupancy(one.plan.graph, timeline, hardware.device_tier)
+    times, by_kind = stacked(one.plan.graph, timeline, hardware.device_tier)
     group: dict[str, Any] = {"title": one.title, "rows": [_row(one.plan, timeline, row, limit, names) for row in own]}
     if by_kind:
         budget = min(one.result.budget_bytes, hardware.device.capacity_bytes)
@@ -184,4 +184,8 @@ def _said(plan: Plan, timeline: Timeline, bar: Bar) -> str:
     name = bar_name(plan, timeline, bar)
     if bar.what == TRANSFER:
         return f"{name}, {human_size(timeline.transfers[bar.number].bytes)}"
-    return name if bar.what == OP else f"before {plan.graph.ops[bar.number].name}"
+    if bar.what == OP:
+        return name
+    awaited = awaited_name(plan, timeline, bar)
+    before = f"before {plan.graph.ops[timeline.stalls[bar.number].op].name}"
+    return before if awaited is None else f"{before}, awaits {awaited}"

@@ -12,8 +12,8 @@ from typing import Any
 
 from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
-from hosim.report.timeline_curves import end_ns, occupancy
-from hosim.report.timeline_rows import OP, TRANSFER, Bar, bar_name, of_devices, rows, waits
+from hosim.report.timeline_curves import end_ns, stacked
+from hosim.report.timeline_rows import OP, TRANSFER, Bar, awaited_name, bar_name, of_devices, rows, waits
 from hosim.result import Result, Timeline
 from hosim.version import __version__
 
@@ -85,7 +85,10 @@ def _slice(plan: Plan, timeline: Timeline, bar: Bar, pid: int, tid: int) -> _Eve
         if plan.runtime is None:
             args["cache_op"] = plan.cache_ops[x.cache_op].op
     else:
-        category, args = "stall", {"cause": bar.what, "before": graph.ops[bar.number].name}
+        category, args = "stall", {"cause": bar.what, "before": graph.ops[timeline.stalls[bar.number].op].name}
+        awaited = awaited_name(plan, timeline, bar)
+        if awaited is not None:
+            args["awaits"] = awaited
     name = bar_name(plan, timeline, bar)
     times = {"ts": microseconds(bar.start_ns), "dur": microseconds(bar.end_ns - bar.start_ns)}
     return {"ph": "X", "name": name, "cat": category, **times, "pid": pid, "tid": tid, "args": args}
@@ -122,7 +125,7 @@ def _counters(plan: Plan, hardware: Hardware, result: Result, pid: int) -> Itera
     assert result.timeline is not None
     end = end_ns(result)
     for tier in hardware.tiers:
-        times, by_kind = occupancy(plan.graph, result.timeline, tier.name)
+        times, by_kind = stacked(plan.graph, result.timeline, tier.name)
         if not by_kind:
             continue
         at = times.tolist()

@@ -6,16 +6,18 @@ instant: nothing becomes invisible for being short.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.report import figures
 from hosim.report.figures import CAUSE_STYLES, KIND_STYLES, LINES, OP_STYLE, TRANSFER_STYLE
-from hosim.report.timeline_curves import end_ns, occupancy, shares, steps, thinned, union
+from hosim.report.timeline_curves import end_ns, sampled, stacked, thinned
 from hosim.report.timeline_rows import OP, TRANSFER, Row, rows, used_channels
 from hosim.result import STALL_CAUSES, Result, Timeline
+from hosim.timeline import Spans, busy, queued_bytes
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -65,9 +67,9 @@ def _draw_row(axes: Axes, row: Row, y: float, end: int, unit: int) -> None:
             axes.broken_barh([(start / unit, (stop - start) / unit) for start, stop in intervals], (y - 0.38, 0.76), **own)
         return
     columns = [k * end / _SHARE_COLUMNS / unit for k in range(_SHARE_COLUMNS + 1)]
-    bottom = shares([], end, _SHARE_COLUMNS)
+    bottom = np.zeros(_SHARE_COLUMNS)
     for what, intervals in by_what.items():
-        top = bottom + shares(union(intervals), end, _SHARE_COLUMNS)
+        top = bottom + Spans(intervals).shares(end, _SHARE_COLUMNS)
         low, high = (y - 0.38 + 0.76 * _closed(edge) for edge in (bottom, top))
         axes.fill_between(columns, low, high, step="post", **_STYLES[what])
         bottom = top
@@ -75,8 +77,6 @@ def _draw_row(axes: Axes, row: Row, y: float, end: int, unit: int) -> None:
 
 def _closed(values: Any) -> Any:
     """The values with the last one twice, for steps that have an end."""
-    import numpy as np
-
     return np.append(values, values[-1:])
 
 
@@ -86,7 +86,7 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
     A limit far above the peak is only named: a line there would leave no room for the rest.
     """
     end = end_ns(result)
-    times, by_kind = occupancy(graph, _recorded(result), tier)
+    times, by_kind = stacked(graph, _recorded(result), tier)
     times, curves = thinned(times, list(by_kind.values()), end, COLUMNS)
     is_device = tier == hardware.device_tier
     capacity = next(t.capacity_bytes for t in hardware.tiers if t.name == tier)
@@ -127,10 +127,9 @@ def channel_utilization(axes: Axes, result: Result) -> Axes:
     parts = 100
     edges = [k * end / parts / unit for k in range(parts + 1)]
     recorded = _recorded(result)
-    for k, channel in enumerate(used_channels(recorded)):
-        busy = union((x.start_ns, x.end_ns) for x in recorded.transfers if x.channel == channel)
-        part = 100 * sum(stop - start for start, stop in busy) / end if end else 0.0
-        share = _closed(100 * shares(busy, end, parts))
+    for k, (channel, carried) in enumerate(sorted(busy(recorded).items())):
+        part = 100 * carried.total_ns / end if end else 0.0
+        share = _closed(100 * np.array(carried.shares(end, parts)))
         axes.step(edges, share, where="post", linewidth=1.3, label=f"{channel}: {part:.0f} %", **LINES[k % len(LINES)])
     axes.set_ylim(0, 104)
     axes.set_ylabel("busy, %")
@@ -147,8 +146,9 @@ def channel_queue(axes: Axes, result: Result) -> Axes:
     recorded = _recorded(result)
     queues = {}
     for channel in used_channels(recorded):
-        waiting = [(x.issue_ns, x.start_ns, x.bytes) for x in recorded.transfers if x.channel == channel and x.start_ns > x.issue_ns]
-        times, (values,) = _thin(*steps([(0, end, 0), *waiting]), end)
+        waiting = queued_bytes(recorded, channel)
+        at = np.unique(np.array([0, *waiting.at_ns, end], np.int64))
+        times, (values,) = thinned(at, [sampled(waiting, at)], end, COLUMNS)
         queues[channel] = times, values
     most = max((int(values.max()) for _, values in queues.values()), default=0)
     size, size_name = figures.size_unit(most)
@@ -162,10 +162,6 @@ def channel_queue(axes: Axes, result: Result) -> Axes:
     axes.set_title("Channels: queue")
     figures.legend_beside(axes)
     return axes
-
-
-def _thin(times: Any, values: Any, end: int) -> tuple[Any, Sequence[Any]]:
-    return thinned(times, [values], end, COLUMNS)
 
 
 def _over_time(axes: Axes, end: int, unit: int, name: str) -> None:

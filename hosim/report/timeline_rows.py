@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.result import Result, Timeline, Transfer
+from hosim.timeline import blamed
 
 OP, TRANSFER = "op", "transfer of"
 """What a bar is, beside the causes of :data:`hosim.result.STALL_CAUSES`."""
@@ -19,7 +20,7 @@ OP, TRANSFER = "op", "transfer of"
 class Bar:
     """Something that lasts from ``start_ns`` to ``end_ns``: :data:`OP`, :data:`TRANSFER`, or a stall by its cause.
 
-    ``number`` is the op that runs or that the stream waits before, or the transfer's place in the timeline.
+    ``number`` is the op that runs, or the place of the transfer or the stall in the timeline.
     """
 
     start_ns: int
@@ -58,8 +59,8 @@ def _streams(graph: Graph, timeline: Timeline) -> Iterator[Row]:
     for i, op in enumerate(graph.ops):
         if timeline.op_start_ns[i] >= 0:
             bars[op.stream].append(Bar(timeline.op_start_ns[i], timeline.op_end_ns[i], OP, i))
-    for i, cause, start, end in timeline.stalls:
-        bars[graph.ops[i].stream].append(Bar(start, end, cause, i))
+    for k, stall in enumerate(timeline.stalls):
+        bars[graph.ops[stall.op].stream].append(Bar(stall.start_ns, stall.end_ns, stall.cause, k))
     for stream, own in bars.items():
         yield Row(stream, True, 0, tuple(sorted(own, key=lambda bar: (bar.start_ns, bar.end_ns, bar.number))))
 
@@ -93,18 +94,24 @@ def bar_name(plan: Plan, timeline: Timeline, bar: Bar) -> str:
     return f"{bar.what} stall"
 
 
+def awaited_name(plan: Plan, timeline: Timeline, bar: Bar) -> str | None:
+    """What a stall's bar is blamed on, as tensor and channel; ``None`` if that is no transfer."""
+    x = blamed(timeline, timeline.stalls[bar.number])
+    return None if x is None else f"{plan.graph.tensors[x.tensor].name} on {x.channel}"
+
+
 def waits(graph: Graph, timeline: Timeline, to_device: Sequence[bool]) -> Iterator[tuple[int, int]]:
     """(transfer, op) for every transfer that an op needs.
 
-    A copy to the device tier is needed by the first op that starts after it and uses the tensor; and an op whose wait for transfers ended
-    needed those of its tensors' that ended then. ``to_device`` says of each transfer whether it ends in the device tier. Of a copy in
+    A copy to the device tier is needed by the first op that starts after it and uses the tensor; and an op that waited needed the transfer
+    that its stall is blamed on, a store perhaps. ``to_device`` says of each transfer whether it ends in the device tier. Of a copy in
     chunks only the last to arrive counts.
     """
     last: dict[tuple[int, int], int] = {}
     for k, x in enumerate(timeline.transfers):
         if to_device[k]:
             last[x.cache_op, x.tensor] = max((k, last.get((x.cache_op, x.tensor), k)), key=lambda n: (timeline.transfers[n].end_ns, n))
-    needed = set()
+    needed = {(stall.transfer, stall.op) for stall in timeline.stalls if stall.transfer is not None}
     started: dict[int, list[tuple[int, int]]] = {}
     for k in last.values():
         x = timeline.transfers[k]
@@ -113,12 +120,6 @@ def waits(graph: Graph, timeline: Timeline, to_device: Sequence[bool]) -> Iterat
         after = bisect_left(started[x.tensor], (x.end_ns, -1))
         if after < len(started[x.tensor]):
             needed.add((k, started[x.tensor][after][1]))
-    ended: dict[tuple[int, int], list[int]] = {}
-    for k, x in enumerate(timeline.transfers):
-        ended.setdefault((x.tensor, x.end_ns), []).append(k)
-    for i, cause, _, end in timeline.stalls:
-        if cause == "transfer":
-            needed.update((k, i) for t in graph.ops[i].uses for k in ended.get((t, end), ()))
     yield from sorted(needed)
 
 

@@ -1,22 +1,22 @@
 """Why it waits: for each stall the transfer, its channel, what occupied that, and what would have prevented it.
 
-From the timeline of one replay. The transfer that a stall is blamed on is that of rule 8 (the one that ended last before the op's
-residency was met), so that what is blamed on a channel is the channel's ``exposed_ns``.
+From the timeline of one replay, which says what each stall is blamed on (docs/contract.md, rule 8), so that what the main stream's stalls
+blame on a channel is the channel's ``exposed_ns``.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hosim import engine
 from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.hardware import Hardware
-from hosim.result import Result, Timeline, Transfer
+from hosim.result import Result, Stall, Timeline, Transfer
+from hosim.timeline import Traffic, blamed, occupancy, occupied_ns
 from hosim.units import human_rate, human_size, human_time
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _FASTER = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class ExplainedStall:
     """One wait of a stream before an op. Times in nanoseconds; what is ``None`` does not exist for its cause.
 
     ``tensor``, ``channel`` and the times are those of the transfer waited for: issued, started and ended. Of the time between issue and
@@ -68,7 +68,7 @@ COLUMNS = (
 )
 
 
-def rows(stalls: Iterable[Stall]) -> list[dict[str, int | float | bool | str | None]]:
+def rows(stalls: Iterable[ExplainedStall]) -> list[dict[str, int | float | bool | str | None]]:
     """The stalls as rows of :data:`COLUMNS`; what occupied a channel is one text."""
     return [
         {column: ", ".join(value) if isinstance(value := getattr(stall, column), tuple) else value for column in COLUMNS}
@@ -76,14 +76,14 @@ def rows(stalls: Iterable[Stall]) -> list[dict[str, int | float | bool | str | N
     ]
 
 
-def frame_of(stalls: Iterable[Stall]) -> DataFrame:
+def frame_of(stalls: Iterable[ExplainedStall]) -> DataFrame:
     """The stalls as a pandas frame with :data:`COLUMNS`."""
     from hosim.study.rows import frame
 
     return frame(rows(stalls), COLUMNS)
 
 
-def stalls_of(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> tuple[Result, list[Stall]]:
+def stalls_of(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> tuple[Result, list[ExplainedStall]]:
     """The replay of a plan with its timeline, and its stalls in order of time.
 
     Of several devices, those of the one that ends last. Raises :class:`InfeasibleError` for a plan that does not fit.
@@ -103,66 +103,44 @@ class _View:
         self.hardware = hardware
         self.timeline = timeline
         self.capacity = min(result.budget_bytes, hardware.device.capacity_bytes)
-        self.into_device = {channel.name for channel in hardware.channels if channel.destination == hardware.device_tier}
         self.engines = {channel.name: channel.engines for channel in hardware.channels}
         self.bandwidth = {channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels}
-        self.ending: dict[int, list[Transfer]] = {}
-        self.on: dict[str, list[Transfer]] = {}
-        for transfer in timeline.transfers:
-            self.ending.setdefault(transfer.end_ns, []).append(transfer)
-            self.on.setdefault(transfer.channel, []).append(transfer)
-        for transfers in self.on.values():
-            transfers.sort(key=lambda x: (x.start_ns, x.end_ns))
-        self.starts = {channel: [x.start_ns for x in transfers] for channel, transfers in self.on.items()}
-        self.longest = {channel: max(x.end_ns - x.start_ns for x in transfers) for channel, transfers in self.on.items()}
+        self.traffic = Traffic(timeline)
         self.op_ends: dict[int, list[int]] = {}
         for i, end in enumerate(timeline.op_end_ns):
             self.op_ends.setdefault(end, []).append(i)
         ran = sorted((end, i) for i, end in enumerate(timeline.op_end_ns) if end >= 0)
         self.ended_at, self.ended = [end for end, _ in ran], [i for _, i in ran]
-        held = [r for r in timeline.residencies if r.tier == hardware.device_tier]
-        self.begun, self.begun_bytes = _curve((r.start_ns, r.bytes) for r in held)
-        self.gone, self.gone_bytes = _curve((r.end_ns, r.bytes) for r in held)
+        self.held = occupancy(timeline, hardware.device_tier)
         self.leaving: dict[int, list[int]] = {}
-        for r in held:
-            if r.tensor >= 0:
+        for r in timeline.residencies:
+            if r.tier == hardware.device_tier and r.tensor >= 0:
                 self.leaving.setdefault(r.end_ns, []).append(r.tensor)
 
-    def stalls(self) -> Iterator[Stall]:
-        for op, cause, start, end in self.timeline.stalls:
-            described = self.graph.ops[op]
-            if cause == "transfer":
-                yield self._transfer(op, start, end)
-            elif cause == "capacity":
-                yield Stall(described.stream, described.name, cause, start, end, self._room(op, end))
-            elif cause == "dependency":
-                yield Stall(described.stream, described.name, cause, start, end, self._producer(op, end))
+    def stalls(self) -> Iterator[ExplainedStall]:
+        for stall in self.timeline.stalls:
+            x = blamed(self.timeline, stall)
+            if x is not None:
+                yield self._transfer(stall, x)
+            elif stall.cause == "capacity":
+                yield self._explained(stall, self._room(stall.op, stall.end_ns))
+            elif stall.cause == "dependency":
+                yield self._explained(stall, self._producer(stall.op, stall.end_ns))
             else:
                 inspect = human_time(self.hardware.inspect_ns)
-                yield Stall(described.stream, described.name, cause, start, end, f"a plan made before: inspecting an op takes {inspect}")
+                yield self._explained(stall, f"a plan made before: inspecting an op takes {inspect}")
 
-    def _transfer(self, op: int, start: int, end: int) -> Stall:
-        described = self.graph.ops[op]
-        waited = [
-            x
-            for x in self.ending.get(end, ())
-            if x.tensor in described.writes or (x.tensor in described.reads and x.channel in self.into_device)
-        ]
-        if not waited:
-            return Stall(described.stream, described.name, "transfer", start, end, "what it waits for being there earlier")
-        x = max(waited, key=lambda x: (x.issue_ns, x.cache_op))
-        ahead = self._overlapping(x, x.issue_ns, x.start_ns)
-        occupied_ns = _covered(ahead, x.issue_ns, x.start_ns, self.engines[x.channel])
+    def _explained(self, stall: Stall, prevented_by: str) -> ExplainedStall:
+        op = self.graph.ops[stall.op]
+        return ExplainedStall(op.stream, op.name, stall.cause, stall.start_ns, stall.end_ns, prevented_by)
+
+    def _transfer(self, stall: Stall, x: Transfer) -> ExplainedStall:
+        ahead = self.traffic.beside(x, x.issue_ns, x.start_ns)
+        occupied = occupied_ns(ahead, x.issue_ns, x.start_ns, self.engines[x.channel])
         flow = x.end_ns - x.start_ns
-        late = end - start
-        needed = x.bytes * 10**9 // (flow - late) if flow > late else None
-        return Stall(
-            described.stream,
-            described.name,
-            "transfer",
-            start,
-            end,
-            self._remedy(x, ahead, occupied_ns, late, needed),
+        needed = x.bytes * 10**9 // (flow - stall.stall_ns) if flow > stall.stall_ns else None
+        return replace(
+            self._explained(stall, self._remedy(x, ahead, occupied, stall.stall_ns, needed)),
             tensor=self._name(x.tensor),
             channel=x.channel,
             size_bytes=x.bytes,
@@ -170,8 +148,8 @@ class _View:
             started_ns=x.start_ns,
             ended_ns=x.end_ns,
             occupied=tuple(dict.fromkeys(self._name(y.tensor) for y in ahead)),
-            occupied_ns=occupied_ns,
-            held_back_ns=x.start_ns - x.issue_ns - occupied_ns,
+            occupied_ns=occupied,
+            held_back_ns=x.start_ns - x.issue_ns - occupied,
             contention_ns=x.contention_ns,
             bandwidth_bytes_per_s=needed,
         )
@@ -187,7 +165,7 @@ class _View:
         if held_back >= late:
             ways.append(f"room or its source {human_time(late)} earlier: {x.channel} was free for it")
         earlier = x.issue_ns - late
-        if not ways and earlier >= 0 and not self._overlapping(x, earlier, x.issue_ns):
+        if not ways and earlier >= 0 and not self.traffic.beside(x, earlier, x.issue_ns):
             after = bisect_left(self.ended_at, earlier + 1)
             place = f"at the end of {self.graph.ops[self.ended[after - 1]].name}" if after else "at time 0"
             ways.append(f"{name} issued {human_time(late)} earlier, {place} or before: {x.channel} was idle")
@@ -202,7 +180,7 @@ class _View:
         begins = (
             sum(self.graph.tensors[t].size_bytes for t in described.outputs if not self._held_before(t, end)) + described.workspace_bytes
         )
-        free = self.capacity - (_before(self.begun, self.begun_bytes, end) - _before(self.gone, self.gone_bytes, end))
+        free = self.capacity - self.held.at(end - 1)
         left = [self._name(t) for t in self.leaving.get(end, ())]
         waited = f": it waited for {_some(left)} to go" if left else ""
         return f"{human_size(max(begins - free, 1))} more of {tier}{waited}"
@@ -219,35 +197,8 @@ class _View:
         named = self.graph.ops[ending[-1]]
         return f"{named.name} of stream {named.stream} ending earlier"
 
-    def _overlapping(self, x: Transfer, start: int, end: int) -> list[Transfer]:
-        """Other transfers that hold an engine of the same channel at some time in ``[start, end)``."""
-        on, starts = self.on[x.channel], self.starts[x.channel]
-        first = bisect_left(starts, start - self.longest[x.channel])
-        return [y for y in on[first : bisect_left(starts, end)] if y is not x and y.end_ns > start and y.start_ns < end]
-
     def _name(self, tensor: int) -> str:
         return self.graph.tensors[tensor].name
-
-
-def _curve(changes: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    listed = sorted(changes)
-    return [at for at, _ in listed], [0, *accumulate(size for _, size in listed)]
-
-
-def _before(times: Sequence[int], total: Sequence[int], now: int) -> int:
-    """What has come together before ``now``."""
-    return total[bisect_left(times, now)]
-
-
-def _covered(transfers: Sequence[Transfer], start: int, end: int, engines: int) -> int:
-    """Nanoseconds of ``[start, end)`` for which the transfers hold all engines."""
-    edges = sorted(edge for y in transfers for edge in ((max(y.start_ns, start), 1), (min(y.end_ns, end), -1)))
-    covered, running, since = 0, 0, start
-    for at, change in sorted(edges, key=lambda edge: (edge[0], edge[1])):
-        if running >= engines:
-            covered += at - since
-        running, since = running + change, at
-    return covered
 
 
 def _some(names: Sequence[str]) -> str:
@@ -256,7 +207,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(unique[:_NAMED]) + more
 
 
-def by_cause(stalls: Iterable[Stall]) -> Mapping[tuple[str, str], int]:
+def by_cause(stalls: Iterable[ExplainedStall]) -> Mapping[tuple[str, str], int]:
     """Nanoseconds by (cause, channel or empty), the most first."""
     total: dict[tuple[str, str], int] = {}
     for stall in stalls:

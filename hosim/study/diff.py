@@ -208,7 +208,7 @@ def _timelines(a: Side, b: Side, tensors: dict[str, Row], ops: dict[str, Row]) -
         assert result.timeline is not None
         timeline, graph = result.timeline, plan.graph
         moved = _sums((x.tensor, x.bytes) for x in timeline.transfers)
-        waited = _sums((op, end - start) for op, _, start, end in timeline.stalls)
+        waited = _sums((stall.op, stall.stall_ns) for stall in timeline.stalls)
         resident = _sums((r.tensor, r.end_ns - r.start_ns) for r in timeline.residencies if r.tier == device)
         for t, tensor in enumerate(graph.tensors):
             tensors[tensor.name] |= {f"moved_bytes_{side}": moved.get(t, 0), f"resident_ns_{side}": resident.get(t, 0)}

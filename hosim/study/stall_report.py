@@ -10,7 +10,7 @@ from hosim import engine
 from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
 from hosim.result import Result
-from hosim.study.blame import Stall, by_cause, frame_of, stalls_of
+from hosim.study.blame import ExplainedStall, by_cause, frame_of, stalls_of
 from hosim.study.frontier import attempt
 from hosim.study.prices import MORE_BANDWIDTH_BYTES_PER_S, MORE_MEMORY_BYTES, Price, prices
 from hosim.study.run_policy import check, make_plan
@@ -30,7 +30,7 @@ class Blame:
 
     policy: str
     result: Result
-    stalls: Sequence[Stall]
+    stalls: Sequence[ExplainedStall]
     prices: Sequence[Price]
     replanned: bool
 

@@ -19,7 +19,7 @@ from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import hardware_from_dict, plan_from_dict, workload_from_dict
-from hosim.result import ChannelFigures, Residency, Result, StreamFigures, Timeline, Transfer
+from hosim.result import ChannelFigures, Residency, Result, Stall, StreamFigures, Timeline, Transfer
 
 GB = 10**9
 MACHINE = Hardware(
@@ -51,7 +51,12 @@ def right():
     timeline = Timeline(
         op_start_ns=(40, 90, 105),
         op_end_ns=(90, 95, 125),
-        stalls=((0, "transfer", 0, 40), (1, "dependency", 0, 90), (2, "dependency", 90, 95), (2, "transfer", 95, 105)),
+        stalls=(
+            Stall(0, "transfer", 0, 40, 0),
+            Stall(1, "dependency", 0, 90),
+            Stall(2, "dependency", 90, 95),
+            Stall(2, "transfer", 95, 105, 1),
+        ),
         transfers=(Transfer(0, 0, "h2d", 40, 0, 0, 40, 0), Transfer(1, 1, "d2h", 20, 90, 90, 105, 0)),
         residencies=(
             Residency(0, "ddr", 0, 125, 40),
@@ -137,9 +142,12 @@ WRONG = {
     "an op before its input is there": (with_op(0, 39, 89), "stall"),
     "another makespan": (replace(right(), makespan_ns=126), "makespan"),
     "a stall that is missing": (with_stalls(without=(2,)), "stall"),
-    "a stall of the wrong cause": (with_stalls((2, "capacity", 95, 105), without=(3,)), "stall"),
-    "a stall of no cause": (with_stalls((2, "weather", 95, 105), without=(3,)), "stall"),
-    "stalls that overlap": (with_stalls((0, "transfer", 0, 30), (0, "transfer", 20, 30), without=(0,)), "stall"),
+    "a stall of the wrong cause": (with_stalls(Stall(2, "capacity", 95, 105), without=(3,)), "stall"),
+    "a transfer stall that is blamed on nothing": (with_stalls(Stall(2, "transfer", 95, 105), without=(3,)), "blame"),
+    "a transfer stall that is blamed on another's transfer": (with_stalls(Stall(2, "transfer", 95, 105, 0), without=(3,)), "blame"),
+    "a dependency stall that is blamed on a transfer": (with_stalls(Stall(2, "dependency", 90, 95, 1), without=(2,)), "blame"),
+    "a stall of no cause": (with_stalls(Stall(2, "weather", 95, 105), without=(3,)), "stall"),
+    "stalls that overlap": (with_stalls(Stall(0, "transfer", 0, 30, 0), Stall(0, "transfer", 20, 30, 0), without=(0,)), "stall"),
     "a busy time that is off": (replace(right(), busy_ns=71), "division"),
     "a drain that is off": (replace(right(), streams={"side": replace(right().streams["side"], drain_ns=29)}), "division"),
     "a stream without figures": (replace(right(), streams={}), "division"),

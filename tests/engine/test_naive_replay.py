@@ -9,6 +9,7 @@ from strategies import cases, graphs, hardware, sized, wild_plans
 
 from hosim.engine import replay
 from hosim.errors import PlanError
+from hosim.timeline import blamed
 
 
 def figures(result):
@@ -35,6 +36,17 @@ def figures(result):
     }
 
 
+def moved(x):
+    """A transfer of a timeline as the naive replay words it."""
+    return x.cache_op, x.tensor, x.channel, x.issue_ns, x.start_ns, x.end_ns
+
+
+def waited(timeline):
+    """The stalls of all streams, each with the transfer that it is blamed on, as the naive replay words them."""
+    waits = [(s.op, s.cause, s.start_ns, s.end_ns, None if (x := blamed(timeline, s)) is None else moved(x)) for s in timeline.stalls]
+    return sorted(waits, key=lambda wait: wait[:4])
+
+
 def compare(plan, machine, budget, compete=False):
     """Both replays of one plan; says how it ended."""
     try:
@@ -57,7 +69,7 @@ def compare(plan, machine, budget, compete=False):
             assert result.error.startswith("out of memory")
             assert error[1] in result.error
             assert ("in vain" in result.error) == (error[0] == "vain")
-        starts, transfers = expected.pop("op_start_ns"), expected.pop("transfers")
+        starts, transfers, waits = expected.pop("op_start_ns"), expected.pop("transfers"), expected.pop("waits")
         got = figures(result)
         if error is None and set(got["busy_ns"]) != set(naive.streams):  # a graph without a stream named compute
             for key in ("busy_ns", "stall_ns", "drain_ns"):
@@ -67,9 +79,8 @@ def compare(plan, machine, budget, compete=False):
         assert got == expected
         if record:
             assert result.timeline.op_start_ns == starts
-            assert (
-                sorted((x.cache_op, x.tensor, x.channel, x.issue_ns, x.start_ns, x.end_ns) for x in result.timeline.transfers) == transfers
-            )
+            assert sorted(map(moved, result.timeline.transfers)) == transfers
+            assert waited(result.timeline) == waits
 
 
 @settings(max_examples=300, deadline=None)

@@ -78,3 +78,15 @@ def replayed(the_plan: Plan, hardware: Hardware, budget: int | None = None) -> R
         op = the_plan.cache_ops[x.cache_op].op if x.cache_op >= 0 else x.channel
         moves.append((op, graph.tensors[x.tensor].name, x.issue_ns, x.start_ns, x.end_ns))
     return Replayed(result, ops, moves)
+
+
+def blames(the_plan: Plan, result: Result) -> list[tuple[str, int, int, str, str]]:
+    """Transfer stalls of all streams as (op, from, until, tensor, channel) of the transfer that each is blamed on."""
+    found = []
+    for stall in result.timeline.stalls:
+        if stall.cause == "transfer":
+            x = result.timeline.transfers[stall.transfer]
+            found.append(
+                (the_plan.graph.ops[stall.op].name, stall.start_ns, stall.end_ns, the_plan.graph.tensors[x.tensor].name, x.channel)
+            )
+    return found

@@ -99,7 +99,7 @@ def taken(timeline):
 def hidden(result, plan):
     """The cache ops of tensors for which no op waits, but for a hundredth of the whole: what threads take to wake up."""
     most = result.makespan_ns // 100
-    stalled = {op for op, cause, start, end in result.timeline.stalls if cause == "transfer" and end - start > most}
+    stalled = {stall.op for stall in result.timeline.stalls if stall.cause == "transfer" and stall.stall_ns > most}
     waiting = {t for op in stalled for t in plan.graph.ops[op].uses}
     return {x.cache_op for x in result.timeline.transfers if x.tensor not in waiting}
 

@@ -19,6 +19,7 @@ from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
 from hosim.lower.transfers import Done, Label  # noqa: E402
 from hosim.report.perfetto import trace  # noqa: E402
+from hosim.result import Stall  # noqa: E402
 
 WIDTH = 16  # a weight has 1,024 bytes
 MODEL, X = Layers(4, WIDTH), torch.ones(4, WIDTH)
@@ -105,26 +106,41 @@ def test_what_a_run_takes_where_transfers_and_ops_take_turns(monkeypatch):
 
 
 def test_a_record_as_a_timeline_and_a_result():
-    # Op 0 runs 100..150; a store 150..180, of which the queue knew at 150; op 1 was free to run at 160 and waits until 200 for the prefetch
-    # 170..200, submitted behind what ended at 155; the store's last transfer ends behind all ops.
+    # Op 0 runs 100..150; a store 150..180, of which the queue knew at 150; op 2 was free to run at 160 and waits until 200 for the prefetch
+    # 170..198 of the tensor that it reads, submitted behind what ended at 155; the store's last transfer ends behind all ops.
     plan = plan_of(1, False)
     record = [
-        Done(Label("op", op=1), "compute", 0, 160, 200, 240),
+        Done(Label("op", op=2), "compute", 0, 160, 200, 240),
         Done(Label("store", cache_op=0, size_bytes=7), "d2h", 150, 90, 150, 260),
         Done(Label("op", op=0), "compute", 0, 100, 100, 150),
-        Done(Label("prefetch", cache_op=1, size_bytes=9), "h2d", 155, 90, 170, 200),
+        Done(Label("prefetch", cache_op=1, size_bytes=9), "h2d", 155, 90, 170, 198),
         Done(Label("something else"), "compute", 0, 240, 240, 241),
     ]
     timeline = timeline_of(plan, record)
-    assert timeline.op_start_ns[:2] == (0, 100)
-    assert timeline.op_end_ns[:2] == (50, 140)
-    assert timeline.stalls == ((1, "transfer", 60, 100),)
+    assert timeline.op_start_ns[:3] == (0, -1, 100)
+    assert timeline.op_end_ns[:3] == (50, -1, 140)
+    assert timeline.stalls == (Stall(2, "transfer", 60, 100, transfer=1),)
     found = [(x.cache_op, x.tensor, x.channel, x.bytes, x.issue_ns, x.start_ns, x.end_ns) for x in timeline.transfers]
     tensors = [plan.cache_ops[k].tensor for k in (0, 1)]
-    assert found == [(0, tensors[0], "d2h", 7, 50, 50, 160), (1, tensors[1], "h2d", 9, 55, 70, 100)]
-    ran = replace(timeline, op_start_ns=timeline.op_start_ns[:2], op_end_ns=timeline.op_end_ns[:2])
+    assert found == [(0, tensors[0], "d2h", 7, 50, 50, 160), (1, tensors[1], "h2d", 9, 55, 70, 98)]
+    ran = replace(timeline, op_start_ns=(0, 100), op_end_ns=(50, 140))
     result = measured(replay(plan, machine()), ran)
     assert (result.makespan_ns, result.busy_ns, result.stall_ns["transfer"], result.drain_ns) == (160, 90, 40, 20)
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "blamed"),
+    [
+        (Done(Label("prefetch", cache_op=1), "h2d", 0, 0, 10, 61), 0),
+        (Done(Label("prefetch", cache_op=1), "h2d", 0, 0, 10, 60), None),  # it had ended when the wait began
+        (Done(Label("prefetch", cache_op=1), "h2d", 0, 0, 10, 81), None),  # it ended when the op ran already
+        (Done(Label("prefetch", cache_op=3), "h2d", 0, 0, 10, 70), None),  # of a tensor that the op does not use
+    ],
+)
+def test_a_measured_wait_is_blamed_on_what_ended_in_it(prefetch, blamed):
+    """Op 2 reads the tensor of cache op 1 and waits 60..80."""
+    record = [Done(Label("op", op=0), "compute", 0, 0, 0, 60), prefetch, Done(Label("op", op=2), "compute", 0, 60, 80, 90)]
+    assert timeline_of(plan_of(1, False), record).stalls == (Stall(2, "transfer", 60, 80, blamed),)
 
 
 def test_a_measured_run_can_be_shown_as_a_replay_can():

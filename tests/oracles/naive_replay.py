@@ -40,6 +40,9 @@ class NaiveTransfer:
     last: NaiveTransfer | None = None  # of a route: the chunk that arrived last
     behind: bool = False
 
+    def record(self):
+        return self.k, self.tensor, self.channel.name, self.issue, self.start, self.end
+
 
 class NaiveReplay:
     """Runs on construction; the figures are in ``figures``, or ``error`` says what did not fit."""
@@ -78,6 +81,7 @@ class NaiveReplay:
         self.busy_channel = dict.fromkeys((c.name for c in hardware.channels), 0)
         self.exposed = dict.fromkeys((c.name for c in hardware.channels), 0)
         self.stalls = {s: {"dependency": 0, "transfer": 0, "capacity": 0, "runtime": 0} for s in self.streams}
+        self.waits: list[tuple] = []  # (op, cause, start, end, what the wait is blamed on)
         self.error: tuple[str, str] | None = None
         self._run()
 
@@ -363,10 +367,8 @@ class NaiveReplay:
         op, free = self.ops[i], self.free_since(stream)
         t_dep = max([free, *(self.op_end[j] for j in self.producers[i])])
         t_res = max(t_dep, self.residency_since[i])
-        self.stalls[stream]["dependency"] += t_dep - free
-        self.stalls[stream]["transfer"] += t_res - t_dep
-        self.stalls[stream]["capacity"] += self.now - t_res
-        if stream == self.main and t_res > t_dep:
+        last = None
+        if t_res > t_dep:
             met = [
                 x
                 for x in self.issued
@@ -377,7 +379,12 @@ class NaiveReplay:
                 and (x.tensor in (*op.outputs, *op.mutates) or (x.tensor in op.inputs and x.destination == self.device))
             ]
             last = max(met, key=lambda x: (x.end, self.issued.index(x)))
-            self.exposed[last.channel.name] += t_res - t_dep
+            if stream == self.main:
+                self.exposed[last.channel.name] += t_res - t_dep
+        for cause, start, end in (("dependency", free, t_dep), ("transfer", t_dep, t_res), ("capacity", t_res, self.now)):
+            self.stalls[stream][cause] += end - start
+            if end > start:
+                self.waits.append((i, cause, start, end, last.record() if cause == "transfer" else None))
 
     def start_transfer(self, x):
         if x.channel is None or x.start is not None or (not x.hop and self.waiting[x.tensor][0] is not (x.parent or x)):
@@ -559,5 +566,6 @@ class NaiveReplay:
             "peak_breakdown": self.composition,
             "channels": channels,
             "op_start_ns": tuple(-1 if s is None else s for s in self.op_start),
-            "transfers": sorted((x.k, x.tensor, x.channel.name, x.issue, x.start, x.end) for x in transfers),
+            "transfers": sorted(x.record() for x in transfers),
+            "waits": sorted(self.waits, key=lambda wait: wait[:4]),
         }

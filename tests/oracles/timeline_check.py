@@ -143,7 +143,8 @@ def _division(plan: Plan, device: str, producers: Sequence[set[int]], result: Re
         return
     before: dict[int, dict[str, int]] = {}
     idle_until: dict[int, int] = {}
-    for i, cause, start, end in timeline.stalls:
+    for stall in timeline.stalls:
+        i, cause, start, end = stall.op, stall.cause, stall.start_ns, stall.end_ns
         amounts = before.setdefault(i, dict.fromkeys(STALL_CAUSES, 0))
         if cause not in amounts or end <= start:
             yield Finding("stall", f"op {graph.ops[i].name!r} has a stall of cause {cause!r} over {start}..{end} ns", op=i)

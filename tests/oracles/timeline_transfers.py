@@ -32,7 +32,7 @@ def check_transfers(plan: Plan, hardware: Hardware, result: Result, timeline: Ti
     shared = [(c.name, c.bandwidth_bytes_per_s, (c.name,)) for c in hardware.channels]
     for name, bandwidth, members in [*shared, *((f.name, f.bandwidth_bytes_per_s, f.channels) for f in hardware.fabrics)]:
         yield from () if drawn else check_bandwidth(hardware, name, bandwidth, [x for member in members for x in by_channel[member]])
-    yield from _exposed(plan, result, timeline)
+    yield from _exposed(plan, hardware, result, timeline)
 
 
 def _finding(plan: Plan, x: Transfer, rule: str, message: str) -> Finding:
@@ -207,28 +207,52 @@ def _union(intervals: Iterable[tuple[int, int]]) -> int:
     return total
 
 
-def _exposed(plan: Plan, result: Result, timeline: Timeline) -> Iterator[Finding]:
-    """Each transfer stall of the result's stream is blamed on the transfer of the op's tensors that ended last (rule 8)."""
+def _exposed(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline) -> Iterator[Finding]:
+    """Each transfer stall is blamed on the transfer that the op waited for and that ended last (rule 8).
+
+    The stalls of the result's stream add up to what each channel exposes.
+    """
     graph = plan.graph
     if not graph.ops:
         return
     main = "compute" if "compute" in graph.streams else graph.streams[0]
-    ending: dict[tuple[int, int], set[str]] = {}
+    into = {c.name for c in hardware.channels if c.destination == hardware.device_tier}
+    ending: dict[int, list[Transfer]] = {}
     for x in timeline.transfers:
-        ending.setdefault((x.tensor, x.end_ns), set()).add(x.channel)
-    sure: Counter[str] = Counter()
-    perhaps: Counter[str] = Counter()
-    for i, cause, start, end in timeline.stalls:
-        op = graph.ops[i]
-        if cause != "transfer" or op.stream != main:
+        ending.setdefault(x.end_ns, []).append(x)
+    exposed: Counter[str] = Counter()
+    for stall in timeline.stalls:
+        op = graph.ops[stall.op]
+        if stall.cause != "transfer" and stall.transfer is None:
             continue
-        blamed = {channel for t in {*op.inputs, *op.outputs, *op.mutates} for channel in ending.get((t, end), ())}
-        for channel in blamed:
-            perhaps[channel] += end - start
-            sure[channel] += (end - start) * (len(blamed) == 1)
+        if stall.cause != "transfer" or stall.transfer not in range(len(timeline.transfers)):
+            yield Finding("blame", f"the {stall.cause} stall before op {op.name!r} is blamed on transfer {stall.transfer}", op=stall.op)
+            continue
+        blamed, writes = timeline.transfers[stall.transfer], {*op.outputs, *op.mutates}
+        ended = ending.get(stall.end_ns, ())
+        awaited = [x for x in ended if x.tensor in writes or (x.tensor in op.inputs and x.channel in into)]
+        if not any(x is blamed for x in awaited):
+            yield _finding(plan, blamed, "blame", f"is not what op {op.name!r} waited for until {stall.end_ns} ns")
+        elif _whole(hardware, plan, blamed) and any(_whole(hardware, plan, x) and _later(plan, x, blamed) for x in awaited):
+            yield _finding(plan, blamed, "blame", f"is blamed for the wait of op {op.name!r}; another was issued later")
+        if op.stream == main:
+            exposed[blamed.channel] += stall.end_ns - stall.start_ns
     for channel, figures in result.channels.items():
-        if not sure[channel] <= figures.exposed_ns <= perhaps[channel]:
-            message = (
-                f"the exposed time of {channel} is given as {figures.exposed_ns} ns; the stalls that waited for it last {sure[channel]} ns"
-            )
+        if figures.exposed_ns != exposed[channel]:
+            message = f"the exposed time of {channel} is given as {figures.exposed_ns} ns; stalls of {exposed[channel]} ns are blamed on it"
             yield Finding("exposed", message)
+
+
+def _whole(hardware: Hardware, plan: Plan, x: Transfer) -> bool:
+    """Whether a transfer is all of its cache op, and no chunk on a route."""
+    if x.cache_op not in range(len(plan.cache_ops)):
+        return False
+    cache_op = plan.cache_ops[x.cache_op]
+    return (cache_op.source, cache_op.destination) in hardware.channel_between
+
+
+def _later(plan: Plan, x: Transfer, other: Transfer) -> bool:
+    """Whether ``x`` was issued after ``other``: later, or at the same place of the plan and behind it there."""
+    if x.issue_ns != other.issue_ns:
+        return x.issue_ns > other.issue_ns
+    return plan.cache_ops[x.cache_op].after == plan.cache_ops[other.cache_op].after and x.cache_op > other.cache_op

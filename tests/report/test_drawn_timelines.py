@@ -11,7 +11,7 @@ from hosim.engine import replay
 from hosim.report.interactive import Shown, script_json, widget
 from hosim.report.memory_viz import memory_viz
 from hosim.report.perfetto import trace
-from hosim.report.timeline_curves import occupancy
+from hosim.report.timeline_curves import stacked
 from hosim.report.timeline_rows import of_devices, rows
 from hosim.validate.snapshot import parse_snapshot, replay_snapshot, rewind
 
@@ -54,7 +54,7 @@ def test_occupancy_reaches_the_peak(case):
     _, machine, plan = case
     result = replay(plan, machine, record=True)
     for tier in machine.tiers:
-        _, by_kind = occupancy(plan.graph, result.timeline, tier.name)
+        _, by_kind = stacked(plan.graph, result.timeline, tier.name)
         most = max(map(sum, zip(*by_kind.values(), strict=True)), default=0)
         assert most <= result.peak_bytes[tier.name]
         if not rounds_of(result.timeline):

@@ -60,7 +60,7 @@ def test_slices_are_the_ops_the_stalls_and_the_transfers(real: tuple[dict[str, A
     spans = Counter((e["cat"], e["name"], trace_rules.nanoseconds(e["ts"]), trace_rules.nanoseconds(e["dur"])) for e in slices)
     ops = zip(plan.graph.ops, timeline.op_start_ns, timeline.op_end_ns, strict=True)
     expected = [("op", op.name, start, end - start) for op, start, end in ops]
-    expected += [("stall", f"{cause} stall", start, end - start) for _, cause, start, end in timeline.stalls]
+    expected += [("stall", f"{stall.cause} stall", stall.start_ns, stall.stall_ns) for stall in timeline.stalls]
     expected += [("transfer", plan.graph.tensors[x.tensor].name, x.start_ns, x.end_ns - x.start_ns) for x in timeline.transfers]
     assert spans == Counter(expected)
     names = {event["args"]["name"] for event in events(document, "M") if event["name"].endswith("_name")}
@@ -73,7 +73,7 @@ def test_arrows_lead_to_the_ops_that_need_the_tensor(real: tuple[dict[str, Any],
     starts = {e["id"]: slices[e["pid"], e["tid"], e["ts"]] for e in events(document, "s")}
     ends = {e["id"]: slices[e["pid"], e["tid"], e["ts"]] for e in events(document, "f")}
     assert {(starts[k], ends[k]) for k in starts} == {("w0", "f0"), ("w1", "f1"), ("w2", "f2"), ("w3", "f3"), ("a1", "last")}
-    assert any(cause == "transfer" for _, cause, _, _ in timeline.stalls)
+    assert any(stall.cause == "transfer" for stall in timeline.stalls)
 
 
 def test_counters_are_the_occupancy(real: tuple[dict[str, Any], Plan, Timeline]) -> None:

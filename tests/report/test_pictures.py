@@ -11,9 +11,10 @@ from timelines import MIB, US, everything, machine, many_ops, recorded, two_stre
 
 from hosim.errors import InputError
 from hosim.report import figures, replay_figures, study_figures
-from hosim.report.timeline_curves import occupancy, sampled, shares, steps, thinned
+from hosim.report.timeline_curves import sampled, stacked, thinned
 from hosim.report.timeline_rows import rows
 from hosim.result import Result
+from hosim.timeline import steps
 
 
 def test_a_replay(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_a_sweep_without_the_column_or_with_two_values_in_a_cell() -> None:
 def test_the_comparison_notices(tmp_path: Path) -> None:
     graph, result = everything()
     assert result.timeline is not None
-    swapped = replace(result.timeline, stalls=tuple((i, "dependency", start, end) for i, _, start, end in result.timeline.stalls))
+    swapped = replace(result.timeline, stalls=tuple(replace(stall, cause="dependency", transfer=None) for stall in result.timeline.stalls))
     assert difference(replay_figures.replay_figure(graph, machine(), replace(result, timeline=swapped)), "everything", tmp_path) > TOLERANCE
     slower = [replace(r, makespan_ns=r.makespan_ns and r.makespan_ns * 2) for r in compared()[:3]]
     assert difference(study_figures.comparison_figure(slower, "hbm"), "policies", tmp_path) > TOLERANCE
@@ -133,7 +134,7 @@ def test_occupancy_is_the_ledgers() -> None:
     result = recorded(plan)
     assert result.timeline is not None
     for tier in ("hbm", "ddr"):
-        times, by_kind = occupancy(plan.graph, result.timeline, tier)
+        times, by_kind = stacked(plan.graph, result.timeline, tier)
         total = np.sum(list(by_kind.values()), axis=0)
         assert int(total.max()) == result.peak_bytes[tier]
         at = int(np.argmax(total))
@@ -158,21 +159,15 @@ def test_rows_have_every_op_stall_and_transfer_once_and_do_not_overlap() -> None
 def test_thinned_curves_keep_every_column_s_peak() -> None:
     rng = np.random.default_rng(1)
     parts = [(int(s), int(s) + int(d), int(w)) for s, d, w in rng.integers(1, 1000, (500, 3))]
-    times, values = steps([(0, 2000, 0), *parts])
+    amount = steps(parts)
+    times = np.array([0, *amount.at_ns, 2000])
+    values = sampled(amount, times)
     for columns in (1, 7, 100):
         starts, (thin,) = thinned(times, [values], 2000, columns)
         assert len(starts) == columns
         for k, start in enumerate(starts.tolist()):
             stop = starts[k + 1] if k + 1 < columns else 2000
-            assert thin[k] == max(sampled(times, values, np.arange(start, stop)))
-
-
-def test_shares_are_the_covered_part_of_each_column() -> None:
-    intervals = [(3, 9), (11, 12), (15, 40)]
-    covered = np.zeros(40)
-    for start, stop in intervals:
-        covered[start:stop] = 1
-    assert shares(intervals, 40, 8) == pytest.approx(covered.reshape(8, 5).mean(1))
+            assert thin[k] == amount.largest(start, stop)
 
 
 @pytest.mark.parametrize("name", ["out.gif", "out", "out.png.gz"])

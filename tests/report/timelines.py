@@ -6,7 +6,7 @@ from hosim import CacheOp, Graph, GraphBuilder, Hardware, Plan, Result, find_har
 from hosim.cache_plan import AT_START
 from hosim.engine import replay
 from hosim.graph import KINDS
-from hosim.result import STALL_CAUSES, ChannelFigures, Residency, StreamFigures, Timeline, Transfer
+from hosim.result import STALL_CAUSES, ChannelFigures, Residency, Stall, StreamFigures, Timeline, Transfer
 
 US = 1000
 MIB = 2**20
@@ -59,7 +59,8 @@ def everything() -> tuple[Graph, Result]:
         b.op(f"op{k}", "matmul", inputs=["input"], duration_ns=40 * US)
     starts = (0, 60, 130, 200, 270)
     ends = tuple(start + 40 for start in starts)
-    stalls = tuple((k + 1, STALL_CAUSES[k], ends[k] * US, starts[k + 1] * US) for k in range(4))
+    blamed = {STALL_CAUSES.index("transfer"): 2}  # the transfer that ends just before the op starts
+    stalls = tuple(Stall(k + 1, STALL_CAUSES[k], ends[k] * US, starts[k + 1] * US, blamed.get(k)) for k in range(4))
     held = [Residency(t, "hbm", 20 * t * US, (310 - 8 * t) * US, 8 * MIB) for t in range(len(KINDS))]
     held.append(Residency(-1, "hbm", 200 * US, 240 * US, 6 * MIB, 3))
     held.append(Residency(3, "ddr", 50 * US, 310 * US, 8 * MIB))
@@ -68,7 +69,7 @@ def everything() -> tuple[Graph, Result]:
         Transfer(k, k, channel, 8 * MIB, issue * US, start * US, end * US, 0) for k, (channel, issue, start, end) in enumerate(moves)
     )
     timeline = Timeline(tuple(s * US for s in starts), tuple(e * US for e in ends), stalls, transfers, tuple(held))
-    stall_ns = {cause: end - start for _, cause, start, end in stalls}
+    stall_ns = {stall.cause: stall.stall_ns for stall in stalls}
     return b.build(), Result(
         workload="everything",
         hardware="toy",
@@ -100,7 +101,8 @@ def many_ops(count: int) -> tuple[Graph, Result]:
     starts, stalls, transfers, now = [], [], [], 0
     for k in range(count):
         if k % 10 == 0 or k >= count * 9 // 10:
-            stalls.append((k, "transfer" if k % 20 else "capacity", now, now + 150))
+            cause = "transfer" if k % 20 else "capacity"
+            stalls.append(Stall(k, cause, now, now + 150, len(transfers) if cause == "transfer" else None))
             now += 150
             transfers.append(Transfer(k, 0, "h2d", MIB, max(now - 400, 0), now - 150, now, 0))
         starts.append(now)

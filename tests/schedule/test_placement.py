@@ -7,8 +7,8 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload.observed import occupancy
 from hosim.policies import registry
+from hosim.timeline import occupancy
 
 GB = 10**9
 BELOW = ("ddr", "pool", "nvme")
@@ -59,7 +59,7 @@ def test_tiers_below_are_never_fuller_than_they_are_large(name, placement):
         assert not [f for f in verify(plan, hardware) if "hbm" not in str(f)]
     result = replay(plan, hardware, record=True)
     assert result.feasible or "of hbm" in result.error
-    used = {tier: max(occupancy(result.timeline, tier).held, default=0) for tier in BELOW}
+    used = {tier: max(occupancy(result.timeline, tier).values, default=0) for tier in BELOW}
     assert used == {tier: result.peak_bytes[tier] for tier in BELOW}
     assert all(used[tier] <= capacity for tier, capacity in zip(BELOW, (100, 200, 600), strict=True))
     assert used["ddr"] or placement == "by_kind"

@@ -14,7 +14,7 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Fabric
 from hosim.io import save_hardware, save_plan, save_workload
-from hosim.study.blame import Stall, stalls_of
+from hosim.study.blame import ExplainedStall, stalls_of
 from hosim.study.policy_choice import parse_choice
 from hosim.study.prices import prices
 from hosim.study.run_policy import make_plan
@@ -34,7 +34,7 @@ def graph(first_ns: int = 20, others: tuple[str, ...] = ()) -> Graph:
     return b.build()
 
 
-def blamed(made: Graph, *moves: tuple[str, int], budget: int | None = None) -> list[Stall]:
+def blamed(made: Graph, *moves: tuple[str, int], budget: int | None = None) -> list[ExplainedStall]:
     """The stalls of a plan that prefetches and drops again."""
     prefetches = [CacheOp("prefetch", made.tensor_index[name], "ddr", "hbm", after) for name, after in moves]
     drops = [CacheOp("detach", made.tensor_index[name], "hbm", None, len(made.ops) - 1) for name, _ in moves]

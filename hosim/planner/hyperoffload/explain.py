@@ -15,10 +15,11 @@ from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.observed import Interval, ObservedTransfer, Occupancy, Spans, Wait, copies, loads, occupancy, residence
+from hosim.planner.hyperoffload.observed import ObservedTransfer, copies, loads
 from hosim.planner.hyperoffload.problem import Problem, analyse
 from hosim.planner.hyperoffload.score import Score, scores, spans
-from hosim.result import Result, Timeline
+from hosim.result import Result, Stall, Timeline
+from hosim.timeline import Interval, Spans, Steps, busy, occupancy, residence
 from hosim.units import human_time
 
 HIDDEN, EXPOSED, UNNEEDED, FROM_HOME = "hidden", "exposed", "unneeded", "from_home"
@@ -97,7 +98,7 @@ class Explanation:
     regions: tuple[Region, ...]
     lines: tuple[Line, ...]
     copies: tuple[ObservedTransfer, ...]
-    waits: tuple[Wait, ...]
+    waits: tuple[Stall, ...]
     loads: Mapping[str, tuple[float, ...]]
     """For each channel, the share of each twentieth of the makespan during which it is busy."""
     without_gap_tensors: int
@@ -119,7 +120,7 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
     problem = analyse(graph, hardware)
     budget = min(budget_bytes, hardware.device.capacity_bytes)
     peak_op = max(range(len(graph.ops)), key=problem.held_bytes.__getitem__, default=-1)
-    found_copies, waits = copies(plan, hardware, timeline)
+    found_copies = copies(plan, hardware, timeline)
     lines = _Lines(plan, problem, budget, timeline, result.makespan_ns or 0, found_copies, peak_op).all()
     listed = {line.score.gap.tensor for line in lines}
     without = [tensor.size_bytes for t, tensor in enumerate(graph.tensors) if t not in listed and tensor.size_bytes]
@@ -132,7 +133,7 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
         regions=tuple(_regions(problem, budget, timeline, occupancy(timeline, hardware.device_tier))),
         lines=tuple(sorted(lines, key=_order)),
         copies=found_copies,
-        waits=waits,
+        waits=timeline.stalls,
         loads=loads(result, timeline),
         without_gap_tensors=len(without),
         without_gap_bytes=sum(without),
@@ -144,7 +145,7 @@ def _order(line: Line) -> tuple[float, ...]:
     return (-line.saved_bytes, -line.relief_byte_ns, -score.value, -score.bytes, score.gap.tensor, score.gap.after)
 
 
-def _regions(problem: Problem, budget: int, timeline: Timeline, held: Occupancy) -> Iterable[Region]:
+def _regions(problem: Problem, budget: int, timeline: Timeline, held: Steps) -> Iterable[Region]:
     """The pressure points: runs of ops over budget."""
     over = [max(0, level - budget) for level in problem.held_bytes[: len(problem.graph.ops)]]
     first = None
@@ -179,10 +180,7 @@ class _Lines:
         self.over = Spans((start[i], end[i]) for i in range(len(self.graph.ops)) if problem.held_bytes[i] > budget)
         self.residence = residence(timeline, device)
         self.starts_away = {t for t, tiers in plan.residency(device).items() if device not in tiers}
-        self.busy = {
-            name: Spans((x.start_ns, x.end_ns) for x in timeline.transfers if x.channel == name)
-            for name in {x.channel for x in timeline.transfers}
-        }
+        self.busy = busy(timeline)
         self.detaches: dict[int, list[int]] = {}
         for c in plan.cache_ops:
             if c.op == DETACH and c.source == device:
@@ -241,7 +239,7 @@ class _Lines:
         absent = []
         for start, end in self._windows(gap):
             at = start
-            for a, b in zip(held.starts, held.ends, strict=True) if held is not None else ():
+            for a, b in held.intervals if held is not None else ():
                 if a >= end:
                     break
                 if b > at:

@@ -19,8 +19,6 @@ from hosim.graph import Graph
 from hosim.planner.hyperoffload.problem import Problem, initial_set
 from hosim.schedule.lower_tiers import LowerTier
 
-MAIN_STREAM = "compute"
-
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -80,7 +78,7 @@ def scores(problem: Problem, budget_bytes: int) -> tuple[Score, ...]:
     """
     graph = problem.graph
     count = len(graph.ops)
-    main = main_stream(graph)
+    main = graph.main_stream
     over = _sums(d * (held > budget_bytes) for d, held in zip(problem.durations, problem.held_bytes, strict=False))
     computed = _sums(d * (op.stream == main) for d, op in zip(problem.durations, graph.ops, strict=True))
     peak_op = max(range(count), key=problem.held_bytes.__getitem__, default=-1)
@@ -115,11 +113,6 @@ def scores(problem: Problem, budget_bytes: int) -> tuple[Score, ...]:
             )
         )
     return tuple(_with_pressure(problem, found))
-
-
-def main_stream(graph: Graph) -> str:
-    """The stream whose figures a result leads with: ``compute``, or the first one where none has that name."""
-    return MAIN_STREAM if MAIN_STREAM in graph.streams else next(iter(graph.streams), MAIN_STREAM)
 
 
 def ranked(found: Iterable[Score]) -> list[Score]:

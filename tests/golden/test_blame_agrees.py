@@ -1,0 +1,158 @@
+"""Whoever shows what an op waited for names the transfer that the engine blames: tables, the gate, pictures, traces, the planner."""
+
+import json
+import re
+from collections import Counter
+
+from by_hand import machine, plan, workload
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from strategies import cases
+
+from hosim.cache_plan import Plan
+from hosim.engine import replay
+from hosim.gate.measure import waits_for
+from hosim.hardware import Hardware
+from hosim.planner.hyperoffload.explain import explain
+from hosim.planner.hyperoffload.observed import copies
+from hosim.report import explanation
+from hosim.report.interactive import Shown, widget
+from hosim.report.perfetto import trace
+from hosim.report.timeline_rows import rows, waits
+from hosim.result import Result
+from hosim.study.blame import stalls_of
+
+Blame = tuple[str, int, str, str]
+"""Op, end of the stall, tensor and channel of the transfer."""
+
+
+def of_the_engine(the_plan: Plan, result: Result) -> list[Blame]:
+    graph, timeline = the_plan.graph, result.timeline
+    found = []
+    for stall in timeline.stalls:
+        assert (stall.transfer is not None) == (stall.cause == "transfer")
+        if stall.transfer is not None:
+            x = timeline.transfers[stall.transfer]
+            assert x.end_ns <= stall.end_ns
+            found.append((graph.ops[stall.op].name, stall.end_ns, graph.tensors[x.tensor].name, x.channel))
+    return sorted(found)
+
+
+def of_the_table(the_plan: Plan, hardware: Hardware) -> list[Blame]:
+    return sorted((s.op, s.end_ns, s.tensor, s.channel) for s in stalls_of(the_plan, hardware)[1] if s.cause == "transfer")
+
+
+def of_the_trace(the_plan: Plan, hardware: Hardware, result: Result) -> list[Blame]:
+    slices = [e for e in trace(the_plan, hardware, result)["traceEvents"] if e["ph"] == "X" and e["cat"] == "stall"]
+    found = []
+    for e in slices:
+        assert ("awaits" in e["args"]) == (e["args"]["cause"] == "transfer")
+        if "awaits" in e["args"]:
+            found.append((e["args"]["before"], round((e["ts"] + e["dur"]) * 1000), *e["args"]["awaits"].split(" on ")))
+    return sorted(found)
+
+
+def of_the_page(the_plan: Plan, hardware: Hardware, result: Result) -> Counter[tuple[str, str, str]]:
+    """As the others, but without the time: bars say that otherwise."""
+    (text,) = re.findall(r'<script type="application/json">(.*?)</script>', widget([Shown("", the_plan, result)], hardware), re.DOTALL)
+    data = json.loads(text)
+    said = Counter(data["names"][n] for row in data["groups"][0]["rows"] for n in row["name"])
+    found = {re.fullmatch("before (.+), awaits (.+) on (.+)", name): count for name, count in said.items()}
+    return Counter({match.groups(): count for match, count in found.items() if match is not None})
+
+
+def of_the_planner(the_plan: Plan, hardware: Hardware, result: Result) -> list[tuple[str, str, str]]:
+    graph = the_plan.graph
+    seen = copies(the_plan, hardware, result.timeline)
+    return sorted((graph.ops[i].name, graph.tensors[c.transfer.tensor].name, c.transfer.channel) for c in seen for i in c.waiting)
+
+
+def agree(the_plan: Plan, hardware: Hardware) -> list[Blame]:
+    """Ask all of them; what they say."""
+    graph = the_plan.graph
+    result = replay(the_plan, hardware, record=True)
+    expected = of_the_engine(the_plan, result)
+    without_time = sorted((op, tensor, channel) for op, _, tensor, channel in expected)
+    assert of_the_table(the_plan, hardware) == expected
+    assert of_the_trace(the_plan, hardware, result) == expected
+    assert sorted(of_the_page(the_plan, hardware, result).elements()) == without_time
+    assert of_the_planner(the_plan, hardware, result) == without_time
+    assert waits_for(graph, result.timeline) == {op: tensor for op, _, tensor, _ in expected}
+    arrows_agree(the_plan, hardware, result)
+    lengths = dict.fromkeys(result.channels, 0)
+    for stall in result.timeline.stalls:
+        if stall.transfer is not None and graph.ops[stall.op].stream == graph.main_stream:
+            lengths[result.timeline.transfers[stall.transfer].channel] += stall.end_ns - stall.start_ns
+    assert lengths == {name: figures.exposed_ns for name, figures in result.channels.items()}
+    return expected
+
+
+def arrows_agree(the_plan: Plan, hardware: Hardware, result: Result) -> None:
+    """The blamed transfer has an arrow to its op; a store has one if it is blamed, and no other."""
+    graph, timeline = the_plan.graph, result.timeline
+    up = {c.name for c in hardware.channels if c.destination == hardware.device_tier}
+    to_device = [x.channel in up for x in timeline.transfers]
+    arrows = set(waits(graph, timeline, to_device))
+    blamed = {(stall.transfer, stall.op) for stall in timeline.stalls if stall.transfer is not None}
+    assert blamed <= arrows
+    assert all(to_device[k] and timeline.transfers[k].tensor in graph.ops[i].uses for k, i in arrows - blamed)
+    drawn = [bar for row in rows(graph, timeline) if row.is_stream for bar in row.bars if bar.what == "transfer"]
+    assert sorted((bar.number, bar.end_ns) for bar in drawn) == [
+        (k, stall.end_ns) for k, stall in enumerate(timeline.stalls) if stall.cause == "transfer"
+    ]
+
+
+def ready(stored: str, fetched: str) -> Plan:
+    """``f`` reads a tensor of which a store is in flight, and one that is prefetched; both transfers end at 40."""
+    homes = {stored: (40, "parameter", "hbm"), fetched: (40, "parameter", "ddr")}
+    graph = workload(dict(sorted(homes.items())), {"e": {"ns": 10}, "f": {"ns": 5, "inputs": sorted(homes)}})
+    return plan(graph, (f"store {stored}", None), (f"prefetch {fetched}", None))
+
+
+def test_what_is_read_while_it_is_stored_is_blamed_nowhere():
+    assert agree(ready("stored", "fetched"), machine()) == [("f", 40, "fetched", "h2d")]
+    assert agree(ready("a", "z"), machine()) == [("f", 40, "z", "h2d")]
+    assert agree(ready("z", "a"), machine()) == [("f", 40, "a", "h2d")]
+
+
+def test_its_arrows_and_its_explanation():
+    the_plan, hardware = ready("stored", "fetched"), machine()
+    timeline = replay(the_plan, hardware, record=True).timeline
+    (fetched,) = [k for k, x in enumerate(timeline.transfers) if x.channel == "h2d"]
+    assert list(waits(the_plan.graph, timeline, [x.channel == "h2d" for x in timeline.transfers])) == [(fetched, 1)]
+    told = explanation.to_dict(explain(the_plan, hardware, 100))
+    assert [(w["op"], w["transfer"]["tensor"]) for w in told["waits"]] == [("f", "fetched")]
+
+
+def test_of_two_that_end_together_all_name_the_one_issued_last():
+    graph = workload(
+        {"v": (20, "parameter", "ddr"), "w": (20, "parameter", "ddr")}, {"e": {"ns": 10}, "f": {"ns": 5, "inputs": ["v", "w"]}}
+    )
+    for first, last in ("vw", "wv"):
+        assert agree(plan(graph, (f"prefetch {first}", None), (f"prefetch {last}", None)), machine(engines=2)) == [("f", 40, last, "h2d")]
+
+
+def test_a_store_that_an_op_waits_for_is_named():
+    graph = workload({"a": (5, "parameter"), "s": (40, "parameter")}, {"e": {"ns": 10}, "f": {"ns": 5, "inputs": ["a"], "mutates": ["s"]}})
+    the_plan = plan(graph, ("store s", None))
+    assert agree(the_plan, machine()) == [("f", 40, "s", "d2h")]
+
+
+@settings(deadline=None)
+@given(cases(max_ops=8, max_streams=3, fabrics=True, roomy=None, uneven=True))
+def test_all_name_the_same_transfer(case):
+    _, hardware, the_plan = case
+    result = replay(the_plan, hardware)
+    assume(result.feasible)
+    agree(the_plan, hardware)
+
+
+@settings(deadline=None)
+@given(st.permutations(range(4)), st.integers(1, 4), st.sampled_from((1, 2, 4)))
+def test_ties(order, engines, late):
+    """Four tensors of one size that an op reads, brought over the same channel in some order: many end together."""
+    names = "abcd"
+    graph = workload(dict.fromkeys(names, (12, "parameter", "ddr")), {"e": {"ns": 10}, "f": {"ns": 5, "inputs": list(names)}})
+    moves = [(f"prefetch {names[k]}", None if place < late else "e") for place, k in enumerate(order)]
+    found = agree(plan(graph, *moves), machine(engines=engines))
+    assert [tensor for _, _, tensor, _ in found] == [names[order[-1]]]
