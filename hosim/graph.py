@@ -161,8 +161,8 @@ def unguarded(frozen: type[T]) -> Callable[..., T]:
     listed = [(f.name, f.type, field(default=f.default)) for f in fields(frozen)]  # type: ignore[arg-type]
     twin: Callable[..., Any] = make_dataclass(frozen.__name__, listed, slots=True)
 
-    def make(*values: Any) -> T:
-        made = twin(*values)
+    def make(*values: Any, **named: Any) -> T:
+        made = twin(*values, **named)
         made.__class__ = frozen
         result: T = made
         return result

@@ -4,66 +4,85 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NotRequired
+from collections.abc import Mapping
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict
+from pydantic import ValidationError
 
 from hosim.errors import GraphError, InputError
-from hosim.graph import PERSISTENT_KINDS, Graph, Op, Tensor, unguarded
+from hosim.graph import KINDS, PERSISTENT_KINDS, Graph, Op, Tensor, unguarded
 from hosim.io import reading
-from hosim.io.validators import STRICT, Count, Format, Name
-
-Kind = Literal["parameter", "gradient", "optimizer_state", "activation", "kv_cache", "expert", "input", "output", "buffer"]
-
-
-@with_config(STRICT)
-class TensorModel(TypedDict):
-    """One storage."""
-
-    name: Name
-    bytes: Count
-    kind: NotRequired[Kind]
-    home: NotRequired[Name | None]
-    persistent: NotRequired[bool | None]
+from hosim.io.records import COUNT, FLAG, NAME, TEXT, Key, Kind, Names, Record, constant, inside, literal, optional, several
+from hosim.io.validators import Format
 
 
-@with_config(STRICT)
-class OpModel(TypedDict):
-    """One computation; tensors and ops by name."""
-
-    name: Name
-    kind: str
-    stream: NotRequired[Name]
-    inputs: NotRequired[list[str]]
-    outputs: NotRequired[list[str]]
-    mutates: NotRequired[list[str]]
-    deps: NotRequired[list[str]]
-    duration_ns: NotRequired[Count | None]
-    flops: NotRequired[Count]
-    bytes_accessed: NotRequired[Count]
-    dtype: NotRequired[Name]
-    workspace_bytes: NotRequired[Count]
+def _tensor(name: str, size_bytes: int, kind: str = "activation", home: str | None = None, persistent: bool | None = None) -> Tensor:
+    return _new_tensor(name, size_bytes, kind, home, kind in PERSISTENT_KINDS if persistent is None else persistent)
 
 
-@with_config(STRICT)
-class WorkloadModel(TypedDict):
-    """A workload: tensors and ops in listed order."""
+def _persistent(tensor: Tensor) -> bool | None:
+    return None if tensor.persistent == (tensor.kind in PERSISTENT_KINDS) else tensor.persistent
 
-    format: Literal["hosim.workload/1"]
-    name: str
-    meta: NotRequired[dict[str, Any]]
-    tensors: NotRequired[list[TensorModel]]
-    ops: NotRequired[list[OpModel]]
-
-
-FORMAT = Format("workload", lambda: TypeAdapter(WorkloadModel))
-
-_SPACED_COLON = re.compile(rb'"[ \t\r\n]+:')
 
 # a file of 100,000 ops has 300,000 of these: half of the time of loading was theirs
-_tensor, _new_op = unguarded(Tensor), unguarded(Op)
+_new_tensor, _new_op = unguarded(Tensor), unguarded(Op)
+
+_TENSOR = Record(
+    "TensorModel",
+    "One storage.",
+    Tensor,
+    [
+        Key("name", NAME),
+        Key("bytes", COUNT, "size_bytes"),
+        Key("kind", literal(*KINDS)),
+        Key("home", optional(NAME), brief=True),
+        Key("persistent", optional(FLAG), get=_persistent, brief=True),
+    ],
+    _tensor,
+)
+
+
+def _op(tensors: Names, ops: Names) -> Record[Op]:
+    return Record(
+        "OpModel",
+        "One computation; tensors and ops by name.",
+        Op,
+        [
+            Key("name", NAME),
+            Key("kind", TEXT),
+            Key("stream", NAME, brief=True),
+            Key("inputs", tensors.many, brief=True),
+            Key("outputs", tensors.many, brief=True),
+            Key("mutates", tensors.many, brief=True),
+            Key("deps", ops.many, brief=True),
+            Key("duration_ns", optional(COUNT), brief=True),
+            Key("flops", COUNT, brief=True),
+            Key("bytes_accessed", COUNT, brief=True),
+            Key("dtype", NAME, brief=True),
+            Key("workspace_bytes", COUNT, brief=True),
+        ],
+        _new_op,
+    )
+
+
+def _workload(graph: Graph) -> Record[Graph]:
+    return Record(
+        "WorkloadModel",
+        "A workload: tensors and ops in listed order.",
+        Graph,
+        [
+            constant("format", literal(reading.format_of("workload")), lambda _: reading.format_of("workload")),
+            Key("name", TEXT),
+            Key("meta", Kind(dict[str, Any], dict), brief=True),
+            Key("tensors", several(_TENSOR.kind), default=()),
+            Key("ops", several(_op(Names("tensor", {}, graph.tensors), Names("op", {}, graph.ops)).kind), default=()),
+        ],
+    )
+
+
+FORMAT = Format("workload", lambda: _workload(Graph("", (), ())).adapter)
+
+_SPACED_COLON = re.compile(rb'"[ \t\r\n]+:')
 
 
 def load_workload(path: str | os.PathLike[str]) -> Graph:
@@ -152,7 +171,7 @@ def workload_from_dict(data: object, source: str | None = None) -> Graph:
     return _graph(FORMAT.check(data, source), source)
 
 
-def _checked_at_once(raw: bytes) -> WorkloadModel | None:
+def _checked_at_once(raw: bytes) -> dict[str, Any] | None:
     """The workload in a JSON text, in half the time that parsing and then checking takes; ``None`` where anything is or may be wrong.
 
     Its parser lets a later key replace an equal one, and lets numbers be no numbers, which no file of hosim's may: each key that is left
@@ -174,104 +193,23 @@ def _keys(value: object) -> int:
     return sum(map(_keys, value)) if isinstance(value, list) else 0
 
 
-def _graph(checked: WorkloadModel, source: str | None) -> Graph:
-    tensors = tuple(
-        [
-            _tensor(t["name"], t["bytes"], kind := t.get("kind", "activation"), t.get("home"), _persistent(t, kind))
-            for t in checked.get("tensors", ())
-        ]
-    )
-    tensor_at = {tensor.name: i for i, tensor in enumerate(tensors)}
+def _graph(checked: Mapping[str, Any], source: str | None) -> Graph:
+    tensors = tuple(map(_TENSOR.read, checked.get("tensors", ())))
     op_at: dict[str, int] = {}
-    ops = []
-    for i, op in enumerate(checked.get("ops", ())):
-        try:
-            ops.append(_op(op, tensor_at.__getitem__, op_at.__getitem__))
-        except KeyError:
-            raise _unresolved(i, op, tensor_at, op_at, source) from None
-        op_at[op["name"]] = i
+    record = _op(Names("tensor", {tensor.name: i for i, tensor in enumerate(tensors)}), Names("earlier op", op_at))
+    ops: list[Op] = []
     try:
+        for op in checked.get("ops", ()):
+            ops.append(record.read(op))
+            op_at[op["name"]] = len(ops) - 1
         return Graph(checked["name"], tensors, tuple(ops), checked.get("meta", {}))
     except GraphError as error:
         raise InputError(error.message, source=source, where=error.where) from None
-
-
-def _persistent(tensor: TensorModel, kind: Kind) -> bool:
-    given = tensor.get("persistent")
-    return kind in PERSISTENT_KINDS if given is None else given
-
-
-def _op(op: OpModel, tensor: Callable[[str], int], earlier: Callable[[str], int]) -> Op:
-    """The op with positions for names; raises :class:`KeyError` for a name that is not there."""
-    inputs, outputs, mutates, deps = op.get("inputs"), op.get("outputs"), op.get("mutates"), op.get("deps")
-    return _new_op(
-        op["name"],
-        op["kind"],
-        tuple(map(tensor, inputs)) if inputs else (),
-        tuple(map(tensor, outputs)) if outputs else (),
-        tuple(map(tensor, mutates)) if mutates else (),
-        tuple(map(earlier, deps)) if deps else (),
-        op.get("stream", "compute"),
-        op.get("duration_ns"),
-        op.get("flops", 0),
-        op.get("bytes_accessed", 0),
-        op.get("dtype", "bf16"),
-        op.get("workspace_bytes", 0),
-    )
-
-
-def _unresolved(i: int, op: OpModel, tensor_at: Mapping[str, int], op_at: Mapping[str, int], source: str | None) -> InputError:
-    """What is wrong with the first name of an op that :func:`_op` could not find."""
-    listed = (("inputs", op.get("inputs", [])), ("outputs", op.get("outputs", [])), ("mutates", op.get("mutates", [])))
-    tensors = [("tensor", key, names, tensor_at) for key, names in listed]
-    for what, key, names, at in [*tensors, ("earlier op", "deps", op.get("deps", []), op_at)]:
-        for j, name in enumerate(names):
-            if name not in at:
-                return InputError(reading.unknown_name(what, name, at), source=source, where=f"ops[{i}].{key}[{j}]")
-    raise AssertionError("every name of the op is known")
+    except InputError as error:
+        located = inside("ops", inside(len(ops), error))
+        raise InputError(located.message, source=source, where=located.where) from None
 
 
 def workload_to_dict(graph: Graph) -> dict[str, Any]:
     """The graph as its file says it; keys that are empty, zero or at their default are left out."""
-    names = [tensor.name for tensor in graph.tensors]
-    op_names = [op.name for op in graph.ops]
-    data: dict[str, Any] = {"format": reading.format_of("workload"), "name": graph.name}
-    if graph.meta:
-        data["meta"] = dict(graph.meta)
-    data["tensors"] = [_tensor_to_dict(tensor) for tensor in graph.tensors]
-    data["ops"] = [_op_to_dict(op, names, op_names) for op in graph.ops]
-    return data
-
-
-def _tensor_to_dict(tensor: Tensor) -> dict[str, Any]:
-    data: dict[str, Any] = {"name": tensor.name, "bytes": tensor.size_bytes, "kind": tensor.kind}
-    if tensor.home is not None:
-        data["home"] = tensor.home
-    if tensor.persistent != (tensor.kind in PERSISTENT_KINDS):
-        data["persistent"] = tensor.persistent
-    return data
-
-
-def _op_to_dict(op: Op, names: list[str], op_names: list[str]) -> dict[str, Any]:
-    data: dict[str, Any] = {"name": op.name, "kind": op.kind}
-    if op.stream != "compute":
-        data["stream"] = op.stream
-    if op.inputs:
-        data["inputs"] = [names[t] for t in op.inputs]
-    if op.outputs:
-        data["outputs"] = [names[t] for t in op.outputs]
-    if op.mutates:
-        data["mutates"] = [names[t] for t in op.mutates]
-    if op.deps:
-        data["deps"] = [op_names[d] for d in op.deps]
-    if op.duration_ns is not None:
-        data["duration_ns"] = op.duration_ns
-    if op.flops:
-        data["flops"] = op.flops
-    if op.bytes_accessed:
-        data["bytes_accessed"] = op.bytes_accessed
-    if op.dtype != "bf16":
-        data["dtype"] = op.dtype
-    if op.workspace_bytes:
-        data["workspace_bytes"] = op.workspace_bytes
-    return data
+    return _workload(graph).write(graph)

@@ -1,0 +1,225 @@
+"""A record: a dataclass and the mapping that it is in a file, from one table of keys.
+
+From the table follow what checks the mapping (pydantic's validator, and the JSON Schema), what reads it and what writes it. A mapping is
+read after it was checked. What reading itself finds wrong, such as an unknown name, is an :class:`InputError` with the path inside the
+file.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, Generic, Literal, NotRequired, Optional, TypeVar
+
+from pydantic import TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from hosim.errors import InputError
+from hosim.io.reading import unknown_name
+from hosim.io.validators import STRICT, Count, Name
+
+T = TypeVar("T")
+
+REQUIRED: Any = object()
+"""Instead of a default."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a value stands in a file: the type that is checked, and the functions to the file and back where the two differ."""
+
+    type: Any
+    write: Callable[[Any], Any] | None = None
+    read: Callable[[Any], Any] | None = None
+
+
+TEXT, NAME, COUNT, FLAG = Kind(str), Kind(Name), Kind(Count), Kind(bool)
+
+
+def literal(*values: str) -> Kind:
+    """One of these texts."""
+    return Kind(Literal[values])
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a mapping. It is read into the argument ``attribute`` and written from that attribute, or from what ``get`` gives.
+
+    A missing key has the ``default``, as a file would say it, else that of the argument; without either it is ``required``,
+    unless that says otherwise. With ``brief`` the key is not written where it has its default.
+    """
+
+    name: str
+    kind: Kind
+    attribute: str = ""
+    get: Callable[[Any], Any] | None = None
+    default: Any = REQUIRED
+    brief: bool = False
+    required: bool | None = None
+    is_read: bool = True
+    is_written: bool = True
+
+
+def note(name: str, kind: Kind = TEXT) -> Key:
+    """A key that is for readers of the file alone."""
+    return Key(name, kind, is_read=False, is_written=False)
+
+
+def constant(name: str, kind: Kind, get: Callable[[Any], Any]) -> Key:
+    """A key that every file has and that :meth:`Record.read` does not need."""
+    return Key(name, kind, get=get, required=True, is_read=False)
+
+
+class Record(Generic[T]):
+    """A table of keys of what ``made`` makes: a dataclass, or a function with the defaults of its own. ``make`` is a faster one.
+
+    ``name`` and ``about`` are those of the mapping in the JSON Schema.
+    """
+
+    def __init__(self, name: str, about: str, made: Callable[..., T], keys: Iterable[Key], make: Callable[..., T] | None = None) -> None:
+        self._name = name
+        self._about = about
+        self._keys = tuple(keys)
+        self._make = make or made
+        defaults = _defaults(made)
+        self._default = {key.name: defaults.get(key.attribute or key.name, key.default) for key in self._keys}
+        self._read = [(key.name, key.attribute or key.name, key.kind.read, key.default) for key in self._keys if key.is_read]
+        self._write = [
+            (key.name, key.get or attrgetter(key.attribute or key.name), key.kind.write, key.brief, self._default[key.name])
+            for key in self._keys
+            if key.is_written
+        ]
+
+    @cached_property
+    def model(self) -> Any:
+        """The type of the mapping, for pydantic."""
+        keys = {}
+        for key in self._keys:
+            missing = key.is_read and self._default[key.name] is REQUIRED
+            required = missing if key.required is None else key.required
+            keys[key.name] = key.kind.type if required else NotRequired[key.kind.type]
+        model = TypedDict(self._name, keys)  # type: ignore[misc]
+        model.__doc__ = self._about
+        return with_config(STRICT)(model)
+
+    @property
+    def adapter(self) -> TypeAdapter[Any]:
+        """The validator of a mapping."""
+        return TypeAdapter(self.model)
+
+    @property
+    def kind(self) -> Kind:
+        """As the value of a key."""
+        return Kind(self.model, self.write, self.read)
+
+    def read(self, data: Mapping[str, Any], **more: Any) -> T:
+        """What a checked mapping says; ``more`` are arguments that it does not have. Raises :class:`InputError` with the path inside it."""
+        name = ""
+        try:
+            for name, attribute, read, default in self._read:
+                value = data.get(name, default)
+                if value is not REQUIRED:
+                    more[attribute] = value if read is None else read(value)
+        except InputError as error:
+            raise inside(name, error) from None
+        return self._make(**more)
+
+    def write(self, value: T) -> dict[str, Any]:
+        """The mapping, its keys in the order of the table."""
+        data = {}
+        for name, get, write, brief, default in self._write:
+            found = get(value)
+            if not brief or found != default:
+                data[name] = found if write is None else write(found)
+        return data
+
+
+def _defaults(make: Callable[..., Any]) -> dict[str, Any]:
+    """The defaults of the arguments that have one."""
+    if not is_dataclass(make):
+        return {p.name: p.default for p in inspect.signature(make).parameters.values() if p.default is not p.empty}
+    factories = {f.name: f.default_factory() for f in fields(make) if f.default_factory is not MISSING}
+    return factories | {f.name: f.default for f in fields(make) if f.default is not MISSING}
+
+
+def inside(step: str | int, error: InputError) -> InputError:
+    """The error of what lies at ``step``, with its path one step longer."""
+    where = error.where or ""
+    first = f"[{step}]" if isinstance(step, int) else step
+    return InputError(error.message, where=f"{first}.{where}" if where and not where.startswith("[") else first + where)
+
+
+def optional(kind: Kind) -> Kind:
+    """A value or ``null``."""
+
+    def unless_none(function: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+        return None if function is None else lambda value: None if value is None else function(value)
+
+    return Kind(Optional[kind.type], unless_none(kind.write), unless_none(kind.read))  # noqa: UP045  # not every type has an |
+
+
+def several(kind: Kind) -> Kind:
+    """A tuple, as a list."""
+
+    def read(values: Sequence[Any]) -> tuple[Any, ...]:
+        found: list[Any] = []
+        try:
+            found.extend(map(kind.read, values))  # type: ignore[arg-type]
+        except InputError as error:
+            raise inside(len(found), error) from None
+        return tuple(found)
+
+    return Kind(list[kind.type], list if kind.write is None else lambda v: list(map(kind.write, v)), tuple if kind.read is None else read)  # type: ignore[arg-type, name-defined]
+
+
+def mapping(kind: Kind, names: Any = str) -> Kind:
+    """A mapping of names to values."""
+
+    def through(function: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+        return dict if function is None else lambda values: {name: function(value) for name, value in values.items()}
+
+    return Kind(dict[names, kind.type], through(kind.write), through(kind.read))  # type: ignore[name-defined]
+
+
+def by_name(record: Record[Any]) -> Kind:
+    """A tuple of things that have a name, as a mapping of their names to the rest."""
+    return Kind(
+        dict[Name, record.model],  # type: ignore[name-defined]
+        lambda values: {value.name: record.write(value) for value in values},
+        lambda data: tuple([record.read(entry, name=name) for name, entry in data.items()]),
+    )
+
+
+@dataclass(frozen=True)
+class Names:
+    """Positions of tensors or ops, as the names of what is ``listed``; ``at`` has the positions by name."""
+
+    what: str
+    at: Mapping[str, int]
+    listed: Sequence[Any] = ()
+
+    @property
+    def one(self) -> Kind:
+        """A position, as a name."""
+        return Kind(str, lambda position: self.listed[position].name, self._position)
+
+    @property
+    def many(self) -> Kind:
+        """Positions, as a list of names."""
+        at, listed = self.at, self.listed
+
+        def read(names: Sequence[str]) -> tuple[int, ...]:
+            try:
+                return tuple([at[name] for name in names])
+            except KeyError:
+                return several(self.one).read(names)  # type: ignore[misc, no-any-return]  # which says what is wrong with which one
+
+        return Kind(list[str], lambda positions: [listed[p].name for p in positions], read)
+
+    def _position(self, name: str) -> int:
+        if name not in self.at:
+            raise InputError(unknown_name(self.what, name, self.at))
+        return self.at[name]
