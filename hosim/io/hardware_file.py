@@ -7,17 +7,30 @@ Every size, rate and time is text with its unit, in YAML and in JSON. The blocks
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter, itemgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
-from pydantic import Field
+from pydantic import Field, with_config
+from typing_extensions import TypedDict
 
-from hosim.errors import HardwareError, InputError
 from hosim.hardware import SCOPES, Channel, Compute, Fabric, Hardware, Tier
 from hosim.io import reading
-from hosim.io.records import FLAG, NAME, TEXT, Key, Kind, Record, by_name, constant, literal, mapping, note, several
-from hosim.io.validators import ComputeRate, Format, Name, Rate, Size, Time
+from hosim.io.records import (
+    NAME,
+    TEXT,
+    Key,
+    Kind,
+    Record,
+    by_name,
+    errors_of,
+    format_key,
+    literal,
+    mapping,
+    note,
+    several,
+)
+from hosim.io.validators import STRICT, ComputeRate, Format, Name, Rate, Size, Time
 from hosim.units import exact_compute, exact_rate, exact_size, exact_time
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -34,13 +47,11 @@ _COMPUTE = Record(
     ``efficiency_of`` has the fraction that ops of some kinds reach, by kind and dtype; left out, it is ``efficiency``.
     """,
     Compute,
-    [
-        Key("peak", mapping(COMPUTE_RATE, Name), "peak_flops", default={}),
-        Key("efficiency", FRACTION),
-        Key("launch", TIME, "launch_ns"),
-        Key("efficiency_of", mapping(mapping(Kind(Fraction), Name), Name), brief=True),
-        note("source"),
-    ],
+    Key("peak", mapping(COMPUTE_RATE, Name), "peak_flops", default={}),
+    Key("efficiency", FRACTION),
+    Key("launch", TIME, "launch_ns"),
+    Key("efficiency_of", mapping(mapping(Kind(Fraction), Name), Name), brief=True),
+    note("source"),
 )
 
 
@@ -49,26 +60,25 @@ def _inspect_ns(inspect: int = 0) -> int:
 
 
 _RUNTIME = Record(
-    "RuntimeModel", "CPU time that a runtime policy spends per op.", _inspect_ns, [Key("inspect", TIME, get=int), note("source")]
+    "RuntimeModel", "CPU time that a runtime policy spends per op.", _inspect_ns, Key("inspect", TIME, get=int), note("source")
 )
 
 
-@dataclass(frozen=True)
-class _Pin:
-    time: int
-    pool: bool = False
+@with_config(STRICT)
+class PinModel(TypedDict):
+    """Time to allocate a tensor's pinned bytes; ``pool``: what was once pinned stays so and serves again at no time."""
+
+    time: Time
+    pool: NotRequired[bool]
+    source: NotRequired[str]
 
 
-_PIN = Record(
-    "PinModel",
-    "Time to allocate a tensor's pinned bytes; ``pool``: what was once pinned stays so and serves again at no time.",
-    _Pin,
-    [Key("time", TIME), Key("pool", FLAG), note("source")],
-)
+def _pin(tier: Tier) -> dict[str, Any] | None:
+    return {"time": exact_time(tier.pin_ns), "pool": tier.pin_pool} if tier.pin_ns or tier.pin_pool else None
 
 
-def _tier(name: str, capacity: int, bandwidth: int, scope: str = "", pageable: tuple[str, ...] = (), pin: _Pin | None = None) -> Tier:
-    return Tier(name, capacity, bandwidth, scope, pageable, pin.time if pin else 0, bool(pin and pin.pool))
+def _tier(name: str, capacity: int, bandwidth: int, scope: str = "", pageable: tuple[str, ...] = (), pin: PinModel | None = None) -> Tier:
+    return Tier(name, capacity, bandwidth, scope, pageable, pin["time"] if pin else 0, bool(pin and pin.get("pool")))
 
 
 _TIER = Record(
@@ -78,21 +88,20 @@ _TIER = Record(
     ``pageable`` are the kinds of tensors that lie here in pageable memory (default: none, all are pinned), ``pin`` what pinning takes.
     """,
     _tier,
-    [
-        Key("capacity", SIZE, get=attrgetter("capacity_bytes")),
-        Key("bandwidth", RATE, get=attrgetter("bandwidth_bytes_per_s")),
-        Key("scope", SCOPE),
-        Key("pageable", several(NAME), brief=True),
-        Key("pin", _PIN.kind, get=lambda tier: _Pin(tier.pin_ns, tier.pin_pool) if tier.pin_ns or tier.pin_pool else None, brief=True),
-        note("source"),
-    ],
+    Key("capacity", SIZE, get=attrgetter("capacity_bytes")),
+    Key("bandwidth", RATE, get=attrgetter("bandwidth_bytes_per_s")),
+    Key("scope", SCOPE),
+    Key("pageable", several(NAME), brief=True),
+    Key("pin", Kind(PinModel), get=_pin, brief=True),
+    note("source"),
 )
 
 _POINT = Record(
     "PointModel",
     "The bandwidth that a transfer of one size reaches.",
     lambda size, bandwidth: (size, bandwidth),
-    [Key("size", SIZE, get=itemgetter(0)), Key("bandwidth", RATE, get=itemgetter(1))],
+    Key("size", SIZE, get=itemgetter(0)),
+    Key("bandwidth", RATE, get=itemgetter(1)),
 )
 
 _BESIDE = Kind(
@@ -109,17 +118,15 @@ _CHANNEL = Record(
     while bytes flow on another one.
     """,
     Channel,
-    [
-        Key("from", NAME, "source"),
-        Key("to", NAME, "destination"),
-        Key("bandwidth", RATE, "bandwidth_bytes_per_s"),
-        Key("latency", TIME, "latency_ns"),
-        Key("engines", POSITIVE),
-        Key("curve", several(_POINT.kind), brief=True),
-        Key("pageable", RATE, "pageable_bytes_per_s", brief=True),
-        Key("beside", _BESIDE, brief=True),
-        note("source"),
-    ],
+    Key("from", NAME, "source"),
+    Key("to", NAME, "destination"),
+    Key("bandwidth", RATE, "bandwidth_bytes_per_s"),
+    Key("latency", TIME, "latency_ns"),
+    Key("engines", POSITIVE),
+    Key("curve", several(_POINT.kind), brief=True),
+    Key("pageable", RATE, "pageable_bytes_per_s", brief=True),
+    Key("beside", _BESIDE, brief=True),
+    note("source"),
 )
 
 _FABRIC = Record(
@@ -129,12 +136,10 @@ _FABRIC = Record(
     ``scope`` says whose channels: those of one device, of all devices of a host (the default), or of all there are.
     """,
     Fabric,
-    [
-        Key("bandwidth", RATE, "bandwidth_bytes_per_s"),
-        Key("channels", several(NAME), default=()),
-        Key("scope", SCOPE),
-        note("source"),
-    ],
+    Key("bandwidth", RATE, "bandwidth_bytes_per_s"),
+    Key("channels", several(NAME), default=()),
+    Key("scope", SCOPE),
+    note("source"),
 )
 
 
@@ -148,21 +153,19 @@ _HARDWARE = Record(
     "HardwareModel",
     "A hardware profile. ``chunk``: bytes in which a tensor goes over several channels one after the other (default 64 MiB).",
     Hardware,
-    [
-        constant("format", literal(reading.format_of("hardware")), lambda _: reading.format_of("hardware")),
-        Key("name", NAME),
-        Key("source", TEXT, brief=True),
-        Key("devices", POSITIVE),
-        Key("devices_per_host", POSITIVE, brief=True),
-        Key("device_tier", NAME),
-        Key("chunk", SIZE, "chunk_bytes", brief=True),
-        Key("compute", _COMPUTE.kind, default={}),
-        Key("runtime", _RUNTIME.kind, "inspect_ns"),
-        Key("tiers", by_name(_TIER)),
-        Key("channels", by_name(_CHANNEL), default={}),
-        Key("fabrics", by_name(_FABRIC), brief=True),
-    ],
-    _hardware,
+    format_key("hardware"),
+    Key("name", NAME),
+    Key("source", TEXT, brief=True),
+    Key("devices", POSITIVE),
+    Key("devices_per_host", POSITIVE, brief=True),
+    Key("device_tier", NAME),
+    Key("chunk", SIZE, "chunk_bytes", brief=True),
+    Key("compute", _COMPUTE.kind, default={}),
+    Key("runtime", _RUNTIME.kind, "inspect_ns"),
+    Key("tiers", by_name(_TIER)),
+    Key("channels", by_name(_CHANNEL), default={}),
+    Key("fabrics", by_name(_FABRIC), brief=True),
+    make=_hardware,
 )
 
 FORMAT = Format("hardware", lambda: _HARDWARE.adapter)
@@ -206,10 +209,8 @@ def save_hardware(hw: Hardware, path: str | os.PathLike[str]) -> None:
 
 def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
     """The profile as :func:`hardware_to_dict` gives it; ``source`` names it in errors. Raises :class:`InputError`."""
-    try:
+    with errors_of(source):
         return _HARDWARE.read(FORMAT.check(data, source))
-    except HardwareError as error:
-        raise InputError(error.message, source=source, where=error.where) from None
 
 
 def hardware_to_dict(hw: Hardware) -> dict[str, Any]:

@@ -3,62 +3,104 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, Literal, NotRequired
+from operator import attrgetter
+from typing import Any
 
-from pydantic import TypeAdapter, with_config
-from typing_extensions import TypedDict
-
-from hosim.cache_plan import AT_START, DETACH, CacheOp, Plan
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.costmodel.routes import route
 from hosim.edits import Edits, Recompute
-from hosim.errors import GraphError, InputError
+from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import reading
-from hosim.io.validators import STRICT, Format, Name
+from hosim.io.records import NAME, TEXT, Key, Kind, Names, Record, constant, errors_of, format_key, inside, literal, optional, several
+from hosim.io.validators import Format, Name
 
-# "from" is a keyword: no class body can declare it
-CacheOpModel = TypedDict(
-    "CacheOpModel",
-    {
-        "op": Literal["prefetch", "store", "detach"],
-        "tensor": str,
-        "from": Name,
-        "to": NotRequired[Name | None],
-        "after": NotRequired[str | None],
-    },
+
+def _cache_op(op: str, tensor: int, source: str, destination: str | None = None, after: int = AT_START) -> CacheOp:
+    if op == DETACH and destination is not None:
+        raise InputError("a detach copies nowhere; leave 'to' out", where="to")
+    if op != DETACH and destination is None:
+        raise InputError(f"missing; a {op} names the tier it copies to", where="to")
+    if source == destination:
+        raise InputError(f"a {op} joins two different tiers, both are {destination!r}", where="to")
+    return CacheOp(op, tensor, source, destination, after)
+
+
+def _cache_ops(tensors: Names, ops: Names) -> Record[CacheOp]:
+    after = Kind(
+        str | None,
+        lambda position: None if position == AT_START else ops.listed[position].name,
+        lambda name: AT_START if name is None else ops.position(name),
+    )
+    keys = [
+        Key("op", literal(PREFETCH, STORE, DETACH)),
+        Key("tensor", tensors.one),
+        Key("from", NAME, "source"),
+        Key("to", optional(NAME), "destination", brief=True),
+        Key("after", after),
+    ]
+    return Record("CacheOpModel", "A copy to another tier, or the release of one; ``after`` null: at time 0.", _cache_op, *keys)
+
+
+_RECOMPUTE = Record(
+    "RecomputeModel",
+    "Op ``op`` of the workload runs again, as op ``name``, just before op ``before``; its outputs are then called ``a@name``.",
+    Recompute,
+    Key("op", TEXT),
+    Key("before", TEXT),
+    Key("name", NAME),
 )
-with_config(STRICT)(CacheOpModel)
 
 
-@with_config(STRICT)
-class RecomputeModel(TypedDict):
-    """Op ``op`` of the workload runs again, as op ``name``, just before op ``before``; its outputs are then called ``a@name``."""
+def _initial(tensors: Names) -> Kind:
+    """Where tensors lie, by name."""
 
-    op: str
-    before: str
-    name: Name
+    def tiers_of(name: str, tiers: list[str]) -> tuple[int, tuple[str, ...]]:
+        try:
+            if len(set(tiers)) != len(tiers):
+                raise InputError("a tier is listed twice")
+            return tensors.position(name), tuple(tiers)
+        except InputError as error:
+            raise inside(name, error) from None
 
-
-@with_config(STRICT)
-class PlanModel(TypedDict):
-    """Cache ops in order of issue among those of the same ``after``, and where tensors lie at time 0.
-
-    ``order`` lists the workload's ops where the plan runs them in another order, ``recompute`` those that it runs again; cache ops name
-    the tensors and ops that there are then.
-    """
-
-    format: Literal["hosim.plan/1"]
-    workload: str
-    policy: NotRequired[str]
-    order: NotRequired[list[str]]
-    recompute: NotRequired[list[RecomputeModel]]
-    initial: NotRequired[dict[str, list[Name]]]
-    cache_ops: NotRequired[list[CacheOpModel]]
+    return Kind(
+        dict[str, list[Name]],
+        lambda initial: {tensors.listed[t].name: list(tiers) for t, tiers in initial.items()},
+        lambda listed: dict(tiers_of(name, tiers) for name, tiers in listed.items()),
+    )
 
 
-FORMAT = Format("plan", lambda: TypeAdapter(PlanModel))
+_UNEDITED = Edits(Graph("", (), ()))
+
+_EDITS = (
+    Key("order", several(TEXT), get=lambda plan: (plan.edits or _UNEDITED).order, default=(), brief=True, is_read=False),
+    Key("recompute", several(_RECOMPUTE.kind), get=lambda plan: (plan.edits or _UNEDITED).recompute, default=(), brief=True, is_read=False),
+)
+"""What a plan changes about the workload: read before the rest, whose names are those of the graph that it makes."""
+
+
+def _plan(graph: Graph) -> Record[Plan]:
+    """The record of a plan whose names are those of ``graph``."""
+    tensors, ops = Names("tensor", graph.tensor_index, graph.tensors), Names("op", graph.op_index, graph.ops)
+    return Record(
+        "PlanModel",
+        """Cache ops in order of issue among those of the same ``after``, and where tensors lie at time 0.
+
+        ``order`` lists the workload's ops where the plan runs them in another order, ``recompute`` those that it runs again; cache ops name
+        the tensors and ops that there are then.
+        """,
+        Plan,
+        format_key("plan"),
+        constant("workload", TEXT, attrgetter("workload.name")),
+        Key("policy", TEXT),
+        *_EDITS,
+        Key("initial", _initial(tensors)),
+        Key("cache_ops", several(_cache_ops(tensors, ops).kind)),
+    )
+
+
+FORMAT = Format("plan", lambda: _plan(Graph("", (), ())).adapter)
 
 
 def load_plan(path: str | os.PathLike[str], graph: Graph) -> Plan:
@@ -149,74 +191,18 @@ def plan_from_dict(data: object, graph: Graph, source: str | None = None) -> Pla
             source=source,
             where="workload",
         )
-    edits = _edits(checked, graph)
-    if edits is not None:
-        try:
-            graph = edits.graph()
-        except GraphError as error:
-            raise InputError(error.message, source=source, where=error.where) from None
-    tensor_at, op_at = graph.tensor_index, graph.op_index
-
-    def position(name: str, at: Mapping[str, int], what: str, where: str) -> int:
-        found = at.get(name)
-        if found is None:
-            raise InputError(reading.unknown_name(what, name, at), source=source, where=where)
-        return found
-
-    initial = {}
-    for name, tiers in checked.get("initial", {}).items():
-        if len(set(tiers)) != len(tiers):
-            raise InputError("a tier is listed twice", source=source, where=f"initial.{name}")
-        initial[position(name, tensor_at, "tensor", f"initial.{name}")] = tuple(tiers)
-    listed: list[Any] = checked.get("cache_ops", [])
-    cache_ops = []
-    for i, entry in enumerate(listed):
-        op, name, start, end, after = entry["op"], entry["tensor"], entry["from"], entry.get("to"), entry.get("after")
-        tensor = position(name, tensor_at, "tensor", f"cache_ops[{i}].tensor")
-        if op == DETACH and end is not None:
-            raise InputError("a detach copies nowhere; leave 'to' out", source=source, where=f"cache_ops[{i}].to")
-        if op != DETACH and end is None:
-            raise InputError(f"missing; a {op} names the tier it copies to", source=source, where=f"cache_ops[{i}].to")
-        if start == end:
-            raise InputError(f"a {op} joins two different tiers, both are {end!r}", source=source, where=f"cache_ops[{i}].to")
-        issue = AT_START if after is None else position(after, op_at, "op", f"cache_ops[{i}].after")
-        cache_ops.append(CacheOp(op, tensor, start, end, issue))
-    return Plan(graph, checked.get("policy", "manual"), tuple(cache_ops), initial, edits=edits)
-
-
-def _edits(checked: PlanModel, graph: Graph) -> Edits | None:
-    """What the plan changes about the workload ``graph``; ``None`` if nothing."""
-    order, recompute = checked.get("order", []), checked.get("recompute", [])
-    if not order and not recompute:
-        return None
-    return Edits(graph, tuple(order), tuple([Recompute(entry["op"], entry["before"], entry["name"]) for entry in recompute]))
+    with errors_of(source):
+        order, recompute = (key.kind.read(checked.get(key.name, ())) for key in _EDITS)
+        edits = Edits(graph, order, recompute) if order or recompute else None
+        edited = graph if edits is None else edits.graph()
+        return _plan(edited).read(checked, graph=edited, edits=edits)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """The plan as its file says it. Raises :class:`InputError` for one that decides during the replay."""
     if plan.runtime is not None:
         raise InputError(f"the policy {plan.policy!r} decides during the replay: its plan cannot be written; replay it directly")
-    tensors, ops = plan.graph.tensors, plan.graph.ops
-    cache_ops = []
-    for c in plan.cache_ops:
-        entry: dict[str, Any] = {"op": c.op, "tensor": tensors[c.tensor].name, "from": c.source}
-        if c.destination is not None:
-            entry["to"] = c.destination
-        entry["after"] = None if c.after == AT_START else ops[c.after].name
-        cache_ops.append(entry)
-    edits: dict[str, Any] = {}
-    if plan.edits is not None and plan.edits.order:
-        edits["order"] = list(plan.edits.order)
-    if plan.edits is not None and plan.edits.recompute:
-        edits["recompute"] = [{"op": r.op, "before": r.before, "name": r.name} for r in plan.edits.recompute]
-    return {
-        "format": reading.format_of("plan"),
-        "workload": plan.workload.name,
-        "policy": plan.policy,
-        **edits,
-        "initial": {tensors[t].name: list(tiers) for t, tiers in plan.initial.items()},
-        "cache_ops": cache_ops,
-    }
+    return _plan(plan.graph).write(plan)
 
 
 def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> None:

@@ -8,7 +8,8 @@ file.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -17,8 +18,8 @@ from typing import Any, Generic, Literal, NotRequired, Optional, TypeVar
 from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from hosim.errors import InputError
-from hosim.io.reading import unknown_name
+from hosim.errors import GraphError, HardwareError, InputError
+from hosim.io.reading import format_of, unknown_name
 from hosim.io.validators import STRICT, Count, Name
 
 T = TypeVar("T")
@@ -27,13 +28,18 @@ REQUIRED: Any = object()
 """Instead of a default."""
 
 
+def same(value: Any) -> Any:
+    """Of a value that is the same in the file."""
+    return value
+
+
 @dataclass(frozen=True)
 class Kind:
-    """How a value stands in a file: the type that is checked, and the functions to the file and back where the two differ."""
+    """How a value stands in a file: the type that is checked, and the functions to the file and back."""
 
     type: Any
-    write: Callable[[Any], Any] | None = None
-    read: Callable[[Any], Any] | None = None
+    write: Callable[[Any], Any] = same
+    read: Callable[[Any], Any] = same
 
 
 TEXT, NAME, COUNT, FLAG = Kind(str), Kind(Name), Kind(Count), Kind(bool)
@@ -63,6 +69,11 @@ class Key:
     is_written: bool = True
 
 
+def keys(kind: Kind, *names: str, **options: Any) -> list[Key]:
+    """Keys that differ in their names alone."""
+    return [Key(name, kind, **options) for name in names]
+
+
 def note(name: str, kind: Kind = TEXT) -> Key:
     """A key that is for readers of the file alone."""
     return Key(name, kind, is_read=False, is_written=False)
@@ -73,16 +84,21 @@ def constant(name: str, kind: Kind, get: Callable[[Any], Any]) -> Key:
     return Key(name, kind, get=get, required=True, is_read=False)
 
 
+def format_key(kind: str) -> Key:
+    """The key that every file of a kind begins with."""
+    return constant("format", literal(format_of(kind)), lambda _: format_of(kind))
+
+
 class Record(Generic[T]):
     """A table of keys of what ``made`` makes: a dataclass, or a function with the defaults of its own. ``make`` is a faster one.
 
     ``name`` and ``about`` are those of the mapping in the JSON Schema.
     """
 
-    def __init__(self, name: str, about: str, made: Callable[..., T], keys: Iterable[Key], make: Callable[..., T] | None = None) -> None:
+    def __init__(self, name: str, about: str, made: Callable[..., T], *keys: Key, make: Callable[..., T] | None = None) -> None:
         self._name = name
         self._about = about
-        self._keys = tuple(keys)
+        self._keys = keys
         self._make = make or made
         defaults = _defaults(made)
         self._default = {key.name: defaults.get(key.attribute or key.name, key.default) for key in self._keys}
@@ -122,7 +138,7 @@ class Record(Generic[T]):
             for name, attribute, read, default in self._read:
                 value = data.get(name, default)
                 if value is not REQUIRED:
-                    more[attribute] = value if read is None else read(value)
+                    more[attribute] = value if read is same else read(value)
         except InputError as error:
             raise inside(name, error) from None
         return self._make(**more)
@@ -133,7 +149,7 @@ class Record(Generic[T]):
         for name, get, write, brief, default in self._write:
             found = get(value)
             if not brief or found != default:
-                data[name] = found if write is None else write(found)
+                data[name] = found if write is same else write(found)
         return data
 
 
@@ -152,11 +168,20 @@ def inside(step: str | int, error: InputError) -> InputError:
     return InputError(error.message, where=f"{first}.{where}" if where and not where.startswith("[") else first + where)
 
 
+@contextmanager
+def errors_of(source: str | None) -> Iterator[None]:
+    """Whatever is wrong with data is an :class:`InputError` that names ``source`` and the path inside it."""
+    try:
+        yield
+    except (GraphError, HardwareError, InputError) as error:
+        raise InputError(error.message, source=source, where=error.where) from None
+
+
 def optional(kind: Kind) -> Kind:
     """A value or ``null``."""
 
-    def unless_none(function: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-        return None if function is None else lambda value: None if value is None else function(value)
+    def unless_none(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return same if function is same else lambda value: None if value is None else function(value)
 
     return Kind(Optional[kind.type], unless_none(kind.write), unless_none(kind.read))  # noqa: UP045  # not every type has an |
 
@@ -167,19 +192,22 @@ def several(kind: Kind) -> Kind:
     def read(values: Sequence[Any]) -> tuple[Any, ...]:
         found: list[Any] = []
         try:
-            found.extend(map(kind.read, values))  # type: ignore[arg-type]
+            found.extend(map(kind.read, values))
         except InputError as error:
             raise inside(len(found), error) from None
         return tuple(found)
 
-    return Kind(list[kind.type], list if kind.write is None else lambda v: list(map(kind.write, v)), tuple if kind.read is None else read)  # type: ignore[arg-type, name-defined]
+    def write(values: Iterable[Any]) -> list[Any]:
+        return list(map(kind.write, values))
+
+    return Kind(list[kind.type], list if kind.write is same else write, tuple if kind.read is same else read)  # type: ignore[name-defined]
 
 
 def mapping(kind: Kind, names: Any = str) -> Kind:
     """A mapping of names to values."""
 
-    def through(function: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-        return dict if function is None else lambda values: {name: function(value) for name, value in values.items()}
+    def through(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return dict if function is same else lambda values: {name: function(value) for name, value in values.items()}
 
     return Kind(dict[names, kind.type], through(kind.write), through(kind.read))  # type: ignore[name-defined]
 
@@ -204,7 +232,7 @@ class Names:
     @property
     def one(self) -> Kind:
         """A position, as a name."""
-        return Kind(str, lambda position: self.listed[position].name, self._position)
+        return Kind(str, lambda position: self.listed[position].name, self.position)
 
     @property
     def many(self) -> Kind:
@@ -215,11 +243,12 @@ class Names:
             try:
                 return tuple([at[name] for name in names])
             except KeyError:
-                return several(self.one).read(names)  # type: ignore[misc, no-any-return]  # which says what is wrong with which one
+                return several(self.one).read(names)  # type: ignore[no-any-return]  # which says what is wrong with which one
 
         return Kind(list[str], lambda positions: [listed[p].name for p in positions], read)
 
-    def _position(self, name: str) -> int:
+    def position(self, name: str) -> int:
+        """The position of a name; raises :class:`InputError` for one that is not there."""
         if name not in self.at:
             raise InputError(unknown_name(self.what, name, self.at))
         return self.at[name]

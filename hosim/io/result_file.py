@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import Annotated, Any, NotRequired
 
 from pydantic import Field, with_config
@@ -12,7 +11,7 @@ from typing_extensions import TypedDict
 
 from hosim.graph import KINDS
 from hosim.io import reading
-from hosim.io.records import COUNT, FLAG, TEXT, Key, Kind, Record, constant, literal, mapping, note, optional, several
+from hosim.io.records import COUNT, FLAG, TEXT, Key, Kind, Record, format_key, keys, literal, mapping, note, optional, several
 from hosim.io.validators import STRICT, Count, Format
 from hosim.jitter import Jitter
 from hosim.result import (
@@ -113,29 +112,26 @@ _STREAM = Record(
     "StreamModel",
     "Division of the makespan of one stream.",
     StreamFigures,
-    [Key("busy_ns", COUNT, default=0), Key("stall_ns", STALLS, default={}), Key("drain_ns", COUNT, default=0)],
+    Key("busy_ns", COUNT, default=0),
+    Key("stall_ns", STALLS, default={}),
+    Key("drain_ns", COUNT, default=0),
 )
 
 _CHANNEL = Record(
     "ChannelModel",
     "One channel over the replay.",
     ChannelFigures,
-    [
-        *(Key(f.name, COUNT, default=0) for f in fields(ChannelFigures) if f.name != "utilization"),
-        Key("utilization", Kind(Share, lambda share: round(share, 2)), default=0.0),
-    ],
+    *keys(COUNT, "transfers", "bytes", "busy_ns", "queue_ns", "contention_ns", "exposed_ns", "hidden_ns", default=0),
+    Key("utilization", Kind(Share, lambda share: round(share, 2)), default=0.0),
 )
 
 _STATE = Record(
     "AllocatorStateModel",
     "An allocator at one moment; ``fragmentation`` is (reserved - allocated) / reserved.",
     AllocatorState,
-    [
-        Key("allocated_bytes", COUNT),
-        Key("reserved_bytes", COUNT),
-        Key("largest_free_bytes", COUNT, default=0),
-        Key("fragmentation", Kind(Share, lambda share: round(share, 4)), is_read=False),
-    ],
+    *keys(COUNT, "allocated_bytes", "reserved_bytes"),
+    Key("largest_free_bytes", COUNT, default=0),
+    Key("fragmentation", Kind(Share, lambda share: round(share, 4)), is_read=False),
 )
 
 
@@ -147,94 +143,82 @@ _ALLOCATOR = Record(
     "AllocatorModel",
     "What an allocator made of the device tier; ``out_of_memory`` is null where it did not run out.",
     AllocatorFigures,
-    [
-        Key("name", literal(*ALLOCATORS)),
-        Key("account", literal(*ACCOUNTS), default=IN_TIME),
-        Key("peak_allocated_bytes", COUNT),
-        Key("peak_active_bytes", COUNT, required=False),
-        Key("peak_reserved_bytes", COUNT),
-        Key("at_peak", _STATE.kind),
-        Key("out_of_memory", optional(_STATE.kind)),
-    ],
-    _allocator,
+    Key("name", literal(*ALLOCATORS)),
+    Key("account", literal(*ACCOUNTS), default=IN_TIME),
+    Key("peak_allocated_bytes", COUNT),
+    Key("peak_active_bytes", COUNT, required=False),
+    Key("peak_reserved_bytes", COUNT),
+    Key("at_peak", _STATE.kind),
+    Key("out_of_memory", optional(_STATE.kind)),
+    make=_allocator,
 )
 
 _SPREAD = Record(
     "SpreadModel",
     "The least, the lower median and the most of a figure over several devices.",
     Spread,
-    [Key("min", COUNT), Key("median", COUNT), Key("max", COUNT)],
+    *keys(COUNT, "min", "median", "max"),
 )
 
 _DEVICE = Record(
     "DeviceModel",
     "One of several devices; without a makespan, it did not fit.",
     DeviceLine,
-    [Key("makespan_ns", TIME, default=None), Key("stall_ns", COUNT, default=0), Key("peak_bytes", BYTES, default={})],
+    Key("makespan_ns", TIME, default=None),
+    Key("stall_ns", COUNT, default=0),
+    Key("peak_bytes", BYTES, default={}),
 )
 
 _DEVICES = Record(
     "DevicesModel",
     "Several devices that ran together; ``each`` is there where they are few.",
     DeviceFigures,
-    [
-        Key("count", COUNT),
-        Key("feasible", COUNT),
-        Key("makespan_ns", optional(_SPREAD.kind), default=None),
-        Key("stall_ns", optional(_SPREAD.kind), default=None),
-        Key("peak_bytes", mapping(_SPREAD.kind), default={}),
-        Key("each", several(_DEVICE.kind), brief=True),
-    ],
+    *keys(COUNT, "count", "feasible"),
+    *keys(optional(_SPREAD.kind), "makespan_ns", "stall_ns", default=None),
+    Key("peak_bytes", mapping(_SPREAD.kind), default={}),
+    Key("each", several(_DEVICE.kind), brief=True),
 )
 
 _JITTER = Record(
     "JitterModel",
     "By how much, relative to their nominal times, ops and transfers vary; see :class:`hosim.jitter.Jitter`.",
     Jitter,
-    [Key("seed", COUNT, required=True), Key("op_sigma", NON_NEGATIVE), Key("transfer_sigma", NON_NEGATIVE)],
+    Key("seed", COUNT, required=True),
+    *keys(NON_NEGATIVE, "op_sigma", "transfer_sigma"),
 )
 
 _RESULT = Record(
     "ResultModel",
     "The figures of one replay; times are null where it was infeasible.",
     Result,
-    [
-        constant("format", literal(reading.format_of("result")), lambda _: reading.format_of("result")),
-        Key("workload", TEXT),
-        Key("hardware", TEXT),
-        Key("policy", TEXT),
-        Key("budget_bytes", COUNT),
-        Key("feasible", FLAG),
-        Key("error", optional(TEXT), default=None),
-        Key("makespan_ns", TIME, default=None),
-        Key("busy_ns", TIME, default=None),
-        Key("stall_ns", STALLS, default={}),
-        Key("drain_ns", TIME, default=None),
-        Key("streams", mapping(_STREAM.kind), brief=True),
-        Key("slowed_ns", TIME, brief=True),
-        Key("lower_bound_ns", TIME, default=None),
-        Key("peak_bytes", BYTES, default={}),
-        Key("peak_at_ns", BYTES, default={}),
-        Key("peak_breakdown", mapping(BYTES), get=_breakdown, default={}),
-        Key("channels", mapping(_CHANNEL.kind), default={}),
-        Key("plan", PLAN_COUNTS, default={}),
-        Key("allocator", _ALLOCATOR.kind, brief=True),
-        Key("devices", _DEVICES.kind, brief=True),
-        Key("jitter", _JITTER.kind, brief=True),
-        Key("planning_s", NON_NEGATIVE),
-        Key("replay_s", NON_NEGATIVE),
-    ],
+    format_key("result"),
+    *keys(TEXT, "workload", "hardware", "policy"),
+    Key("budget_bytes", COUNT),
+    Key("feasible", FLAG),
+    Key("error", optional(TEXT), default=None),
+    *keys(TIME, "makespan_ns", "busy_ns", default=None),
+    Key("stall_ns", STALLS, default={}),
+    Key("drain_ns", TIME, default=None),
+    Key("streams", mapping(_STREAM.kind), brief=True),
+    Key("slowed_ns", TIME, brief=True),
+    Key("lower_bound_ns", TIME, default=None),
+    *keys(BYTES, "peak_bytes", "peak_at_ns", default={}),
+    Key("peak_breakdown", mapping(BYTES), get=_breakdown, default={}),
+    Key("channels", mapping(_CHANNEL.kind), default={}),
+    Key("plan", PLAN_COUNTS, default={}),
+    Key("allocator", _ALLOCATOR.kind, brief=True),
+    Key("devices", _DEVICES.kind, brief=True),
+    Key("jitter", _JITTER.kind, brief=True),
+    *keys(NON_NEGATIVE, "planning_s", "replay_s"),
 )
 
 _COMPARISON: Record[tuple[Result, ...]] = Record(
     "ComparisonModel",
     "One result a policy; ``mispredictions`` of those that predict a routing.",
     lambda results: results,
-    [
-        constant("format", literal(reading.format_of("comparison")), lambda _: reading.format_of("comparison")),
-        Key("results", several(_RESULT.kind), default=()),
-        note("mispredictions", Kind(list[MispredictionsModel])),
-    ],
+    format_key("comparison"),
+    Key("results", several(_RESULT.kind), default=()),
+    note("mispredictions", Kind(list[MispredictionsModel])),
 )
 
 FORMAT = Format("result", lambda: _RESULT.adapter)

@@ -7,33 +7,18 @@ arguments of a seeded one (:func:`hosim.models.routing_draw.generate`).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NotRequired
+from operator import attrgetter
+from typing import Any, NotRequired
 
-from pydantic import TypeAdapter, with_config
+from pydantic import with_config
 from typing_extensions import TypedDict
 
-from hosim.errors import GraphError, InputError
+from hosim.errors import InputError
 from hosim.expert_routing import Expert, Gate, Routing
 from hosim.graph import Graph
 from hosim.io import reading
+from hosim.io.records import COUNT, TEXT, Key, Kind, Names, Record, constant, errors_of, format_key, note, several
 from hosim.io.validators import STRICT, Count, Format
-
-
-@with_config(STRICT)
-class ExpertModel(TypedDict):
-    """One candidate of a gate: the tensors that only its ops use, and the ops that run only if it is chosen."""
-
-    tensors: list[str]
-    ops: list[str]
-
-
-@with_config(STRICT)
-class GateModel(TypedDict):
-    """The op whose end decides, and the experts between which it does; a trace numbers them from 0."""
-
-    op: str
-    experts: list[ExpertModel]
 
 
 @with_config(STRICT)
@@ -47,19 +32,37 @@ class GenerateModel(TypedDict):
     persistence: NotRequired[float]
 
 
-@with_config(STRICT)
-class RoutingModel(TypedDict):
-    """Which ops of a workload are conditional, and a trace of what was chosen: by step, by gate."""
+def _routing(graph: Graph) -> Record[Routing]:
+    """The record of a routing whose names are those of ``graph``."""
+    tensors, ops = Names("tensor", graph.tensor_index, graph.tensors), Names("op", graph.op_index, graph.ops)
+    expert = Record(
+        "ExpertModel",
+        "One candidate of a gate: the tensors that only its ops use, and the ops that run only if it is chosen.",
+        Expert,
+        Key("tensors", tensors.many),
+        Key("ops", ops.many),
+    )
+    gate = Record(
+        "GateModel",
+        "The op whose end decides, and the experts between which it does; a trace numbers them from 0.",
+        Gate,
+        Key("op", ops.one),
+        Key("experts", several(expert.kind)),
+    )
+    return Record(
+        "RoutingModel",
+        "Which ops of a workload are conditional, and a trace of what was chosen: by step, by gate.",
+        Routing,
+        format_key("routing"),
+        constant("workload", TEXT, attrgetter("graph.name")),
+        Key("meta", Kind(dict[str, Any], dict), brief=True),
+        Key("gates", several(gate.kind), default=()),
+        Key("steps", several(several(several(COUNT))), brief=True),
+        note("generate", Kind(GenerateModel)),
+    )
 
-    format: Literal["hosim.routing/1"]
-    workload: str
-    meta: NotRequired[dict[str, Any]]
-    gates: NotRequired[list[GateModel]]
-    steps: NotRequired[list[list[list[Count]]]]
-    generate: NotRequired[GenerateModel]
 
-
-FORMAT = Format("routing", lambda: TypeAdapter(RoutingModel))
+FORMAT = Format("routing", lambda: _routing(Graph("", (), ())).adapter)
 
 
 def load_routing(path: str | os.PathLike[str], graph: Graph) -> Routing:
@@ -84,27 +87,8 @@ def routing_from_dict(data: object, graph: Graph, source: str | None = None) -> 
     if "steps" in checked and "generate" in checked:
         raise InputError("expected a trace's 'steps' or how to 'generate' one, got both", source=source, where="generate")
 
-    def positions(names: Sequence[str], at: Mapping[str, int], what: str, where: str) -> tuple[int, ...]:
-        for j, name in enumerate(names):
-            if name not in at:
-                raise InputError(
-                    reading.unknown_name(what, name, at), source=source, where=f"{where}[{j}]" if where.endswith("s") else where
-                )
-        return tuple([at[name] for name in names])
-
-    gates = []
-    for g, gate in enumerate(checked.get("gates", ())):
-        experts = []
-        for e, expert in enumerate(gate["experts"]):
-            where = f"gates[{g}].experts[{e}]"
-            tensors = positions(expert["tensors"], graph.tensor_index, "tensor", f"{where}.tensors")
-            experts.append(Expert(tensors, positions(expert["ops"], graph.op_index, "op", f"{where}.ops")))
-        gates.append(Gate(positions([gate["op"]], graph.op_index, "op", f"gates[{g}].op")[0], tuple(experts)))
-    steps = tuple(tuple(tuple(chosen) for chosen in step) for step in checked.get("steps", ()))
-    try:
-        routing = Routing(graph, tuple(gates), steps, checked.get("meta", {}))
-    except GraphError as error:
-        raise InputError(error.message, source=source, where=error.where) from None
+    with errors_of(source):
+        routing = _routing(graph).read(checked, graph=graph)
     return _generated(routing, checked["generate"], source) if "generate" in checked else routing
 
 
@@ -119,19 +103,4 @@ def _generated(routing: Routing, arguments: GenerateModel, source: str | None) -
 
 def routing_to_dict(routing: Routing) -> dict[str, Any]:
     """The routing as its file says it, its trace step by step."""
-    tensors, ops = routing.graph.tensors, routing.graph.ops
-    data: dict[str, Any] = {"format": reading.format_of("routing"), "workload": routing.graph.name}
-    if routing.meta:
-        data["meta"] = dict(routing.meta)
-    data["gates"] = [
-        {
-            "op": ops[gate.op].name,
-            "experts": [
-                {"tensors": [tensors[t].name for t in expert.tensors], "ops": [ops[i].name for i in expert.ops]} for expert in gate.experts
-            ],
-        }
-        for gate in routing.gates
-    ]
-    if routing.steps:
-        data["steps"] = [[list(chosen) for chosen in step] for step in routing.steps]
-    return data
+    return _routing(routing.graph).write(routing)

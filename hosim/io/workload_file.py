@@ -9,10 +9,26 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hosim.errors import GraphError, InputError
+from hosim.errors import InputError
 from hosim.graph import KINDS, PERSISTENT_KINDS, Graph, Op, Tensor, unguarded
 from hosim.io import reading
-from hosim.io.records import COUNT, FLAG, NAME, TEXT, Key, Kind, Names, Record, constant, inside, literal, optional, several
+from hosim.io.records import (
+    COUNT,
+    FLAG,
+    NAME,
+    TEXT,
+    Key,
+    Kind,
+    Names,
+    Record,
+    errors_of,
+    format_key,
+    inside,
+    keys,
+    literal,
+    optional,
+    several,
+)
 from hosim.io.validators import Format
 
 
@@ -31,14 +47,12 @@ _TENSOR = Record(
     "TensorModel",
     "One storage.",
     Tensor,
-    [
-        Key("name", NAME),
-        Key("bytes", COUNT, "size_bytes"),
-        Key("kind", literal(*KINDS)),
-        Key("home", optional(NAME), brief=True),
-        Key("persistent", optional(FLAG), get=_persistent, brief=True),
-    ],
-    _tensor,
+    Key("name", NAME),
+    Key("bytes", COUNT, "size_bytes"),
+    Key("kind", literal(*KINDS)),
+    Key("home", optional(NAME), brief=True),
+    Key("persistent", optional(FLAG), get=_persistent, brief=True),
+    make=_tensor,
 )
 
 
@@ -47,21 +61,16 @@ def _op(tensors: Names, ops: Names) -> Record[Op]:
         "OpModel",
         "One computation; tensors and ops by name.",
         Op,
-        [
-            Key("name", NAME),
-            Key("kind", TEXT),
-            Key("stream", NAME, brief=True),
-            Key("inputs", tensors.many, brief=True),
-            Key("outputs", tensors.many, brief=True),
-            Key("mutates", tensors.many, brief=True),
-            Key("deps", ops.many, brief=True),
-            Key("duration_ns", optional(COUNT), brief=True),
-            Key("flops", COUNT, brief=True),
-            Key("bytes_accessed", COUNT, brief=True),
-            Key("dtype", NAME, brief=True),
-            Key("workspace_bytes", COUNT, brief=True),
-        ],
-        _new_op,
+        Key("name", NAME),
+        Key("kind", TEXT),
+        Key("stream", NAME, brief=True),
+        *keys(tensors.many, "inputs", "outputs", "mutates", brief=True),
+        Key("deps", ops.many, brief=True),
+        Key("duration_ns", optional(COUNT), brief=True),
+        *keys(COUNT, "flops", "bytes_accessed", brief=True),
+        Key("dtype", NAME, brief=True),
+        Key("workspace_bytes", COUNT, brief=True),
+        make=_new_op,
     )
 
 
@@ -70,13 +79,11 @@ def _workload(graph: Graph) -> Record[Graph]:
         "WorkloadModel",
         "A workload: tensors and ops in listed order.",
         Graph,
-        [
-            constant("format", literal(reading.format_of("workload")), lambda _: reading.format_of("workload")),
-            Key("name", TEXT),
-            Key("meta", Kind(dict[str, Any], dict), brief=True),
-            Key("tensors", several(_TENSOR.kind), default=()),
-            Key("ops", several(_op(Names("tensor", {}, graph.tensors), Names("op", {}, graph.ops)).kind), default=()),
-        ],
+        format_key("workload"),
+        Key("name", TEXT),
+        Key("meta", Kind(dict[str, Any], dict), brief=True),
+        Key("tensors", several(_TENSOR.kind), default=()),
+        Key("ops", several(_op(Names("tensor", {}, graph.tensors), Names("op", {}, graph.ops)).kind), default=()),
     )
 
 
@@ -198,16 +205,14 @@ def _graph(checked: Mapping[str, Any], source: str | None) -> Graph:
     op_at: dict[str, int] = {}
     record = _op(Names("tensor", {tensor.name: i for i, tensor in enumerate(tensors)}), Names("earlier op", op_at))
     ops: list[Op] = []
-    try:
-        for op in checked.get("ops", ()):
-            ops.append(record.read(op))
-            op_at[op["name"]] = len(ops) - 1
+    with errors_of(source):
+        try:
+            for op in checked.get("ops", ()):
+                ops.append(record.read(op))
+                op_at[op["name"]] = len(ops) - 1
+        except InputError as error:
+            raise inside("ops", inside(len(ops), error)) from None
         return Graph(checked["name"], tensors, tuple(ops), checked.get("meta", {}))
-    except GraphError as error:
-        raise InputError(error.message, source=source, where=error.where) from None
-    except InputError as error:
-        located = inside("ops", inside(len(ops), error))
-        raise InputError(located.message, source=source, where=located.where) from None
 
 
 def workload_to_dict(graph: Graph) -> dict[str, Any]:
