@@ -16,12 +16,12 @@ from typing_extensions import TypedDict
 
 from hosim.hardware import SCOPES, Channel, Compute, Fabric, Hardware, Tier
 from hosim.io import reading
-from hosim.io.records import (
+from hosim.io.key_tables import (
     NAME,
     TEXT,
     Key,
+    KeyTable,
     Kind,
-    Record,
     by_name,
     errors_of,
     format_key,
@@ -40,7 +40,7 @@ Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 SIZE, RATE, TIME, COMPUTE_RATE = Kind(Size, exact_size), Kind(Rate, exact_rate), Kind(Time, exact_time), Kind(ComputeRate, exact_compute)
 SCOPE, POSITIVE, FRACTION = literal(*SCOPES), Kind(Positive), Kind(Fraction, float)
 
-_COMPUTE = Record(
+_COMPUTE = KeyTable(
     "ComputeModel",
     """Peak by dtype (dense), the fraction of it that kernels reach, and the fixed time of an op.
 
@@ -59,7 +59,7 @@ def _inspect_ns(inspect: int = 0) -> int:
     return inspect
 
 
-_RUNTIME = Record(
+_RUNTIME = KeyTable(
     "RuntimeModel", "CPU time that a runtime policy spends per op.", _inspect_ns, Key("inspect", TIME, get=int), note("source")
 )
 
@@ -81,7 +81,7 @@ def _tier(name: str, capacity: int, bandwidth: int, scope: str = "", pageable: t
     return Tier(name, capacity, bandwidth, scope, pageable, pin["time"] if pin else 0, bool(pin and pin.get("pool")))
 
 
-_TIER = Record(
+_TIER = KeyTable(
     "TierModel",
     """A memory. Left out, ``scope`` is ``device`` for the device tier and ``host`` for the others.
 
@@ -96,7 +96,7 @@ _TIER = Record(
     note("source"),
 )
 
-_POINT = Record(
+_POINT = KeyTable(
     "PointModel",
     "The bandwidth that a transfer of one size reaches.",
     lambda size, bandwidth: (size, bandwidth),
@@ -110,7 +110,7 @@ _BESIDE = Kind(
     lambda found: tuple(found.items()),
 )
 
-_CHANNEL = Record(
+_CHANNEL = KeyTable(
     "ChannelModel",
     """A one-way path between two tiers.
 
@@ -129,7 +129,7 @@ _CHANNEL = Record(
     note("source"),
 )
 
-_FABRIC = Record(
+_FABRIC = KeyTable(
     "FabricModel",
     """Bandwidth that channels share; a half-duplex link is one over the channels of both directions.
 
@@ -149,7 +149,7 @@ def _hardware(**read: Any) -> Hardware:
     return Hardware(tiers=tuple(tiers), **read)
 
 
-_HARDWARE = Record(
+_HARDWARE = KeyTable(
     "HardwareModel",
     "A hardware profile. ``chunk``: bytes in which a tensor goes over several channels one after the other (default 64 MiB).",
     Hardware,

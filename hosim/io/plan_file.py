@@ -13,7 +13,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import reading
-from hosim.io.records import NAME, TEXT, Key, Kind, Names, Record, constant, errors_of, format_key, inside, literal, optional, several
+from hosim.io.key_tables import NAME, TEXT, Key, KeyTable, Kind, Names, constant, errors_of, format_key, inside, literal, optional, several
 from hosim.io.validators import Format, Name
 
 
@@ -27,7 +27,7 @@ def _cache_op(op: str, tensor: int, source: str, destination: str | None = None,
     return CacheOp(op, tensor, source, destination, after)
 
 
-def _cache_ops(tensors: Names, ops: Names) -> Record[CacheOp]:
+def _cache_ops(tensors: Names, ops: Names) -> KeyTable[CacheOp]:
     after = Kind(
         str | None,
         lambda position: None if position == AT_START else ops.listed[position].name,
@@ -40,10 +40,10 @@ def _cache_ops(tensors: Names, ops: Names) -> Record[CacheOp]:
         Key("to", optional(NAME), "destination", brief=True),
         Key("after", after),
     ]
-    return Record("CacheOpModel", "A copy to another tier, or the release of one; ``after`` null: at time 0.", _cache_op, *keys)
+    return KeyTable("CacheOpModel", "A copy to another tier, or the release of one; ``after`` null: at time 0.", _cache_op, *keys)
 
 
-_RECOMPUTE = Record(
+_RECOMPUTE = KeyTable(
     "RecomputeModel",
     "Op ``op`` of the workload runs again, as op ``name``, just before op ``before``; its outputs are then called ``a@name``.",
     Recompute,
@@ -80,10 +80,10 @@ _EDITS = (
 """What a plan changes about the workload: read before the rest, whose names are those of the graph that it makes."""
 
 
-def _plan(graph: Graph) -> Record[Plan]:
-    """The record of a plan whose names are those of ``graph``."""
+def _plan(graph: Graph) -> KeyTable[Plan]:
+    """The table of a plan whose names are those of ``graph``."""
     tensors, ops = Names("tensor", graph.tensor_index, graph.tensors), Names("op", graph.op_index, graph.ops)
-    return Record(
+    return KeyTable(
         "PlanModel",
         """Cache ops in order of issue among those of the same ``after``, and where tensors lie at time 0.
 

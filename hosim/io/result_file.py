@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from hosim.graph import KINDS
 from hosim.io import reading
-from hosim.io.records import COUNT, FLAG, TEXT, Key, Kind, Record, format_key, keys, literal, mapping, note, optional, several
+from hosim.io.key_tables import COUNT, FLAG, TEXT, Key, KeyTable, Kind, format_key, keys, literal, mapping, note, optional, several
 from hosim.io.validators import STRICT, Count, Format
 from hosim.jitter import Jitter
 from hosim.result import (
@@ -108,7 +108,7 @@ STALLS, PLAN_COUNTS, TIME, BYTES = (
     mapping(COUNT),
 )
 
-_STREAM = Record(
+_STREAM = KeyTable(
     "StreamModel",
     "Division of the makespan of one stream.",
     StreamFigures,
@@ -117,7 +117,7 @@ _STREAM = Record(
     Key("drain_ns", COUNT, default=0),
 )
 
-_CHANNEL = Record(
+_CHANNEL = KeyTable(
     "ChannelModel",
     "One channel over the replay.",
     ChannelFigures,
@@ -125,7 +125,7 @@ _CHANNEL = Record(
     Key("utilization", Kind(Share, lambda share: round(share, 2)), default=0.0),
 )
 
-_STATE = Record(
+_STATE = KeyTable(
     "AllocatorStateModel",
     "An allocator at one moment; ``fragmentation`` is (reserved - allocated) / reserved.",
     AllocatorState,
@@ -139,7 +139,7 @@ def _allocator(**read: Any) -> AllocatorFigures:
     return AllocatorFigures(**{"peak_active_bytes": read["peak_allocated_bytes"]} | read)
 
 
-_ALLOCATOR = Record(
+_ALLOCATOR = KeyTable(
     "AllocatorModel",
     "What an allocator made of the device tier; ``out_of_memory`` is null where it did not run out.",
     AllocatorFigures,
@@ -153,14 +153,14 @@ _ALLOCATOR = Record(
     make=_allocator,
 )
 
-_SPREAD = Record(
+_SPREAD = KeyTable(
     "SpreadModel",
     "The least, the lower median and the most of a figure over several devices.",
     Spread,
     *keys(COUNT, "min", "median", "max"),
 )
 
-_DEVICE = Record(
+_DEVICE = KeyTable(
     "DeviceModel",
     "One of several devices; without a makespan, it did not fit.",
     DeviceLine,
@@ -169,7 +169,7 @@ _DEVICE = Record(
     Key("peak_bytes", BYTES, default={}),
 )
 
-_DEVICES = Record(
+_DEVICES = KeyTable(
     "DevicesModel",
     "Several devices that ran together; ``each`` is there where they are few.",
     DeviceFigures,
@@ -179,7 +179,7 @@ _DEVICES = Record(
     Key("each", several(_DEVICE.kind), brief=True),
 )
 
-_JITTER = Record(
+_JITTER = KeyTable(
     "JitterModel",
     "By how much, relative to their nominal times, ops and transfers vary; see :class:`hosim.jitter.Jitter`.",
     Jitter,
@@ -187,7 +187,7 @@ _JITTER = Record(
     *keys(NON_NEGATIVE, "op_sigma", "transfer_sigma"),
 )
 
-_RESULT = Record(
+_RESULT = KeyTable(
     "ResultModel",
     "The figures of one replay; times are null where it was infeasible.",
     Result,
@@ -212,7 +212,7 @@ _RESULT = Record(
     *keys(NON_NEGATIVE, "planning_s", "replay_s"),
 )
 
-_COMPARISON: Record[tuple[Result, ...]] = Record(
+_COMPARISON: KeyTable[tuple[Result, ...]] = KeyTable(
     "ComparisonModel",
     "One result a policy; ``mispredictions`` of those that predict a routing.",
     lambda results: results,

@@ -17,7 +17,7 @@ from hosim.errors import InputError
 from hosim.expert_routing import Expert, Gate, Routing
 from hosim.graph import Graph
 from hosim.io import reading
-from hosim.io.records import COUNT, TEXT, Key, Kind, Names, Record, constant, errors_of, format_key, note, several
+from hosim.io.key_tables import COUNT, TEXT, Key, KeyTable, Kind, Names, constant, errors_of, format_key, note, several
 from hosim.io.validators import STRICT, Count, Format
 
 
@@ -32,24 +32,24 @@ class GenerateModel(TypedDict):
     persistence: NotRequired[float]
 
 
-def _routing(graph: Graph) -> Record[Routing]:
-    """The record of a routing whose names are those of ``graph``."""
+def _routing(graph: Graph) -> KeyTable[Routing]:
+    """The table of a routing whose names are those of ``graph``."""
     tensors, ops = Names("tensor", graph.tensor_index, graph.tensors), Names("op", graph.op_index, graph.ops)
-    expert = Record(
+    expert = KeyTable(
         "ExpertModel",
         "One candidate of a gate: the tensors that only its ops use, and the ops that run only if it is chosen.",
         Expert,
         Key("tensors", tensors.many),
         Key("ops", ops.many),
     )
-    gate = Record(
+    gate = KeyTable(
         "GateModel",
         "The op whose end decides, and the experts between which it does; a trace numbers them from 0.",
         Gate,
         Key("op", ops.one),
         Key("experts", several(expert.kind)),
     )
-    return Record(
+    return KeyTable(
         "RoutingModel",
         "Which ops of a workload are conditional, and a trace of what was chosen: by step, by gate.",
         Routing,

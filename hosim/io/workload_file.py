@@ -12,15 +12,15 @@ from pydantic import ValidationError
 from hosim.errors import InputError
 from hosim.graph import KINDS, PERSISTENT_KINDS, Graph, Op, Tensor, unguarded
 from hosim.io import reading
-from hosim.io.records import (
+from hosim.io.key_tables import (
     COUNT,
     FLAG,
     NAME,
     TEXT,
     Key,
+    KeyTable,
     Kind,
     Names,
-    Record,
     errors_of,
     format_key,
     inside,
@@ -43,7 +43,7 @@ def _persistent(tensor: Tensor) -> bool | None:
 # a file of 100,000 ops has 300,000 of these: half of the time of loading was theirs
 _new_tensor, _new_op = unguarded(Tensor), unguarded(Op)
 
-_TENSOR = Record(
+_TENSOR = KeyTable(
     "TensorModel",
     "One storage.",
     Tensor,
@@ -56,8 +56,8 @@ _TENSOR = Record(
 )
 
 
-def _op(tensors: Names, ops: Names) -> Record[Op]:
-    return Record(
+def _op(tensors: Names, ops: Names) -> KeyTable[Op]:
+    return KeyTable(
         "OpModel",
         "One computation; tensors and ops by name.",
         Op,
@@ -74,8 +74,8 @@ def _op(tensors: Names, ops: Names) -> Record[Op]:
     )
 
 
-def _workload(graph: Graph) -> Record[Graph]:
-    return Record(
+def _workload(graph: Graph) -> KeyTable[Graph]:
+    return KeyTable(
         "WorkloadModel",
         "A workload: tensors and ops in listed order.",
         Graph,
@@ -203,12 +203,12 @@ def _keys(value: object) -> int:
 def _graph(checked: Mapping[str, Any], source: str | None) -> Graph:
     tensors = tuple(map(_TENSOR.read, checked.get("tensors", ())))
     op_at: dict[str, int] = {}
-    record = _op(Names("tensor", {tensor.name: i for i, tensor in enumerate(tensors)}), Names("earlier op", op_at))
+    table = _op(Names("tensor", {tensor.name: i for i, tensor in enumerate(tensors)}), Names("earlier op", op_at))
     ops: list[Op] = []
     with errors_of(source):
         try:
             for op in checked.get("ops", ()):
-                ops.append(record.read(op))
+                ops.append(table.read(op))
                 op_at[op["name"]] = len(ops) - 1
         except InputError as error:
             raise inside("ops", inside(len(ops), error)) from None

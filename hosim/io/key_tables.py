@@ -1,4 +1,4 @@
-"""A record: a dataclass and the mapping that it is in a file, from one table of keys.
+"""Tables of keys: a dataclass and the mapping that it is in a file.
 
 From the table follow what checks the mapping (pydantic's validator, and the JSON Schema), what reads it and what writes it. A mapping is
 read after it was checked. What reading itself finds wrong, such as an unknown name, is an :class:`InputError` with the path inside the
@@ -80,7 +80,7 @@ def note(name: str, kind: Kind = TEXT) -> Key:
 
 
 def constant(name: str, kind: Kind, get: Callable[[Any], Any]) -> Key:
-    """A key that every file has and that :meth:`Record.read` does not need."""
+    """A key that every file has and that :meth:`KeyTable.read` does not need."""
     return Key(name, kind, get=get, required=True, is_read=False)
 
 
@@ -89,7 +89,7 @@ def format_key(kind: str) -> Key:
     return constant("format", literal(format_of(kind)), lambda _: format_of(kind))
 
 
-class Record(Generic[T]):
+class KeyTable(Generic[T]):
     """A table of keys of what ``made`` makes: a dataclass, or a function with the defaults of its own. ``make`` is a faster one.
 
     ``name`` and ``about`` are those of the mapping in the JSON Schema.
@@ -212,12 +212,12 @@ def mapping(kind: Kind, names: Any = str) -> Kind:
     return Kind(dict[names, kind.type], through(kind.write), through(kind.read))  # type: ignore[name-defined]
 
 
-def by_name(record: Record[Any]) -> Kind:
+def by_name(table: KeyTable[Any]) -> Kind:
     """A tuple of things that have a name, as a mapping of their names to the rest."""
     return Kind(
-        dict[Name, record.model],  # type: ignore[name-defined]
-        lambda values: {value.name: record.write(value) for value in values},
-        lambda data: tuple([record.read(entry, name=name) for name, entry in data.items()]),
+        dict[Name, table.model],  # type: ignore[name-defined]
+        lambda values: {value.name: table.write(value) for value in values},
+        lambda data: tuple([table.read(entry, name=name) for name, entry in data.items()]),
     )
 
 
