@@ -55,10 +55,39 @@ __all__ = ["Finding", "verify"]
 
 
 def verify(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> tuple[Finding, ...]:
-    """Every rule of docs/contract.md that ``plan`` breaks on ``hardware`` and that shows without running it.
+    """Find every rule of docs/contract.md that a plan breaks and that shows without running it.
 
-    ``budget_bytes`` bounds the device tier further than its capacity does. No findings: the replay never breaks a rule
-    on the way, though it may run out of memory. O(ops x streams + uses + cache ops).
+    Parameters
+    ----------
+    plan
+        The plan, whoever made it.
+    hardware
+        The machine that it is for.
+    budget_bytes
+        Bytes of the device tier that may be used, if that is less than its capacity.
+
+    Returns
+    -------
+    tuple[Finding, ...]
+        One finding per broken rule and place: ``rule`` is one of those that this module lists, ``message`` says what is wrong. If there
+        is none, the replay breaks no rule on the way; it may still run out of memory.
+
+    Notes
+    -----
+    O(ops x streams + uses + cache ops). The verifier shares no code with the engine and the planners.
+
+    References
+    ----------
+    docs/contract.md defines the rules.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> machine = hosim.load_hardware(hosim.find_hardware("toy"))
+    >>> [finding.rule for finding in verify(hosim.Plan(b.build()), machine)]
+    ['read']
     """
     findings = [*_initial(plan, hardware), *_capacity(plan, hardware, budget_bytes)]
     well_formed = []

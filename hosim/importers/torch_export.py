@@ -52,9 +52,30 @@ def import_exported(program: ExportedProgram, *, name: str, meta: Mapping[str, A
 
 
 def import_plan(program: ExportedProgram, *, name: str, policy: str = "imported") -> Plan:
-    """The plan that stands in an exported program as cache nodes (:mod:`hosim.importers.cache_nodes`), over the program without them.
+    """Read the plan that stands in an exported program as cache nodes.
 
-    Raises :class:`InputError` as :func:`import_exported` does, and for cache nodes whose numbers are not those of a plan.
+    Parameters
+    ----------
+    program
+        The program, with nodes ``hosim::prefetch``, ``hosim::store`` and ``hosim::detach``.
+    name
+        The name of the workload: the program without these nodes.
+    policy
+        The name of the policy that the plan is to carry.
+
+    Returns
+    -------
+    Plan
+        The plan.
+
+    Raises
+    ------
+    InputError
+        If the program cannot be imported (:func:`import_exported`), or its cache nodes do not make up a plan.
+
+    References
+    ----------
+    docs/executor.md describes the graph with cache ops.
     """
     require_torch()
     from hosim.importers import torch_run

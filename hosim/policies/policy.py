@@ -33,10 +33,25 @@ class PolicyError(InputError):
 
 
 class Parameter(NamedTuple):
-    """One parameter of a policy: its default, its type and what it means in one line.
+    """One parameter of a policy.
 
-    ``type`` is ``int``, ``float``, ``bool``, ``str`` or ``size`` (whole bytes; as text with a unit). A default of ``None`` stands for
-    what ``help`` says, such as the budget.
+    Parameters
+    ----------
+    default
+        The value if none is given. ``None`` stands for what ``help`` says, such as the budget.
+    type
+        ``int``, ``float``, ``bool``, ``str``, or ``size``: whole bytes, given as text with a unit.
+    help
+        What it means, in one line.
+
+    References
+    ----------
+    docs/authors.md shows a policy with a parameter.
+
+    Examples
+    --------
+    >>> Parameter(4, "int", "ops between a prefetch and its use").read("8", where="lead")
+    8
     """
 
     default: int | float | bool | str | None
@@ -44,7 +59,25 @@ class Parameter(NamedTuple):
     help: str
 
     def read(self, text: str, where: str) -> Any:
-        """The value that ``text`` means; raises :class:`InputError` with ``where`` if it means none."""
+        """Read a value from text.
+
+        Parameters
+        ----------
+        text
+            What somebody typed.
+        where
+            What an error names as the place.
+
+        Returns
+        -------
+        Any
+            A value of this parameter's type; a ``size`` in bytes.
+
+        Raises
+        ------
+        InputError
+            If the text is not such a value.
+        """
         text = text.strip()
         value: Any = text
         if self.type == "bool":
@@ -64,7 +97,25 @@ class Parameter(NamedTuple):
         return self.check(value, where)
 
     def check(self, value: Any, where: str) -> Any:
-        """``value``, if it is one for this parameter; raises :class:`InputError` with ``where`` if not."""
+        """Check that a value is one for this parameter.
+
+        Parameters
+        ----------
+        value
+            The value.
+        where
+            What an error names as the place.
+
+        Returns
+        -------
+        Any
+            The value.
+
+        Raises
+        ------
+        InputError
+            If it is of another type, negative or not finite.
+        """
         if value is None and self.default is None:
             return None
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -83,11 +134,38 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Policy:
-    """A registered policy.
+    """A policy: a name, a line, parameters, and a function that makes plans.
 
-    ``make`` is its function, or where it is (``"module:function"``), so that listing policies imports none. ``runtime`` says that its
-    decisions are taken during the replay, ``needs_routing`` that without a routing it does what another policy does,
-    ``by_name_only`` that a comparison of all policies leaves it out: it takes too long, or does not know every workload.
+    Parameters
+    ----------
+    name
+        What people call it: ``hosim plan --policy NAME``.
+    summary
+        One line for ``hosim policies``.
+    make
+        The function ``make(graph, hardware, budget_bytes, **parameters)``, which returns a plan; or where it is (``"module:function"``),
+        so that listing the policies does not import it.
+    settings
+        Its parameters by name.
+    runtime
+        Whether it decides during the replay.
+    needs_routing
+        Whether it does the same as another policy unless there is a routing.
+    by_name_only
+        Whether a comparison of all policies leaves it out, because it takes long or does not know every workload.
+
+    References
+    ----------
+    docs/authors.md shows how a package announces a policy.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> nothing = Policy("nothing", "moves nothing", lambda graph, hardware, budget_bytes: hosim.Plan(graph, "nothing"))
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> nothing.plan(b.build(), hosim.load_hardware(hosim.find_hardware("toy"))).cache_ops
+    ()
     """
 
     name: str
@@ -104,15 +182,52 @@ class Policy:
         return MappingProxyType({key: parameter.default for key, parameter in self.settings.items()})
 
     def read(self, key: str, text: str) -> Any:
-        """The value that ``text`` means for the parameter ``key``; raises :class:`InputError` on either being wrong."""
+        """Read the value of a parameter from text.
+
+        Parameters
+        ----------
+        key
+            The parameter's name.
+        text
+            What somebody typed.
+
+        Returns
+        -------
+        Any
+            A value of the parameter's type.
+
+        Raises
+        ------
+        InputError
+            If there is no such parameter, or the text is not a value for it.
+        """
         return self._setting(key).read(text, f"policy {self.name}: {key}")
 
     def plan(self, graph: Graph, hardware: Hardware, budget_bytes: int | None = None, **parameters: Any) -> Plan:
-        """The plan that the policy makes within ``budget_bytes`` of the device tier (default: its capacity).
+        """Make a plan.
 
-        Of what several devices share, it plans with a fair share.
-        Raises :class:`InputError` on a parameter it has not or a value that is none, and :class:`InfeasibleError` where nothing of its rule
-        can fit; a plan that may or may not fit is returned, and the replay says which.
+        Parameters
+        ----------
+        graph
+            The workload.
+        hardware
+            The machine. Of what several devices share, the policy plans with a fair share.
+        budget_bytes
+            Bytes of the device tier that may be used; ``None``: all of it.
+        **parameters
+            Values of the policy's parameters.
+
+        Returns
+        -------
+        Plan
+            The plan. Whether it fits is for the replay to say.
+
+        Raises
+        ------
+        InputError
+            If a parameter is unknown or a value is invalid.
+        InfeasibleError
+            If an op needs more than the budget, or the policy's rule leaves no plan that fits.
         """
         for key, value in parameters.items():
             self._setting(key).check(value, f"policy {self.name}: {key}")

@@ -32,7 +32,32 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> Policy:
-    """The policy of that name; raises :class:`PolicyError` (an :class:`InputError`), with the nearest names, if there is none."""
+    """Find a policy by its name.
+
+    Parameters
+    ----------
+    name
+        The name of one of hosim's own policies, or of a plugin's.
+
+    Returns
+    -------
+    Policy
+        The policy.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name (the error has the nearest ones), or its plugin cannot be loaded.
+
+    References
+    ----------
+    docs/planner.md lists hosim's own policies.
+
+    Examples
+    --------
+    >>> get("layerwise").parameters["layers_ahead"]
+    1
+    """
     for policy in BUILT_IN:
         if policy.name == name:
             return policy
