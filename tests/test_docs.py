@@ -218,6 +218,12 @@ def test_places_in_the_code_are_there(page: Path) -> None:
             assert re.search(rf"(?:def|class) {name}\b", (ROOT / path).read_text()), f"{page.name}: {name} in {path}"
 
 
+def test_the_table_of_rooms_has_every_room() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| floor |")[2].partition("\n\n")[0]
+    rooms = {path.name for path in (ROOT / "hosim").iterdir() if (path / "__init__.py").exists()}
+    assert set(re.findall(r"`(\w+)/`", table)) - {path.name for path in (ROOT / "hosim/planner").iterdir()} == rooms
+
+
 def test_rules_and_pages_that_code_cites_are_there() -> None:
     rules = {name for name in anchors((ROOT / "docs/contract.md").read_text()) if re.fullmatch(r"rule-\d+", name)}
     cited = 0
