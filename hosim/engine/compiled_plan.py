@@ -8,10 +8,11 @@ plans touch no tracked tensor, and cost accordingly.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import DETACH, PREFETCH, Plan
 from hosim.costmodel.routes import route
 from hosim.engine.ledger import composition_of
@@ -130,15 +131,8 @@ def resolve_hop(op: str, source: str, destination: str | None, hardware: Hardwar
 def compile_graph(graph: Graph) -> CompiledGraph:
     """The part of a program that every plan of the graph shares; O(ops + uses). Call it through :meth:`Graph.derived`."""
     ops = graph.ops
-    streams = {name: s for s, name in enumerate(graph.streams)}
-    stream_of = tuple([streams[op.stream] for op in ops])
-    queues: list[list[int]] = [[] for _ in streams]
-    place = []
-    for i, s in enumerate(stream_of):
-        place.append(len(queues[s]))
-        queues[s].append(i)
-    waits, before = _waits(graph, stream_of, place) if len(streams) > 1 else ({}, [])
-
+    order = graph.derived(HappensBefore)
+    waits = _waits(graph, order)
     dying: dict[int, list[int]] = {}
     shared: dict[int, list[int]] = {}
     users_left: dict[int, int] = {}
@@ -152,7 +146,7 @@ def compile_graph(graph: Graph) -> CompiledGraph:
         if graph.survives[t]:
             continue
         last = users[-1]
-        if len(streams) == 1 or all([place[u] < before[last][stream_of[u]] for u in users if u != last]):
+        if order.single or all([order.ended_by(u, last) for u in users]):
             dying.setdefault(last, []).append(t)  # whatever the timing, the last one listed is the last to end
         else:
             users_left[t] = len(users)
@@ -177,8 +171,8 @@ def compile_graph(graph: Graph) -> CompiledGraph:
     return CompiledGraph(
         sizes,
         compositions,
-        stream_of,
-        tuple(map(tuple, queues)),
+        tuple(order.stream_of),
+        tuple(map(tuple, order.queues)),
         launch,
         finish,
         {i: tuple(ts) for i, ts in dying.items()},
@@ -188,31 +182,19 @@ def compile_graph(graph: Graph) -> CompiledGraph:
     )
 
 
-def _waits(graph: Graph, stream_of: Sequence[int], place: Sequence[int]) -> tuple[dict[int, Waits], list[list[int]]]:
-    """What each op waits for on other streams, and how many ops of each stream have surely ended when it starts (a vector clock).
-
-    A producer that has surely ended when the op before on the same stream does, is none to wait for.
-    """
+def _waits(graph: Graph, order: HappensBefore) -> dict[int, Waits]:
+    """What each op waits for on other streams: producers that need not have ended when the op before on the same stream has."""
     waits: dict[int, Waits] = {}
-    before: list[list[int]] = []
-    last: dict[int, int] = {}
-    streams = len(graph.streams)
-    for i, s in enumerate(stream_of):
-        ended = before[last[s]].copy() if s in last else [0] * streams
-        ended[s] = place[i]
+    for i, producers in enumerate(graph.producers if not order.single else ()):
+        known = order.known_before(i)
         missing: dict[int, int] = {}
-        for p in graph.producers[i]:
-            count = place[p] + 1
-            if ended[stream_of[p]] < count:
-                missing[stream_of[p]] = max(missing.get(stream_of[p], 0), count)
+        for p in producers:
+            s, count = order.stream_of[p], order.place[p] + 1
+            if known[s] < count:
+                missing[s] = max(missing.get(s, 0), count)
         if missing:
             waits[i] = tuple(missing.items())
-            for p in graph.producers[i]:
-                ended = list(map(max, ended, before[p]))
-                ended[stream_of[p]] = max(ended[stream_of[p]], place[p] + 1)
-        before.append(ended)
-        last[s] = i
-    return waits, before
+    return waits
 
 
 def _total(tensors: Iterable[int], sizes: tuple[int, ...], compositions: tuple[int, ...], workspace: int = 0) -> tuple[int, int]:

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, MemoryView
 from hosim.expert_routing import Choices, GateDecision, Routed
 from hosim.graph import Graph
-from hosim.schedule.happens_before import HappensBefore
 
 PREDICTORS = ("previous", "popular", "none", "perfect")
 """Who is predicted: what the gate chose the step before; what it chose most often so far; nobody; what it will choose (for comparison)."""

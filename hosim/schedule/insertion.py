@@ -5,7 +5,7 @@ overwrites it makes the copies below stale; one that does so without reading it 
 unsaved. What starts below comes up before its first reader, and what the step writes of it goes back (docs/contract.md, rule 2).
 
 A policy names the places it wants; each is moved to the nearest one that is safe on several streams
-(:mod:`hosim.schedule.happens_before`), and an absence that has none is left out: the tensor stays.
+(:mod:`hosim.analysis.happens_before`), and an absence that has none is left out: the tensor stays.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.happens_before import HappensBefore
 from hosim.schedule.lower_tiers import route
 
 

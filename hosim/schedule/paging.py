@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, MemoryView, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.happens_before import HappensBefore
 from hosim.schedule.lower_tiers import nearest_tiers, route, space_below, starts
 from hosim.schedule.placement import Placement
 

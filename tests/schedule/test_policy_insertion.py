@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from strategies import graphs, happens_before, hardware, sized
 
 from hosim import engine
+from hosim.analysis.happens_before import HappensBefore
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.schedule.happens_before import HappensBefore
 from hosim.schedule.insertion import Absence, insert
 
 MACHINE = Hardware(

@@ -4,7 +4,7 @@ Insertion pass of the pipeline: :func:`insert` turns choices into a :class:`Plan
 construction, whatever the choices: each version is stored once, before its first absence; a detach follows its store (what is written anew
 needs none); a prefetch follows the detach; and at the end of the step each persistent tensor is valid again where the plan's initial
 residency has it. On several streams, where the listed order does not say what has ended when, detaches and prefetches move to the nearest
-place that is safe (:mod:`hosim.schedule.happens_before`), and an absence that has none is left out.
+place that is safe (:mod:`hosim.analysis.happens_before`), and an absence that has none is left out.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.planner.hyperoffload.problem import START, Problem, initial_set
-from hosim.schedule.happens_before import HappensBefore
 
 HOME, COPY, BELOW = "home", "copy", "below"
 """Where a persistent tensor starts: in the device tier; there, with a second valid copy below; or below only."""

@@ -2,7 +2,7 @@
 
 On one stream the listed order says it. On several, an op knows how many ops of each stream have ended when it has (a vector clock:
 producers and its stream's earlier ops, and theirs); along a stream these numbers only grow, so the first op that knows enough is found
-by bisection.
+by bisection. The verifier has clocks of its own (:mod:`hosim.analysis.stream_clocks`): it must not err where a planner does.
 """
 
 from __future__ import annotations
@@ -15,27 +15,35 @@ from hosim.graph import Graph
 
 
 class HappensBefore:
-    """The order that a graph's producers and streams impose on its ops; O(ops x streams)."""
+    """The order that a graph's producers and streams impose on its ops; O(ops x streams).
+
+    ``stream_of`` is the stream of each op and ``queues`` are the ops of each stream, ``place`` is each op's place in its queue.
+    ``clock[i]`` is how many ops of each stream have surely ended when op ``i`` has; it is empty for a single stream.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.count = len(graph.ops)
         self.single = len(graph.streams) <= 1
-        if self.single:
-            return
         number = {name: s for s, name in enumerate(graph.streams)}
-        self._stream_of = [number[op.stream] for op in graph.ops]
-        self._queues: list[list[int]] = [[] for _ in number]
-        self._place: list[int] = []
-        self._clock: list[list[int]] = []
-        for i, s in enumerate(self._stream_of):
-            queue = self._queues[s]
-            clock = list(self._clock[queue[-1]]) if queue else [0] * len(number)
+        self.stream_of = [number[op.stream] for op in graph.ops]
+        self.queues: list[list[int]] = [[] for _ in number]
+        self.place: list[int] = []
+        for i, s in enumerate(self.stream_of):
+            self.place.append(len(self.queues[s]))
+            self.queues[s].append(i)
+        self.clock: list[list[int]] = []
+        for i, s in enumerate(self.stream_of if not self.single else ()):
+            clock = self.known_before(i).copy()
             for p in graph.producers[i]:
-                clock = list(map(max, clock, self._clock[p]))
-            self._place.append(len(queue))
-            queue.append(i)
-            clock[s] = len(queue)
-            self._clock.append(clock)
+                if clock[self.stream_of[p]] <= self.place[p]:
+                    clock = list(map(max, clock, self.clock[p]))
+            clock[s] = self.place[i] + 1
+            self.clock.append(clock)
+
+    def known_before(self, i: int) -> list[int]:
+        """The clock of the op before ``i`` on its stream; of several streams only."""
+        place = self.place[i]
+        return self.clock[self.queues[self.stream_of[i]][place - 1]] if place else [0] * len(self.queues)
 
     def ended_by(self, earlier: int, op: int) -> bool:
         """Whether ``earlier`` has surely ended when ``op`` has; :data:`AT_START` precedes all."""
@@ -43,7 +51,7 @@ class HappensBefore:
             return True
         if op == AT_START:
             return False
-        return earlier < op if self.single else self._clock[op][self._stream_of[earlier]] > self._place[earlier]
+        return earlier < op if self.single else self.clock[op][self.stream_of[earlier]] > self.place[earlier]
 
     def first_after(self, ops: Iterable[int], wanted: int) -> int | None:
         """The first op listed at ``wanted`` or later by whose end all of ``ops`` have surely ended; ``None`` if there is none."""
@@ -52,14 +60,14 @@ class HappensBefore:
             return wanted
         if self.single:
             return max(wanted, *ops)
-        needed = [0] * len(self._queues)
+        needed = [0] * len(self.queues)
         for op in ops:
-            s = self._stream_of[op]
-            needed[s] = max(needed[s], self._place[op] + 1)
+            s = self.stream_of[op]
+            needed[s] = max(needed[s], self.place[op] + 1)
         best: int | None = None
-        for queue in self._queues:
+        for queue in self.queues:
             k = bisect_left(queue, wanted)
-            k = bisect_left(queue, True, lo=k, key=lambda i: all(map(int.__ge__, self._clock[i], needed)))
+            k = bisect_left(queue, True, lo=k, key=lambda i: all(map(int.__ge__, self.clock[i], needed)))
             if k < len(queue) and (best is None or queue[k] < best):
                 best = queue[k]
         return best
@@ -69,9 +77,9 @@ class HappensBefore:
         if op == AT_START or self.single:
             return max(op, wanted)
         best = op
-        s, k = self._stream_of[op], self._place[op] + 1
-        for queue in self._queues:
-            first = bisect_left(queue, True, key=lambda i: self._clock[i][s] >= k)
+        s, k = self.stream_of[op], self.place[op] + 1
+        for queue in self.queues:
+            first = bisect_left(queue, True, key=lambda i: self.clock[i][s] >= k)
             last = bisect_left(queue, wanted + 1) - 1
             if first <= last:
                 best = max(best, queue[last])
