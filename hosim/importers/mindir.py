@@ -102,7 +102,6 @@ class _MindirWalk:
 
     model: MindirModel
     recording: Recording = field(default_factory=Recording)
-    branches: int = 0
     constants: dict[str, Any] = field(default_factory=dict)
     parameters: set[str] = field(default_factory=set)
 
@@ -122,9 +121,7 @@ class _MindirWalk:
                 if node.operator == "Constant":
                     self.constants[node.output] = self._constant(node)
         result = self._run(main, values, (main.name,))
-        meta: dict[str, Any] = {"source": "MindIR", "mindspore": self.model.version, **_NOTES}
-        if self.branches:
-            meta["missing"] = [f"which of two ways the data take at {self.branches} places; the one with more FLOP is in the graph"]
+        meta = {"source": "MindIR", "mindspore": self.model.version, **_NOTES, **self.recording.missing()}
         return self.recording.graph(name, meta, _tensors(result))
 
     def _made(self, name: str, shape: Shape | tuple[Any, ...] | None, kind: str = "activation") -> Any:
@@ -194,7 +191,6 @@ class _MindirWalk:
 
     def _call(self, called: Any, arguments: Sequence[Any], stack: tuple[str, ...], where: str) -> Any:
         if isinstance(called, _Choice):
-            self.branches += 1
             first, second = called.ways
             return self.recording.larger(
                 lambda: self._call(first, arguments, stack, where), lambda: self._call(second, arguments, stack, where)

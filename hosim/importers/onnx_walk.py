@@ -48,7 +48,6 @@ def walk(content: bytes, name: str, dims: Mapping[str, int]) -> Graph:
 class _OnnxWalk:
     model: onnx.ModelProto
     recording: Recording = field(default_factory=Recording)
-    branches: int = 0
     opsets: dict[str, int] = field(default_factory=dict)
     declared: dict[str, OnnxValue] = field(default_factory=dict)
 
@@ -67,9 +66,8 @@ class _OnnxWalk:
         meta: dict[str, Any] = {"source": "ONNX", "onnx": onnx.__version__, "producer": producer}
         if dims:
             meta["dims"] = dict(sorted(dims.items()))
-        if self.branches:
-            meta["missing"] = [f"which of two ways the data take at {self.branches} places; the one with more FLOP is in the graph"]
-        return self.recording.graph(name, {**meta, **_NOTES}, [v.tensor for v in results if v.tensor is not None])
+        meta |= {**self.recording.missing(), **_NOTES}
+        return self.recording.graph(name, meta, [v.tensor for v in results if v.tensor is not None])
 
     def _declare(self, graph: onnx.GraphProto) -> None:
         for given in (*graph.value_info, *graph.output):
@@ -168,7 +166,6 @@ class _OnnxWalk:
         condition = values[node.input[0]].known if node.input[0] else None
         if condition is not None and condition.size == 1:
             return follow(first if bool(condition.reshape(-1)[0]) else second)
-        self.branches += 1
         before = dict(self.declared)
         self._declare(first)
         self._declare(second)

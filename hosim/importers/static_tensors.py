@@ -101,6 +101,7 @@ class Recording:
         self._storages: list[_Storage] = []
         self._steps: list[_Step] = []
         self._kinds: dict[int, str] = {}
+        self._branches = 0
 
     def tensor(self, name: str, shape: Sequence[int], dtype: tuple[str, int], kind: str = "activation") -> StaticTensor:
         """A tensor with a storage of its own. Raises :class:`InputError` for a shape that no tensor can have."""
@@ -152,6 +153,7 @@ class Recording:
 
         A way that raises :class:`InputError` is left out, because its shapes do not fit; if all do, the first error is raised.
         """
+        self._branches += 1
         ways: list[_Way] = []
         errors: list[InputError] = []
         for walk in walks:
@@ -168,6 +170,12 @@ class Recording:
         self._storages += taken.storages
         self._steps += taken.steps
         return taken.result
+
+    def missing(self) -> dict[str, list[str]]:
+        """What the data would have said, for ``meta``."""
+        if not self._branches:
+            return {}
+        return {"missing": [f"which of two ways the data take at {self._branches} places; the one with more FLOP is in the graph"]}
 
     def graph(self, name: str, meta: Mapping[str, Any], results: Collection[StaticTensor]) -> Graph:
         """The workload graph; ``results`` are what the program returns. ``meta`` gets the shape of every tensor."""

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError
-from hosim.graph import Graph, GraphBuilder
-from hosim.importers.op_kinds import op_kind
+from hosim.graph import Graph
+from hosim.importers.storage_graph import StorageGraph
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -118,38 +118,15 @@ def workload_of(
 
     Random ops depend on each other in their order, since they draw from one generator.
     """
-    builder = GraphBuilder(name)
-    names: dict[int, str] = {}  # in the order of the tensors
-    shapes: dict[str, list[int]] = {}
-
-    def add(storage: int, wanted: str, kind: str) -> None:
-        while wanted in shapes:
-            wanted += "_"
-        names[storage] = builder.tensor(wanted, run.sizes[storage], kind)
-        shapes[wanted] = list(run.shapes[storage])
-
+    graph = StorageGraph(name, run.sizes, run.shapes)
     random = ""
     for held in run.held:
-        add(held.storage, held.name, held.kind)
+        graph.tensor(held.storage, held.name, held.kind)
     for step in run.steps:
-        for i, storage in enumerate(step.outputs):
-            wanted = step.name if len(step.outputs) == 1 else f"{step.name}.{i}"
-            add(storage, wanted, "output" if storage in run.results else kinds.get(storage, "activation"))
-        builder.op(
-            step.name,
-            op_kind(step.target),
-            inputs=[names[s] for s in step.inputs],
-            outputs=[names[s] for s in step.outputs],
-            mutates=[names[s] for s in step.mutates],
-            bytes_accessed=step.bytes_accessed,
-            flops=step.flops,
-            dtype=step.dtype,
-            workspace_bytes=step.workspace_bytes,
-            deps=[random] if step.random and random else [],
-        )
+        graph.outputs(step, ["output" if s in run.results else kinds.get(s, "activation") for s in step.outputs])
+        graph.op(step, [random] if step.random and random else [])
         random = step.name if step.random else random
-    builder.meta = {**meta, "shapes": shapes}
-    return builder.build(), {storage: t for t, storage in enumerate(names)}
+    return graph.build(meta), {storage: t for t, storage in enumerate(graph.names)}
 
 
 def plan_of(run: ProgramRun, graph: Graph, positions: Mapping[int, int], policy: str) -> Plan:

@@ -44,9 +44,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class ProgramStep:
-    """One node that computes; storages by number. ``workspace_bytes``: what it allocates beside its outputs and frees again.
+    """One op that computes; storages by number. ``workspace_bytes``: what it allocates beside its outputs and frees again.
 
-    ``random``: it draws from torch's generator.
+    ``random``: it draws from torch's generator. ``phase``: of a training step, the call in which it runs.
     """
 
     name: str
@@ -57,8 +57,9 @@ class ProgramStep:
     bytes_accessed: int
     flops: int
     dtype: str
-    workspace_bytes: int
+    workspace_bytes: int = 0
     random: bool = False
+    phase: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,21 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hosim.errors import InputError
 from hosim.importers.torch_kernels import DTYPES, KernelRecorder, tensors
-from hosim.importers.torch_run import quiet
-
-
-@dataclass(frozen=True, slots=True)
-class AtenStep:
-    """One aten op that computes; storages by number."""
-
-    phase: str
-    target: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    mutates: tuple[int, ...]
-    bytes_accessed: int
-    flops: int
-    dtype: str
+from hosim.importers.torch_run import ProgramStep, quiet
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +23,7 @@ class Recorded:
     """What a training step does. ``held``: name and kind of what is there from the start; ``results``: the losses' storages."""
 
     held: Mapping[int, tuple[str, str]]
-    steps: Sequence[AtenStep]
+    steps: Sequence[ProgramStep]
     gradients: frozenset[int]
     results: frozenset[int]
     sizes: Sequence[int]
@@ -66,7 +52,7 @@ def record(
     """Run one step; the parameters are those of :func:`hosim.importers.torch_train.import_training`."""
     recorder = _StepRecorder()
     # from Python's point of view the fakes are CPU tensors: backward runs in this thread, where the recorder sees it
-    with _failures(), quiet(), FakeTensorMode(allow_non_fake_inputs=True):
+    with failures("write the model with static shapes and control flow"), quiet(), FakeTensorMode(allow_non_fake_inputs=True):
         with default_dtype(dtype):
             model = _off_meta(make_model().train())
         given = {name: _fake(value) for name, value in inputs.items()}
@@ -104,11 +90,11 @@ def record(
 
 
 class _StepRecorder(KernelRecorder):
-    """Notes a :class:`AtenStep` for each kernel, in the phase in which it runs."""
+    """Notes a :class:`ProgramStep` for each kernel, in the phase in which it runs."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps: list[AtenStep] = []
+        self.steps: list[ProgramStep] = []
         self.phase = "forward"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -118,8 +104,8 @@ class _StepRecorder(KernelRecorder):
         for kernel in self.kernels:
             outputs = {n for n in map(self.number, tensors((result,))) if n >= first}
             self.steps.append(
-                AtenStep(
-                    self.phase,
+                ProgramStep(
+                    f"{self.phase}.{str(func).split('.')[1]}_{len(self.steps)}",
                     str(func),
                     tuple(n for n in kernel.reads if n not in kernel.writes),
                     tuple(n for n in kernel.writes if n in outputs),
@@ -127,6 +113,7 @@ class _StepRecorder(KernelRecorder):
                     kernel.bytes_accessed,
                     kernel.flops,
                     kernel.dtype,
+                    phase=self.phase,
                 )
             )
         return result
@@ -234,8 +221,8 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
-    """Whatever torch or the model's code raises, as an :class:`InputError`."""
+def failures(advice: str, done: str = "run") -> Iterator[None]:
+    """Whatever torch or the model's code raises while a step is ``done``, as an :class:`InputError`; ``advice`` is on data dependence."""
     try:
         yield
     except InputError:
@@ -243,6 +230,6 @@ def _failures() -> Iterator[None]:
     except Exception as error:
         name = type(error).__name__
         if "DataDependent" in name or "DynamicOutputShape" in name:
-            raise InputError("the step depends on the contents of a tensor; write the model with static shapes and control flow") from error
+            raise InputError(f"the step depends on the contents of a tensor; {advice}") from error
         reason = (str(error).strip().splitlines() or [name])[0]
-        raise InputError(f"the step cannot run on fake tensors: {name}: {reason[:200]}") from error
+        raise InputError(f"the step cannot {done} on fake tensors: {name}: {reason[:200]}") from error

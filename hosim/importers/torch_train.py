@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
-from hosim.graph import Graph, GraphBuilder
-from hosim.importers.op_kinds import op_kind
+from hosim.graph import Graph
+from hosim.importers.storage_graph import StorageGraph
 from hosim.importers.torch_export import require_torch
 
 if TYPE_CHECKING:
@@ -79,40 +79,23 @@ def import_training(
 
 
 def _graph(recorded: Recorded, name: str, meta: Mapping[str, Any]) -> Graph:
-    builder = GraphBuilder(name)
-    names: dict[int, str] = {}
-    shapes: dict[str, list[int]] = {}
+    graph = StorageGraph(name, recorded.sizes, recorded.shapes)
     made_in: dict[int, str] = {}
     saved: dict[int, None] = {}
 
-    def add(storage: int, wanted: str, kind: str) -> None:
-        while wanted in shapes:
-            wanted += "_"
-        names[storage] = builder.tensor(wanted, recorded.sizes[storage], kind)
-        shapes[wanted] = list(recorded.shapes[storage])
+    def kind_of(storage: int) -> str:
+        return "gradient" if storage in recorded.gradients else "output" if storage in recorded.results else "activation"
 
     for storage, (wanted, kind) in recorded.held.items():
-        add(storage, wanted, kind)
-    for number, step in enumerate(recorded.steps):
-        op = f"{step.phase}.{step.target.split('.')[1]}_{number}"
+        graph.tensor(storage, wanted, kind)
+    for step in recorded.steps:
         for storage in step.inputs + step.mutates:
-            if storage not in names:  # no op made it: a constant that the code holds
-                add(storage, f"constant_{storage}", "buffer")
+            if storage not in graph.names:  # no op made it: a constant that the code holds
+                graph.tensor(storage, f"constant_{storage}", "buffer")
             if step.phase == "backward" and made_in.get(storage) == "forward":
                 saved[storage] = None
-        for i, storage in enumerate(step.outputs):
-            kind = "gradient" if storage in recorded.gradients else "output" if storage in recorded.results else "activation"
-            add(storage, op if len(step.outputs) == 1 else f"{op}.{i}", kind)
-            made_in[storage] = step.phase if kind == "activation" else kind
-        builder.op(
-            op,
-            op_kind(step.target),
-            inputs=[names[s] for s in step.inputs],
-            outputs=[names[s] for s in step.outputs],
-            mutates=[names[s] for s in step.mutates],
-            bytes_accessed=step.bytes_accessed,
-            flops=step.flops,
-            dtype=step.dtype,
-        )
-    builder.meta = {**meta, "saved": [names[s] for s in saved], "shapes": shapes}
-    return builder.build()
+        kinds = list(map(kind_of, step.outputs))
+        graph.outputs(step, kinds)
+        made_in |= {s: step.phase if kind == "activation" else kind for s, kind in zip(step.outputs, kinds, strict=True)}
+        graph.op(step)
+    return graph.build({**meta, "saved": [graph.names[s] for s in saved]})

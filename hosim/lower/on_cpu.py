@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from hosim.errors import ExecutionError, InputError
+from hosim.errors import ExecutionError
 from hosim.hardware import Hardware
 from hosim.lower.error_text import in_one_line
-from hosim.lower.file_tier import ALIGNMENT, FileTier
+from hosim.lower.file_tier import ALIGNMENT
 from hosim.lower.host_bytes import DeviceBytes, copy_bytes
-from hosim.lower.host_pool import HostPool
 from hosim.lower.pace import Pace, paces
+from hosim.lower.tier_memory import memory_of_tiers
 from hosim.lower.transfers import Done, Label, Place, TierBlock
 
 SLICE_BYTES = 4 << 20
@@ -144,7 +144,6 @@ class CpuDevice:
         self.hardware = hardware
         self.recording = False
         self.compute = CpuQueue("compute", self, ahead)
-        self._check_tiers(directories or {})
         # One lock for all queues: pieces of work are long beside what it protects.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -156,17 +155,7 @@ class CpuDevice:
             self._channels[channel.name] = queue
             self._engines += [] if synchronous else [queue] * channel.engines
         self._paces: dict[str, Pace] = paces(hardware, self._stop.wait) if throttle else {}
-        self._tiers: dict[str, HostPool | FileTier] = {}
-        try:
-            for tier in hardware.tiers:
-                if tier.name in (directories or {}):
-                    assert directories is not None
-                    self._tiers[tier.name] = FileTier(tier.name, directories[tier.name], tier.capacity_bytes, self.later, direct)
-                elif tier.name != hardware.device_tier:
-                    self._tiers[tier.name] = HostPool(tier.name, tier.capacity_bytes, self.later, pinned=False)
-        except BaseException:
-            self.close()
-            raise
+        self._tiers = memory_of_tiers(hardware, directories or {}, self.later, direct=direct, pinned=False)
         self._outstanding = 0
         self._waiting: list[Callable[[], bool]] = []
         self._threads: list[threading.Thread] = []
@@ -176,13 +165,6 @@ class CpuDevice:
         self._local = threading.local()
         self._freeing: dict[int, object] = {}
         self._record: list[Done] = []
-
-    def _check_tiers(self, directories: Mapping[str, object]) -> None:
-        below = [tier.name for tier in self.hardware.tiers if tier.name != self.hardware.device_tier]
-        for name in directories:
-            if name not in below:
-                known = ", ".join(below) or "none"
-                raise InputError(f"no tier {name!r} below the device tier of {self.hardware.name} (tiers: {known})", source="directories")
 
     # -- queues ------------------------------------------------------------------------------------------------
 

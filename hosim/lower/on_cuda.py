@@ -22,9 +22,9 @@ from torch import cuda
 from hosim.errors import ExecutionError, InputError
 from hosim.hardware import Hardware
 from hosim.lower.error_text import in_one_line
-from hosim.lower.file_tier import FileTier
 from hosim.lower.host_bytes import DeviceBytes, copy_bytes, part_of
 from hosim.lower.host_pool import HostPool
+from hosim.lower.tier_memory import memory_of_tiers
 from hosim.lower.transfers import Done, Label, Place, TierBlock
 
 
@@ -196,12 +196,7 @@ class CudaDevice:
                 streams = [cuda.Stream() for _ in range(channel.engines)]
                 self._copy_streams += streams
                 self._channels[channel.name] = CudaQueue(channel.name, self, streams)
-        self._tiers: dict[str, HostPool | FileTier] = {}
-        for tier in hardware.tiers:
-            if tier.name in files:
-                self._tiers[tier.name] = FileTier(tier.name, files[tier.name], tier.capacity_bytes, self.later, direct)
-            elif tier.name != hardware.device_tier:
-                self._tiers[tier.name] = HostPool(tier.name, tier.capacity_bytes, self.later, pinned=True)
+        self._tiers = memory_of_tiers(hardware, files, self.later, direct=direct, pinned=True)
 
     def channel(self, name: str) -> CudaQueue | FileQueue:
         """The queue of a channel of the profile."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +26,13 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from hosim.errors import InputError
 from hosim.importers.torch_run import PlaceholderInput, quiet
+from hosim.importers.torch_step import failures
 from hosim.lower.torch_program import TorchProgram, read
 
 _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
 """Optimizers for which a first step from no state is one from a state of zeros."""
+
+_ADVICE = "make the optimizer with fused=True, and the model with static control flow"
 
 Loss = Callable[[torch.nn.Module, Mapping[str, Any]], Any]
 
@@ -64,7 +66,7 @@ def capture_training(
     _make_state(optimizer)
     held = list(_held(model, optimizer))
     tensors = {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
-    with _failures(), quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with failures(_ADVICE, "be traced"), quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes: dict[int, torch.Tensor] = {}
         for _, _, tensor in held:
             fakes[id(tensor)] = _fake(mode, tensor)
@@ -107,7 +109,7 @@ def _make_state(optimizer: torch.optim.Optimizer) -> None:
     if all(optimizer.state.get(p) for p in learned if p.requires_grad):
         return
     fresh = copy.copy(optimizer)
-    with _failures(), quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with failures(_ADVICE, "be traced"), quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         twins = {id(p): _fake(mode, p) for p in learned}
         for twin in twins.values():
             twin.grad = torch.empty_like(twin)
@@ -202,20 +204,3 @@ def _split_lists(module: GraphModule) -> None:
             with module.graph.inserting_before(node):
                 module.graph.call_function(node.target, tuple(map(one, node.args)), {k: one(v) for k, v in node.kwargs.items()})
         module.graph.erase_node(node)
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    """Whatever torch or the model's code raises, as an :class:`InputError`."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        kind = type(error).__name__
-        if "DataDependent" in kind or "DynamicOutputShape" in kind:
-            raise InputError(
-                "the step depends on the contents of a tensor; make the optimizer with fused=True, and the model with static control flow"
-            ) from error
-        reason = (str(error).strip().splitlines() or [kind])[0]
-        raise InputError(f"the step cannot be traced on fake tensors: {kind}: {reason[:200]}") from error

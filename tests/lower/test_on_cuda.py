@@ -119,6 +119,11 @@ def test_files_are_reached_over_host_memory_alone(fake, tmp_path):
         CudaDevice(machine(), directories={"ddr": tmp_path})
 
 
+def test_a_folder_of_no_tier(fake, tmp_path):
+    with pytest.raises(InputError, match=r"no tier 'disk' below the device tier of small"):
+        CudaDevice(machine(), directories={"disk": tmp_path})
+
+
 def test_a_file_that_vanished(fake, tmp_path):
     values = values_of(PROGRAM, MODEL, X)
     before = {n: v.clone() for n, v in values.items()}

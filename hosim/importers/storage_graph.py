@@ -1,0 +1,55 @@
+"""A workload graph from steps that read and write numbered storages, as :mod:`hosim.importers.torch_run` notes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hosim.graph import Graph, GraphBuilder
+from hosim.importers.op_kinds import op_kind
+
+if TYPE_CHECKING:
+    from hosim.importers.torch_run import ProgramStep
+
+
+class StorageGraph:
+    """A graph in the making; ``names`` has the tensor of each storage, in the order of the tensors."""
+
+    def __init__(self, name: str, sizes: Sequence[int], shapes: Sequence[Sequence[int]]) -> None:
+        self.names: dict[int, str] = {}
+        self._builder = GraphBuilder(name)
+        self._sizes = sizes
+        self._storage_shapes = shapes
+        self._shapes: dict[str, list[int]] = {}
+
+    def tensor(self, storage: int, wanted: str, kind: str) -> None:
+        """The tensor of a storage, under the name ``wanted`` or, if another has it, with underscores behind it."""
+        while wanted in self._shapes:
+            wanted += "_"
+        self.names[storage] = self._builder.tensor(wanted, self._sizes[storage], kind)
+        self._shapes[wanted] = list(self._storage_shapes[storage])
+
+    def outputs(self, step: ProgramStep, kinds: Sequence[str]) -> None:
+        """The tensors that a step makes, of these kinds: named as the step, and numbered if they are several."""
+        for i, (storage, kind) in enumerate(zip(step.outputs, kinds, strict=True)):
+            self.tensor(storage, step.name if len(step.outputs) == 1 else f"{step.name}.{i}", kind)
+
+    def op(self, step: ProgramStep, deps: Sequence[str] = ()) -> None:
+        """The op of a step whose storages all have their tensors."""
+        self._builder.op(
+            step.name,
+            op_kind(step.target),
+            inputs=[self.names[s] for s in step.inputs],
+            outputs=[self.names[s] for s in step.outputs],
+            mutates=[self.names[s] for s in step.mutates],
+            bytes_accessed=step.bytes_accessed,
+            flops=step.flops,
+            dtype=step.dtype,
+            workspace_bytes=step.workspace_bytes,
+            deps=deps,
+        )
+
+    def build(self, meta: Mapping[str, Any]) -> Graph:
+        """The graph; its ``meta`` has the shapes of the tensors, too."""
+        self._builder.meta = {**meta, "shapes": self._shapes}
+        return self._builder.build()
