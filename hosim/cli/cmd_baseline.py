@@ -1,4 +1,4 @@
-"""``hosim baseline``: what the gate compares with."""
+"""``hosim baseline``: the baselines that the gate compares with."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import typer
 from hosim.cli.cmd_check import Cases, Config, Jobs, NoCache, jobs_of
 from hosim.cli.options import Json, console, progress
 
-app = typer.Typer(help="Write, update or show what the gate expects.", no_args_is_help=True)
+app = typer.Typer(help="Write, update or show the gate's baselines.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="CASE", help="The name of a case.")]
 
 
 @app.command()
 def write(cases: Cases = None, config: Config = None, jobs: Jobs = -1, no_cache: NoCache = False) -> None:
-    """Write the baselines that are not there yet.
+    """Write the missing baselines.
 
-    The others are left alone.
+    Existing ones stay as they are.
     """
     _write(cases, config, jobs, no_cache, only_new=True)
 
 
 @app.command()
 def update(cases: Cases = None, config: Config = None, jobs: Jobs = -1, no_cache: NoCache = False) -> None:
-    """Write every baseline anew.
+    """Rewrite every baseline.
 
-    Those of cases that are no more are removed.
+    Remove those whose case no longer exists.
     """
     _write(cases, config, jobs, no_cache, only_new=False)
 
 
 @app.command()
 def show(case: Name, config: Config = None, json: Json = False) -> None:
-    """Show a baseline: metrics, and what each peak consists of."""
+    """Show a baseline: its metrics, and what each peak consists of."""
     from hosim.errors import InputError
     from hosim.gate import verdict_tables
     from hosim.gate.cases import find_suite
@@ -45,7 +45,7 @@ def show(case: Name, config: Config = None, json: Json = False) -> None:
     known = known_baseline(suite, case)
     if known is None:
         suite.named([case])
-        raise InputError("there is no such baseline; 'hosim baseline write' makes it", source=str(suite.baseline(case)))
+        raise InputError("no such baseline; 'hosim baseline write' writes it", source=str(suite.baseline(case)))
     if known.record is None:
         raise InputError(known.error or "does not fit", source=case)
     record = known.record
@@ -67,4 +67,4 @@ def _write(cases: Cases, config: Config, jobs: int, no_cache: bool, only_new: bo
     for path in changed:
         typer.echo(f"{'wrote' if path.is_file() else 'removed'} {path}", err=True)
     if not changed:
-        typer.echo("nothing to write: every baseline is there" if only_new else "every baseline is as it was", err=True)
+        typer.echo("nothing to write: every baseline exists" if only_new else "no baseline changed", err=True)

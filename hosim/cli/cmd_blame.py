@@ -1,4 +1,4 @@
-"""``hosim blame``: why it waits, and what would help."""
+"""``hosim blame``: what each op waits for, and what would help."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workl
 PlanFile = Annotated[
     Path | None, typer.Option("--plan", metavar="FILE", help="A plan file to replay, instead of one that the policy makes.")
 ]
-Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="How many stalls to show, the longest.")]
-Memory = Annotated[str, typer.Option("--more-memory", metavar="BYTES", help="How much device memory its price is for.")]
-Bandwidth = Annotated[str, typer.Option("--more-bandwidth", metavar="RATE", help="How much bandwidth a channel's price is for.")]
+Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="How many stalls to show, the longest first.")]
+Memory = Annotated[str, typer.Option("--more-memory", metavar="BYTES", help="How much more device memory to price.")]
+Bandwidth = Annotated[str, typer.Option("--more-bandwidth", metavar="RATE", help="How much more bandwidth to price, channel by channel.")]
 
 EXAMPLES = """Example:
 
@@ -34,10 +34,11 @@ def blame(
     devices: Devices = None,
     json: Json = False,
 ) -> None:
-    """Say what each stall waits for, and what would help.
+    """Show what each stall waits for, and what would help.
 
-    The transfer, its channel, what occupied that, and what would have prevented the stall; then what a little more of each resource would
-    save. With --plan prices are those of the plan as it is, else the policy plans anew for each. Exit code 3 if it does not fit.
+    Shows the transfer, its channel, what occupied the channel and what would have prevented the stall; then how much time a little more of
+    each resource would save. With --plan the plan stays as it is for each price, else the policy plans again. Exit code 3 if the workload
+    does not fit.
     """
     from hosim.report import studies
     from hosim.study.blame import rows

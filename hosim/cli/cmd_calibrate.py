@@ -1,4 +1,4 @@
-"""``hosim calibrate``: a hardware profile from recordings, and how well it predicts what it has not seen."""
+"""``hosim calibrate``: fit a hardware profile to recordings, and test it on recordings it has not seen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Recordings = Annotated[
     typer.Argument(
         metavar="TRACE...",
         help="Traces of the PyTorch profiler, SQLite exports of Nsight Systems, or what python -m hosim.record wrote (a folder, or its "
-        "bandwidth.json); all of one device.",
+        "bandwidth.json); all from one device.",
     ),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the profile: .yaml or .json.")]
@@ -23,16 +23,18 @@ Base = Annotated[
     typer.Option(
         "--base",
         metavar="HW",
-        help="The profile that has what recordings do not say: capacities, peaks.  [default: the shipped one of the device's name]",
+        help="The profile that supplies what recordings lack: capacities and peaks.  [default: the shipped profile of the recorded device]",
     ),
 ]
 HoldOut = Annotated[
     float | None,
     typer.Option(
-        "--hold-out", metavar="SHARE", help="Fit to the first iterations of each trace alone, and predict this share of them, such as 0.5."
+        "--hold-out",
+        metavar="SHARE",
+        help="Fit only the first iterations of each trace, and predict the last ones: this share of them, such as 0.5.",
     ),
 ]
-Predict = Annotated[list[Path] | None, typer.Option("--predict", metavar="TRACE", help="Predict this trace, which is not fitted to.")]
+Predict = Annotated[list[Path] | None, typer.Option("--predict", metavar="TRACE", help="Predict this trace, which the fit does not use.")]
 
 
 def calibrate(
@@ -45,8 +47,8 @@ def calibrate(
 ) -> None:
     """Fit a hardware profile to recordings of a real device.
 
-    Channels by direction, size and kind of host memory; the launch time; the efficiency of ops by kind and dtype, where shapes were
-    recorded. Every figure comes with its interval, its number of samples and its residuals.
+    It fits channels by direction, size and kind of host memory; the launch time; and the efficiency of ops by kind and dtype, if shapes
+    were recorded. Every figure comes with its interval, its number of samples and its residuals.
     """
     from hosim.errors import InputError
     from hosim.io import find_hardware, load_hardware
@@ -66,15 +68,15 @@ def calibrate(
     if base is None:
         try:
             chosen = likely_base(recorded.device, hardware())
-            typer.echo(f"base: {chosen}, by the device's name", err=True)
+            typer.echo(f"base: {chosen}, the profile of the recorded device", err=True)
         except InputError:
             if output is not None:
                 raise
     machine = load_hardware(find_hardware(chosen)) if chosen is not None else None
     if hold_out is not None and not recorded.traces:
-        raise InputError("there are iterations in traces only: a bandwidth sweep has none", source="--hold-out")
+        raise InputError("--hold-out needs a trace: a bandwidth sweep has no iterations", source="--hold-out")
     if predict and not recorded.traces:
-        raise InputError("ops are predicted from those of a trace: a bandwidth sweep has none", source="--predict")
+        raise InputError("--predict needs a trace to fit: a bandwidth sweep has no ops", source="--predict")
     predictions = [held(trace, hold_out) for trace in recorded.traces] if hold_out is not None else []
     seen = recorded
     if hold_out is not None:

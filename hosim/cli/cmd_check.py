@@ -15,14 +15,16 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", "-c", metavar="FILE", help="The file of the cases.  [default: the nearest hosim.toml or pyproject.toml]"),
 ]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="How many processes.  [default: one a core]", show_default=False)]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Import every workload anew.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Fail on improvements that the baseline does not have yet, too.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="How many processes.  [default: one per core]", show_default=False)]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Import every workload again instead of using the cache.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Also fail if a case has become better than its baseline.")]
 JUnit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")]
 Sarif = Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write SARIF 2.1.0.")]
 Summary = Annotated[Path | None, typer.Option("--summary", metavar="FILE", help="Write a Markdown summary, with memory curves.")]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page: verdicts, what changed, memory before and now.")]
-GitHub = Annotated[bool, typer.Option("--github", help="Annotate in GitHub Actions (on stderr), and add to the step's summary.")]
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page: verdicts, what changed, memory before and after.")
+]
+GitHub = Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions on stderr, and add to the step summary.")]
 
 
 def check(
@@ -40,8 +42,8 @@ def check(
 ) -> None:
     """Fail if a step needs more than its baseline.
 
-    Plans and replays each case of hosim.toml and compares it with its baseline file. Exit code 1 for a regression or a missing baseline,
-    3 if a case does not fit.
+    It plans and replays each case of hosim.toml and compares the result with the baseline. Exit code 1 for a regression or a missing
+    baseline, 3 if a case does not fit.
     """
     from hosim.gate import reports
     from hosim.gate.cases import find_suite
@@ -84,9 +86,9 @@ def check(
 
 
 def jobs_of(jobs: int) -> int:
-    """The number of processes that ``--jobs`` asks for; raises :class:`InputError` for one that is none."""
+    """The number of processes that ``--jobs`` asks for; raises :class:`InputError` for an invalid one."""
     from hosim.errors import InputError
 
     if jobs == 0 or jobs < -1:
-        raise InputError(f"expected how many processes, or -1 for one a core, got {jobs}", source="jobs")
+        raise InputError(f"expected a number of processes, or -1 for one per core, got {jobs}", source="jobs")
     return jobs

@@ -47,7 +47,7 @@ Policies = Annotated[
         "--policies",
         "-p",
         metavar="A,B,...",
-        help="Policies to compare, separated by commas; a parameter is set as in lookahead:k=4.  [default: all of 'hosim policies']",
+        help="Policies to compare, separated by commas; set a parameter as in lookahead:k=4.  [default: all of 'hosim policies']",
     ),
 ]
 
@@ -70,7 +70,7 @@ def compare_policies(
     html: Html = None,
     json: Json = False,
 ) -> None:
-    """Say which policies fit, who waits, and why.
+    """Compare policies: which fit, how fast, and why.
 
     Plans and replays the workload under each policy, one row each. Exit code 3 if none fits.
     """
@@ -94,7 +94,7 @@ def compare_policies(
         if html is not None and result.feasible:
             recorded.append((plan, result))
         if predicts(plan) and result.feasible:
-            tell(f"{choice.label}: replaying with other predictions")
+            tell(f"{choice.label}: replaying with wrong predictions")
             row = mispredictions(plan, machine, budget_bytes, choice.label)
             predictions.extend([row] if row else [])
 

@@ -9,12 +9,17 @@ import typer
 from hosim.cli.options import Budget, Json, budget_of, console, graph_of, hardware_of
 
 A = Annotated[str, typer.Argument(metavar="A", help="A plan file, a result file (--json of 'hosim replay'), or a policy.")]
-B = Annotated[str, typer.Argument(metavar="B", help="The same kind of thing.")]
-WorkloadOption = Annotated[str | None, typer.Option("--workload", "-w", metavar="WORKLOAD", help="What plans and policies are for.")]
-Machine = Annotated[
-    str | None, typer.Option("--hardware", "-H", metavar="HW", help="Where to replay them as well, for times op by op; policies need it.")
+B = Annotated[str, typer.Argument(metavar="B", help="The other plan file, result file or policy.")]
+WorkloadOption = Annotated[
+    str | None, typer.Option("--workload", "-w", metavar="WORKLOAD", help="The workload that plans and policies are for.")
 ]
-Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="At most N rows of each table.")]
+Machine = Annotated[
+    str | None,
+    typer.Option(
+        "--hardware", "-H", metavar="HW", help="Replay plans on this hardware as well, to compare times op by op; required for policies."
+    ),
+]
+Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="Show at most N rows of each table.")]
 
 EXAMPLES = """Examples:
 
@@ -33,9 +38,9 @@ def diff(
     top: Top = 40,
     json: Json = False,
 ) -> None:
-    """Say how two plans or two results differ.
+    """Show how two plans or two results differ.
 
-    Figure by figure, tensor by tensor and op by op; what is equal is left out.
+    Compares figure by figure, tensor by tensor and op by op, and leaves out what is equal.
     """
     from hosim.report import studies
     from hosim.study.comparands import side_of

@@ -1,4 +1,4 @@
-"""``hosim export``: a plan for a runtime that plans for itself, as the settings that bring it closest."""
+"""``hosim export``: the settings that bring a runtime's own planner closest to hosim's plan."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import typer
 from hosim.cli.options import Budget, HardwareName, Json, Policy, Workload, budget_of, graph_of, hardware_of, progress
 from hosim.errors import InfeasibleError, InputError
 
-MindSpore = Annotated[bool, typer.Option("--mindspore", help="For MindSpore 2.10: environment settings of its own offload strategies.")]
+MindSpore = Annotated[
+    bool, typer.Option("--mindspore", help="Export to MindSpore 2.10: environment settings for its own offload strategies.")
+]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the settings: shell lines, or JSON if named .json.")
 ]
 Trials = Annotated[int, typer.Option("--trials", metavar="N", min=1, help="How many settings to try.")]
-SearchSeed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the settings at which the search starts again.")]
+SearchSeed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Random seed for search restarts.")]
 
 EXAMPLES = """Examples:
 
@@ -36,10 +38,10 @@ def export(
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """Find a runtime's own settings closest to a plan.
+    """Find the runtime settings closest to a plan.
 
-    MindSpore takes no plan, but has strategies with knobs: each setting tried is planned and replayed, and the fastest that fits is
-    printed as export lines, with what is left to hosim's plan. Ctrl-C ends the search with the best so far. Exit code 3 if none fits.
+    MindSpore cannot take a plan, but its strategies have settings. The command plans and replays each setting, and prints the fastest one
+    that fits as export lines, with its distance from hosim's plan. Ctrl-C ends the search with the best so far. Exit code 3 if none fits.
     """
     from hosim.engine import replay
     from hosim.io import to_json
@@ -50,7 +52,7 @@ def export(
     from hosim.study.run_policy import make_plan
 
     if not mindspore:
-        raise InputError("say for which runtime: --mindspore", source="export")
+        raise InputError("name a runtime: --mindspore", source="export")
     if output is not None and not output.parent.is_dir():
         raise InputError("cannot be written: no such directory", source=str(output))
     choice = parse_choice(policy)
@@ -80,7 +82,7 @@ def export(
     if json or output is None:
         typer.echo(to_json(data) if json else shell(data), nl=json)
     if interrupted:
-        typer.echo(f"the best of the {tried:,} settings tried until then", err=True)
+        typer.echo(f"the best of the {tried:,} settings tried so far", err=True)
         raise KeyboardInterrupt
 
 

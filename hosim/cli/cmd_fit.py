@@ -1,4 +1,4 @@
-"""``hosim fit``: the largest or the smallest of something that still fits."""
+"""``hosim fit``: the largest or smallest value that still fits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hosim.errors import InfeasibleError, InputError
 Largest = Annotated[
     str | None,
     typer.Option(
-        "--largest", metavar="FIELD=A..B[:N]", help="What to make as large as it goes: workload.batch=1..64, workload.layers=1..80."
+        "--largest", metavar="FIELD=A..B[:N]", help="Find the largest value of a field: workload.batch=1..64, workload.layers=1..80."
     ),
 ]
 Smallest = Annotated[
@@ -20,13 +20,13 @@ Smallest = Annotated[
     typer.Option(
         "--smallest",
         metavar="FIELD=A..B:N",
-        help="What to make as small as it goes: channels.h2d.bandwidth=5..200GB/s:40, tiers.hbm.capacity=8..80GiB:73.",
+        help="Find the smallest value of a field: channels.h2d.bandwidth=5..200GB/s:40, tiers.hbm.capacity=8..80GiB:73.",
     ),
 ]
 Slowdown = Annotated[
     float | None,
     typer.Option(
-        "--slowdown", metavar="X", help="The makespan may be X times that with everything resident, such as 1.05.  [default: any]"
+        "--slowdown", metavar="X", help="Allow at most X times the makespan with everything resident, such as 1.05.  [default: any]"
     ),
 ]
 
@@ -49,9 +49,10 @@ def fit(
     devices: Devices = None,
     json: Json = False,
 ) -> None:
-    """Find the largest or the smallest that still fits.
+    """Find the largest or the smallest value that still fits.
 
-    By bisection on replays, with the evidence on both sides of the answer. Exit code 3 if no value is within the limits.
+    It bisects over replays, and shows the values probed on both sides of the answer. It does not assume monotonicity: it reports any probe
+    that contradicts the rest. Exit code 3 if no value is within the limits.
     """
     from hosim.report import studies
     from hosim.study.axes import parse_axis

@@ -1,4 +1,4 @@
-"""``hosim frontier``: how fast within how much memory."""
+"""``hosim frontier``: peak memory against makespan."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import typer
 from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workload, console, progress, question_of
 from hosim.errors import InfeasibleError
 
-Points = Annotated[int, typer.Option("--points", "-n", metavar="N", min=2, help="Evenly spaced budgets to replay.")]
-Refine = Annotated[int, typer.Option("--refine", metavar="N", min=0, help="Budgets to replay besides, where the curve steps most.")]
+Points = Annotated[int, typer.Option("--points", "-n", metavar="N", min=2, help="How many evenly spaced budgets to replay.")]
+Refine = Annotated[
+    int, typer.Option("--refine", metavar="N", min=0, help="How many more budgets to replay where the curve has its largest steps.")
+]
 
 EXAMPLES = """Example:
 
@@ -30,7 +32,7 @@ def frontier(
 ) -> None:
     """Trade peak memory against makespan.
 
-    From the smallest budget that the policy finds a plan for, up to the budget given. Exit code 3 if it finds none.
+    The curve goes from the smallest budget for which the policy finds a plan to the budget given. Exit code 3 if it finds none.
     """
     from hosim.report import studies
     from hosim.study.frontier import frontier as traced

@@ -24,7 +24,7 @@ def list_() -> None:
 
 @app.command()
 def show(hardware: Name) -> None:
-    """Show one: tiers, channels, fabrics and sources."""
+    """Show a profile: tiers, channels, fabrics and sources."""
     from hosim.report import listings
 
     console().print(listings.machine(hardware_of(hardware)))

@@ -1,4 +1,4 @@
-"""``hosim import``: any supported format to a workload file."""
+"""``hosim import``: convert any supported format to a workload file."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Annotated
 import typer
 
 _SOURCES = (
-    "A workload, a spec of one, or another tool's file: torch.export (.pt2), ONNX, MindIR, PyTorch trace or profile, Chakra, "
-    "inductor graph, hyper-parallel trace, G10."
+    "A workload, a workload spec, or another tool's file: torch.export (.pt2), ONNX, MindIR, PyTorch trace or profile, Chakra, inductor "
+    "graph, hyper-parallel trace, G10."
 )
 Source = Annotated[Path, typer.Argument(metavar="SOURCE", help=_SOURCES)]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the workload: .json, .json.gz or .yaml.")]
-Dim = Annotated[list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dimension of an ONNX model; repeatable.")]
+Dim = Annotated[
+    list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dimension of an ONNX model; may be repeated.")
+]
 
 
 def import_(source: Source, output: Output, dim: Dim = None) -> None:
-    """Turn a model's graph into a workload file."""
+    """Convert a model's graph to a workload file."""
     from hosim.importers import load_any
     from hosim.io import save_workload
     from hosim.report.listings import workload_line

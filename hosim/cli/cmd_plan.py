@@ -1,4 +1,4 @@
-"""``hosim plan``: write the plan of one policy, or say why it is what it is."""
+"""``hosim plan``: write the plan of one policy, or explain it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from hosim.cli.options import (
 from hosim.errors import InputError
 
 Policy = Annotated[
-    str, typer.Option("--policy", "-p", metavar="P", help="A policy (see 'hosim policies'); parameters as in layerwise:k=2.")
+    str, typer.Option("--policy", "-p", metavar="P", help="A policy (see 'hosim policies'); parameters as in lookahead:k=4.")
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the plan: .json, .json.gz or .yaml.")]
-Explain = Annotated[bool, typer.Option("--explain", help="Say of each tensor whether it moves or stays, and why.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Explain why each tensor moves or stays.")]
 Top = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="With --explain: at most N rows of each table.")]
 
 
@@ -47,10 +47,10 @@ def plan(
     devices: Devices = None,
     json: Json = False,
 ) -> None:
-    """Write the plan that one policy makes, or explain it.
+    """Write the plan of one policy, or explain it.
 
-    --explain says why each tensor moves or stays, as JSON with --json; -o writes the plan; both together do both.
-    Exit code 3 if the policy finds none, or the plan to explain does not fit.
+    -o writes the plan, --explain shows why each tensor moves or stays (with --json as JSON); give one or both. Exit code 3 if the policy
+    finds no plan, or the plan to explain does not fit.
     """
     from hosim.io import save_plan
     from hosim.study.policy_choice import parse_choice
@@ -58,11 +58,11 @@ def plan(
     from hosim.study.run_policy import check, make_plan
 
     if output is None and not explain:
-        raise InputError("nothing to do: give a file to write the plan to (-o plan.json), or --explain, or both", source="plan")
+        raise InputError("nothing to do: give -o plan.json to write the plan, --explain to explain it, or both", source="plan")
     if not explain and (top is not None or json):
-        raise InputError(f"{'--json' if json else '--top'} is for --explain, which is not given", source="plan")
+        raise InputError(f"{'--json' if json else '--top'} requires --explain", source="plan")
     if plan_against != RESERVED and (allocator, account) != ("ledger", "time"):
-        raise InputError("--allocator and --account are for --plan-against reserved, which is not given", source="plan")
+        raise InputError("--allocator and --account require --plan-against reserved", source="plan")
     counting = counting_of(allocator, account, plan_against)
     machine = hardware_of(hardware, devices)
     choice = parse_choice(policy)

@@ -1,4 +1,4 @@
-"""``hosim policies``: what there is to compare."""
+"""``hosim policies``: the policies and their parameters."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ MemoryViz = Annotated[
     typer.Option(
         "--memory-viz",
         metavar="FILE",
-        help="Write a snapshot for pytorch.org/memory_viz, a pickle; where things lie is by --allocator, and synthetic.",
+        help="Write a snapshot (a pickle) for pytorch.org/memory_viz; its addresses are synthetic, placed by --allocator.",
     ),
 ]
 
@@ -66,7 +66,7 @@ def replay(
 ) -> None:
     """Replay a plan, whoever made it.
 
-    Rules that it breaks are warnings on stderr. Exit code 3 if it runs out of memory.
+    Warns on stderr about each rule that the plan breaks. Exit code 3 if it runs out of memory.
     """
     from hosim.analysis.verifier import verify
     from hosim.io import check_tiers, load_plan

@@ -1,4 +1,4 @@
-"""``hosim robustness``: how far each policy's figures hold when times vary."""
+"""``hosim robustness``: each policy's figures when op and transfer times vary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from hosim.cli.options import (
 )
 from hosim.errors import InfeasibleError
 
-Runs = Annotated[int, typer.Option("--runs", "-n", metavar="N", min=1, max=1_000_000, help="Draws of jitter for each policy.")]
+Runs = Annotated[
+    int, typer.Option("--runs", "-n", metavar="N", min=1, max=1_000_000, help="How many random variations to replay for each policy.")
+]
 
 
 def robustness(
@@ -39,10 +41,10 @@ def robustness(
     devices: Devices = None,
     json: Json = False,
 ) -> None:
-    """Say how policies fare when times vary.
+    """Replay policies with times that vary.
 
-    Each policy plans once, without jitter; its plan is replayed under N draws, the same for all. Exit code 3 if nothing fits
-    without jitter.
+    Each policy plans once, on nominal times. Its plan is then replayed under N random variations of op and transfer times, the same
+    ones for all policies. Exit code 3 if nothing fits on nominal times.
     """
     from hosim.jitter import Jitter
     from hosim.report import robustness_table as report

@@ -1,4 +1,4 @@
-"""``hosim sweep``: one row for each value of what is varied."""
+"""``hosim sweep``: one replay for each combination of values."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ Vary = Annotated[
     typer.Option(
         "--vary",
         metavar="FIELD=VALUES",
-        help="What to vary, any number of times: channels.h2d.bandwidth=25..200GB/s:8 (a range and how many), policy.k=1,2,4, "
+        help="A field to vary; may be repeated. channels.h2d.bandwidth=25..200GB/s:8 (a range and a count), policy.k=1,2,4, "
         "workload.sequence=4096,8192, budget=50..100%:6; a+b=... sets both.",
     ),
 ]
 Points = Annotated[
     Path | None,
-    typer.Option("--points", metavar="FILE", help="A CSV file with a column for each field and a row for each point, instead of --vary."),
+    typer.Option("--points", metavar="FILE", help="Instead of --vary: a CSV file with a column for each field and a row for each point."),
 ]
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="Where rows go as they are known, .csv or .parquet; run again to go on after Ctrl-C."
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write each row as soon as it is known: .csv or .parquet. After an interruption, the same command continues.",
     ),
 ]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="How many processes.  [default: one a core]", show_default=False)]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="How many processes.  [default: one per core]", show_default=False)]
 Scheduler = Annotated[
     str | None, typer.Option("--scheduler", metavar="tcp://HOST:PORT", help="Compute on the Dask cluster of this scheduler (extra 'dask').")
 ]
@@ -57,10 +60,10 @@ def sweep(
     devices: Devices = None,
     json: Json = False,
 ) -> None:
-    """Plan and replay for each value of what is varied.
+    """Plan and replay once for each combination of values.
 
-    Fields are those of the workload's spec, of the hardware profile, of the policy, and the budget; several make a grid. A point
-    that fails is a row with its error. Exit code 3 if none fits.
+    A field is a parameter of the workload's spec or of the policy, a path in the hardware profile, or the budget; several fields make a
+    grid. A point that fails is a row with its error. Exit code 3 if none fits.
     """
     from hosim.report import studies
     from hosim.study.axes import read_points, read_vary
@@ -70,7 +73,7 @@ def sweep(
     from hosim.study.sweep import sweep as swept
 
     if bool(vary) == (points is not None):
-        raise InputError("give what to vary: --vary FIELD=VALUES, or --points FILE", source="sweep")
+        raise InputError("nothing to vary: give --vary FIELD=VALUES or --points FILE", source="sweep")
     listed = read_vary(vary) if vary else read_points(str(points))
     question = question_of(workload, hardware, policy, budget, devices)
     runner = cluster(scheduler) if scheduler else pool(jobs)
@@ -88,10 +91,10 @@ def sweep(
             found = swept(question, listed, output, runner, progress)
     except KeyboardInterrupt:
         if output is not None:
-            typer.echo(f"{there[0]:,} of {there[1]:,} points are in {output}: the same command goes on from there", err=True)
+            typer.echo(f"{output} has {there[0]:,} of {there[1]:,} points: run the same command to continue", err=True)
         raise
     if all(row["budget_bytes"] is None for row in found.rows):
-        raise InputError(f"no point could be computed; the first says: {found.rows[0]['error']}", source="sweep")
+        raise InputError(f"every point failed; the first one with: {found.rows[0]['error']}", source="sweep")
     if output is not None:
         typer.echo(f"wrote {output}: {len(found.rows):,} rows, {found.computed:,} of them computed now", err=True)
     if json:
@@ -106,7 +109,7 @@ def sweep(
 
 @contextmanager
 def bar() -> Iterator[Callable[[int, int, int], None]]:
-    """A progress bar on stderr, while it is a terminal: rows there are, of how many, and how many of them do not fit."""
+    """A progress bar on stderr, if that is a terminal: rows done, rows in all, and how many do not fit."""
     import sys
 
     if not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""``hosim validate``: how far a replay is from a recording."""
+"""``hosim validate``: compare a replay with a recording."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Recording = Annotated[
 ]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report with pictures, in one file.")]
 Accelerator = Annotated[
-    int | None, typer.Option("--device", metavar="N", min=0, help="Whose memory to replay.  [default: the busiest one's]")
+    int | None, typer.Option("--device", metavar="N", min=0, help="The device whose memory to replay.  [default: the busiest]")
 ]
 
 
 def validate(trace: Recording, html: Html = None, device: Accelerator = None, json: Json = False) -> None:
-    """Say how far a replay is from a recording of a real GPU.
+    """Compare a replay with a recording of a real GPU.
 
-    In time, launches, streams, waits and synchronisations, with their recorded durations, predict when each kernel and copy starts. In
-    memory, allocations and frees go through hosim's ledger and its caching allocator, in the host's program order. Of a folder that
-    'python -m hosim.record' wrote, each offload scheme is predicted from the resident run and the sweep of the channels.
+    Times: from the recorded durations of launches, kernels, copies, waits and synchronisations, hosim predicts when each kernel and copy
+    starts. Memory: it replays allocations and frees in its ledger and its caching allocator, in the host's program order. For a folder
+    written by 'python -m hosim.record', it predicts each offload scheme from the resident run and the bandwidth sweep.
     """
     from hosim.report import validation_table as report
 
@@ -59,7 +59,7 @@ def _schemes(folder: Path, html: Path | None, json: bool) -> None:
     from hosim.validate.scheme_report import validate_schemes
 
     if html is not None:
-        raise InputError("a folder of recordings has no page; leave --html out", source=str(folder))
+        raise InputError("--html works for a single recording, not for a folder: leave it out", source=str(folder))
     data = validate_schemes(folder)
     if json:
         from hosim.io import to_json

@@ -20,7 +20,7 @@ def list_() -> None:
 
 @app.command()
 def show(workload: Workload) -> None:
-    """Show one: its live memory, tensors, ops and source."""
+    """Show a workload: its live memory, tensors, ops and source."""
     from hosim.report import listings
 
     out = console()

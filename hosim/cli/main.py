@@ -34,11 +34,11 @@ from hosim.errors import HosimError
 from hosim.version import __version__
 
 INTERRUPTED, BUG = 130, 70
-"""Exit codes beyond those of the error tree: the shell's for Ctrl-C, and sysexits' EX_SOFTWARE."""
+"""Exit codes beyond those of the errors: the shell's for Ctrl-C, and EX_SOFTWARE of sysexits.h."""
 
 
 class _Commands(TyperGroup):
-    """The commands, with every error of hosim turned into one line on stderr and its exit code."""
+    """The commands; an error of hosim becomes one line on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; :class:`HosimError` and Ctrl-C end it with a line and an exit code."""
@@ -74,7 +74,7 @@ def _version(wanted: bool) -> None:
 def _hosim(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
-    """Does a model fit in hierarchical memory, how long does it take, and what waits for what? Without the hardware."""
+    """Does a model fit in hierarchical memory, how long does it take, and what waits for what? No hardware needed."""
 
 
 app.command("compare-policies")(cmd_compare_policies.compare_policies)

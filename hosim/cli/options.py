@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and how each is turned into data."""
+"""The arguments that several commands share, and the functions that read them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hosim.study.scenario import Question
 
 WIDTH = 120
-"""Columns of a table that does not go to a terminal."""
+"""The width of tables that are not printed to a terminal."""
 
 Workload = Annotated[
     str, typer.Argument(metavar="WORKLOAD", help="A workload file, a workload spec, anything 'hosim import' reads, or a shipped name.")
@@ -36,42 +36,50 @@ Budget = Annotated[
         "--budget",
         "-b",
         metavar="BYTES",
-        help="Device memory that may be used: a size such as 40GiB, or a share of the resident peak such as 75%.  [default: all there is]",
+        help="Device memory that may be used: a size such as 40GiB, or a share of the resident peak such as 75%.  [default: all of it]",
     ),
 ]
 Policy = Annotated[
-    str, typer.Option("--policy", "-p", metavar="P", help="A policy (see 'hosim policies'); parameters as in layerwise:layers_ahead=2.")
+    str, typer.Option("--policy", "-p", metavar="P", help="A policy (see 'hosim policies'); parameters as in lookahead:k=4.")
 ]
 Devices = Annotated[
     int | None,
-    typer.Option("--devices", metavar="N", min=1, help="How many devices run the program together.  [default: what the profile says]"),
+    typer.Option("--devices", metavar="N", min=1, help="How many devices run the program together.  [default: as in the profile]"),
 ]
 OpSigma = Annotated[
     float,
     typer.Option("--op-sigma", metavar="S", min=0, help="Jitter: the relative standard deviation of op times, such as 0.05."),
 ]
 TransferSigma = Annotated[
-    float, typer.Option("--transfer-sigma", metavar="S", min=0, help="Jitter: the relative standard deviation of the time that bytes flow.")
+    float,
+    typer.Option(
+        "--transfer-sigma",
+        metavar="S",
+        min=0,
+        help="Jitter: the relative standard deviation of the time during which a transfer's bytes flow.",
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Jitter: the seed; the same one gives the same times.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Jitter: the random seed; the same seed gives the same times.")]
 RoutingFile = Annotated[
     Path | None,
     typer.Option(
         "--routing",
         metavar="FILE",
-        help="A routing file: which experts each gate chooses in each step. The workload is then that of these steps, one after the other.",
+        help="A routing file: which experts each gate chooses in each step. The workload then consists of these steps, one after the "
+        "other.",
     ),
 ]
 Steps = Annotated[
-    str | None, typer.Option("--steps", metavar="N|A:B", help="Steps of the routing: one, or from A to before B.  [default: all]")
+    str | None,
+    typer.Option("--steps", metavar="N|A:B", help="Which steps of --routing: one of them, or A up to but not including B.  [default: all]"),
 ]
 Allocator = Annotated[
     str,
     typer.Option(
         "--allocator",
         metavar="A",
-        help="What places the device tier's bytes: ledger (only counts them), caching (PyTorch's caching allocator), caching-expandable "
-        "(with expandable segments) or static (offsets planned for the whole replay).",
+        help="What allocates device memory: ledger (only counts bytes), caching (PyTorch's caching allocator), caching-expandable (with "
+        "expandable segments) or static (offsets planned for the whole replay).",
     ),
 ]
 Account = Annotated[
@@ -79,8 +87,8 @@ Account = Annotated[
     typer.Option(
         "--account",
         metavar="A",
-        help="In which order the allocator's bytes are counted: time (what the device holds at each instant) or program (what a host that "
-        "runs ahead has allocated, as PyTorch counts).",
+        help="The order in which the allocator's bytes are counted: time (what the device holds at each instant) or program (what a "
+        "host that runs ahead has allocated, as PyTorch counts).",
     ),
 ]
 PlanAgainst = Annotated[
@@ -95,7 +103,7 @@ PlanAgainst = Annotated[
 RESERVED = "reserved"
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a picture: .png, .svg or .pdf.")]
 Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write a report in one file, with pictures and a timeline to zoom into.")
+    Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML report in one file, with pictures and a zoomable timeline.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
 
@@ -109,15 +117,15 @@ def graph_of(text: str) -> Graph:
 
 
 def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
-    """The graph of the steps of a routing that a STEPS argument names; the graph itself without a routing.
+    """The graph of the routing's steps that STEPS selects; without a routing, the graph itself.
 
-    Raises :class:`InputError` for steps without a routing, and for those that it has not.
+    Raises :class:`InputError` for steps without a routing, and for steps that the routing does not have.
     """
     from hosim.errors import InputError
 
     if routing is None:
         if steps is not None:
-            raise InputError("there are steps of a routing only: give one with --routing FILE", source="steps")
+            raise InputError("--steps requires --routing")
         return graph
     from hosim.expert_routing import realise
     from hosim.io import load_routing
@@ -129,7 +137,7 @@ def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
 
 
 def hardware_of(text: str, devices: int | None = None) -> Hardware:
-    """The machine of a HW argument, with as many devices as ``--devices`` says."""
+    """The machine of a HW argument, with the number of devices that ``--devices`` gives."""
     from dataclasses import replace
 
     from hosim.io import find_hardware, load_hardware
@@ -139,7 +147,7 @@ def hardware_of(text: str, devices: int | None = None) -> Hardware:
 
 
 def jitter_of(op_sigma: float, transfer_sigma: float, seed: int) -> Jitter | None:
-    """The jitter that ``--op-sigma``, ``--transfer-sigma`` and ``--seed`` ask for, if there is some."""
+    """The jitter that ``--op-sigma``, ``--transfer-sigma`` and ``--seed`` ask for; ``None`` if both sigmas are 0."""
     from hosim.jitter import Jitter
 
     jitter = Jitter(seed, op_sigma, transfer_sigma)
@@ -147,19 +155,18 @@ def jitter_of(op_sigma: float, transfer_sigma: float, seed: int) -> Jitter | Non
 
 
 def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
-    """Bytes of a BUDGET argument; says on stderr if the machine has less than it asks for."""
+    """The bytes of a BUDGET argument, at most what the machine has; a note on stderr says so if that is less than asked for."""
     from hosim.analysis.budget import parse_budget
+    from hosim.units import human_size
 
     wanted, allowed = parse_budget(text, graph, hardware)
     if wanted > allowed:
-        typer.echo(
-            f"note: {hardware.name} has {hardware.device_tier} of {allowed:,} B, less than the budget of {text}: that counts", err=True
-        )
+        typer.echo(f"note: using {human_size(allowed)}, all that the device has", err=True)
     return allowed
 
 
 def question_of(workload: str, hardware: str, policy: str, budget: str | None, devices: int | None = None) -> Question:
-    """The question that a WORKLOAD, a HW, a policy and a BUDGET make; says on stderr if the machine has less than the budget."""
+    """The question that a WORKLOAD, a HW, a policy and a BUDGET ask, with a note on stderr if the machine has less than the budget."""
     from hosim.study.policy_choice import parse_choice
     from hosim.study.scenario import Question
 
@@ -171,9 +178,9 @@ def question_of(workload: str, hardware: str, policy: str, budget: str | None, d
 
 
 def counting_of(allocator: str, account: str, against: str = "allocated") -> Counting:
-    """What ``--allocator``, ``--account`` and ``--plan-against`` ask for; raises :class:`InputError` on a value that there is not.
+    """What ``--allocator``, ``--account`` and ``--plan-against`` ask for; raises :class:`InputError` for an unknown value.
 
-    Planning against reserved bytes without an allocator that reserves any means PyTorch's.
+    ``--plan-against reserved`` needs an allocator that reserves bytes: PyTorch's, if none is named.
     """
     from hosim.errors import InputError
     from hosim.result import ACCOUNTS, ALLOCATORS, CACHING, LEDGER
@@ -185,12 +192,12 @@ def counting_of(allocator: str, account: str, against: str = "allocated") -> Cou
         ("plan-against", against, ("allocated", RESERVED)),
     ):
         if value not in values:
-            raise InputError(f"no {name} {value!r}; expected one of {', '.join(values)}", source=name)
+            raise InputError(f"unknown {name} {value!r}; expected one of {', '.join(values)}", source=name)
     return Counting(CACHING if against == RESERVED and allocator == LEDGER else allocator, account)
 
 
 def write_picture(path: Path, figure: Figure) -> None:
-    """Write a figure to a file, as what its name says, and say so on stderr."""
+    """Write a figure to a file in the format that its name ends in, with a note on stderr."""
     from hosim.io.reading import write_bytes
     from hosim.report.figures import image, image_kind
 
@@ -199,7 +206,7 @@ def write_picture(path: Path, figure: Figure) -> None:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write a page to a file, and say so on stderr."""
+    """Write a page to a file, with a note on stderr."""
     from hosim.io.reading import write_bytes
 
     write_bytes(path, text.encode())
@@ -207,7 +214,7 @@ def write_page(path: Path, text: str) -> None:
 
 
 def console() -> Console:
-    """Where tables go: stdout, as wide as the terminal, or :data:`WIDTH` where there is none."""
+    """The console for tables: stdout, as wide as the terminal, or :data:`WIDTH` if there is none."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
@@ -216,7 +223,7 @@ def console() -> Console:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is under way, while it is; nothing where stderr is no terminal."""
+    """A status line on stderr; nothing if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield lambda doing: None
         return
