@@ -1,7 +1,7 @@
-"""What is varied, as people write it: ``channels.h2d.bandwidth=25..200GB/s:8``, ``policy.k=1,2,4``, ``budget=50..100%:6``.
+"""The fields that a study varies: ``channels.h2d.bandwidth=25..200GB/s:8``, ``policy.k=1,2,4``, ``budget=50..100%:6``.
 
-An axis has one field, or several that take the same value together (``a+b=...``). Its values are a list, separated by commas, or a
-linear range with both ends and, after a colon, how many. Quantities carry units as in the YAML files.
+An axis has one field, or several that take the same value together (``a+b=...``). Its values are a list separated by commas, or a linear
+range that includes both ends, with a count after a colon. Quantities carry units as in the YAML files.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _QUANTITIES: tuple[tuple[str, Callable[[object], int], Callable[[int], str]], ..
 _NUMBER = re.compile(r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _WORDS: Mapping[str, Value] = {"true": True, "false": False, "null": None}
 _MOST = 100_000
-"""Points beyond which a range is a mistake."""
+"""The most points that a range may have; more is taken for a mistake."""
 WHOLE_STEPS = 64
-"""Whole numbers up to which a range without a count has each of them."""
+"""A range of at most this many whole numbers may leave out its count: it has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Axis:
 
 
 def parse_axis(text: str, count: int | None = None) -> Axis:
-    """An axis from ``field=values``; ``count`` is that of a range that names none. Raises :class:`InputError`.
+    """An axis from ``field=values``; ``count`` is the default count of a range. Raises :class:`InputError`.
 
     >>> parse_axis("channels.h2d.bandwidth=25..100GB/s:4").values
     ('25 GB/s', '50 GB/s', '75 GB/s', '100 GB/s')
@@ -63,7 +63,7 @@ def parse_axis(text: str, count: int | None = None) -> Axis:
 
 
 def parse_values(text: str, where: str, count: int | None = None) -> tuple[Value, ...]:
-    """The values of a list or a range, in its order; a value named twice counts once. Raises :class:`InputError` with ``where``."""
+    """The values of a list or a range, in its order and without repetitions. Raises :class:`InputError` with ``where``."""
     if ".." in text:
         return _range(text, where, count)
     values = [scalar(part.strip()) for part in text.split(",") if part.strip()]
@@ -73,12 +73,12 @@ def parse_values(text: str, where: str, count: int | None = None) -> tuple[Value
 
 
 def _once(values: Iterable[Value]) -> tuple[Value, ...]:
-    """Each value once; ``1`` and ``true`` are two."""
+    """Each value once; ``1`` and ``true`` are different."""
     return tuple({(type(value), value): value for value in values}.values())
 
 
 def scalar(text: str) -> Value:
-    """The value that a text without a type is: a whole number, a number, true, false, null, or text."""
+    """The value that a text stands for: a whole number, a number, true, false, null, or text."""
     if text in _WORDS:
         return _WORDS[text]
     if re.fullmatch(r"[+-]?\d{1,18}", text):
@@ -104,10 +104,10 @@ def _range(text: str, where: str, count: int | None) -> tuple[Value, ...]:
         return _numbers(first, last, count, where, text, lambda value: value)
     if unit_of_last == "%":
         if unit_of_first != "%":
-            raise InputError(f"both ends of a range are percentages or neither, got {text!r}", source=where)
+            raise InputError(f"expected percentages at both ends of a range or at neither, got {text!r}", source=where)
         return _numbers(first, last, count, where, text, lambda value: f"{value}%")
     if count is None:
-        raise InputError(f"expected how many values after a colon, such as {ends}:8, got {text!r}", source=where)
+        raise InputError(f"expected a count after a colon, such as {ends}:8, got {text!r}", source=where)
     for _, parse, write in _QUANTITIES:
         try:
             bounds = parse(f"{low.strip()} {unit_of_first}" if not _unit(low) else low), parse(high)
@@ -123,7 +123,7 @@ def _numbers(
     whole = first.denominator == last.denominator == 1
     if count is None:
         if not whole:
-            raise InputError(f"expected how many values after a colon, such as {text}:8, got {text!r}", source=where)
+            raise InputError(f"expected a count after a colon, such as {text}:8, got {text!r}", source=where)
         span = int(abs(last - first))
         count = span + 1 if span <= WHOLE_STEPS else WHOLE_STEPS + 1
     values = _linear(first, last, max(count, 2))
@@ -148,7 +148,7 @@ def _unit(text: str) -> str:
 
 
 def as_integer(value: Value) -> tuple[str, int] | None:
-    """A quantity's suffix and integer, such as ``("_bytes_per_s", 25000000000)``; ``None`` for what is no quantity.
+    """A quantity's suffix and integer, such as ``("_bytes_per_s", 25000000000)``; ``None`` for anything else.
 
     >>> as_integer("25 GB/s"), as_integer(4), as_integer("nearest")
     (('_bytes_per_s', 25000000000), None, None)
@@ -179,10 +179,10 @@ def grid(axes: Sequence[Axis]) -> list[dict[str, Value]]:
 
 
 def read_vary(vary: object) -> list[dict[str, Value]]:
-    """The points of what a study is asked to vary.
+    """The points of a study, from what its caller asks it to vary.
 
-    Texts as :func:`parse_axis` takes them and mappings from field to values (a list, or text) span a grid; a list of mappings from field to
-    one value each is a list of points. Raises :class:`InputError`.
+    Texts for :func:`parse_axis`, or a mapping from fields to values (a list, or text), span a grid. A list of mappings, each from fields to
+    one value, is a list of points. Raises :class:`InputError`.
 
     >>> read_vary({"workload.batch": [1, 2], "budget": "50..100%:2"})[1]
     {'workload.batch': 1, 'budget': '100%'}
@@ -199,7 +199,7 @@ def read_vary(vary: object) -> list[dict[str, Value]]:
     if not listed or not all(isinstance(item, Mapping) and item for item in listed):
         raise InputError("expected points, each a mapping from fields to values", source="vary")
     if len({tuple(sorted(item)) for item in listed}) > 1:
-        raise InputError("every point of a list sets the same fields", source="vary")
+        raise InputError("expected every point of the list to set the same fields", source="vary")
     return [{str(key): value for key, value in item.items()} for item in listed]
 
 

@@ -1,4 +1,4 @@
-"""Why more bandwidth of a channel may change nothing: a fabric that it is part of carries no more."""
+"""Why more bandwidth of a channel may change nothing: a fabric that it is part of limits it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hosim.units import human_rate
 
 
 def capped(question: Question, points: Sequence[Settings]) -> list[str]:
-    """A line for each channel whose varied bandwidth is above that of one of its fabrics at some point, and what to vary instead."""
+    """For each channel whose varied bandwidth exceeds that of one of its fabrics at some point, a line that says what to vary instead."""
     found: dict[tuple[str, str], int] = {}
     for point in points:
         hardware = {field: value for field, value in point.items() if "channels." in field or "fabrics." in field}
@@ -23,14 +23,14 @@ def capped(question: Question, points: Sequence[Settings]) -> list[str]:
             continue
         found |= {(channel, fabric): carries for channel, fabric, carries in _above(machine) if channel in varied}
     return [
-        f"channels.{channel}.bandwidth goes beyond what fabrics.{fabric} carries, {human_rate(carries)}: "
+        f"channels.{channel}.bandwidth exceeds that of fabrics.{fabric}, {human_rate(carries)}: "
         f"channels.{channel}.bandwidth+fabrics.{fabric}.bandwidth=... varies both"
         for (channel, fabric), carries in found.items()
     ]
 
 
 def _above(hardware: Hardware) -> Iterator[tuple[str, str, int]]:
-    """(channel, fabric, what that carries) of each channel that is faster than a fabric of its own."""
+    """(channel, fabric, the fabric's bandwidth) for each channel that is faster than a fabric it is part of."""
     speed = {channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels}
     for fabric in hardware.fabrics:
         for channel in fabric.channels:

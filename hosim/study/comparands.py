@@ -1,4 +1,4 @@
-"""What people name to be compared: a plan or a result, its file, or a policy that makes a plan."""
+"""What ``hosim diff`` compares: a plan or a result, its file, or a policy that makes a plan."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def side_of(
     hardware: Hardware | None = None,
     budget_bytes: int | None = None,
 ) -> Side:
-    """A plan, a result, the path of a file of either, or the name of a policy; with ``hardware`` plans are replayed as well.
+    """One side of a comparison, from a plan, a result, the path of a file of either, or the name of a policy.
 
-    Raises :class:`InputError` for what is none of these, and for a plan file or a policy without the graph (or the machine) it needs.
+    With ``hardware``, plans are replayed as well. Raises :class:`InputError` for anything else, and for a plan file or a policy without the
+    graph or the machine that it needs.
     """
     tier = "hbm" if hardware is None else hardware.device_tier
     if isinstance(what, Result):
@@ -36,9 +37,9 @@ def side_of(
     if not os.path.exists(text):
         name = text.partition(":")[0]
         if name not in registry.names():
-            raise InputError(f"no such file, and no such policy (policies: {', '.join(registry.names())})", source=text)
+            raise InputError(f"neither a file nor a policy (policies: {', '.join(registry.names())})", source=text)
         if graph is None or hardware is None or budget_bytes is None:
-            raise InputError("a policy plans for a workload on a machine: name both", source=text)
+            raise InputError("a policy needs a workload and a machine to plan for: name both", source=text)
         choice = parse_choice(text)
         made = replace(make_plan(graph, hardware, choice, budget_bytes), policy=choice.label)
         check(made, hardware, budget_bytes)
@@ -57,7 +58,7 @@ def _loaded(path: str, graph: Graph | None, hardware: Hardware | None, budget_by
     if not isinstance(kind, str) or not kind.startswith("hosim.plan/"):
         raise InputError(f"expected a plan or a result of hosim, got {kind or 'another file'}", source=path)
     if graph is None:
-        raise InputError("a plan is for a workload: name it", source=path)
+        raise InputError("name the workload that the plan is for", source=path)
     plan = load_plan(path, graph)
     if hardware is not None:
         check_tiers(plan, hardware, source=path)

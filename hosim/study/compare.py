@@ -32,10 +32,10 @@ def compare(
 ) -> list[Result]:
     """The result of each choice, in the order given, with ``planning_s`` and ``replay_s`` measured.
 
-    ``against_reserved`` plans as :func:`hosim.study.reserved_budget.plan_against_reserved` does. ``jitter`` is that of the
-    replays; plans are made without. What does not fit is a result like any other, with ``feasible`` false. ``progress`` is told what is
-    under way, ``keep`` gets each plan with its result; ``record`` keeps the timelines. Raises :class:`PlanError` if a policy's plan breaks
-    a rule of the replay: that is a bug of the policy.
+    ``against_reserved`` plans as :func:`hosim.study.reserved_budget.plan_against_reserved` does. ``jitter`` applies to the replays, not to
+    the plans. A policy that does not fit gives a result too, with ``feasible`` false. ``progress`` is called with what starts, ``keep``
+    with each plan and its result; ``record`` keeps the timelines. Raises :class:`PlanError` if a policy's plan breaks a rule, which is a
+    bug of the policy.
     """
     results = []
     for choice in choices:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 Row = dict[str, Value]
 
 START = "(start)"
-"""What stands for an op where cache ops are issued at time 0."""
+"""Stands in place of an op for cache ops that are issued at time 0."""
 
 _MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side: a plan, its replay, or both; ``label`` is what it is called."""
+    """One side of a comparison: a plan, its replay, or both; ``label`` is its name."""
 
     label: str
     plan: Plan | None = None
@@ -38,9 +38,10 @@ class Side:
 class Diff:
     """What differs between ``a`` and ``b``.
 
-    ``figures``: rows of ``figure a b change``. ``tensors``: of each tensor that is treated differently, where it starts, how often and how
-    much it moves, and, if there are timelines, for how long it is in the device tier. ``ops``: the cache ops issued after each op that only
-    one side has, and, if there are timelines, when it starts and how long it waits. Columns of the two sides end in ``_a`` and ``_b``.
+    ``figures`` has rows of ``figure a b change``. ``tensors`` has one row per tensor that the sides treat differently: where it starts, how
+    often and how much it moves, and, with timelines, how long it is in the device tier. ``ops`` has one row per op that differs: the cache
+    ops after it that only one side has, and, with timelines, when it starts and how long it waits. Columns of the two sides end in ``_a``
+    and ``_b``.
     """
 
     a: str
@@ -84,9 +85,9 @@ class Diff:
 
 
 def diff(a: Side, b: Side) -> Diff:
-    """What differs between two sides; both have a plan, or both a result, or both.
+    """What differs between two sides that both have a plan, or both have a result.
 
-    Raises :class:`InputError` where they have nothing in common to compare, and for plans of different workloads.
+    Raises :class:`InputError` for a plan and a result, and for plans of different workloads.
     """
     figures: list[Row] = []
     tensors: dict[str, Row] = {}
@@ -98,7 +99,8 @@ def diff(a: Side, b: Side) -> Diff:
             _timelines(a, b, tensors, ops)
     elif a.result is None or b.result is None:
         raise InputError(
-            f"{a.label} and {b.label} are a plan and a result: give two of one kind, or the machine to replay the plan on", source="diff"
+            f"{a.label} and {b.label} are a plan and a result: give two plans, two results, or a machine to replay the plan on",
+            source="diff",
         )
     if a.result is not None and b.result is not None:
         figures = _figures(a.result, b.result)
@@ -113,7 +115,7 @@ def _same_tensors(a: Plan, b: Plan) -> None:
 
 
 def _different(rows: Mapping[str, Row], fixed: Sequence[str]) -> list[Row]:
-    """The rows in which some column of ``a`` is not that of ``b``, without the columns that differ in none of them."""
+    """The rows in which a column differs between ``a`` and ``b``, without the columns that never differ."""
     names = list(dict.fromkeys(key[:-2] for row in rows.values() for key in row if key not in fixed))
     kept = [row for row in rows.values() if any(row.get(f"{name}_a") != row.get(f"{name}_b") for name in names)]
     shown = [name for name in names if any(row.get(f"{name}_a") != row.get(f"{name}_b") for row in kept)]
@@ -181,7 +183,7 @@ def _plans(a: Plan, b: Plan, device: str, tensors: dict[str, Row], ops: dict[str
 
 
 def _without_shared(row: Row) -> None:
-    """Leave of an op's cache ops those that only one side has."""
+    """Keep only those of an op's cache ops that one side alone has."""
     one, other = (Counter(str(row.get(f"cache_ops_{side}") or "").split(", ")) for side in "ab")
     for side, own, theirs in (("a", one, other), ("b", other, one)):
         row[f"cache_ops_{side}"] = ", ".join((own - theirs).elements()) or None

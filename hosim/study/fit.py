@@ -1,8 +1,8 @@
-"""The largest batch, sequence or model, or the smallest bandwidth or memory, with which it fits and is not slowed too much.
+"""The largest batch, sequence or model, or the smallest bandwidth or memory, that fits and does not slow the workload down too much.
 
-The values asked about are a list in order. Both ends are probed, then the middle, and so on: bisection on replays. That more of something
-is harder (a larger batch) or easier (more bandwidth) throughout is what bisection assumes and nobody promises: values on both sides of the
-answer are probed besides, and one that contradicts the rest is said.
+The search bisects over an ordered list of values, and replays each value that it probes. Bisection assumes that more of something is always
+harder (a larger batch) or always easier (more bandwidth), which need not hold. The search therefore probes further values on both sides of
+the answer, and reports any that contradicts the rest.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 Wanted = Literal["largest", "smallest"]
 CHECKS = 2
-"""Values that are probed on each side of the answer beyond what bisection needs."""
+"""How many values to probe on each side of the answer beyond those that bisection needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One value tried: whether it is within the limits, and if not why; ``ideal_ns`` is the makespan with everything resident."""
+    """One value tried: whether it is within the limits, and why not; ``ideal_ns`` is the makespan with everything resident."""
 
     position: int
     value: Value
@@ -45,7 +45,7 @@ class Probe:
 
     @property
     def slowdown(self) -> float | None:
-        """Makespan over that with everything resident."""
+        """The makespan divided by the makespan with everything resident."""
         if self.result is None or self.result.makespan_ns is None or not self.ideal_ns:
             return None
         return self.result.makespan_ns / self.ideal_ns
@@ -53,11 +53,11 @@ class Probe:
 
 @dataclass(frozen=True)
 class Fit:
-    """The answer, with the evidence: every probe, by the order of the values.
+    """The answer and the evidence: every probe, in the order of the values.
 
-    ``answer`` is the ``wanted`` value found within the limits, ``beyond`` the next one probed on its other side, which is not (``None``:
-    there is no value beyond, or, if there is no answer, none at all). ``exact``: the two are neighbours in the list. ``contradictions``
-    are lines about values that are within the limits where bisection takes them not to be, or the other way round.
+    ``answer`` is the ``wanted`` value within the limits. ``beyond`` is the nearest value probed that is just outside them; ``None`` if
+    there is none. ``exact`` says that the two are neighbours in the list. ``contradictions`` are lines about values that are within the
+    limits although bisection takes them to be outside, or the other way round.
     """
 
     question: Question
@@ -71,7 +71,7 @@ class Fit:
 
     @property
     def value(self) -> Value:
-        """The value that answers the question; ``None`` if none does."""
+        """The answer; ``None`` if no value is within the limits."""
         return None if self.answer is None else self.answer.value
 
     @property
@@ -81,19 +81,19 @@ class Fit:
 
     @property
     def frame(self) -> DataFrame:
-        """One row a probe: the value, ``within``, ``slowdown``, ``ideal_ns``, ``why``, and the figures of the replay."""
+        """One row per probe: the value, ``within``, ``slowdown``, ``ideal_ns``, ``why``, and the figures of the replay."""
         listed = rows(self)
         return frame(listed, list(listed[0])).astype({"within": bool})
 
     def __str__(self) -> str:
         name = " + ".join(self.axis.fields)
         if self.answer is None:
-            return f"no {name} of those asked about is within the limits; {self.probes[0].value}: {self.probes[0].why}"
+            return f"no {name} in the range is within the limits; {self.probes[0].value}: {self.probes[0].why}"
         ending = f"{self.answer.value} ({_evidence(self.answer)})"
         if self.beyond is not None:
             ending += f"; {self.beyond.value} is not within the limits: {self.beyond.why}"
         else:
-            ending += "; it is the last of those asked about"
+            ending += "; it is the last value of the range"
         return "; ".join([f"the {self.wanted} {name} is {ending}", *self.contradictions])
 
     __repr__ = __str__
@@ -106,7 +106,7 @@ class Fit:
 
 
 def rows(found: Fit) -> list[dict[str, Value]]:
-    """One row a probe, in the order of the values."""
+    """One row per probe, in the order of the values."""
     hardware = found.question.hardware
     nothing: dict[str, Value] = {**dict.fromkeys(figure_columns(hardware)), "feasible": False}
     listed = []
@@ -132,9 +132,9 @@ def fit(
 ) -> Fit:
     """The ``largest`` or ``smallest`` of the axis' values with which the policy fits within the budget.
 
-    ``slowdown`` bounds the makespan besides, as a multiple of that with everything resident (1.05: five per cent more). A value that the
-    workload or the machine refuses is not within the limits. Raises :class:`InputError` for a field that is not there, fewer than two
-    values, and a slowdown below 1.
+    ``slowdown`` also bounds the makespan, as a multiple of the one with everything resident (1.05: five per cent more). A value that the
+    workload or the machine refuses is outside the limits. Raises :class:`InputError` for an unknown field, fewer than two values, and a
+    slowdown below 1.
     """
     check_fields(question, axis.fields)
     if len(axis.values) < 2:
@@ -150,7 +150,7 @@ def fit(
             probes[i] = _probe(question, axis, i, slowdown)
         return probes[i].within
 
-    # positions run from what is taken to be easiest to what is taken to be hardest
+    # positions run from the value assumed easiest to the one assumed hardest
     order = range(len(axis.values)) if wanted == "largest" else range(len(axis.values) - 1, -1, -1)
     low, high = 0, len(order) - 1
     if within(order[0]) and not within(order[-1]):
@@ -169,8 +169,8 @@ def fit(
     if answer is not None and easier:
         worse = probes[order[easier[-1]]]
         contradictions.append(
-            f"{worse.value} is not within the limits ({worse.why}) although {probes[order[answer]].value} is: "
-            "it is not a threshold, and others may be within them"
+            f"{worse.value} is not within the limits ({worse.why}) although {probes[order[answer]].value} is: there is no single "
+            "threshold, and others may be within the limits too"
         )
     return Fit(
         question,
@@ -191,13 +191,15 @@ def _ascending(axis: Axis) -> tuple[Value, ...]:
         share = float(value[:-1]) if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?%", value) else None
         number = read[1] if read else share if isinstance(value, str) else value
         if number is None or isinstance(number, bool):
-            raise InputError(f"expected numbers, sizes, rates or times, which have an order; got {value!r}", source=" + ".join(axis.fields))
+            raise InputError(
+                f"expected numbers, sizes, rates or times, which can be ordered; got {value!r}", source=" + ".join(axis.fields)
+            )
         sizes[value] = number
     return tuple(sorted(sizes, key=lambda value: sizes[value]))
 
 
 def _check_besides(order: Sequence[int], probes: dict[int, Probe], within: Callable[[int], bool]) -> None:
-    """Probe :data:`CHECKS` more values on either side of where the limit seems to be: the middles of the widest stretches not probed."""
+    """Probe :data:`CHECKS` more values on each side of the limit: the middles of the widest stretches not probed yet."""
     limit = max((n for n in range(len(order)) if order[n] in probes and probes[order[n]].within), default=-1)
     for side in (range(limit), range(limit + 1, len(order))):
         for _ in range(CHECKS):
@@ -226,7 +228,7 @@ def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Pr
 
 
 def ideal_ns(question: Question) -> int:
-    """The makespan on the question's machine with everything resident from the start, however much device memory that takes."""
+    """The makespan on the question's machine with everything resident from the start, as if device memory were large enough."""
     hardware, graph = question.hardware, question.graph
     everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops)
     room = max(everything, hardware.device.capacity_bytes)

@@ -1,8 +1,9 @@
-"""How fast within how much memory: a policy's Pareto curve of peak memory against makespan, down to the smallest feasible budget.
+"""A policy's Pareto curve of peak memory against makespan, down to the smallest feasible budget.
 
-Budgets are probed: the smallest for which the policy has a plan by bisection, then evenly spaced ones above it, then the middle of
-whichever step between two neighbours is largest (bytes times nanoseconds). Nothing is assumed to be monotone: a probe is on the curve if no
-other is at least as good in both figures, and a larger budget that does not fit, or that takes longer than a smaller one, is said.
+The search bisects for the smallest budget for which the policy has a plan, then probes evenly spaced budgets above it, then repeatedly the
+middle of the largest step between two neighbours (bytes times nanoseconds). It does not assume monotonicity: a probe is on the curve if no
+other probe is at least as good in both figures, and the search reports every larger budget that does not fit or takes longer than a smaller
+one.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _TOLERANCE = 256
-"""The smallest feasible budget is known to one part in so many of the largest."""
+"""The smallest feasible budget is found to within the largest budget divided by this."""
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """What was found: a result for each budget probed, by ascending budget.
+    """The result of each budget probed, by ascending budget.
 
-    ``smallest_bytes`` is the smallest budget that fits, ``too_small_bytes`` the largest probed below it, which does not (``None``: nothing
-    fits, or nothing smaller can). ``contradictions`` are lines about probes that are not what more memory should bring.
+    ``smallest_bytes`` is the smallest budget that fits, ``too_small_bytes`` the largest one probed below it (``None``: no budget fits, or
+    no smaller one is possible). ``contradictions`` are lines about probes in which more memory makes things worse.
     """
 
     question: Question
@@ -45,7 +46,7 @@ class Frontier:
 
     @cached_property
     def pareto(self) -> Sequence[Result]:
-        """The curve: results that no other beats or equals with less memory, by ascending peak."""
+        """The curve: the results that no other result beats or equals with less memory, by ascending peak."""
         tier = self.question.hardware.device_tier
         fitting = [r for r in self.results if r.feasible and r.makespan_ns is not None]
         curve: list[Result] = []
@@ -56,13 +57,13 @@ class Frontier:
 
     @property
     def frame(self) -> DataFrame:
-        """One row a probe, with the figures of :func:`hosim.study.rows.figure_columns` and whether it is on the curve, ``pareto``."""
+        """One row per probe: the figures of :func:`hosim.study.rows.figure_columns`, and in ``pareto`` whether it is on the curve."""
         return frame(rows(self), ["pareto", *figure_columns(self.question.hardware)]).astype({"pareto": bool})
 
     def __str__(self) -> str:
         tier = self.question.hardware.device_tier
         if self.smallest_bytes is None:
-            return f"{self.question.choice.label} fits within none of the budgets probed"
+            return f"{self.question.choice.label} does not fit within any budget probed"
         fastest, least = self.pareto[-1], self.pareto[0]
         lines = [
             f"{self.question.choice.label} needs {human_size(self.smallest_bytes)}"
@@ -82,7 +83,7 @@ class Frontier:
 
 
 def rows(found: Frontier) -> list[dict[str, Value]]:
-    """One row a probe, by ascending budget."""
+    """One row per probe, by ascending budget."""
     on_curve = {id(result) for result in found.pareto}
     return [{"pareto": id(result) in on_curve, **figures(result, found.question.hardware)} for result in found.results]
 
@@ -95,8 +96,8 @@ def frontier(
 ) -> Frontier:
     """The curve of the question's policy, from the smallest feasible budget to the question's own (or the resident peak, if that is less).
 
-    ``points`` evenly spaced budgets, both ends among them, then ``refine`` more where the curve steps most. Raises :class:`InputError` for
-    fewer than 2 points.
+    It probes ``points`` evenly spaced budgets, including both ends, then ``refine`` more where the curve has its largest steps. Raises
+    :class:`InputError` for fewer than 2 points.
     """
     if points < 2 or refine < 0:
         raise InputError(
@@ -129,7 +130,7 @@ def frontier(
 
 
 def attempt(question: Question) -> Result:
-    """The question's result; where the policy has no plan, one that is not feasible."""
+    """The question's result; an infeasible one if the policy has no plan."""
     try:
         return question.answer()
     except InfeasibleError as error:
@@ -137,7 +138,7 @@ def attempt(question: Question) -> Result:
 
 
 def _smallest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
-    """By bisection, the smallest budget that fits, to one part in :data:`_TOLERANCE` of ``high``; ``None``: not even that does."""
+    """The smallest budget that fits, by bisection to within ``high`` divided by :data:`_TOLERANCE`; ``None`` if not even ``high`` fits."""
     if not fits(high):
         return None
     if fits(low):
@@ -161,7 +162,7 @@ def _largest_step(results: Sequence[Result]) -> int | None:
 
 
 def _contradictions(results: Sequence[Result]) -> Iterator[str]:
-    """What is not as more memory should have it: results in order of budget."""
+    """Lines about results, in order of budget, in which more memory makes things worse."""
     fitted: Result | None = None
     for result in results:
         if fitted is not None and not result.feasible:

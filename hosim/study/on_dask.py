@@ -1,4 +1,4 @@
-"""A sweep's tasks on a Dask cluster (extra ``dask``): Dask gives those of a worker that dies to another one, and each gives one row."""
+"""A sweep's tasks on a Dask cluster (extra ``dask``), one row per task; Dask moves the tasks of a worker that dies to another one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _AHEAD = 3
-"""Tasks under way for each thread of the cluster: the others are not sent yet."""
+"""How many tasks per thread of the cluster are sent at a time."""
 
 
 def cluster(scheduler: str | Client) -> Runner:
-    """A runner over the workers of a Dask cluster, by its scheduler's address (``tcp://host:8786``) or a client of it.
+    """A runner over the workers of a Dask cluster, given its scheduler's address (``tcp://host:8786``) or a client.
 
-    A client made here is closed when the tasks are done. Raises :class:`InputError` without the extra ``dask``, and where nothing answers.
+    Closes a client that it made itself. Raises :class:`InputError` without the extra ``dask``, and if no scheduler answers.
     """
     if find_spec("distributed") is None:
-        raise InputError("a scheduler needs Dask, which is not installed; run: pip install 'hosim[dask]'", source="scheduler")
+        raise InputError("--scheduler needs Dask, which is not installed; run: pip install 'hosim[dask]'", source="scheduler")
     return lambda tasks: _run(tasks, scheduler)
 
 
@@ -71,7 +71,7 @@ def _rows(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
             task = asked.pop(future.key, None)
             if task is None:
                 continue
-            # a task whose workers died again and again is given up by Dask; solve itself raises nothing
+            # Dask gives up a task whose workers keep dying; solve itself raises nothing
             row = future.result() if future.status == "finished" else failed(task, f"{DIED}: {failure(future.exception())}")
             future.release()
             for following in submit(1):

@@ -12,7 +12,7 @@ from hosim.policies import registry
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """A registered policy's name, the parameters that differ from its defaults, and what results call the two together."""
+    """A registered policy's name, the parameters that differ from its defaults, and its label in results."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -20,7 +20,7 @@ class PolicyChoice:
 
 
 def parse_choice(text: str) -> PolicyChoice:
-    """A choice from ``name`` or ``name:parameter=value:parameter=value``; raises :class:`InputError` on what no policy has."""
+    """A choice from ``name`` or ``name:parameter=value:parameter=value``; raises :class:`InputError` for an unknown policy or parameter."""
     name, *settings = text.strip().split(":")
     policy = registry.get(name)
     parameters: dict[str, Any] = {}
@@ -33,9 +33,9 @@ def parse_choice(text: str) -> PolicyChoice:
 
 
 def parse_choices(text: str | None, routed: bool = False) -> list[PolicyChoice]:
-    """Choices from a comma-separated list; if there is none, every registered policy with its defaults.
+    """Choices from a comma-separated list; ``None`` stands for every registered policy with its defaults.
 
-    Those that need a routing are among the latter only if the workload is ``routed``, those for small graphs only if named.
+    ``None`` leaves out policies that need a routing unless the workload is ``routed``, and policies for small graphs alone.
     """
     if text is None:
         every = [registry.get(name) for name in registry.names()]

@@ -1,7 +1,7 @@
-"""What predicting the routing brings and what mispredictions take, by replaying the same plan with other predictors.
+"""What predicting the routing gains and what mispredictions cost, measured by replaying one plan with different predictors.
 
-The plan of ``hybrid`` is replayed as it is, without its wrong prefetches, with every prediction right, and with none. All share the static
-plan of the backbone and the size of the cache, so that what differs is the predictions' doing.
+The plan of ``hybrid`` is replayed as it is, without its wrong prefetches, with perfect predictions, and with none. All four replays share
+the static plan of the backbone and the size of the cache, so that they differ only in their predictions.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hosim.schedule.expert_cache import Fetch, Rule
 class Mispredictions:
     """How well a replay's gates were predicted. Counts are of experts' tensors, times in nanoseconds.
 
-    Of the ``chosen`` tensors, ``resident`` were in the cache since an earlier decision, ``prefetched`` came by a right prediction and
-    ``missed`` were fetched after the gate had decided (``missed_bytes``). ``wrong`` were prefetched for a decision that did not choose
-    them: ``wrong_bytes``, which took ``wrong_ns`` of the channels. ``right_ns``, ``perfect_ns`` and ``none_ns`` are the makespans with the
-    right ones of these predictions alone, with perfect prediction, and without any (``None``: that does not fit).
+    Of the ``chosen`` tensors, ``resident`` were in the cache already, ``prefetched`` came through a right prediction, and ``missed``
+    (``missed_bytes``) were fetched after the gate had decided. ``wrong`` tensors were prefetched for a decision that did not choose them:
+    ``wrong_bytes``, which occupied the channels for ``wrong_ns``. ``right_ns``, ``perfect_ns`` and ``none_ns`` are the makespans with only
+    the right predictions, with perfect prediction, and without any (``None``: that does not fit).
     """
 
     policy: str
@@ -46,33 +46,33 @@ class Mispredictions:
 
     @property
     def harm_ns(self) -> int | None:
-        """Makespan that wrong prefetches cost; below 0 if they did good, as when a later decision found one in the cache."""
+        """The makespan that wrong prefetches cost; below 0 if they helped, as when a later decision found one in the cache."""
         return None if self.right_ns is None else self.makespan_ns - self.right_ns
 
     @property
     def lost_ns(self) -> int | None:
-        """What perfect prediction would save: the harm, and what was not predicted.
+        """The makespan that perfect prediction would save: on wrong prefetches, and on what was not predicted.
 
-        Below 0 where predictions that were wrong for their gate kept the better experts in the cache.
+        It is below 0 if predictions that were wrong for their gate kept better experts in the cache.
         """
         return None if self.perfect_ns is None else self.makespan_ns - self.perfect_ns
 
     @property
     def gained_ns(self) -> int | None:
-        """Makespan that predicting saved; below 0 if it would have been better not to."""
+        """The makespan that predicting saved; below 0 if predicting did harm."""
         return None if self.none_ns is None else self.none_ns - self.makespan_ns
 
 
 def predicts(plan: Plan) -> bool:
-    """Whether a plan predicts a routing, as those of ``hybrid`` for a graph of a routing's steps do."""
+    """Whether a plan predicts a routing, as ``hybrid`` does for a graph made of a routing's steps."""
     return isinstance(plan.runtime, Deciding)
 
 
 def mispredictions(plan: Plan, hardware: Hardware, budget_bytes: int | None = None, policy: str | None = None) -> Mispredictions | None:
-    """What the predictions of a plan of ``hybrid`` are worth; ``None`` if the plan does not fit.
+    """What the predictions of a ``hybrid`` plan are worth; ``None`` if the plan does not fit.
 
-    ``policy`` is what the row is called (default: the plan's policy). Costs four replays. Raises :class:`InputError` for a plan that does
-    not predict.
+    ``policy`` is the label of the row (default: the plan's policy). Takes four replays. Raises :class:`InputError` for a plan that does not
+    predict.
     """
     deciding = plan.runtime
     if not isinstance(deciding, Deciding):
@@ -112,7 +112,7 @@ def mispredictions(plan: Plan, hardware: Hardware, budget_bytes: int | None = No
 
 
 def _channel_ns(result: Result, fetches: list[Fetch], wanted: list[Fetch]) -> int:
-    """Time for which the transfers of ``wanted`` held an engine of a channel, of all that the runtime issued for ``fetches``."""
+    """The time for which the transfers in ``wanted`` held an engine, among all those that the runtime issued for ``fetches``."""
     assert result.timeline is not None
     issued: dict[int, dict[int, list[Transfer]]] = defaultdict(lambda: defaultdict(list))
     for x in result.timeline.transfers:

@@ -1,4 +1,4 @@
-"""Shadow prices: what a little more of each resource would save, by planning and replaying once more with it (finite differences)."""
+"""Shadow prices: how much time a little more of each resource would save, found by planning and replaying again (finite differences)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ MORE_MEMORY_BYTES = 10**9
 MORE_BANDWIDTH_BYTES_PER_S = 10 * 10**9
 
 Answer = Callable[[Hardware, int], Result]
-"""The result on a machine within a budget: of a policy that plans for it, or of one plan."""
+"""Gives the result on a machine within a budget, of a policy that plans for it or of one plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """One resource: how much more of it (``added``, with its unit), the makespan then, and what that saves (below 0: costs).
+    """One resource: how much more of it (``added``, with its unit), the makespan then, and the time saved (below 0: lost).
 
-    ``makespan_ns`` is ``None`` where it does not fit. ``together`` are fabrics that were raised as well, since they would hold the channel
-    back.
+    ``makespan_ns`` is ``None`` if the workload does not fit. ``together`` names fabrics that were raised as well, because they would limit
+    the channel.
     """
 
     what: str
@@ -47,12 +47,12 @@ def prices(
     more_bandwidth_bytes_per_s: int = MORE_BANDWIDTH_BYTES_PER_S,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> list[Price]:
-    """The price of the device tier's memory and of the bandwidth of each channel that ``result`` used, what saves most first.
+    """The price of device memory and of the bandwidth of each channel that ``result`` used, the one that saves most first.
 
-    A channel is raised together with the fabrics that it shares. Raises :class:`InputError` for steps of nothing.
+    Raises a channel's bandwidth together with that of the fabrics it is part of. Raises :class:`InputError` for a step below 1.
     """
     if more_memory_bytes < 1 or more_bandwidth_bytes_per_s < 1:
-        raise InputError("expected more than nothing of a resource", source="prices")
+        raise InputError("expected at least 1 B of memory and 1 B/s of bandwidth", source="prices")
     progress(f"with {human_size(more_memory_bytes)} more of {hardware.device_tier}")
     with_memory = answer(_roomier(hardware, more_memory_bytes), result.budget_bytes + more_memory_bytes)
     found = [_price(hardware.device_tier, _size(more_memory_bytes), with_memory, result)]

@@ -1,7 +1,7 @@
-"""Planning against reserved instead of allocated bytes: policies count bytes, an allocator needs more than that.
+"""Planning against reserved bytes instead of allocated ones: an allocator reserves more than the bytes that policies count.
 
-A policy plans within a budget; the plan is replayed with an allocator that has no more than the budget to reserve. If that runs out of
-memory, the policy (and the replay, for one that decides there) gets less than the budget, until what the allocator makes of it fits.
+A policy plans within a budget, and the plan is replayed with an allocator that may reserve no more than the budget. If that runs out of
+memory, the policy gets less than the budget (and so does the replay of a policy that decides during it), until the reserved bytes fit.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from hosim.study.run_policy import Counting, check, make_plan, replay
 from hosim.units import human_size
 
 _SHARES = (1.0, 0.99, 0.97, 0.93, 0.85, 0.69, 0.37)
-"""Shares of the budget that a policy gets, one after the other: each takes away twice as much more as the last."""
+"""Shares of the budget that a policy gets in turn; each step down is twice as large as the last."""
 _SLOWED = 2
-"""So many more shares are tried after one whose plan fits, but waits for want of a place."""
+"""How many more shares to try after one whose plan fits but waits for a free block."""
 _HALVINGS = 2
-"""So many shares are tried between the largest that fits and the one above it."""
+"""How many shares to try between the largest that fits and the one above it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """A plan whose reserved bytes fit: its result with the allocator, and the bytes that the policy was given to plan with."""
+    """A plan whose reserved bytes fit: its result with the allocator, and the budget in bytes that the policy planned with."""
 
     plan: Plan
     result: Result
@@ -36,20 +36,20 @@ class Reserved:
 
     @property
     def makespan_ns(self) -> int:
-        """The plan's makespan, waits for a place included."""
+        """The plan's makespan, including waits for a free block."""
         return self.result.makespan_ns or 0
 
 
 def plan_against_reserved(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, counting: Counting) -> Reserved:
-    """The choice's plan for which all that the allocator reserves is within the budget.
+    """The choice's plan for which the allocator reserves no more than the budget.
 
-    The policy gets shares of the budget, from all of it downwards, until its plan fits; a plan that fits but waits for want of a place is
-    weighed against those of the next two shares, and the fastest is taken. Plans are verified, and the result is that of the replay with
-    the allocator. Raises :class:`InfeasibleError` if no share gives such a plan, and :class:`InputError` for the allocator ``ledger``,
-    which reserves nothing.
+    The policy gets shares of the budget, from all of it downwards, until its plan fits. If that plan waits for a free block, it is compared
+    with the plans of the next two shares, and the fastest wins. Plans are verified, and the result comes from the replay with the
+    allocator. Raises :class:`InfeasibleError` if no share gives such a plan, and :class:`InputError` for the allocator ``ledger``, which
+    reserves nothing.
     """
     if counting.allocator == LEDGER:
-        raise InputError(f"ledger reserves nothing beyond the bytes themselves: choose another one, such as {CACHING}", source="allocator")
+        raise InputError(f"ledger reserves nothing: choose another allocator, such as {CACHING}", source="allocator")
     search = _BudgetSearch(graph, hardware, choice, budget_bytes, counting)
     best: Reserved | None = None
     above = budget_bytes + 1
@@ -66,8 +66,8 @@ def plan_against_reserved(graph: Graph, hardware: Hardware, choice: PolicyChoice
             above = planned
     if best is None:
         raise InfeasibleError(
-            f"policy {choice.label}: found no plan whose bytes reserved by the allocator {counting.allocator} stay within "
-            f"{human_size(budget_bytes)}; with all of it to plan with, {search.failure}"
+            f"policy {choice.label}: found no plan for which the allocator {counting.allocator} reserves at most "
+            f"{human_size(budget_bytes)}; with the whole budget, {search.failure}"
         )
     for planned in _between(best.planned_bytes, above) if fitting == 1 and above <= budget_bytes else ():
         found = search.attempt(planned)
@@ -78,7 +78,7 @@ def plan_against_reserved(graph: Graph, hardware: Hardware, choice: PolicyChoice
 
 
 def reserved_line(found: Reserved) -> str:
-    """In a line for people: both peaks, and what the policy was given to plan with."""
+    """One line: both peaks, and the budget that the policy planned with."""
     result = found.result
     assert result.allocator is not None
     state = result.allocator
@@ -89,7 +89,7 @@ def reserved_line(found: Reserved) -> str:
 
 
 def _between(low: int, high: int) -> Iterator[int]:
-    """Halfway up, and again from there."""
+    """Shares halfway up, each from the one before."""
     for _ in range(_HALVINGS):
         low = (low + high) // 2
         yield low
@@ -107,7 +107,7 @@ class _BudgetSearch:
         self.failure = ""
 
     def attempt(self, planned: int) -> Reserved | None:
-        """The plan within ``planned`` bytes, if what the allocator makes of it stays within the budget."""
+        """The plan within ``planned`` bytes, if the allocator's reserved bytes for it stay within the budget."""
         try:
             plan = make_plan(self._graph, self._hardware, self._choice, planned)
         except InfeasibleError as error:

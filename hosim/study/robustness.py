@@ -1,8 +1,7 @@
-"""How far a plan's figures hold when ops and transfers do not take their nominal times.
+"""A plan's figures when ops and transfers do not take their nominal times.
 
-Each policy plans once, on nominal figures. Its plan is replayed under as many draws of jitter as asked for, the same draws for
-every policy (:mod:`hosim.jitter`). A run that does not fit counts as worse than any that does: it takes a place at the end of every
-percentile, and is not left out of it.
+Each policy plans once, on nominal times. Its plan is replayed under several draws of jitter, the same draws for every policy
+(:mod:`hosim.jitter`). A run that does not fit counts as worse than any run that fits: percentiles include it at their end.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ NOMINAL = 0
 """The run without jitter; the others are counted from 1."""
 
 FIGURES = ("makespan_ns", "stall_ns", "peak_bytes")
-"""What is reported of each run: the makespan, the stalls of the result's stream together, the peak of the device tier."""
+"""The figures of each run: the makespan, the sum of the result's stalls, the peak of the device tier."""
 
 PERCENTILES = (50, 95)
 
 _SEEDS = 2**32
-"""More runs than anybody asks for: those of two seeds have none in common."""
+"""An upper bound on runs: seeds are this far apart, so that two seeds share no run."""
 
 
 def robustness(
@@ -44,7 +43,7 @@ def robustness(
     runs: int,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> DataFrame:
-    """One row a policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes error``, run 0 without jitter.
+    """One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes error``, run 0 without jitter.
 
     Times are missing where the run does not fit; ``error`` says why. Run k of seed s draws the same times for every policy. Raises
     :class:`InputError` if there is nothing to draw, and :class:`PlanError` if a policy's plan breaks a rule even without jitter.
@@ -54,7 +53,7 @@ def robustness(
     if runs < 1 or runs >= _SEEDS:
         raise InputError(f"expected at least 1 run, got {runs}", source="runs")
     if jitter.is_none:
-        raise InputError("without jitter all runs are one: give --op-sigma or --transfer-sigma", source="jitter")
+        raise InputError("without jitter all runs are the same: give --op-sigma or --transfer-sigma", source="jitter")
     rows = [row for choice in choices for row in _rows(graph, hardware, choice, budget_bytes, jitter, runs, progress)]
     frame = DataFrame(rows, columns=["policy", "run", "feasible", *FIGURES, "error"])
     return frame.astype(dict.fromkeys(FIGURES, "Int64"))
@@ -97,10 +96,10 @@ def _row(choice: PolicyChoice, run: int, result: Result, hardware: Hardware) -> 
 
 
 def percentiles(frame: DataFrame) -> DataFrame:
-    """One row a policy and figure: ``policy figure runs infeasible nominal p50 p95``, from the rows of :func:`robustness`.
+    """One row per policy and figure: ``policy figure runs infeasible nominal p50 p95``, from the rows of :func:`robustness`.
 
-    The p-th percentile is the least value that p per cent of the runs with jitter do not exceed (nearest rank). It is missing
-    where that many do not fit, as ``nominal`` is where the run without jitter does not.
+    The p-th percentile is the least value that p per cent of the runs with jitter do not exceed (nearest rank). It is missing if too many
+    runs do not fit; ``nominal`` is missing if the run without jitter does not fit.
     """
     from pandas import DataFrame
 

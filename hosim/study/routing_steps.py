@@ -1,4 +1,4 @@
-"""Which steps of a routing trace somebody means."""
+"""The steps of a routing trace that ``--steps`` selects."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from hosim.errors import InputError
 
 
 def parse_steps(text: str | None, count: int) -> range:
-    """The steps that ``text`` names of ``count``: one (``3``), from one to before another (``0:8``, ``:8``, ``2:``), or all (``None``).
+    """The steps out of ``count`` that ``text`` selects: one (``3``), a range without its end (``0:8``, ``:8``, ``2:``), or all (``None``).
 
-    Raises :class:`InputError` for text that is none of these, and for steps that are not there or none.
+    Raises :class:`InputError` for any other text, for steps that do not exist, and for an empty range.
 
     >>> parse_steps("2:", 8)
     range(2, 8)
@@ -20,7 +20,9 @@ def parse_steps(text: str | None, count: int) -> range:
         if wanted and wanted[-1] < count:
             return wanted
     has = f"the routing has steps 0 to {count - 1}" if count else "the routing has none"
-    raise InputError(f"expected a step such as 3, or some such as 0:8, got {'all' if text is None else repr(text)}; {has}", source="steps")
+    raise InputError(
+        f"expected a step such as 3 or a range such as 0:8, got {'all' if text is None else repr(text)}; {has}", source="steps"
+    )
 
 
 def _number(text: str, default: int) -> int | None:

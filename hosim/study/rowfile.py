@@ -1,8 +1,8 @@
-"""The file that a sweep streams its rows to: complete lines or none, and after an interruption it goes on where it stopped.
+"""The file that a sweep writes its rows to, and from which an interrupted sweep continues.
 
-Rows are appended to a CSV file, each by one write. A process that is killed in the middle of one leaves part of a line, which the next
-one removes. Parquet cannot be appended to: its rows wait in a CSV file beside it, named ``.part.csv``, until all are there. A finished
-file is in the order of the points, whoever computed them when: it is the same, to the byte, as that of an uninterrupted run.
+Each row is appended to a CSV file by one write. A process that is killed during a write leaves part of a line, which the next run removes.
+Parquet cannot be appended to: its rows wait in a CSV file beside it, named ``.part.csv``, until all are there. A finished file has its rows
+in the order of the points: a resumed sweep yields a byte-identical file.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from typing import Self
 
 DIED = "worker died"
-"""How the error of a row begins whose process was killed: the next run tries that point again."""
+"""The beginning of the error of a row whose process was killed; the next run tries that point again."""
 
 
 class RowFile:
-    """Rows by key, in memory and, if there is a path, in a file. A context manager: the file is this process's alone meanwhile.
+    """Rows by key, in memory and, with a path, in a file. As a context manager it locks the file for this process.
 
-    ``columns`` begin with ``point``, the key; ``keys`` are those of every point, in order. Raises :class:`InputError` for a file that is
-    another sweep's, that another process writes to, or whose name ends neither in ``.csv`` nor in ``.parquet``.
+    ``columns`` begin with ``point``, the key; ``keys`` are those of all points, in order. Raises :class:`InputError` for a file of another
+    sweep, for one that another process writes to, and for a name that ends neither in ``.csv`` nor in ``.parquet``.
     """
 
     def __init__(self, path: Path | None, columns: Sequence[str], keys: Sequence[str]) -> None:
@@ -114,7 +114,7 @@ class RowFile:
         return b"".join([self._line(self._columns), *(self._line([row[column] for column in self._columns]) for row in rows)])
 
     def _replace(self, rows: Sequence[Row]) -> None:
-        """Put the rows in the file's place; the one that is locked stays open until the end, so that no other process gets in between."""
+        """Replace the file by the rows; the locked file stays open until then, so that no other process gets in between."""
         assert self._stream is not None
         content = self._text(rows)
         if self._stream.read_bytes() != content:
@@ -124,18 +124,18 @@ class RowFile:
             os.close(replaced)
 
     def _resume(self) -> None:
-        """Read the rows that are there, without what is left of a line that was not finished."""
+        """Read the existing rows, without an unfinished last line."""
         assert self._stream is not None
         content = self._stream.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         lines = list(csv.reader(io.StringIO(whole.decode("utf-8", "replace"))))
         if not lines:
             if content and not self._line(self._columns).startswith(content):
-                raise self._another("it holds something else")
+                raise self._another("it is not a file of rows")
             self._replace([])
             return
         if lines[0] != self._columns:
-            raise self._another("its columns are others")
+            raise self._another("its columns differ")
         for line in lines[1:]:
             if len(line) != len(self._columns):
                 raise self._another(f"it has a line of {len(line)} values, not {len(self._columns)}")
@@ -153,10 +153,10 @@ class RowFile:
         assert self._path is not None
         try:
             read = pd.read_parquet(self._path, engine="pyarrow")
-        except Exception as error:  # pyarrow raises what it likes for a damaged file
+        except Exception as error:  # pyarrow raises many kinds of errors for a damaged file
             raise self._another(f"it cannot be read as Parquet ({' '.join(str(error).split())[:80]})") from None
         if list(read.columns) != self._columns:
-            raise self._another("its columns are others")
+            raise self._another("its columns differ")
         listed = read.astype(object).where(read.notna(), None).to_dict("records")
         return [{str(column): value for column, value in row.items()} for row in listed]
 
@@ -164,14 +164,14 @@ class RowFile:
         known = set(self._keys)
         other = [key for key in self.rows if key not in known]
         if other:
-            raise self._another(f"{len(other):,} of its rows are of points that this one has not")
+            raise self._another(f"{len(other):,} of its rows belong to points that this sweep does not have")
 
     def _another(self, why: str) -> InputError:
-        return InputError(f"this is the file of another sweep: {why}; name another file, or remove this one", source=str(self._path))
+        return InputError(f"this file belongs to another sweep: {why}; name another file, or remove this one", source=str(self._path))
 
 
 def _read(column: str, text: str) -> Value:
-    """What stands in a cell."""
+    """The text of a cell."""
     if text == "":
         return None
     if column == FEASIBLE:
@@ -180,7 +180,7 @@ def _read(column: str, text: str) -> Value:
 
 
 def _lock(descriptor: int, name: str) -> None:
-    """Keep other processes from writing to the same file; where the system has no such locks, nothing does."""
+    """Keep other processes from writing to the same file, if the system has file locks."""
     try:
         import fcntl
     except ImportError:
@@ -188,11 +188,11 @@ def _lock(descriptor: int, name: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise InputError("another sweep is writing to it now; wait for it, or name another file", source=name) from None
+        raise InputError("another sweep is writing to this file; wait for it, or name another file", source=name) from None
 
 
 def unique(points: Sequence[Mapping[str, Value]], keys: Sequence[str]) -> tuple[list[Mapping[str, Value]], list[str]]:
-    """The points and their keys without those whose key came before."""
+    """The points and their keys, each key once."""
     first = dict(zip(reversed(keys), reversed(points), strict=True))
     order = list(dict.fromkeys(keys))
     return [first[key] for key in order], order

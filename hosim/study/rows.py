@@ -1,6 +1,6 @@
-"""Rows: the figures of one result flat, for a table with one row a run. Integers throughout, names end in ``_ns`` and ``_bytes``.
+"""Rows: the figures of one result as a flat table row, in integers whose names end in ``_ns`` and ``_bytes``.
 
-What took how long on this machine (``planning_s``, ``replay_s``) is left out: a row is a function of its question alone.
+Rows leave out the seconds of planning and replaying (``planning_s``, ``replay_s``), so that a row depends on its question alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Value]
 
 TEXTS = ("point", "workload", "hardware", "policy", "error")
-"""Columns of text; ``feasible`` is true or false, all others are whole numbers or empty."""
+"""The columns of text; ``feasible`` is true or false, all others are whole numbers or empty."""
 FEASIBLE = "feasible"
 DEVICE_TIER = "device_tier"
 """The entry of a comparison's ``attrs`` that names the device tier."""
@@ -50,7 +50,7 @@ def figure_columns(hardware: Hardware) -> list[str]:
 
 
 def figures(result: Result, hardware: Hardware) -> dict[str, Value]:
-    """The figures of one result, under the names of :func:`figure_columns`; times are missing where it does not fit."""
+    """The figures of one result, by the names of :func:`figure_columns`; times are missing if it does not fit."""
     row: dict[str, Value] = {
         "workload": result.workload,
         "hardware": result.hardware,
@@ -74,7 +74,7 @@ def figures(result: Result, hardware: Hardware) -> dict[str, Value]:
 
 
 def results_of(table: object) -> tuple[list[Result], str]:
-    """The results that the rows of a frame of :func:`hosim.compare` tell of, without channels and streams, and the device tier's name.
+    """The results in a frame of :func:`hosim.compare`, without channels and streams, and the name of the device tier.
 
     Raises :class:`InputError` for anything else.
     """
@@ -112,9 +112,9 @@ def _result_of(row: Mapping[str, Any]) -> Result:
 
 
 def varied_columns(points: Sequence[Settings]) -> dict[str, str]:
-    """The column of each field that the points vary: its name, and where all its values are quantities of one kind that kind's suffix.
+    """The column of each field that the points vary: the field's name, with a unit suffix if all its values are quantities of one kind.
 
-    The budget stays as it was asked for, beside the ``budget_bytes`` that it comes to; a policy has its column anyway.
+    The budget column has the text that was asked for, beside ``budget_bytes``; the policy has a column anyway.
 
     >>> varied_columns([{"channels.h2d.bandwidth": "25 GB/s", "policy.k": 4}])
     {'channels.h2d.bandwidth': 'channels.h2d.bandwidth_bytes_per_s', 'policy.k': 'policy.k'}
@@ -136,7 +136,7 @@ def varied(settings: Settings, columns: Mapping[str, str]) -> dict[str, Value]:
 
 
 def frame(rows: Iterable[Row], columns: Sequence[str]) -> DataFrame:
-    """Rows as a pandas frame; whole numbers are ``Int64``, so that a missing one does not make the others inexact."""
+    """Rows as a pandas frame; whole numbers are ``Int64``, so that they stay exact beside missing ones."""
     import pandas as pd
 
     made = pd.DataFrame([[row.get(column) for column in columns] for row in rows], columns=list(columns), dtype=object)

@@ -23,7 +23,7 @@ from hosim.study.policy_choice import PolicyChoice
 class Counting:
     """How the device tier's bytes are counted: ``allocator`` and ``account`` as in :func:`hosim.engine.replay`.
 
-    Of runtime policies there is the account in time alone: what is decided during the replay has no order before it.
+    Runtime policies are always counted in time, because their decisions have no program order.
     """
 
     allocator: str = LEDGER
@@ -34,12 +34,12 @@ BY_BYTES = Counting()
 
 
 def make_plan(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int) -> Plan:
-    """The plan of one choice; raises :class:`InfeasibleError` where the policy has none within the budget."""
+    """The plan of one choice; raises :class:`InfeasibleError` if the policy finds none within the budget."""
     return registry.get(choice.name).plan(graph, hardware, budget_bytes, **choice.parameters)
 
 
 def check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:
-    """Raise :class:`PlanError` if a plan that a policy made breaks a rule; runtime policies decide later and have nothing to check."""
+    """Raise :class:`PlanError` if a policy's plan breaks a rule; runtime policies decide later, and have nothing to check yet."""
     if plan.runtime is not None:
         return
     findings = [str(finding) for finding in verify(plan, hardware, budget_bytes)]
@@ -63,9 +63,9 @@ def replay(
 ) -> Result:
     """The result of one plan, with the lower bound on what any plan takes from the same initial residency.
 
-    For a plan that edits the graph, it is one on what any edit of the workload takes. ``repeats`` false is for a plan that does not put
-    every copy back (rule 2), and so may take less than one that does. ``reserve_bytes``: what an allocator may reserve, if not the budget.
-    Under ``jitter`` there is no bound. ``record`` keeps the timeline.
+    For a plan that edits the graph, the bound covers all edits of the workload. Set ``repeats`` to false for a plan that does not put every
+    copy back (rule 2), and so may be faster than one that does. ``reserve_bytes`` is what an allocator may reserve, if not the budget. With
+    ``jitter`` there is no bound. ``record`` keeps the timeline.
     """
     account = counting.account if plan.runtime is None else IN_TIME
     result = engine.replay(

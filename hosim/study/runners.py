@@ -1,7 +1,7 @@
-"""Who computes a sweep's tasks: this process, or a pool of processes (joblib). Each yields one row a task, in whatever order.
+"""The runners of a sweep's tasks: this process, or a pool of processes (joblib). Each yields one row per task, in any order.
 
-A process of the pool that dies takes the pool with it. What it may have been doing is then computed again, each task by itself, so that the
-one that kills its process, as one does for which there is no memory, is told from those that were beside it: it is a row with an error.
+When a process of the pool dies, the whole pool ends. The tasks that were under way are then computed again one by one, to find the one that
+kills its process (for lack of memory, say): that task becomes a row with an error.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from hosim.study.rowfile import DIED
 from hosim.study.tasks import Task, failed, solve
 
 Runner = Callable[[Sequence[Task]], Iterator[dict[str, Value]]]
-"""Gives the row of each task, each once."""
+"""Yields the row of each task once."""
 
 _AHEAD = 2
-"""Tasks that a process of the pool has waiting: enough not to idle, few enough to be computed again when one dies."""
+"""How many tasks wait per process of the pool: enough to keep it busy, few enough to compute again when a process dies."""
 
 
 def here(tasks: Sequence[Task]) -> Iterator[dict[str, Value]]:
-    """The rows of the tasks, computed in this process, in their order."""
+    """The rows of the tasks in order, computed in this process."""
     return map(solve, tasks)
 
 
 def pool(jobs: int) -> Runner:
-    """A runner over ``jobs`` processes of this machine (-1: as many as it has cores); with one, no process is made.
+    """A runner over ``jobs`` processes of this machine (-1: one per core); with 1, it starts no process.
 
-    Raises :class:`InputError` for a number that is none.
+    Raises :class:`InputError` for an invalid number.
     """
     if jobs == 0 or jobs < -1:
-        raise InputError(f"expected how many processes, or -1 for one a core, got {jobs}", source="jobs")
+        raise InputError(f"expected a number of processes, or -1 for one per core, got {jobs}", source="jobs")
     count = cores() if jobs == -1 else jobs
     return here if count == 1 else lambda tasks: _pooled(tasks, count)
 
@@ -62,17 +62,17 @@ def _pooled(tasks: Sequence[Task], jobs: int) -> Iterator[dict[str, Value]]:
 
 
 def _alone(task: Task) -> dict[str, Value]:
-    """The row of a task in a process that does nothing else."""
+    """The row of a task, computed in a process of its own."""
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     try:
         return next(_rows(iter([task]), 2))
     except TerminatedWorkerError:
-        return failed(task, f"{DIED}: the process that computed this point was killed, for want of memory perhaps")
+        return failed(task, f"{DIED}: the process that computed this point was killed, perhaps for lack of memory")
 
 
 def _noting(tasks: Sequence[Task], begun: list[str]) -> Iterator[Task]:
-    """The tasks; which of them somebody has taken is noted."""
+    """The tasks, with a note of which ones have been taken."""
     for task in tasks:
         begun.append(task.key)
         yield task
@@ -97,7 +97,7 @@ def _in_worker(task: Task, parent: int) -> dict[str, Value]:
 
 @cache
 def _belong_to(parent: int) -> None:
-    """Leave Ctrl-C to the process that asked, which ends this one; and end when that one is no more, however it was ended."""
+    """Leave Ctrl-C to the parent process, which ends this one, and exit when the parent is gone."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.getppid() == parent:

@@ -1,4 +1,4 @@
-"""A question: one workload, one machine, one policy, one budget; and the same question with some field set otherwise.
+"""A question (one workload, machine, policy and budget), and the same question with some fields changed.
 
 Fields are named as files name them: ``workload.`` and a parameter of the workload's spec (``workload.batch``,
 ``workload.config.hidden_size``), ``policy`` or ``policy.`` and a parameter of it, ``budget``, and otherwise a path inside the hardware
@@ -27,7 +27,7 @@ from hosim.study.run_policy import check, make_plan, replay
 
 WORKLOAD, POLICY, BUDGET, HARDWARE = "workload.", "policy", "budget", "hardware."
 _FIXED = ("format", "name", "source", "device_tier")
-"""Keys of a profile that are no question of how much."""
+"""Keys of a profile that cannot be varied."""
 _OPTIONAL = ("pin", "fabrics")
 """Mappings inside a profile that may be left out."""
 _KEPT_GRAPHS = 8
@@ -35,7 +35,7 @@ _KEPT_GRAPHS = 8
 
 @dataclass(frozen=True)
 class Question:
-    """What one replay answers. ``budget`` is bytes, text as :func:`hosim.analysis.budget.parse_budget` takes it; ``None``: all there is."""
+    """What one replay answers; ``budget`` is as :func:`hosim.analysis.budget.parse_budget` takes it."""
 
     graph: Graph
     hardware: Hardware
@@ -48,7 +48,7 @@ class Question:
         return parse_budget(self.budget, self.graph, self.hardware)[1]
 
     def with_settings(self, settings: Settings) -> Question:
-        """The question with some fields set; raises :class:`InputError` for a field that is not there and a value that is none for it."""
+        """The question with some fields changed; raises :class:`InputError` for an unknown field or an invalid value."""
         workload = {f.removeprefix(WORKLOAD): v for f, v in settings.items() if f.startswith(WORKLOAD)}
         hardware = {f.removeprefix(HARDWARE): v for f, v in settings.items() if not f.startswith(WORKLOAD) and not _is_other(f)}
         policy = {f.partition(".")[2]: v for f, v in settings.items() if f == POLICY or f.startswith(f"{POLICY}.")}
@@ -62,7 +62,7 @@ class Question:
     def answer(self) -> Result:
         """Plan, verify, replay; with ``planning_s`` and ``replay_s``.
 
-        Raises :class:`InfeasibleError` where the policy finds no plan, and :class:`PlanError` if its plan breaks a rule.
+        Raises :class:`InfeasibleError` if the policy finds no plan, and :class:`PlanError` if its plan breaks a rule.
         """
         begin = time.perf_counter()
         budget = self.budget_bytes
@@ -73,7 +73,7 @@ class Question:
 
 
 def check_fields(question: Question, fields: Iterable[str]) -> None:
-    """Raise :class:`InputError`, with the nearest known one, for a field that the question has not. Values are not looked at."""
+    """Raise :class:`InputError` for an unknown field, with the nearest known one. Does not look at values."""
     for field in fields:
         if field.startswith(WORKLOAD):
             _check_parameter(question.graph, field.removeprefix(WORKLOAD))
@@ -158,11 +158,11 @@ def _paths(hardware: Hardware) -> list[str]:
 
 
 def _put(data: dict[str, Any], path: str, value: Value) -> None:
-    """Set what stands at ``path``; raises :class:`InputError` where the way there does not exist."""
+    """Set the value at ``path``; raises :class:`InputError` if the path does not exist."""
     *way, last = path.split(".")
     node: Any = data
     if path in _FIXED:
-        raise InputError("this is not for varying", source=path)
+        raise InputError("this field cannot be varied", source=path)
     for i, step in enumerate(way):
         if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
             node = node[int(step)]
@@ -189,7 +189,7 @@ def _put(data: dict[str, Any], path: str, value: Value) -> None:
 
 
 def recipe(graph: Graph) -> Mapping[str, Any] | None:
-    """What a graph was built from and can be built from again, as its ``meta`` says: a spec without its name. ``None``: nothing."""
+    """The spec that a graph was built from, without its name, according to its ``meta``; ``None`` if there is none."""
     meta = graph.meta
     if isinstance(meta.get("builder"), Mapping):
         return {"builder": meta["builder"]}
@@ -203,8 +203,8 @@ def _recipe(graph: Graph) -> dict[str, Any]:
     found = recipe(graph)
     if found is None:
         raise InputError(
-            f"{graph.name} does not say what it was built from, so its fields cannot be varied; "
-            "give a spec with a builder, such as llama-3.1-8b-prefill-32k",
+            f"{graph.name} does not say how it was built, so its fields cannot be varied; give a spec with a builder, such as "
+            "llama-3.1-8b-prefill-32k",
             source="workload",
         )
     copied: dict[str, Any] = json.loads(json.dumps(found))
@@ -251,6 +251,6 @@ def _made(name: str, spec: str) -> Graph:
 
 
 def failure(error: BaseException) -> str:
-    """What a row says of an error: one line, and for what hosim did not raise on purpose also what it is."""
+    """The text of an error in a row: one line, with the type of an error that hosim did not raise on purpose."""
     text = str(error) if isinstance(error, HosimError) else f"{type(error).__name__}: {error}"
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""Stalls and shadow prices of one question together: why it waits, and what would help."""
+"""Stalls and shadow prices of one question: what it waits for, and what would help."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Blame:
     """The stalls of a replay in order of time, and the shadow prices of what it used, the highest first.
 
-    ``replanned``: the policy planned anew for each price; else they are those of the plan as it is.
+    ``replanned`` says that the policy planned again for each price; otherwise prices are those of the plan as it is.
     """
 
     policy: str
@@ -36,12 +36,12 @@ class Blame:
 
     @property
     def frame(self) -> DataFrame:
-        """One row a stall, with :data:`hosim.study.blame.COLUMNS`."""
+        """One row per stall, with :data:`hosim.study.blame.COLUMNS`."""
         return frame_of(self.stalls)
 
     @property
     def price_frame(self) -> DataFrame:
-        """One row a price: ``what added makespan_ns saves_ns together``."""
+        """One row per price: ``what added makespan_ns saves_ns together``."""
         from hosim.study.rows import frame
 
         rows = [{**{key: getattr(p, key) for key in _PRICE}, "together": ", ".join(p.together)} for p in self.prices]
@@ -49,7 +49,7 @@ class Blame:
 
     @property
     def by_cause(self) -> Mapping[tuple[str, str], int]:
-        """Nanoseconds by (cause, channel or empty), the most first."""
+        """Nanoseconds by (cause, channel or empty), the largest first."""
         return by_cause(self.stalls)
 
     def __str__(self) -> str:
@@ -81,8 +81,8 @@ def blame(
 ) -> Blame:
     """Stalls and prices of the policy's plan, or of the ``plan`` given.
 
-    With a plan given, prices are those of that plan as it is; else the policy plans anew for each. Raises :class:`InfeasibleError` if it
-    does not fit.
+    With a ``plan``, prices are those of that plan as it is; without one, the policy plans again for each price. Raises
+    :class:`InfeasibleError` if the plan does not fit.
     """
     budget = question.budget_bytes
     made = plan

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep found: one row a point, in the order of the points; ``computed`` of them now, the others were in the file."""
+    """The rows of a sweep, one per point, in order; ``computed`` of them now, the others came from the file."""
 
     rows: Sequence[Row]
     columns: Sequence[str]
@@ -41,12 +41,11 @@ def sweep(
     runner: Runner = here,
     progress: Callable[[int, int, int], None] = lambda done, total, failed: None,
 ) -> Swept:
-    """The rows of all points: ``point``, what is varied, and the figures of :func:`hosim.study.rows.figure_columns`.
+    """The rows of all points: ``point``, the varied fields, and the figures of :func:`hosim.study.rows.figure_columns`.
 
-    A point that fails is a row with ``error``. With a ``path`` (CSV or Parquet) rows are there as soon as they are known, and
-    those that are there already are not computed again. ``progress`` is told how many rows there are, of how many, and how many of
-    them do not fit.
-    Raises :class:`InputError` for a field that the question has not, and for a file that is not this sweep's.
+    A point that fails is a row with ``error``. With a ``path`` (CSV or Parquet), each row is written as soon as it is known, and existing
+    rows are not computed again. ``progress`` is called with the number of rows done, of all rows, and of those that do not fit. Raises
+    :class:`InputError` for an unknown field, and for a file of another sweep.
     """
     if not points:
         raise InputError("nothing to vary; give fields and values such as channels.h2d.bandwidth=25..200GB/s:8", source="vary")
@@ -65,11 +64,11 @@ def sweep(
                 file.append({**row, **varied(settings[str(row["point"])], varying)})
                 failures += not row["feasible"]
                 progress(len(file.rows), len(keys), failures)
-        # what is varied is as it was asked for: in a file of text a number and a text may look the same
+        # varied fields come from the points: in a CSV file a number and a text may look the same
         ordered = [{**row, **varied(settings[str(row["point"])], varying)} for row in file.finish()]
     return Swept(ordered, columns, len(missing))
 
 
 def _begun(runner: Runner, tasks: Sequence[Task]) -> Generator[dict[str, Value], None, None]:
-    """The runner's rows as a generator, which can be closed: whatever ends the sweep ends the runner."""
+    """The runner's rows as a generator, so that closing it, when the sweep ends for any reason, ends the runner."""
     yield from runner(tasks)

@@ -1,6 +1,6 @@
 """One point of a sweep, wherever it is computed: a task goes out, a row comes back.
 
-A task carries the question as bytes, which a worker unpacks once and keeps: no file has to be there, and no graph is read twice.
+A task carries the question as bytes, which a worker unpacks once and keeps: it needs no file, and reads no graph twice.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _unpacked: OrderedDict[str, Question] = OrderedDict()
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A question as bytes; ``digest`` is that of what it asks, the same in every process."""
+    """A question as bytes; ``digest`` is a fingerprint of the question, the same in every process."""
 
     digest: str
     content: bytes
 
     def question(self) -> Question:
-        """The question, unpacked at most once a process."""
+        """The question, unpacked at most once per process."""
         if self.digest not in _unpacked:
             _unpacked[self.digest] = pickle.loads(zlib.decompress(self.content))
             while len(_unpacked) > _KEPT:
@@ -41,7 +41,7 @@ class Packed:
 
 
 def pack(question: Question) -> Packed:
-    """The question as bytes, without what was derived from its graph."""
+    """The question as bytes, without what is derived from its graph."""
     graph = question.graph
     bare = replace(question, graph=Graph(graph.name, graph.tensors, graph.ops, graph.meta))
     content = zlib.compress(pickle.dumps(bare, pickle.HIGHEST_PROTOCOL), 1)
@@ -51,7 +51,7 @@ def pack(question: Question) -> Packed:
 
 
 def digest(question: Question) -> str:
-    """A fingerprint of everything that a question's answer depends on, hosim's version among it; the same in every process and run."""
+    """A fingerprint of everything that the answer depends on, including hosim's version; the same in every process and run."""
     graph, choice = question.graph, question.choice
     said = [
         __version__,
@@ -74,7 +74,7 @@ def point_key(asked: str, settings: Settings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One point: its key, the question, and what is set otherwise."""
+    """One point: its key, the question, and the changed fields."""
 
     key: str
     packed: Packed
@@ -84,7 +84,7 @@ class Task:
 def solve(task: Task) -> dict[str, Value]:
     """The row of a task: ``point`` and the figures. Whatever goes wrong is its ``error``, never an exception.
 
-    An error that is no verdict on the policy (a field's value that is none, a bug) leaves the figures empty.
+    An error that says nothing about the policy (an invalid value, a bug) leaves the figures empty.
     """
     question = task.packed.question()
     try:
@@ -94,7 +94,7 @@ def solve(task: Task) -> dict[str, Value]:
         except InfeasibleError as error:
             result = unplanned(asked.graph, asked.hardware, asked.choice, asked.budget_bytes, str(error))
         return {"point": task.key, **figures(result, question.hardware)}
-    except Exception as error:  # a row, not the end of a sweep of thousands
+    except Exception as error:  # one point's failure must not end a sweep of thousands
         return failed(task, failure(error))
 
 
