@@ -1,6 +1,6 @@
 """Files and data: workload, hardware, plan, routing and result, in JSON (gzip) or YAML, as docs/formats.md defines them.
 
-The only place that uses pydantic; it is imported when the first of these functions is, not before.
+No other room uses pydantic. It is imported only when one of these functions is first used.
 """
 
 from __future__ import annotations

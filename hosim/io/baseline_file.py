@@ -1,4 +1,4 @@
-"""The baseline formats, in TOML: ``hosim.baseline/1``, one case in lines that can be reviewed, and ``hosim.baselines/1``, a line a case.
+"""The baseline formats, in TOML: ``hosim.baseline/1``, one case in lines to review, and ``hosim.baselines/1``, one line per case.
 
 :mod:`hosim.gate.baselines` and :mod:`hosim.gate.matrix_file` say what the lines mean.
 """
@@ -15,7 +15,7 @@ from hosim.io.cases_file import read_toml
 from hosim.io.validators import STRICT, Count, Format, Name
 
 Others = Annotated[list[Count], Field(min_length=2, max_length=2)]
-"""How many items are left out, and their sum."""
+"""The number of items left out, and their sum."""
 
 
 @with_config(STRICT)
@@ -38,7 +38,7 @@ class PeakModel(TypedDict):
 
 @with_config(STRICT)
 class FingerprintsModel(TypedDict):
-    """Of what is computed, and of what is moved, without names."""
+    """Fingerprints of what is computed and of what is moved, without names."""
 
     graph: Name
     plan: Name

@@ -11,12 +11,12 @@
     policy = "hyperoffload"                  # or plan = "plan.json"
     budget = "12 GiB"
 
-    [matrix.wide]                            # a case for each combination, and one baseline file, a line a case
+    [matrix.wide]                            # a case for each combination, and one baseline file, one line per case
     workloads = ["llama-3.1-8b-prefill-4k", "my-step.yaml"]
     hardware = ["h100-80gb-sxm", "gh200-96gb"]
     policies = ["hyperoffload", "layerwise"]
-    budgets = ["75%"]                        # may be left out, for all of the device tier
-    cover = "pairs"                          # so few that every two of a workload, a machine and a policy meet
+    budgets = ["75%"]                        # optional: by default, all of the device tier
+    cover = "pairs"                          # pairwise coverage of workloads, machines and policies
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from hosim.io import reading
 from hosim.io.validators import STRICT, Format, Name
 
 Tolerance = dict[Name, Name | dict[Name, Name]]
-"""By metric; a metric with a dot in its name may be written as a table in a table."""
+"""Tolerances by metric; a metric with a dot in its name may be written as a nested table."""
 
 
 @with_config(STRICT)
 class CaseModel(TypedDict):
-    """What is planned and replayed, on which machine, and what may change."""
+    """What to plan and replay, on which machine, and how much may change."""
 
     workload: NotRequired[Name]
     entry: NotRequired[Name]
@@ -55,7 +55,7 @@ Names = Annotated[list[Name], Field(min_length=1)]
 
 @with_config(STRICT)
 class MatrixModel(TypedDict):
-    """Cases by their workloads, machines, policies and budgets: all combinations, or so many that every two meet."""
+    """Cases by their workloads, machines, policies and budgets: all combinations, or pairwise coverage."""
 
     workloads: Names
     hardware: Names
@@ -67,7 +67,7 @@ class MatrixModel(TypedDict):
 
 @with_config(STRICT)
 class CasesModel(TypedDict):
-    """All that a gate checks. ``format`` may be left out: the file's place says what it is."""
+    """Everything that a gate checks. ``format`` may be left out, because the file's place says what it is."""
 
     format: Literal["hosim.cases/1"]
     baselines: NotRequired[Name]
@@ -80,7 +80,7 @@ FORMAT = Format("cases", lambda: TypeAdapter(CasesModel))
 
 
 def load_cases(path: str | os.PathLike[str]) -> CasesModel:
-    """The cases in a file, checked; of a ``pyproject.toml``, in its table ``tool.hosim``.
+    """The cases in a file, checked; in a ``pyproject.toml``, those of its table ``tool.hosim``.
 
     Raises :class:`InputError` naming file and path inside it.
     """
@@ -89,7 +89,7 @@ def load_cases(path: str | os.PathLike[str]) -> CasesModel:
     if Path(source).name == "pyproject.toml":
         data = data.get("tool", {}).get("hosim")
         if data is None:
-            raise InputError("there is no table [tool.hosim]; add one, or write a hosim.toml", source=source)
+            raise InputError("no table [tool.hosim]; add one, or write a hosim.toml", source=source)
     return FORMAT.check({"format": reading.format_of("cases"), **data}, source)
 
 

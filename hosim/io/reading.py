@@ -1,7 +1,7 @@
-"""Reading and writing of files: JSON and YAML, gzip, one clear error for whatever is wrong, atomic and deterministic output.
+"""Reading and writing of files: JSON and YAML, gzip, one clear error for anything wrong, atomic and deterministic output.
 
-:func:`read` gives the mapping in a file whose ``format`` is the one asked for; what the keys mean is the business of
-the module of that format. :func:`write` replaces a file as a whole or not at all.
+:func:`read` returns the mapping in a file of the wanted ``format``; the module of that format knows what the keys mean. :func:`write`
+replaces a file as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def format_of(kind: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` with the nearest known name, or nothing where none is near.
+    """``"; did you mean 'x'?"`` with the nearest known name, or nothing if none is near.
 
     >>> did_you_mean("wieght", ["weight", "bias"])
     "; did you mean 'weight'?"
@@ -49,7 +49,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
-    """What to say of a name that is not there: the nearest one that is, else up to eight that are."""
+    """The message for an unknown name: the nearest known one, else up to eight known ones."""
     names = list(known)
     hint = did_you_mean(name, names)
     if hint or not names:
@@ -61,8 +61,8 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
 def read(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     """The mapping in the file at ``path``, whose ``format`` is that of ``kind``.
 
-    JSON or YAML by the file's name, by its content where the name does not say; gzip by its content. Raises
-    :class:`InputError` with the file's name for everything that can be wrong up to that point.
+    The name decides between JSON and YAML, or else the content; the content tells gzip. Raises :class:`InputError` with the file's name for
+    anything wrong so far.
     """
     source = os.fspath(path)
     data = content(source)
@@ -72,7 +72,7 @@ def read(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
 
 
 def content(source: str) -> object:
-    """The data in the file ``source``, whatever it is; raises :class:`InputError` for what is neither JSON nor YAML."""
+    """The data in the file ``source``, of any format; raises :class:`InputError` if it is neither JSON nor YAML."""
     return parse(decode(read_bytes(source), source), source)
 
 
@@ -80,7 +80,7 @@ def content(source: str) -> object:
 def no_collection() -> Iterator[None]:
     """Pauses the cyclic garbage collector.
 
-    A large file becomes a million objects and no cycle, and the collector would walk them again and again (half of the loading time).
+    A large file becomes a million objects without a cycle, which the collector would walk again and again (half of the loading time).
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -92,7 +92,7 @@ def no_collection() -> Iterator[None]:
 
 
 def read_bytes(source: str) -> bytes:
-    """What the file ``source`` holds, unpacked if it is gzip; raises :class:`InputError`."""
+    """The content of the file ``source``, unpacked if it is gzip; raises :class:`InputError`."""
     try:
         content = Path(source).read_bytes()
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def read_bytes(source: str) -> bytes:
 
 
 def unzipped(content: bytes) -> bytes:
-    """What a file holds, unpacked if it is gzip. Raises what :func:`gzip.decompress` does; whoever reads the file says it in one line."""
+    """The content of a file, unpacked if it is gzip. Raises the errors of :func:`gzip.decompress`; the caller turns them into one line."""
     return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
 
 
@@ -125,7 +125,7 @@ def decode(content: bytes, source: str) -> str:
 
 
 def parse(text: str, source: str) -> object:
-    """The data in a text of JSON or YAML, by the name ``source``; raises :class:`InputError` with line and column."""
+    """The data in a text of JSON or YAML, as the name ``source`` says; raises :class:`InputError` with line and column."""
     name = source.removesuffix(".gz")
     is_json = text.lstrip()[:1] in ("{", "[") if not name.endswith((".json", ".yaml", ".yml")) else name.endswith(".json")
     try:
@@ -173,7 +173,7 @@ def check_format(data: object, kind: str, source: str | None = None) -> None:
     if other in KINDS and other != kind and family != other:
         raise InputError(f"expected a {kind} ({expected}), this is a {other} ({found})", source=source, where="format")
     if family == f"hosim.{kind}" and version.isdecimal() and int(version[:18]) > VERSION:
-        advice = f"made by a newer hosim; this one reads {expected}: update hosim, or write the file again with this one"
+        advice = f"from a newer hosim, and this one reads {expected}: update hosim, or write the file again with this one"
         raise InputError(f"{found!r} is {advice}", source=source, where="format")
     raise InputError(f"expected {expected!r}, got {found!r}", source=source, where="format")
 
@@ -181,7 +181,7 @@ def check_format(data: object, kind: str, source: str | None = None) -> None:
 def to_text(data: Mapping[str, Any]) -> str:
     """JSON with one line for each item of a top-level list and for each other top-level key: small, and diffs stay readable.
 
-    ASCII only, keys in the order given. Raises :class:`InputError` for what JSON cannot hold (in a workload's ``meta``).
+    ASCII only, keys in the order given. Raises :class:`InputError` for values that JSON cannot hold (in a workload's ``meta``).
     """
     encode = json.JSONEncoder(allow_nan=False, check_circular=False).encode
     lines = []
@@ -189,7 +189,7 @@ def to_text(data: Mapping[str, Any]) -> str:
         for key, value in data.items():
             text = encode(value)
             if isinstance(value, list) and value:
-                # one call for the whole list, which is ten times faster than one an item; inside a JSON string a quote
+                # one call for the whole list, which is ten times faster than one per item; inside a JSON string a quote
                 # has a backslash before it, so this sequence stands only between items
                 text = "[\n  " + text[1:-1].replace('}, {"', '},\n  {"') + "]"
             lines.append(f" {encode(key)}: {text}")
@@ -199,10 +199,10 @@ def to_text(data: Mapping[str, Any]) -> str:
 
 
 def write(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
-    """Write ``data`` to ``path``: YAML or JSON by the name, gzip if it ends in ``.gz``.
+    """Write ``data`` to ``path``: YAML or JSON, as the name says, gzip if it ends in ``.gz``.
 
-    The file is replaced as a whole: a crash or a full disk leaves the old one. Equal data give equal bytes. Raises :class:`InputError`
-    if the place cannot be written.
+    The file is replaced as a whole: after a crash or on a full disk the old one is still there. Equal data give equal bytes. Raises
+    :class:`InputError` if the file cannot be written.
     """
     target = os.fspath(path)
     if target.removesuffix(".gz").endswith((".yaml", ".yml")):
@@ -228,7 +228,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     target = os.path.realpath(source)
     beside = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.{os.getpid()}.tmp")
     try:
-        if os.path.exists(target) and not os.path.isfile(target):  # a directory fails here; a device or a pipe has nothing to replace
+        if os.path.exists(target) and not os.path.isfile(target):  # a directory fails here; a device or a pipe cannot be replaced
             with open(target, "wb") as stream:
                 stream.write(content)
             return

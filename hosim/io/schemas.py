@@ -1,6 +1,6 @@
 """JSON Schemas of the file formats, generated from the models that check the files.
 
-Not called ``schema``: the function of that name is :mod:`hosim.io`'s, and a module would stand in its place.
+The module is not called ``schema``, because it would hide the function of that name in :mod:`hosim.io`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The workloads and hardware profiles that come with hosim, by name.
 
-In a checkout they lie in ``workloads/`` and ``hardware_profiles/`` beside the package, in a wheel inside it.
+In a checkout they are in ``workloads/`` and ``hardware_profiles/`` beside the package, in a wheel inside it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _is_path(text: str) -> bool:
 
 
 def _files(folder: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """The files of the first place that has the folder, by name without suffix."""
+    """The files of the folder, in the first place that has it, by name without suffix."""
     for place in (_PACKAGE / folder, _PACKAGE.parent / folder):
         if place.is_dir():
             listed = sorted(place.iterdir())

@@ -1,4 +1,4 @@
-"""The workload spec format, ``hosim.spec/1``: how to make a workload again.
+"""The workload spec format, ``hosim.spec/1``: a recipe for a workload.
 
 A spec names an importer and everything that determines its result::
 
@@ -7,25 +7,25 @@ A spec names an importer and everything that determines its result::
     importer: torch_export
     model:
       class: LlamaForCausalLM                   # a model class of transformers
-      config: {hidden_size: 4096, ...}          # what its config class takes; the rest are that class's defaults
+      config: {hidden_size: 4096, ...}          # arguments of its config class; the others keep their defaults
       dtype: bf16
       attention: sdpa
     inputs:
       input_ids: {shape: [1, 4096], dtype: int64}
     versions: {torch: 2.13.0, transformers: 5.23.0}
 
-With ``importer: torch_train`` it is a training step, of which ``training`` says more (all keys may be left out)::
+With ``importer: torch_train`` it is a training step, described by ``training`` (all keys are optional)::
 
     training: {optimizer: adamw-master, micro_batches: 1, autocast: bf16, checkpoint: true}
 
-Or it names a builder of :mod:`hosim.models` with its parameters, and then nothing but hosim is needed::
+Or it names a builder of :mod:`hosim.models` with its parameters, which needs nothing but hosim::
 
     format: hosim.spec/1
     name: llama-3.1-8b-train-4k
     builder: {model: llama-3.1-8b, phase: train, sequence: 4096}
 
-``versions`` are those that gave the workload beside the spec; another one may trace another graph, and the importer
-records in ``meta`` which it was. ``sha256`` is that of the workload file that the spec gives, unpacked.
+``versions`` are those that made the workload file beside the spec. Other versions may trace another graph; the importer records in ``meta``
+which ones it used. ``sha256`` is the digest of that workload file, unpacked.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ with_config(STRICT)(ModelModel)
 
 @with_config(STRICT)
 class InputModel(TypedDict):
-    """One tensor that the model is called with."""
+    """One input tensor of the model."""
 
     shape: Annotated[list[Extent], Field(min_length=1, max_length=8)]
     dtype: Dtype

@@ -1,7 +1,7 @@
-"""What the border checks with: pydantic's validators over typed dictionaries, and their complaints in one line.
+"""Validation of files: pydantic's validators over typed dictionaries, with their errors as one line.
 
-Dictionaries in, dictionaries out: a file of 100,000 ops is validated without an object for each. Everything is
-strict (``true``, ``1.5`` and ``"12"`` are not integers, unknown keys are errors).
+Validators take and return dictionaries, so that a file of 100,000 ops needs no object for each. Everything is strict: ``true``, ``1.5`` and
+``"12"`` are not integers, and unknown keys are errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 STRICT = ConfigDict(extra="forbid", strict=True)
 
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
-"""A number of bytes, nanoseconds or FLOP: what fits in 64 bits with a sign."""
+"""A number of bytes, nanoseconds or FLOP that fits in 64 bits with a sign."""
 
 Name = Annotated[str, Field(min_length=1)]
 
@@ -67,7 +67,7 @@ class Format(Generic[T]):
         return self._adapter
 
     def check(self, data: object, source: str | None) -> T:
-        """``data``, checked; raises :class:`InputError` with the path of the first thing wrong."""
+        """``data``, checked; raises :class:`InputError` with the path of the first error."""
         check_format(data, self.kind, source)
         try:
             return self.adapter.validate_python(data)
@@ -132,7 +132,7 @@ def _explain(error: ErrorDetails, schema: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _found(value: object) -> str:
-    """What stands in the file, in the file's terms and short."""
+    """A short text of the value found, in the file's own terms."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
@@ -144,7 +144,7 @@ def _found(value: object) -> str:
 
 
 def _keys(schema: Mapping[str, Any], loc: tuple[int | str, ...]) -> list[str]:
-    """The keys that the schema knows at ``loc``."""
+    """The keys that the schema has at ``loc``."""
     node = schema
     for step in (*loc, None):
         for option in node.get("anyOf", ()):

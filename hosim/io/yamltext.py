@@ -1,8 +1,8 @@
-"""YAML as data: the plain part of YAML, without the surprises.
+"""The plain part of YAML.
 
-A mapping's keys are text. A plain scalar is an integer (decimal, no leading zero), a finite decimal number, ``true``, ``false``,
-``null`` (or empty), or else text: ``yes``, ``010``, ``1:30``, ``0x10``, ``.inf`` and dates are text. A key given
-twice, anchors and aliases (which can grow a file of a kilobyte into gigabytes) and tags are refused.
+A mapping's keys are text. A plain scalar is an integer (decimal, no leading zero), a finite decimal number, ``true``, ``false``, ``null``
+(or empty), or else text: ``yes``, ``010``, ``1:30``, ``0x10``, ``.inf`` and dates are text. Repeated keys, tags, and anchors and aliases
+(which can grow a file of a kilobyte into gigabytes) are refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _refusal(message: str, event: yaml.Event) -> ValueError:
 
 
 def _build(event: yaml.Event, events: Iterator[yaml.Event]) -> object:
-    """The data of the node that begins with ``event``; takes its further events."""
+    """The data of the node that begins with ``event``; consumes its further events."""
     if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
         raise _refusal("anchors (&) and aliases (*) are not allowed; write the value out", event)
     if isinstance(event, yaml.ScalarEvent):
@@ -82,7 +82,7 @@ def _no_tag(event: yaml.Event) -> None:
 
 
 def _scalar(text: str) -> int | float | bool | str | None:
-    """What a plain scalar stands for."""
+    """The value of a plain scalar."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
@@ -109,5 +109,5 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def dump(data: Mapping[str, Any]) -> str:
-    """YAML text of ``data``, keys in the order given; :func:`load` gives it back."""
+    """The YAML text of ``data``, keys in the order given; :func:`load` reads it back."""
     return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=140, allow_unicode=False)
