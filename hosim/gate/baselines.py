@@ -1,7 +1,7 @@
-"""Baseline files: records as sorted text that a person can review, one file a case.
+"""Baseline files: records as sorted text that a person can review, one file per case.
 
-Equal records give equal bytes. What a value means stands beside it as a comment; of lists that are longer than :data:`LINES`, the
-largest items are written and the sum of the others, none of which is larger than any that is written.
+Equal records give equal bytes. A comment beside each value says what it means. A list longer than :data:`LINES` has its largest items and
+the sum of the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LINES = 60
 SUFFIX = ".toml"
 
 _SINCE, _UNTIL = " {since} ", " {until} "
-"""No name looks like that once it is folded: its own braces are doubled."""
+"""No folded name can equal this, because folding doubles a name's own braces."""
 
 HEADER = "# Written by hosim: what one simulated step needs. Review a change of it like code; 'hosim baseline update' writes it again.\n"
 
@@ -64,12 +64,12 @@ def load(path: str | os.PathLike[str]) -> Record:
 
 
 def save(record: Record, path: str | os.PathLike[str]) -> bool:
-    """Write a baseline file, and its folder; whether that changed anything. Raises :class:`InputError` if it cannot be written."""
+    """Write a baseline file, and its folder; returns whether the file changed. Raises :class:`InputError` if it cannot be written."""
     return save_text(to_text(record), path)
 
 
 def save_text(text: str, path: str | os.PathLike[str]) -> bool:
-    """As :func:`save`, of what the file is to say."""
+    """As :func:`save`, for the given text."""
     from hosim.io import reading
 
     target = Path(path)
@@ -77,12 +77,12 @@ def save_text(text: str, path: str | os.PathLike[str]) -> bool:
     try:
         if target.read_bytes() == content:
             return False
-    except OSError:  # not there yet, or not readable: writing says what is wrong with the place
+    except OSError:  # missing or unreadable: writing reports what is wrong
         pass
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot be made: {error.strerror}", source=str(target.parent)) from None
+        raise InputError(f"cannot be created: {error.strerror}", source=str(target.parent)) from None
     reading.write_bytes(target, content)
     return True
 
@@ -170,7 +170,7 @@ def _listing(data: ListingModel | None, source: str, where: str) -> Listing:
 
 
 def _span(item: Item) -> str:
-    """Since and until when, as seen from the tensor's name, so that the same of every layer is one line."""
+    """Since and until when, relative to the tensor's name, so that equal items of all layers share a line."""
     text = ""
     for word, op in ((_SINCE, item.since), (_UNTIL, item.until)):
         if op and "{" not in op and "}" not in op:

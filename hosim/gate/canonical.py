@@ -1,7 +1,7 @@
-"""A graph in an order that depends on what it computes alone, and fingerprints without names.
+"""A graph in an order that depends only on what it computes, and fingerprints without names.
 
-Policies break ties by a tensor's position, so the order in which a file lists its tensors could change a plan. Here a tensor's
-place follows from its uses; two that share uses, size, kind, home and persistence can be exchanged without a difference.
+Policies break ties by a tensor's position, so the order in which a file lists its tensors could change a plan. Here a tensor's position
+follows from its uses; tensors with the same uses, size, kind, home and persistence are interchangeable.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def canonical(graph: Graph) -> Graph:
 
 
 def graph_fingerprint(graph: Graph) -> str:
-    """16 hexadecimal digits of what a canonical graph computes and holds: everything but names."""
+    """A fingerprint (16 hexadecimal digits) of what a canonical graph computes and holds: everything but names."""
     tensors = [(t.size_bytes, t.kind, t.home, t.persistent) for t in graph.tensors]
     ops = [repr(replace(op, name="")) for op in graph.ops]
     return digest(repr(tensors), *ops)
 
 
 def plan_fingerprint(plan: Plan, label: str) -> str:
-    """16 hexadecimal digits of what a plan of a canonical graph does; of one that decides in the replay, of its policy's ``label``."""
+    """A fingerprint of a plan of a canonical graph; if the policy decides during the replay, of the policy's ``label``."""
     cache_ops = [(c.op, c.tensor, c.source, c.destination, c.after) for c in plan.cache_ops]
     edited = graph_fingerprint(plan.graph) if plan.edits is not None else ""
     return digest(repr(cache_ops), repr(sorted(plan.initial.items())), edited, label if plan.runtime is not None else "")

@@ -1,4 +1,4 @@
-"""Cases: what a gate measures."""
+"""The cases that a gate measures."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from hosim.io.cases_file import MatrixModel
 
 FILES = ("hosim.toml", "pyproject.toml")
-"""Where cases are looked for, in this order."""
+"""The files that may list cases, in the order in which they are looked for."""
 
 FOLDER = "hosim-baselines"
-"""Where baseline files lie, beside the file of the cases."""
+"""The folder of the baseline files, beside the file of the cases."""
 
 POLICY = "hyperoffload"
 
@@ -34,7 +34,7 @@ _ENTRY = re.compile(r"[\w.]+:\w+")
 class Case:
     """One workload (a path or a shipped name, or a Python ``entry``), one machine, one policy or plan file, one budget.
 
-    Paths are relative to ``folder``, which is also where an entry's package is looked for. A case of a matrix is named
+    Paths are relative to ``folder``, which may also hold an entry's package. A case of a matrix is named
     ``MATRIX/WORKLOAD/HARDWARE/POLICY/BUDGET``.
     """
 
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Suite:
-    """The cases of a file, in its order, and the folder of their baselines: a file a case, and one for each matrix."""
+    """The cases of a file, in its order, and the folder of their baselines: one file per case, and one per matrix."""
 
     source: str
     baselines: Path
@@ -75,9 +75,9 @@ class Suite:
         return [path.name.removesuffix(SUFFIX) for path in listed if path.name.removesuffix(SUFFIX) not in named]
 
     def named(self, names: Iterable[str]) -> tuple[Case, ...]:
-        """The cases of these names, all if there are none; a matrix's name and patterns (``*``, ``?``) stand for several.
+        """The cases with these names, or all cases without names; a matrix's name and patterns (``*``, ``?``) select several.
 
-        Raises :class:`InputError` for one that no case has.
+        Raises :class:`InputError` for a name that matches no case.
         """
         from hosim.io.reading import unknown_name
 
@@ -92,9 +92,9 @@ class Suite:
 
 
 def find_suite(path: str | os.PathLike[str] | None = None, start: str | os.PathLike[str] = ".") -> Suite:
-    """The suite in the file ``path``; if none is given, in the nearest ``hosim.toml`` or ``pyproject.toml`` with cases, from ``start`` up.
+    """The suite in the file ``path``, or else in the nearest ``hosim.toml`` or ``pyproject.toml`` with cases, from ``start`` up.
 
-    Raises :class:`InputError` if there is none, and for a file with something wrong in it.
+    Raises :class:`InputError` if there is none, and for an invalid file.
     """
     if path is not None:
         return load_suite(path)
@@ -143,7 +143,9 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
     for name, matrix in data.get("matrix", {}).items():
         where = _named(f"matrix.{name}", name, source)
         if name in data.get("cases", {}):
-            raise InputError("there is a case of this name: expected another, since a file is named so", source=source, where=where)
+            raise InputError(
+                "a case has this name too: choose another, because baseline files are named after them", source=source, where=where
+            )
         tolerances = {**general, **parse_tolerances(matrix.get("tolerance", {}), source)}
         try:
             cases += combinations(name, matrix, os.fspath(folder), tolerances)
@@ -153,7 +155,7 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
 
 
 def combinations(name: str, given: MatrixModel, folder: str, tolerances: Mapping[str, Tolerance]) -> list[Case]:
-    """The cases of a matrix, by workload, machine, policy and budget as listed. Raises :class:`ValueError` for what is listed twice."""
+    """The cases of a matrix, by workload, machine, policy and budget as listed. Raises :class:`ValueError` for repetitions."""
     axes = [given["workloads"], given["hardware"], given["policies"]]
     for listed in (*axes, given.get("budgets", [])):
         twice = next((text for text in listed if listed.count(text) > 1), None)
@@ -178,9 +180,9 @@ def combinations(name: str, given: MatrixModel, folder: str, tolerances: Mapping
 
 
 def pairs(axes: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Of each of three axes one, so often that every two meet: all pairs of the two longest, the third going round beside them.
+    """Combinations of three axes with pairwise coverage: all pairs of the two longest axes, with the values of the third in turn.
 
-    What is appended to the longest changes nothing of what was there.
+    Appending to the longest axis keeps the existing combinations.
 
     >>> pairs(["ab", "xy", "12"])
     [('a', 'x', '1'), ('a', 'y', '2'), ('b', 'x', '2'), ('b', 'y', '1')]
@@ -195,9 +197,11 @@ def pairs(axes: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
 
 
 def _named(where: str, name: str, source: str) -> str:
-    """``where``; raises :class:`InputError` for a name that no file can have."""
+    """Returns ``where``; raises :class:`InputError` for a name that is no valid file name."""
     if not _NAME.fullmatch(name):
-        raise InputError("expected a name of letters, digits, '_', '-' and '.', since a file is named so", source=source, where=where)
+        raise InputError(
+            "expected a name of letters, digits, '_', '-' and '.', because a file is named after it", source=source, where=where
+        )
     return where
 
 

@@ -1,7 +1,7 @@
 """Why a metric is worse: the difference between a baseline and what was measured, in at most ten lines, the largest first.
 
-What is said of the baseline's side is what its file has. Names that only one side knows are matched by kind and size, so that
-renaming alone explains nothing.
+The baseline's side is known only as far as its file goes. Names that only one side knows are matched by kind and size, so that a renaming
+alone is not shown as a change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hosim.result import WORKSPACE
 from hosim.units import human_size, human_time
 
 LINES = 10
-"""How many lines an explanation has at most."""
+"""The most lines of an explanation."""
 
 _NUMBER = re.compile(r"[0-9]+")
 _POSITION = re.compile(r" \(#\d+\)")
@@ -29,7 +29,7 @@ _AWAITED = {"dependency": "other ops", "transfer": "a transfer", "capacity": "ro
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A difference of ``by`` in one item, in words; ``name`` is that of the item, if one it is."""
+    """A difference of ``by`` in words; ``name`` is the item's name, if it is about one item."""
 
     by: int
     text: str
@@ -38,7 +38,7 @@ class _Change:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is said of one metric: the first line, and the changes in units that ``say`` says, the largest first."""
+    """The explanation of one metric: its first line, and the changes, the largest first, in units that ``say`` formats."""
 
     head: str
     changes: list[_Change]
@@ -46,12 +46,12 @@ class _Part:
 
 
 def explain(before: Record, now: Measured, worse: Sequence[MetricVerdict]) -> list[str]:
-    """What changed, for the metrics that are worse: peaks first, then time, then traffic. At most :data:`LINES` lines."""
+    """What changed in the metrics that are worse: peaks first, then time, then traffic. At most :data:`LINES` lines."""
     assert now.record is not None
     if not before.peaks:
         return _without_listings(before, now.record, worse)
     order = (PEAK, MAKESPAN, STALL, MOVED)
-    # of several stalls that are worse, or of the makespan and a stall, the items are the same: they are said once
+    # several stalls that are worse, or the makespan and a stall, may have the same items: list them once
     told: dict[str, MetricVerdict] = {}
     for metric in sorted(worse, key=lambda m: (order.index(family(m.name)), -((m.now or 0) - (m.before or 0)), m.name)):
         told.setdefault(metric.name if family(metric.name) in (PEAK, MOVED) else "time", metric)
@@ -70,9 +70,9 @@ def explain(before: Record, now: Measured, worse: Sequence[MetricVerdict]) -> li
 
 
 def _without_listings(before: Record, now: Record, worse: Sequence[MetricVerdict]) -> list[str]:
-    """What can be said where the baseline is a line: what is worse, what is another, and what the peaks consist of now."""
+    """The explanation for a baseline of one line: what is worse, what differs, and what the peaks consist of now."""
     another = [key for key in sorted(before.fingerprints) if before.fingerprints[key] != now.fingerprints.get(key)]
-    head = f"another: {', '.join(another)}" if another else "graph, machine and plan are the same: the replay is another"
+    head = f"changed: {', '.join(another)}" if another else "graph, machine and plan are the same: the replay itself has changed"
     lines = [head]
     for metric in worse:
         lines.append(metric.line())
@@ -99,12 +99,12 @@ def _part(before: Record, now: Measured, metric: MetricVerdict) -> _Part:
 
 
 def _causes(before: Record, now: Record) -> list[str]:
-    """What of the question changed: the machine, at most three lines of it, and what was asked."""
+    """Changes in the question: the machine, in at most three lines, and what was asked."""
     changed = [
         f"{what} {key} is {new.get(key, 'not there')}, was {old.get(key, 'not there')}"
         for what, old, new in (("case:", before.asked, now.asked), ("machine:", before.machine, now.machine))
         for key in sorted({*old, *new})
-        # the budget in bytes says something only where it was asked for as a share
+        # the budget in bytes is of interest only if it was asked for as a share
         if old.get(key) != new.get(key) and not (key == "budget" and old is before.machine and before.asked.get(key) != now.asked.get(key))
     ]
     if len(changed) > 3:
@@ -112,7 +112,7 @@ def _causes(before: Record, now: Record) -> list[str]:
     if changed or before.fingerprints == now.fingerprints:
         return changed
     same_graph = before.fingerprints.get("graph") == now.fingerprints.get("graph")
-    return ["the workload is the same, its plan is another"] if same_graph else []
+    return ["the workload is the same, but its plan has changed"] if same_graph else []
 
 
 def _cut(part: _Part, room: int) -> list[str]:
@@ -126,7 +126,7 @@ def _cut(part: _Part, room: int) -> list[str]:
 
 
 def _together(part: _Part) -> list[_Change]:
-    """The changes with those as one that are the same of several layers, the largest first."""
+    """The changes, the largest first, with equal changes of several layers as one."""
     alike: dict[tuple[int, str, str], list[_Change]] = {}
     changes: list[_Change] = []
     for change in part.changes:
@@ -172,7 +172,7 @@ def _residents(before: PeakRecord | None, now: PeakRecord, tier: str, measured: 
             changes.append(_Change(item.value, f"{arrival}: {_signed(item.value)} at the peak", item.name))
         else:
             other_name[item.label, item.value] -= 1
-    # what is held for longer may be what moved the peak to where it is; its bytes are no difference
+    # a tensor that is held for longer may have moved the peak, but its bytes are no difference
     changes = sorted(longer + changes, key=lambda change: -change.by)
     there = {(item.label == WORKSPACE, item.name) for item in now.residents.items}
     gone = [item for item in old.items if (item.label == WORKSPACE, item.name) not in there]
@@ -185,7 +185,7 @@ def _residents(before: PeakRecord | None, now: PeakRecord, tier: str, measured: 
 
 
 def renamed(old: Listing, new: Listing, measured: Measured, away: set[str] | frozenset[str] = frozenset()) -> Counter[tuple[str, int]]:
-    """How many items by label and size have another name now: lost from the graph on one side, unknown to the baseline on the other."""
+    """The number of renamed items by label and size: lost from the graph on one side, unknown to the baseline on the other."""
     known = {item.name for item in old.items} | away
     lost = Counter((i.label, i.value) for i in old.items if i.name not in measured.tensors and i.name not in measured.positions)
     unknown = Counter((i.label, i.value) for i in new.items if i.name not in known)
@@ -203,13 +203,13 @@ def _arrival(item: Item, tier: str, away: set[str], measured: Measured) -> str:
     if stay.fetched:
         when = f"after {_op(stay.fetched_after, measured)}" if stay.fetched_after is not None else "from the start"
         use = f", for {_op(stay.until, measured)}" if stay.until is not None else ""
-        return f"{thing} is fetched already {when}{use}"
+        return f"{thing} is fetched earlier, {when}{use}"
     now = "now stays" if item.name in away else "is"
     return f"{thing} {now} resident {_span(stay, measured)}"
 
 
 def _other_span(item: Item, was: Item, measured: Measured) -> str:
-    """Since and until when an item is resident, where that is not what it was."""
+    """Since and until when an item is resident, if that has changed."""
     parts = []
     if item.since != was.since:
         parts.append(f"since {_op(item.since, measured) if item.since else 'the start'}, was since `{was.since or 'the start'}`")
@@ -235,7 +235,7 @@ def _moved(channel: str, old: Listing, new: Listing, measured: Measured) -> list
 
 
 def _times(before: Record, now: Measured) -> list[_Change]:
-    """Ops that take longer, and waits that are longer; a wait is told with the tensor waited for."""
+    """Ops that take longer, and longer waits with the tensor waited for."""
     assert now.record is not None
 
     def longer(item: Item, was: int | None, by: int) -> str:
@@ -253,7 +253,7 @@ def _times(before: Record, now: Measured) -> list[_Change]:
 
 
 def _grown(old: Listing, new: Listing, measured: Measured, say: Callable[[Item, int | None, int], str]) -> list[_Change]:
-    """Items that are larger than they were, or new. One that the baseline may have left out as too small is not taken for new."""
+    """Items that are new or larger than before. An item that the baseline may have left out as too small does not count as new."""
     was = {(item.label, item.name): item.value for item in old.items}
     other_name = renamed(old, new, measured)
     changes = []

@@ -1,4 +1,4 @@
-"""The page of ``hosim check --html``: verdicts, explanations, memory before and now in one picture, and what the plan does otherwise."""
+"""The page of ``hosim check --html``: verdicts, explanations, memory before and after in one picture, and changes of the plan."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hosim.report import page
 from hosim.report.change_figure import Curve, change_figure
 
 ROWS = 40
-"""How many changes of a plan are listed."""
+"""The most changes of a plan to list."""
 
 
 def check_page(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
-    """The page, one file that needs nothing else; cases that are the same have a row and no more."""
+    """The page, as one self-contained file; unchanged cases have only a row."""
     listed = with_a_row(verdicts)
     rows = [(v.case, v.verdict, "; ".join(m.line() for m in changed_metrics(v)) or v.note) for v in listed]
     failing = [k for k, v in enumerate(listed) if v.fails(strict)]
@@ -49,6 +49,6 @@ def _case(v: CaseVerdict) -> Iterator[str]:
         yield page.picture(change_figure(before, now, tier), f"Memory of {tier} over the step, before and now")
     changes = plan_changes(v.before, v.measured)
     if changes:
-        yield page.table(("what the plan does otherwise", "before", "now"), [(c.what, c.before, c.now) for c in changes[:ROWS]], left=3)
+        yield page.table(("changes of the plan", "before", "now"), [(c.what, c.before, c.now) for c in changes[:ROWS]], left=3)
     if len(changes) > ROWS:
         yield page.paragraph(f"and {len(changes) - ROWS} more")

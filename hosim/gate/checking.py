@@ -24,7 +24,7 @@ from hosim.version import __version__
 Telling = Callable[[str], None]
 
 _OPS = 1000
-"""How many ops a case is taken to have of which that is not known."""
+"""The assumed number of ops of a case for which it is unknown."""
 
 _Answer = tuple[Measured | None, "CaseError | None"]
 
@@ -32,14 +32,14 @@ _Answer = tuple[Measured | None, "CaseError | None"]
 def check(
     suite: Suite, names: Iterable[str] = (), *, jobs: int = 1, kept: Path | None = None, tell: Telling = lambda doing: None
 ) -> list[CaseVerdict]:
-    """The verdict of each case of ``names`` (all if there are none), in the suite's order.
+    """The verdict of each case of ``names`` (all cases without names), in the suite's order.
 
-    Of all cases, baselines that belong to no case follow as missing. ``jobs`` and ``kept`` are :func:`measured`'s. Raises
-    :class:`HosimError` for what is wrong with a case or with its baseline file.
+    If all cases are checked, baselines that belong to no case follow as missing. ``jobs`` and ``kept`` are those of :func:`measured`.
+    Raises :class:`HosimError` for an invalid case or baseline file.
     """
     wanted = tuple(names)
     cases = suite.named(wanted)
-    known = _known(suite, cases)  # first, since nothing needs to be replayed to find a damaged file
+    known = _known(suite, cases)  # first, because finding a damaged file needs no replay
     verdicts = []
     ops = {name: before.record.durations.count for name, before in known.items() if before.record is not None}
     for case, now in zip(cases, measured(cases, jobs, kept, tell, ops), strict=True):
@@ -59,10 +59,10 @@ def write(
     kept: Path | None = None,
     tell: Telling = lambda doing: None,
 ) -> list[Path]:
-    """Writes the baseline of each case of ``names`` (all if there are none); gives the files that changed.
+    """Write the baseline of each case of ``names`` (all cases without names); returns the files that changed.
 
-    ``only_new`` leaves those alone that are there. Of all cases, baselines that belong to no case are removed unless it is set. In a matrix
-    a case that does not fit has a line that says so; raises :class:`InfeasibleError` for another, once all are written, and
+    ``only_new`` keeps existing baselines. Without it, writing all cases also removes baselines that belong to no case. A matrix has a line
+    for a case that does not fit; for another such case, raises :class:`InfeasibleError` once everything is written. Raises
     :class:`HosimError` as :func:`check` does.
     """
     wanted = tuple(names)
@@ -90,12 +90,12 @@ def write(
         changed.append(suite.baseline(name))
     if failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        raise InfeasibleError(f"no baseline of what does not fit: {failed[0]}{more}")
+        raise InfeasibleError(f"no baseline written, because the case does not fit: {failed[0]}{more}")
     return changed
 
 
 def known_baseline(suite: Suite, name: str) -> Measured | None:
-    """What the baseline of a case says; ``None`` if there is none. Raises :class:`InputError` for a damaged file."""
+    """The baseline of a case; ``None`` if there is none. Raises :class:`InputError` for a damaged file."""
     file, (matrix, within, _) = suite.baseline(name), name.partition("/")
     if not file.is_file():
         return None
@@ -113,7 +113,7 @@ def _known(suite: Suite, cases: Sequence[Case]) -> dict[str, Measured]:
 
 
 def _matrices(suite: Suite, cases: Sequence[Case], damaged: bool = False) -> dict[str, dict[str, Measured]]:
-    """The lines of each matrix that has one of the cases; where they are all written anew, a ``damaged`` file has none."""
+    """The lines of each matrix that has one of the cases; a ``damaged`` file has none if all lines are to be rewritten."""
     found: dict[str, dict[str, Measured]] = {}
     for matrix in dict.fromkeys(case.matrix for case in cases if case.matrix is not None):
         file = suite.baseline(matrix)
@@ -133,10 +133,10 @@ def measured(
     tell: Telling = lambda doing: None,
     ops: Mapping[str, int] = MappingProxyType({}),
 ) -> Iterator[Measured]:
-    """Each case's measurement, in order, by up to ``jobs`` processes (-1: one a core).
+    """Each case's measurement, in order, by up to ``jobs`` processes (-1: one per core).
 
-    ``ops`` says how many a case has, where that is known: several processes begin with the largest, so that none is left to one at the end.
-    Raises :class:`HosimError`, naming the case, for what is wrong with one.
+    ``ops`` has the number of ops of a case, if known: several processes begin with the largest case, so that it does not come last. Raises
+    :class:`HosimError`, naming the case, for an invalid case.
     """
     groups = [tuple(group) for _, group in groupby(cases, key=lambda c: (c.matrix, c.workload if c.matrix else c.name))]
     count = min(len(groups), _cores() if jobs == -1 else jobs)
@@ -150,8 +150,8 @@ def measured(
             started = {k: pool.submit(_attempts, groups[k], kept) for k in sorted(range(len(groups)), key=lambda k: -size[k])}
             yield from _told(cases, chain.from_iterable(started[k].result() for k in range(len(groups))), tell)
         except BrokenProcessPool:
-            raise HosimError("a process that measured a case was killed, for want of memory perhaps; try --jobs 1") from None
-        except KeyboardInterrupt:  # whoever interrupts does not want to wait for what is under way
+            raise HosimError("a process that measured a case was killed, perhaps for lack of memory; try --jobs 1") from None
+        except KeyboardInterrupt:  # an interrupt should not wait for running cases
             for child in active_children():
                 if child not in others:
                     child.terminate()
@@ -170,7 +170,7 @@ def _told(cases: Sequence[Case], answers: Iterable[_Answer], tell: Telling) -> I
 
 
 class CaseError(HosimError):
-    """What is wrong with a case; the exit code is that of the error itself."""
+    """An error in a case; it has the exit code of the original error."""
 
     def __init__(self, case: str, message: str, exit_code: int) -> None:
         super().__init__(case, message, exit_code)
@@ -183,9 +183,9 @@ class CaseError(HosimError):
 
 
 def _attempts(group: Sequence[Case], kept: Path | None) -> list[_Answer]:
-    """Of one case, or of those of a matrix that share a workload, the measurements, up to where something is wrong.
+    """The measurements of one case, or of a matrix's cases that share a workload, up to the first error.
 
-    Errors have to cross from one process to another.
+    Errors are returned, because they have to cross from one process to another.
     """
     answers: list[_Answer] = []
     try:

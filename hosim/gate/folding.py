@@ -1,6 +1,6 @@
-"""Names that differ in numbers alone, as one: ``layers.{0-31}.mlp.act``. Short to review, and nothing is lost.
+"""Folding of names that differ only in numbers into one: ``layers.{0-31}.mlp.act``. It is short to review and lossless.
 
-Braces of a name itself are doubled. Several braces in one stand for every combination.
+A name's own braces are doubled. Several braces in one name stand for every combination.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _SEEN = re.compile(r"\{([+-]\d+)?\}")
 
 NEAR = 9
-"""How many layers away what belongs to a layer may be."""
+"""The largest distance, in layers, of a name that is still written relative to a layer."""
 
 _Numbers = tuple[int, ...]
 
@@ -40,7 +40,7 @@ def fold(names: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def unfold(text: str) -> list[str]:
-    """The names that a folded one stands for. Raises :class:`ValueError` for braces that are none of :func:`fold`'s.
+    """The names that a folded name stands for. Raises :class:`ValueError` for braces that :func:`fold` does not write.
 
     >>> unfold("a.{0-1,7}.x")
     ['a.0.x', 'a.1.x', 'a.7.x']
@@ -56,9 +56,9 @@ def unfold(text: str) -> list[str]:
 
 
 def relative(text: str, name: str) -> str:
-    """``text`` with its numbers as seen from the first number of ``name``: ``{}`` for the same, and its first one, if near, as an offset.
+    """``text`` with its numbers relative to the first number of ``name``: ``{}`` for the same, and its first one, if near, as an offset.
 
-    So what is said of every layer is one text. A text with braces of its own stays as it is.
+    Equal statements about all layers thus become one text. A text with braces of its own stays as it is.
 
     >>> relative("layers.4.norm", "layers.5.w"), relative("linear_5.2", "layers.5.w")
     ('layers.{-1}.norm', 'linear_{}.2')
@@ -92,12 +92,12 @@ def absolute(text: str, name: str) -> str:
 
 
 def _plain(number: str) -> bool:
-    """Whether Python writes a number so."""
+    """Whether Python writes a number this way."""
     return str(int(number)) == number
 
 
 def _tokens(name: str) -> list[str | _Numbers]:
-    """Text and numbers in turn; a number that Python would write otherwise stays text."""
+    """Text and numbers in turn; a number that Python would write differently stays text."""
     return [(int(part),) if i % 2 and _plain(part) else part for i, part in enumerate(re.split(r"([0-9]{1,9})", name))]
 
 
@@ -130,5 +130,5 @@ def _numbers(text: str) -> Iterable[int]:
 
 def _literal(text: str) -> str:
     if "{" in text or "}" in text:
-        raise ValueError(f"a brace that stands for nothing in {text!r}")
+        raise ValueError(f"unexpected brace in {text!r}")
     return text

@@ -1,7 +1,7 @@
-"""The baseline file of a matrix: one sorted line a case, so that hundreds of cases are one diff that a person can review.
+"""The baseline file of a matrix: one sorted line per case, so that a person can review hundreds of cases in one diff.
 
-A line has the metrics that are not 0 and three fingerprints, or says that the case does not fit; makespan and peaks stand beside it
-for people. What was held at a peak is not kept: an explanation has the present alone.
+A line has the metrics that are not 0 and three fingerprints, or says that the case does not fit; a comment has makespan and peaks. The file
+does not keep what was held at a peak, so explanations can describe only the present.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FINGERPRINTS = ("graph", "machine", "plan")
 
 
 def load(path: str | os.PathLike[str], matrix: str) -> dict[str, Measured]:
-    """What is known of each case by its name; a case that does not fit has no record. Raises :class:`InputError`."""
+    """The record of each case by its name; ``None`` for a case that does not fit. Raises :class:`InputError`."""
     from hosim.io.baseline_file import load_baselines
 
     data = load_baselines(path)
@@ -48,12 +48,12 @@ def load(path: str | os.PathLike[str], matrix: str) -> dict[str, Measured]:
 def brief(
     case: str, asked: Mapping[str, str], fingerprints: Mapping[str, str], metrics: Mapping[str, int], *, hosim: str, semantics: int
 ) -> Record:
-    """A record that knows no more than a line says."""
+    """A record with only what a line has."""
     return Record(case, asked, fingerprints, metrics, {}, {}, {}, Listing(), Listing(), (), hosim, semantics)
 
 
 def save(known: Mapping[str, Measured], path: str | os.PathLike[str], *, hosim: str, semantics: int) -> bool:
-    """Write the file of the matrix; whether that changed anything. Raises :class:`InputError` if it cannot be written."""
+    """Write the file of the matrix; returns whether it changed. Raises :class:`InputError` if it cannot be written."""
     return save_text(HEADER + "".join(f"{line}\n" for line in _lines(known, hosim, semantics)), path)
 
 

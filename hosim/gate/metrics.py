@@ -1,4 +1,4 @@
-"""The metrics of a case, all the better the smaller: their names, their units, and by how much one may grow.
+"""The metrics of a case (smaller is better): their names, units, and tolerances.
 
 ``peak.TIER`` (bytes), ``makespan``, ``stall.CAUSE`` (nanoseconds of the result's stream) and ``moved.CHANNEL`` (bytes).
 """
@@ -23,7 +23,7 @@ _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """By how much a metric may differ from its baseline: a number of its unit, or a share of the baseline. ``None``: by anything."""
+    """How much a metric may differ from its baseline: a number of its unit, or a share of the baseline; ``None``: any amount."""
 
     absolute: int | None = None
     share: Fraction | None = None
@@ -36,10 +36,10 @@ class Tolerance:
 
 
 OFF = Tolerance()
-"""A metric that is shown and never fails."""
+"""The tolerance of a metric that is shown but never fails."""
 
 DEFAULTS: Mapping[str, Tolerance] = {PEAK: Tolerance(absolute=0), MAKESPAN: Tolerance(share=Fraction(1, 100)), STALL: OFF, MOVED: OFF}
-"""What is tolerated where a case does not say: of a peak nothing. What a stall is blamed on, and what is moved, is no verdict by itself."""
+"""The default tolerances: none for a peak. Stalls and moved bytes are not judged by themselves."""
 
 
 def metrics_of(result: Result) -> dict[str, int]:
@@ -83,7 +83,7 @@ def tolerance_of(metric: str, given: Mapping[str, Tolerance]) -> Tolerance:
 def _parse(name: str, text: str, source: str) -> Tolerance:
     where = f"tolerance.{name}"
     if family(name) not in FAMILIES:
-        raise InputError(f"no such metric; expected one of {', '.join(FAMILIES)}, or one such as peak.hbm", source=source, where=where)
+        raise InputError(f"unknown metric; expected one of {', '.join(FAMILIES)}, or one such as peak.hbm", source=source, where=where)
     if text.strip() == "off":
         return OFF
     share = _SHARE.fullmatch(text)

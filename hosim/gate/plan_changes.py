@@ -1,4 +1,4 @@
-"""What a plan does otherwise than the baseline's: what it moves, and from when to when it keeps what is held at the peak."""
+"""How a plan differs from the baseline's: what it moves, and when it keeps the tensors that are held at the peak."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hosim.units import human_size
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """One tensor, or several whose names differ in numbers alone. ``by`` is what it is sorted by: bytes."""
+    """One tensor, or several whose names differ only in numbers; ``by`` (bytes) is the sort key."""
 
     what: str
     before: str
@@ -22,9 +22,9 @@ class PlanChange:
 
 
 def plan_changes(before: Record, now: Measured) -> list[PlanChange]:
-    """The changes, the largest first; none where both plans are the same.
+    """The changes, the largest first; none if both plans are the same.
 
-    A baseline file has the largest items of a list alone: what may have been among the others is no change.
+    A baseline file has only the largest items of a list: an item that may have been among the others does not count as a change.
     """
     assert now.record is not None
     if before.fingerprints == now.record.fingerprints:
@@ -54,7 +54,7 @@ def plan_changes(before: Record, now: Measured) -> list[PlanChange]:
 
 
 def _pairs(old: Listing, new: Listing, measured: Measured, away: frozenset[str] = frozenset()) -> list[tuple[Item | None, Item | None]]:
-    """Items of both sides by name; those that have another name now, and those that were too small to be listed, are left out."""
+    """Items of both sides by name, without those that were renamed and those that may have been too small to be listed."""
     was = {(item.label, item.name): item for item in old.items}
     there = {(item.label, item.name): item for item in new.items}
     other_name = renamed(old, new, measured, away)

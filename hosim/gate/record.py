@@ -1,4 +1,4 @@
-"""What is known of a measured case: its metrics, and enough beside them to say what changed."""
+"""The record of a measured case: its metrics, and enough else to explain a change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 class Item:
     """``value`` (bytes or nanoseconds) of a tensor or an op ``name``; ``label`` is the kind of tensor, or the cause of a stall.
 
-    Of a resident, ``since`` is the op after which the copy that brought it was issued, ``until`` the op after which it is released; each
-    empty where nothing brings it or nothing releases it.
+    For a resident tensor, ``since`` is the op after which its copy was issued, and ``until`` the op after which it is released; each is
+    empty if there is none.
     """
 
     label: str
@@ -23,7 +23,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Items, and the sum of those that are left out: the smallest ones."""
+    """Items, and the sum of the smallest ones, which are left out."""
 
     items: tuple[Item, ...] = ()
     others: int = 0
@@ -36,12 +36,12 @@ class Listing:
 
     @property
     def count(self) -> int:
-        """How many items there are, with those left out."""
+        """The number of items, including those left out."""
         return len(self.items) + self.others
 
     @property
     def least(self) -> int:
-        """What is larger than that is listed: the least value there is if something is left out, else 0."""
+        """Every item above this value is listed: the smallest listed value if items are left out, else 0."""
         return 0 if self.complete else min((item.value for item in self.items), default=0)
 
 
@@ -49,8 +49,8 @@ class Listing:
 class PeakRecord:
     """A tier at its peak.
 
-    ``op`` is the op that runs then (``None``: none does), ``composition`` the bytes by kind, ``residents`` what is held, by tensor (or by
-    op for a ``workspace``); ``away`` are the tensors that are needed later and not held.
+    ``op`` is the op that runs then (``None``: none), ``composition`` the bytes by kind, ``residents`` the bytes held by tensor (by op for a
+    ``workspace``), and ``away`` are the tensors that are needed later and not held.
     """
 
     op: str | None
@@ -86,9 +86,8 @@ class Record:
 class Stay:
     """Why a tensor is in a tier at its peak.
 
-    ``used`` is the last op that uses it and has started by then, ``until`` the first that uses it and has not; ``fetched_after`` the op
-    after which the copy was issued that brought it. Each is ``None`` if there is none; ``fetched`` tells a copy issued at time 0 from no
-    copy.
+    ``used`` is the last op that uses it and has started by then, ``until`` the first that uses it and has not; ``fetched_after`` is the op
+    after which its copy was issued. Each is ``None`` if there is none; ``fetched`` tells a copy issued at time 0 from no copy.
     """
 
     used: str | None
@@ -99,10 +98,10 @@ class Stay:
 
 @dataclass(frozen=True)
 class Measured:
-    """A record with what only the process that measured it knows; ``error`` instead of a record where nothing fits.
+    """A record and details that are not saved; ``error`` instead of a record if nothing fits.
 
-    ``stays`` are by tier and tensor, ``positions`` those of ops by name, ``waits_for`` says by op which tensor's copy a stall of cause
-    ``transfer`` ended with.
+    ``stays`` are by tier and tensor, ``positions`` are those of ops by name, and ``waits_for`` has, by op, the tensor whose copy ended a
+    stall of cause ``transfer``.
     """
 
     record: Record | None

@@ -39,7 +39,7 @@ def to_dict(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, 
 
 
 def junit(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
-    """JUnit XML: a test case each, failed ones with their explanation."""
+    """JUnit XML: one test case per case, with an explanation if it failed."""
     failing = sum(v.fails(strict) for v in verdicts)
     suite = ET.Element("testsuite", name="hosim", tests=str(len(verdicts)), failures=str(failing), errors="0", skipped="0")
     for v in verdicts:
@@ -91,7 +91,7 @@ def github(verdicts: Sequence[CaseVerdict], strict: bool = False) -> list[str]:
 
 
 def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
-    """A step summary: a table of the cases (:func:`with_a_row`); of each that changed what did, and its memory curves before and now."""
+    """A step summary: a table of the cases (:func:`with_a_row`), and for each changed case its changes and memory curves."""
     lines = [f"### hosim: {summary(verdicts)}", "", "| case | verdict | what changed |", "|---|---|---|"]
     for v in with_a_row(verdicts):
         changed = "<br>".join(_cell(m.line()) for m in changed_metrics(v)) or _cell(v.note)
@@ -105,24 +105,24 @@ def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
 
 
 def with_a_row(verdicts: Sequence[CaseVerdict]) -> list[CaseVerdict]:
-    """The cases that tables for people have a row of: cases of a matrix that are the same are counted alone."""
+    """The cases that have a row in tables: unchanged cases of a matrix are only counted."""
     return [v for v in verdicts if v.verdict != SAME or "/" not in v.case]
 
 
 def headline(v: CaseVerdict) -> str:
-    """The case, its verdict, and the first metric of that verdict: a peak, if it is one's."""
+    """The case, its verdict, and the first metric with that verdict, a peak if there is one."""
     worse = sorted((m for m in v.metrics if m.verdict == v.verdict), key=lambda m: FAMILIES.index(family(m.name)))
     first = worse[0].line() if worse else v.note
     return f"{v.case}: {v.verdict}" + (f": {first}" if first else "")
 
 
 def details(v: CaseVerdict) -> list[str]:
-    """What there is to say beyond the headline."""
+    """The lines beyond the headline."""
     return [*v.explanation, *([v.note] if v.note else [])] or [m.line() for m in changed_metrics(v)]
 
 
 def changed_metrics(v: CaseVerdict) -> list[MetricVerdict]:
-    """Metrics that are not what they were; none of a case without a baseline, where all are new."""
+    """The metrics that changed; none for a case without a baseline."""
     return [m for m in v.metrics if m.verdict != SAME] if any(m.before is not None for m in v.metrics) else []
 
 
@@ -143,7 +143,7 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text without what XML cannot hold."""
+    """Text without characters that XML cannot hold."""
     return "".join(c if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff") else "?" for c in text)
 
 

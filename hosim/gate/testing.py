@@ -1,4 +1,4 @@
-"""What the fixture ``hosim_gate`` gives to a test."""
+"""The object that the fixture ``hosim_gate`` gives to a test."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from hosim.units import human_size, parse_size
 _ASKED = tuple(f.name for f in fields(Case) if f.name not in ("name", "folder", "tolerances"))
 
 _SHOWN = 8
-"""How many residents a failure names."""
+"""The most resident tensors that a failure names."""
 
 
 class SimulatedStep:
-    """One step on one simulated machine: what the marker ``hosim`` says, of a model that the test gives or of the marker's own workload.
+    """One step of a model, or of the marker's workload, on the simulated machine that the marker ``hosim`` names.
 
-    Planned and replayed once, when an assertion needs it. ``folder`` is the test's, ``update`` writes baselines anew.
+    It is planned and replayed once, when an assertion needs it. ``folder`` is the test's folder; ``update`` rewrites baselines.
     """
 
     def __init__(self, case: Case, folder: Path, update: bool) -> None:
@@ -76,7 +76,8 @@ class SimulatedStep:
         metric = f"{PEAK}.{name}"
         if metric not in record.metrics:
             _fail(
-                f"no tier {name!r}; the machine has {', '.join(m.removeprefix(f'{PEAK}.') for m in record.metrics if m.startswith(PEAK))}"
+                f"unknown tier {name!r}; the machine has "
+                f"{', '.join(m.removeprefix(f'{PEAK}.') for m in record.metrics if m.startswith(PEAK))}"
             )
         if record.metrics[metric] < bound:
             return
@@ -91,7 +92,7 @@ class SimulatedStep:
         """Fail if a metric is worse than the baseline by more than its tolerance, and say why.
 
         The baseline lies in ``hosim-baselines`` beside the test, in a file named after the test, or ``name``. ``tolerance`` is as in
-        ``hosim.toml``: ``{"peak": "64 MiB", "makespan": "2%"}``. ``strict`` fails on improvements too.
+        ``hosim.toml``: ``{"peak": "64 MiB", "makespan": "2%"}``. ``strict`` also fails on improvements.
         """
         __tracebackhide__ = True
         record = self._record()
@@ -102,14 +103,18 @@ class SimulatedStep:
                 baselines.save(record, path)
                 return
             if not path.is_file():
-                _fail(f"there is no baseline {path}; pytest --hosim-update writes it")
+                _fail(f"no baseline {path}; pytest --hosim-update writes it")
             before = baselines.load(path)
         except HosimError as error:
             _fail(str(error))
         assert self._measured is not None
         found = judge(self._case.name, Measured(before), self._measured, {**self._case.tolerances, **given})
         if found.fails(strict):
-            _fail("\n".join([headline(found), *details(found), "if it is meant: pytest --hosim-update, and commit the baseline"]))
+            _fail(
+                "\n".join(
+                    [headline(found), *details(found), "if this change is intended, run pytest --hosim-update and commit the baseline"]
+                )
+            )
 
     def _record(self) -> Record:
         __tracebackhide__ = True
@@ -131,7 +136,7 @@ class SimulatedStep:
 
 
 def gate_of(item: pytest.Item, update: bool) -> SimulatedStep:
-    """The gate of a test, from its marker. Fails the test if there is none, or one with something wrong in it."""
+    """The gate of a test, from its marker. Fails the test if the marker is missing or invalid."""
     __tracebackhide__ = True
     marker = item.get_closest_marker("hosim")
     if marker is None:
@@ -151,13 +156,13 @@ def gate_of(item: pytest.Item, update: bool) -> SimulatedStep:
 
 
 def _file_name(name: str) -> str:
-    """A name for a file: what a file system may not like is replaced, and told apart by a digest."""
+    """A file name: characters that a file system may refuse are replaced, and a digest keeps names distinct."""
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
     return plain if plain == name else f"{plain.strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def _residents(record: Record, tier: str) -> list[str]:
-    """What a tier holds at its peak, the largest first."""
+    """The tensors that a tier holds at its peak, the largest first."""
     peak = record.peaks[tier]
     held = sorted(peak.residents.items, key=lambda item: (-item.value, item.name))
     lines = [f"at op `{peak.op}` it holds:"] if peak.op is not None else ["it holds:"]

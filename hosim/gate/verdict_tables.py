@@ -20,7 +20,7 @@ _STYLES = {**dict.fromkeys(FAILING, "red"), IMPROVEMENT: "green", NEW: "yellow"}
 
 
 def verdicts(checked: Sequence[CaseVerdict], strict: bool = False) -> RenderableType:
-    """One row for each metric that is not what it was (one for a case where all are), the explanations, and the counts."""
+    """One row for each metric that changed (one for a case without changes), the explanations, and the counts."""
     table = open_table("Check", "case", "verdict", "metric", "before", "now", "change", left=3)
     rows = with_a_row(checked)
     for v in rows:
@@ -52,7 +52,7 @@ def metric_cells(m: MetricVerdict) -> tuple[str, ...]:
 
 
 def baseline(record: Record) -> RenderableType:
-    """What a baseline says: its question, its metrics, and the composition of each peak."""
+    """A baseline: its question, its metrics, and the composition of each peak."""
     asked = ", ".join(f"{key} {text}" for key, text in record.asked.items())
     table = open_table(f"{record.case}: {asked}" if asked else record.case, "metric", "value", left=1)
     for name, value in sorted(record.metrics.items()):
