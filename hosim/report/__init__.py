@@ -1,1 +1,1 @@
-"""Results for people: tables on a terminal. Data in, renderables out; nothing here prints or computes figures of its own."""
+"""Results for people: tables, pictures and pages. Nothing here prints, or computes figures of its own."""

@@ -1,4 +1,4 @@
-"""Tables of ``hosim calibrate``: what was fitted and how well, and the held-out predictions."""
+"""Tables of ``hosim calibrate``: the fitted figures, how well they fit, and the held-out predictions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def calibration(data: Mapping[str, Any]) -> RenderableType:
         line = f"launch of an op: {human_time(launch['launch_ns'])}, of which {_figure(gap, human_time)} (n={gap['samples']:,}) between ops"
         parts.append(Text(f"{line}\n"))
     if launch["host_ns"] is not None:
-        parts.append(Text(f"a launch keeps the host for {_figure(launch['host_ns'], human_time)} (n={launch['host_ns']['samples']:,})\n"))
+        parts.append(
+            Text(f"a launch occupies the host for {_figure(launch['host_ns'], human_time)} (n={launch['host_ns']['samples']:,})\n")
+        )
     if data["efficiency"]:
         parts.append(_efficiency(data))
     parts += [Text(f"not fitted: {line}", style="yellow") for line in data["missing"]]

@@ -18,14 +18,14 @@ _NOW = "#c2542d"
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The most that is held in each of equal parts of a step of ``makespan_ns``, in bytes."""
+    """The maximum held in each of equal parts of a step of ``makespan_ns``, in bytes."""
 
     held: Sequence[int]
     makespan_ns: int
 
 
 def memory_change(axes: Axes, before: Curve, now: Curve) -> Axes:
-    """Both curves over one axis of time, each as long as its step; where there is more now, the difference is filled."""
+    """Both curves over one time axis, each as long as its step; increases are filled."""
     span = max(before.makespan_ns, now.makespan_ns, 1)
     top = max(*before.held, *now.held, 1)
     (unit, name), (size, size_name) = figures.time_unit(span), figures.size_unit(top)
@@ -34,7 +34,7 @@ def memory_change(axes: Axes, before: Curve, now: Curve) -> Axes:
         text = f"{label}: peak {human_size(peak)}, makespan {human_time(curve.makespan_ns)}"
         levels = [b / size for b in curve.held]
         axes.stairs(levels, _edges(curve, unit), baseline=None, label=text, color=colour, linestyle=dashes, linewidth=width)
-    # on the finer of the two grids of time, so that nothing is filled that is no difference
+    # on the finer of the two time grids, so that only real differences are filled
     edges = sorted({*_edges(before, 1), *_edges(now, 1)})
     more = [(_at(before, at) / size, _at(now, at) / size) for at in edges]
     old, new = [pair[0] for pair in more], [max(pair) for pair in more]
@@ -52,13 +52,13 @@ def _edges(curve: Curve, unit: int) -> list[float]:
 
 
 def _at(curve: Curve, time_ns: float) -> int:
-    """What is held from an instant on; 0 after the end."""
+    """The bytes held from an instant on; 0 after the end."""
     part = next((k for k, end in enumerate(_edges(curve, 1)[1:]) if time_ns < end), None)
     return 0 if part is None else curve.held[part]
 
 
 def change_figure(before: Curve, now: Curve, tier: str) -> Figure:
-    """The picture of ``hosim check --html``, one a case."""
+    """The picture of ``hosim check --html``, one per case."""
     with figures.style():
         figure, (axes,) = figures.blank([2.9])
         memory_change(axes, before, now)

@@ -14,7 +14,7 @@ from hosim.units import human_size, human_time
 
 
 def devices(results: Sequence[Result], hardware: Hardware) -> Table:
-    """One row a result of several devices: the least, the median and the most of makespan, stall and peak."""
+    """One row per result of several devices: the minimum, the median and the maximum of makespan, stall and peak."""
     figures = [(result.policy, result.devices) for result in results if result.devices is not None]
     peak = f"peak\n{hardware.device_tier}"
     table = open_table("Devices: least, median and most", "policy", "devices", *["makespan"] * 3, *["stall"] * 3, *[peak] * 3)

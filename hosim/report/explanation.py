@@ -24,7 +24,7 @@ FORMAT = "hosim.explanation/1"
 WIDTH = 120
 """Columns of an explanation as text."""
 TOP = 20
-"""Rows of each of its tables, where nobody says how many."""
+"""The default number of rows of each of its tables."""
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _NS_PER_S = 10**9

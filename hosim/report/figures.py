@@ -1,7 +1,7 @@
-"""What all pictures share: styles that are told apart in black and white, units, and files that are the same every time.
+"""What all pictures share: styles that differ in black and white, units, and reproducible files.
 
-A picture is a function that draws on the axes it is given and returns them; what it draws on is up to the caller. The figures that the
-commands write are made and saved within :func:`style`, which no setting of matplotlib on the machine changes.
+A picture is a function that draws on the caller's axes and returns them. The commands make and save figures within :func:`style`, which no
+matplotlib setting of the machine changes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 11.0
-"""Inches of a figure's width."""
+"""The width of a figure, in inches."""
 
 _FORMATS: Mapping[str, Mapping[str, None]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""What a picture can be saved as, and what is left out of each for it to be the same every time."""
+"""The formats of pictures, and the metadata to leave out so that files are reproducible."""
 
 Style = Mapping[str, Any]
 
@@ -48,7 +48,7 @@ KIND_STYLES: Mapping[str, Style] = {
     "buffer": _filled("#cccccc", "xxx"),
     WORKSPACE: _filled("white", "...."),
 }
-"""How the bytes of each kind of tensor are filled."""
+"""How to fill the bytes of each kind of tensor."""
 
 CAUSE_STYLES: Mapping[str, Style] = dict(
     zip(
@@ -57,7 +57,7 @@ CAUSE_STYLES: Mapping[str, Style] = dict(
         strict=True,
     )
 )
-"""How a stall of each cause is filled."""
+"""How to fill a stall of each cause."""
 
 OP_STYLE, TRANSFER_STYLE = _filled("0.25"), _filled("0.62")
 
@@ -69,7 +69,7 @@ LINES: Sequence[Style] = (
     {"color": "0.55", "linestyle": "-"},
     {"color": "#8a5fa8", "linestyle": (0, (5, 1, 1, 1, 1, 1))},
 )
-"""Lines told apart by their dashes; they begin anew after the last."""
+"""Line styles that differ in their dashes; they repeat after the last."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 
@@ -122,7 +122,7 @@ def blank(heights: Sequence[float], width: float = WIDTH) -> tuple[Figure, list[
 
 
 def legend_beside(axes: Axes, **more: Any) -> None:
-    """A legend to the right of the axes, where it hides nothing; none if nothing has a label."""
+    """Add a legend to the right of the axes, where it hides nothing, if anything has a label."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="upper left", bbox_to_anchor=(1.005, 1.02), borderaxespad=0.0, **more)
 
@@ -136,7 +136,7 @@ def image(figure: Figure, kind: str = "png", dpi: int = 130) -> bytes:
 
 
 def image_kind(path: Path) -> str:
-    """What a picture of this name is to be saved as; raises :class:`InputError` where that is none of png, svg and pdf.
+    """The format of a picture with this name; raises :class:`InputError` unless it is png, svg or pdf.
 
     >>> image_kind(Path("out.png"))
     'png'

@@ -1,7 +1,7 @@
-"""A timeline to zoom into, as a part of an HTML page: its bars as JSON, a canvas, and a script that draws them; nothing is fetched.
+"""A zoomable timeline as a part of an HTML page: its bars as JSON, a canvas, and a script that draws them; nothing is fetched.
 
-A page holds at most about :data:`ITEMS` bars. Where a replay has more, the short ones that follow each other are joined, and say how many
-they are and what their time went to.
+A page holds at most about :data:`ITEMS` bars. If a replay has more, adjacent short ones are joined into one that shows their number and how
+their time divides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hosim.result import STALL_CAUSES, Result, Timeline
 from hosim.units import human_size
 
 ITEMS = 60_000
-"""Bars of a page, about: some 2 MB of it."""
+"""The approximate number of bars of a page: some 2 MB."""
 
 _POINTS = 1_000
 _WHATS = (OP, *STALL_CAUSES, TRANSFER)
@@ -50,7 +50,7 @@ def widget(shown: Sequence[Shown], hardware: Hardware) -> str:
     styles = [[label, *_fill(what)] for what, label in zip(_WHATS, ("op", *(f"{c} stall" for c in STALL_CAUSES), "transfer"), strict=True)]
     data = {"end": end, "styles": styles, "names": list(names), "groups": groups}
     joined = any("many" in row for group in groups for row in group["rows"])
-    note = " Where there are very many ops, short ones that follow each other are joined: the height of each colour is its share of time."
+    note = " Adjacent short ops are joined: the height of each colour is its share of the time."
     return (
         '<div class="timeline">\n'
         "<p>The wheel zooms, dragging moves, a double click shows all; with the keyboard: + and -, arrows, 0. Ops are dark, transfers "
@@ -64,7 +64,7 @@ def widget(shown: Sequence[Shown], hardware: Hardware) -> str:
 
 
 def row_limit(counts: Sequence[int], items: int = ITEMS) -> int:
-    """How many bars a row may have, for rows of so many bars to have no more than ``items`` together: short ones leave room to long ones.
+    """The most bars of a row with which all rows together have at most ``items`` bars; short rows leave room for long ones.
 
     >>> row_limit([10, 100, 1000], 310)
     200
@@ -79,7 +79,7 @@ def row_limit(counts: Sequence[int], items: int = ITEMS) -> int:
 
 
 def script_json(data: Any) -> str:
-    r"""JSON that can stand in a script element: nothing in it ends the element or begins a comment.
+    r"""JSON for a script element: nothing in it ends the element or begins a comment.
 
     >>> script_json("</script>")
     '"\\u003c/script\\u003e"'
@@ -162,9 +162,9 @@ def _row(plan: Plan, timeline: Timeline, row: Row, limit: int, names: dict[str, 
 
 
 def joined(bars: Sequence[Bar], limit: int) -> list[list[Bar]]:
-    """The bars one by one if there are no more than ``limit``, else with neighbours joined: at most about twice as many lists.
+    """The bars one by one if there are at most ``limit``, else with neighbours joined: at most about twice as many lists.
 
-    A bar of two ``limit``-ths of the time, or more, stays alone, and so does what lies between two gaps as long.
+    A bar of at least two ``limit``-ths of the time stays alone, and so do bars between two gaps of that length.
     """
     if len(bars) <= limit:
         return [[bar] for bar in bars]

@@ -1,4 +1,4 @@
-"""What there is: machines, workloads and policies as tables for a terminal."""
+"""Machines, workloads and policies as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from hosim.units import human_compute, human_rate, human_size, human_time
 
 
 class Listed(Protocol):
-    """What the table of policies shows of each."""
+    """A policy as the table of policies shows it."""
 
     @property
     def name(self) -> str:
-        """What ``--policies`` calls it."""
+        """Its name in ``--policies``."""
 
     @property
     def summary(self) -> str:
@@ -36,7 +36,7 @@ class Listed(Protocol):
 
 
 def machines(profiles: Sequence[Hardware]) -> Table:
-    """One row a machine: compute (of bf16 where it has it), the device tier and its fastest way in and out, and the other tiers."""
+    """One row per machine: compute (for bf16 if it has that), the device tier with its fastest channels in and out, and the other tiers."""
     table = open_table("Hardware", "name", "compute", "memory", "bandwidth", "way in", "way out", "other tiers", left=1)
     for hw in profiles:
         device = hw.device
@@ -54,7 +54,7 @@ def machines(profiles: Sequence[Hardware]) -> Table:
             *(human_rate(max(way)) if way else NOTHING for way in ways),
             ", ".join(f"{t.name} {human_size(t.capacity_bytes)}" for t in hw.tiers if t is not device) or NOTHING,
         )
-    for column in table.columns:  # a narrow terminal folds figures; a name stays whole, since people copy it
+    for column in table.columns:  # a narrow terminal folds figures; names stay whole, because people copy them
         column.no_wrap, column.overflow = False, "fold"
     table.columns[0].no_wrap, table.columns[0].min_width = True, max((len(hw.name) for hw in profiles), default=0)
     return table
@@ -97,7 +97,7 @@ def _hosts(hw: Hardware) -> str:
 
 
 def _uneven(hw: Hardware) -> list[str]:
-    """What is not the same for all transfers, a line for each channel or tier with such figures."""
+    """Figures that differ between transfers, one line for each channel or tier that has some."""
     lines = []
     for c in hw.channels:
         parts = [f"{human_rate(rate)} for {human_size(size)}" for size, rate in c.curve]
@@ -121,7 +121,7 @@ def workload_line(graph: Graph) -> str:
 
 
 def workloads(graphs: Iterable[Graph]) -> Table:
-    """One row a workload: its size, work and memory with everything resident."""
+    """One row per workload: its size, work and memory with everything resident."""
     table = open_table("Workloads", "name", "ops", "tensors", "work", "resident peak")
     table.add_column("of which")
     for graph in graphs:
@@ -161,7 +161,7 @@ def workload(graph: Graph, width: int = 100) -> RenderableType:
 
 
 def policies(listed: Sequence[Listed]) -> Table:
-    """One row a policy: name, parameters with their defaults (none shown: follows from the question), summary."""
+    """One row per policy: name, parameters with their defaults (none shown if it follows from the question), summary."""
     table = open_table("Policies", "policy", left=1)
     table.add_column("parameters")
     table.add_column("summary")

@@ -13,10 +13,10 @@ _PARTS = len(_EIGHTHS) - 1
 
 
 def memory_curve(graph: Graph, width: int = 100, height: int = 10) -> Text:
-    """The curve in at most ``width`` columns, its scale among them, and ``height`` lines with a line below for the ops.
+    """The curve in at most ``width`` columns, including its scale, and ``height`` lines, with a line for the ops below.
 
-    A column is the most of the ops that it stands for, left to right in listed order. The scale begins at what is held throughout and ends
-    at the peak, which has a colour of its own. Empty for a graph without ops.
+    A column shows the maximum of the ops that it stands for, in listed order. The scale goes from the minimum to the peak, which has a
+    colour of its own. Empty for a graph without ops.
     """
     curve = static_curve(graph)
     if not curve:
@@ -41,7 +41,7 @@ def memory_curve(graph: Graph, width: int = 100, height: int = 10) -> Text:
 
 
 def _columns(curve: list[int], count: int) -> list[int]:
-    """The largest value of each of ``count`` equal parts of the curve; all of it if it is shorter."""
+    """The largest value of each of ``count`` equal parts of the curve; the whole curve if it is shorter."""
     count = min(count, len(curve))
     return [max(curve[len(curve) * j // count : len(curve) * (j + 1) // count]) for j in range(count)]
 

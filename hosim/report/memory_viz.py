@@ -1,8 +1,7 @@
 """A replay as a memory snapshot in the format of ``torch.cuda.memory._dump_snapshot``, which pytorch.org/memory_viz shows.
 
-What the device tier holds over time is real for the replay; where it lies is not: *the addresses are synthetic*. They are those that an
-allocator gives when tensors and workspaces are allocated and released in the order of time. Every entry says so in its stack frames, which
-name the tensor or the op.
+Sizes and times are those of the replay, but *the addresses are synthetic*: an allocator assigns them as tensors and workspaces are
+allocated and released in order of time. The stack frames of every entry say so, and name the tensor or the op.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from hosim.report.timeline_rows import of_devices
 from hosim.result import EXPANDABLE, STATIC, Residency, Result
 
 LABEL = "hosim: synthetic addresses"
-"""What stands in each entry where a recorded one names a source file."""
+"""The text in each entry at the place of a recorded one's source file."""
 
 _CAPACITY = 1 << 46
 _FIRST_ADDRESS = 1 << 40
@@ -38,7 +37,7 @@ _Change = tuple[int, bool, Residency]
 def memory_viz(plan: Plan, hardware: Hardware, result: Result, allocator: str) -> dict[str, Any]:
     """The snapshot of a recorded replay, one device each; ``allocator`` as in :func:`hosim.engine.replay`, ``ledger`` meaning ``caching``.
 
-    The allocator has as much memory as it wants: this shows where things would lie, not whether they fit.
+    The allocator has unlimited memory: the snapshot shows where things would lie, not whether they fit.
     """
     segments: list[dict[str, Any]] = []
     traces = []
@@ -68,9 +67,9 @@ def to_pickle(snapshot: Mapping[str, Any]) -> bytes:
 
 
 def _changes(graph: Graph, tier: str, result: Result) -> list[_Change]:
-    """Allocations and releases in order of time; at an instant what was there is released first.
+    """Allocations and releases in order of time; at one instant, releases come first.
 
-    What survives the step is not released at its end, and nothing is at the end of a replay that ran out of memory.
+    What survives the step is not released at its end, and nothing is released at the end of a replay that ran out of memory.
     """
     assert result.timeline is not None
     end = end_ns(result)
@@ -91,7 +90,7 @@ def _streams(graph: Graph) -> tuple[dict[str, int], list[int]]:
 
 
 class _Named:
-    """Frames that name what an entry is of. Each is made once, and then the same object."""
+    """Frames that name the tensor or the op of an entry. Each frame is made once and shared."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph

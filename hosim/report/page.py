@@ -29,7 +29,7 @@ _POLICY = (
     '<meta http-equiv="Content-Security-Policy" '
     "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">"
 )
-"""What a browser may load: what is in the file, and nothing else."""
+"""A browser may load nothing but what is in the file."""
 
 
 def page(title: str, parts: Iterable[str]) -> str:

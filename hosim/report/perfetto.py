@@ -1,7 +1,7 @@
 """A replay as a trace that https://ui.perfetto.dev and chrome://tracing show: the Trace Event Format, JSON.
 
-Streams and channels are tracks of slices, with stalls among the ops; arrows lead from each transfer to the op that needs it; what every
-tier holds is a counter for each kind of tensor. Times are microseconds with decimals, so that nanoseconds are whole.
+Streams and channels are tracks of slices, with stalls between the ops. Arrows lead from each transfer to the op that needs it. Each tier
+has a counter for each kind of tensor. Times are microseconds with decimals, so that nanoseconds are exact.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TITLES = ("streams", "channels", "memory")
 
 
 def trace(plan: Plan, hardware: Hardware, result: Result) -> dict[str, Any]:
-    """The trace of a recorded replay. Of several devices that differ, each has its tracks.
+    """The trace of a recorded replay. Devices that differ have tracks of their own.
 
     Processes are groups of tracks, and threads are tracks: a stream, or one of the transfers that a channel carries at once. Flows of
     category ``needs`` lead from transfers to ops. What takes no time has a slice, but no arrow: there would be nothing to attach it to.

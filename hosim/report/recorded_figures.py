@@ -27,7 +27,7 @@ _CURVES: Sequence[dict[str, Any]] = (
 
 
 def timeline(axes: Axes, measured: Mapping[str, Sequence[Interval]], simulated: Mapping[str, Sequence[Interval]], within: Interval) -> Axes:
-    """What ran when, a pair of lines a stream: as recorded above, as replayed below. Intervals in nanoseconds, by stream."""
+    """What ran when, as a pair of lines per stream: recorded above, replayed below. Intervals are in nanoseconds, by stream."""
     unit, name = _time_unit(within[1] - within[0])
     ticks, labels = [], []
     for row, stream in enumerate(measured):
@@ -55,7 +55,7 @@ def start_errors(axes: Axes, starts_ns: Sequence[int], errors_ns: Sequence[int])
 
 
 def memory(axes: Axes, times_ns: Curve, curves: Mapping[str, Curve | None]) -> Axes:
-    """Curves of bytes over time, one a name; the first is drawn broad, so that one that hides it is seen to."""
+    """Curves of bytes over time, one per name; the first is drawn broad, so that it stays visible behind another."""
     unit, name = _time_unit(int(times_ns[-1] - times_ns[0]) if len(times_ns) else 0)
     drawn = [(label, curve) for label, curve in curves.items() if curve is not None]
     for (label, curve), style in zip(drawn, _CURVES, strict=False):

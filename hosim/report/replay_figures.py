@@ -1,7 +1,7 @@
-"""Pictures of one replay with its timeline: who ran and who waited when, what each tier held, what each channel did.
+"""Pictures of one replay with its timeline: what ran and what waited when, what each tier held, what each channel did.
 
-Axes in, Axes out, readable without colour. A timeline of very many ops is drawn by columns, each the shares of its time or its fullest
-instant: nothing becomes invisible for being short.
+Functions take Axes and return them; pictures are readable without colour. A timeline of very many ops is drawn in columns that show the
+shares of their time or their maximum, so that nothing is too short to be seen.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 1500
-"""Steps of a curve, at most: more than a picture's width has points for."""
+"""The most steps of a curve: more than a picture has points across."""
 
 _BARS = 3000
-"""Bars of a row that are drawn one by one, at most."""
+"""The most bars of a row that are drawn one by one."""
 
 _SHARE_COLUMNS = 400
 _STYLES = {OP: OP_STYLE, **CAUSE_STYLES, TRANSFER: TRANSFER_STYLE}

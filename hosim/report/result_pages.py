@@ -1,6 +1,6 @@
 """The reports of ``hosim replay --html`` and ``hosim compare-policies --html``, one file each.
 
-They have the tables of the terminal, the pictures, and a timeline to zoom into.
+They have the tables of the terminal, the pictures, and a zoomable timeline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hosim.result import LISTED_DEVICES, Result
 
 
 def replay_page(plan: Plan, hardware: Hardware, result: Result, tables: Sequence[RenderableType]) -> str:
-    """The page of one recorded replay; ``tables`` is what the terminal shows. Of devices that differ the first few have timelines."""
+    """The page of one recorded replay; ``tables`` is what the terminal shows. Only the first few of differing devices have timelines."""
     every = of_devices(result)
     shown = [Shown(device, plan, one) for device, one in every[:LISTED_DEVICES]]
     parts = [part for table in tables for part in html_of(table)]
@@ -57,7 +57,7 @@ def _memory(graph: Graph, hardware: Hardware, result: Result) -> str:
 
 
 def html_of(renderable: RenderableType) -> Iterator[str]:
-    """What a terminal shows, as parts of a page: tables and text, within groups and panels. Colours are left out.
+    """The tables and texts of a terminal, within groups and panels, as parts of a page, without colours.
 
     >>> list(html_of(Text("a < b")))
     ['<p>a &lt; b</p>']

@@ -1,4 +1,4 @@
-"""Table of the robustness report, and what its ``--json`` prints."""
+"""The table of ``hosim robustness``, and what its ``--json`` prints."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ _COLUMNS = ("nominal", "p50", "p95")
 
 
 def robustness(percentiles: DataFrame, jitter: Jitter) -> Table:
-    """One row a policy: how many runs fit, and nominal, P50 and P95 of makespan, stall and peak.
+    """One row per policy: how many runs fit, and nominal, P50 and P95 of makespan, stall and peak.
 
-    ``percentiles`` is what :func:`hosim.study.robustness.percentiles` gives. A percentile that falls on a run that does not fit
-    says so.
+    ``percentiles`` is the result of :func:`hosim.study.robustness.percentiles`. A percentile that falls on a run that does not fit says so.
     """
     title = f"Robustness (sigma of op times {jitter.op_sigma:.1%}, of transfer times {jitter.transfer_sigma:.1%}; seed {jitter.seed})"
     table = open_table(title, "policy", "runs\nthat fit", *(f"{label}\n{column}" for _, label, _ in _SHOWN for column in _COLUMNS))

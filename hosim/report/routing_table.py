@@ -1,4 +1,4 @@
-"""The table of how well routing was predicted, and what mispredictions took."""
+"""The table of how well routing was predicted, and what mispredictions cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORESIGHT = "The static policies, lookahead and belady see the steps' routing be
 
 
 def predictions(rows: Sequence[Mispredictions]) -> RenderableType:
-    """One row a policy with predictions: where the chosen experts' tensors came from, and what right and wrong predictions took."""
+    """One row per policy with predictions: where the chosen experts' tensors came from, and what right and wrong predictions cost."""
     figures = ("chosen", "resident", "prefetched", "missed", "wrong", "wrong\nbytes", "wrong\ntime", "harm", "lost", "gained")
     table = open_table("Predictions (experts' tensors)", "policy", *figures)
     table.columns[0].no_wrap = False

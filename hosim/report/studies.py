@@ -20,7 +20,7 @@ _HUMAN = (("_bytes_per_s", human_rate), ("_bytes", human_size), ("_ns", human_ti
 
 
 def sweep(rows: Sequence[Row], fields: Sequence[str], hardware: Hardware) -> RenderableType:
-    """One row a point: what was varied, makespan, stalls together, peak of the device tier; the fastest is green, errors are below."""
+    """One row per point: the varied fields, makespan, sum of stalls, peak of the device tier; the fastest is green, errors are below."""
     varied = [column for column in rows[0] if any(column.startswith(field) for field in fields) and column != "policy"]
     named = ["policy"] if len({row["policy"] for row in rows}) > 1 else []
     columns = [*varied, *named]
@@ -41,7 +41,7 @@ def sweep(rows: Sequence[Row], fields: Sequence[str], hardware: Hardware) -> Ren
 
 
 def errors(rows: Sequence[Row]) -> Text:
-    """Each error once, with how many rows have it."""
+    """Each error once, with the number of rows that have it."""
     counted: dict[str, int] = {}
     for row in rows:
         if row.get("error"):
@@ -61,7 +61,7 @@ def cell(column: str, value: Any) -> str:
 
 
 def _short(column: str) -> str:
-    """A column's name without its unit, and broken where it is long."""
+    """A column's name without its unit, broken if it is long."""
     for suffix, _ in _HUMAN:
         column = column.removesuffix(suffix)
     return column.replace(".", ".\n") if len(column) > 14 else column
@@ -76,7 +76,7 @@ def listing(title: str, rows: Sequence[Row], columns: Sequence[str], left: int =
 
 
 def column_title(column: str) -> str:
-    """What a column is called above a table.
+    """The title of a column in a table.
 
     >>> column_title("peak_bytes")
     'peak'
@@ -87,7 +87,7 @@ def column_title(column: str) -> str:
 
 
 def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> RenderableType:
-    """One row a budget, those on the curve marked; and the curve in a sentence."""
+    """One row per budget, with those on the curve marked, and the curve in a sentence."""
     tier = hardware.device_tier
     table = open_table("Peak memory against makespan", "budget", f"peak\n{tier}", "makespan", "stalls", "on the\ncurve", left=0)
     for row in rows:
@@ -102,7 +102,7 @@ def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> Renderabl
 
 
 def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
-    """One row a value that was tried, and the answer in a sentence."""
+    """One row per value tried, and the answer in a sentence."""
     name = next(iter(rows[0]))
     first, *others = name.split(" + ")
     table = open_table(
@@ -172,7 +172,7 @@ def _sides(title: str, rows: Sequence[Row], left: int) -> Table:
     """Rows with columns of both sides; the texts of cache ops may be long and are cut."""
     few = {"tensor", "kind", "size_bytes", "op", *(f"{name}_{side}" for name in _SHOWN for side in "ab")}
     columns = [column for column in rows[0] if column in few]
-    if len(columns) <= left + 1:  # nothing that takes little room differs: where cache ops stand does
+    if len(columns) <= left + 1:  # no short column differs, only the places of cache ops
         columns = list(rows[0])
     table = open_table(title, *(_side_title(column) for column in columns), left=left)
     for row in rows:
@@ -182,7 +182,7 @@ def _sides(title: str, rows: Sequence[Row], left: int) -> Table:
 
 
 _SHOWN = ("moved_bytes", "resident_ns", "start_ns", "stall_ns", "prefetches", "stores")
-"""What is shown of tensors and ops where it differs; all of it is in the JSON."""
+"""The columns of tensors and ops that are shown if they differ; the JSON has all of them."""
 _LONGEST = 40
 
 

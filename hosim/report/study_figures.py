@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LOG_FROM = 5
-"""Times are on a logarithmic scale where the longest is this often the shortest."""
+"""Times are on a logarithmic scale if the longest is this many times the shortest."""
 
 _CELLS = 160
-"""A heat map of no more cells than this says each value in words."""
+"""A heat map of at most this many cells shows each value as text."""
 
 _FILLS = ("white", "0.55", "black")
 
@@ -65,7 +65,7 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
 
 
 def _hidden(peaks: Sequence[int], times: Sequence[int], k: int) -> int:
-    """How many later markers lie where marker ``k`` does, so that it has to be larger to be seen around them."""
+    """The number of later markers at the place of marker ``k``, which has to be larger to be seen around them."""
     near = max(peaks) / 50, max(times) / 50
     return sum(abs(peaks[j] - peaks[k]) < near[0] and abs(times[j] - times[k]) < near[1] for j in range(k + 1, len(peaks)))
 
@@ -115,8 +115,8 @@ def frontier(axes: Axes, curves: Mapping[str, Sequence[tuple[int, int]]], lower_
 def sweep_heat_map(axes: Axes, frame: pd.DataFrame, x: str, y: str, value: str) -> Axes:
     """The column ``value`` of a sweep over the columns ``x`` and ``y``: dark is much. Hatched cells have no value (they failed).
 
-    Columns named ``..._ns``, ``..._bytes`` and ``..._bytes_per_s`` are told in units. Raises :class:`InputError` for a column that is not
-    there, and where two rows have the same ``x`` and ``y``.
+    Columns named ``..._ns``, ``..._bytes`` and ``..._bytes_per_s`` are shown with units. Raises :class:`InputError` for an unknown column,
+    and if two rows have the same ``x`` and ``y``.
     """
     import numpy as np
     from matplotlib.ticker import FuncFormatter
@@ -168,7 +168,7 @@ def _ordered(values: pd.Series[Any]) -> list[Any]:
 
 
 def _telling(column: str) -> Callable[[Any], str]:
-    """How a value of a column is said: by the unit that its name ends in."""
+    """How to format a column's values: by the unit that its name ends in."""
     for ending, say in (("_bytes_per_s", human_rate), ("_bytes", human_size), ("_ns", human_time)):
         if column.endswith(ending):
             return partial(_rounded, say)
@@ -184,7 +184,7 @@ def _plain(value: Any) -> str:
 
 
 def _words(column: str) -> str:
-    """A column's name without its unit, which the values have.
+    """A column's name without its unit, which the values show.
 
     >>> _words("peak_bytes"), _words("bandwidth_bytes_per_s"), _words("policy")
     ('peak', 'bandwidth', 'policy')

@@ -1,7 +1,7 @@
 """Tables of results for a terminal, as rich renderables readable at 100 to 120 columns.
 
-Pure functions from results to renderables; who prints them chooses the console. Sizes and times are for people
-(three digits, binary prefixes); the exact integers are in the JSON.
+Pure functions turn results into renderables, and the caller chooses the console. Sizes and times are rounded to three digits, with binary
+prefixes; the exact integers are in the JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hosim.result import STALL_CAUSES, WORKSPACE, AllocatorState, Result
 from hosim.units import human_size, human_time
 
 NOTHING = "-"
-"""What a cell shows for a figure that is zero or does not exist."""
+"""The text of a cell for a figure that is zero or does not exist."""
 
 
 def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], results: Sequence[Result]) -> RenderableType:
@@ -90,7 +90,7 @@ def ordered(kinds: Iterable[str]) -> list[str]:
 
 
 def percent(part: float, whole: float) -> str:
-    """``part`` of ``whole`` in percent: one decimal below ten, none above; never rounded to 0 % or 100 % where it is not.
+    """``part`` of ``whole`` in percent: one decimal below ten, none above; never rounded to 0 % or 100 %.
 
     >>> percent(1, 8), percent(1, 100), percent(1, 10**6), percent(999_999, 10**6), percent(0, 5), percent(5, 5)
     ('12 %', '1.0 %', '<0.1 %', '>99 %', '0 %', '100 %')
@@ -106,7 +106,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def above(value: int, bound: int | None) -> str:
-    """How far ``value`` lies above ``bound``: in percent, or as a multiple from twice on.
+    """How far ``value`` is above ``bound``: in percent, or as a multiple from 2 on.
 
     >>> above(101, 100), above(270, 100), above(100, 100), above(5, None)
     ('+1.0 %', '2.70x', '+0 %', '-')
@@ -133,9 +133,9 @@ def _size(value: int) -> str:
 
 
 def timing(results: Sequence[Result], hardware: Hardware) -> Table:
-    """One row a policy: makespan, distance to the lower bound, stall by cause, and the peak of the device tier.
+    """One row per policy: makespan, distance to the lower bound, stall by cause, and the peak of the device tier.
 
-    The bound is :func:`least_bound`: a row's own one may stand on a worse start than another's.
+    The bound is :func:`least_bound`, because a row's own bound depends on its initial residency, which may be worse than another's.
     """
     stalls = [f"{cause}\nstall" for cause in STALL_CAUSES]
     peak = f"peak\n{hardware.device_tier}"
@@ -161,12 +161,12 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
 
 
 def least_bound(results: Iterable[Result]) -> int | None:
-    """The least lower bound of the results that fit: what none of their starts can beat; ``None`` if there is none."""
+    """The smallest lower bound of the results that fit, which no plan from any of their starts can beat; ``None`` if there is none."""
     return min((r.lower_bound_ns for r in results if r.feasible and r.lower_bound_ns is not None), default=None)
 
 
 def effort(results: Sequence[Result]) -> Text:
-    """What planning and replaying took on this machine, in one line."""
+    """How long planning and replaying took on this machine, in one line."""
     spent = [" + ".join(human_time(round(s * 1e9)) for s in (r.planning_s, r.replay_s) if s) for r in results]
     figures = ", ".join(f"{r.policy} {seconds}" for r, seconds in zip(results, spent, strict=True))
     return Text(f"Planning + replay took {figures}.\n", style="dim")
