@@ -1,6 +1,6 @@
 """Outside formats as workload graphs. :func:`load_any` tells them apart by their contents.
 
-An importer is a line of :data:`FORMATS`: what it is called, how to recognise it, how to load it. Its module is imported when it is needed.
+An importer is a line of :data:`FORMATS`: its title, how to recognise a file, how to load it. Its module is imported when needed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _HOSIM_FORMAT = re.compile(rb"""["']?format["']?\s*:\s*["']?hosim\.(\w+)/""")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file or folder to import. ``content`` is what the file holds, unzipped if it is gzip; empty for a folder."""
+    """A file or folder to import. ``content`` is the file's content, unpacked if it is gzip; empty for a folder."""
 
     path: Path
     content: bytes
 
     @property
     def hosim_kind(self) -> str | None:
-        """``workload`` for a file of ``hosim.workload/1``; none for a file of another program."""
+        """``workload`` for a file of ``hosim.workload/1``; empty for a file of another program."""
         match = _HOSIM_FORMAT.search(self.content)
         return match[1].decode() if match and not self.content.startswith(b"PK") else None
 
@@ -47,7 +47,7 @@ class SourceFormat:
     has_dims: bool = False
 
     def load(self, path: Path, dims: Mapping[str, int] | None = None) -> Graph:
-        """The graph in the file or folder at ``path``. Raises :class:`InputError`, also for ``dims`` where there are none."""
+        """The graph in the file or folder at ``path``. Raises :class:`InputError`, also for ``dims`` that the format does not have."""
         if dims and not self.has_dims:
             raise InputError(f"a {self.title} has no free dimensions to size", source=os.fspath(path))
         module, _, function = self.loader.partition(":")
@@ -126,14 +126,14 @@ FORMATS: Sequence[SourceFormat] = (
 def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
     """The graph in a file or folder of any known format, recognised by its contents. ``dims`` are sizes of a model's free dimensions.
 
-    Raises :class:`InputError` for one that is none of them (saying which are known), and for one that is damaged.
+    Raises :class:`InputError` for an unknown format, with a list of the known ones, and for a damaged file.
     """
     source = read_source(Path(path))
     for form in FORMATS:
         if form.recognises(source):
             return form.load(source.path, dims)
     kind = source.hosim_kind
-    found = f"this is a {kind} of hosim" if kind else "its contents are of no known format"
+    found = f"this is a {kind} of hosim" if kind else "its format is unknown"
     known = "; ".join(form.title for form in FORMATS)
     raise InputError(f"{found}; a graph can be read from: {known}", source=os.fspath(path))
 

@@ -1,15 +1,14 @@
 """Activation traces of hyper-parallel as workload graphs.
 
-Source: github mindspore-ai/hyper-parallel (Apache-2.0), ``ir/trace.py`` of its ``hyper_offload``: the dataclass ``ActivationTrace`` that
-its session hands to its planner, and what ``WarmupExecutor`` writes into it. It has no file of its own; the JSON read here is that
-dataclass as ``dataclasses.asdict`` gives it, kinds of accesses by name, and sets as lists (:mod:`hosim.lower.hyper_parallel_planner`
-writes it)::
+Source: github mindspore-ai/hyper-parallel (Apache-2.0), ``ir/trace.py`` of its ``hyper_offload``: the dataclass ``ActivationTrace``, which
+its ``WarmupExecutor`` fills and its session gives to the planner. It has no file format; the JSON read here is ``dataclasses.asdict`` of
+it, with kinds of accesses by name and sets as lists (:mod:`hosim.lower.hyper_parallel_planner` writes it)::
 
     {"ops": [{"name": "mm.default", "duration_ms": 0.12, "accesses": [{"op_id": 0, "storage_id": 3, "kind": "WRITE"}]}],
      "storage_sizes": {"3": 4096}, "retained_sids": [], "memory_limit_bytes": 1073741824,
      "d2h_bandwidth_gbps": 16.0, "h2d_bandwidth_gbps": 16.0}
 
-Its ``gbps`` are GiB/s: that is how its warm-up measures them. Storages are those of activations: parameters and inputs are not traced.
+Its ``gbps`` are GiB/s, because its warm-up measures them so. It traces storages of activations only, not of parameters and inputs.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class TracedOp:
 
 @dataclass(frozen=True, slots=True)
 class ActivationTrace:
-    """A trace in integers. ``sizes`` are bytes by storage, ``limit_bytes`` what activations may take of the device (``None``: all)."""
+    """A trace in integers: bytes by storage, and in ``limit_bytes`` the device memory for activations (``None``: all of it)."""
 
     ops: tuple[TracedOp, ...]
     sizes: Mapping[int, int]
@@ -108,9 +107,9 @@ def read_document(document: Any) -> ActivationTrace:
 def graph_of(trace: ActivationTrace, name: str, *, retained_to_the_end: bool = False) -> Graph:
     """The workload of a trace: a tensor for each storage that an op accesses, one op after the other on ``compute``.
 
-    The first access of a storage, if it writes, produces it; a later write needs what is there, as an in-place op does. A storage that is
-    read before it is written was there from the start. ``retained_to_the_end`` lets the last op use all that is retained, so that a plan
-    has it in the device tier when the step ends, which the workload by itself does not ask for.
+    The first access of a storage produces it if it writes; a later write mutates it, as an in-place op does. A storage that is read before
+    it is written exists from the start. With ``retained_to_the_end`` the last op uses every retained storage, so that a plan has them in
+    the device tier when the step ends; the workload itself does not require that.
     """
     rates = {"h2d_bytes_per_s": trace.h2d_bytes_per_s, "d2h_bytes_per_s": trace.d2h_bytes_per_s}
     meta = {"source": "activation trace of hyper-parallel", **_NOTES, "memory_limit_bytes": trace.limit_bytes, **rates}
@@ -155,7 +154,7 @@ def _sizes(raw: Any) -> Mapping[int, int]:
         if not (key.isascii() and key.isdecimal() and len(key) < 19):
             raise InputError("expected a storage id, a whole number of at least 0", where=where)
         if int(key) in sizes:
-            raise InputError("expected every storage once", where=where)
+            raise InputError("expected every storage id once", where=where)
         sizes[int(key)] = _whole(value, where)
     return sizes
 

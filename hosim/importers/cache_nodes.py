@@ -1,8 +1,8 @@
 """Cache ops as nodes of a torch graph: the registered ops ``hosim::prefetch`` and so on. Imports torch.
 
-In plain torch each is the identity, so that a graph with them computes what it computes without. Each but ``ready`` says in its
-schema that it writes its argument, so that dead-code elimination keeps it, and carries its position among the plan's cache
-ops, so that common-subexpression elimination never takes two for one.
+In plain torch each is the identity, so that a graph computes the same with them as without. The schema of each but ``ready`` says that it
+writes its argument, so that dead-code elimination keeps it. Each carries its position among the plan's cache ops, so that
+common-subexpression elimination never merges two.
 
 - ``prefetch(x, source, destination, number)`` gives ``x``; whoever uses the storage after a prefetch to the device tier takes that value,
 - ``ready(view, prefetched)`` gives ``view``: another view of the storage, for consumers that take that one after the prefetch,

@@ -1,11 +1,11 @@
 """Chakra execution traces (MLCommons), protobuf or JSON, as workload graphs.
 
-Every node is an op that waits for its ``data_deps`` and takes the duration recorded for it, in whole microseconds. Nodes of the host run on
-``host<thread>``, those of the device on ``compute`` (its busiest stream) and ``stream<id>``. The nodes of the device use the tensors that
-the trace gives them; the host's hold none, but what a host operator returns without having been given it is a new storage.
+Every node is an op that waits for its ``data_deps`` and takes its recorded duration, in whole microseconds. Host nodes run on
+``host<thread>``, device nodes on ``compute`` (the busiest stream) and ``stream<id>``. Device nodes use the tensors that the trace lists for
+them. Host nodes hold no tensors, but a tensor that a host operator returns without taking it is a new storage.
 
-The protobuf is read by its wire format, of which only the fields of a node that matter here are looked at: the message ``Node`` of
-``et_def.proto``, after one ``GlobalMetadata``, each with its length in front.
+The protobuf is read by its wire format, and only the fields that matter here: one ``GlobalMetadata``, then messages ``Node`` of
+``et_def.proto``, each preceded by its length.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NOTES = {
 _COLLECTIVES = ("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter")
 _KINDS = {2: "load", 3: "store", 5: "send", 6: "recv", 7: "collective"}
 _TENSOR = re.compile(r"\[(\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,3}), '([\w:]*)'\]", re.ASCII)
-_PART = re.compile(r"\((\d{1,9})\)$", re.ASCII)  # an operator interrupted by those it calls is several nodes: name(0), name(1)
+_PART = re.compile(r"\((\d{1,9})\)$", re.ASCII)  # an operator that calls others is split into several nodes: name(0), name(1)
 _LARGEST = 1 << 60
 
 
@@ -76,7 +76,7 @@ def is_chakra(content: bytes) -> bool:
 def import_chakra(path: str | os.PathLike[str]) -> Graph:
     """The graph of the Chakra trace at ``path`` (plain or gzip), named after the file. Sizes are bytes, durations nanoseconds.
 
-    Raises :class:`InputError` for a file that is damaged, with the node's place in it, or whose dependencies run in a circle.
+    Raises :class:`InputError`, with the node's place in the file, for a damaged file and for circular dependencies.
     """
     source = os.fspath(path)
     try:
@@ -191,7 +191,7 @@ def _ids(fields: wire.Fields, number: int) -> Sequence[int]:
 
 
 def _tensors(fields: wire.Fields, number: int, where: str) -> Sequence[TracedTensor]:
-    """The tensors in the ``values`` of an input or output, which are written as Python writes lists."""
+    """The tensors in the ``values`` of an input or output, which are lists in Python's notation."""
     info = fields.get(number, (b"",))[-1]
     text = _text(wire.fields(info), 1) if isinstance(info, bytes) else ""
     if text and not (text.startswith("[") and text.endswith("]")):
@@ -206,7 +206,7 @@ def _tensors(fields: wire.Fields, number: int, where: str) -> Sequence[TracedTen
 
 
 def _in_order(nodes: Sequence[_ChakraNode]) -> Iterator[_ChakraNode]:
-    """The nodes by id, later only where one waits for another with a greater id."""
+    """The nodes by id, except that a node comes after those it waits for."""
     by_id = {node.id: node for node in nodes}
     if len(by_id) < len(nodes):
         raise InputError("expected every node's id once")
@@ -232,7 +232,7 @@ def _in_order(nodes: Sequence[_ChakraNode]) -> Iterator[_ChakraNode]:
                 heapq.heappush(ready, follower)
     if done < len(nodes):
         circle = next(node for node in nodes if waits[node.id])
-        raise InputError("its data_deps lead, directly or not, to a circle", where=circle.where)
+        raise InputError("its data_deps form a circle, directly or indirectly", where=circle.where)
 
 
 def _build(name: str, nodes: Sequence[_ChakraNode]) -> Graph:
@@ -299,7 +299,7 @@ def _uses(node: _ChakraNode, storages: Storages, announced: set[int]) -> _OpStor
 
 
 def _streams(nodes: Sequence[_ChakraNode]) -> Mapping[tuple[bool, int | None], str]:
-    """The stream of every host thread and device stream; ``compute`` is the device stream with most time, the first of equals."""
+    """The stream of every host thread and device stream; ``compute`` is the busiest device stream, the first of equals."""
     busy: Counter[int | None] = Counter()
     for node in nodes:
         if not node.on_host:

@@ -4,21 +4,21 @@ A folder holds ``tensors.config`` (one line a tensor) and ``kernels.config`` (on
 plain or gzipped. What their fields mean is read off the simulator's source (``src/analysis.cc``, ``src/main.cc``):
 
 - *Bytes* are rounded up to pages of 4 KiB, tensor by tensor (``Tensor::Tensor``). Elements are fp32.
-- *Global* tensors are those that the simulator calls weights: allocated throughout, across iterations. All others live from
-  their first use to their last one (``tensor_first_pass_liveness_analysis``), and nothing else is counted as device memory.
+- *Global* tensors are those that the simulator calls weights: allocated throughout, across iterations. All others live from their first to
+  their last use (``tensor_first_pass_liveness_analysis``), and nothing else counts as device memory.
 - *Execution time* is in cycles of a 1.2 GHz clock, with everything resident; their sum is the "ideal" time of its results.
 - *In place*: a tensor among both the inputs and the outputs of a kernel, or an output that is there already, is mutated.
 - *Workspace* is not marked. The simulator makes it an output of its kernel that nothing reads; so every tensor that a single
   kernel writes and no other uses becomes workspace here. A dead result looks the same, and needs the same memory.
 
-Kinds are not in the format. A global tensor is a ``parameter`` if a kernel that applies gradients updates it, an
-``optimizer_state`` if only such kernels use it, else a ``buffer``. Others are ``input`` if they are read before anything writes
-them (held from the start of the step to their last use, not persistent: each step brings its own), else ``gradient`` if the
-first to write them is the loss, a backward kernel or a sum of gradients, else ``activation``. What cannot be told: token ids and masks
-that the simulator lists among the weights, and gives a gradient, come out as parameters; so do biases
-that it expands to the whole batch, which makes "weights" of 16.6 GiB of BERT-base at batch 256.
+Kinds are not in the format. A global tensor is a ``parameter`` if a kernel that applies gradients updates it, an ``optimizer_state`` if
+only such kernels use it, else a ``buffer``. Others are ``input`` if they are read before anything writes them (held from the start of the
+step to their last use, not persistent: each step brings its own), else ``gradient`` if the first to write them is the loss, a backward
+kernel or a sum of gradients, else ``activation``. Token ids and masks that the simulator lists among the weights, with a gradient, cannot
+be told apart and become parameters; so do biases that it expands to the whole batch, which gives BERT-base "weights" of 16.6 GiB at batch
+256.
 
-What the published iteration times mean, and how the replay here differs:
+How the replay here differs from the simulator that gave the published iteration times:
 
 - Its GPU memory of 40 GB is 40 GiB in pages of 4 KiB, its host memory 128 GiB; its planner aims at 99 % of the former. In
   the two variants over GPUDirect storage the planner aims at 42 GiB or more and the simulator holds four times the GPU
@@ -47,7 +47,7 @@ CLOCK_HZ = 1_200_000_000
 """The clock of the published configurations (``GPU_frequency_GHz 1.2``)."""
 
 _PAGE = 4096
-# Eighteen digits are more than any machine holds, and keep a damaged file from spelling out a number of megabytes.
+# Eighteen digits are enough for any machine, and keep a damaged file from containing a number of megabytes.
 _TENSOR = re.compile(r"tensor(\d{1,9}) Is weight \(global\)\?: ([01]), Size in byte: (\d{1,18}), Range:(\d{1,18})--(\d{1,18})", re.ASCII)
 _KERNEL = re.compile(r"Kernel ID: (\d{1,9}), Name: (\w{1,99})", re.ASCII)
 _PARENT = re.compile(r"Parent (?:OP|Layer) ID:\d+; Name:.*", re.ASCII)
@@ -81,9 +81,8 @@ def import_g10(directory: str | Path, *, clock_hz: int = CLOCK_HZ) -> Graph:
     """The graph of a folder with ``kernels.config`` and ``tensors.config``, named after the folder.
 
     Ops are the kernels in their order on the stream ``compute``, named ``<kernel>.<id>``, with the kernel's name as their kind. Durations
-    are rounded by their running sum: every op ends at the nanosecond nearest to its exact end, so each is off by less
-    than 1 ns and their sum by at most half. Raises :class:`InputError` with file and line when a file is missing, damaged
-    or at odds with the other.
+    are rounded by their running sum: every op ends at the nanosecond nearest to its exact end, so each is off by less than 1 ns and their
+    sum by at most half. Raises :class:`InputError` with file and line when a file is missing, damaged or inconsistent with the other.
     """
     folder = Path(directory)
     tensors = _read_tensors(_required(folder, "tensors"))
@@ -138,7 +137,7 @@ def _read_tensors(path: Path) -> dict[int, _Tensor]:
             raise _bad(path, number, "each tensor once", line)
         tensors[name] = tensor
     if not tensors:
-        raise InputError("expected tensors, one a line; the file is empty", source=str(path))
+        raise InputError("expected one tensor per line; the file is empty", source=str(path))
     return tensors
 
 
@@ -230,7 +229,7 @@ def _name(tensor: int) -> str:
 
 
 def _kinds(tensors: Mapping[int, _Tensor], kernels: list[_Kernel]) -> dict[int, str | None]:
-    """Kind of every tensor by the rules of the module's docstring; None for workspace and what no kernel uses."""
+    """The kind of every tensor by the rules of the module's docstring; None for workspace and unused tensors."""
     users: dict[int, list[_Kernel]] = {t: [] for t in tensors}
     for kernel in kernels:
         for t in dict.fromkeys(kernel.inputs + kernel.outputs):

@@ -1,7 +1,7 @@
 """The graph that inductor writes for a simulator (``export_graph_for_simulator`` of torch 2.13, JSON) as a workload graph.
 
-The ops are inductor's scheduler nodes (fused kernels) in their order. A buffer that allocates nothing itself, but waits for one that frees
-nothing, has taken over that one's memory: both are one tensor, which the op of the second mutates.
+The ops are inductor's scheduler nodes (fused kernels) in their order. A buffer that allocates nothing, but waits for a buffer that frees
+nothing, reuses that buffer's memory: both are one tensor, which the op of the second mutates.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _build(name: str, document: Mapping[str, Any]) -> Graph:
 
 
 def _storages(buffers: Mapping[str, _Buffer]) -> Mapping[str, str]:
-    """For every buffer the one whose memory it lies in: its own, or one it has taken over."""
+    """For every buffer, the buffer whose memory it uses: its own, or the one it reuses."""
     storage: dict[str, str] = {}
     for buffer in buffers.values():
         for dep in buffer.deps:

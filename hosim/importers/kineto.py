@@ -1,4 +1,4 @@
-"""Traces of the PyTorch profiler (Kineto, Chrome trace JSON), read: what the device did, what the host called, what was allocated.
+"""Reader of PyTorch profiler traces (Kineto, Chrome trace JSON): what the device did, what the host called, what was allocated.
 
 ``trace = read_kineto(path)`` understands the schema of 2021 (capitalised categories, whole microseconds) and those since, on CUDA and on
 HIP. Everything is frozen (:mod:`hosim.importers.kineto_events`), in tuples sorted by start; times are whole nanoseconds since the
@@ -15,7 +15,7 @@ recording's first entry (``trace.origin_ns`` is that entry's own clock), sizes b
     trace.annotations  Annotation   ranges such as ``ProfilerStep#7``
     trace.devices      DeviceInfo   name, memory and multiprocessors, by device index
 
-What a schema does not say is None (or an empty tuple).
+Whatever a schema lacks is None (or an empty tuple).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def read_kineto(path: str | os.PathLike[str]) -> KinetoTrace:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 def parse_kineto(document: object, name: str) -> KinetoTrace:
@@ -130,7 +130,7 @@ def parse_kineto(document: object, name: str) -> KinetoTrace:
 
 
 def _at(position: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """``read(...)``, what is wrong with the entry at that place being an :class:`InputError`."""
+    """``read(...)``; an error in the entry becomes an :class:`InputError` with its place."""
     try:
         return read(*args, **kwargs)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -141,7 +141,7 @@ def _at(position: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) 
 def _what(raw: Any) -> str:
     """Which of the reader's lists an entry belongs to; empty if to none."""
     if not isinstance(raw, dict):
-        raise TypeError("an object is expected")
+        raise TypeError("expected an object")
     phase = raw.get("ph")
     if phase == "X":
         category = raw.get("cat")
@@ -152,21 +152,21 @@ def _what(raw: Any) -> str:
 def _nanoseconds(microseconds: Any) -> int:
     if isinstance(microseconds, (int, Decimal, float)) and -_LARGEST < microseconds < _LARGEST:
         return round(microseconds * 1000)
-    raise ValueError("a time in microseconds is expected")
+    raise ValueError("expected a time in microseconds")
 
 
 def _whole(args: Mapping[str, Any], key: str) -> int | None:
-    """A whole number (some are written as text); None where it is missing."""
+    """A whole number (some are written as text); None if it is missing."""
     value: Any = args.get(key)
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
         value = int(value)
     if value is not None and (type(value) is not int or abs(value) >= 1 << 64):
-        raise ValueError(f"a whole number is expected in {key}")
+        raise ValueError(f"expected a whole number in {key}")
     return None if value is None else int(value)
 
 
 def _id(args: Mapping[str, Any], key: str) -> int | None:
-    """A number of a stream, device or call; None where it is missing or stands for that."""
+    """The number of a stream, device or call; None if it is missing, or if it means missing."""
     value = _whole(args, key)
     return None if value in _NO_ID else value
 
@@ -174,20 +174,20 @@ def _id(args: Mapping[str, Any], key: str) -> int | None:
 def _args(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     args = raw.get("args", {})
     if not isinstance(args, dict):
-        raise TypeError("an object is expected in args")
+        raise TypeError("expected an object in args")
     return args
 
 
 def _name(raw: Mapping[str, Any]) -> str:
     name = raw["name"]
     if not isinstance(name, str):
-        raise TypeError("a name is expected")
+        raise TypeError("expected a name")
     return name
 
 
 def _thread(raw: Mapping[str, Any]) -> str:
     if not isinstance(raw["tid"], (int, str)):
-        raise TypeError("a number or name is expected in tid")
+        raise TypeError("expected a number or a name in tid")
     return str(raw["tid"])
 
 
@@ -203,7 +203,7 @@ def _listed(raw: object, depth: int = 0) -> tuple[Any, ...]:
 
 
 def _ends(name: str, kind: object) -> tuple[str, str]:
-    """Where a copy comes from and goes to: ``Memcpy HtoD (Pageable -> Device)``, or at least ``HtoD`` or ``CopyHostToDevice``."""
+    """The source and the target of a copy: ``Memcpy HtoD (Pageable -> Device)``, or at least ``HtoD`` or ``CopyHostToDevice``."""
     if match := _COPY.search(name):
         return match[1].lower(), match[2].lower()
     if match := _SHORT_COPY.search(name) or (_SHORT_COPY.search(kind) if isinstance(kind, str) else None):
@@ -232,14 +232,14 @@ class _Reader:
         self._extents: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # grid and block of a launch on HIP, by correlation
 
     def read(self, what: str, raw: Mapping[str, Any]) -> None:
-        """Take in one entry of a kind that `_what` gives."""
+        """Add one entry of the list that `_what` names."""
         if what == "memory":
             self._memory.append(self._memory_event(raw))
             return
         args, name = _args(raw), _name(raw)
         start, duration = _nanoseconds(raw["ts"]) - self._origin, _nanoseconds(raw["dur"])
         if duration < 0:
-            raise ValueError("a duration of at least 0 is expected")
+            raise ValueError("expected a duration of at least 0")
         end = start + duration
         match what:
             case "op":
@@ -288,7 +288,7 @@ class _Reader:
         return KinetoTrace(name, self._origin, ops, calls, cpu_ops, tuple(self._syncs), tuple(self._memory), annotations, _devices(devices))
 
     def _launched(self, op: DeviceOp, launches: Mapping[int, int]) -> DeviceOp:
-        """The op with the call that launched it; on HIP it is that call which has grid and block."""
+        """The op with the call that launched it; on HIP that call has the grid and the block."""
         call = launches.get(op.correlation) if op.correlation is not None else None
         if call is None or op.correlation is None:
             return op
@@ -308,7 +308,7 @@ def _device_op(category: str, name: str, start: int, end: int, args: Mapping[str
 
 
 def _by_start(entry: DeviceOp | HostCall | CpuOp | SyncRecord | Annotation) -> tuple[int, int]:
-    """By start, what lasts longer first: it is around the other."""
+    """By start, the longer one first, because it encloses the other."""
     return entry.start_ns, -entry.end_ns
 
 

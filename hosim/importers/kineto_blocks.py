@@ -11,7 +11,7 @@ from hosim.importers.kineto_events import KinetoTrace, MemoryEvent
 
 @dataclass(frozen=True, slots=True)
 class RecordedBlock:
-    """``allocated_ns`` None: before the recording; ``freed_ns`` None: not in it. The threads are those that did it."""
+    """``allocated_ns`` is None if that was before the recording, ``freed_ns`` if it is not in it; the threads are those of these events."""
 
     size_bytes: int
     allocated_ns: int | None
@@ -23,8 +23,8 @@ class RecordedBlock:
 class Blocks:
     """The blocks of a device in the order of their first event.
 
-    ``resident_bytes`` were allocated before the recording and are not freed in it; None if the recording has no totals to tell.
-    ``addresses`` is False where frees had to be matched by their bytes (the schema of 2021 has no addresses).
+    ``resident_bytes`` were allocated before the recording and are not freed in it; None if the recording has no totals. ``addresses`` is
+    False where frees had to be matched by their bytes (the schema of 2021 has no addresses).
     """
 
     listed: tuple[RecordedBlock, ...]
@@ -33,7 +33,7 @@ class Blocks:
 
 
 def device_of_blocks(trace: KinetoTrace) -> int | None:
-    """The device with most memory events (not always numbered as the ops' is); None if the recording has no memory events of a device."""
+    """The device with most memory events (its number may differ from that of the ops); None if no device has memory events."""
     devices = [event.device for event in trace.device_memory()]
     return max(dict.fromkeys(devices), key=devices.count, default=None)
 

@@ -1,4 +1,4 @@
-"""A recording of the PyTorch profiler (Kineto) as frozen data; :mod:`hosim.importers.kineto` reads it and says what is where."""
+"""A recording of the PyTorch profiler (Kineto) as frozen data; :mod:`hosim.importers.kineto` reads it and describes it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Role = Literal[
     "launch", "copy", "memset", "record", "wait", "device_sync", "stream_sync", "event_sync", "query", "allocate", "free", "other"
 ]
 Shape = tuple[Any, ...]
-"""The dimensions of a tensor; of a list of tensors, those of each."""
+"""The dimensions of a tensor, or of each tensor of a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceOp:
     """A kernel, copy or memset. ``source`` and ``target`` of a copy are ``device``, ``pinned``, ``pageable`` or as recorded, in lower case.
 
-    ``size_bytes`` is what a copy moves or a memset sets, else None. ``registers`` are a thread's, ``shared_bytes`` a block's.
+    ``size_bytes`` are the bytes that a copy moves or a memset sets, else None. ``registers`` are per thread, ``shared_bytes`` per block.
     """
 
     kind: Kind
@@ -44,7 +44,7 @@ class DeviceOp:
 
     @property
     def direction(self) -> str | None:
-        """``h2d``, ``d2h``, ``d2d`` or ``h2h`` of a copy; None of anything else."""
+        """``h2d``, ``d2h``, ``d2d`` or ``h2h`` for a copy; None for anything else."""
         if self.source is None or self.target is None:
             return None
         return "2".join("d" if end in ("device", "array") else "h" for end in (self.source, self.target))
@@ -64,7 +64,7 @@ class HostCall:
 
     @property
     def duration_ns(self) -> int:
-        """How long the call kept its thread."""
+        """How long the call occupied its thread."""
         return self.end_ns - self.start_ns
 
 
@@ -72,7 +72,7 @@ class HostCall:
 class CpuOp:
     """An operator on the host. ``parent`` is the position of the op that called it.
 
-    ``shapes`` and ``dtypes`` (as recorded) have an entry an argument.
+    ``shapes`` and ``dtypes`` (as recorded) have one entry per argument.
     """
 
     name: str
@@ -86,9 +86,9 @@ class CpuOp:
 
 @dataclass(frozen=True, slots=True)
 class SyncRecord:
-    """What a call (of the same ``correlation``) waits for. ``stream`` is the one that waits, None if it is the host or every stream.
+    """What a call (of the same ``correlation``) waits for. ``stream`` is the waiting stream; None if the host or every stream waits.
 
-    ``on_stream`` and ``record`` say where the event was recorded: the stream, and the correlation of the call that recorded it.
+    ``on_stream`` and ``record`` are the stream on which the event was recorded, and the correlation of the call that recorded it.
     """
 
     name: str
@@ -141,7 +141,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class KinetoTrace:
-    """A recording; the module's text says what is where."""
+    """A recording, as :mod:`hosim.importers.kineto` describes it."""
 
     name: str
     origin_ns: int
@@ -155,22 +155,22 @@ class KinetoTrace:
 
     @property
     def kernels(self) -> tuple[DeviceOp, ...]:
-        """The kernels alone."""
+        """The kernels."""
         return tuple(op for op in self.ops if op.kind == "kernel")
 
     @property
     def copies(self) -> tuple[DeviceOp, ...]:
-        """The copies alone."""
+        """The copies."""
         return tuple(op for op in self.ops if op.kind == "copy")
 
     @property
     def device_name(self) -> str | None:
-        """What the device that did most is called, if the trace says so."""
+        """The name of the busiest device, if the trace has it."""
         used = [op.device for op in self.ops]
         busiest = max(dict.fromkeys(used), key=used.count, default=0)
         info = self.devices.get(busiest) or next(iter(self.devices.values()), None)
         return info.name if info else None
 
     def device_memory(self, device: int | None = None) -> tuple[MemoryEvent, ...]:
-        """Memory events of accelerators, or of that with index ``device``."""
+        """The memory events of all accelerators, or of the one with index ``device``."""
         return tuple(e for e in self.memory if e.device_type > 0 and (device is None or e.device == device))

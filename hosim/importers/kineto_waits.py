@@ -1,8 +1,8 @@
-"""What waits for what in a recording: streams for other streams, the host for the device.
+"""Waits in a recording: of streams for other streams, and of the host for the device.
 
-Newer schemas record it. Where a schema does not say which streams a ``StreamWaitEvent`` joins, it is inferred: the stream that the calling
-thread launches on next waits for the other stream that was launched on last. A wait that the recording contradicts (of an op that started,
-or a call that returned, before what it is said to wait for had ended) is dropped, and counted: ``cudaFree(nullptr)`` waits for nothing.
+Newer schemas record them. If a schema does not say which streams a ``StreamWaitEvent`` joins, they are inferred: the stream on which the
+calling thread launches next waits for the other stream on which it launched last. A wait that the recording contradicts, because the op
+started or the call returned before the awaited work had ended, is dropped and counted: ``cudaFree(nullptr)`` waits for nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ StreamId = tuple[int, int]
 BEFORE_RECORDING = -1
 _CLOCK_STEP_NS = 2_000
 _CLOCKS_APART_NS = 50_000
-"""How far the clocks of host and device are taken to be apart at most."""
+"""The largest assumed difference between the clocks of host and device."""
 
 _STAGED_BYTES = 64 * 1024
 """CUDA returns from an asynchronous copy of pageable memory up to this size once it is staged, before the device copies it."""
@@ -33,10 +33,11 @@ def stream_of(op: DeviceOp) -> StreamId:
 
 @dataclass(frozen=True, slots=True)
 class ProgramOrder:
-    """Ops as they were issued: ``order`` lists them all, ``issued_ns`` has by op the start of the call, ``streams`` the ops of each stream.
+    """The ops in the order of issue.
 
-    Ops whose launch was not recorded come first on their stream, issued at :data:`BEFORE_RECORDING`; in the midst of others (``strays``)
-    they are taken to be issued when they started.
+    ``order`` lists all of them, ``issued_ns`` has the start of each op's call, ``streams`` the ops of each stream. Ops whose launch was not
+    recorded come first on their stream, issued at :data:`BEFORE_RECORDING`; those between others (``strays``) count as issued when they
+    started.
     """
 
     order: tuple[int, ...]
@@ -92,7 +93,7 @@ class Waits:
 
 
 def waits(trace: KinetoTrace, order: ProgramOrder) -> Waits:
-    """Who waits for what."""
+    """The waits of a recording."""
     syncs = {sync.correlation: sync for sync in trace.syncs if sync.correlation is not None}
     record_times = {call.correlation: call.start_ns for call in trace.calls if call.role == "record"}
     launches = _launches(trace)
@@ -127,10 +128,10 @@ def waits(trace: KinetoTrace, order: ProgramOrder) -> Waits:
 
 
 def blocks(op: DeviceOp, call: HostCall) -> bool:
-    """Whether the call that asks for a copy keeps the host until it is done.
+    """Whether the call that asks for a copy blocks the host until the copy is done.
 
-    So do copies to pageable memory, and from it if they are large, whatever the call is named; and calls that are not asynchronous by name.
-    Where the recording does not know the kind of memory, it is one whose call ended after the copy.
+    Copies to pageable memory do, and large ones from it, whatever the call is named, and so do calls without "Async" in their name. If the
+    recording lacks the kind of memory, a copy blocks if its call ended after it.
     """
     if op.kind != "copy":
         return False
@@ -153,7 +154,7 @@ def _launches(trace: KinetoTrace) -> Mapping[str, Sequence[tuple[int, int]]]:
 
 
 def _recorded_pair(sync: SyncRecord, call: HostCall, order: ProgramOrder, record_times: Mapping[int | None, int]) -> tuple[int, int] | None:
-    """The next op of the stream that waits, and the op before the record of the event; None if either is not in the recording."""
+    """The next op of the waiting stream, and the op before the event's record; None if either is not in the recording."""
     if sync.stream is None or sync.on_stream is None or sync.on_stream == sync.stream:
         return None
     awaited = order.last_before((sync.device, sync.on_stream), record_times.get(sync.record, call.start_ns))
@@ -179,7 +180,7 @@ def _awaited_by_host(
     sync: SyncRecord | None,
     record_times: Mapping[int | None, int],
 ) -> tuple[int, ...]:
-    """The last ops that a synchronisation waits for; without a record of its stream, it is the one last launched on by the thread."""
+    """The last ops that a synchronisation waits for; if its stream is not recorded, it is the one on which the thread launched last."""
     if call.role in ("device_sync", "free"):
         return order.all_before(call.start_ns)
     time, stream = call.start_ns, None

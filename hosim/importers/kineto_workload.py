@@ -1,13 +1,13 @@
-"""Traces of the PyTorch profiler (Kineto) as workload graphs: what the device did, with its recorded durations, streams and waits.
+"""Traces of the PyTorch profiler (Kineto) as workload graphs: the work of the device, with recorded durations, streams and waits.
 
 Ops are the kernels, copies and memsets, in the order in which the host issued them. An op waits for the op before it on its stream, for
-what its stream waits for, and for what the host had waited for when it issued it. The host itself is left out, and with it the time in
-which the device had nothing to do.
+what its stream waits for, and for what the host had waited for when it issued the op. The host itself is left out, and so is the device's
+idle time.
 
-A profiler trace says nothing of tensors. If memory was recorded, a tensor is a block of the allocator: made by the first op that its
-thread issued after it was allocated, used last by the last op issued before it was freed. In between, an op is taken to use the block
-whose bytes are those of one of the argument shapes recorded with its operator, the latest of several. What was allocated before the
-recording and stays is one tensor that every op uses: when it is used is not recorded. ``meta["missing"]`` says what the file does not.
+A profiler trace has no tensors. If memory was recorded, each block of the allocator becomes a tensor: the first op that its thread issued
+after the allocation makes it, and the last op issued before the free uses it last. In between, an op uses the block whose size equals that
+of one of the argument shapes recorded with its operator, the latest of several. Memory that was allocated before the recording and stays is
+one tensor that every op uses, because its uses are not recorded. ``meta["missing"]`` says what the file lacks.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def workload_of(trace: KinetoTrace) -> Graph:
 
 
 def _missing(trace: KinetoTrace, found: Blocks, device: int | None, uses: _BlockUses) -> Iterator[str]:
-    """What the file does not say, a line each."""
+    """What the file lacks, one line each."""
     yield "idle time of the device: the host, and what waits for it, are left out"
     unlaunched = sum(op.call is None for op in trace.ops)
     if unlaunched:
@@ -106,7 +106,7 @@ def _missing(trace: KinetoTrace, found: Blocks, device: int | None, uses: _Block
 
 
 class _BlockUses:
-    """Which ops (by place in program order) make, use and last use each block."""
+    """The ops (by place in program order) that make, use and last use each block."""
 
     def __init__(self, trace: KinetoTrace, order: ProgramOrder, found: Blocks) -> None:
         self._trace = trace
@@ -128,7 +128,7 @@ class _BlockUses:
         self._match(order, found)
 
     def _first(self, block: RecordedBlock) -> int:
-        """The place of the op that makes a block: the next that its thread issues, or if it issues none any thread."""
+        """The place of the op that makes a block: the next one that its thread issues, or any thread if its own issues none."""
         if block.allocated_ns is None:
             return 0
         own = self._by_thread.get(block.thread, ())
@@ -140,7 +140,7 @@ class _BlockUses:
         return len(self._times) - 1 if block.freed_ns is None else bisect_left(self._times, block.freed_ns) - 1
 
     def _match(self, order: ProgramOrder, found: Blocks) -> None:
-        """What ops read, by the bytes of their arguments."""
+        """The blocks that ops read, by the sizes of their arguments."""
         begins: defaultdict[int, list[int]] = defaultdict(list)
         ends: defaultdict[int, list[int]] = defaultdict(list)
         for number, (first, last) in self.spans.items():
@@ -244,7 +244,7 @@ def _streams(trace: KinetoTrace) -> Mapping[tuple[int, int], str]:
 
 
 def _dependencies(trace: KinetoTrace, order: ProgramOrder) -> Mapping[int, Sequence[int]]:
-    """For each op those of other streams that it waits for: through its stream, or because the host did before it issued it."""
+    """For each op, the ops of other streams that it waits for: through its stream, or because the host waited before it issued the op."""
     found = waits(trace, order)
     awaited = {call: set(ops) for call, ops in found.of_calls.items()}
     for i, op in enumerate(trace.ops):
@@ -277,7 +277,7 @@ def _short(op: DeviceOp) -> str:
 
 
 def _kind(op: DeviceOp, operator: CpuOp | None) -> str:
-    """A copy's kind is ``copy``; a kernel's that of the operator around its launch, a collective's what it does."""
+    """The kind of a copy is ``copy``; a kernel has the kind of the operator around its launch, a collective the kind of its operation."""
     if op.kind != "kernel":
         return "copy" if op.kind == "copy" else "fill"
     if op.name.lower().removeprefix("void ").startswith(("nccl", "rccl")):

@@ -1,14 +1,14 @@
 """MindIR, the graph format of MindSpore, as workload graphs. MindSpore is not needed.
 
-What becomes what:
+The mapping:
 
 - The main graph's parameters are tensors of kind ``parameter`` (``expert`` if a part of the name is ``experts``); what an optimizer writes
   beside one is an ``optimizer_state``, and the gradient that it takes a ``gradient``. Only shapes are read, never weights.
 - ``Load``, ``Depend``, ``UpdateState``, ``MakeTuple``, ``TupleGetItem`` and the like compute nothing. ``Reshape``, ``ExpandDims``,
   ``Squeeze`` and ``Flatten`` are views, as in :mod:`hosim.importers.torch_export`; ``Transpose`` and ``Split`` are copies. Every other
   primitive is an op.
-- Constants that are numbers (scalars, tuples of sizes) are no tensors; others are of kind ``buffer``.
-- Functions are inlined where they are called. Of a ``Switch`` whose condition depends on data, the way with more FLOP is taken, and
+- Constants that are numbers (scalars, tuples of sizes) are not tensors; other constants are of kind ``buffer``.
+- Functions are inlined where they are called. Of a ``Switch`` whose condition depends on data, the branch with more FLOP is taken, and
   ``meta["missing"]`` says how often. A function that calls itself (a loop over data) is refused.
 
 ``flops`` are two for each multiplication of products and convolutions, and 4 times queries times keys times width for attention; other
@@ -91,14 +91,14 @@ class _Closure:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What a ``Switch`` gives: one of these functions, as the data will have it."""
+    """The value of a ``Switch``: one of these functions, depending on data."""
 
     ways: tuple[_Closure, _Closure]
 
 
 @dataclass(slots=True)
 class _MindirWalk:
-    """Follows the nodes of the main graph. A value is a tensor, a tuple of values, a function, a number, or none (monads and the like)."""
+    """Follows the nodes of the main graph. A value is a tensor, a tuple of values, a function, a number, or nothing (for monads)."""
 
     model: MindirModel
     recording: Recording = field(default_factory=Recording)
@@ -115,7 +115,7 @@ class _MindirWalk:
             values[parameter.name] = self.recording.tensor(label, parameter.shape.dims, parameter.shape.dtype, kind)
         for given in main.inputs:
             values.setdefault(given.name, self._made(_short(given.name), given.shape, "input"))
-        # a constant is listed in one function and known to all
+        # a constant is listed in one function and visible in all
         for function in (main, *self.model.functions.values()):
             for node in function.nodes:
                 if node.operator == "Constant":
@@ -125,11 +125,11 @@ class _MindirWalk:
         return self.recording.graph(name, meta, _tensors(result))
 
     def _made(self, name: str, shape: Shape | tuple[Any, ...] | None, kind: str = "activation") -> Any:
-        """A new value of a shape: a tensor, a tuple of them, or none for what is no tensor."""
+        """A new value with a shape: a tensor, a tuple of tensors, or nothing if the shape is not that of a tensor."""
         if isinstance(shape, Shape):
             if any(n < 0 for n in shape.dims):
                 raise InputError(
-                    f"{name!r} has the shape {list(shape.dims)}, which is not known; export the model with inputs of fixed shapes"
+                    f"{name!r} has the shape {list(shape.dims)}, which is not fixed; export the model with inputs of fixed shapes"
                 )
             return self.recording.tensor(name, shape.dims, shape.dtype, kind)
         if isinstance(shape, tuple):
@@ -150,7 +150,7 @@ class _MindirWalk:
             return self.constants[name]
         if name in self.model.functions:
             return _Closure(self.model.functions[name])
-        raise InputError(f"{name[:100]!r} is used before anything makes it; export the model again", where=where[:100])
+        raise InputError(f"{name[:100]!r} is used before any node makes it; export the model again", where=where[:100])
 
     def _node(self, node: Node, values: Mapping[str, Any], stack: tuple[str, ...]) -> Any:
         where = node.label
@@ -196,11 +196,11 @@ class _MindirWalk:
                 lambda: self._call(first, arguments, stack, where), lambda: self._call(second, arguments, stack, where)
             )
         if not isinstance(called, _Closure):
-            raise InputError("calls what is no function", where=where)
+            raise InputError("calls something that is not a function", where=where)
         function = called.function
         if function.name in stack:
             raise InputError(
-                f"function {function.name[:100]!r} calls itself: a loop over data, of which nobody knows the rounds; export it unrolled",
+                f"function {function.name[:100]!r} calls itself: a loop over data, whose length is unknown; export it unrolled",
                 where=where,
             )
         given = (*called.given, *arguments)
@@ -223,7 +223,7 @@ class _MindirWalk:
             return self._update(node, inputs)
         result = self._made(_short(node.output), node.shape)
         makes = _tensors(result)
-        # others, such as BatchNorm in training, overwrite what they take as it is and not through a Load
+        # others, such as BatchNorm in training, overwrite inputs that they take directly and not through a Load
         direct = zip(node.inputs, inputs, strict=True) if node.writes else ()
         writes = [value for name, value in direct if name in self.parameters and isinstance(value, StaticTensor)]
         if not makes and not writes:
@@ -298,5 +298,5 @@ def _nth(inputs: Sequence[Any], place: int, where: str) -> Any:
 
 
 def _short(name: str) -> str:
-    """``fc.weight`` of ``22_1_Net_construct_8:fc.weight``: without the function that it is in."""
+    """``fc.weight`` from ``22_1_Net_construct_8:fc.weight``: the name without its function."""
     return name.partition(":")[2] or name

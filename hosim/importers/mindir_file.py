@@ -36,7 +36,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A parameter or an input of a function. ``shape`` is a tuple for a tuple, and none for what is no tensor."""
+    """A parameter or an input of a function. ``shape`` is a tuple for a tuple, and ``None`` for anything but a tensor."""
 
     name: str
     shape: Any
@@ -44,7 +44,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node. ``callee`` is the value or function that it calls; none for a primitive. ``value`` is that of a constant."""
+    """One node. ``callee`` is the value or function that it calls (``None`` for a primitive), ``value`` that of a constant."""
 
     label: str
     operator: str
@@ -108,7 +108,7 @@ def _head(content: bytes) -> int:
 
 
 def read_model(content: bytes) -> MindirModel:
-    """The model in the contents of a MindIR file. Raises :class:`InputError` for one that is damaged."""
+    """The model in the contents of a MindIR file. Raises :class:`InputError` for a damaged file."""
     try:
         model = wire.fields(content)
         if not wire.parts(model, 7):
@@ -180,12 +180,12 @@ def _node(raw: bytes, primitives: Mapping[str, _Primitive]) -> Node:
 def _shape(tensor: wire.Fields) -> Shape:
     kind = wire.number(tensor, 2)
     if kind not in _DTYPES:
-        raise InputError(f"tensor {wire.text(tensor, 7)[:100]!r} has the element type {kind}, which is not one of numbers")
+        raise InputError(f"tensor {wire.text(tensor, 7)[:100]!r} has the element type {kind}, which is not numeric")
     return Shape(tuple(wire.numbers(tensor, 1)), _DTYPES[kind])
 
 
 def _typed(attribute: wire.Fields, depth: int = 0) -> Any:
-    """What an attribute ``shape`` says that a node returns: a :class:`Shape`, a tuple of such, or none for what is no tensor."""
+    """What a node returns by its attribute ``shape``: a :class:`Shape`, a tuple of them, or ``None`` for anything but a tensor."""
     kind = wire.number(attribute, 16)
     if kind == _TENSOR:
         tensors = tuple(_shape(wire.fields(part)) for part in wire.parts(attribute, 12))
@@ -198,7 +198,7 @@ def _typed(attribute: wire.Fields, depth: int = 0) -> Any:
 
 
 def _constant(attribute: wire.Fields, depth: int = 0) -> Any:
-    """The value of a constant: a number, a string, a tuple of values, the :class:`Shape` of a tensor, or none for the rest."""
+    """The value of a constant: a number, a string, a tuple of values, the :class:`Shape` of a tensor, or ``None`` for anything else."""
     kind = wire.number(attribute, 16)
     if kind == _BOOL:
         return bool(wire.number(attribute, 3) or any(wire.numbers(attribute, 10)))

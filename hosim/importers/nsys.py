@@ -1,11 +1,11 @@
-"""Recordings of Nsight Systems, as ``nsys export --type sqlite`` writes them, as the same record as those of PyTorch's profiler.
+"""Reader of Nsight Systems recordings (``nsys export --type sqlite``), into the same record as those of PyTorch's profiler.
 
-``trace = read_nsys(path)`` gives a :class:`KinetoTrace`; :mod:`hosim.importers.kineto` says what is where in it. The tables are those of
-NVIDIA's "SQLite Export Schema Reference". One is written when there is something to put in it, so each may be missing, and younger
-releases have more columns. Of several processes it is the one that did most on devices.
+``trace = read_nsys(path)`` returns a :class:`KinetoTrace`, which :mod:`hosim.importers.kineto` describes. The tables are those of NVIDIA's
+"SQLite Export Schema Reference". A table without entries is not written, so any may be missing, and newer releases have more columns. If
+there are several processes, the one that used devices most is read.
 
-An export has no CPU ops. Its memory events are the driver's (``cudaMalloc``: what PyTorch calls reserved), without totals. Which event
-a stream waits for is known only where the records of events are listed (``CUPTI_ACTIVITY_KIND_CUDA_EVENT``, since 2024).
+An export has no CPU ops. Its memory events are the driver's (``cudaMalloc``, which PyTorch calls reserved), without totals. The event that
+a stream waits for is known only if the records of events are listed (``CUPTI_ACTIVITY_KIND_CUDA_EVENT``, since 2024).
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ Row = tuple[int | str | None, ...]
 
 
 def is_nsys(content: bytes) -> bool:
-    """Whether these are the contents of an SQLite database; `read_nsys` says if it is another program's."""
+    """Whether these are the contents of an SQLite database; `read_nsys` refuses those of other programs."""
     return content.startswith(b"SQLite format 3\0")
 
 
 def read_nsys(path: str | os.PathLike[str]) -> KinetoTrace:
     """The recording in the SQLite export at ``path``.
 
-    Raises :class:`InputError` for a file that is damaged or no such export, and for a recording in which no device did anything.
+    Raises :class:`InputError` for a damaged file, for another database, and for a recording without device activity.
     """
     source = os.fspath(path)
     try:
@@ -81,7 +81,7 @@ class _Export:
         self._process = self._busiest_process()
 
     def trace(self, name: str) -> KinetoTrace:
-        """All of it."""
+        """The whole recording."""
         ops = [*self._kernels(), *self._copies(), *self._memsets()]
         if not ops:
             raise InputError("no kernel, copy or memset of a device was recorded; record with: nsys profile --trace=cuda")
@@ -145,7 +145,7 @@ class _Export:
             yield HostCall(text, call_role(text), _thread(thread), *_times(_CALLS, start, end), _number(correlation))
 
     def _syncs(self) -> list[SyncRecord]:
-        """What is waited for. A wait whose event was not recorded says too little: then all are left out, for a reader to infer them."""
+        """The recorded waits. If the event of one wait was not recorded, all are left out, and the reader infers them."""
         records = self._event_records()
         syncs = []
         needed = ("start", "end", "deviceId", "streamId", "syncType", "eventId")
@@ -202,7 +202,7 @@ class _Export:
         return devices
 
     def _busiest_process(self) -> int | None:
-        """The process (its number as the export writes it) with most entries of devices; None where none is named."""
+        """The process (its number as in the export) with most device entries; None if the export names none."""
         counts: Counter[int] = Counter()
         for table in (_KERNEL, _COPY, _MEMSET):
             if "globalPid" in self._columns.get(table, ()):
@@ -211,7 +211,7 @@ class _Export:
         return max(counts, key=lambda pid: (counts[pid], -pid), default=None)
 
     def _rows(self, table: str, needed: Sequence[str], optional: Sequence[str], process: str | None = "globalPid") -> Iterator[Row]:
-        """Rows of a table, of the chosen process; a column of ``optional`` that is not there is None. Nothing without the table.
+        """The rows of a table for the chosen process; nothing without the table. A missing column of ``optional`` is None.
 
         ``process`` is the column that names the process, or a thread of it.
         """
@@ -261,12 +261,12 @@ def _times(table: str, start: object, end: object) -> tuple[int, int]:
 
 
 def _thread(value: object) -> str:
-    """The number of a thread, out of the export's own (of process and thread)."""
+    """The number of a thread, from the export's number of process and thread."""
     return str(value & (1 << _THREAD_BITS) - 1) if isinstance(value, int) else ""
 
 
 def _end(end: str, memory: object) -> str:
-    """One end of a copy: which side it is on, and of the host's side what kind of memory, which only the other column knows."""
+    """One end of a copy: its side, and on the host's side the kind of memory, which is in the other column."""
     kind = _MEMORY_KINDS.get(memory) if isinstance(memory, int) else None
     return kind if kind is not None and (end == "unknown" or (end == "host" and kind in ("pageable", "pinned"))) else end
 
@@ -276,7 +276,7 @@ def _letter(end: str) -> str:
 
 
 def _record_of(records: Sequence[tuple[int, int, object]], correlation: object, sync_id: object) -> tuple[int, int] | None:
-    """Correlation and stream of the record that a wait is for: that of its number, else the last of the event before it."""
+    """The correlation and the stream of the record that a wait is for: the one with its number, else the event's last record before it."""
     if sync_id is not None:
         for found, stream, number in records:
             if number == sync_id:

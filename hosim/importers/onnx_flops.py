@@ -1,4 +1,4 @@
-"""FLOP of ONNX's operators from the shapes of what they take and make, counted as torch counts: two for a multiplication of a product."""
+"""The FLOP of ONNX operators from the shapes of inputs and outputs, counted as torch does: two per multiplication of a product."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _PRODUCTS = {"MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul"}
 
 
 def onnx_flops(operator: str, inputs: Sequence[Dims | None], made: Dims, attributes: Mapping[str, Any]) -> int:
-    """FLOP of an operator with inputs of these shapes (none: left out) whose first output has the shape ``made``.
+    """The FLOP of an operator with inputs of these shapes (``None``: absent) whose first output has the shape ``made``.
 
-    0 for operators that are bound by the bytes they move, and where the ranks are not those of the operator.
+    0 for operators that are bound by the bytes they move, and for operands of unexpected rank.
     """
     shapes = list(inputs)
     if operator in ("QLinearMatMul", "QLinearConv"):
@@ -41,7 +41,7 @@ def onnx_flops(operator: str, inputs: Sequence[Dims | None], made: Dims, attribu
 
 
 def _attention(inputs: Sequence[Dims | None], attributes: Mapping[str, Any]) -> int:
-    """Queries times keys and weights times values, over the past ones, too; what a causal mask hides is not left out."""
+    """Queries times keys and weights times values, including past ones and those that a causal mask hides."""
     q, k, v, _, past = ([*inputs] + [None] * 5)[:5]
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) or len(q) not in (3, 4):
         return 0

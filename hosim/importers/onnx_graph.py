@@ -1,16 +1,16 @@
 """ONNX models as workload graphs.
 
-What becomes what:
+The mapping:
 
 - An initializer, or the tensor of a ``Constant``, is of kind ``parameter`` if its elements are not int64, int32 or bool (``expert`` if a
   part of its name is ``experts``), else ``buffer``. Weights are never read and may lie in a file that is not there. ONNX does not tell
   parameters from what torch calls buffers, such as a batch norm's running mean.
-- Numbers (scalars, and short lists of sizes that do not depend on data) are no tensors, and arithmetic on them is no op.
+- Numbers (scalars, and short lists of sizes that do not depend on data) are not tensors, and arithmetic on them is not an op.
 - ``Reshape``, ``Squeeze``, ``Unsqueeze``, ``Flatten``, ``Identity`` and ``Dropout`` are views, as in :mod:`hosim.importers.torch_export`.
   ``Transpose``, ``Slice``, ``Split`` and ``Expand`` are copies: a tensor of ONNX has no strides.
-- Every other node is an op. ``flops`` are those of :mod:`hosim.importers.onnx_flops`; what has none is bound by the bytes it moves.
-- Functions are inlined. Of an ``If`` whose condition depends on data, the way with more FLOP is taken, constants of the other are left
-  out, and ``meta["missing"]`` says how often. ``Loop``, ``Scan`` and sequences are refused.
+- Every other node is an op. ``flops`` are those of :mod:`hosim.importers.onnx_flops`; an op without FLOP is bound by the bytes it moves.
+- Functions are inlined. Of an ``If`` whose condition depends on data, the branch with more FLOP is taken, without the constants of the
+  other, and ``meta["missing"]`` says how often. ``Loop``, ``Scan`` and sequences are refused.
 
 Free dimensions of the inputs need a size: ``dims`` by the model's name of the dimension, or ``x[0]`` for one of input ``x`` without a name.
 onnx is imported when a function of this module is called.
@@ -56,8 +56,8 @@ def is_onnx(content: bytes) -> bool:
 def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
     """The graph of the ONNX model at ``path`` (plain or gzip), named after the file. Sizes are bytes; no op has a duration.
 
-    Raises :class:`InputError` without onnx, for a file that is damaged, for free dimensions that ``dims`` does not size (all of them are
-    named), for shapes that depend on data, and for loops.
+    Raises :class:`InputError` without onnx, for a damaged file, for free dimensions without a size in ``dims`` (naming all of them), for
+    shapes that depend on data, and for loops.
     """
     require_onnx()
     from hosim.importers.onnx_walk import walk

@@ -1,8 +1,8 @@
-"""Values, element types and shapes of an ONNX model: what the ``onnx`` package knows of one node. Imports onnx and numpy.
+"""Values, element types and shapes of an ONNX model, as the ``onnx`` package infers them node by node. Imports onnx and numpy.
 
-Sizes are worked out node by node: the package infers the shapes of a node's outputs from those of its inputs and from the values of
-small constants, and arithmetic on sizes (``Shape``, ``Gather``, ``Concat``, ``Mul``) is done by its reference implementation on a few
-numbers. No weights are read, no file beside the model is opened, and operators outside a short list are never run.
+Sizes are worked out node by node: the package infers the shapes of a node's outputs from those of its inputs and from the values of small
+constants, and arithmetic on sizes (``Shape``, ``Gather``, ``Concat``, ``Mul``) is done by its reference implementation on a few numbers.
+Weights and files beside the model are not read, and operators outside a short list are never run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DTYPES: Mapping[int, tuple[str, int]] = {
 """hosim's name and the bits of ``TensorProto.DataType``; strings have no size."""
 
 _MOST_NUMBERS = 1024
-"""A tensor of up to so many elements may be computed here."""
+"""The most elements of a tensor that may be computed here."""
 
 _ARITHMETIC = frozenset(
     """Gather Concat Slice Unsqueeze Squeeze Cast Reshape Identity Range ConstantOfShape Equal Greater Less GreaterOrEqual LessOrEqual
@@ -48,7 +48,7 @@ _ARITHMETIC = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class OnnxValue:
-    """What a name stands for. ``known`` are its elements, if they are few and known without data; ``tensor`` is none for mere numbers."""
+    """The value of a name. ``known`` are its elements, if few and independent of data; ``tensor`` is ``None`` for plain numbers."""
 
     shape: tuple[int, ...]
     element: int
@@ -66,7 +66,7 @@ class OnnxValue:
 def dtype_of(element: int, name: str) -> tuple[str, int]:
     """Hosim's name and the bits of an element type. Raises :class:`InputError` for strings and unknown ones."""
     if element not in DTYPES:
-        raise InputError(f"{name[:100]!r} has the element type {element}, which is not one of numbers")
+        raise InputError(f"{name[:100]!r} has the element type {element}, which is not numeric")
     return DTYPES[element]
 
 
@@ -78,7 +78,7 @@ def constant(tensor: onnx.TensorProto) -> OnnxValue:
     if inside and tensor.data_type in DTYPES and all(0 <= n <= _MOST_NUMBERS for n in shape) and prod(shape) <= _MOST_NUMBERS:
         try:
             known = numpy_helper.to_array(tensor)
-        except Exception:  # whatever numpy says of bytes that are missing: the shape is enough
+        except Exception:  # numpy raises all kinds of errors for missing bytes: the shape is enough
             known = None
     return OnnxValue(shape, int(tensor.data_type), known if known is not None and known.shape == shape else None)
 
@@ -97,11 +97,11 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 def infer(
     node: onnx.NodeProto, inputs: Mapping[str, OnnxValue], opsets: Mapping[str, int], version: int, where: str
 ) -> dict[str, OnnxValue]:
-    """The outputs of a node by name, as far as their shapes can be told. Raises :class:`InputError` if the node contradicts itself."""
+    """The outputs of a node by name, if their shapes can be inferred. Raises :class:`InputError` if the node contradicts itself."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     try:
         schema = defs.get_schema(node.op_type, opsets.get(domain, opsets.get(node.domain, 1)), domain)
-    except Exception:  # an operator of somebody's own: the model may say what it returns
+    except Exception:  # a custom operator: the model may say what it returns
         return {}
     if not schema.min_input <= len(node.input) <= schema.max_input or not schema.min_output <= len(node.output) <= schema.max_output:
         raise InputError(f"operator {node.op_type[:50]} cannot have {len(node.input)} inputs and {len(node.output)} outputs", where=where)
@@ -110,14 +110,14 @@ def infer(
         data = {name: numpy_helper.from_array(value.known) for name, value in inputs.items() if value.known is not None}
         imports = [helper.make_opsetid(key, number) for key, number in opsets.items()]
         made = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports, ir_version=version)
-    except Exception as error:  # the package raises what it likes, in C++ and Python
+    except Exception as error:  # the package raises all kinds of errors, in C++ and Python
         reason = " ".join(str(error).split())
         raise InputError(f"shapes of operator {node.op_type[:50]} do not fit: {reason[:200]}", where=where) from None
     return {name: value for name, proto in made.items() if (value := of_type(proto)) is not None}
 
 
 def of_type(proto: onnx.TypeProto) -> OnnxValue | None:
-    """A value of a type with all its sizes; none if a size is missing, or if it is no tensor."""
+    """A value of a tensor type with all its sizes; ``None`` if a size is missing, or for another type."""
     if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
         return None
     dims = proto.tensor_type.shape.dim
@@ -129,7 +129,7 @@ def of_type(proto: onnx.TypeProto) -> OnnxValue | None:
 def compute(
     node: onnx.NodeProto, inputs: Sequence[OnnxValue | None], made: Mapping[str, OnnxValue], opsets: Mapping[str, int]
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """The elements of a node's outputs by name, if it is arithmetic on numbers that are known; else nothing."""
+    """The elements of a node's outputs by name, if it computes with known numbers; else nothing."""
     if node.op_type in ("Shape", "Size") and inputs and inputs[0] is not None:
         shape = np.array(inputs[0].shape, dtype=np.int64)
         if node.op_type == "Size":
@@ -152,7 +152,7 @@ def compute(
             gives = [helper.make_tensor_value_info(name, made[name].element, None) for name in outputs]
             graph = helper.make_graph([node], "sizes", takes, gives)
             results = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports)).run(outputs, feeds)
-    except Exception:  # numbers that cannot be had are unknown, and whoever needs them says so
+    except Exception:  # numbers that cannot be computed stay unknown, and whoever needs them reports it
         return {}
     pairs = ((name, np.asarray(result)) for name, result in zip(outputs, results, strict=True))
     return {name: result for name, result in pairs if result.shape == made[name].shape}

@@ -1,4 +1,4 @@
-"""Walks the nodes of an ONNX model and notes what each does to storages. Imports onnx; see :mod:`hosim.importers.onnx_graph`."""
+"""Follows the nodes of an ONNX model and records what each does to storages. Imports onnx; see :mod:`hosim.importers.onnx_graph`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _OnnxWalk:
         for given in main.input:
             if given.name not in values:
                 values[given.name] = self._input(given, sizes)
-        if not sizes:  # with sizes given for free dimensions, what the exporter wrote holds no longer
+        if not sizes:  # with sizes given for free dimensions, the exporter's shapes no longer hold
             self._declare(main)
         results = self._run(main, values, "")
         producer = f"{self.model.producer_name} {self.model.producer_version}".strip()
@@ -82,7 +82,7 @@ class _OnnxWalk:
         return values
 
     def _held(self, name: str, value: OnnxValue) -> OnnxValue:
-        """A constant, as a tensor that is there from the start unless it is a number."""
+        """A constant: a number, or a tensor that exists from the start."""
         if value.is_number:
             return value
         kind = "buffer" if value.element in _WHOLE else "expert" if "experts" in name.split(".") else "parameter"
@@ -101,7 +101,7 @@ class _OnnxWalk:
             self._node(node, values, f"{prefix}{node.name or f'{node.op_type}_{i}'}"[:200])
         missing = [given.name for given in graph.output if given.name not in values]
         if missing:
-            raise InputError(f"output {missing[0][:100]!r} is made by no node; export the model again")
+            raise InputError(f"output {missing[0][:100]!r} has no node that makes it; export the model again")
         return [values[given.name] for given in graph.output]
 
     def _node(self, node: onnx.NodeProto, values: dict[str, OnnxValue], where: str) -> None:
@@ -114,7 +114,7 @@ class _OnnxWalk:
             values.update(zip(node.output, self._branch(node, attributes, values, where), strict=False))
             return
         if operator in _REFUSED or any(a.HasField("g") or a.graphs for a in node.attribute):
-            raise InputError(f"operator {operator[:50]} runs a graph again and again; export the model unrolled, without it", where=where)
+            raise InputError(f"operator {operator[:50]} is a loop over a graph; export the model unrolled, without it", where=where)
         inputs = [values[name] if name else None for name in node.input]
         if operator == "Constant":
             values.update(self._constant_node(node, attributes, where))
@@ -152,9 +152,7 @@ class _OnnxWalk:
         return {node.output[0]: self._held(node.output[0], replace(made, known=known))}
 
     def _branch(
-        self, node: onnx.NodeProto, attributes: Mapping[str, Any], values: Mapping[str, OnnxValue], where: str
-    ) -> Sequence[OnnxValue]:
-        """What an ``If`` returns: of the way that its condition chooses, or of the larger one if that depends on data."""
+        """The outputs of an ``If``: those of the branch that its condition chooses, or of the larger one if it depends on data."""
         ways = [attributes.get("then_branch"), attributes.get("else_branch")]
         first, second = ways
         if len(node.input) != 1 or not isinstance(first, onnx.GraphProto) or not isinstance(second, onnx.GraphProto):
@@ -183,7 +181,7 @@ class _OnnxWalk:
         attributes: Mapping[str, Any],
         where: str,
     ) -> None:
-        """Give every output its tensor, by view or by the op that makes it."""
+        """Give every output its tensor, as a view or as the result of an op."""
         first = inputs[0] if inputs else None
         names = list(found)
         if node.op_type in _VIEWS and len(names) == 1 and first is not None and first.tensor is not None:
@@ -213,19 +211,19 @@ def _label(given: onnx.ValueInfoProto, axis: int) -> str:
 
 
 def _is_free(dim: onnx.TensorShapeProto.Dimension) -> bool:
-    """Whether a size is left open; some exporters write -1 for that."""
+    """Whether a size is free; some exporters write -1 for that."""
     return not dim.HasField("dim_value") or dim.dim_value == -1
 
 
 def _sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> Mapping[str, int]:
-    """The sizes of the free dimensions of the inputs. Raises :class:`InputError` for those without, and for ``dims`` that are no such."""
+    """The sizes of the inputs' free dimensions. Raises :class:`InputError` for one without a size, and for unknown ``dims``."""
     held = {tensor.name for tensor in graph.initializer}
     free: dict[str, None] = {}
     for given in graph.input:
         if given.name in held:
             continue
         if not given.type.HasField("tensor_type") or not given.type.tensor_type.HasField("shape"):
-            raise InputError(f"input {given.name[:100]!r} is no tensor with a shape; export the model with one")
+            raise InputError(f"input {given.name[:100]!r} is not a tensor with a shape; export the model with one")
         for i, dim in enumerate(given.type.tensor_type.shape.dim):
             if _is_free(dim):
                 free[_label(given, i)] = None
