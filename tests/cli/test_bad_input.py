@@ -91,12 +91,12 @@ CHANGED = [
     (
         "workload.json",
         drop("format"),
-        "workload.json: its contents are of no known format; a graph can be read from: workload (hosim.workload/1)...",
+        "workload.json: its format is unknown; a graph can be read from: workload (hosim.workload/1)...",
     ),
     (
         "workload.json",
         put("format", value="hosim.workload/9"),
-        "workload.json: format: 'hosim.workload/9' is made by a newer hosim; this one reads "
+        "workload.json: format: 'hosim.workload/9' is from a newer hosim, and this one reads "
         "hosim.workload/1: update hosim, or write the file again with this one",
     ),
     (
@@ -221,7 +221,7 @@ def test_a_contradiction_names_file_place_and_what_was_expected(
 
 
 BROKEN = [
-    ("workload.json", b"", "workload.json: its contents are of no known format; a graph can be read from: workload (hosim.workload/1)..."),
+    ("workload.json", b"", "workload.json: its format is unknown; a graph can be read from: workload (hosim.workload/1)..."),
     (
         "workload.json",
         b'{"format": "hosim.workload/1",',
@@ -230,7 +230,7 @@ BROKEN = [
     (
         "workload.json",
         b"[1, 2]",
-        "workload.json: its contents are of no known format; a graph can be read from: workload (hosim.workload/1)...",
+        "workload.json: its format is unknown; a graph can be read from: workload (hosim.workload/1)...",
     ),
     (
         "workload.json",
@@ -240,7 +240,7 @@ BROKEN = [
     (
         "workload.json",
         bytes([0, 159, 146, 150]),
-        "workload.json: its contents are of no known format; a graph can be read from: workload (hosim.workload/1)...",
+        "workload.json: its format is unknown; a graph can be read from: workload (hosim.workload/1)...",
     ),
     (
         "workload.json",
@@ -299,7 +299,7 @@ def test_a_budget_above_the_capacity_is_noted(folder: Path) -> None:
     code, stdout, stderr = replay(folder, "--budget", "1 GiB", "--json")
     assert code == 0
     assert json.loads(stdout)["budget_bytes"] == 100
-    assert stderr == "note: toy has hbm of 100 B, less than the budget of 1 GiB: that counts\n"
+    assert stderr == "note: using 100 B, all that the device has\n"
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_budget_above_the_capacity_is_noted(folder: Path) -> None:
         ),
         (
             ["compare-policies", "nonesuch", "-H", "toy", "--allocator", "buddy"],
-            "allocator: no allocator 'buddy'; expected one of ledger, caching, caching-expandable, static",
+            "allocator: unknown allocator 'buddy'; expected one of ledger, caching, caching-expandable, static",
         ),
         (["replay", "plan.json", "nonesuch", "-H", "toy"], "nonesuch: no file and no shipped workload of that name (shipped: "),
         (["compare-policies", "nonesuch", "-H", "toy"], "nonesuch: no file and no shipped workload of that name (shipped: "),

@@ -121,7 +121,7 @@ def test_what_no_longer_fits_is_exit_code_3_and_gets_no_baseline(folder: Path) -
     out, _ = hosim("check", code=3)
     assert "infeasible" in out
     _, told = hosim("baseline", "update", code=3)
-    assert "no baseline of what does not fit: toy:" in told
+    assert "no baseline written, because the case does not fit: toy:" in told
     assert Path("hosim-baselines/toy.toml").read_bytes() == kept
 
 

@@ -60,7 +60,7 @@ def test_without_routing_there_is_nothing_of_it(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ("4", "steps: expected a step such as 3, or some such as 0:8, got '4'; the routing has steps 0 to 3"),
+        ("4", "steps: expected a step such as 3 or a range such as 0:8, got '4'; the routing has steps 0 to 3"),
         ("1:9", "got '1:9'"),
         ("2:2", "got '2:2'"),
         ("-1", "got '-1'"),
@@ -74,7 +74,7 @@ def test_steps_that_there_are_not(folder: Path, steps: str, message: str) -> Non
 
 
 def test_other_bad_input(folder: Path) -> None:
-    assert "steps: there are steps of a routing only" in compare(folder, "--steps", "1", code=2)
+    assert "error: --steps requires --routing" in compare(folder, "--steps", "1", code=2)
     assert "expected a routing (hosim.routing/1), this is a workload" in compare(folder, "--routing", folder / "moe.json", code=2)
     assert "nowhere.json: no such file" in compare(folder, "--routing", "nowhere.json", code=2)
     routing = ["--routing", folder / "routing.json", "--policies", "hybrid:predictor=oracle"]

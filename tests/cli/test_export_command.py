@@ -58,7 +58,7 @@ def test_files(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["export", "w.json", "--hardware", "toy"], 2, "error: export: say for which runtime: --mindspore"),
+        (["export", "w.json", "--hardware", "toy"], 2, "error: export: name a runtime: --mindspore"),
         ([*ARGUMENTS, "-o", "nowhere/s.sh"], 2, "error: nowhere/s.sh: cannot be written: no such directory"),
         ([*ARGUMENTS, "--budget", "45 B"], 3, "error: out of memory: op 'ft0' needs 50 B"),
         ([*ARGUMENTS, "--budget", "80 B", "--policy", "resident"], 3, "error: resident: out of memory: "),
@@ -85,4 +85,4 @@ def test_ctrl_c_keeps_the_best_so_far(monkeypatch):
     done = run(app, [*ARGUMENTS, "--budget", "80 B", "-o", "s.json"])
     assert done.exit_code == 130
     assert json.loads(Path("s.json").read_text())["trials"] == 30
-    assert "the best of the 30 settings tried until then\ninterrupted\n" in done.stderr
+    assert "the best of the 30 settings tried so far\ninterrupted\n" in done.stderr

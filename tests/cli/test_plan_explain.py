@@ -83,9 +83,9 @@ def test_top_shows_the_first_lines(llama: tuple[str, ...], planned: tuple[Path, 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([], 2, "error: plan: nothing to do: give a file to write the plan to (-o plan.json), or --explain, or both"),
-        (["-o", "x.json", "--json"], 2, "error: plan: --json is for --explain, which is not given"),
-        (["-o", "x.json", "--top", "3"], 2, "error: plan: --top is for --explain, which is not given"),
+        ([], 2, "error: plan: nothing to do: give -o plan.json to write the plan, --explain to explain it, or both"),
+        (["-o", "x.json", "--json"], 2, "error: plan: --json requires --explain"),
+        (["-o", "x.json", "--top", "3"], 2, "error: plan: --top requires --explain"),
         (["--explain", "--policy", "on_demand"], 2, "error: policy on_demand decides during the replay: there is no plan to explain"),
         (["--explain", "--policy", "resident"], 3, "error: the plan of resident cannot be explained, it does not fit: out of memory"),
     ],

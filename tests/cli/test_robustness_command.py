@@ -57,4 +57,4 @@ def test_exit_codes(tmp_path, monkeypatch):
     assert run(app, ["robustness", "w.json", "--hardware", "toy", "--budget", "90 B", "--policies", "resident"]).exit_code == 3
     nothing = run(app, [*ARGUMENTS, "--op-sigma", "0", "--transfer-sigma", "0"])
     assert nothing.exit_code == 2
-    assert "without jitter all runs are one" in nothing.output
+    assert "without jitter all runs are the same" in nothing.output

@@ -222,6 +222,6 @@ def test_plans_against_reserved_bytes(folder):
     assert [result["allocator"]["name"] for result in results] == ["static", "static"]
     tight = CliRunner().invoke(app, ["plan", *map(str, arguments), "-p", "resident", "-o", str(folder / "x.json"), "-b", "1MiB"])
     assert tight.exit_code == 3
-    assert "reserved by the allocator caching" in tight.stderr
+    assert "the allocator caching reserves at most" in tight.stderr
     lost = CliRunner().invoke(app, ["plan", *map(str, arguments[:3]), "-o", str(folder / "x.json"), "--allocator", "caching"])
     assert (lost.exit_code, lost.stderr.count("\n")) == (2, 1)

@@ -159,7 +159,7 @@ def test_cases_are_chosen_by_name_and_pattern(suite: Suite) -> None:
         (('["370 B", "90%"]', "[]"), "matrix.all.budgets: "),
         (("[matrix.all]", "[matrix.'a b']"), "matrix.a b: expected a name of letters"),
         (("budgets", "budget"), "unknown key 'budget'; did you mean 'budgets'"),
-        (("[matrix.all]", '[cases.all]\nhardware = "toy"\nworkload = "x"\n[matrix.all]'), "there is a case of this name"),
+        (("[matrix.all]", '[cases.all]\nhardware = "toy"\nworkload = "x"\n[matrix.all]'), "a case has this name too"),
         (("[matrix.all]", '[matrix.all]\ncover = "some"'), "matrix.all.cover: expected 'all' or 'pairs'"),
     ],
     ids=map(str, range(6)),

@@ -102,7 +102,7 @@ def test_the_explanation_says_what_stays_longer_where_and_how_much(tmp_path: Pat
     put(tmp_path, offloading(step(), "layers.3.relu"), machine(), offloads=True)
     fetched = verdict(tmp_path, offloads=True).explanation
     assert (
-        "`layers.0.act` (activation) is fetched already after op `layers.3.relu` (#11), for op `layers.0.back` (#18): +30 B at the peak"
+        "`layers.0.act` (activation) is fetched earlier, after op `layers.3.relu` (#11), for op `layers.0.back` (#18): +30 B at the peak"
         in fetched
     )
     resident = offloading(step())

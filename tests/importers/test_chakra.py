@@ -98,7 +98,7 @@ def read_json(folder: Path, *nodes: object) -> Graph:
         ({"runtime": -1}, "workload_graph[0].runtime: expected a whole number"),
         ({"data_deps": 3}, "workload_graph[0].data_deps: expected a list of ids"),
         ({"data_deps": [9]}, "workload_graph[0]: waits for node 9, which the trace does not have"),
-        ({"data_deps": [2]}, "workload_graph[0]: its data_deps lead, directly or not, to a circle"),
+        ({"data_deps": [2]}, "workload_graph[0]: its data_deps form a circle, directly or indirectly"),
         ({"is_cpu_op": 1}, "workload_graph[0].is_cpu_op: expected true or false"),
         ({"Id": 2}, "expected every node's id once"),
     ],

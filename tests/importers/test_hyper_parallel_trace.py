@@ -92,7 +92,7 @@ def changed(*path: str | int, value: Any) -> dict[str, Any]:
         (changed("ops", 1, "accesses", 0, "storage_id", value=8), "ops[1].accesses[0].storage_id: storage 8 has no size"),
         (changed("storage_sizes", value=[40]), "storage_sizes: expected an object of bytes by storage id"),
         (changed("storage_sizes", "x", value=1), "storage_sizes.x: expected a storage id"),
-        (changed("storage_sizes", "03", value=1), "storage_sizes.03: expected every storage once"),
+        (changed("storage_sizes", "03", value=1), "storage_sizes.03: expected every storage id once"),
         (changed("storage_sizes", "4", value=1.5), "storage_sizes.4: expected a whole number of at least 0"),
         (changed("retained_sids", value=5), "retained_sids: expected a list of storage ids"),
         (changed("retained_sids", 0, value="5"), "retained_sids[0]: expected a whole number"),

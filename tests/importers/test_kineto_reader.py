@@ -81,12 +81,12 @@ def test_ops_nest_by_their_times() -> None:
         ('{"traceEvents": 3}', "a list of traceEvents"),
         ('{"traceEvents": []}', "no kernel, copy or memset"),
         (json.dumps(trace(span("cpu_op", "aten::mm", 0, 1))), "no kernel, copy or memset"),
-        ('{"traceEvents": [7]}', r"traceEvents\[0\]: an object is expected"),
-        (json.dumps(trace(device_op(KERNEL, "k", 0, -1, 1))), r"traceEvents\[0\]: a duration of at least 0"),
-        (json.dumps(trace(device_op(KERNEL, "k", 0, 1, 1) | {"args": 1})), r"traceEvents\[0\]: an object is expected in args"),
-        (json.dumps(trace(device_op(KERNEL, "k", 0, 1, 1) | {"ts": "x"})), r"traceEvents\[0\]: a time in microseconds"),
+        ('{"traceEvents": [7]}', r"traceEvents\[0\]: expected an object"),
+        (json.dumps(trace(device_op(KERNEL, "k", 0, -1, 1))), r"traceEvents\[0\]: expected a duration of at least 0"),
+        (json.dumps(trace(device_op(KERNEL, "k", 0, 1, 1) | {"args": 1})), r"traceEvents\[0\]: expected an object in args"),
+        (json.dumps(trace(device_op(KERNEL, "k", 0, 1, 1) | {"ts": "x"})), r"traceEvents\[0\]: expected a time in microseconds"),
         (json.dumps(trace(device_op(KERNEL, "k", 0, 1, 1))).replace('"ts": 0', '"ts": 1e999999999'), "a time in microseconds"),
-        (json.dumps(trace(device_op(KERNEL, "k", 0, 1, 1))).replace('"ts": 0', '"ts": NaN'), "NaN is no number"),
+        (json.dumps(trace(device_op(KERNEL, "k", 0, 1, 1))).replace('"ts": 0', '"ts": NaN'), "NaN is not a number"),
     ],
 )
 def test_damaged_files(tmp_path: Path, text: str, problem: str) -> None:

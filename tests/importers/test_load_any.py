@@ -46,7 +46,7 @@ def test_another_file_of_hosim(tmp_path):
 
 
 def test_a_folder_of_nothing(tmp_path):
-    with pytest.raises(InputError, match="no known format"):
+    with pytest.raises(InputError, match="its format is unknown"):
         load_any(tmp_path)
 
 

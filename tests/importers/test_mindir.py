@@ -153,8 +153,8 @@ def test_a_function_of_two_outputs_gives_a_tuple(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("graphs", "expected"),
     [
-        ([value(5, b"x", -1, 3)], r"'x' has the shape \[-1, 3\], which is not known; export the model with inputs of fixed shapes"),
-        ([value(5, b"x", 2) + node(b"ReLU", b"y", b"z", shape=tensor(b"", 2))], "'z' is used before anything makes it"),
+        ([value(5, b"x", -1, 3)], r"'x' has the shape \[-1, 3\], which is not fixed; export the model with inputs of fixed shapes"),
+        ([value(5, b"x", 2) + node(b"ReLU", b"y", b"z", shape=tensor(b"", 2))], "'z' is used before any node makes it"),
         ([value(5, b"x", 2)], "no operator that computes"),
         (
             [
@@ -163,7 +163,7 @@ def test_a_function_of_two_outputs_gives_a_tuple(tmp_path: Path) -> None:
             ],
             "function 'loop' calls itself",
         ),
-        ([value(5, b"x", 2) + node(b"REF::gone", b"y", b"x")], "'gone' is used before anything makes it"),
+        ([value(5, b"x", 2) + node(b"REF::gone", b"y", b"x")], "'gone' is used before any node makes it"),
         ([value(5, b"x", 2) + node(b"TupleGetItem", b"y", b"x")], "has 1 inputs, expected more"),
         ([value(5, b"x", *[127] * 9)], "below 2.60 bytes"),
     ],

@@ -216,7 +216,7 @@ X, Y = value("x", FLOAT, 2, 3), helper.make_empty_tensor_value_info("y")
             [value("x", FLOAT, "n", None)],
             r"without a size: n, x\[1\]; give them: hosim",
         ),
-        ([loop(), helper.make_node("Relu", ["x"], ["y"])], [X, value("m", INT)], "again: operator Loop runs a graph again and again"),
+        ([loop(), helper.make_node("Relu", ["x"], ["y"])], [X, value("m", INT)], "again: operator Loop is a loop over a graph"),
         ([helper.make_node("NonZero", ["x"], ["y"], name="n")], [X], "n: the shape of what operator NonZero returns is not known without"),
         ([helper.make_node("Mine", ["x"], ["y"], name="n", domain="my")], [X], "n: the shape of what operator Mine returns is not known"),
         ([helper.make_node("Relu", ["z"], ["y"], name="n")], [X], "n: uses 'z' before any node makes it"),
@@ -224,7 +224,7 @@ X, Y = value("x", FLOAT, 2, 3), helper.make_empty_tensor_value_info("y")
         ([helper.make_node("MatMul", ["x"], ["y"], name="n")], [X], "n: operator MatMul cannot have 1 inputs"),
         ([helper.make_node("Identity", ["x"], ["y"])], [X], "no operator that computes"),
         ([helper.make_node("Relu", ["x"], ["y"])], [value("x", TensorProto.STRING, 2)], "'x' has the element type 8"),
-        ([helper.make_node("Relu", ["x"], ["z"])], [X], "output 'y' is made by no node"),
+        ([helper.make_node("Relu", ["x"], ["z"])], [X], "output 'y' has no node that makes it"),
         ([helper.make_node("Relu", ["x"], ["y"])], [value("x", FLOAT, 1 << 40, 1 << 40)], "below 2.60 bytes"),
     ],
     ids=["free", "loop", "data", "foreign", "unmade", "misfit", "too-few", "empty", "strings", "no-output", "too-large"],
@@ -274,7 +274,7 @@ def test_what_is_no_model(content: bytes) -> None:
 def test_cut_off(tmp_path: Path) -> None:
     content = gzip.decompress((DATA / "onnx_llama.onnx.gz").read_bytes())
     for size in (200, 2000, len(content) - 1):
-        with pytest.raises(InputError, match=r"damaged|no known format"):
+        with pytest.raises(InputError, match=r"damaged|its format is unknown"):
             read(tmp_path, content[:size])
 
 

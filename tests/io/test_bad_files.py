@@ -41,7 +41,7 @@ WORKLOADS = {
     "a plan": ('{"format": "hosim.plan/1"}', "format: expected a workload (hosim.workload/1), this is a plan (hosim.plan/1)"),
     "a newer one": (
         '{"format": "hosim.workload/2"}',
-        "format: 'hosim.workload/2' is made by a newer hosim; this one reads hosim.workload/1: "
+        "format: 'hosim.workload/2' is from a newer hosim, and this one reads hosim.workload/1: "
         "update hosim, or write the file again with this one",
     ),
     "another format": ('{"format": "onnx"}', "format: expected 'hosim.workload/1', got 'onnx'"),
@@ -265,8 +265,8 @@ PLANS = {
     "initial as text": (P | {"initial": {"act": "ddr"}}, "p: initial.act: expected a list, got 'ddr'"),
     "cache op": (P | {"cache_ops": [FETCH | {"op": "evict"}]}, "p: cache_ops[0].op: expected 'prefetch', 'store' or 'detach', got 'evict'"),
     "no way": (P | {"cache_ops": [FETCH | {"to": None}]}, "p: cache_ops[0].to: missing; a prefetch names the tier it copies to"),
-    "in place": (P | {"cache_ops": [FETCH | {"to": "ddr"}]}, "p: cache_ops[0].to: a prefetch joins two different tiers, both are 'ddr'"),
-    "detach to": (P | {"cache_ops": [FETCH | {"op": "detach"}]}, "p: cache_ops[0].to: a detach copies nowhere; leave 'to' out"),
+    "in place": (P | {"cache_ops": [FETCH | {"to": "ddr"}]}, "p: cache_ops[0].to: a prefetch copies between two tiers, both are 'ddr'"),
+    "detach to": (P | {"cache_ops": [FETCH | {"op": "detach"}]}, "p: cache_ops[0].to: a detach has no destination; leave 'to' out"),
     "key": (P | {"cache_ops": [FETCH | {"size": 1}]}, "p: cache_ops[0].size: unknown key 'size' (known: op, tensor, from, to, after)"),
 }
 

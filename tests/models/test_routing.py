@@ -318,7 +318,7 @@ WRONG = {
     ),
     "no such expert": ({"steps": [[[2]]]}, "steps[0][0][0]: gate 'gate0' has experts 0 to 1, got 2"),
     "a name for a number": ({"steps": [[["w0.0"]]]}, "steps[0][0][0]: expected an integer, got 'w0.0'"),
-    "both traces": ({"generate": {"steps": 1, "top": 1}}, "generate: expected a trace's 'steps' or how to 'generate' one, got both"),
+    "both traces": ({"generate": {"steps": 1, "top": 1}}, "generate: expected either the 'steps' of a trace or 'generate', got both"),
 }
 
 

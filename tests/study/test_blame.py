@@ -145,7 +145,7 @@ def test_a_channel_is_raised_with_its_fabrics() -> None:
     assert price.together == ("link",)
     assert price.saves_ns > 0
     assert not found.replanned
-    with pytest.raises(InputError, match="more than nothing"):
+    with pytest.raises(InputError, match="at least 1 B of memory"):
         prices(lambda hardware, budget: found.result, machine, found.result, 0)
 
 

@@ -110,7 +110,7 @@ def test_what_cannot_be_compared() -> None:
         diff(Side("a", A), Side("b", result=replay(A, MACHINE)))
     with pytest.raises(InputError, match="manual is a plan for chain, manual one for other with other tensors"):
         diff(Side("a", A), Side("b", Plan(chain(2, "other"))))
-    for what, said in (("nonesuch", "no such file, and no such policy"), ("belady", "a policy plans for a workload on a machine")):
+    for what, said in (("nonesuch", "neither a file nor a policy"), ("belady", "a policy needs a workload and a machine to plan for")):
         with pytest.raises(InputError, match=said):
             side_of(what)
 

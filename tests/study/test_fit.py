@@ -84,10 +84,10 @@ def test_the_largest_sequence_batch_and_layers() -> None:
 def test_all_or_none_within_the_limits() -> None:
     easy = fit(question(), "smallest", parse_axis("channels.h2d.bandwidth=10GB/s..20GB/s:11"))
     assert (easy.value, easy.beyond, easy.exact) == ("10 GB/s", None, True)
-    assert "the last of those asked about" in str(easy)
+    assert "the last value of the range" in str(easy)
     hard = fit(question(budget=20), "largest", parse_axis("channels.h2d.bandwidth=1GB/s..2GB/s:3"))
     assert (hard.answer, hard.value, hard.exact) == (None, None, False)
-    assert str(hard).startswith("no channels.h2d.bandwidth of those asked about is within the limits; 1 GB/s: does not fit")
+    assert str(hard).startswith("no channels.h2d.bandwidth in the range is within the limits; 1 GB/s: does not fit")
 
 
 def test_values_that_contradict_one_another_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_values_that_contradict_one_another_are_said(monkeypatch: pytest.MonkeyP
     found = fit(asked, "largest", Axis(("channels.h2d.engines",), tuple(range(101))))
     assert found.value == 100
     assert found.contradictions == [
-        "50 is not within the limits (it is odd) although 100 is: it is not a threshold, and others may be within them"
+        "50 is not within the limits (it is odd) although 100 is: there is no single threshold, and others may be within the limits too"
     ]
     # and one beyond the limit that bisection finds
     monkeypatch.setattr(
@@ -149,8 +149,8 @@ def test_which_values_are_tried(monkeypatch: pytest.MonkeyPatch, wanted: module.
         ("channels.h2x.bandwidth=1GB/s..2GB/s:3", None, "did you mean 'h2d'?"),
         ("channels.h2d.bandwidth=1GB/s", None, "expected at least two values"),
         ("channels.h2d.bandwidth=1GB/s..2GB/s:3", 0.5, "slowdown: expected a multiple of at least 1"),
-        ("policy=on_demand,layerwise", None, "which have an order; got 'on_demand'"),
-        ("workload.batch=1..4", None, "does not say what it was built from"),
+        ("policy=on_demand,layerwise", None, "which can be ordered; got 'on_demand'"),
+        ("workload.batch=1..4", None, "does not say how it was built"),
     ],
 )
 def test_what_is_no_question(text: str, slowdown: float | None, said: str) -> None:

@@ -57,7 +57,7 @@ def test_a_budget_bounds_it() -> None:
 def test_nothing_fits() -> None:
     found = frontier(question("belady", 31), points=3)
     assert (found.smallest_bytes, len(found.results), list(found.pareto)) == (None, 1, [])
-    assert str(found) == "belady fits within none of the budgets probed"
+    assert str(found) == "belady does not fit within any budget probed"
     assert found.frame["makespan_ns"].isna().all()
     with pytest.raises(InputError, match="at least 2 points"):
         frontier(question("belady"), points=1)

@@ -114,7 +114,7 @@ def test_the_line_has_both_peaks():
 
 def test_a_budget_that_no_segment_fits_into_is_infeasible():
     with pytest.raises(
-        InfeasibleError, match=r"found no plan whose bytes reserved by the allocator caching stay within 21\.0 MiB; with all of it"
+        InfeasibleError, match=r"found no plan for which the allocator caching reserves at most 21\.0 MiB; with the whole budget"
     ):
         plan_against_reserved(chain(0), MACHINE, parse_choice("layerwise"), 21 * MIB, Counting("caching"))
 

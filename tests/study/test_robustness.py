@@ -96,7 +96,7 @@ def test_several_devices_wait_for_their_slowest():
     ("jitter", "runs", "message"),
     [
         (Jitter(1, 0.1), 0, "runs: expected at least 1 run, got 0"),
-        (Jitter(1), 3, "jitter: without jitter all runs are one: give --op-sigma or --transfer-sigma"),
+        (Jitter(1), 3, "jitter: without jitter all runs are the same: give --op-sigma or --transfer-sigma"),
     ],
 )
 def test_nothing_to_draw(jitter, runs, message):

@@ -57,14 +57,14 @@ def test_lists_and_ranges(text: str, values: tuple[object, ...]) -> None:
         ("=1", "expected FIELD=VALUES"),
         ("a=", "expected values such as"),
         ("a=1..", "between two numbers"),
-        ("a=1..2GB/s", "how many values"),
+        ("a=1..2GB/s", "expected a count after a colon"),
         ("a=1..2GB/s:1", "2 to 100,000 values"),
         ("a=1..2GB/s:x", "2 to 100,000 values"),
         ("a=1GB..2:3", "unit at the end"),
         ("a=1..2Gb/s:3", "expected two sizes, rates or times"),
         ("a=1..2GB/s:3:4", "2 to 100,000 values"),
         ("a=1ms..2GB:3", "expected two sizes, rates or times"),
-        ("a=0.5..1", "how many values"),
+        ("a=0.5..1", "expected a count after a colon"),
     ],
 )
 def test_what_is_no_axis_is_refused_in_one_line(text: str, said: str) -> None:
@@ -79,7 +79,7 @@ def test_grids_and_lists_of_points(tmp_path: Path) -> None:
     assert read_vary([{"a": 1, "b": 2}, {"a": 3, "b": 4}]) == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
     with pytest.raises(InputError, match="a is varied twice"):
         read_vary(["a=1", "b+a=2"])
-    with pytest.raises(InputError, match="every point of a list sets the same fields"):
+    with pytest.raises(InputError, match="expected every point of the list to set the same fields"):
         read_vary([{"a": 1}, {"b": 1}])
     (tmp_path / "points.csv").write_text("a, b\n1,40 GiB\n2,null\n")
     assert read_points(str(tmp_path / "points.csv")) == [{"a": 1, "b": "40 GiB"}, {"a": 2, "b": None}]
@@ -143,7 +143,7 @@ def test_fields_of_the_workload_the_policy_and_the_machine() -> None:
         ("channels.h2d.bandwidth.more", "channels.h2d.bandwidth.more: expected a path to one value"),
         ("budge", "budge: unknown field; did you mean 'budget'?"),
         ("policy.kk", "policy lookahead: unknown parameter 'kk'; did you mean 'k'?"),
-        ("name", "name: this is not for varying"),
+        ("name", "name: this field cannot be varied"),
     ],
 )
 def test_an_unknown_field_is_refused_with_the_nearest(field: str, said: str) -> None:
@@ -154,7 +154,7 @@ def test_an_unknown_field_is_refused_with_the_nearest(field: str, said: str) -> 
 
 
 def test_a_graph_that_does_not_say_what_it_is_made_from_has_no_fields() -> None:
-    with pytest.raises(InputError, match="workload: chain does not say what it was built from"):
+    with pytest.raises(InputError, match="workload: chain does not say how it was built"):
         sweep(question(), [{"workload.batch": 1}])
     traced = load_any(find_workload("llama-3.1-8b-prefill-4k"))
     with pytest.raises(InputError, match=r"workload: unknown|unknown field 'confg'; did you mean 'config'"):
@@ -226,15 +226,15 @@ def test_the_file_of_another_sweep_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     run(path)
     content = path.read_bytes()
-    with pytest.raises(InputError, match="this is the file of another sweep: its columns are others"):
+    with pytest.raises(InputError, match="this file belongs to another sweep: its columns differ"):
         run(path, "budget=100B,200B")
-    with pytest.raises(InputError, match="2 of its rows are of points that this one has not"):
+    with pytest.raises(InputError, match="2 of its rows belong to points that this sweep does not have"):
         run(path, "channels.h2d.bandwidth=1..3GB/s:3")
-    with pytest.raises(InputError, match=r"5 of its rows are of points"):
+    with pytest.raises(InputError, match=r"5 of its rows belong to points"):
         sweep(question(budget=300), read_vary("channels.h2d.bandwidth=1..5GB/s:5"), path)
     assert path.read_bytes() == content
     path.write_text("something else")
-    with pytest.raises(InputError, match="it holds something else"):
+    with pytest.raises(InputError, match="it is not a file of rows"):
         run(path)
     assert path.read_text() == "something else"
     with pytest.raises(InputError, match=r"expected a name that ends in \.csv or \.parquet"):
@@ -255,7 +255,7 @@ def test_two_processes_give_the_rows_of_one() -> None:
     points = read_vary(["channels.h2d.bandwidth=1..3GB/s:3", "budget=130B,31B"])
     alone, together = sweep(question(), points), sweep(question(), points, runner=pool(2))
     assert alone.rows == together.rows
-    with pytest.raises(InputError, match="jobs: expected how many processes"):
+    with pytest.raises(InputError, match="jobs: expected a number of processes"):
         pool(0)
 
 
@@ -298,7 +298,7 @@ def test_a_channel_that_its_fabric_holds_back_is_said(tmp_path: Path, monkeypatc
     arguments = ["sweep", "w.json", "-H", "h100-80gb-sxm", "-p", "resident", "-j", "1"]
     said = CliRunner().invoke(app, [*arguments, "--vary", "channels.h2d.bandwidth=50GB/s,60GB/s"]).stderr
     assert said == (
-        "note: channels.h2d.bandwidth goes beyond what fabrics.link_in carries, 55.7 GB/s: "
+        "note: channels.h2d.bandwidth exceeds that of fabrics.link_in, 55.7 GB/s: "
         "channels.h2d.bandwidth+fabrics.link_in.bandwidth=... varies both\n"
     )
     both = CliRunner().invoke(app, [*arguments, "--vary", "channels.h2d.bandwidth+fabrics.link_in.bandwidth=50GB/s,60GB/s"])

@@ -45,7 +45,7 @@ def test_ctrl_c(uninterrupted: tuple[Path, bytes]) -> None:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the processes of the pool, too
         _, said = process.communicate(timeout=LONG_S)
     assert process.returncode == 130, said
-    assert "points are in" in said
+    assert "points: run the same command to continue" in said
     assert said.endswith("interrupted\n")
     assert "Traceback" not in said
     assert (folder / "interrupted.csv").read_bytes().count(b"\n") == BEFORE + 1
