@@ -1,7 +1,7 @@
-"""Graphs of cases, and the folder in which those of slow formats are kept by content.
+"""Graphs of cases, and the cache folder for graphs of formats that are slow to import.
 
-A kept graph's name is a digest of the source's content, of hosim's own code and of the versions of torch and transformers. So nothing
-there is ever stale, and all of it can be deleted; what cannot be read is imported again.
+A cached graph's name is a digest of the source's content, of hosim's own code and of the versions of torch and transformers. Nothing in the
+folder is ever stale, and all of it may be deleted; a file that cannot be read is imported again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hosim.graph import Graph
 
 
 def kept_in() -> Path:
-    """The folder of kept graphs: ``$HOSIM_CACHE``, or ``hosim`` in the user's folder for such things."""
+    """The folder of cached graphs: ``$HOSIM_CACHE``, or ``hosim`` in the user's cache folder."""
     own = os.environ.get("HOSIM_CACHE")
     return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hosim"
 
 
 def graph_of_file(path: Path, kept: Path | None) -> Graph:
-    """The graph in a file or folder of any known format; ``kept`` is the folder of kept graphs. Raises :class:`InputError`."""
+    """The graph in a file or folder of any known format; ``kept`` is the folder of cached graphs. Raises :class:`InputError`."""
     from hosim.importers import load_any
     from hosim.io import load_workload, save_workload
 
@@ -42,7 +42,7 @@ def graph_of_file(path: Path, kept: Path | None) -> Graph:
         with suppress(HosimError):
             return load_workload(file)
     graph = load_any(path)
-    # a folder that cannot be written to only costs time
+    # a cache folder that cannot be written to only costs time
     with suppress(OSError, HosimError):
         kept.mkdir(parents=True, exist_ok=True)
         save_workload(graph, file)
@@ -50,13 +50,13 @@ def graph_of_file(path: Path, kept: Path | None) -> Graph:
 
 
 def graph_of_entry(entry: str, folder: str) -> Graph:
-    """The graph that ``package.module:function`` gives; its package may lie in ``folder``.
+    """The graph that ``package.module:function`` returns; its package may lie in ``folder``.
 
-    The function returns a :class:`Graph`, or a torch model and its example inputs (a tuple, or a mapping by name). It is called each time:
-    what it depends on is not known. Raises :class:`InputError`.
+    The function returns a :class:`Graph`, or a torch model and its example inputs (a tuple, or a mapping by name). It is called each time,
+    because what it depends on is unknown. Raises :class:`InputError`.
     """
     module, _, name = entry.partition(":")
-    # what the project prints is no result of hosim's
+    # what the project prints must not mix with hosim's output
     with _importable(folder), redirect_stdout(sys.stderr):
         try:
             loaded = import_module(module)
@@ -70,12 +70,12 @@ def graph_of_entry(entry: str, folder: str) -> Graph:
             given = getattr(loaded, name)()
         except HosimError:
             raise
-        except (Exception, SystemExit) as error:  # an exit of the project's is no verdict
+        except (Exception, SystemExit) as error:  # an exit of the project's code must not look like a verdict
             raise InputError(_raised(error), source=entry) from error
     if isinstance(given, Graph):
         return given
     if not isinstance(given, tuple) or len(given) != 2:
-        raise InputError("expected it to return a model and its example inputs, or a hosim.Graph", source=entry)
+        raise InputError("expected the function to return a model and its example inputs, or a hosim.Graph", source=entry)
     return graph_of_model(*given, name=name, source=entry)
 
 
@@ -92,7 +92,7 @@ def graph_of_model(model: Any, inputs: Any, *, name: str, source: str) -> Graph:
     positional = () if by_name else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     try:
         program = torch.export.export(model, positional, by_name, strict=False)
-    except Exception as error:  # torch and the model's code raise whatever they like
+    except Exception as error:  # torch and the model's code raise all kinds of errors
         raise InputError(f"torch.export cannot export it: {_line(error)}", source=source) from error
     return import_exported(program, name=name)
 
@@ -128,7 +128,7 @@ def _digest_of(path: Path) -> str:
 
 @cache
 def _code() -> str:
-    """A digest of hosim's source and of what it imports models with."""
+    """A digest of hosim's source and of the packages with which it imports models."""
     found = hashlib.sha256()
     package = Path(__file__).parent.parent
     for file in sorted(package.rglob("*.py")):

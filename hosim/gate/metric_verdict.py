@@ -12,7 +12,7 @@ REGRESSION, IMPROVEMENT, DRIFT, NEW, MISSING, SAME = "regression", "improvement"
 
 @dataclass(frozen=True, slots=True)
 class MetricVerdict:
-    """One metric: its value in the baseline and now (``None`` where there is none), and what is to be thought of that."""
+    """One metric: its value in the baseline and now (``None`` if there is none), and the verdict."""
 
     name: str
     before: int | None
@@ -31,10 +31,10 @@ class MetricVerdict:
 
 
 def judge_metrics(before: Mapping[str, int], now: Mapping[str, int], tolerances: Mapping[str, Tolerance]) -> tuple[MetricVerdict, ...]:
-    """A verdict for every metric of either, by name.
+    """A verdict for every metric of either record, by name.
 
-    A *regression* is worse by more than the tolerance, an *improvement* better by more, *drift* another value within it. What only one of
-    the two has is *new* or *missing*; one of value 0 is neither, and one whose tolerance is off is drift.
+    A *regression* is worse by more than the tolerance, an *improvement* better by more, *drift* a change within it. A metric that only one
+    of the two has is *new* or *missing*; it is neither if its value is 0, and it is drift if its tolerance is off.
     """
     verdicts = []
     for name in sorted({*before, *now}):

@@ -15,7 +15,7 @@ INFEASIBLE = "infeasible"
 """The verdict of a case that no longer fits."""
 
 FAILING = (INFEASIBLE, MISSING, REGRESSION)
-"""Verdicts that fail a check, the gravest first."""
+"""Verdicts that fail a check, the most serious first."""
 
 _ORDER = (*FAILING, IMPROVEMENT, NEW, DRIFT, SAME)
 
@@ -24,7 +24,7 @@ _ORDER = (*FAILING, IMPROVEMENT, NEW, DRIFT, SAME)
 class CaseVerdict:
     """One case. ``explanation`` is what changed, in lines; ``note`` is for people.
 
-    ``before`` is the baseline and ``measured`` what is compared with it, each where there is one.
+    ``before`` is the baseline and ``measured`` the measurement, each if there is one.
     """
 
     case: str
@@ -38,16 +38,16 @@ class CaseVerdict:
 
     @property
     def now(self) -> Record | None:
-        """The record of what was measured."""
+        """The record of the measurement."""
         return self.measured.record if self.measured is not None else None
 
     @property
     def curves(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What the device tier holds over the step, before and now; empty where that is not known."""
+        """What the device tier holds over the step, before and now; empty if unknown."""
         return (self.before.curve if self.before else ()), (self.now.curve if self.now else ())
 
     def fails(self, strict: bool = False) -> bool:
-        """Whether the case fails; ``strict`` fails improvements that are not committed, too."""
+        """Whether the case fails; ``strict`` also fails improvements that are not committed."""
         return self.verdict in FAILING or (strict and self.verdict in (IMPROVEMENT, NEW))
 
 
@@ -59,13 +59,14 @@ def judge(
     *,
     baseline: str = "",
 ) -> CaseVerdict:
-    """The verdict of a case: the gravest of its metrics'. ``known`` is its baseline, if it has one; ``now`` is none for a lost case.
+    """The verdict of a case: the most serious of its metrics' verdicts.
 
-    What does not fit by its baseline may go on not to fit.
+    ``known`` is its baseline, if any; ``now`` is ``None`` for a lost case. A case that does not fit by its baseline passes if it still does
+    not fit.
     """
     before = known.record if known is not None else None
     if now is None:
-        return CaseVerdict(case, MISSING, note="there is a baseline and no case of this name", baseline=baseline, before=before)
+        return CaseVerdict(case, MISSING, note="there is a baseline, but no case with this name", baseline=baseline, before=before)
     if now.record is None:
         error = now.error or "does not fit"
         if known is not None and before is None:
@@ -74,8 +75,10 @@ def judge(
     if before is None:
         metrics = tuple(MetricVerdict(name, None, value, NEW) for name, value in sorted(now.record.metrics.items()))
         if known is not None:
-            return CaseVerdict(case, IMPROVEMENT, metrics, note="it fits; by its baseline it did not", baseline=baseline, measured=now)
-        note = "there is no baseline; 'hosim baseline write' makes it"
+            return CaseVerdict(
+                case, IMPROVEMENT, metrics, note="it fits, but did not at the time of the baseline", baseline=baseline, measured=now
+            )
+        note = "no baseline; 'hosim baseline write' writes it"
         return CaseVerdict(case, MISSING, metrics, note=note, baseline=baseline, measured=now)
     metrics = judge_metrics(before.metrics, now.record.metrics, tolerances)
     verdict = min((m.verdict for m in metrics), key=_ORDER.index, default=SAME)
@@ -94,7 +97,7 @@ def judge(
 
 def _rules(before: Record, now: Record) -> str:
     if before.semantics != now.semantics:
-        return f"the baseline is of other rules of the replay (semantics {before.semantics}, now {now.semantics})"
+        return f"the baseline was written under other rules of the replay (semantics {before.semantics}, now {now.semantics})"
     return f"the baseline was written by hosim {before.hosim}, this is {now.hosim}" if before.hosim != now.hosim else ""
 
 
@@ -106,6 +109,6 @@ def exit_code(verdicts: Sequence[CaseVerdict], strict: bool = False) -> int:
 
 
 def summary(verdicts: Sequence[CaseVerdict]) -> str:
-    """How many cases have which verdict, in one line."""
+    """The number of cases with each verdict, in one line."""
     counts = {verdict: sum(v.verdict == verdict for v in verdicts) for verdict in _ORDER}
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "no case"
