@@ -29,8 +29,8 @@ from hosim.result import Result
 class Captured:
     """A program with the tensors that it holds.
 
-    ``model`` is what it was captured from; ``held`` are its tensors and the optimizer's by placeholder. ``flat`` gives a call's inputs in
-    the order of ``inputs``, the other placeholders; ``result`` makes what the call returns of what the program returns.
+    ``model`` is the captured model; ``held`` has its tensors and the optimizer's by placeholder. ``flat`` returns a call's inputs in the
+    order of ``inputs``, the other placeholders; ``result`` turns the program's results into those of the call.
     """
 
     model: torch.nn.Module
@@ -44,7 +44,7 @@ class Captured:
 class OffloadedModel:
     """A model under a plan; calling it runs it.
 
-    ``plan``, ``program`` (its graph is the plan's workload) and ``result``, the replay in program order, are there to look at.
+    ``plan``, ``program`` (its graph is the plan's workload) and ``result`` (the replay in program order) may be inspected.
     """
 
     def __init__(
@@ -79,32 +79,34 @@ class OffloadedModel:
 
     @property
     def predicted_peak_bytes(self) -> int:
-        """The most bytes of device memory that the program will have allocated at once, in program order."""
+        """The predicted peak of the device memory that the program allocates, in bytes, in program order."""
         assert self.result.allocator is not None
         return self.result.allocator.peak_allocated_bytes
 
     @property
     def predicted_stall_ns(self) -> int:
-        """What computation will wait for, with the times of the hardware profile."""
+        """The predicted stall, with the times of the hardware profile."""
         return sum(self.result.stall_ns.values())
 
     @property
     def predicted_makespan_ns(self) -> int:
-        """The time of a call, with the times of the hardware profile."""
+        """The predicted time of a call, with the times of the hardware profile."""
         return self.result.makespan_ns or 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model gives for these inputs, or the loss of a training step.
+        """The model's results for these inputs, or the loss of a training step.
 
-        Raises :class:`InputError` for inputs of other sizes than the example's, and :class:`hosim.errors.ExecutionError` for what fails on
-        the way; then all is closed.
+        Raises :class:`InputError` for inputs of other sizes than the example's. Raises :class:`hosim.errors.ExecutionError` if the call
+        fails; then everything is closed.
         """
         with self._one_at_a_time:
             return self._call(*args, **kwargs)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if _modes(self._captured.model) != self._modes:
-            raise InputError("the model was captured in another mode (train or eval, autocast or none); go back to it, or offload it again")
+            raise InputError(
+                "the model was captured in another mode (train or eval, autocast or none); switch back to it, or offload it again"
+            )
         values = dict(zip(self._captured.inputs, self._captured.flat(*args, **kwargs), strict=True))
         taken: set[int] = set()
         for name, value in values.items():
@@ -115,25 +117,25 @@ class OffloadedModel:
             results = self.executor.run(values)
         except BaseException:
             if self.executor.closed:
-                self._release()  # what could be brought back is back
+                self._release()  # everything that could be recovered is back
             raise
         return self._captured.result(results)
 
     def _by_itself(self, name: str, value: torch.Tensor, taken: set[int]) -> torch.Tensor:
-        """``value`` on a storage of its own, laid out like the example: the one that it has, or a copy."""
+        """``value`` on a storage of its own, laid out like the example: unchanged, or a copy."""
         example, storage = self._examples[name], value.untyped_storage()
-        if storage._cdata in self._held:  # it may be empty, which torch does not survive
-            raise InputError(f"input {name!r} is a tensor of the offloaded model; give a copy that was made before")
+        if storage._cdata in self._held:  # it may be empty, which crashes torch
+            raise InputError(f"input {name!r} is a tensor of the offloaded model; give a copy made before offloading")
         own = storage._cdata not in taken and value.stride() == example.stride() and storage.nbytes() == self._bytes[name]
         taken.add(storage._cdata)
         if own:
             return value
         if name in self._written:
-            raise InputError(f"input {name!r} is written by the model, and is part of another tensor or laid out otherwise; give a copy")
+            raise InputError(f"input {name!r} is written by the model, and is part of another tensor or has another layout; give a copy")
         return torch.empty_strided(value.size(), example.stride(), dtype=value.dtype, device=value.device).copy_(value)
 
     def close(self) -> None:
-        """Bring every tensor back into the model, and give memory and files back."""
+        """Move every tensor back into the model, and release memory and files."""
         self._forgotten.detach()
         try:
             self.executor.close()
@@ -155,13 +157,16 @@ def inference(model: torch.nn.Module, example_inputs: Any, name: str) -> Capture
     """``model`` exported for inputs like the example. Raises :class:`InputError` if it cannot be."""
     args, kwargs = _arguments(example_inputs)
     if _is_autocast():
-        raise InputError(f"torch.export does not see autocast; offload {name} outside of it, and convert the model if it shall compute so")
+        raise InputError(
+            f"torch.export does not see autocast; offload {name} outside of it, and convert the model to the dtype that it should "
+            "compute in"
+        )
     try:
         with torch.no_grad(), quiet():
             exported = torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" See https")[0]
-        hint = "; transformers' models give tensors alone with config.use_cache = False" if "Cache" in reason else ""
+        hint = "; with config.use_cache = False, models of transformers return only tensors" if "Cache" in reason else ""
         raise InputError(f"torch.export cannot export {name}: {reason[:200]}{hint}") from error
     program = capture(exported, name=name)
     own = {**exported.state_dict, **exported.constants}
@@ -175,7 +180,7 @@ def inference(model: torch.nn.Module, example_inputs: Any, name: str) -> Capture
             raise InputError(f"expected the arguments {', '.join(order) or 'by position alone'}, got {', '.join(kwargs) or 'none by name'}")
         values, spec = tree_flatten((args, {key: kwargs[key] for key in order}))
         if spec != in_spec:
-            raise InputError("expected inputs nested as the example's are")
+            raise InputError("expected inputs nested like the example's")
         return list(values)
 
     return Captured(model, program, held, inputs, flat, lambda results: tree_unflatten(results, out_spec))
@@ -189,7 +194,7 @@ def training(model: torch.nn.Module, inputs: Mapping[str, Any], optimizer: torch
 
     def flat(*args: Any, **kwargs: Any) -> list[Any]:
         if _settings(optimizer) != settings:
-            raise InputError("the optimizer's settings are not those with which the step was captured; offload it again")
+            raise InputError("the optimizer's settings have changed since the step was captured; offload it again")
         given = {**dict(zip(inputs, args, strict=False)), **kwargs}
         if set(given) != set(inputs) or len(args) > len(inputs):
             raise InputError(f"expected the inputs {', '.join(inputs)}, got {', '.join(given) or 'none'}")
@@ -203,14 +208,14 @@ def training(model: torch.nn.Module, inputs: Mapping[str, Any], optimizer: torch
 
 
 def _forgotten(executor: Executor, guard: Guard) -> None:
-    """What :meth:`OffloadedModel.close` does, for those that nobody has any more."""
+    """What :meth:`OffloadedModel.close` does, for models that are garbage collected."""
     with contextlib.suppress(HosimError):
         executor.close()
     guard.release()
 
 
 def _modes(model: torch.nn.Module) -> list[bool]:
-    """What a capture depends on beside inputs and settings."""
+    """What a capture depends on, beside inputs and settings."""
     return [_is_autocast(), *(module.training for module in model.modules())]
 
 
@@ -243,7 +248,7 @@ def _check_input(name: str, value: Any, example: Any) -> None:
 
 
 def _device(captured: Captured, hardware: Hardware, directories: Mapping[str, str | os.PathLike[str]]) -> Any:
-    """The GPU where the model is there, or a machine of the CPU's memory."""
+    """The GPU if the model is on one, else a machine made of the CPU's memory."""
     for tensor in captured.held.values():
         if tensor.device.type == "cuda":
             from hosim.lower.on_cuda import CudaDevice

@@ -1,4 +1,4 @@
-"""What failed on a machine, in one line."""
+"""Errors of a machine, in one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hosim.lower.transfers import Label
 
 
 def in_one_line(error: BaseException, culprit: Label | None) -> str:
-    """What was being done when ``error`` was raised, and why.
+    """What failed, and why, from the work that was under way and its error.
 
     >>> in_one_line(OSError(28, "No space left on device"), Label("store of 'w' from hbm to nvme"))
     "store of 'w' from hbm to nvme: No space left on device"

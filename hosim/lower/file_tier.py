@@ -1,7 +1,7 @@
-"""A tier of files: one file for each tensor, in a folder of its own that is gone when the tier is closed.
+"""A tier of files: one file for each tensor, in a folder of its own that is removed when the tier is closed.
 
-Bytes are read and written in chunks, through the system's cache or, with ``direct``, around it. Direct transfers want memory, offsets and
-lengths to be multiples of :data:`ALIGNMENT`: they go through an aligned buffer, and a file's last part is padded.
+Bytes are read and written in chunks, through the system's cache or, with ``direct``, around it. Direct transfers need memory, offsets and
+lengths that are multiples of :data:`ALIGNMENT`: they use an aligned buffer, and pad a file's last part.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Later = Callable[[Sequence[Event], Callable[[], None]], None]
 class FileTier:
     """Files of at most ``capacity_bytes`` in a new folder under ``directory``.
 
-    Raises :class:`InputError` if there is no such folder or it cannot be written to, or if ``direct`` is asked of a file system that has
-    no direct transfers.
+    Raises :class:`InputError` if the folder does not exist or cannot be written to, or if ``direct`` is set for a file system without
+    direct transfers.
     """
 
     def __init__(self, tier: str, directory: str | os.PathLike[str], capacity_bytes: int, later: Later, direct: bool = False) -> None:
@@ -46,9 +46,7 @@ class FileTier:
         try:
             self.folder = Path(tempfile.mkdtemp(prefix=f"hosim-{tier}-", dir=parent))
         except OSError as error:
-            raise InputError(
-                f"cannot make a folder for tier {tier}: {error.strerror}; give one that can be written to", source=str(parent)
-            ) from error
+            raise InputError(f"cannot make a folder for tier {tier}: {error.strerror}; give a writable one", source=str(parent)) from error
         self._remove = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)  # at the interpreter's end, too
         if direct:
             try:
@@ -69,7 +67,7 @@ class FileTier:
             probe.unlink()
 
     def block(self, size_bytes: int, owner: str) -> FileBlock:
-        """A file that is not there yet. Raises :class:`ExecutionError` if it can never fit."""
+        """A file that does not exist yet. Raises :class:`ExecutionError` if it can never fit."""
         if size_bytes > self.capacity_bytes:
             wanted, there = human_size(size_bytes), human_size(self.capacity_bytes)
             raise ExecutionError(f"tensor {owner!r} of {wanted} does not fit into {self.tier} of {there}")
@@ -95,7 +93,7 @@ class FileBlock:
         self._taken = False
 
     def take(self) -> bool:
-        """Take the bytes of the tier if they are free; whether the block has them now."""
+        """Reserve the bytes in the tier if they are free; returns whether the block has them."""
         tier = self._tier
         if not self._taken and tier.held_bytes + self.size_bytes <= tier.capacity_bytes:
             tier.held_bytes += self.size_bytes
@@ -135,10 +133,10 @@ class FileBlock:
         finally:
             os.close(file)
         if read < len(data):
-            raise ExecutionError(f"{self.path} ends after {start + read} B; expected {self.size_bytes} B: something else changed it")
+            raise ExecutionError(f"{self.path} ends after {start + read} B; expected {self.size_bytes} B: another program changed it")
 
     def _is_direct(self, start: int, stop: int) -> bool:
-        """Parts that begin or end askew go through the system's cache; whole tensors never do."""
+        """Unaligned parts go through the system's cache; whole tensors never do."""
         return self._tier.direct and start % ALIGNMENT == 0 and (stop % ALIGNMENT == 0 or stop == self.size_bytes)
 
     def _flags(self, start: int, stop: int) -> int:
@@ -179,7 +177,7 @@ def _write(file: int, data: memoryview, start: int) -> None:
 
 
 def _read(file: int, data: memoryview, start: int, direct: bool = False) -> int:
-    """Bytes read: fewer than wanted at the file's end."""
+    """The number of bytes read, fewer than wanted at the file's end."""
     done = 0
     while done < len(data):
         read = os.preadv(file, [data[done : done + CHUNK_BYTES]], start + done)

@@ -1,15 +1,15 @@
-"""One command for a GPU machine: a decoder under hosim's plans, what was predicted beside what is measured.
+"""One command for a GPU machine: run a decoder under hosim's plans, and compare predictions with measurements.
 
 ``python -m hosim.lower.gpu_run --out DIR`` measures the machine's copies and the decoder's ops with everything resident, plans for shares
 of the resident peak with these times, runs each plan, and writes a folder for each: ``run.json`` (predictions and measurements),
 ``plan.json``, and ``timeline.json`` (the run's own ops and transfers, for https://ui.perfetto.dev). ``summary.json`` has the machine and
-all runs. With ``--dry-run`` all but the GPU is done: the tiny decoder on a machine made of the CPU's memory.
+all runs. With ``--dry-run`` it does everything without a GPU: it runs the tiny decoder on a machine made of the CPU's memory.
 
-It has not been run on a GPU yet: what the tests run is the dry run, and the GPU machine on a stand-in for ``torch.cuda``.
+It has not run on a GPU yet: tests run the dry run, and the GPU machine on a stand-in for ``torch.cuda``.
 
-Peaks are those of ``max_memory_allocated`` and, predicted, of the account in program order with the caching allocator's rounding; to these
-is added what is allocated outside the program (workspaces of cuBLAS), which the resident run shows while nothing runs.
-Times are medians of steps by the host's clock, from the first launch to the end of the last work, and the replay's makespan.
+Measured peaks are those of ``max_memory_allocated``. Predicted peaks are those of the account in program order with the caching allocator's
+rounding, plus what is allocated outside the program (workspaces of cuBLAS), which the resident run shows while nothing runs. Measured times
+are medians of steps by the host's clock, from the first launch to the end of the last work; predicted ones are makespans.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """So many threads for each op: with one the times of small ops are steady."""
+    """The number of threads for each op: with one, the times of small ops are steady."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -90,13 +90,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m hosim.lower.gpu_run", description="Run a decoder under hosim's plans on a CUDA device."
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder for the results; made if it is not there")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results; created if it does not exist")
     parser.add_argument("--config", choices=sorted(SIZES), default="1b", help="sizes of the decoder (default: 1b)")
     parser.add_argument("--modes", default=",".join(MODES), help="default: %(default)s")
     parser.add_argument("--length", type=int, default=2048, help="tokens of a sequence (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=1, help="sequences in a step (default: 1)")
     parser.add_argument("--shares", default="75,50", help="budgets, in per cent of the resident peak (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=5, help="timed steps, after two that are not (default: 5)")
+    parser.add_argument("--steps", type=int, default=5, help="timed steps, after two warm-up steps (default: 5)")
     parser.add_argument("--policy", default="hyperoffload", help="what plans (default: %(default)s)")
     parser.add_argument("--dry-run", action="store_true", help="everything but the GPU: the tiny decoder on the CPU")
     return parser
@@ -118,13 +118,13 @@ def _mode(name: str) -> str:
 def _run(options: argparse.Namespace, modes: Sequence[str], shares: Sequence[int]) -> dict[str, Any]:
     cuda = not options.dry_run
     if cuda and not torch.cuda.is_available():
-        raise InputError("expected a CUDA device, torch finds none (--dry-run does everything else on the CPU)")
+        raise InputError("expected a CUDA device, torch finds none (--dry-run runs on the CPU)")
     if min(options.length, options.batch, options.steps) < 1:
         raise InputError("expected --length, --batch and --steps of at least 1")
     try:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder: {error.strerror}", source=str(options.out)) from error
+        raise InputError(f"cannot create the folder: {error.strerror}", source=str(options.out)) from error
     hardware = _measured_machine() if cuda else _stand_in()
     summary = {"format": FORMAT, "dry_run": not cuda, "torch": torch.__version__, "machine": _described(hardware, cuda), "runs": []}
     for mode in modes:
@@ -136,7 +136,7 @@ def _run(options: argparse.Namespace, modes: Sequence[str], shares: Sequence[int
         for share in shares:
             budget = (_peak(all_there) + outside) * share // 100
             if budget <= outside:
-                raise InfeasibleError(f"{share} % of the resident peak are less than the {outside} B outside the program")
+                raise InfeasibleError(f"{share} % of the resident peak is less than the {outside} B outside the program")
             plan, predicted = planned(graph, hardware, budget - outside, options.policy, replayed=_in_blocks)
             got = _steps(work, plan, hardware, cuda, options.steps)
             row = _row(mode, share, budget, predicted, got, resident, len(plan.cache_ops))
@@ -152,7 +152,7 @@ def _run(options: argparse.Namespace, modes: Sequence[str], shares: Sequence[int
 
 
 def _measured_machine() -> Hardware:
-    """The GPU as a profile: its memory, and its channels as pinned copies find them. Op times are measured apart from it."""
+    """The GPU as a profile: its memory, and its channels as measured with pinned copies. Op times are measured separately."""
     free, _ = torch.cuda.mem_get_info()
     host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     down, down_ns = _copies(to_host=True)
@@ -163,7 +163,7 @@ def _measured_machine() -> Hardware:
 
 
 def _copies(*, to_host: bool, small: int = 1 << 20, large: int = 1 << 28, times: int = 10) -> tuple[int, int]:
-    """Bytes per second and latency in nanoseconds of pinned copies: of two sizes the median times, and the line through them."""
+    """Bytes per second and latency in nanoseconds of pinned copies: the line through the median times of two sizes."""
     took = []
     for size in (small, large):
         on_device = torch.empty(size, dtype=torch.uint8, device="cuda")
@@ -183,7 +183,7 @@ def _copies(*, to_host: bool, small: int = 1 << 20, large: int = 1 << 28, times:
 
 
 def _stand_in() -> Hardware:
-    """What a dry run plans for: figures by hand, slow enough that there is something to wait for."""
+    """The profile that a dry run plans for: chosen by hand, and slow enough to cause waits."""
     tiers = (Tier("hbm", 1 << 32, 10**11, "device"), Tier("ddr", 1 << 32, 10**10, "host"))
     channels = (Channel("h2d", "ddr", "hbm", 10**9, 10_000), Channel("d2h", "hbm", "ddr", 10**9, 10_000))
     return Hardware("cpu stand-in", tiers, channels, Compute({}))
@@ -222,7 +222,7 @@ def _work(config: str, mode: str, length: int, batch: int, device: str) -> Captu
 
 
 def _timed(work: CapturedStep, hardware: Hardware, cuda: bool, steps: int) -> tuple[Graph, dict[str, Any]]:
-    """The workload with each op's median time while everything is resident, and what these steps took."""
+    """The workload with each op's median time while everything is resident, and the times of these steps."""
     got = _steps(work, Plan(work.program.graph), hardware, cuda, steps, all_recorded=True)
     lines: list[Timeline] = got["timelines"]
     times = [

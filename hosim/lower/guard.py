@@ -1,6 +1,6 @@
-"""Keeps hands off an offloaded model: whoever computes with its tensors is told, where torch would read memory that is not there.
+"""Guards an offloaded model: using its tensors is an error, where torch would read memory that is not there.
 
-While a model is offloaded its tensors are of a class that answers questions about themselves (shape, dtype) and refuses all else:
+While a model is offloaded, its tensors are of a class that answers questions about themselves (shape, dtype) and refuses everything else:
 reading, writing, copying, saving. Imports torch.
 """
 
@@ -36,7 +36,7 @@ _ANSWERED = (
 
 @cache
 def _answers() -> frozenset[Any]:
-    """The functions that read no bytes of a tensor, as ``__torch_function__`` is given them."""
+    """The functions that read no bytes of a tensor, as ``__torch_function__`` receives them."""
     found = [getattr(torch.Tensor, name) for name in _ANSWERED]
     return frozenset([*found, *(one.__get__ for one in found), torch.Tensor.grad.__set__])
 
@@ -52,16 +52,16 @@ class GuardedTensor:
                 return function(*args, **(kwargs or {}))
         raise InputError(cls.reason)
 
-    reason = "this tensor belongs to a model that is offloaded: close what hosim.offload returned first"
+    reason = "this tensor belongs to an offloaded model: first close what hosim.offload returned"
 
     def __repr__(self, **_: Any) -> str:
         return f"<offloaded tensor {tuple(self.shape)} of {self.dtype}>"  # type: ignore[attr-defined]
 
 
 class Lost(GuardedTensor):
-    """Mixed into the class of a tensor whose contents a failure took with it."""
+    """Mixed into the class of a tensor whose contents were lost in a failure."""
 
-    reason = "the contents of this tensor were lost when its offloaded model failed: make or load the model anew"
+    reason = "the contents of this tensor were lost when its offloaded model failed: make or load the model again"
 
 
 class Guard:
@@ -74,7 +74,7 @@ class Guard:
             tensor.__class__ = _kind(kind, GuardedTensor)
 
     def release(self) -> None:
-        """Give all tensors back their classes, but for those that have lost their bytes."""
+        """Give all tensors their classes back, except those that have lost their bytes."""
         for hook in self._hooks:
             hook.remove()
         for tensor, kind in self._guarded:
@@ -84,7 +84,7 @@ class Guard:
 
 
 def require_free(model: Any) -> None:
-    """Raise :class:`InputError` for what is no model, and for one of which some tensor is offloaded, lost or nowhere."""
+    """Raise :class:`InputError` for anything but a model, and for a model with an offloaded, lost or meta tensor."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"expected a torch.nn.Module, got {type(model).__name__}", source="model")
     for tensor in (*model.parameters(), *model.buffers()):

@@ -22,14 +22,14 @@ class DeviceBytes:
         self.bytes = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
     def close(self) -> None:
-        """Let go of the storage, so that it may die."""
+        """Release the storage, so that it may be freed."""
         self.bytes = None
 
 
 def copy_bytes(source: Any, destination: Any, start: int, stop: int, part: int) -> None:
-    """Copy the bytes ``[start, stop)`` of a tensor. A place that has the part from ``part`` on alone counts from there.
+    """Copy the bytes ``[start, stop)`` of a tensor. A place that has only the part from ``part`` on counts from there.
 
-    Other threads of Python run meanwhile.
+    Other Python threads run meanwhile.
     """
     if isinstance(source, FileBlock) and isinstance(destination, FileBlock):
         between = bytearray(stop - start)
@@ -44,12 +44,12 @@ def copy_bytes(source: Any, destination: Any, start: int, stop: int, part: int) 
 
 
 def part_of(place: Any, start: int, stop: int) -> Any:
-    """The bytes ``[start, stop)`` of a tensor at a place that has all of them, or these alone."""
+    """The bytes ``[start, stop)`` of a tensor at a place that has all of them, or only these."""
     return place.bytes[start:stop] if place.bytes.numel() >= stop else place.bytes[: stop - start]
 
 
 def _address(place: Any, start: int, stop: int, part: int) -> int:
-    """Where the byte ``start`` of a tensor is. Not by way of numpy, which would fix a storage's size for good."""
+    """The address of byte ``start`` of a tensor, without numpy, which would fix a storage's size for good."""
     size = place.bytes.numel()
     skipped = part if size < stop else 0
     assert stop - skipped <= size

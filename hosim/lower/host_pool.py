@@ -1,4 +1,4 @@
-"""Host memory of one tier: blocks that are kept and used again, since pinning memory takes milliseconds."""
+"""Host memory of one tier: blocks are kept and reused, because pinning memory takes milliseconds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Later = Callable[[Sequence[Event], Callable[[], None]], None]
 class HostPool:
     """At most ``capacity_bytes`` of host memory.
 
-    Bytes that were given back are handed out again to blocks of the same size: layers are alike, and so are steps. What lies unused gives
-    way when others need the room.
+    Released bytes are reused for blocks of the same size, because layers are alike, and so are steps. Unused bytes are freed when other
+    blocks need the room.
     """
 
     def __init__(self, tier: str, capacity_bytes: int, later: Later, pinned: bool) -> None:
@@ -52,7 +52,7 @@ class HostPool:
         return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=self._pinned)
 
     def give_back(self, buffer: Any) -> None:
-        """Bytes that hold nothing any more."""
+        """Take back bytes that hold nothing any more."""
         self.held_bytes -= buffer.numel()
         self._unused_bytes += buffer.numel()
         self._unused.setdefault(buffer.numel(), []).append(buffer)
@@ -62,7 +62,7 @@ class HostPool:
         self._later(after, then)
 
     def close(self) -> None:
-        """Give what lies unused back to the system."""
+        """Return unused bytes to the system."""
         self._unused.clear()
         self._unused_bytes = 0
 
@@ -77,7 +77,7 @@ class HostBlock:
         self._pool = pool
 
     def take(self) -> bool:
-        """Take the bytes if they are free; whether the block has them now."""
+        """Reserve the bytes if they are free; returns whether the block has them."""
         if self.bytes is None:
             self.bytes = self._pool.take(self.size_bytes)
         return self.bytes is not None

@@ -1,18 +1,18 @@
 """hosim as the planner of hyper-parallel's activation offload.
 
-``OffloadConfig(planner=HosimPlanner())`` and an ``OffloadSession`` plans its replay with hosim. Source: github mindspore-ai/hyper-parallel
-(Apache-2.0), package ``hyper_parallel.auto_parallel.hyper_offload``: the protocol ``ResidencyPlanner`` (``build(trace)`` gives a
-``ResidencySchedule``) and what ``ReplayExecutor`` and ``ResidencyManager`` do with one:
+With ``OffloadConfig(planner=HosimPlanner())``, an ``OffloadSession`` plans its replay with hosim. Source: github
+mindspore-ai/hyper-parallel (Apache-2.0), package ``hyper_parallel.auto_parallel.hyper_offload``: the protocol ``ResidencyPlanner``
+(``build(trace)`` gives a ``ResidencySchedule``) and what ``ReplayExecutor`` and ``ResidencyManager`` do with one:
 
-- before an op (``pre``) only ``COPY_H2D`` is understood, after it (``post``) the other three actions;
-- a copy takes its device memory where it is issued, in program order, and ``RELEASE_DEVICE`` gives it back where it stands;
-- ``COPY_D2H`` does nothing where there is a host copy, so a stale one has to go before the next;
+- before an op (``pre``) only ``COPY_H2D`` is allowed, after it (``post``) the other three actions;
+- a copy takes its device memory where it is issued, in program order, and ``RELEASE_DEVICE`` releases it at its own place;
+- ``COPY_D2H`` does nothing if there is a host copy, so a stale one must be released before the next;
 - one stream makes the copies of both directions;
-- what is never released keeps its memory until the step ends.
+- a storage that is never released keeps its memory until the step ends.
 
-hosim plans in time: there a prefetch waits for room, and so does an op. So the plan is replayed, and each action gets a place in the
-program that holds no more than the device held when the op began; then copies up move ahead to where the plan issues them, as far as the
-limit lets them. As in the runtime's own account, memory that was released counts as free while a copy down still reads it.
+hosim plans in time: a prefetch waits for room, and so does an op. The plan is therefore replayed, and each action gets a place in the
+program at which the device holds no more than it held when the op began. Then copies up move ahead to where the plan issues them, as far as
+the limit allows. As in the runtime's own account, released memory counts as free while a copy down still reads it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Planned:
-    """A schedule: its actions in order, the plan that they amount to, and the replay of that (``None`` without a limit)."""
+    """A schedule: its actions in order, the equivalent plan, and the replay of that plan (``None`` without a limit)."""
 
     actions: tuple[Action, ...]
     plan: Plan
@@ -71,39 +71,12 @@ class Planned:
 class HosimPlanner:
     """A planner for hyper-parallel: what ``OffloadConfig(planner=...)`` takes.
 
-    Parameters
-    ----------
-    policy
-        A policy of hosim that plans ahead.
-    host_bytes
-        The most bytes of host memory that copies may take.
-    save
-        A file (``.json`` or ``.json.gz``) to which each trace is written, as a workload for every command.
-    schedule
-        The class ``ResidencySchedule``, if not that of the installed hyper-parallel.
-    actions
-        The class ``ResidencyActionType``, if not that of the installed hyper-parallel.
-    **parameters
-        Values of the policy's parameters.
+    ``policy`` is a policy of hosim that plans ahead, ``parameters`` are its parameters. ``host_bytes`` bounds the host copies. ``save``
+    names a file (``.json``, ``.json.gz``) to which each trace is written, for ``hosim import``. ``schedule`` and ``actions`` are the
+    classes ``ResidencySchedule`` and ``ResidencyActionType``; by default those of the installed hyper-parallel.
 
-    Attributes
-    ----------
-    planned
-        After :meth:`build`: the actions, the plan that they amount to, and its replay with the predicted peak and stalls.
-
-    Raises
-    ------
-    InputError
-        If there is no such policy, or it decides during the run.
-
-    References
-    ----------
-    docs/executor.md shows it in a session.
-
-    Examples
-    --------
-    >>> HosimPlanner("longest_gap").policy
-    'longest_gap'
+    After :meth:`build`, ``planned`` is the schedule, with the predicted peak and stall. Raises :class:`InputError` for an unknown policy,
+    and for one that decides during the run.
     """
 
     def __init__(
@@ -129,22 +102,8 @@ class HosimPlanner:
     def build(self, trace: Any) -> Any:
         """Plan a trace.
 
-        Parameters
-        ----------
-        trace
-            hyper-parallel's ``ActivationTrace`` of the warm-up step.
-
-        Returns
-        -------
-        Any
-            A ``ResidencySchedule``: for each op, the actions before and after it.
-
-        Raises
-        ------
-        InfeasibleError
-            If nothing fits within the trace's limit.
-        InputError
-            If the trace contradicts itself, or hyper-parallel's classes can neither be imported nor were given.
+        Raises :class:`InfeasibleError` if nothing fits within the trace's limit. Raises :class:`InputError` for a trace that contradicts
+        itself, for a policy that decides during the run, and if hyper-parallel's classes can neither be imported nor were given.
         """
         document = document_of(trace)
         if self.save is not None:
@@ -202,9 +161,9 @@ def document_of(trace: Any) -> dict[str, Any]:
 
 
 def hardware_of(trace: ActivationTrace, host_bytes: int = HOST_BYTES) -> Hardware:
-    """The machine that a trace was recorded on, as far as it says: its bandwidths, and the limit as the device's capacity.
+    """The machine that a trace was recorded on, as far as the trace describes it: its bandwidths, and the limit as the device's capacity.
 
-    One stream copies in both directions; here they share the bandwidth of the faster one.
+    One stream copies in both directions; here the directions share the bandwidth of the faster one.
     """
     limit = _AMPLE if trace.limit_bytes is None else max(trace.limit_bytes, 1)
     channels = (Channel("h2d", HOST, DEVICE, trace.h2d_bytes_per_s), Channel("d2h", DEVICE, HOST, trace.d2h_bytes_per_s))
@@ -216,7 +175,7 @@ def hardware_of(trace: ActivationTrace, host_bytes: int = HOST_BYTES) -> Hardwar
 def plan_trace(trace: ActivationTrace, policy: str = "hyperoffload", host_bytes: int = HOST_BYTES, **parameters: Any) -> Planned:
     """The schedule of a policy for a trace: actions in program order that keep the device within the trace's limit.
 
-    Storages that no op of the trace produced are none of the runtime's, and left alone. Raises as :meth:`HosimPlanner.build`.
+    Storages that no op of the trace produced do not belong to the runtime, and stay as they are. Raises as :meth:`HosimPlanner.build`.
     """
     trace = _produced(trace)
     graph = graph_of(trace, "activations", retained_to_the_end=True)
@@ -231,7 +190,9 @@ def plan_trace(trace: ActivationTrace, policy: str = "hyperoffload", host_bytes:
         try:
             plan = registry.get(name).plan(graph, hardware, trace.limit_bytes, **settings)
             if policy == _OURS and plan.runtime is not None:
-                raise InfeasibleError(f"nothing that plans ahead fits within {trace.limit_bytes:,} B; give activations more of the device")
+                raise InfeasibleError(
+                    f"no policy that plans ahead fits within {trace.limit_bytes:,} B; give activations more of the device"
+                )
             _check_ahead(plan)
             found.append(_planned(replace(plan, policy=policy), trace, hardware))
         except InfeasibleError as error:
@@ -244,7 +205,7 @@ def plan_trace(trace: ActivationTrace, policy: str = "hyperoffload", host_bytes:
 
 
 def _check_ahead(plan: Plan) -> None:
-    """Raise :class:`InputError` unless all that the plan does is in its cache ops."""
+    """Raise :class:`InputError` unless cache ops are all that the plan has."""
     if plan.runtime is not None or plan.edits is not None:
         what = "changes the order of the ops" if plan.edits is not None else "decides during the run"
         raise InputError(f"{plan.policy} {what}; {_AHEAD}", source="policy")
@@ -269,9 +230,9 @@ def _waits(planned: Planned) -> bool:
 
 
 def plan_of(actions: Sequence[Action], graph: Graph, policy: str = "manual") -> Plan:
-    """What a schedule amounts to on a graph of :func:`hosim.importers.activation_trace.graph_of`: its copies and releases as cache ops.
+    """The plan of a schedule on a graph of :func:`hosim.importers.activation_trace.graph_of`: its copies and releases as cache ops.
 
-    What the replay does by itself is left out: at its last use a storage goes, and with a write its host copy.
+    It leaves out what the replay does by itself: releasing a storage at its last use, and its host copy at a write.
     """
     storages = {int(tensor.name.removeprefix("storage")): t for t, tensor in enumerate(graph.tensors)}
     cache_ops = []
@@ -308,8 +269,8 @@ def _produced(trace: ActivationTrace) -> ActivationTrace:
 class _Away:
     """A tensor away from the device between its uses by the ops ``last`` and ``next``.
 
-    It is released after the op ``release`` and copied up before the op ``fetch``; the plan wants that before the op ``wanted``, and in its
-    replay the copy started at ``start_ns``.
+    It is released after the op ``release`` and copied up before the op ``fetch``. The plan issues that copy before the op ``wanted``, and
+    its replay started it at ``start_ns``.
     """
 
     tensor: int
@@ -322,7 +283,7 @@ class _Away:
 
 
 def _aways(plan: Plan, hardware: Hardware, limit: int) -> list[_Away]:
-    """When tensors are away, in program order, within the limit; by the start of their copies up."""
+    """When tensors are away, in program order and within the limit, sorted by the start of their copies up."""
     graph = plan.graph
     result = replay(plan, hardware, limit, record=True)
     if result.timeline is None or not result.feasible:
@@ -354,7 +315,7 @@ def _aways(plan: Plan, hardware: Hardware, limit: int) -> list[_Away]:
 
 
 def _held(graph: Graph, aways: Sequence[_Away]) -> list[int]:
-    """Bytes of the device in program order, by op: what is produced by then and not released."""
+    """The bytes that the device holds in program order, by op: produced by then and not released."""
     change = [0] * (len(graph.ops) + 1)
     for tensor, users in zip(graph.tensors, graph.users, strict=True):
         change[users[0]] += tensor.size_bytes
@@ -371,9 +332,9 @@ def _held(graph: Graph, aways: Sequence[_Away]) -> list[int]:
 
 
 def _shrink(graph: Graph, aways: Sequence[_Away], held: list[int], limit: int) -> None:
-    """Later copies up, those needed last first, then earlier releases, where ops that begin at one instant leave it open who came first.
+    """Delay copies up, those needed last first, then advance releases, where ops that begin at one instant leave their order open.
 
-    At the latest and the earliest places an op holds what it and its neighbours in use need, which the replay held as well: it fits.
+    With the latest copies and the earliest releases, an op holds only what it and its neighbours need, which the replay held too: it fits.
     """
     for i in range(len(held)):
         for away in sorted(aways, key=lambda a: -a.next) if held[i] > limit else ():
@@ -392,7 +353,7 @@ def _take(held: list[int], graph: Graph, away: _Away, ops: range) -> None:
 
 
 def _advance(graph: Graph, aways: Sequence[_Away], held: list[int], limit: int) -> None:
-    """Copies up where the plan wants them, or as near as the limit lets them, in the order of the plan."""
+    """Copies up where the plan issues them, or as near as the limit allows, in the order of the plan."""
     earliest = 0
     for away in aways:
         size = graph.tensors[away.tensor].size_bytes
@@ -405,8 +366,8 @@ def _advance(graph: Graph, aways: Sequence[_Away], held: list[int], limit: int) 
 def _actions(graph: Graph, trace: ActivationTrace, aways: Sequence[_Away], stores: Sequence[tuple[int, int]]) -> tuple[Action, ...]:
     """All actions in program order; ``stores`` are copies down as (after, tensor).
 
-    After an op first stale host copies go, then copies down begin, then device memory is released, then host memory. A host copy that is
-    not stale stays to the last use, whatever the plan says: it may, and the runtime would make it again if it were stored once more.
+    After an op, stale host copies are released first, then copies down begin, then device memory is released, then host memory. A host copy
+    that is not stale stays until the last use, whatever the plan says, because the runtime would copy again if it were stored once more.
     """
     storage = [int(tensor.name.removeprefix("storage")) for tensor in graph.tensors]
     placed: list[tuple[int, int, Action]] = []  # op, place among the actions around it, action

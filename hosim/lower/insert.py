@@ -1,12 +1,11 @@
 """The pass that puts a plan's cache ops into the graph of its program as nodes. Imports torch.
 
-It is the last one: passes that fuse, merge or remove ops come before it, since the plan speaks of the ops that there are then. After it,
-dead-code elimination and the like leave the cache nodes alone, and :func:`barriers` says what nothing may be moved across.
+It is the last pass: those that fuse, merge or remove ops come before it, because the plan refers to the ops of the final graph. Afterwards,
+dead-code elimination and the like leave the cache nodes alone, and :func:`barriers` lists the nodes that nothing may be moved across.
 
-Each cache op stands right behind the op that it is issued after. Its argument is some value of the storage; a storage keeps its
-identity, so a detach frees it and a prefetch fills it again under all views that there are. Consumers behind a prefetch to the
-device tier take the prefetch's value, or ``ready(view, prefetch)`` if they take another view, so that the graph itself says what they
-wait for.
+Each cache op stands right behind the op that it is issued after. Its argument is some value of the storage. A storage keeps its identity,
+so a detach frees it and a prefetch fills it again under all existing views. Consumers behind a prefetch to the device tier take the
+prefetch's value, or ``ready(view, prefetch)`` if they take another view, so that the graph shows what they wait for.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ class Lowered:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A node that nothing which uses ``tensor`` may be moved or fused across.
+    """A node across which no use of ``tensor`` may be moved or fused.
 
-    ``op`` is prefetch, store, detach or initial. ``before`` are the nodes above it that use the tensor since the barrier before it,
-    ``after`` those below up to the next one: what is in different lists stays in different kernels.
+    ``op`` is prefetch, store, detach or initial. ``before`` are the nodes above it that use the tensor since the previous barrier,
+    ``after`` those below it up to the next one: nodes of different lists stay in different kernels.
     """
 
     node: str
@@ -58,35 +57,20 @@ class Barrier:
 def insert(program: TorchProgram, plan: Plan, device_tier: str = "hbm") -> Lowered:
     """``program`` with the cache ops of ``plan`` as nodes and its ops in the plan's order; ``program`` itself stays as it is.
 
-    Raises :class:`PlanError` for a plan of another workload, for one whose cache ops are decided during the replay, and for one that
-    runs ops again. Whether the plan is legal is the verifier's business.
+    Raises :class:`PlanError` for a plan of another workload, for one that decides during the replay, and for one that runs ops again. The
+    verifier checks that the plan is legal.
     """
     if plan.workload != program.graph:
         raise PlanError(f"the plan is for workload {plan.workload.name!r}, not for the graph of this program; plan for its graph")
     if plan.runtime is not None:
-        raise PlanError(f"policy {plan.policy} decides during the run; a graph can only be given a plan that is made before it")
+        raise PlanError(f"policy {plan.policy} decides during the run; a graph needs a plan that is made beforehand")
     if plan.recomputes:
         raise PlanError("the plan runs ops again, which cannot be lowered; plan with recompute=false")
     return _Pass(program, plan, device_tier).lowered()
 
 
 def barriers(lowered: Lowered) -> tuple[Barrier, ...]:
-    """List what later passes have to leave where it is.
-
-    Parameters
-    ----------
-    lowered
-        A program with a plan's cache ops as nodes (:func:`insert`).
-
-    Returns
-    -------
-    tuple[Barrier, ...]
-        The barriers in the order of the graph: nodes that nothing which uses their tensor may be moved or fused across.
-
-    References
-    ----------
-    docs/executor.md describes the graph with cache ops.
-    """
+    """The nodes that later passes must not move things across, in the order of the graph."""
     place = {node.name: i for i, node in enumerate(lowered.module.graph.nodes)}
     return tuple(sorted(_barriers(lowered), key=lambda barrier: place[barrier.node]))
 
@@ -94,8 +78,8 @@ def barriers(lowered: Lowered) -> tuple[Barrier, ...]:
 class _Pass:
     """Copies the nodes of a program one by one.
 
-    ``env`` has the copy of each node, ``root[t]`` a value of tensor t that is there by now, ``fresh[t]`` the last prefetch of t to the
-    device tier, and ``basis[n]`` the prefetch from whose value the copy n was made.
+    ``env`` has the copy of each node, ``root[t]`` an existing value of tensor t, ``fresh[t]`` the last prefetch of t to the device tier,
+    and ``basis[n]`` the prefetch from whose value the copy n was made.
     """
 
     def __init__(self, program: TorchProgram, plan: Plan, device_tier: str) -> None:
@@ -135,7 +119,7 @@ class _Pass:
         return Lowered(self.program, self.plan, module, op_of, self.tensor_of, self.cache_op_of)
 
     def order(self, output: Node) -> Iterator[Node]:
-        """The nodes between placeholders and output: as they are or, where the plan has an order of its own, views when they are needed."""
+        """The nodes between placeholders and output, unchanged; if the plan has its own order, views come when they are needed."""
         between = [node for node in self.program.module.graph.nodes if node.op not in ("placeholder", "output")]
         if self.plan.edits is None or not self.plan.edits.order:
             yield from between
@@ -156,7 +140,7 @@ class _Pass:
         yield from (node for node in between if node not in done and node.is_impure())
 
     def copy(self, node: Node) -> None:
-        """The copy of a node, unless it is there; its arguments are what the last prefetches of their storages gave."""
+        """The copy of a node, made if it does not exist; its arguments are the values of the last prefetches of their storages."""
         if node in self.env:
             return
         self.env[node] = copied = self.graph.node_copy(node, self.current)
@@ -168,7 +152,7 @@ class _Pass:
             self.basis[copied] = None if item else self.fresh.get(tensor)
 
     def current(self, n: Node) -> Node:
-        """The value that whoever takes ``n`` takes now."""
+        """The current value of ``n`` for a consumer."""
         copied = self.env[n]
         tensor = self.program.tensor_of.get(n.name)
         prefetch = None if tensor is None else self.fresh.get(tensor)
@@ -183,7 +167,7 @@ class _Pass:
         return self.ready[copied, prefetch]
 
     def cache_ops(self, place: int) -> None:
-        """The nodes of the cache ops that are issued after op ``place``."""
+        """Add the nodes of the cache ops that are issued after op ``place``."""
         for k in self.after.get(place, ()):
             cache_op = self.plan.cache_ops[k]
             t = cache_op.tensor
@@ -198,7 +182,7 @@ class _Pass:
                     self.fresh[t] = made
 
     def take(self, t: int) -> None:
-        """The first value of a tensor that an op gives as one of several: its ``getitem``, which may stand further down or nowhere."""
+        """The first value of a tensor that is one of several results of an op: its ``getitem``, further down or missing."""
         producer = self.plan.graph.ops[self.plan.graph.users[t][0]].name
         node = next(n for n in self.env if n.name == producer)
         for user in node.users:

@@ -1,12 +1,12 @@
-"""A plan for MindSpore: the settings of its own strategies that come closest to it.
+"""The settings of MindSpore's own strategies that come closest to a plan.
 
-MindSpore 2.10 takes no plan from outside. It has two strategies, ``distance`` and ``memory_peak``, which read their knobs from the
-environment; hosim has both as policies (with our reading of what is not documented: :mod:`hosim.policies.memory_peak`). So their knobs are
-searched for, and each setting is planned and replayed: the best is the fastest that fits, of equally fast ones that with the lower peak.
+MindSpore 2.10 cannot take a plan. It has two strategies, ``distance`` and ``memory_peak``, which read their settings from the environment;
+hosim has both as policies (with our reading of what is undocumented: :mod:`hosim.policies.memory_peak`). The search plans and replays
+settings: the best is the fastest that fits, and among equally fast ones the one with the lowest peak.
 
 Source of the names: ``mindspore/graph/_parse/compile_config.py`` of the 2.10 wheel. Only the difference of
-``HYPER_OFFLOAD_MAX_DEVICE_MEMORY`` and the headroom matters to the strategy: the former is the budget here, the latter what is searched
-for. The time of a kernel, by which adaptive distances go, is the workload's; ``HYPER_OFFLOAD_DEFAULT_KERNEL_TIME_US`` stays as it is.
+``HYPER_OFFLOAD_MAX_DEVICE_MEMORY`` and the headroom matters to the strategy: the former is the budget here, the latter is searched.
+Adaptive distances use the kernel times of the workload; ``HYPER_OFFLOAD_DEFAULT_KERNEL_TIME_US`` keeps its default.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 _PARTS = (0.125, 0.25, 0.5, 0.75, 1.0)
 _STEPS = (1, -1, 3, -3)
 _BARREN = 20
-"""Restarts in a row that find no setting which was not tried before, after which there is nothing left to search."""
+"""The search ends after this many restarts in a row without a new setting."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A strategy and the values of its knobs, as parameters of hosim's policy of that name."""
+    """A strategy and its settings, as parameters of hosim's policy of that name."""
 
     strategy: str
     parameters: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Tried:
-    """A setting, its plan, and the replay of that within the budget; ``None`` where the strategy finds none."""
+    """A setting, its plan, and the plan's replay within the budget; ``None`` if the strategy finds none."""
 
     setting: Setting
     plan: Plan | None
@@ -69,10 +69,10 @@ class Tried:
 
 
 def search(graph: Graph, hardware: Hardware, budget_bytes: int, *, trials: int, seed: int = 0) -> Iterator[Tried]:
-    """The best setting so far (that of the strategy that is better), after each of at most ``trials`` settings.
+    """The best setting so far (of both strategies), after each of at most ``trials`` settings.
 
-    The two strategies take turns. Each climbs from its defaults, one knob at a time, and then from settings drawn at random: the same
-    ``seed`` gives the same answer. Settings that make the same plan are replayed once.
+    The two strategies take turns. Each climbs from its defaults, one value at a time, and then from random settings: the same ``seed``
+    gives the same answer. Settings with the same plan are replayed once.
     """
     evaluate = _Evaluator(graph, hardware, budget_bytes)
     climbs = [_climb(name, _space(name, graph, hardware, budget_bytes), evaluate, random.Random(seed)) for name in STRATEGIES]
@@ -103,16 +103,16 @@ def environment(setting: Setting) -> dict[str, str]:
 
 
 def auto_offload(plan: Plan) -> str:
-    """What ``jit(..., auto_offload=...)`` has to allow for what the plan moves: ``activation``, ``weight`` or ``all``."""
+    """The ``auto_offload`` of ``jit`` that allows what the plan moves: ``activation``, ``weight`` or ``all``."""
     moved = {plan.graph.tensors[c.tensor].kind in ("activation", "gradient", "output") for c in plan.cache_ops}
     return "all" if len(moved) == 2 else "activation" if True in moved else "weight"
 
 
 def export_to_dict(best: Tried, target: Result, device_tier: str, trials: int) -> dict[str, Any]:
-    """The answer as ``hosim export --mindspore --json`` prints it: the settings, and what is left to ``target``, the plan's own replay."""
+    """The answer as ``hosim export --mindspore --json`` prints it: the settings, and their distance from ``target``, the plan's replay."""
     if best.plan is None or best.result is None or not best.fits:
         raise InfeasibleError(
-            f"of {trials:,} settings of MindSpore's strategies none fits within {target.budget_bytes:,} B of {device_tier}, as the plan of "
+            f"none of {trials:,} settings of MindSpore's strategies fits within {target.budget_bytes:,} B of {device_tier}, as the plan of "
             f"{target.policy} does; try more (--trials), or a larger budget"
         )
     ours, theirs = _figures(target, device_tier), _figures(best.result, device_tier)
@@ -140,10 +140,10 @@ def _figures(result: Result, device_tier: str) -> dict[str, int]:
 # ---------------------------------------------------------------------------------------------------------------- the space
 
 _Space = Sequence[tuple[str, Sequence[Any], Any]]
-"""For each knob its name, its values in order, and its default."""
+"""For each parameter its name, its values in order, and its default."""
 
 _Point = tuple[int, ...]
-"""For each knob the position of its value."""
+"""For each parameter the position of its value."""
 
 
 def _ladder(least: int, most: int, default: int) -> Sequence[int]:
@@ -175,7 +175,7 @@ def _space(strategy: str, graph: Graph, hardware: Hardware, budget: int) -> _Spa
 
 
 def _rates(hardware: Hardware, defaults: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[float], float]]:
-    """The bandwidths that adaptive distances reckon with: parts of the machine's, which stand for what else is on the channel."""
+    """The bandwidths for adaptive distances: fractions of the machine's, which stand for other traffic on the channel."""
     rates = {channel.name: channel.bandwidth_bytes_per_s / 1e9 for channel in hardware.channels}
     below = next(iter(nearest_tiers(hardware)), None)
     for name, channel in (("h2d_bandwidth_gbps", below and below.up.name), ("d2h_bandwidth_gbps", below and below.down.name)):
@@ -186,11 +186,11 @@ def _rates(hardware: Hardware, defaults: Mapping[str, Any]) -> Iterator[tuple[st
 # --------------------------------------------------------------------------------------------------------------- the search
 
 _Worth = tuple[int, int, int, int]
-"""Less is better: 0 if it fits, then makespan, peak and bytes moved; 1 if not, then the peak that it would have; 2 if there is no plan."""
+"""Smaller is better: 0 if it fits, then makespan, peak and bytes moved; 1 if not, then the peak that it would have; 2 without a plan."""
 
 
 class _Evaluator:
-    """Plans and replays settings; those that make the same plan once."""
+    """Plans and replays settings, each distinct plan once."""
 
     def __init__(self, graph: Graph, hardware: Hardware, budget_bytes: int) -> None:
         self.graph = graph
@@ -225,7 +225,7 @@ def _nearest(values: Sequence[Any], wanted: Any) -> int:
 
 
 def _climb(strategy: str, space: _Space, evaluate: _Evaluator, rng: random.Random) -> Iterator[tuple[_Worth, Tried]]:
-    """Each setting once, with what it is worth: uphill from the defaults, then from points drawn at random, until few are left."""
+    """Each setting once, with its score: uphill from the defaults, then from random points, until few are left."""
     known: dict[_Point, _Worth] = {}
 
     def new(point: _Point) -> Iterator[tuple[_Worth, Tried]]:

@@ -18,12 +18,12 @@ _NUMBERED = (cache_nodes.prefetch, cache_nodes.store, cache_nodes.detach)
 
 
 def number_of(node: Node) -> int | None:
-    """The position in the plan of the cache op that a node is; none for every other node, ``ready`` and ``initial`` included."""
+    """The position in the plan of a node's cache op; ``None`` for every other node, including ``ready`` and ``initial``."""
     return int(node.args[-1]) if node.op == "call_function" and node.target in _NUMBERED else None
 
 
 def add(graph: Graph, cache_op: CacheOp, number: int, x: Node) -> Node:
-    """The node of a cache op on the storage of ``x``, where the graph inserts now."""
+    """Insert the node of a cache op on the storage of ``x`` at the graph's insertion point."""
     name = f"{cache_op.op}_op_{number}"
     if cache_op.op == DETACH:
         return _node(graph, cache_nodes.detach, (x, cache_op.source, number), name, None)

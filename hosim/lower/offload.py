@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from hosim.lower.callable import OffloadedModel
 
 _SHARES = (1.0, 0.97, 0.93, 0.85, 0.7, 0.5, 0.3)
-"""Shares of the budget that a policy gets, one after the other, until its plan fits in program order, too."""
+"""Shares of the budget that a policy gets in turn, until its plan also fits in program order."""
 
 Replayed = Callable[[Plan, Hardware, int], Result]
-"""The replay of a plan within so many bytes of the device tier; not feasible if it needs more."""
+"""Replays a plan within a number of bytes of the device tier; infeasible if it needs more."""
 
 
 def offload(
@@ -141,9 +141,9 @@ def planned(
 ) -> tuple[Plan, Result]:
     """A plan that keeps within ``budget_bytes`` in program order, which is how torch allocates, and its replay with that account.
 
-    The policy gets less than the budget until its plan does: with no effort where it has such a parameter, and at that share with the
-    effort asked for. ``replayed`` says what a plan needs, by default the verifier and a replay. Raises :class:`InfeasibleError` if no
-    plan does.
+    The policy gets less than the budget until its plan fits: first without effort, if it has such a parameter, and then with the wanted
+    effort at the share found. ``replayed`` checks and replays a plan; by default the verifier and a replay do. Raises
+    :class:`InfeasibleError` if no plan fits.
     """
     chosen = registry.get(policy)
     asked = dict(parameters or {})
@@ -158,7 +158,7 @@ def planned(
                 failure = failure or str(error)
                 break
             if plan.runtime is not None:
-                raise InputError(f"policy {policy} decides during the run; expected one that plans before it", source="policy")
+                raise InputError(f"policy {policy} decides during the run; expected one that plans beforehand", source="policy")
             result = (replayed or _checked)(plan, hardware, budget_bytes)
             if not result.feasible:
                 failure = failure or str(result.error)
