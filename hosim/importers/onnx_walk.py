@@ -152,6 +152,8 @@ class _OnnxWalk:
         return {node.output[0]: self._held(node.output[0], replace(made, known=known))}
 
     def _branch(
+        self, node: onnx.NodeProto, attributes: Mapping[str, Any], values: Mapping[str, OnnxValue], where: str
+    ) -> Sequence[OnnxValue]:
         """The outputs of an ``If``: those of the branch that its condition chooses, or of the larger one if it depends on data."""
         ways = [attributes.get("then_branch"), attributes.get("else_branch")]
         first, second = ways

@@ -205,7 +205,7 @@ def test_an_entry_gives_a_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     hosim("check", "--jobs", "1")
     assert str(folder) not in sys.path
     for name, expected in (
-        ("wrong", "expected it to return a model"),
+        ("wrong", "expected the function to return a model"),
         ("broken", "raised RuntimeError: no luck"),
         ("leaves", "raised SystemExit: 0"),
         ("none", "has no 'none'"),

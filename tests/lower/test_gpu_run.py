@@ -50,7 +50,7 @@ def test_a_dry_run_predicts_and_measures(tmp_path, capsys):
         (["--shares", "75,0"], "--shares: expected whole numbers from 1 to 100, such as 75,50, got '75,0'"),
         (["--modes", "decode"], "--modes: expected some of prefill, train, got 'decode'"),
         (["--dry-run", "--steps", "0"], "expected --length, --batch and --steps of at least 1"),
-        ([], "expected a CUDA device, torch finds none (--dry-run does everything else on the CPU)"),
+        ([], "expected a CUDA device, torch finds none (--dry-run runs on the CPU)"),
     ],
 )
 def test_wrong_usage_is_one_line(tmp_path, capsys, monkeypatch, arguments, message):
@@ -63,7 +63,7 @@ def test_wrong_usage_is_one_line(tmp_path, capsys, monkeypatch, arguments, messa
 def test_a_folder_that_cannot_be_made(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert gpu_run.main(["--out", str(tmp_path / "file"), "--dry-run"]) == 2
-    assert "cannot make the folder: File exists" in capsys.readouterr().err
+    assert "cannot create the folder: File exists" in capsys.readouterr().err
 
 
 def test_the_decoder_is_causal():

@@ -179,6 +179,6 @@ def test_the_gap_and_nothing_that_fits() -> None:
     assert data["gap"] == {key: data["of_settings"][key] - data["of_plan"][key] for key in ("makespan_ns", "peak_bytes")}
     nothing = last(graph, 59, trials=4)
     with pytest.raises(
-        InfeasibleError, match=r"of 4 settings of MindSpore's strategies none fits within 100 B of hbm, as the plan of mine"
+        InfeasibleError, match=r"none of 4 settings of MindSpore's strategies fits within 100 B of hbm, as the plan of mine"
     ):
         export_to_dict(nothing, target, "hbm", 4)

@@ -99,7 +99,7 @@ def test_very_many_ops_are_joined_and_lose_no_time() -> None:
     graph, result = many_ops(100_000)
     text = widget([Shown("", Plan(graph), result)], machine())
     assert len(text) < 3_000_000
-    assert "short ones that follow each other are joined" in text
+    assert "djacent short ops are joined" in text
     data = data_of(text)
     compute = data["groups"][0]["rows"][0]
     parts = [sum(many["parts"][k] for many in compute["many"]) for k in range(len(data["styles"]))]

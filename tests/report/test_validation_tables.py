@@ -188,7 +188,7 @@ def test_a_calibration() -> None:
         " h2d  pinned        1,042  4.00 KiB to 256 MiB  25.0 GB/s (24.0 GB/s to 26.0 GB/s)  9.00 us (8.00 us to 11.0 us)          1.1%   5.2%",
         " d2h  pageable         17     64 B to 1.00 MiB                           3.00 GB/s                             -             -  30.0%",
         "launch of an op: 7.10 us, of which 1.90 us (1.70 us to 2.30 us) (n=1,013) between ops",
-        "a launch keeps the host for 4.30 us (4.10 us to 4.70 us) (n=1,011)",
+        "a launch occupies the host for 4.30 us (4.10 us to 4.70 us) (n=1,011)",
         "Efficiency, against h100",
         " kind    dtype    ops     time           efficiency  median error   P95",
         " ──────────────────────────────────────────────────────────────────────",
