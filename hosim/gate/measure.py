@@ -1,4 +1,4 @@
-"""A case, planned and replayed, as a record; of a matrix, as what its line says."""
+"""Measuring a case: plan and replay it, and return a record, or a line of a matrix."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hosim.units import exact_size
 from hosim.version import __version__
 
 COLUMNS = 60
-"""In how many equal parts of the makespan a curve is kept."""
+"""How many equal parts of the makespan a curve has."""
 
 STAGED = "staged"
 """The label of a tensor's chunks on their way through a tier."""
@@ -43,7 +43,7 @@ def measure(case: Case, kept: Path | None = None) -> Measured:
 
 
 def measure_graph(case: Case, graph: Graph) -> Measured:
-    """As :func:`measure`, of a graph that is there already."""
+    """As :func:`measure`, for a graph that is loaded already."""
     from hosim.io import find_hardware, load_hardware
 
     hardware = load_hardware(find_hardware(_beside(case.folder, case.hardware)))
@@ -62,7 +62,7 @@ def measure_graph(case: Case, graph: Graph) -> Measured:
 
 
 def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware) -> Measured:
-    """What a line of a matrix says, and what each peak consists of; ``graph`` is canonical. Raises :class:`HosimError`."""
+    """The record for a line of a matrix, and what each peak consists of; ``graph`` is canonical. Raises :class:`HosimError`."""
     choice = parse_choice(case.policy)
     _, budget = parse_budget(case.budget, graph, hardware)
     try:
@@ -80,7 +80,7 @@ def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware)
 
 
 def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[Measured]:
-    """As :func:`measure_line`, of cases of one workload, which is read once. Raises :class:`HosimError` where it gets to what is wrong."""
+    """As :func:`measure_line`, for cases of one workload, which is read once. Raises :class:`HosimError` at the first invalid case."""
     from hosim.io import find_hardware, load_hardware
 
     graph = canonical(_graph(cases[0], kept))
@@ -102,7 +102,7 @@ def _graph(case: Case, kept: Path | None) -> Graph:
 
 
 def _beside(folder: str, text: str) -> str:
-    """The path that ``text`` names in ``folder`` if there is such a thing, else ``text``."""
+    """The path ``text`` in ``folder`` if it exists, else ``text``."""
     path = os.path.join(folder, text)
     return path if os.path.exists(path) and not (os.path.isdir(path) and os.sep not in text) else text
 
@@ -156,7 +156,7 @@ def _measured(
 
 
 class _Story:
-    """What a timeline says, by names."""
+    """A timeline, by names."""
 
     def __init__(self, plan: Plan, timeline: Timeline) -> None:
         self.plan = plan
@@ -191,7 +191,7 @@ class _Story:
         return PeakRecord(self._running(at), {kind: b for kind, b in composition.items() if b}, Listing(tuple(residents)), _listing(gone))
 
     def _with_span(self, item: Item, tier: str, at: int) -> Item:
-        """The item with after which ops a tensor's copy in a tier at an instant was issued, and is released."""
+        """The item of a tensor's copy in a tier at an instant, with the ops after which the copy was issued and is released."""
         if item.label in (WORKSPACE, STAGED) or self.plan.runtime is not None:
             return item
         t = self.graph.tensor_index[item.name]
@@ -204,14 +204,14 @@ class _Story:
         return replace(item, until=ops[released].name) if released is not None else item
 
     def _released_after(self, t: int, tier: str, at: int) -> int | None:
-        """The op after which a residency that ends at an instant is given up: the last use, else a detach; ``None`` for neither."""
+        """The op after which a residency that ends at an instant is released: the last use, else a detach; ``None`` for neither."""
         end, users = self.timeline.op_end_ns, self.graph.users[t]
         if not self.graph.survives[t] and users and max(end[i] for i in users) <= at:
             return max(users, key=lambda i: (end[i], i))
         return max((after for after in self._detached[tier, t] if end[after] <= at), default=None)
 
     def _needed(self, at: int) -> list[int]:
-        """Tensors that exist at an instant and are used later, or survive the step."""
+        """The tensors that exist at an instant and are used later or survive the step."""
         start, end = self.timeline.op_start_ns, self.timeline.op_end_ns
         initial = set(self.plan.residency("")) | set(self.graph.initial)
         needed = []
@@ -228,7 +228,7 @@ class _Story:
         return self.graph.ops[max(running)[1]].name if running else None
 
     def stays(self, tier: str, at: int) -> dict[tuple[str, str], Stay]:
-        """Of each tensor in a tier at an instant, why it is there."""
+        """Why each tensor is in a tier at an instant."""
         ops, start = self.graph.ops, self.timeline.op_start_ns
         found: dict[tuple[str, str], Stay] = {}
         for x in self.timeline.residencies:
@@ -278,7 +278,7 @@ def _listing(values: Mapping[tuple[str, str], int]) -> Listing:
 
 
 def _curve(timeline: Timeline, tier: str, makespan_ns: int) -> tuple[int, ...]:
-    """The most that a tier holds in each of :data:`COLUMNS` parts of the makespan; empty for a step that takes no time."""
+    """The maximum that a tier holds in each of :data:`COLUMNS` parts of the makespan; empty for a step that takes no time."""
     if not makespan_ns:
         return ()
     held = occupancy(timeline, tier)
@@ -287,7 +287,7 @@ def _curve(timeline: Timeline, tier: str, makespan_ns: int) -> tuple[int, ...]:
 
 
 def _machine(hardware: Hardware) -> dict[str, str]:
-    """The profile as its file says it, flat: ``channels.h2d.bandwidth``."""
+    """The profile as in its file, flattened: ``channels.h2d.bandwidth``."""
     from hosim.io import hardware_to_dict
 
     flat: dict[str, str] = {}

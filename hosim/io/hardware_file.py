@@ -1,7 +1,7 @@
 """The hardware format: ``hosim.hardware/1`` and :class:`~hosim.hardware.Hardware`.
 
 Every size, rate and time is text with its unit, in YAML and in JSON. The blocks under ``compute``, ``runtime``, ``tiers``, ``channels`` and
-``fabrics`` may carry a ``source`` (where their figures are from), which is for readers of the file; only the top one is kept.
+``fabrics`` may carry a ``source`` (where their figures are from) for readers of the file; only the top-level one is kept.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ SCOPE, POSITIVE, FRACTION = literal(*SCOPES), Kind(Positive), Kind(Fraction, flo
 
 _COMPUTE = KeyTable(
     "ComputeModel",
-    """Peak by dtype (dense), the fraction of it that kernels reach, and the fixed time of an op.
+    """The peak by dtype (dense), the fraction of it that kernels reach, and the fixed time of an op.
 
-    ``efficiency_of`` has the fraction that ops of some kinds reach, by kind and dtype; left out, it is ``efficiency``.
+``efficiency_of`` has the fraction for some kinds of ops, by kind and dtype; all other ops have ``efficiency``.
     """,
     Compute,
     Key("peak", mapping(COMPUTE_RATE, Name), "peak_flops", default={}),
@@ -60,13 +60,13 @@ def _inspect_ns(inspect: int = 0) -> int:
 
 
 _RUNTIME = KeyTable(
-    "RuntimeModel", "CPU time that a runtime policy spends per op.", _inspect_ns, Key("inspect", TIME, get=int), note("source")
+    "RuntimeModel", "The CPU time that a runtime policy spends per op.", _inspect_ns, Key("inspect", TIME, get=int), note("source")
 )
 
 
 @with_config(STRICT)
 class PinModel(TypedDict):
-    """Time to allocate a tensor's pinned bytes; ``pool``: what was once pinned stays so and serves again at no time."""
+    """The time to allocate a tensor's pinned bytes; with ``pool``, bytes once pinned are reused at no cost."""
 
     time: Time
     pool: NotRequired[bool]
@@ -83,9 +83,9 @@ def _tier(name: str, capacity: int, bandwidth: int, scope: str = "", pageable: t
 
 _TIER = KeyTable(
     "TierModel",
-    """A memory. Left out, ``scope`` is ``device`` for the device tier and ``host`` for the others.
+    """A memory. The default ``scope`` is ``device`` for the device tier and ``host`` for the others.
 
-    ``pageable`` are the kinds of tensors that lie here in pageable memory (default: none, all are pinned), ``pin`` what pinning takes.
+``pageable`` lists the kinds of tensors in pageable memory (by default all are pinned); ``pin`` is the cost of pinning.
     """,
     _tier,
     Key("capacity", SIZE, get=attrgetter("capacity_bytes")),
@@ -131,9 +131,9 @@ _CHANNEL = KeyTable(
 
 _FABRIC = KeyTable(
     "FabricModel",
-    """Bandwidth that channels share; a half-duplex link is one over the channels of both directions.
+    """Bandwidth that channels share; a half-duplex link is a fabric over the channels of both directions.
 
-    ``scope`` says whose channels: those of one device, of all devices of a host (the default), or of all there are.
+``scope`` says whose channels share it: those of one device, of all devices of a host (the default), or of all devices.
     """,
     Fabric,
     Key("bandwidth", RATE, "bandwidth_bytes_per_s"),
@@ -151,7 +151,7 @@ def _hardware(**read: Any) -> Hardware:
 
 _HARDWARE = KeyTable(
     "HardwareModel",
-    "A hardware profile. ``chunk``: bytes in which a tensor goes over several channels one after the other (default 64 MiB).",
+    "A hardware profile. ``chunk`` is the size of the chunks in which a tensor moves over a route of several channels (default 64 MiB).",
     Hardware,
     format_key("hardware"),
     Key("name", NAME),
@@ -203,7 +203,7 @@ def load_hardware(path: str | os.PathLike[str]) -> Hardware:
 
 
 def save_hardware(hw: Hardware, path: str | os.PathLike[str]) -> None:
-    """Write a profile as YAML or JSON by the name, every quantity exact and with its unit."""
+    """Write a profile as YAML or JSON, as the name says, every quantity exact and with its unit."""
     reading.write(path, hardware_to_dict(hw))
 
 
@@ -214,5 +214,5 @@ def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
 
 
 def hardware_to_dict(hw: Hardware) -> dict[str, Any]:
-    """The profile as its file says it, every quantity as text with its unit."""
+    """The profile as in its file, every quantity as text with its unit."""
     return _HARDWARE.write(hw)

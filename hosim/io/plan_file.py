@@ -19,7 +19,7 @@ from hosim.io.validators import Format, Name
 
 def _cache_op(op: str, tensor: int, source: str, destination: str | None = None, after: int = AT_START) -> CacheOp:
     if op == DETACH and destination is not None:
-        raise InputError("a detach copies nowhere; leave 'to' out", where="to")
+        raise InputError("a detach has no destination; leave 'to' out", where="to")
     if op != DETACH and destination is None:
         raise InputError(f"missing; a {op} names the tier it copies to", where="to")
     if source == destination:
@@ -85,10 +85,10 @@ def _plan(graph: Graph) -> KeyTable[Plan]:
     tensors, ops = Names("tensor", graph.tensor_index, graph.tensors), Names("op", graph.op_index, graph.ops)
     return KeyTable(
         "PlanModel",
-        """Cache ops in order of issue among those of the same ``after``, and where tensors lie at time 0.
+        """Cache ops, in order of issue among those of the same ``after``, and where tensors lie at time 0.
 
-        ``order`` lists the workload's ops where the plan runs them in another order, ``recompute`` those that it runs again; cache ops name
-        the tensors and ops that there are then.
+``order`` lists the workload's ops if the plan changes their order, ``recompute`` the ops that it runs again; cache ops refer to tensors and
+ops after these changes.
         """,
         Plan,
         format_key("plan"),
@@ -181,8 +181,8 @@ def plan_from_dict(data: object, graph: Graph, source: str | None = None) -> Pla
     """The plan as :func:`plan_to_dict` gives it, for ``graph``; ``source`` names it in errors.
 
     Raises :class:`InputError` for another workload's plan, an order or a recomputation that would change what is computed, an unknown
-    tensor or op and a copy without two different tiers. Whether the tiers exist is :func:`check_tiers`' business, whether the plan is
-    legal the verifier's.
+    tensor or op, and a copy without two different tiers. :func:`check_tiers` checks that the tiers exist, the verifier that the plan is
+    legal.
     """
     checked = FORMAT.check(data, source)
     if checked["workload"] != graph.name:
@@ -199,16 +199,16 @@ def plan_from_dict(data: object, graph: Graph, source: str | None = None) -> Pla
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """The plan as its file says it. Raises :class:`InputError` for one that decides during the replay."""
+    """The plan as in its file. Raises :class:`InputError` for a plan whose policy decides during the replay."""
     if plan.runtime is not None:
         raise InputError(f"the policy {plan.policy!r} decides during the replay: its plan cannot be written; replay it directly")
     return _plan(plan.graph).write(plan)
 
 
 def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> None:
-    """Raise :class:`InputError` unless every tier that the plan names is one of ``hardware``'s and every copy has a channel.
+    """Raise :class:`InputError` unless ``hardware`` has every tier that the plan names, and a route for every copy.
 
-    The homes of the graph's tensors count too, where ``initial`` says nothing else.
+    Also checks the homes of tensors that ``initial`` does not list.
     """
     known = hardware.tier_index
     tensors = plan.graph.tensors

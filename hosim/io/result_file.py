@@ -39,7 +39,7 @@ _PLAN = ("prefetches", "stores", "detaches")
 
 @with_config(STRICT)
 class StallModel(TypedDict):
-    """What a stream waited, by cause."""
+    """How long a stream waited, by cause."""
 
     dependency: NotRequired[Count]
     transfer: NotRequired[Count]
@@ -49,7 +49,7 @@ class StallModel(TypedDict):
 
 @with_config(STRICT)
 class PlanCountModel(TypedDict):
-    """How many cache ops of each kind the plan has, and how many ops it runs again, if any."""
+    """The number of cache ops of each kind, and of ops that run again, if any."""
 
     prefetches: NotRequired[Count]
     stores: NotRequired[Count]
@@ -141,7 +141,7 @@ def _allocator(**read: Any) -> AllocatorFigures:
 
 _ALLOCATOR = KeyTable(
     "AllocatorModel",
-    "What an allocator made of the device tier; ``out_of_memory`` is null where it did not run out.",
+    "The figures of an allocator of the device tier; ``out_of_memory`` is null if it did not run out.",
     AllocatorFigures,
     Key("name", literal(*ALLOCATORS)),
     Key("account", literal(*ACCOUNTS), default=IN_TIME),
@@ -189,7 +189,7 @@ _JITTER = KeyTable(
 
 _RESULT = KeyTable(
     "ResultModel",
-    "The figures of one replay; times are null where it was infeasible.",
+    "The figures of one replay; times are null if it was infeasible.",
     Result,
     format_key("result"),
     *keys(TEXT, "workload", "hardware", "policy"),
@@ -214,7 +214,7 @@ _RESULT = KeyTable(
 
 _COMPARISON: KeyTable[tuple[Result, ...]] = KeyTable(
     "ComparisonModel",
-    "One result a policy; ``mispredictions`` of those that predict a routing.",
+    "One result per policy, and the ``mispredictions`` of those that predict a routing.",
     lambda results: results,
     format_key("comparison"),
     Key("results", several(_RESULT.kind), default=()),
@@ -228,9 +228,9 @@ COMPARISON = Format("comparison", lambda: _COMPARISON.adapter)
 def result_to_dict(result: Result) -> dict[str, Any]:
     """The result as ``--json`` prints it: every key, in the order of docs/formats.md; utilization to two decimals.
 
-    ``streams`` is there only when the workload has other streams than the one whose figures stand above, ``allocator`` only when one
-    placed the bytes, ``devices`` when there were several and ``jitter`` when there was some; a timeline is not part of it.
-    ``peak_breakdown`` has every tier, with the kinds that hold bytes.
+    ``streams`` is present only if the workload has streams beside the main one, ``allocator`` only if one placed the bytes, ``devices``
+    only if there were several, ``jitter`` only if there was some. The timeline is not part of it. ``peak_breakdown`` has every tier, with
+    the kinds that hold bytes.
     """
     return _RESULT.write(result)
 
@@ -241,7 +241,7 @@ def result_from_dict(data: object, source: str | None = None) -> Result:
 
 
 def comparison_to_dict(results: Iterable[Result], mispredictions: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """What ``compare-policies --json`` prints: one result a policy, in the order given, and the mispredictions of those that predict."""
+    """What ``compare-policies --json`` prints: one result per policy, in the order given, and the mispredictions of those that predict."""
     data = {"format": reading.format_of("comparison"), "results": [result_to_dict(result) for result in results]}
     listed = [dict(row) for row in mispredictions]
     return data | {"mispredictions": listed} if listed else data
@@ -253,5 +253,5 @@ def comparison_from_dict(data: object, source: str | None = None) -> list[Result
 
 
 def to_json(data: Mapping[str, Any]) -> str:
-    """The JSON text of a result, a comparison or a schema: two spaces a level, ASCII, keys in the order given, no newline at the end."""
+    """The JSON text of a result, a comparison or a schema: two spaces per level, ASCII, keys in the order given, no newline at the end."""
     return json.dumps(data, indent=2, allow_nan=False)

@@ -1,7 +1,7 @@
 """The routing format: ``hosim.routing/1`` and :class:`~hosim.expert_routing.Routing`, whose names are those of its graph.
 
-Beside the gates it has the trace: ``steps``, for each step and gate the numbers of the experts that were chosen; or ``generate``, the
-arguments of a seeded one (:func:`hosim.models.routing_draw.generate`).
+Beside the gates it has the trace: either ``steps``, the numbers of the experts chosen in each step by each gate, or ``generate``, the
+arguments of a seeded random one (:func:`hosim.models.routing_draw.generate`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hosim.io.validators import STRICT, Count, Format
 
 @with_config(STRICT)
 class GenerateModel(TypedDict):
-    """A seeded trace."""
+    """A seeded random trace."""
 
     steps: Count
     top: Count
@@ -44,14 +44,14 @@ def _routing(graph: Graph) -> KeyTable[Routing]:
     )
     gate = KeyTable(
         "GateModel",
-        "The op whose end decides, and the experts between which it does; a trace numbers them from 0.",
+        "The op whose end decides, and the experts that it chooses from; a trace numbers them from 0.",
         Gate,
         Key("op", ops.one),
         Key("experts", several(expert.kind)),
     )
     return KeyTable(
         "RoutingModel",
-        "Which ops of a workload are conditional, and a trace of what was chosen: by step, by gate.",
+        "Which ops of a workload are conditional, and a trace of the choices, by step and gate.",
         Routing,
         format_key("routing"),
         constant("workload", TEXT, attrgetter("graph.name")),
@@ -78,14 +78,14 @@ def save_routing(routing: Routing, path: str | os.PathLike[str]) -> None:
 def routing_from_dict(data: object, graph: Graph, source: str | None = None) -> Routing:
     """The routing as :func:`routing_to_dict` gives it, for ``graph``; ``source`` names it in errors.
 
-    Raises :class:`InputError` for another workload's routing, an unknown tensor or op, and whatever :class:`Routing` objects to.
+    Raises :class:`InputError` for another workload's routing, an unknown tensor or op, and whatever :class:`Routing` refuses.
     """
     checked = FORMAT.check(data, source)
     if checked["workload"] != graph.name:
         message = f"this routing is for the workload {checked['workload']!r}, not for {graph.name!r}; give the routing of this one"
         raise InputError(message, source=source, where="workload")
     if "steps" in checked and "generate" in checked:
-        raise InputError("expected a trace's 'steps' or how to 'generate' one, got both", source=source, where="generate")
+        raise InputError("expected either the 'steps' of a trace or 'generate', got both", source=source, where="generate")
 
     with errors_of(source):
         routing = _routing(graph).read(checked, graph=graph)
@@ -102,5 +102,5 @@ def _generated(routing: Routing, arguments: GenerateModel, source: str | None) -
 
 
 def routing_to_dict(routing: Routing) -> dict[str, Any]:
-    """The routing as its file says it, its trace step by step."""
+    """The routing as in its file, with its trace step by step."""
     return _routing(routing.graph).write(routing)

@@ -40,7 +40,7 @@ def _persistent(tensor: Tensor) -> bool | None:
     return None if tensor.persistent == (tensor.kind in PERSISTENT_KINDS) else tensor.persistent
 
 
-# a file of 100,000 ops has 300,000 of these: half of the time of loading was theirs
+# a file of 100,000 ops has 300,000 of these, which took half of the loading time
 _new_tensor, _new_op = unguarded(Tensor), unguarded(Op)
 
 _TENSOR = KeyTable(
@@ -59,7 +59,7 @@ _TENSOR = KeyTable(
 def _op(tensors: Names, ops: Names) -> KeyTable[Op]:
     return KeyTable(
         "OpModel",
-        "One computation; tensors and ops by name.",
+        "One computation; refers to tensors and ops by name.",
         Op,
         Key("name", NAME),
         Key("kind", TEXT),
@@ -179,10 +179,9 @@ def workload_from_dict(data: object, source: str | None = None) -> Graph:
 
 
 def _checked_at_once(raw: bytes) -> dict[str, Any] | None:
-    """The workload in a JSON text, in half the time that parsing and then checking takes; ``None`` where anything is or may be wrong.
+    """The workload in a JSON text, in half the time of parsing and then checking; ``None`` if anything is or may be wrong.
 
-    Its parser lets a later key replace an equal one, and lets numbers be no numbers, which no file of hosim's may: each key that is left
-    has to have its colon, and no other.
+    This parser accepts repeated keys and NaN, which hosim's files must not have: the number of colons must equal the number of keys.
     """
     try:
         checked = FORMAT.adapter.validate_json(raw)
@@ -216,5 +215,5 @@ def _graph(checked: Mapping[str, Any], source: str | None) -> Graph:
 
 
 def workload_to_dict(graph: Graph) -> dict[str, Any]:
-    """The graph as its file says it; keys that are empty, zero or at their default are left out."""
+    """The graph as in its file; keys that are empty, zero or at their default are left out."""
     return _workload(graph).write(graph)

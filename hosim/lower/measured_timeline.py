@@ -1,4 +1,4 @@
-"""What an executor measured, as the timeline of a replay: for the same tables, pictures and comparisons."""
+"""An executor's measurements as the timeline of a replay, for the same tables, pictures and comparisons."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hosim.timeline import last_ns
 
 
 def timeline_of(plan: Plan, record: Sequence[Done]) -> Timeline:
-    """The timeline of a run, in nanoseconds since the first thing that happened in it.
+    """The timeline of a run, in nanoseconds since its first event.
 
-    Waits before ops are all of cause ``transfer``: nothing else holds back the queue that computes. Of a copy over several channels there
-    is a transfer for each chunk and channel. There are no residencies: memory is for an account outside to see.
+    All waits before ops have the cause ``transfer``, because nothing else holds back the compute queue. A copy over several channels has
+    one transfer for each chunk and channel. There are no residencies, because memory is measured elsewhere.
     """
     first = min((done.start_ns for done in record), default=0)
     starts, ends = [-1] * len(plan.graph.ops), [-1] * len(plan.graph.ops)
@@ -56,7 +56,7 @@ def _awaited(plan: Plan, transfers: Sequence[Transfer], moved: Mapping[int, Sequ
 
 
 def measured(replayed: Result, timeline: Timeline) -> Result:
-    """The replay's result with the times that were measured instead: for a trace or a picture beside the replay's own.
+    """The replay's result with measured times, for a trace or a picture beside the replay's own.
 
     Peaks and the figures of channels stay those of the replay.
     """

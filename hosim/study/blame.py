@@ -1,4 +1,4 @@
-"""Why it waits: for each stall the transfer, its channel, what occupied that, and what would have prevented it.
+"""What each stall waits for: the transfer, its channel, what occupied the channel, and what would have prevented the stall.
 
 From the timeline of one replay, which says what each stall is blamed on (docs/contract.md, rule 8), so that what the main stream's stalls
 blame on a channel is the channel's ``exposed_ns``.
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _NAMED = 3
-"""Tensors that are named where there are more."""
+"""How many tensors to name before "and ... more"."""
 _FASTER = 10
-"""Times a channel's bandwidth beyond which more of it is no advice."""
+"""The largest factor on a channel's bandwidth that is still given as advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ COLUMNS = (
 
 
 def rows(stalls: Iterable[ExplainedStall]) -> list[dict[str, int | float | bool | str | None]]:
-    """The stalls as rows of :data:`COLUMNS`; what occupied a channel is one text."""
+    """The stalls as rows of :data:`COLUMNS`; the tensors that occupied a channel are one text."""
     return [
         {column: ", ".join(value) if isinstance(value := getattr(stall, column), tuple) else value for column in COLUMNS}
         for stall in stalls
@@ -86,11 +86,11 @@ def frame_of(stalls: Iterable[ExplainedStall]) -> DataFrame:
 def stalls_of(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> tuple[Result, list[ExplainedStall]]:
     """The replay of a plan with its timeline, and its stalls in order of time.
 
-    Of several devices, those of the one that ends last. Raises :class:`InfeasibleError` for a plan that does not fit.
+    With several devices, the stalls are those of the device that ends last. Raises :class:`InfeasibleError` for a plan that does not fit.
     """
     result = engine.replay(plan, hardware, budget_bytes, record=True)
     if not result.feasible or result.timeline is None:
-        raise InfeasibleError(f"policy {plan.policy}: {result.error}; what does not fit waits for nothing that would come")
+        raise InfeasibleError(f"policy {plan.policy}: {result.error}; only a plan that fits has stalls to explain")
     view = _View(plan, hardware, result, result.timeline)
     return result, list(view.stalls())
 
@@ -128,7 +128,7 @@ class _View:
                 yield self._explained(stall, self._producer(stall.op, stall.end_ns))
             else:
                 inspect = human_time(self.hardware.inspect_ns)
-                yield self._explained(stall, f"a plan made before: inspecting an op takes {inspect}")
+                yield self._explained(stall, f"a plan made beforehand: inspecting an op takes {inspect}")
 
     def _explained(self, stall: Stall, prevented_by: str) -> ExplainedStall:
         op = self.graph.ops[stall.op]
@@ -208,7 +208,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def by_cause(stalls: Iterable[ExplainedStall]) -> Mapping[tuple[str, str], int]:
-    """Nanoseconds by (cause, channel or empty), the most first."""
+    """Nanoseconds by (cause, channel or empty), the largest first."""
     total: dict[tuple[str, str], int] = {}
     for stall in stalls:
         key = stall.cause, stall.channel or ""

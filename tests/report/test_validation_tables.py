@@ -216,10 +216,10 @@ def test_a_calibration_without_a_part_is_the_others(given: tuple[str, Any]) -> N
 
 
 def test_a_launch_that_was_not_fitted() -> None:
-    for key, gone in (("launch_ns", "launch of an op"), ("host_ns", "a launch keeps")):
+    for key, gone in (("launch_ns", "launch of an op"), ("host_ns", "a launch occupies")):
         text = rendered(calibration(FITTED | {"launch": FITTED["launch"] | {key: None}}))
         assert gone not in text
-        assert ("launch of an op" in text) + ("a launch keeps" in text) == 1
+        assert ("launch of an op" in text) + ("a launch occupies" in text) == 1
 
 
 def test_what_is_held_out_of_another_recording() -> None:
