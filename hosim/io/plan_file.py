@@ -23,7 +23,7 @@ def _cache_op(op: str, tensor: int, source: str, destination: str | None = None,
     if op != DETACH and destination is None:
         raise InputError(f"missing; a {op} names the tier it copies to", where="to")
     if source == destination:
-        raise InputError(f"a {op} joins two different tiers, both are {destination!r}", where="to")
+        raise InputError(f"a {op} copies between two tiers, both are {destination!r}", where="to")
     return CacheOp(op, tensor, source, destination, after)
 
 

@@ -71,12 +71,39 @@ class Planned:
 class HosimPlanner:
     """A planner for hyper-parallel: what ``OffloadConfig(planner=...)`` takes.
 
-    ``policy`` is a policy of hosim that plans ahead, ``parameters`` are its parameters. ``host_bytes`` bounds the host copies. ``save``
-    names a file (``.json``, ``.json.gz``) to which each trace is written, for ``hosim import``. ``schedule`` and ``actions`` are the
-    classes ``ResidencySchedule`` and ``ResidencyActionType``; by default those of the installed hyper-parallel.
+    Parameters
+    ----------
+    policy
+        A policy of hosim that plans ahead.
+    host_bytes
+        The most bytes of host memory that copies may take.
+    save
+        A file (``.json`` or ``.json.gz``) to which each trace is written, as a workload for every command.
+    schedule
+        The class ``ResidencySchedule``, if not that of the installed hyper-parallel.
+    actions
+        The class ``ResidencyActionType``, if not that of the installed hyper-parallel.
+    **parameters
+        Values of the policy's parameters.
 
-    After :meth:`build`, ``planned`` is the schedule, with the predicted peak and stall. Raises :class:`InputError` for an unknown policy,
-    and for one that decides during the run.
+    Attributes
+    ----------
+    planned
+        After :meth:`build`: the actions, the plan that they amount to, and its replay with the predicted peak and stalls.
+
+    Raises
+    ------
+    InputError
+        If there is no such policy, or it decides during the run.
+
+    References
+    ----------
+    docs/executor.md shows it in a session.
+
+    Examples
+    --------
+    >>> HosimPlanner("longest_gap").policy
+    'longest_gap'
     """
 
     def __init__(
@@ -102,8 +129,22 @@ class HosimPlanner:
     def build(self, trace: Any) -> Any:
         """Plan a trace.
 
-        Raises :class:`InfeasibleError` if nothing fits within the trace's limit. Raises :class:`InputError` for a trace that contradicts
-        itself, for a policy that decides during the run, and if hyper-parallel's classes can neither be imported nor were given.
+        Parameters
+        ----------
+        trace
+            hyper-parallel's ``ActivationTrace`` of the warm-up step.
+
+        Returns
+        -------
+        Any
+            A ``ResidencySchedule``: for each op, the actions before and after it.
+
+        Raises
+        ------
+        InfeasibleError
+            If nothing fits within the trace's limit.
+        InputError
+            If the trace contradicts itself, or hyper-parallel's classes can neither be imported nor were given.
         """
         document = document_of(trace)
         if self.save is not None:

@@ -70,7 +70,22 @@ def insert(program: TorchProgram, plan: Plan, device_tier: str = "hbm") -> Lower
 
 
 def barriers(lowered: Lowered) -> tuple[Barrier, ...]:
-    """The nodes that later passes must not move things across, in the order of the graph."""
+    """List what later passes have to leave where it is.
+
+    Parameters
+    ----------
+    lowered
+        A program with a plan's cache ops as nodes (:func:`insert`).
+
+    Returns
+    -------
+    tuple[Barrier, ...]
+        The barriers in the order of the graph: nodes that nothing which uses their tensor may be moved or fused across.
+
+    References
+    ----------
+    docs/executor.md describes the graph with cache ops.
+    """
     place = {node.name: i for i, node in enumerate(lowered.module.graph.nodes)}
     return tuple(sorted(_barriers(lowered), key=lambda barrier: place[barrier.node]))
 

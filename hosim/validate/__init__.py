@@ -1,1 +1,1 @@
-"""Trace against replay: per op, per transfer, makespan, memory; and recordings of allocators."""
+"""Replays against recordings: times of ops and transfers, makespan, memory; and recordings of allocators."""

@@ -1,4 +1,4 @@
-"""A calibration as a hardware profile: the file of a base profile with what was fitted in the place of its figures."""
+"""A calibration as a hardware profile: the file of a base profile, with fitted figures in place of its own."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hosim.validate.op_fit import by_kind
 from hosim.validate.robust import CONFIDENCE, Figure
 
 PINNED = ("pinned", "host", "unknown")
-"""Kinds of host memory that the profile's bandwidth is taken from, the first one there is: older recordings do not tell them apart."""
+"""The kinds of host memory that give the profile's bandwidth, in order of preference: older recordings do not tell them apart."""
 
 
 def calibrated_profile(calibration: Calibration, base: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The profile as its file says it. ``base`` is the content of the base profile's file.
+    """The profile as in its file. ``base`` is the content of the base profile's file.
 
-    Raises :class:`InputError` if the base has no channel between the device and host memory for what was fitted.
+    Raises :class:`InputError` if the base has no channel between the device and host memory for a fitted direction.
     """
     machine = hardware_from_dict(base)
     data = deepcopy(dict(base))
@@ -72,7 +72,7 @@ def _compute(data: dict[str, Any], calibration: Calibration) -> None:
 
 
 def _channel(block: dict[str, Any], channel: Channel, ways: Mapping[str, ChannelFit]) -> int:
-    """Write a channel's fitted figures; its bandwidth."""
+    """Write a channel's fitted figures; returns its bandwidth."""
     telling = {memory: way for memory, way in ways.items() if way.tells_bandwidth}
     pinned = next((telling[memory] for memory in PINNED if memory in telling), None)
     pageable = telling.get("pageable")
@@ -92,7 +92,7 @@ def _channel(block: dict[str, Any], channel: Channel, ways: Mapping[str, Channel
         said.append(_way(pinned))
     if pageable is not None:
         slow = max(1, round(pageable.bandwidth.value))
-        if pinned is None and slow > own:  # what was seen is possible
+        if pinned is None and slow > own:  # what was measured is possible
             own = slow
             block["bandwidth"] = exact_rate(own)
         block["pageable"] = exact_rate(min(slow, own))
@@ -122,7 +122,7 @@ def _points(way: ChannelFit, own: int) -> list[dict[str, str]]:
 
 
 def _fabrics(data: dict[str, Any], machine: Hardware, calibration: Calibration, rates: Mapping[str, int]) -> None:
-    """A fabric never keeps a channel from what was measured on it alone; one over both directions gets what both got at once."""
+    """Raise a fabric to the bandwidth measured on each of its channels alone; one over both directions gets what both reached at once."""
     for fabric in machine.fabrics:
         block = data["fabrics"][fabric.name]
         ways = [name for name in rates if name in fabric.channels]

@@ -1,7 +1,7 @@
-"""Calibration: a hardware profile from recordings. What they do not say is that of a base profile; every fitted figure names its source.
+"""Calibration: a hardware profile from recordings, completed from a base profile. Every fitted figure names its source.
 
-Channels are fitted to copies (:mod:`hosim.validate.channel_fit`), ops to the work that their operators' shapes give
-(:mod:`hosim.validate.op_fit`). A bandwidth sweep counts instead of the copies of traces, which contend with each other and with kernels.
+Channels are fitted to copies (:mod:`hosim.validate.channel_fit`), ops to the work that follows from their operators' shapes
+(:mod:`hosim.validate.op_fit`). A bandwidth sweep replaces the copies of traces, which contend with each other and with kernels.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FORMAT = "hosim.calibration/1"
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was fitted. Nanoseconds; bytes per second. ``None`` and empty: the recordings do not say; ``missing`` says why.
+    """The fitted figures, in nanoseconds and bytes per second; ``None`` or empty if the recordings lack them, and ``missing`` says why.
 
-    ``fixed_ns`` is what the shortest ops take, ``gap`` lies between queued ops: together the launch time of the profile. ``host_launch`` is
-    how long a launch keeps the host. ``both`` is (bytes of each copy, bytes per second of both together) of the largest copies that ran
-    both ways at once.
+    ``fixed_ns`` is the time of the shortest ops, ``gap`` the time between queued ops; together they are the launch time of the profile.
+    ``host_launch`` is how long a launch occupies the host. ``both`` is (bytes of each copy, bytes per second of both together) for the
+    largest copies that ran both ways at once.
     """
 
     sources: tuple[str, ...]
@@ -69,9 +69,9 @@ class Calibration:
 
 
 def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibration:
-    """Everything that can be fitted. Efficiencies need the peaks and the bandwidth of a ``base``.
+    """Fit everything that the recordings allow. Efficiencies need the peaks and the bandwidth of a ``base``.
 
-    Raises :class:`InputError` if the recordings hold nothing to fit: no copy to or from the host, no launches, no shapes.
+    Raises :class:`InputError` if there is nothing to fit: no copy to or from the host, no launches, no shapes.
     """
     missing: list[str] = []
     ways = _ways(measured, missing)
@@ -86,13 +86,13 @@ def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibrati
     if measured.traces and not works:
         missing.append("efficiency: shapes of operators were not recorded; record with record_shapes=True")
     elif works and base is None:
-        missing.append("efficiency: it is relative to the peaks of a profile; give one with --base")
+        missing.append("efficiency: it is relative to the peaks of a profile; give a profile with --base")
     elif base is not None:
         efficiencies, unknown = fit_efficiencies(works, base, fixed)
         missing += unknown
         if left:
             share = time_left / max(1, time_left + sum(work.time_ns for work in works))
-            missing.append(f"efficiency of {left} kernels, {share:.0%} of the time: no operator of theirs has work that shapes tell")
+            missing.append(f"efficiency of {left} kernels, {share:.0%} of the time: their work does not follow from recorded shapes")
     if not ways and gap is None and not works:
         raise InputError("nothing to calibrate from: no copy to or from the host, no queued launches, no shapes", source=measured.names[0])
     both = _both(measured)
@@ -126,7 +126,7 @@ def _both(measured: Measurements) -> tuple[int, Figure] | None:
 
 
 def likely_base(device: str | None, known: Sequence[str]) -> str:
-    """The shipped profile of a device with that name. Raises :class:`InputError` if it cannot be told."""
+    """The shipped profile of a device with that name. Raises :class:`InputError` unless there is exactly one."""
     words = (device or "").lower().replace("-", " ").split()
     fitting = []
     for name in known:
@@ -137,5 +137,5 @@ def likely_base(device: str | None, known: Sequence[str]) -> str:
     if len(fitting) != 1:
         seen = f"a recording of {device}" if device else "the recording does not name its device"
         choice = f" (shipped: {', '.join(known)})" if not fitting else f": {' or '.join(fitting)}"
-        raise InputError(f"{seen}: say which profile it starts from{choice}", source="--base")
+        raise InputError(f"{seen}: name the profile to start from with --base{choice}", source="--base")
     return fitting[0]

@@ -1,7 +1,7 @@
-"""Channels fitted to measured copies: ``latency + bytes / bandwidth`` by direction and kind of host memory, and by size where it bends.
+"""Channels fitted to measured copies: ``latency + bytes / bandwidth`` by direction and kind of host memory, with a curve by size if needed.
 
-Each direction and kind of host memory is fitted by itself, alone on its channel: what two directions cost each other is not fitted. Of a
-trace all its copies to and from the host count, of a bandwidth sweep every repeat.
+Each direction and kind of host memory is fitted separately, as if alone on its channel: the cost of simultaneous directions is not fitted.
+The fit uses all copies to and from the host of a trace, and every repeat of a bandwidth sweep.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hosim.importers.kineto_events import DeviceOp
 from hosim.validate.robust import ErrorSpread, Figure, clock_tick, fit_line, inverse, spread
 
 _SIZES = 4
-"""Sizes that a curve needs at least, ..."""
+"""The least number of sizes for a curve, ..."""
 _RANGE = 100
-"""... the largest this many times the smallest."""
+"""... and the least ratio of the largest size to the smallest."""
 _ALIKE = 1.1
 """Sizes up to this many times the smallest of a group are one point of the curve."""
 _LARGE = 64 * 1024
-"""Bytes from which on a copy says something of bandwidth."""
+"""The least bytes of a copy that tells the bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class MeasuredCopy:
 
     @property
     def way(self) -> tuple[str, str]:
-        """What it is fitted with."""
+        """The key of the group that it is fitted in."""
         return self.direction, self.memory
 
 
@@ -45,8 +45,8 @@ class MeasuredCopy:
 class ChannelFit:
     """A fitted direction and kind of host memory. Nanoseconds, bytes per second.
 
-    ``latency`` is ``None`` where all copies had one size. ``curve`` are (bytes, ns beyond the latency) with ascending sizes and times: what
-    sizes take that were measured; empty where there are too few. ``residuals`` are those of the fit on its own samples.
+    ``latency`` is ``None`` if all copies had one size. ``curve`` has (bytes, ns beyond the latency) of the measured sizes, ascending; empty
+    if there are too few. ``residuals`` are those of the fit on its own samples.
     """
 
     direction: str
@@ -62,7 +62,7 @@ class ChannelFit:
 
     @property
     def tells_bandwidth(self) -> bool:
-        """Whether some copies were large enough."""
+        """Whether some copies were large enough to tell the bandwidth."""
         return self.sizes[1] >= _LARGE
 
     def predict(self, size_bytes: int) -> float:
@@ -104,7 +104,7 @@ def copies_of(ops: Iterable[DeviceOp]) -> tuple[MeasuredCopy, ...]:
 
 
 def fit_ways(copies: Sequence[MeasuredCopy], sources: Sequence[str] = ()) -> Mapping[tuple[str, str], ChannelFit]:
-    """Every direction and kind of host memory that was measured, fitted."""
+    """The fit of every measured direction and kind of host memory."""
     groups: defaultdict[tuple[str, str], list[MeasuredCopy]] = defaultdict(list)
     for copy in copies:
         groups[copy.way].append(copy)
@@ -126,7 +126,7 @@ def _fit(way: tuple[str, str], copies: Sequence[MeasuredCopy], sources: tuple[st
 
 
 def _points(sizes: Sequence[int], times: Sequence[int]) -> list[tuple[int, float, int]]:
-    """Median size and time, and how many samples, of each group of sizes that are about the same."""
+    """The median size and time, and the number of samples, of each group of similar sizes."""
     groups: list[list[tuple[int, int]]] = []
     for size, time in sorted(zip(sizes, times, strict=True)):
         if not groups or size > _ALIKE * groups[-1][0][0]:
@@ -136,9 +136,9 @@ def _points(sizes: Sequence[int], times: Sequence[int]) -> list[tuple[int, float
 
 
 def _bent(points: Sequence[tuple[int, float, int]], latency: float, byte: float) -> tuple[float, float, tuple[tuple[int, float], ...]]:
-    """Latency, time of a byte, and the curve: medians by size, made to ascend (pool adjacent violators).
+    """The latency, the time of a byte, and the curve: medians by size, made monotone (pool adjacent violators).
 
-    No point is faster than the channel, whose bandwidth is that of the fit, or of the largest copies if that is more.
+    No point is faster than the channel, whose bandwidth is that of the fit, or of the largest copies if they are faster.
     """
     rising: list[list[float]] = []  # time, weight, how many points
     for _, time, count in points:

@@ -1,8 +1,8 @@
-"""How much of a device a kernel takes: kernels of several streams run side by side only while there is room for their blocks.
+"""How much of a device a kernel fills: kernels of several streams run side by side only while there is room for their blocks.
 
-A kernel with more blocks than the device holds at once keeps every other kernel from starting until its last blocks are placed. How many
-it holds follows from the threads, registers and shared memory of a block and of a multiprocessor, as in CUDA's occupancy calculation
-(without its rounding of registers and shared memory to what is allocated at once).
+A kernel with more blocks than the device holds at once keeps every other kernel from starting until its last blocks are placed. The number
+of blocks that fit follows from the threads, registers and shared memory of a block and of a multiprocessor, as in CUDA's occupancy
+calculation (without its rounding of registers and shared memory to allocation units).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BLOCKS_A_MULTIPROCESSOR = 32
 def placed_ns(op: DeviceOp, info: DeviceInfo | None, duration_ns: int) -> int:
     """How long a kernel of that duration keeps others from starting: until its last blocks are placed.
 
-    0 if they all fit at once, and if the recording does not say what they take.
+    0 if all blocks fit at once, and if the recording lacks what they need.
     """
     if info is None or op.kind != "kernel" or not op.grid or not op.block or not info.multiprocessors or not info.threads:
         return 0

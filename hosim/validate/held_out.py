@@ -1,13 +1,13 @@
-"""Held-out prediction: what is learned from one part of a recording, or from others, predicts the rest.
+"""Held-out prediction: one part of a recording, or other recordings, predict the rest.
 
-Ops by their times (:mod:`hosim.validate.op_times`); transfers by the median time of those of the same bytes, and those whose bytes are new
-by the fitted channels (:mod:`hosim.validate.channel_fit`); the makespan by the structural replay, with the predicted durations in the place
-of the recorded ones and with launch latencies of the part learned from. The replay is still given what the host did: its calls in order,
-and how long it worked between them.
+Op times come from :mod:`hosim.validate.op_times`. A transfer takes the median time of transfers of the same size, or, for a new size, the
+time of the fitted channel (:mod:`hosim.validate.channel_fit`). The makespan comes from the structural replay, with predicted durations in
+place of recorded ones and with the launch latencies of the learned part. The replay is still given what the host did: its calls in order,
+and its work between them.
 
-A recording is parted between two of its iterations: what the host began before belongs to the first part. One without repetition cannot
-be parted so. Of its ops then every group of like ones (name, grid, block, shapes) is parted in the order of time: its first half predicts
-the other, and ops that are like no other are left out; the makespan is not predicted.
+A recording is split between two of its iterations: whatever the host began earlier belongs to the first part. Without repetition, every
+group of like ops (same name, grid, block and shapes) is split in order of time instead: its first half predicts the second. Ops that are
+like no other are then left out, and the makespan is not predicted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORST = 10
 
 @dataclass(frozen=True)
 class Learned:
-    """What a prediction starts from; nothing of what it is held against. ``period_ns`` is the median length of an iteration.
+    """What a prediction is made from, without anything of the held-out part. ``period_ns`` is the median length of an iteration.
 
     ``copies`` are the median nanoseconds of copies by way and bytes.
     """
@@ -51,9 +51,9 @@ class Learned:
 class HeldOut:
     """A recording's held-out part, predicted. Nanoseconds; errors are relative, signed where they are called ``error``.
 
-    ``levels`` counts the ops by what they share with those learned from. ``transfers`` has those of the directions and kinds of host memory
-    that were learned, ``strange_transfers`` counts the others. Of the makespan (from the first start of a held-out op to the last end)
-    ``by_period_ns`` is another prediction, which takes nothing from the held-out part: so many iterations of the median length learned.
+    ``levels`` counts ops by what they share with the learned ones. ``transfers`` has those with learned directions and kinds of host
+    memory, ``strange_transfers`` counts the others. ``by_period_ns`` is another prediction of the makespan (from the first start of a
+    held-out op to the last end) that uses nothing of the held-out part: the number of iterations times the learned median length.
     """
 
     trace: str
@@ -73,7 +73,7 @@ class HeldOut:
 
     @property
     def makespan_error(self) -> float | None:
-        """Of the replay's prediction."""
+        """The error of the replay's prediction."""
         return self.predicted_ns / self.measured_ns - 1 if self.measured_ns and self.predicted_ns is not None else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class HeldOut:
 
 
 def learn_from(traces: Sequence[KinetoTrace], ways: Mapping[tuple[str, str], ChannelFit] | None = None) -> Learned:
-    """What these recordings, or parts of them, say. ``ways`` are fitted to their copies unless they are given."""
+    """Learn from these recordings, or parts of them. ``ways`` are fitted to their copies unless given."""
     recorded, periods = [], []
     for trace in traces:
         found = repetitions(trace)
@@ -138,7 +138,7 @@ def _learned(
 
 
 def learn_before(trace: KinetoTrace, found: Repetitions, instant_ns: int) -> Learned:
-    """What a recording says up to the instant at which one of its iterations begins."""
+    """The recording up to the instant at which one of its iterations begins."""
     part = before(trace, instant_ns)
     starts = [start for start in found.starts_ns if start <= instant_ns]
     periods = [b - a for a, b in pairwise(starts)]
@@ -146,7 +146,7 @@ def learn_before(trace: KinetoTrace, found: Repetitions, instant_ns: int) -> Lea
 
 
 def learned_part(trace: KinetoTrace, share: float) -> KinetoTrace:
-    """The part of a recording that :func:`hold_out` learns from; all of it if it has one iteration only."""
+    """The part of a recording that :func:`hold_out` learns from; the whole recording if it has only one iteration."""
     found = repetitions(trace)
     return before(trace, found.starts_ns[-_held(found, share)]) if found.count > 1 else trace
 
@@ -173,7 +173,7 @@ def hold_out(trace: KinetoTrace, share: float = 0.5) -> HeldOut:
 
 
 def predict_trace(trace: KinetoTrace, learned: Learned) -> HeldOut:
-    """All of a recording, predicted from others."""
+    """A whole recording, predicted from others."""
     found = repetitions(trace)
     counts = (0, found.count) if found.count > 1 else None
     return _predict(trace, found, learned, range(len(trace.ops)), "another recording", counts)
@@ -279,7 +279,7 @@ def _spread(pairs: Sequence[tuple[float, float]], tick: int) -> ErrorSpread:
 
 
 def _furthest(ops: Sequence[tuple[str, int, int]]) -> tuple[tuple[str, int, int, int], ...]:
-    """Name, number, measured and predicted time of the ops that are furthest off together."""
+    """The name, number, measured and predicted time of the groups of ops with the largest total errors."""
     groups: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for name, measured, predicted in ops:
         groups[name].append((measured, predicted))

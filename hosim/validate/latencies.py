@@ -1,7 +1,7 @@
-"""The constants of a structural replay, fitted to a recording: one number a kind of thing, never one an op.
+"""The constants of a structural replay, fitted to a recording: one number per kind of event, never one per op.
 
-Launch and entry are medians, since what delays a launch is not always to be seen; the others the mean of the middle nine tenths of their
-samples, since those of many ops in a row add up. In nanoseconds:
+Launch and entry are medians, because the cause of a delayed launch is not always recorded; the others are means of the middle nine tenths
+of their samples, because those of many ops in a row add up. In nanoseconds:
 
 ``launch``     from the end of the call to the op's start, on a stream with nothing to do (below 0: the op starts before the call ends);
 ``entry``      from the start of a call that blocks for its copy to the copy's start, likewise;
@@ -50,7 +50,7 @@ class Latencies:
         return named | {f"gap {a} {b}": value for (a, b), value in self.gap.items()} | {"wait": self.wait}
 
     def launch_of(self, op: DeviceOp) -> int:
-        """``launch`` of an op, or of those that the recording has samples of if it has none of this kind."""
+        """``launch`` of an op, or of the kinds with samples if this kind has none."""
         return _known(self.launch, label(op), "kernel")
 
     def entry_of(self, op: DeviceOp) -> int:
@@ -63,7 +63,7 @@ class Latencies:
 
 
 def label(op: DeviceOp) -> str:
-    """The kind of thing that an op is: ``kernel``, ``memset``, ``copy h2d pinned``, ... of pageable memory large or small."""
+    """The kind of an op: ``kernel``, ``memset``, ``copy h2d pinned``, ... of pageable memory large or small."""
     if op.kind != "copy":
         return op.kind
     memory = next((end for end in (op.source, op.target) if end not in (None, "device")), "device")
@@ -94,7 +94,7 @@ def fit_latencies(trace: KinetoTrace, order: ProgramOrder, waits: Waits) -> Late
 
 
 class _Samples:
-    """What was measured, by constant."""
+    """The measured samples, by constant."""
 
     def __init__(self) -> None:
         self._groups: dict[str, defaultdict[tuple[str, ...], list[int]]] = {
@@ -148,11 +148,11 @@ class _Samples:
 
 
 _AHEAD_NS = 20_000
-"""An op issued this long before its stream was free has waited for nothing but that."""
+"""An op issued this long before its stream was free waited only for the stream."""
 
 
 def _known(group: Mapping[K, int], key: K, other: K) -> int:
-    """The constant for ``key``, for ``other`` if there is none, else the centre of all there are."""
+    """The constant for ``key``, else for ``other``, else the centre of all constants."""
     if key in group:
         return group[key]
     if other in group:

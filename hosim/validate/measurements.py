@@ -1,4 +1,4 @@
-"""What a calibration is fitted to: traces, and bandwidth sweeps of the recording kit (:mod:`hosim.record`)."""
+"""The data for a calibration: traces, and bandwidth sweeps of the recording kit (:mod:`hosim.record`)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Measurements:
 
     @property
     def device(self) -> str | None:
-        """What the device is called, if some recording says so."""
+        """The name of the device, if a recording has it."""
         names = [*(trace.device_name for trace in self.traces), *(sweep.device for sweep in self.sweeps)]
         return next((name for name in names if name), None)
 
@@ -70,7 +70,7 @@ def read_measurements(paths: Sequence[Path]) -> Measurements:
     found = Measurements(tuple(traces), tuple(sweeps))
     names = {name for name in [*(t.device_name for t in traces), *(s.device for s in sweeps)] if name}
     if len(names) > 1:
-        raise InputError(f"expected recordings of one device, got {' and '.join(sorted(names))}; calibrate each by itself")
+        raise InputError(f"expected recordings of one device, got {' and '.join(sorted(names))}; calibrate each separately")
     return found
 
 

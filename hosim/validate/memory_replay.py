@@ -1,10 +1,10 @@
-"""Memory of a recording, replayed: allocated bytes through the ledger, reserved bytes through the caching allocator, against the recorded.
+"""Replay of a recording's memory: allocated bytes by the ledger and reserved bytes by the caching allocator, against the recorded ones.
 
-The account is the one in *program order* (docs/contract.md, rule 10): PyTorch's profiler and its allocator's history note a block when
+The account is the one in *program order* (docs/contract.md, rule 10): PyTorch's profiler and its allocator's history record a block when
 the host allocates or frees it, whenever the device gets there. So do these replays, which need no device time.
 
-What comes from the recording: the order, the bytes of each allocation, and the level before the first of them (its total less its bytes).
-The ledger frees what it allocated itself; the bytes that a free is recorded with are only compared, and so are the totals.
+The replay is given the order, the bytes of each allocation, and the level before the first one (its total less its bytes). The ledger frees
+what it allocated itself; the recorded bytes of a free, and the recorded totals, are only compared.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class MemoryReplay:
 
     @property
     def measured_reserved_growth_bytes(self) -> int | None:
-        """By how much the recorded reserve exceeds the first one recorded."""
+        """How much the recorded reserve exceeds the first recorded one."""
         curve = self.measured_reserved_bytes
         return None if curve is None else int((curve - curve[0]).max())
 
@@ -208,7 +208,7 @@ def replay_history(snapshot: Snapshot, device: int | None = None) -> MemoryRepla
 
 
 def _events_of(trace: KinetoTrace, device: int | None) -> tuple[MemoryEvent, ...]:
-    """The memory events of one accelerator, in order of time, those of one time as listed."""
+    """The memory events of one accelerator, in order of time; events of one instant in listed order."""
     events = [event for event in trace.device_memory(device) if event.size_bytes]
     counts = Counter((event.device_type, event.device) for event in events)
     chosen = max(counts, key=lambda key: (counts[key], (-key[0], -key[1])), default=None)
@@ -216,7 +216,7 @@ def _events_of(trace: KinetoTrace, device: int | None) -> tuple[MemoryEvent, ...
 
 
 def _ledger(events: Sequence[MemoryEvent], start: int, mismatches: list[str]) -> Curve:
-    """The level after each event, by the ledger's own accounts: a free gives back what was allocated at its address."""
+    """The level after each event by the ledger: a free releases what was allocated at its address."""
     ledger = Ledger(_UNLIMITED)
     ledger.allocate(start, 0, 0)
     live: dict[int, int] = {}

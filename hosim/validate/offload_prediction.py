@@ -1,10 +1,10 @@
-"""Offload schemes predicted from an all-resident recording and a sweep of the channels, and held against the recordings of the schemes.
+"""Offload schemes, predicted from an all-resident recording and a bandwidth sweep, and compared with recordings of the schemes.
 
-From `hosim.record`'s resident run come the ops of a step with their durations, and the blocks that live from a layer's forward pass to its
-backward pass; from the sweep what the channels carry. The scheme's moves are those that the kit makes, in the same places, so what is
-predicted is what they cost: makespan and stall by the engine, the peak of memory in program order (docs/contract.md, rule 10).
+The resident run of `hosim.record` gives the ops of a step with their durations, and the blocks that live from a layer's forward pass to its
+backward pass; the sweep gives the bandwidth of the channels. A scheme's moves are those that the kit makes, in the same places. The
+prediction is their cost: makespan and stall by the engine, the peak of memory in program order (docs/contract.md, rule 10).
 
-Left out: what moving costs the host, and what copies take from the bandwidth of kernels.
+It leaves out the host's cost of moving, and the memory bandwidth that copies take from kernels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INSTANT = 10**12
 
 @dataclass(frozen=True, slots=True)
 class OffloadScheme:
-    """What of the layers lives in host memory: as in `hosim.record`."""
+    """Which tensors of the layers live in host memory, as in `hosim.record`."""
 
     name: str
     parameters: bool = False
@@ -53,12 +53,12 @@ class Sizes:
 
     @property
     def parameter_bytes(self) -> int:
-        """Of a layer, in bf16."""
+        """The bytes of a layer's weights, in bf16."""
         return 2 * self.layer_parameters
 
     @property
     def state_bytes(self) -> int:
-        """Of a layer's optimizer: two moments in single precision."""
+        """The bytes of a layer's optimizer state: two moments in single precision."""
         return 8 * self.layer_parameters
 
 
@@ -76,7 +76,7 @@ SCHEMES = {
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A step under a scheme. Nanoseconds and bytes; measured figures are None where there is no recording.
+    """A step under a scheme, in nanoseconds and bytes; measured figures are None without a recording.
 
     ``stall_ns`` is the makespan less that of the resident step. ``measured_ns`` is the median wall time of the recorded steps,
     ``measured_stall_ns`` its excess over the resident run's, ``measured_peak_bytes`` their ``max_memory_allocated``. ``reserved_bytes``
@@ -120,11 +120,11 @@ def predict_recording(folder: Path, mode: str, length: int) -> tuple[Prediction,
 
 
 def predict(step: RecordedStep, sizes: Sizes, machine: Hardware, scheme: OffloadScheme) -> Prediction:
-    """The step under a scheme on a machine. Raises `InputError` if the replay comes to no end."""
+    """The step under a scheme on a machine. Raises `InputError` if the replay does not end."""
     plan = plan_of(step, sizes, scheme)
     result = replay(plan, _with_room(machine, plan, sizes, scheme))
     if result.makespan_ns is None:
-        raise InputError(f"the replay of {scheme.name} came to no end: {result.error}")
+        raise InputError(f"the replay of {scheme.name} did not end: {result.error}")
     peak = reserved = None
     if step.start_bytes is not None:
         start, changes = _memory(step, sizes, scheme)
@@ -138,7 +138,7 @@ def predict(step: RecordedStep, sizes: Sizes, machine: Hardware, scheme: Offload
 
 
 def machine_of(sweep: Mapping[str, Any]) -> Hardware:
-    """The two channels of a sweep (a ``bandwidth.json``): median times of pinned copies by size, and what both directions at once leave.
+    """The two channels of a sweep (a ``bandwidth.json``): pinned copies by size, and the bandwidth of both directions at once.
 
     Raises `InputError` if a direction is missing.
     """
@@ -178,7 +178,7 @@ def _detach(name: str, after: int) -> _Placed:
 
 
 class _Moves:
-    """The graph and the cache ops, as they are found going through the phases."""
+    """Builds the graph and the cache ops, phase by phase."""
 
     def __init__(self, step: RecordedStep, sizes: Sizes, scheme: OffloadScheme) -> None:
         self._step = step
@@ -216,7 +216,7 @@ class _Moves:
             self._inputs[len(step.durations_ns) - 1].append("ballast")
 
     def plan(self) -> Plan:
-        """What was found, put together."""
+        """The finished graph and plan."""
         builder = GraphBuilder("recorded step")
         for name, size, kind, home in self._tensors:
             builder.tensor(name, size, kind, home)
@@ -254,7 +254,7 @@ class _Moves:
                 self._cache_ops.append(_store(name, phase.stop - 1))
 
     def _offload(self, layer: int) -> None:
-        """What a layer leaves behind goes as it is made, and is dropped after the next layer, which waits for the copy."""
+        """A layer's activations are copied out as they are made, and dropped after the next layer, which waits for the copy."""
         forward = self._phases[f"layer.{layer}.forward"]
         phases, index = self._step.phases, self._step.phase_index
         following = phases[min(index[forward.name] + 2, index["head.forward"])].first
@@ -293,7 +293,7 @@ class _Moves:
 
 
 def _with_room(machine: Hardware, plan: Plan, sizes: Sizes, scheme: OffloadScheme) -> Hardware:
-    """The machine with as much device memory as the buffers and activations of the scheme take: a buffer is filled when it is free."""
+    """The machine with as much device memory as the scheme's buffers and activations need, because a buffer is filled only when free."""
     buffers = 2 * (sizes.parameter_bytes * scheme.parameters + sizes.state_bytes * scheme.optimizer)
     kept = sum(tensor.size_bytes for tensor in plan.graph.tensors if tensor.kind in ("activation", "output"))
     device, *others = machine.tiers
@@ -329,11 +329,11 @@ def _memory(step: RecordedStep, sizes: Sizes, scheme: OffloadScheme) -> tuple[in
 
 
 _Absence = tuple[int, int | None, int | None]
-"""When a block is dropped, and in training when its room is taken again and given back for good."""
+"""When a block is dropped, and in training also when its memory is allocated again and released for good."""
 
 
 def _absences(step: RecordedStep, smallest: int) -> Iterator[tuple[RecordedBlock, _Absence]]:
-    """The blocks that a scheme sends away."""
+    """The blocks that a scheme moves out."""
     layers = step.layers
     for layer in range(layers - 1 if step.trains else layers):
         following = f"layer.{layer + 2}.forward" if layer + 2 < layers else "head.forward"
@@ -347,7 +347,7 @@ def _absences(step: RecordedStep, smallest: int) -> Iterator[tuple[RecordedBlock
 
 
 def _curve(sweep: Mapping[str, Any], direction: str) -> tuple[tuple[int, int], ...]:
-    """(bytes, bytes per second) of pinned copies, by size; where a larger copy was faster than a smaller one, it counts as no faster."""
+    """(bytes, bytes per second) of pinned copies, by size; a larger copy never takes less time than a smaller one."""
     rows = sorted((row["bytes"], row["median_ns"]) for row in sweep["copies"] if row["direction"] == direction and row["pinned"])
     curve: list[tuple[int, int]] = []
     for size, time in rows:

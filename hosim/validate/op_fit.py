@@ -1,9 +1,9 @@
-"""What the cost model needs of a processor, fitted to recordings: the efficiency of ops by kind and dtype, and the fixed time of an op.
+"""The processor's parameters of the cost model, fitted to recordings: the efficiency of ops by kind and dtype, and the fixed time of an op.
 
-Of every op, time is ``fixed + roofline / efficiency``, with the roofline of a base profile at full efficiency. ``fixed`` is what the
-shortest ops take (the 5th percentile), and with the gap between an op and the next that was queued behind it makes the launch time of the
-cost model. The efficiency of a kind and dtype is fitted by :func:`hosim.validate.robust.fit_slope`; where the fixed time is more than half
-of a kind's time, or the interval of its efficiency spans a factor of 10, nothing is said of it.
+The time of an op is ``fixed + roofline / efficiency``, with the roofline of a base profile at full efficiency. ``fixed`` is the time of the
+shortest ops (the 5th percentile); together with the gap between an op and the next queued one it is the launch time of the cost model. The
+efficiency of a kind and dtype is fitted by :func:`hosim.validate.robust.fit_slope`. It is left out if the fixed time is more than half of
+the kind's time, or if its interval spans a factor of 10.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from hosim.validate.op_work import OpWork
 from hosim.validate.robust import ErrorSpread, Figure, clock_tick, fit_slope, inverse, median_figure, spread
 
 _QUEUED_NS = 20_000
-"""An op issued this long before the one ahead of it ended has waited for nothing else."""
+"""An op issued this long before the previous one ended waited for nothing else."""
 
 _SHORT = 0.05
-"""Share of the ops that are the shortest ones."""
+"""The share of ops that count as the shortest."""
 
 _TELLING = 2
-"""How many times the fixed time the ops of a kind have to take, in the mean."""
+"""The least mean time of a kind's ops, in multiples of the fixed time."""
 
 _SAMPLES = 3
-"""Ops of a kind that a fit needs."""
+"""The least number of ops of a kind for a fit."""
 
 _CERTAIN = 10
-"""What the ends of an interval may differ by."""
+"""The largest ratio of the ends of an interval."""
 
 _FINER = 1000
 """Rooflines are computed on a machine this much slower, in whole nanoseconds: their unit is a picosecond."""
@@ -54,7 +54,7 @@ class Efficiency:
 
     @property
     def written(self) -> float:
-        """What the profile gets."""
+        """The efficiency for the profile."""
         return float(f"{min(1.0, self.fraction.value):.4g}")
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Efficiency:
 
 
 def fit_gap(traces: Sequence[KinetoTrace]) -> Figure | None:
-    """Nanoseconds between a kernel and the next one that had been queued behind it; ``None`` if none was."""
+    """Nanoseconds between a kernel and the next queued one; ``None`` if none was queued."""
     gaps = []
     for trace in traces:
         order = program_order(trace)
@@ -85,7 +85,7 @@ def fit_gap(traces: Sequence[KinetoTrace]) -> Figure | None:
 
 
 def fit_host_launch(traces: Sequence[KinetoTrace]) -> Figure | None:
-    """Nanoseconds that a call which launches kernels keeps the host."""
+    """Nanoseconds for which a call that launches kernels occupies the host."""
     times = [call.duration_ns for trace in traces for call in trace.calls if call.role == "launch"]
     return median_figure(times) if times else None
 
@@ -125,14 +125,14 @@ def fit_efficiencies(works: Sequence[OpWork], base: Hardware, fixed_ns: int) -> 
         found.append(Efficiency(kind, dtype, fraction, sum(times), spread(times, predicted, clock_tick(times))))
         if fraction.value > 1:
             missing.append(
-                f"efficiency of {kind} in {dtype}: {fraction.value:.2f} of what {base.name} can do, written as 1; is it the device?"
+                f"efficiency of {kind} in {dtype}: {fraction.value:.2f} of the peak of {base.name}, written as 1; is it the right profile?"
             )
     if few:
         missing.append(f"efficiency of kinds with fewer than {_SAMPLES} ops: {', '.join(few)}")
     if vague:
-        missing.append(f"efficiency of kinds whose times scatter too much: {', '.join(vague)}")
+        missing.append(f"efficiency of kinds whose times vary too much: {', '.join(vague)}")
     if short:
-        missing.append(f"efficiency of ops too short to tell: {', '.join(short)}")
+        missing.append(f"efficiency of kinds whose ops are too short: {', '.join(short)}")
     return tuple(found), tuple(missing)
 
 
@@ -153,7 +153,7 @@ def rooflines(works: Sequence[OpWork], base: Hardware) -> list[float]:
 
 
 def by_kind(efficiencies: Sequence[Efficiency]) -> Mapping[str, Mapping[str, float]]:
-    """As ``compute.efficiency_of`` of a profile has them."""
+    """As ``compute.efficiency_of`` of a profile."""
     found: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for efficiency in efficiencies:
         found[efficiency.kind][efficiency.dtype] = efficiency.written

@@ -1,9 +1,9 @@
-"""Times of ops learned from some ops of recordings, for others: by what is known of both, the closest first.
+"""Times of ops, predicted from similar recorded ops, the most similar first.
 
-An op's time is that of the ops alike in name, grid, block, bytes, the shapes of the operator that launched it, and its *place*: it was the
-n-th such op of its iteration, as they were. If there are none, that of the ops alike in all but the place, then in name, grid and block
-alone. Otherwise it is interpolated, by the number of blocks (of bytes, for fills and copies on the device), between those of its name, and
-beyond the largest grows with it; last of all it is the median of its kind. Of like ops the median counts.
+An op gets the median time of the ops with the same name, grid, block, bytes, shapes of the launching operator, and *place*: the n-th such
+op of its iteration. If there are none, it gets that of the ops with the same of all but the place, then of name, grid and block. Otherwise
+its time is interpolated between ops of its name by the number of blocks (of bytes, for fills and copies on the device), and grows with it
+beyond the largest; failing that, it is the median of its kind.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from hosim.importers.kineto_events import DeviceOp, KinetoTrace
 from hosim.importers.kineto_waits import program_order
 
 LEVELS = ("place", "shapes", "grid", "name", "kind", "nothing")
-"""What a predicted op shares with those it was learned from."""
+"""What a predicted op shares with the ops it is predicted from."""
 
 Keys = tuple[Hashable, ...]
-"""What is known of an op, by level."""
+"""The properties of an op, by level."""
 
 
 @dataclass(frozen=True)
 class OpTimes:
-    """What was learned: nanoseconds by key, for each name those by size, ascending, and by kind."""
+    """The learned times: nanoseconds by key, by size for each name (ascending), and by kind."""
 
     by_key: Mapping[Hashable, int]
     by_name: Mapping[str, tuple[tuple[int, int], ...]]
     by_kind: Mapping[str, int]
 
     def predict(self, op: DeviceOp, keys: Keys) -> tuple[int, str]:
-        """Nanoseconds of an op, and the level that they are from; 0 if nothing of its kind was learned."""
+        """Nanoseconds of an op, and the level that gave them; 0 if its kind was not learned."""
         for key, level in zip(keys, LEVELS, strict=False):
             if key in self.by_key:
                 return self.by_key[key], level
@@ -63,7 +63,7 @@ def learn(recorded: Iterable[tuple[DeviceOp, Keys]]) -> OpTimes:
 
 
 def keys_of(trace: KinetoTrace, starts_ns: Sequence[int]) -> tuple[Keys, ...]:
-    """What is known of each op of a recording whose iterations begin at these instants of the host."""
+    """The properties of each op of a recording whose iterations begin at these instants of the host."""
     order = program_order(trace)
     keys: list[Keys] = [()] * len(trace.ops)
     seen: Counter[Hashable] = Counter()

@@ -1,9 +1,9 @@
-"""FLOP and bytes of a recording's operators, from the shapes and dtypes of their arguments, beside the time of what they launched.
+"""FLOP and bytes of a recording's operators, from the shapes and dtypes of their arguments, with the times of their kernels.
 
-Products, convolutions and attention by their FLOP and their tensors; elementwise ops, norms, softmax, copies, fills and reductions by their
-tensors. What is not recorded is taken like this: outputs have the shape that their inputs give; a convolution's output that of
-the gradient which a backward pass of the same input and weight gets (without one it is left out: strides are not recorded); attention is
-counted without a mask. Single precision counts as tf32 where the kernel's name says that tensor cores did it.
+Products, convolutions and attention have FLOP and tensors; elementwise ops, norms, softmax, copies, fills and reductions have tensors.
+Assumptions about what is not recorded: outputs have the shape that follows from the inputs; a convolution's output has the shape of the
+gradient that a backward pass with the same input and weight takes (without one it is left out, because strides are not recorded); attention
+counts without a mask. Single precision counts as tf32 if the kernel's name shows that it used tensor cores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GRADIENTS = re.compile(r"dgrad|bwd_data|backward_data"), re.compile(r"wgrad|bwd
 
 Shape = tuple[int, ...]
 Output = Mapping[tuple[Shape, Shape], Shape]
-"""Of convolutions, by the shapes of input and weight."""
+"""Output shapes of convolutions, by the shapes of input and weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class OpWork:
 
 @dataclass(frozen=True)
 class Counted:
-    """The operators of a recording whose work is known, and how many kernels, of how many nanoseconds, belong to none of these."""
+    """The operators of a recording whose work is known, and the number and the nanoseconds of the kernels of all others."""
 
     works: tuple[OpWork, ...]
     kernels_left_out: int
@@ -49,7 +49,7 @@ class Counted:
 
 
 def work_of(trace: KinetoTrace) -> Counted:
-    """The work of every operator that launched kernels, as far as it is known."""
+    """The work of every operator that launched kernels, if known."""
     outputs = _outputs(trace.cpu_ops)
     launched: defaultdict[int, list[DeviceOp]] = defaultdict(list)
     left: list[DeviceOp] = []
@@ -75,7 +75,7 @@ def work_of(trace: KinetoTrace) -> Counted:
         name, dtype = _bare(operator), _dtype(operator)
         flops, size = found
         names = [op.name for op in ops]
-        if "convolution_backward" in name:  # which gradients are wanted is not recorded: the kernels say it
+        if "convolution_backward" in name:  # the wanted gradients are not recorded, but the kernels show them
             flops *= sum(any(pattern.search(n) for n in names) for pattern in _GRADIENTS) or len(_GRADIENTS)
         if dtype == "fp32" and flops and any(_TF32.search(n) for n in names):
             dtype = "tf32"

@@ -1,8 +1,8 @@
-"""Pickles of plain containers, read without trusting them: nothing in them is looked up, called or built.
+"""Safe reader of pickles of plain containers: it looks up, calls and builds nothing.
 
 A pickle is a program for a small machine. Before it runs, each of its instructions is checked against the few that make numbers, strings,
-lists, tuples and dicts; one that names a class or function, calls it, or sets the state of an object is refused, and so is one that makes
-the machine reserve memory out of proportion to the file.
+lists, tuples and dicts. An instruction that names a class or function, calls it, or sets the state of an object is refused, and so is one
+that makes the machine reserve memory out of proportion to the file.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ADMITTED = frozenset(
     )
 )
 _NUMBERED = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
-"""The machine makes room for every number up to theirs."""
+"""The machine makes room for every number up to the arguments of these."""
 
 
 class _Unpickler(pickle.Unpickler):
-    """The machine itself. The check leaves it nothing to look up; should it try all the same, it is refused here."""
+    """The machine itself. After the check it has nothing to look up; if it tries, this refuses."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(f"it names {module_name}.{global_name}")
@@ -39,14 +39,14 @@ class _Unpickler(pickle.Unpickler):
 def load_plain(data: bytes) -> Any:
     """The value in a pickle of numbers, strings, None, lists, tuples and dicts.
 
-    Raises `InputError`, before anything of the pickle is carried out, if there is more in it or if it is damaged.
+    Raises `InputError`, before anything of the pickle runs, if it contains more or is damaged.
     """
     try:
         _check(data)
         return _Unpickler(io.BytesIO(data)).load()
     except InputError:
         raise
-    except Exception as error:  # a damaged program can fail in any way that Python knows
+    except Exception as error:  # a damaged program can fail in any way
         raise InputError(f"the pickle is damaged: {str(error)[:100] or type(error).__name__}") from None
 
 

@@ -1,7 +1,7 @@
 """A step that the recording kit recorded with everything resident: its ops by phase, and the blocks of memory that cross phases.
 
 The kit marks where the host enters each phase (``hosim.layer.3.forward``). An op belongs to the phase in which it was launched. Its
-duration here runs from the end of the op before it to its own end: what the device waited for the host stays with the op that came late.
+duration here runs from the end of the previous op to its own end, so that the device's wait for the host belongs to the late op.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RecordedStep:
 
 
 def last_step(trace: KinetoTrace) -> RecordedStep:
-    """The last step of a recording, which ran on one stream. Raises `InputError` for a recording that the kit did not make."""
+    """The last step of a recording on one stream. Raises `InputError` for a recording that the kit did not make."""
     marks = [(a.start_ns, a.name) for a in trace.annotations if a.name.startswith(_PREFIX)]
     starts = [time for time, name in marks if name == _STEP]
     if not starts:

@@ -1,6 +1,6 @@
-"""Recordings of PyTorch's caching allocator (``torch.cuda.memory._snapshot``), read.
+"""Reader of recordings of PyTorch's caching allocator (``torch.cuda.memory._snapshot``).
 
-A snapshot holds the segments at the end of a recording and the *history*: what was allocated and freed, and what segments came and went.
+A snapshot holds the segments at the end of a recording and the *history*: allocations and frees of blocks and of segments.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _USES: Mapping[str, BlockUse] = {
 }
 
 LARGEST_BYTES = 1 << 30
-"""The largest snapshot that is read, unzipped."""
+"""The largest snapshot that can be read, unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a history. ``size_bytes`` is what was asked for (of a segment: its bytes); ``pool_id`` None: not recorded."""
+    """One entry of a history. ``size_bytes`` is the size requested (for a segment: its size); ``pool_id`` is None if not recorded."""
 
     action: Action
     address: int
@@ -87,7 +87,7 @@ class Snapshot:
 def read_snapshot(path: Path | str) -> Snapshot:
     """The snapshot in a file: JSON, or a pickle of plain containers as ``torch.cuda.memory._dump_snapshot`` writes it; gzipped or not.
 
-    Raises `InputError` if it is neither, or not a snapshot, or of more than `LARGEST_BYTES`. Nothing in a pickle is ever carried out.
+    Raises `InputError` if it is neither, not a snapshot, or larger than `LARGEST_BYTES`. Nothing in a pickle is ever executed.
     """
     path = Path(path)
     try:
@@ -114,7 +114,7 @@ def _content(path: Path) -> bytes:
 def parse_snapshot(raw: object, *, source: str | None = None, largest: int | None = None) -> Snapshot:
     """The snapshot in the dict that ``torch.cuda.memory._snapshot`` returns. Raises `InputError`, with the path of what is wrong.
 
-    With ``largest`` it may have no more blocks and entries than that: a pickle can repeat a list without writing it down again.
+    ``largest`` bounds the blocks and entries: a pickle can repeat a list without writing it again.
     """
     where = ""
     try:

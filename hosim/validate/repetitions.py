@@ -1,4 +1,4 @@
-"""Iterations of a recording, and the part of it that comes before one of them.
+"""Iterations of a recording, and the part before one of them.
 
 Iterations are the ``ProfilerStep`` ranges, if there are any. Otherwise they are repetitions of the sequence of ops in program order: the
 period that covers most of the recording, counted back from its end, the shortest of several. What comes before them, such as a first
@@ -17,10 +17,10 @@ from hosim.importers.kineto_waits import program_order
 
 _STEP = re.compile(r"ProfilerStep#\d+")
 _KEPT = 0.9
-"""Share of an iteration's ops that have to be those of the next one."""
+"""The share of an iteration's ops that must equal those of the next one."""
 
 _COVERED = 0.5
-"""Share of the recording that the iterations have to make up."""
+"""The share of the recording that the iterations must cover."""
 
 _SHORTEST = 8
 """Ops of the shortest period."""
@@ -28,14 +28,14 @@ _SHORTEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Repetitions:
-    """The iterations of a recording: how they were found, and when the host began each, in nanoseconds of the recording's clock."""
+    """The iterations of a recording: how they were found, and when the host began each (nanoseconds of the recording's clock)."""
 
     found_by: str
     starts_ns: tuple[int, ...]
 
     @property
     def count(self) -> int:
-        """How many there are; 1: the recording does not repeat."""
+        """Their number; 1 if the recording does not repeat."""
         return len(self.starts_ns)
 
 
@@ -51,7 +51,7 @@ def repetitions(trace: KinetoTrace) -> Repetitions:
 
 
 def before(trace: KinetoTrace, instant_ns: int) -> KinetoTrace:
-    """What the host had begun before that instant, and the device did of it, whenever it did."""
+    """What the host began before that instant, and the device's work for it, whenever it ran."""
     calls = bisect_left(trace.calls, instant_ns, key=lambda call: call.start_ns)
     kept = {call.correlation for call in trace.calls[:calls]}
     return replace(

@@ -1,4 +1,4 @@
-"""What the caching allocator reserves for a recorded sequence of allocations and frees, which does not say what was cached before it.
+"""What the caching allocator reserves for a recorded sequence of allocations and frees, whose initial cache is unknown.
 
 Two starts are tried. From *nothing cached*: what is allocated at the start lies in segments of its own, blocks that are freed later first
 and by address, then all the rest as one; whatever else the recorded allocator had cached is missing, so the peak is that of this sequence
@@ -22,7 +22,7 @@ _UNLIMITED = 1 << 62
 _STREAM = 0
 
 Change = tuple[int, int]
-"""The address of a block, and its bytes: positive where it is allocated, negative where it is freed."""
+"""The address of a block, and its bytes: positive for an allocation, negative for a free."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,12 +36,12 @@ class ReservedReplay:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was reserved, the start included."""
+        """The largest reservation, including the start."""
         return int(max(self.start_bytes, self.reserved_bytes.max(initial=0)))
 
     @property
     def growth_bytes(self) -> int:
-        """By how much that exceeds the start."""
+        """How much that exceeds the start."""
         return self.peak_bytes - self.start_bytes
 
 

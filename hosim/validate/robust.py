@@ -1,4 +1,4 @@
-"""Robust fits with intervals: a line through times, and a ratio of sums. Scipy and numpy are imported when they are needed."""
+"""Robust fits with intervals: a line through times, and a ratio of sums. Imports scipy and numpy when needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONFIDENCE = 0.95
 _DRAWS = 200
 _ROUNDS = 60
 _OUTLIER = 0.02
-"""A relative error (and a step of the clock on top) beyond which a sample weighs as its distance, not as its square."""
+"""The relative error (plus a step of the clock) beyond which a sample's loss is linear and no longer quadratic."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ _RESIDENT = re.compile(r"(?P<mode>[a-z]+)-(?P<length>\d+)-resident")
 def validate_schemes(folder: Path) -> dict[str, Any]:
     """Predicted and, where a scheme was recorded, measured figures of every mode and length whose resident run is in the folder.
 
-    Integers in nanoseconds and bytes, null where nothing was measured; ``error`` is signed and relative. Raises :class:`InputError` for a
-    folder that is no recording's, or has no resident run or no sweep.
+    Integers in nanoseconds and bytes, null if not measured; ``error`` is signed and relative. Raises :class:`InputError` for a folder that
+    is not a recording, or has no resident run or no sweep.
     """
     meta = read_json(folder / "meta.json", ["device", "model"])
     found = [match for path in sorted(folder.iterdir()) if (match := _RESIDENT.fullmatch(path.name))]

@@ -1,7 +1,7 @@
-"""hosim's caching allocator against a recorded one: every address, every segment asked for, every segment given back.
+"""hosim's caching allocator against a recorded one: every address, every segment allocated, every segment freed.
 
 `read_snapshot` reads what ``torch.cuda.memory._dump_snapshot`` wrote, `rewind` finds the state at the start of its history, and
-`replay_snapshot` lets the allocator live through that history again and compares each choice.
+`replay_snapshot` replays that history with the allocator and compares each choice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OTHER_STREAM = -1
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Where the allocator chose otherwise than the recorded one: the place in the history, and in words what it did instead."""
+    """A choice in which the allocator differs from the recorded one: the place in the history, and what it did instead."""
 
     index: int
     action: str
@@ -58,7 +58,7 @@ class SnapshotReplay:
 
     @property
     def exact(self) -> bool:
-        """Whether every choice was the recorded one."""
+        """Whether every choice equals the recorded one."""
         return not self.mismatches and self.same_end
 
 

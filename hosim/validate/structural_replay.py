@@ -1,4 +1,4 @@
-"""Structural replay: hosim's engine runs the graph of a recording, and its times are held against the recorded ones."""
+"""Structural replay: hosim's engine replays the graph of a recording, and its times are compared with the recorded ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ReplayedOp:
 
     @property
     def start_error_ns(self) -> int:
-        """Simulated less recorded start."""
+        """The simulated start minus the recorded one."""
         return self.simulated_start_ns - self.op.start_ns
 
 
@@ -67,7 +67,7 @@ class StructuralReplay:
 
     @property
     def kernels(self) -> tuple[ReplayedOp, ...]:
-        """The kernels alone."""
+        """The kernels."""
         return tuple(op for op in self.ops if op.op.kind == "kernel")
 
     @property
@@ -93,7 +93,7 @@ class StructuralReplay:
 
     @property
     def p95_start_error_ns(self) -> int:
-        """What 95 % of the kernels do not exceed in that."""
+        """The 95th percentile of that."""
         errors = self._start_errors()
         return errors[min(len(errors) - 1, len(errors) * 95 // 100)]
 
@@ -117,7 +117,7 @@ def structural_replay(
     built = structure(trace, kernel_scale=kernel_scale, latencies=latencies, durations_ns=durations_ns)
     timeline = replay(Plan(built.graph), _MACHINE, record=True).timeline
     if timeline is None:
-        raise InputError("the replay of the recording's structure came to no end", source=trace.name)
+        raise InputError("the replay of the recording's structure did not end", source=trace.name)
     starts = [timeline.op_start_ns[head] for head in built.heads]
     ends = [start + duration for start, duration in zip(starts, built.durations_ns, strict=True)]
     ops = tuple(map(ReplayedOp, trace.ops, starts, ends))

@@ -1,7 +1,7 @@
 """A recording as a graph whose replay predicts when every kernel and copy starts.
 
-Host threads are streams of the graph, on which segments of work with their recorded durations lie between the calls that launch or wait;
-device streams are streams on which kernels, copies and memsets with their recorded durations run in order. No op is given its start:
+Host threads are streams of the graph, with segments of work of recorded duration between the calls that launch or wait. Device streams are
+streams on which kernels, copies and memsets of recorded duration run in order. No op is given its start:
 
 - An op is released by its call, a fitted latency after the call's end, on a *lane* that no two launches under way share.
 - On its stream it follows the op before it after a fitted gap; after a wait for other streams, also what they had been given by then.
@@ -14,9 +14,9 @@ device streams are streams on which kernels, copies and memsets with their recor
   through a gate that needs the byte for no time.
 - At most :data:`QUEUE_DEPTH` launches wait in a stream: the next launch blocks until the first of them has ended.
 
-What is taken from the recording besides the order of calls is counted in :class:`GivenNumbers`. Ops launched before the recording run one
-after the other from the start of the first. Where an op starts before the one before it on its stream has ended (clocks that round,
-overlapping launches), it may start that much early: the earlier one then holds the stream for so much less, and the overlap is given.
+:class:`GivenNumbers` counts what is taken from the recording besides the order of calls. Ops launched before the recording run one after
+the other from the start of the first. Where an op starts before the one before it on its stream has ended (clocks that round, overlapping
+launches), it may start that much early: the earlier one then holds the stream for so much less, and the overlap is given.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hosim.validate.filling import placed_ns
 from hosim.validate.latencies import Latencies, fit_latencies, label
 
 QUEUE_DEPTH = 1024
-"""Launches that a stream takes before the next one blocks its thread."""
+"""How many launches a stream takes before the next one blocks its thread."""
 
 WHOLE_DEVICE = 1
 """Bytes of the graph's device tier, and workspace of an op that needs or takes all of the device."""
@@ -44,7 +44,7 @@ _HANDOVER = 4
 
 @dataclass(frozen=True, slots=True)
 class GivenNumbers:
-    """How many numbers of the recording a replay is given.
+    """The numbers of the recording that a replay is given, counted.
 
     Durations of device ops and of host segments (between calls that launch or wait, those that launch included), overlaps on a stream,
     starts of ops whose launch was not recorded, and fitted constants.

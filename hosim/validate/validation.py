@@ -1,4 +1,4 @@
-"""What ``hosim validate`` finds: a recording replayed in time and in memory, and how far off the replays are."""
+"""``hosim validate``: replays of a recording's times and memory, and their errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LISTED = 10
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """A recording and its replays: ``times`` of its ops, ``memory`` of its allocations; ``missing`` says in words why one is None."""
+    """A recording and its replays: ``times`` of its ops, ``memory`` of its allocations; ``missing`` says why one is None."""
 
     trace: str
     device: str | None
@@ -89,13 +89,13 @@ def validate(path: str | os.PathLike[str], device: int | None = None) -> Validat
     )
 
 
-_NO_TIMES = "times: the history of an allocator says nothing of kernels"
+_NO_TIMES = "times: the history of an allocator has no kernels"
 _NO_MEMORY = "memory: the recording has no allocations of a device (profile_memory=True records them)"
 _NO_TOTALS = "memory: the recorded allocations come without totals to compare with"
 
 
 def _is_cut_off_trace(content: bytes) -> bool:
-    """A trace that ends before its events is for its reader to complain of."""
+    """The reader reports a trace that ends before its events."""
     return content.lstrip()[:1] == b"{" and b'"schemaVersion"' in content[:1000]
 
 
@@ -113,7 +113,7 @@ def _of_trace(trace: KinetoTrace, device: int | None, source: str) -> Validation
     elif memory is not None and memory.measured_bytes is None:
         missing.append(_NO_TOTALS)
     if times is None and memory is None:
-        raise InputError(f"nothing of it can be replayed ({'; '.join(missing)})", source=source)
+        raise InputError(f"nothing in it can be replayed ({'; '.join(missing)})", source=source)
     return Validation(trace.name, trace.device_name, times, memory, tuple(missing))
 
 
@@ -182,7 +182,7 @@ def _memory(memory: MemoryReplay | None) -> dict[str, Any]:
 
 
 def _given(times: StructuralReplay | None) -> Mapping[str, Any] | None:
-    """How many numbers of the recording its replay was given, and the constants fitted to it."""
+    """The count of numbers of the recording that the replay was given, and the constants fitted to it."""
     if times is None:
         return None
     given = times.given

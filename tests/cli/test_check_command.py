@@ -129,7 +129,7 @@ def test_update_removes_what_has_no_case_and_show_shows(folder: Path) -> None:
     hosim("baseline", "write")
     Path("hosim-baselines/toy.toml").rename("hosim-baselines/gone.toml")
     out, _ = hosim("check", code=1)
-    assert "no case of this name" in out
+    assert "no case with this name" in out
     hosim("baseline", "show", "toy", code=2)
     _, told = hosim("baseline", "update")
     assert told.splitlines() == ["wrote hosim-baselines/toy.toml", "removed hosim-baselines/gone.toml"]
