@@ -137,5 +137,5 @@ def likely_base(device: str | None, known: Sequence[str]) -> str:
     if len(fitting) != 1:
         seen = f"a recording of {device}" if device else "the recording does not name its device"
         choice = f" (shipped: {', '.join(known)})" if not fitting else f": {' or '.join(fitting)}"
-        raise InputError(f"{seen}: name the profile to start from with --base{choice}", source="--base")
+        raise InputError(f"{seen}: name the profile to start from{choice}", source="--base")
     return fitting[0]

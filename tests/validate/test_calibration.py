@@ -227,5 +227,5 @@ def test_the_base_of_a_device() -> None:
     assert likely_base("NVIDIA A100-PG509-200", hardware()) == "a100-80gb-sxm"
     assert likely_base("NVIDIA GeForce RTX 4090", hardware()) == "rtx-4090"
     for unknown in ("NVIDIA GeForce RTX 2080 Ti", None):
-        with pytest.raises(InputError, match="say which profile"):
+        with pytest.raises(InputError, match="name the profile to start from"):
             likely_base(unknown, hardware())
