@@ -58,6 +58,13 @@ def test_steps_are_the_sum_at_each_instant(parts, start, end):
     assert amount.largest(start, end) == max(expected[start:end], default=expected[start])
 
 
+def test_steps_at_their_edges():
+    """What begins at the end of an interval is not in it, and what lasts for no time is nowhere."""
+    amount = steps([(0, 4, 1), (4, 6, 5), (2, 2, 9)])
+    assert (amount.at_ns, amount.values) == ((0, 4, 6), (1, 5, 0))
+    assert (amount.largest(0, 4), amount.largest(0, 5), amount.largest(4, 4), amount.largest(6, 9)) == (1, 5, 5, 0)
+
+
 @given(cases(max_ops=8, max_streams=2))
 def test_a_tier_holds_what_lies_in_it(case):
     """Counted anew for each stretch between two changes, over everything that is held there then."""
