@@ -26,8 +26,6 @@ one finding. The rules, and what each objects to:
     a detach of the last valid copy of a tensor still needed: read later, or to survive the step
 ``dead``
     a cache op of a tensor that no later op uses and that does not survive the step
-``overwritten``
-    a copy from a lower tier that nothing waits for before an op writes the tensor, which makes the source stale
 ``end-of-step``
     a tensor that survives the step and is not valid at the end in each tier where it was at time 0 (rule 2)
 ``edit``

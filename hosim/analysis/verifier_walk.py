@@ -57,7 +57,7 @@ class _VerifierWalk:
         self.last_cache_op: dict[int, int] = {}
         self.brought: dict[int, int] = {}  # the last prefetch into the device tier
         self.taken: dict[int, int] = {}  # the last detach from each tensor's device residency, until it is back
-        self.unawaited: dict[int, list[int]] = {}  # copies from a lower tier that no op has waited for yet
+        self.copied: dict[int, list[int]] = {}  # the ops after which the copies since the last write are issued
         self.last_use = [users[-1] if users else AT_START for users in graph.users]
         self._begin()
 
@@ -88,13 +88,7 @@ class _VerifierWalk:
             if not self.valid[t] & self.device:
                 self._not_resident(i, t)
                 self.valid[t] |= self.device
-            pending = self.unawaited.get(t)
-            if pending and self.brought.get(t) in pending:  # the op waits for the last prefetch, and that for those before it
-                del pending[: pending.index(self.brought[t]) + 1]
         for t in written:
-            for c in self.unawaited.pop(t, ())[:1]:
-                message = f"nothing waits for {self._say(c)} before op {op.name!r} writes the tensor: its source becomes stale"
-                self.findings.append(Finding("overwritten", message, i, t, c))
             if t not in read and t in self.taken and not self.clocks.ended_by(self.plan.cache_ops[self.taken[t]].after, i):
                 c = self.taken[t]
                 message = f"{self._say(c)} may take effect after op {op.name!r}, which writes it anew"
@@ -110,7 +104,7 @@ class _VerifierWalk:
                 self.valid[t] = 0
 
     def _advance(self, i: int, read: set[int], written: set[int]) -> None:
-        """Tell the clocks what op ``i`` follows: writers, readers of what it writes, deps, and prefetches it waits for (rule 1)."""
+        """Tell the clocks what op ``i`` follows: writers, readers of what it writes, deps, and the transfers it waits for (rule 1)."""
         followed = set(self.ops[i].deps)
         for t in read:
             if t in self.brought:
@@ -119,6 +113,7 @@ class _VerifierWalk:
             followed.add(self.writer[t])
         for t in written:
             followed.update(self.readers[t])
+            followed.update(self.copied.pop(t, ()))
         followed.discard(AT_START)
         self.clocks.advance(followed)
         for t in read:
@@ -167,8 +162,8 @@ class _VerifierWalk:
             if not self.clocks.ended_by(writer, cache_op.after):
                 message = f"{self._say(c)} may copy the contents from before op {self.ops[writer].name!r}, which need not have ended"
                 self._object("race", message, c, op=writer)
-        if source != self.device:
-            self.unawaited.setdefault(t, []).append(c)
+        if self.several:
+            self.copied.setdefault(t, []).append(cache_op.after)
         if cache_op.op == PREFETCH and not destination:
             destination = self.device  # it names no tier of the machine: taken as meant
         self.valid[t] |= destination

@@ -75,10 +75,10 @@ class CompiledGraph:
 class TrackedOp(NamedTuple):
     """The tracked tensors of one op: read, written, output; released at its end surely (``dying``) or perhaps (``shared``).
 
-    ``prefetches`` are the cache ops that must have ended before it starts (rule 1).
+    ``awaited`` are the cache ops that must have ended before it starts (rule 1).
     """
 
-    prefetches: tuple[int, ...]
+    awaited: tuple[int, ...]
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -216,7 +216,7 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     base = graph.derived(compile_graph)
     hops: dict[tuple[str, str, str | None], Hop] = {}
     after: dict[int, list[IssuedOp]] = {}
-    prefetches: dict[int, list[tuple[int, int]]] = {}
+    copies: dict[int, list[tuple[int, int]]] = {}
     moving = set(range(len(graph.tensors)) if track_all else plan.initial)
     for k, c in enumerate(plan.cache_ops):
         position, t, destination = c.after, c.tensor, c.destination
@@ -229,11 +229,11 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
         else:
             after[position] = [(k, t, does)]
         moving.add(t)
-        if destination == device and key[0] == PREFETCH:  # rule 1 asks for what comes into the device tier, not for what is staged below
-            if t in prefetches:
-                prefetches[t].append((position, k))
+        if key[0] != DETACH:
+            if t in copies:
+                copies[t].append((position, k))
             else:
-                prefetches[t] = [(position, k)]
+                copies[t] = [(position, k)]
     for home, tensors in base.homes.items():
         if home is not None and home != device:
             moving.update(tensors)
@@ -250,7 +250,7 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
             else:
                 touched[i] = [t]
     launch, finish = base.launch.copy(), base.finish.copy()
-    needed = _needed_prefetches(graph, prefetches)
+    needed = _awaited(plan, copies, device)
     tracked_ops: dict[int, TrackedOp] = {}
     closing: set[int] = set()
     none: tuple[int, ...] = ()
@@ -268,17 +268,28 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     return CompiledPlan(base, durations, launch, finish, tracked, tracked_ops, closing, after, initial, *resident)
 
 
-def _needed_prefetches(graph: Graph, prefetches: dict[int, list[tuple[int, int]]]) -> dict[int, tuple[int, ...]]:
-    """For each op that reads a prefetched tensor, the cache ops that must have ended (rule 1): the last one that stands before it."""
+def _awaited(plan: Plan, copies: dict[int, list[tuple[int, int]]], device: str) -> dict[int, tuple[int, ...]]:
+    """For each op the cache ops that must have ended before it starts (rule 1). ``copies`` are those of each tensor that copy it, by place.
+
+    Of what the op reads, the last prefetch into the device tier that stands before it, not what is staged below. Of what it writes, all
+    that stand between it and the op that wrote the tensor before, which has waited for the others.
+    """
     needed: dict[int, tuple[int, ...]] = {}
-    ops, users = graph.ops, graph.users
-    for t, listed in prefetches.items():
+    ops, users, cache_ops = plan.graph.ops, plan.graph.users, plan.cache_ops
+    for t, listed in copies.items():
         listed.sort()
-        first, k = listed[0]
+        arriving = [(after, k) for after, k in listed if cache_ops[k].destination == device and cache_ops[k].op == PREFETCH]
+        written = 0
         for i in users[t]:
-            if first < i and (t in ops[i].inputs or t in ops[i].mutates):
-                if len(listed) > 1:
-                    k = listed[bisect_left(listed, (i, -1)) - 1][1]
+            op = ops[i]
+            if t in op.outputs or t in op.mutates:
+                passed = bisect_left(listed, (i, -1))
+                if written < passed:
+                    needed[i] = (*needed.get(i, ()), *[k for _, k in listed[written:passed]])
+                written = passed
+                continue
+            if arriving and arriving[0][0] < i:
+                k = arriving[0][1] if len(arriving) == 1 else arriving[bisect_left(arriving, (i, -1)) - 1][1]
                 needed[i] = (*needed[i], k) if i in needed else (k,)
     return needed
 

@@ -226,21 +226,18 @@ class DeviceReplay:
         return self.arena.begin_op(i, [t for t in self.tracked_ops[i].outputs if not resident[t]])
 
     def _resident(self, tracked: TrackedOp) -> bool:
-        """Rule 1's residency: the prefetches have ended, what is read is valid, and no transfer reads what is written."""
-        prefetches, reads, writes, _, _, _ = tracked
+        """Rule 1: what is read has come and is valid, and the transfers of what is written that are before the op have ended."""
+        awaited, reads, writes, _, _, _ = tracked
         memory = self.memory
-        for k in prefetches:
+        for k in awaited:
             if k not in memory.ended_cache_ops:
                 return False
         resident = memory.resident
         for t in reads:
             if resident[t] != VALID:
                 return False
-        if writes and memory.transferring:
-            for t in writes:
-                if t in memory.transferring:
-                    return False
-        return True
+        pending = memory.pending
+        return not any([t in pending and (t in memory.transferring or memory.decided_to_move(t)) for t in writes])
 
     def _blamed(self, tracked: TrackedOp) -> IssuedTransfer:
         """Rule 8: the transfer that ended last before the op's residency was met, of those that it waits for.

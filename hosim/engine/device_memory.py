@@ -152,6 +152,10 @@ class DeviceMemory(DeviceState):
                 return t in self.graph.ops[user].reads
         return self.graph.survives[t]
 
+    def decided_to_move(self, t: int) -> bool:
+        """Whether a copy of the tensor that a runtime policy has decided on is issued and has not ended."""
+        return any([not isinstance(entry, Hop) and entry.cache_op < 0 for entry in self.pending[t]])
+
     # -- transfers (rules 3 and 4) -----------------------------------------------------------------------------
 
     def start_transfers(self, now: int, stuck: bool) -> None:

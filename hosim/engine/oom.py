@@ -79,7 +79,7 @@ def _residency(device: DeviceReplay, stream: Stream, tier_names: tuple[str, ...]
         size = _size(device.memory.sizes[missing[0]])
         wanted = f"{name!r} ({size}) to be resident in {tier}"
         return f"out of memory: op {op.name!r} waits in vain for {wanted}: no cache op can bring it there any more"
-    return f"out of memory: op {op.name!r} waits in vain for its producers or for a prefetch that cannot start"
+    return f"out of memory: op {op.name!r} waits in vain for its producers or for a transfer that cannot start"
 
 
 def _held(device: DeviceReplay, tier: int, tier_names: tuple[str, ...]) -> str:

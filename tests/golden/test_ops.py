@@ -161,14 +161,15 @@ def test_the_last_prefetch_before_the_op_in_the_list_is_waited_for():
 
 def test_residency_lost_while_waiting_for_room_is_waited_for_again():
     # h (compute) writes w in place, free from 0 on, and wants 60 of b; t (side, 0..50) holds 60 of c: h waits for capacity.
-    # At 20, u's end (third) issues a store of w (80): 20..100, which reads it. At 50 room is there, but the store still reads.
+    # At 20, the end of u (third), which is listed after h, issues a store of w (80): 20..100. At 50 room is there, but the store still
+    # reads w.
     # h starts at 100: t_res is 100, so all of the wait is transfer, blamed on d2h.
     graph = workload(
         {"w": (80, "parameter"), "b": (60,), "c": (60,)},
         {
             "t": {"ns": 50, "outputs": ["c"], "stream": "side"},
-            "u": {"ns": 20, "stream": "third"},
             "h": {"ns": 5, "mutates": ["w"], "outputs": ["b"]},
+            "u": {"ns": 20, "stream": "third"},
         },
     )
     r = replayed(plan(graph, ("store w", "u")), machine(hbm=200 - 1, d2h=GB))

@@ -2,6 +2,9 @@
 
 from by_hand import GB, machine, plan, replayed, workload
 
+from hosim.cache_plan import CacheOp
+from hosim.result import STALL_CAUSES, StreamFigures
+
 
 def test_first_in_first_out_and_the_head_holds_back():
     # hbm 100 holds p (30) and a (20, of f, 0..30). Issued at 0 on h2d: w (60), which does not fit until 30, then v (10), which would
@@ -49,14 +52,73 @@ def test_a_write_waits_for_the_store_that_still_reads_and_makes_copies_stale():
     assert [(x.start_ns, x.end_ns) for x in r.result.timeline.residencies if x.tier == "ddr"] == [(10, 50), (60, 100)]
 
 
-def test_ops_start_before_transfers_so_a_write_may_overtake_a_store():
-    # Without e between them, g starts at 10 before the store of that instant can: the store finds w being written, waits until
-    # 20 for a valid source, and copies what g left, 20..60.
-    graph = workload({"w": (40, "parameter")}, {"f": {"ns": 10, "inputs": ["w"]}, "g": {"ns": 10, "mutates": ["w"]}})
+def test_a_write_waits_for_a_store_that_has_not_started():
+    # Without e between them, g is free at 10, before the store that is issued then can start. It waits for it all the same: the store is
+    # before g in the graph. 10..50; g 50..60, h 60..70.
+    graph = workload({"w": (40, "parameter")}, {"f": {"ns": 10, "inputs": ["w"]}, "g": {"ns": 10, "mutates": ["w"]}, "h": {"ns": 10}})
     r = replayed(plan(graph, ("store w", "f")), machine())
-    assert r.ops == {"f": (0, 10), "g": (10, 20)}
-    assert r.moves == [("store", "w", 10, 20, 60)]
-    assert r.stalls == {}
+    assert r.ops == {"f": (0, 10), "g": (50, 60), "h": (60, 70)}
+    assert r.moves == [("store", "w", 10, 10, 50)]
+    assert r.stalls == {"transfer": 40}
+    assert r.result.channels["d2h"].exposed_ns == 40
+
+
+def test_a_write_waits_for_a_store_behind_others():
+    # 500 bytes of v go first, 10..510; then w's 20, 510..530. g, which writes w, waits from 10 to 530; h runs 540..1060.
+    graph = workload(
+        {"v": (500, "parameter"), "w": (20, "parameter")},
+        {"f": {"ns": 10, "inputs": ["v", "w"]}, "g": {"ns": 10, "mutates": ["w"]}, "h": {"ns": 520}},
+    )
+    r = replayed(plan(graph, ("store v", "f"), ("store w", "f")), machine(hbm=1000))
+    assert r.ops == {"f": (0, 10), "g": (530, 540), "h": (540, 1060)}
+    assert (r.result.makespan_ns, r.stalls) == (1060, {"transfer": 520})
+    assert (r.result.channels["d2h"].exposed_ns, r.result.channels["d2h"].hidden_ns) == (520, 0)
+
+
+def test_a_write_waits_for_a_store_that_another_stream_has_still_to_issue():
+    # s, listed before g, ends at 30 and issues the store of w: 30..50. g needs nothing else of s and is free at 0: it waits until 50.
+    # Listed after g, s ends when g has: the store copies what g left, 30..50.
+    graph = workload({"w": (20, "parameter")}, {"s": {"ns": 30, "stream": "side"}, "g": {"ns": 10, "mutates": ["w"]}})
+    r = replayed(plan(graph, ("store w", "s")), machine())
+    assert (r.ops["g"], r.result.streams) == ((50, 60), {"side": StreamFigures(30, dict.fromkeys(STALL_CAUSES, 0), 30)})
+    assert (r.stalls, r.result.channels["d2h"].exposed_ns) == ({"transfer": 50}, 50)
+    graph = workload({"w": (20, "parameter")}, {"g": {"ns": 10, "mutates": ["w"]}, "s": {"ns": 30, "stream": "side"}})
+    r = replayed(plan(graph, ("store w", "s")), machine())
+    assert (r.ops["g"], r.stalls, r.moves) == ((0, 10), {}, [("store", "w", 30, 30, 50)])
+
+
+def test_an_output_written_in_place_waits_for_a_useless_prefetch():
+    # g writes all of w without reading it; the prefetch of w, queued behind v (30) at 0, is before it in the graph: 30..50.
+    graph = workload({"v": (30, "parameter", "ddr"), "w": (20, "parameter", "ddr")}, {"g": {"ns": 10, "outputs": ["w"]}})
+    r = replayed(plan(graph, ("prefetch v", None), ("prefetch w", None), ("store w", "g")), machine())
+    assert (r.ops["g"], r.stalls) == ((50, 60), {"transfer": 50})
+    assert r.moves[1:] == [("prefetch", "w", 0, 30, 50), ("store", "w", 60, 60, 80)]
+
+
+def test_a_write_waits_for_a_store_that_a_runtime_policy_has_queued():
+    # Before x the policy stores v (30), 0..30, and w (10), which waits for v and then flows 30..40. g, on the other stream, is free at 5.
+    class Saves:
+        def before_op(self, op, view):
+            return [CacheOp("store", 0, "hbm", "ddr"), CacheOp("store", 1, "hbm", "ddr")] if op == 0 else ()
+
+        def make_room(self, op, wanted_bytes, view):
+            return ()
+
+    graph = workload(
+        {"v": (30, "parameter"), "w": (10, "parameter")},
+        {"x": {"ns": 10, "stream": "side"}, "e": {"ns": 5}, "g": {"ns": 10, "mutates": ["w"]}},
+    )
+    r = replayed(plan(graph, runtime=Saves), machine())
+    assert (r.ops["g"], r.stalls) == ((40, 50), {"transfer": 35})
+
+
+def test_out_of_memory_names_the_store_that_a_write_waits_for():
+    # ddr has no room for w, so g can never write it.
+    graph = workload({"w": (30, "parameter")}, {"f": {"ns": 10, "inputs": ["w"]}, "g": {"ns": 10, "mutates": ["w"]}})
+    error = replayed(plan(graph, ("store w", "f")), machine(ddr=20)).result.error
+    assert (
+        error == "out of memory: store of 'w' (hbm to ddr) wants 30 B of ddr at 10 ns, where 0 B of 20 B are held; largest residents: none"
+    )
 
 
 def test_a_detach_takes_effect_behind_the_store_before_it():
@@ -149,11 +211,15 @@ def test_hidden_behind_computation():
 
 
 def test_a_detach_of_what_has_become_stale_meanwhile_does_nothing():
-    # w (20) is stored to nvme 0..20, and again to ddr (issued at 30 by f, 30..50) with a detach from nvme behind it, also issued at 30.
-    # g mutates w: free at 30, before that store starts, it drops the copy in nvme at once. The store waits for w's new contents, 40..60,
-    # and the detach behind it finds nothing.
-    graph = workload({"w": (20, "parameter")}, {"f": {"ns": 30, "inputs": ["w"]}, "g": {"ns": 10, "mutates": ["w"]}})
-    r = replayed(plan(graph, ("store w nvme", None), ("store w ddr", "f"), ("detach w nvme", "f")), machine(nvme=100))
-    assert r.ops == {"f": (0, 30), "g": (30, 40)}
-    assert r.moves == [("store", "w", 0, 0, 20), ("store", "w", 30, 40, 60)]
-    assert [(x.start_ns, x.end_ns) for x in r.result.timeline.residencies if x.tier == "nvme"] == [(0, 30)]
+    # w (20) is stored to nvme 0..20. s, on a stream of its own and listed after g, ends at 30 and issues: x (30) to ddr, 30..60; behind it
+    # w to ddr; and behind that a detach of w from nvme. g mutates w and does not wait for what is issued after it: 35..45, from 35 on the
+    # copy in nvme is stale and gone. w's new contents flow 60..80, and the detach behind them finds nothing.
+    graph = workload(
+        {"w": (20, "parameter"), "x": (30, "parameter")},
+        {"f": {"ns": 35, "inputs": ["w"]}, "g": {"ns": 10, "mutates": ["w"]}, "s": {"ns": 30, "stream": "side", "inputs": ["x"]}},
+    )
+    the_plan = plan(graph, ("store w nvme", None), ("store x", "s"), ("store w", "s"), ("detach w nvme", "s"))
+    r = replayed(the_plan, machine(nvme=100))
+    assert r.ops == {"f": (0, 35), "g": (35, 45), "s": (0, 30)}
+    assert r.moves == [("store", "w", 0, 0, 20), ("store", "x", 30, 30, 60), ("store", "w", 30, 60, 80)]
+    assert [(x.start_ns, x.end_ns) for x in r.result.timeline.residencies if x.tier == "nvme"] == [(0, 35)]

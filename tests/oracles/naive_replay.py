@@ -148,6 +148,10 @@ class NaiveReplay:
         ]
         return max(found)[1] if found else None
 
+    def copies_before(self, t, i):
+        """The prefetches and stores of t that are issued at time 0 or after an op before op i."""
+        return {k for k, c in enumerate(self.plan.cache_ops) if c.op != "detach" and c.tensor == t and c.after < i}
+
     def residency_met(self, i):
         op = self.ops[i]
         for t in (*op.inputs, *op.mutates):
@@ -156,7 +160,12 @@ class NaiveReplay:
                 return False
             if self.copies.get((t, self.device)) != VALID:
                 return False
-        return not any(x.tensor in (*op.outputs, *op.mutates) for x in [*self.moving(), *self.under_way()])
+        for t in (*op.outputs, *op.mutates):
+            if not self.copies_before(t, i) <= self.done:
+                return False
+            if any(x.tensor == t for x in [*self.moving(), *self.under_way()]):
+                return False
+        return True
 
     def wanted(self, i):
         op = self.ops[i]

@@ -153,7 +153,7 @@ def _division(plan: Plan, device: str, producers: Sequence[set[int]], result: Re
         if start < idle_until.get(i, start):
             yield Finding("stall", f"the stalls before op {graph.ops[i].name!r} overlap", op=i)
         idle_until[i] = end
-    prefetches = _awaited(plan, device, timeline)
+    awaited = _awaited(plan, device, timeline)
     moving = transfers_of_tensors(timeline)
     free: dict[str, int] = {}
     busy: dict[str, int] = dict.fromkeys(graph.streams, 0)
@@ -166,7 +166,7 @@ def _division(plan: Plan, device: str, producers: Sequence[set[int]], result: Re
             yield Finding("stall", message, op=i)
         elif plan.runtime is None:
             met = max([since, *(timeline.op_end_ns[p] for p in producers[i])])
-            resident = _residency_met(max([met, *(x.end_ns for x in prefetches[i])]), (*op.outputs, *op.mutates), moving, start)
+            resident = _residency_met(max([met, *(x.end_ns for x in awaited[i])]), (*op.outputs, *op.mutates), moving, start)
             expected = {"dependency": met - since, "transfer": resident - met, "capacity": start - resident, "runtime": 0}
             if amounts != expected:
                 message = (
@@ -196,19 +196,31 @@ def _nonzero(amounts: dict[str, int]) -> dict[str, int]:
 
 
 def _awaited(plan: Plan, device: str, timeline: Timeline) -> list[list[Transfer]]:
-    """For each op, the transfers of the prefetches that it waits for: of each tensor it reads, the last into the device tier before it."""
+    """For each op, the transfers that it waits for (rule 1).
+
+    Of each tensor that it reads, those of the last prefetch into the device tier before it; of each tensor that it writes, all before it.
+    """
     by_cache_op: dict[int, list[Transfer]] = {}
     for x in timeline.transfers:
         by_cache_op.setdefault(x.cache_op, []).append(x)
     placed: dict[int, list[int]] = {}
-    for c, cache_op in sorted(enumerate(plan.cache_ops), key=lambda item: item[1].after):
-        if cache_op.op == PREFETCH and cache_op.destination == device:
+    for c, cache_op in enumerate(plan.cache_ops):
+        if cache_op.op != DETACH:
             placed.setdefault(cache_op.after, []).append(c)
-    last = {plan.cache_ops[c].tensor: c for c in placed.get(AT_START, ())}
-    awaited = []
-    for i, op in enumerate(plan.graph.ops):
-        awaited.append([x for t in {*op.inputs, *op.mutates} if t in last for x in by_cache_op.get(last[t], ())])
-        last.update((plan.cache_ops[c].tensor, c) for c in placed.get(i, ()))
+    last: dict[int, int] = {}
+    every: dict[int, list[int]] = {}
+    awaited: list[list[Transfer]] = []
+    for i in range(AT_START, len(plan.graph.ops)):
+        if i != AT_START:
+            op = plan.graph.ops[i]
+            waits = [last[t] for t in {*op.inputs, *op.mutates} if t in last]
+            waits += [c for t in {*op.outputs, *op.mutates} for c in every.get(t, ())]
+            awaited.append([x for c in waits for x in by_cache_op.get(c, ())])
+        for c in placed.get(i, ()):
+            cache_op = plan.cache_ops[c]
+            every.setdefault(cache_op.tensor, []).append(c)
+            if cache_op.op == PREFETCH and cache_op.destination == device:
+                last[cache_op.tensor] = c
     return awaited
 
 

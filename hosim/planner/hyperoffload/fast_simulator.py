@@ -126,7 +126,6 @@ class FastSimulator:
         queues: list[deque[tuple[int, _Move]]] = [deque() for _ in up]
         flowing: list[_Move | None] = [None] * len(up)
         ends = [0] * len(up)
-        moving: set[int] = set()
         due: list[int] = []
         sequence = 0
         i, running, op_end, now, last = 0, False, 0, 0, 0
@@ -167,7 +166,7 @@ class FastSimulator:
                         break
                 if ready:
                     for t in writes[i]:
-                        if t in moving:
+                        if t in pending:  # all that is issued by now stands before the op
                             ready = False
                             break
                         if not state[t]:
@@ -206,7 +205,6 @@ class FastSimulator:
                     continue
                 queues[first].popleft()
                 flowing[first] = move
-                moving.add(t)
                 ends[first] = now + self._time(first, t)
             upcoming = [ends[c] for c, move in enumerate(flowing) if move is not None]
             if running:
@@ -233,7 +231,6 @@ class FastSimulator:
                 if done is not None and ends[c] == now:
                     _, t, tier = done
                     flowing[c] = None
-                    moving.discard(t)
                     if up[c]:
                         state[t] = _VALID
                     elif tier not in below[t]:
