@@ -322,9 +322,6 @@ def _course_of(draw, course: _Course, starts: tuple[str, ...]) -> bool:
             course.tiers = {device}
         low = user
     if not survives:
-        # its last user releases it everywhere: nothing may still be under way then, so it ends with a copy that a user waits for
-        while course.cache_ops and (course.cache_ops[-1].op, course.cache_ops[-1].destination) != (PREFETCH, device):
-            course.cache_ops.pop()
         return True
     places = course.places(low, len(graph.ops))
     if course.tiers:

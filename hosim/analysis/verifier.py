@@ -32,7 +32,8 @@ one finding. The rules, and what each objects to:
     an edited graph that does not compute what the workload computes: an op lost or added, or one that sees other contents
 ``race``
     on several streams, what the plan's order suggests and nothing ensures: a detach that an earlier user may not have
-    ended before, a store that an earlier write may overtake, two cache ops of a tensor issued in either order
+    ended before, a store that an earlier write may overtake, a copy that may be issued when its tensor is gone, two cache ops of a
+    tensor issued in either order
 
 Of a plan with a runtime policy, which moves tensors as it sees fit, the first six are checked. What depends on timing,
 such as an out of memory, is for the replay to find.

@@ -58,6 +58,7 @@ class _VerifierWalk:
         self.brought: dict[int, int] = {}  # the last prefetch into the device tier
         self.taken: dict[int, int] = {}  # the last detach from each tensor's device residency, until it is back
         self.copied: dict[int, list[int]] = {}  # the ops after which the copies since the last write are issued
+        self.unsure: dict[int, list[int]] = {}  # copies of what dies that may be issued when its users so far have ended
         self.last_use = [users[-1] if users else AT_START for users in graph.users]
         self._begin()
 
@@ -100,6 +101,7 @@ class _VerifierWalk:
         for t in {*read, *written}:
             if self.several:
                 self.last_users[t][self.clocks.stream_of[i]] = i
+                self._narrow(i, t)
             if self.last_use[t] == i and not self.graph.survives[t]:
                 self.valid[t] = 0
 
@@ -120,6 +122,18 @@ class _VerifierWalk:
             self.readers[t].append(i)
         for t in written:
             self.readers[t] = []
+
+    def _narrow(self, i: int, t: int) -> None:
+        """Op ``i`` uses ``t``: copies of it that are surely issued when the op ends do not race. If it is the last user, the others do."""
+        unsure = self.unsure.pop(t, None)
+        if unsure is None:
+            return
+        left = [c for c in unsure if not self.clocks.ended_by(self.plan.cache_ops[c].after, i)]
+        if left and self.last_use[t] == i:
+            message = f"{self._say(left[0])} may come when the tensor is gone: op {self.ops[i].name!r} may be its last user to end"
+            self._object("race", message, left[0], op=i)
+        elif left:
+            self.unsure[t] = left
 
     def _not_resident(self, i: int, t: int) -> None:
         name, where = self.ops[i].name, self._tiers(self.valid[t])
@@ -164,6 +178,8 @@ class _VerifierWalk:
                 self._object("race", message, c, op=writer)
         if self.several:
             self.copied.setdefault(t, []).append(cache_op.after)
+            if not self.graph.survives[t]:
+                self.unsure.setdefault(t, []).append(c)
         if cache_op.op == PREFETCH and not destination:
             destination = self.device  # it names no tier of the machine: taken as meant
         self.valid[t] |= destination

@@ -83,7 +83,7 @@ class DeviceMemory(DeviceState):
     # -- cache ops (rules 3 and 5) -----------------------------------------------------------------------------
 
     def issue(self, cache_ops: Iterable[IssuedOp], now: int) -> None:
-        """Issue cache ops in the order given. Those of a tensor whose last user has ended are forgotten: there is nothing to move."""
+        """Issue cache ops in the order given. One of a tensor whose last user has ended does nothing: there is nothing to move."""
         pending, released = self.pending, self.released
         for k, t, hop in cache_ops:
             if released[t]:
@@ -124,6 +124,8 @@ class DeviceMemory(DeviceState):
                 del waiting[0]
             if waiting is not None and not waiting:
                 del self.pending[t]
+                if self.released[t]:
+                    self.die(t)
 
     def _detach(self, t: int, tier: int) -> None:
         copies = self.copies
@@ -242,25 +244,10 @@ class DeviceMemory(DeviceState):
                     stream.residency_met = -1
 
     def die(self, t: int) -> None:
-        """The last user of a tensor has ended: release it on all tiers, and forget cache ops that have not begun.
-
-        Bytes that flow at this moment cannot be released under the transfer: they go when it ends, on a route when its last chunk has.
-        """
+        """The last user of a tensor has ended: release it on all tiers, once the cache ops of it that are issued have taken effect."""
         self.released[t] = 1
-        waiting = self.pending.pop(t, None)
-        if waiting:
-            flowing = self.transferring.get(t)
-            for entry in waiting:
-                if entry is flowing:
-                    continue
-                if isinstance(entry, IssuedTransfer):
-                    entry.channel.queue.remove(entry)
-                    self.queued -= 1
-                elif isinstance(entry, Route):
-                    self.routes.forget(entry)
-            if flowing is not None:
-                self.pending[t] = [flowing]
-                return
+        if t in self.pending:
+            return
         if self.resident[t]:
             self.release(t, self.tier)
         if self.copies_below[t]:

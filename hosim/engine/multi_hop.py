@@ -43,13 +43,6 @@ class Routes:
             self._enqueue(chunk.route, chunk.leg + 1, chunk.size, now, chunk.start_ns)
         self.onward.clear()
 
-    def forget(self, route: Route) -> None:
-        """Take a route that has not begun out of its queue."""
-        queue = self._memory.channels[route.hops[0].channel].queue
-        for chunk in [x for x in queue if x.route is route]:
-            queue.remove(chunk)
-        self._memory.queued -= route.left
-
     def begin(self, chunk: Chunk, now: int) -> bool:
         """Begin the head of a channel's queue if it can, as for a whole transfer; in between there is a place for it, and no copy."""
         memory, t, route, pin_ns = self._memory, chunk.tensor, chunk.route, 0

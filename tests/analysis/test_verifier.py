@@ -292,6 +292,25 @@ def test_waiting_for_a_store_orders_ops():
     the_one(found(CacheOp(STORE, 0, "hbm", "ddr"), *detach, workload=b.build()), "race", op=0, tensor=1, cache_op=2, names=["first", "v"])
 
 
+def test_a_store_races_with_the_end_of_its_tensor():
+    # side's end issues the store of a; reader, listed after it, may end before and be the last user
+    b = GraphBuilder("g")
+    b.tensor("a", 40)
+    b.op("maker", "any", outputs=["a"])
+    b.op("side", "any", stream="side", deps=["maker"])
+    b.op("reader", "any", inputs=["a"])
+    b.op("join", "any", deps=["side"])
+    store = CacheOp(STORE, 0, "hbm", "ddr", 1)
+    the_one(found(store, workload=b.build()), "race", op=2, tensor=0, cache_op=0, names=["side", "reader", "a"])
+    b = GraphBuilder("g")
+    b.tensor("a", 40)
+    b.op("maker", "any", outputs=["a"])
+    b.op("side", "any", stream="side", deps=["maker"])
+    b.op("reader", "any", inputs=["a"])
+    b.op("join", "any", inputs=["a"], deps=["side"])
+    assert found(store, workload=b.build()) == ()
+
+
 # -- properties ------------------------------------------------------------------------------------------------
 
 

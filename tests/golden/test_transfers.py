@@ -1,7 +1,9 @@
 """Rules 3, 4, 5 and 6: queues, room, copies that become stale, and shared bandwidth."""
 
 from by_hand import GB, machine, plan, replayed, workload
+from timeline_check import check_result
 
+from hosim.analysis.verifier import verify
 from hosim.cache_plan import CacheOp
 from hosim.result import STALL_CAUSES, StreamFigures
 
@@ -135,6 +137,28 @@ def test_a_detach_takes_effect_behind_the_store_before_it():
         ("hbm", 0, 60),
         ("ddr", 10, 120),  # released on all tiers when its last user ends
         ("hbm", 65, 120),
+    ]
+
+
+def test_a_store_that_is_queued_when_the_last_user_ends_happens():
+    # f ends at 10 and issues the stores of v (50), 10..60, and of a (20), 60..80. a's last user, g, ends at 15. a stays in hbm until its
+    # store has ended, and with it its new copy in ddr goes. h wants 40 beside v's 50 and a's 20: it waits for 80.
+    graph = workload(
+        {"a": (20,), "v": (50, "parameter"), "b": (40,)},
+        {"f": {"ns": 10, "outputs": ["a"]}, "g": {"ns": 5, "inputs": ["a"]}, "h": {"ns": 5, "outputs": ["b"]}},
+    )
+    the_plan = plan(graph, ("store v", "f"), ("store a", "f"))
+    r = replayed(the_plan, machine())
+    assert verify(the_plan, machine()) == check_result(the_plan, machine(), r.result) == ()
+    assert r.moves == [("store", "v", 10, 10, 60), ("store", "a", 10, 60, 80)]
+    assert (r.ops["h"], r.stalls) == ((80, 85), {"capacity": 65})
+    assert [(x.tier, x.start_ns, x.end_ns) for x in r.result.timeline.residencies if x.bytes == 20] == [("hbm", 0, 80), ("ddr", 60, 80)]
+    # so do cache ops behind it, in their order: a store to nvme 80..100, then a detach from ddr
+    r = replayed(plan(graph, ("store v", "f"), ("store a", "f"), ("store a nvme", "f"), ("detach a ddr", "f")), machine(nvme=100))
+    assert [(x.tier, x.start_ns, x.end_ns) for x in r.result.timeline.residencies if x.bytes == 20] == [
+        ("hbm", 0, 100),
+        ("ddr", 60, 100),
+        ("nvme", 80, 100),
     ]
 
 

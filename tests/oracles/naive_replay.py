@@ -238,15 +238,13 @@ class NaiveReplay:
         for t in {t for i in ops for t in (*self.ops[i].inputs, *self.ops[i].outputs, *self.ops[i].mutates)}:
             if not self.survives[t] and all(self.ended[i] for i in self.users[t]):
                 self.dead.add(t)
-        for t in self.dead:  # its cache ops that have not begun are forgotten; bytes that flow are released when they are through
-            self.waiting[t] = [x for x in self.waiting.get(t, []) if x.start is not None]
-            self.issued = [x for x in self.issued if x.tensor != t or (x.parent or x).start is not None]
-            if not self.waiting[t]:
-                for tier in self.capacity:
-                    self.copies.pop((t, tier), None)
         for x in list(self.issued):
             if x.destination is None and x.end is None:
                 self.try_detach(x)
+        for t in self.dead:  # what was issued before its last user ended happens first
+            if not self.waiting.get(t):
+                for tier in self.capacity:
+                    self.copies.pop((t, tier), None)
         for x in sorted(self.onward, key=self.issued.index):
             self.queue(self.chunk(x.parent, x.hop + 1, x.number, x.size))
         self.onward = []

@@ -107,7 +107,7 @@ def _uses(graph: Graph, device: str, held: Held, timeline: Timeline) -> Iterator
 
 
 def _released(graph: Graph, held: Held, timeline: Timeline) -> Iterator[Finding]:
-    """A tensor that does not survive is held nowhere after its last user has ended, but for transfers under way then (rule 1)."""
+    """A tensor that does not survive is held nowhere after its last user has ended, but for transfers issued by then (rule 1)."""
     last_move: dict[int, int] = {}
     for x in timeline.transfers:
         last_move[x.tensor] = max(last_move.get(x.tensor, 0), x.end_ns)

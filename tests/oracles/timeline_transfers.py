@@ -57,7 +57,8 @@ def _cache_ops(plan: Plan, hardware: Hardware, timeline: Timeline) -> Iterator[F
         issued = 0 if cache_op.after == AT_START else timeline.op_end_ns[cache_op.after]
         transfers = moved.pop(c, [])
         users = plan.graph.users[cache_op.tensor]
-        forgotten = not plan.graph.survives[cache_op.tensor] and bool(users)
+        dead = max([timeline.op_end_ns[u] for u in users], default=issued + 1)
+        forgotten = not plan.graph.survives[cache_op.tensor] and issued >= dead
         if not transfers:
             if not forgotten:
                 yield Finding("whole", f"cache op {c} ({cache_op.op} of {tensor.name!r}) never ran", tensor=cache_op.tensor, cache_op=c)

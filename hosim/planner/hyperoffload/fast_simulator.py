@@ -217,7 +217,7 @@ class FastSimulator:
                 here -= workspace[i]
                 for t in writes[i]:
                     state[t] = _VALID
-                for t in dying[i]:
+                for t in dying[i]:  # no cache op of it is left: choices store what comes back for a later user
                     if state[t]:
                         here -= sizes[t]
                     state[t] = _ABSENT
