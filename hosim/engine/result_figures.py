@@ -67,7 +67,7 @@ def together(results: Sequence[Result], devices: Sequence[DeviceReplay], pools: 
     for position, tier in enumerate(hardware.tiers):
         shared: list[Ledger] = [pool for (which, _), pool in pools.items() if which == position]
         times = hardware.sharers(hardware.tier_scope(tier.name)) if shared and folded else 1
-        largest = max(shared or [device.memory.ledgers[position] for device in devices], key=lambda ledger: ledger.peak)
+        largest = max(shared or [device.memory.ledgers[position] for device in devices], key=lambda ledger: (ledger.peak, -ledger.peak_at))
         peaks[tier.name] = largest, times
     return replace(
         shown,

@@ -37,10 +37,10 @@ def compare(plan, machine):
         assert sorted(map(moved, one.timeline.transfers)) == transfers
         assert waited(one.timeline) == waits
     for tier, instances in company.peak.items():
-        most = max((held for held, _ in instances.values()), default=0)
-        first = min((at for _, at in sorted(instances.items()) for held, at in [at] if held == most), default=0)
-        assert result.peak_bytes[tier] == most
-        assert not most or result.peak_at_ns[tier] >= first
+        most = max((held for held, _, _ in instances.values()), default=0)
+        first = min((at for held, at, _ in instances.values() if held == most), default=0)
+        kinds = [kinds for _, (held, at, kinds) in sorted(instances.items()) if (held, at) == (most, first)] or [{}]
+        assert (result.peak_bytes[tier], result.peak_at_ns[tier], dict(result.peak_breakdown[tier])) == (most, first, kinds[0])
 
 
 @settings(max_examples=200, deadline=None)

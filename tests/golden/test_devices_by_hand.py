@@ -59,6 +59,16 @@ def test_two_devices_share_a_root_and_the_third_has_one_for_itself():
     )
 
 
+def test_the_peak_is_told_at_the_first_instant_at_which_any_device_reaches_it():
+    # As above, f's and g's 40 B one behind the other: g's are reserved when f's have come, at 80 on devices 0 and 1, at 40 on device 2.
+    # So hbm first holds 80 at 40, on device 2, which is not the one that ends last.
+    hardware = replace(machine(fabric=GB), devices=3, devices_per_host=2)
+    result, _, moves = ran(prefetched(f=50, g=50), hardware)
+    assert [listed[1] for listed in moves] == [("wg", 0, 80, 160), ("wg", 0, 80, 160), ("wg", 0, 40, 80)]
+    assert [r.peak_at_ns["hbm"] for r in result.by_device] == [80, 80, 40]
+    assert (result.makespan_ns, result.peak_bytes["hbm"], result.peak_at_ns["hbm"]) == (210, 80, 40)
+
+
 @pytest.mark.parametrize(("scope", "end"), [("device", 40), ("host", 160), ("global", 320)])
 def test_eight_devices_of_a_host_on_one_root(scope, end):
     # 16 devices, 8 a host, a root of 2 B/ns. Of scope host, the 8 have a quarter of a byte a nanosecond each: 40 B take 160 ns. Were it

@@ -3,6 +3,7 @@
 What a scope means is written anew here: who has the same instance of a tier or a link has the same room and the same bandwidth.
 """
 
+from collections import Counter
 from fractions import Fraction
 
 from naive_replay import NaiveReplay
@@ -46,9 +47,12 @@ class NaiveDevice(NaiveReplay):
     def note_peak(self):
         super().note_peak()
         for tier in self.capacity:
-            held = sum(sum(d.held(tier).values()) for d in self.sharers(tier))
-            if held > self.company.peak[tier].get(self.instance(self.tier_scope(tier)), (0, 0))[0]:
-                self.company.peak[tier][self.instance(self.tier_scope(tier))] = (held, self.now)
+            kinds = Counter()
+            for d in self.sharers(tier):
+                kinds.update(d.held(tier))
+            peaks, instance = self.company.peak[tier], self.instance(self.tier_scope(tier))
+            if kinds.total() > (peaks[instance][0] if instance in peaks else 0):
+                peaks[instance] = (kinds.total(), self.now, dict(kinds))
 
     def queue(self, x):
         later = next((y for y in self.issued[self.place(x, self.issued) :]), None)

@@ -58,6 +58,7 @@ def _room(hardware: Hardware, result: Result, timelines: Sequence[Timeline]) -> 
     rounds = set().union(*map(rounds_of, timelines))
     for tier in hardware.tiers:
         least = most = 0
+        peak, at = result.peak_bytes.get(tier.name, 0), result.peak_at_ns.get(tier.name, 0)
         for devices in _sharers(hardware, _scope(hardware, tier.name)):
             curve = occupancy([r for d in devices for r in timelines[d].residencies if r.tier == tier.name], rounds)
             held, now = max(((low, now) for now, low, _ in curve), default=(0, 0))
@@ -65,7 +66,8 @@ def _room(hardware: Hardware, result: Result, timelines: Sequence[Timeline]) -> 
                 names = ", ".join(map(str, devices))
                 yield Finding("capacity", f"devices {names} hold {held} bytes in {tier.name} at {now} ns; it has {tier.capacity_bytes}")
             least, most = max(least, held), max([most, *(high for _, _, high in curve)])
-        peak = result.peak_bytes.get(tier.name, 0)
+            if peak and any(now < at and low >= peak for now, low, _ in curve):
+                yield Finding("peak", f"the peak of {tier.name}, {peak} bytes, is reached before {at} ns on devices {devices}")
         if not least <= peak <= most:
             yield Finding("peak", f"the peak of {tier.name} is given as {peak} bytes; the devices together reach {least}")
 
