@@ -88,7 +88,7 @@ class TrackedOp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompiledPlan:
-    """A plan on a machine. ``launch`` and ``finish`` are the graph's, less what is tracked, which ``tracked_ops`` has.
+    """A ``plan`` on a machine. ``launch`` and ``finish`` are the graph's, less what is tracked, which ``tracked_ops`` has.
 
     ``closing`` are the ops whose end may change something tracked.
 
@@ -97,6 +97,7 @@ class CompiledPlan:
     then.
     """
 
+    plan: Plan
     graph: CompiledGraph
     durations: tuple[int, ...]
     launch: list[Launch]
@@ -265,7 +266,7 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
             closing.add(i)
     initial = _initial(plan, hardware, base, tracked)
     resident = _total([t for tensors in base.homes.values() for t in tensors if not tracked[t]], base.sizes, base.compositions)
-    return CompiledPlan(base, durations, launch, finish, tracked, tracked_ops, closing, after, initial, *resident)
+    return CompiledPlan(plan, base, durations, launch, finish, tracked, tracked_ops, closing, after, initial, *resident)
 
 
 def _awaited(plan: Plan, copies: dict[int, list[tuple[int, int]]], device: str) -> dict[int, tuple[int, ...]]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import cast
 
+from hosim.cache_plan import PREFETCH
 from hosim.engine.arenas import Arena
 from hosim.engine.channels import ChannelQueue, Chunk, IssuedTransfer, Route
 from hosim.engine.clock import Clock
@@ -30,7 +31,8 @@ class DeviceMemory(DeviceState):
 
     ``due`` are the tensors whose next cache op, a detach perhaps, a transfer's end has set free. ``just_ended`` are the transfers that last
     ended while something waited. ``routes`` has what goes over several channels. ``stuck`` says whether, when an instant was last settled,
-    something was left waiting that the end of any op or transfer might set free.
+    something was left waiting that the end of any op or transfer might set free. ``tier_name`` is the device tier's, and ``users_ended``
+    counts the first users of a tensor that are known to have ended.
     """
 
     __slots__ = (
@@ -43,7 +45,9 @@ class DeviceMemory(DeviceState):
         "routes",
         "streams",
         "stuck",
+        "tier_name",
         "tracked_ops",
+        "users_ended",
         "users_left",
     )
 
@@ -72,6 +76,8 @@ class DeviceMemory(DeviceState):
         self.streams = streams
         self.groups: Sequence[LinkGroup] = ()
         self.routes = Routes(self, hardware)
+        self.tier_name = hardware.device_tier
+        self.users_ended: dict[int, int] = {}
         self.users_left = program.graph.users_left.copy()
         self.released = bytearray(len(graph.tensors))
         self.ended_cache_ops: set[int] = set()
@@ -142,17 +148,39 @@ class DeviceMemory(DeviceState):
         else:
             if self._still_needed(t):
                 raise PlanError(f"{self._detach_of(t)} would drop its last valid copy")
+        if tier == self.tier and self.program.plan.runtime is None:  # a runtime policy may still bring it back
+            awaits = self._awaits(t)
+            if awaits is not None:
+                raise PlanError(f"{self._detach_of(t)}: op {awaits!r} awaits it, and no prefetch brings it back before")
         self.release(t, tier)
 
     def _detach_of(self, t: int) -> str:
         return f"detach of tensor {self.graph.tensors[t].name!r} at {self.clock.time} ns"
 
+    def _next_user(self, t: int) -> int | None:
+        """The first op in listed order that uses the tensor and has not ended."""
+        users, stream_of = self.graph.users[t], self.program.graph.stream_of
+        ended = self.users_ended.get(t, 0)
+        while ended < len(users) and self.streams[stream_of[users[ended]]].has_ended(users[ended]):
+            ended += 1
+        self.users_ended[t] = ended
+        return users[ended] if ended < len(users) else None
+
     def _still_needed(self, t: int) -> bool:
         """Whether the tensor's contents are: they are not if the next user writes it anew."""
-        for user in self.graph.users[t]:
-            if not self.streams[self.program.graph.stream_of[user]].has_ended(user):
-                return t in self.graph.ops[user].reads
-        return self.graph.survives[t]
+        user = self._next_user(t)
+        return t in self.graph.ops[user].reads if user is not None else self.graph.survives[t]
+
+    def _awaits(self, t: int) -> str | None:
+        """The op that reads the tensor next, if no prefetch of it that the op waits for is still to end."""
+        user = self._next_user(t)
+        if user is None or t not in self.graph.ops[user].reads:
+            return None
+        for k in self.tracked_ops[user].awaited:
+            c = self.program.plan.cache_ops[k]
+            if c.tensor == t and c.op == PREFETCH and c.destination == self.tier_name and k not in self.ended_cache_ops:
+                return None
+        return self.graph.ops[user].name
 
     def decided_to_move(self, t: int) -> bool:
         """Whether a copy of the tensor that a runtime policy has decided on is issued and has not ended."""

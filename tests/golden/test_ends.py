@@ -112,6 +112,23 @@ def test_illegal_detaches():
         replay(plan(graph, ("detach w", "e"), initial={"w": ["hbm", "ddr"]}), machine())
 
 
+def test_a_detach_of_a_copy_that_an_op_awaits():
+    # w comes 0..40. e ends at 50 and issues a detach of w from hbm, where f, the next op, awaits it: its copy in ddr is no use to f.
+    graph = workload({"w": (40, "parameter", "ddr")}, {"e": {"ns": 50}, "f": {"ns": 10, "inputs": ["w"]}})
+    awaited = r"'w' at 50 ns: op 'f' awaits it, and no prefetch brings it back before"
+    with pytest.raises(PlanError, match=awaited):
+        replay(plan(graph, ("prefetch w", None), ("detach w", "e")), machine())
+    # also one that is issued before the prefetch has ended, and takes effect behind it, at 40
+    with pytest.raises(PlanError, match=r"'w' at 40 ns: op 'f' awaits it"):
+        replay(plan(graph, ("prefetch w", None), ("detach w", None)), machine())
+    # also where w is there from the start
+    with pytest.raises(PlanError, match=awaited):
+        replay(plan(graph, ("detach w", "e"), initial={"w": ["hbm", "ddr"]}), machine())
+    # with a prefetch behind the detach, which is the one that f waits for, it is legal: 50..90
+    r = replayed(plan(graph, ("prefetch w", None), ("detach w", "e"), ("prefetch w", "e")), machine())
+    assert r.ops["f"] == (90, 100)
+
+
 def test_contents_that_nobody_needs_may_be_dropped():
     # g writes a again without reading it: what f left there is not needed, and may go. h takes the room.
     graph = workload(

@@ -345,6 +345,12 @@ class NaiveReplay:
             left = [i for i in self.users[t] if not self.ended[i]]
             if t in (*self.ops[left[0]].inputs, *self.ops[left[0]].mutates) if left else self.survives[t]:
                 raise PlanError("detach: last copy")
+        if x.source == self.device:
+            following = next((i for i in self.users[t] if not self.ended[i]), None)
+            if following is not None and t in (*self.ops[following].inputs, *self.ops[following].mutates):
+                k = self.last_prefetch(t, following)
+                if k is None or k in self.done:
+                    raise PlanError("detach: awaited")
         del self.copies[t, x.source]
         self.waiting[t].remove(x)
         x.start = x.end = self.now
