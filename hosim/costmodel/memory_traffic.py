@@ -43,6 +43,20 @@ def with_memories(hardware: Hardware) -> Hardware:
     return replace(hardware, fabrics=(*hardware.fabrics, *memories))
 
 
+def copies_compete(graph: Graph) -> bool:
+    """Whether copies share the bandwidth of memories in a replay of the graph: by default where the time of some op is the cost model's."""
+    return any([op.duration_ns is None for op in graph.ops])
+
+
+def machine_of_copies(graph: Graph, hardware: Hardware) -> Hardware:
+    """The machine as the copies of a replay of the graph find it by default; routes are chosen by it. Kept with the graph."""
+    return graph.derived_on(hardware, _machine_of_copies)
+
+
+def _machine_of_copies(graph: Graph, hardware: Hardware) -> Hardware:
+    return with_memories(hardware) if graph.derived(copies_compete) else hardware
+
+
 def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> dict[int, MemoryUse]:
     """The ops that copies can slow down, by position; ``durations`` are nanoseconds by op position, as alone.
 

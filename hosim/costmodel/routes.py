@@ -1,7 +1,9 @@
 """Routes between tiers that no channel joins (docs/contract.md, rule 7): which channels, and how long alone.
 
 A tensor goes hop by hop in chunks of :attr:`hosim.hardware.Hardware.chunk_bytes`, the last one of what is left. A chunk takes a hop when
-it has passed the one before and the chunk ahead of it has passed this one, so that all hops carry at once.
+it has passed the one before and the chunk ahead of it has passed this one, so that all hops carry at once. It takes one engine of a
+channel, however many there are. The times here are those of a replay in which nothing else moves; the time to pin host memory is no part
+of them (:func:`hosim.costmodel.transfer_time.pin_ns`).
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from hosim.costmodel.transfer_time import alone_ns
+from hosim.costmodel.shared_hops import shared_route_ns, shares_bandwidth
+from hosim.costmodel.transfer_time import alone_ns, named_channel
 from hosim.hardware import Channel, Hardware
 
 
@@ -34,9 +37,13 @@ def route_ns(hardware: Hardware, channel_names: Sequence[str], size_bytes: int, 
     """Nanoseconds that a tensor takes along these channels, one after the other, when nothing else moves.
 
     The chunks but the last are alike: the first passes every hop, and the others follow it at the pace of the slowest hop passed so
-    far. The last one is the smaller; it follows the one ahead of it on some hop, and from there on waits for nothing.
+    far. The last one is the smaller; it follows the one ahead of it on some hop, and from there on waits for nothing. Where hops share
+    bandwidth, the chunks are played through (:mod:`hosim.costmodel.shared_hops`).
     Raises :class:`hosim.errors.HardwareError` if the profile has no such channel.
     """
+    channels = [named_channel(hardware, name) for name in channel_names]
+    if shares_bandwidth(hardware, channels):
+        return shared_route_ns(hardware, channels, chunks_of(hardware, size_bytes), kind)
     count, rest = _full_and_last(hardware, size_bytes)
     last = [alone_ns(hardware, name, rest, kind) for name in channel_names]
     if not count:

@@ -26,7 +26,7 @@ def channel_bandwidth(hardware: Hardware, channel_name: str) -> int:
 
     Raises :class:`HardwareError` if the profile has no such channel.
     """
-    own = _channel(hardware, channel_name).bandwidth_bytes_per_s
+    own = named_channel(hardware, channel_name).bandwidth_bytes_per_s
     return min([own, *(fabric.bandwidth_bytes_per_s for fabric in hardware.fabrics if channel_name in fabric.channels)])
 
 
@@ -37,7 +37,7 @@ def alone_ns(hardware: Hardware, channel_name: str, size_bytes: int, kind: str |
     reaches is part of it (:meth:`hosim.hardware.Channel.ceiling`), the time to pin host memory is not: that is :func:`pin_ns`.
     Raises :class:`HardwareError` if the profile has no such channel.
     """
-    channel = _channel(hardware, channel_name)
+    channel = named_channel(hardware, channel_name)
     bandwidth: int | Fraction = channel_bandwidth(hardware, channel_name)
     ceiling = channel.ceiling(size_bytes, is_pageable(hardware, channel, kind))
     return transfer_ns(size_bytes, bandwidth if ceiling is None else min(bandwidth, ceiling), channel.latency_ns)
@@ -54,7 +54,8 @@ def pin_ns(hardware: Hardware, tier_name: str, kind: str) -> int:
     return 0 if kind in tier.pageable else tier.pin_ns
 
 
-def _channel(hardware: Hardware, name: str) -> Channel:
+def named_channel(hardware: Hardware, name: str) -> Channel:
+    """The channel of this name. Raises :class:`HardwareError` if the profile has none."""
     for channel in hardware.channels:
         if channel.name == name:
             return channel

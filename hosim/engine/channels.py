@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from fractions import Fraction
 
+from hosim.costmodel.fair_sharing import NS_PER_S, Link
 from hosim.engine.clock import Alarm, Process
 from hosim.engine.compiled_plan import Hop
-from hosim.engine.flow import NS_PER_S, Link
 from hosim.hardware import Hardware
 
 
@@ -60,10 +60,11 @@ class IssuedTransfer:
 class Route:
     """One issued cache op over several channels: ``left`` chunks have not arrived, the first one started at ``start_ns`` (-1: none has).
 
-    ``factor`` is jitter's on the time for which the bytes of each chunk flow, on every hop.
+    ``under_way`` are the hops, by number, on which one of its chunks holds an engine. ``factor`` is jitter's on the time for which the
+    bytes of each chunk flow, on every hop.
     """
 
-    __slots__ = ("cache_op", "factor", "hops", "left", "start_ns", "tensor")
+    __slots__ = ("cache_op", "factor", "hops", "left", "start_ns", "tensor", "under_way")
 
     def __init__(self, cache_op: int, tensor: int, hops: tuple[Hop, ...], chunks: int) -> None:
         self.cache_op = cache_op
@@ -71,6 +72,7 @@ class Route:
         self.hops = hops
         self.left = chunks
         self.start_ns = -1
+        self.under_way: set[int] = set()
         self.factor = 1.0
 
 

@@ -19,9 +19,9 @@ from fractions import Fraction
 from heapq import heappop, heappush
 from math import lcm
 
+from hosim.costmodel.fair_sharing import Link, max_min_rates
 from hosim.engine.channels import ChannelQueue, IssuedTransfer
 from hosim.engine.clock import Alarm, Clock, Process
-from hosim.engine.flow import Link, max_min_rates
 from hosim.hardware import Hardware
 
 NEVER = 2**62

@@ -1,6 +1,7 @@
 """Cache ops between tiers that no channel joins: chunks that take several channels one after the other (rule 7).
 
-A cache op on a route is issued by queueing all its chunks on the first channel. A chunk that has passed a hop joins the queue of the next
+A cache op on a route is issued by queueing all its chunks on the first channel. They take each hop one at a time, whatever the number of
+engines. A chunk that has passed a hop joins the queue of the next
 one, in order of issue, before the cache ops of that instant are issued; but ahead of cache ops that wait for an earlier one of their
 tensor, perhaps for this one. Between two hops it occupies the tier in between: its bytes are reserved there when the hop into it starts and
 released when the hop out of it ends. The tensor's bytes at the destination are reserved as a whole when its first chunk starts the last
@@ -47,6 +48,8 @@ class Routes:
         """Begin the head of a channel's queue if it can, as for a whole transfer; in between there is a place for it, and no copy."""
         memory, t, route, pin_ns = self._memory, chunk.tensor, chunk.route, 0
         _, source, destination, _ = chunk.hop
+        if chunk.leg in route.under_way:
+            return False
         if not chunk.leg and (memory.pending[t][0] is not route or not memory.has_valid(t, source)):
             return False
         if chunk.arrives:
@@ -66,6 +69,7 @@ class Routes:
         if route.start_ns < 0:
             route.start_ns = now
             memory.transferring[t] = route
+        route.under_way.add(chunk.leg)
         memory.queued -= 1
         chunk.channel.begin(now, memory.overheads.ceiling(chunk) if memory.overheads is not None else None, pin_ns)
         return True
@@ -74,6 +78,7 @@ class Routes:
         """A chunk has passed a hop; says whether it was the last one of its route to arrive."""
         memory, source, recorder = self._memory, chunk.hop.source, self._memory.recorder
         memory.unsettled.add(memory.position)
+        chunk.route.under_way.discard(chunk.leg)
         if chunk.leg:
             if memory.arena is not None and source == memory.tier:
                 memory.arena.unstage(chunk.tensor, chunk.size)

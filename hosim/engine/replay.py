@@ -18,7 +18,7 @@ from fractions import Fraction
 from itertools import count
 
 from hosim.cache_plan import AT_START, Plan
-from hosim.costmodel.memory_traffic import MemoryUse, memory_uses, with_memories
+from hosim.costmodel.memory_traffic import MemoryUse, copies_compete, memory_uses, with_memories
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import oom, result_figures
 from hosim.engine.arenas import make_arena
@@ -177,8 +177,9 @@ class _Replay:
         graph = plan.graph
         track_all = record or plan.runtime is not None or placing[0] != LEDGER
         self.program = compile_plan(plan, hardware, _durations(graph, hardware), track_all=track_all)
-        self.uses = graph.derived_on(hardware, _memory_uses) if _competes(graph, compete) else None
-        self.machine = hardware if self.uses is None else with_memories(hardware)
+        competes = graph.derived(copies_compete) if compete is None else compete
+        self.uses = graph.derived_on(hardware, _memory_uses) if competes else None
+        self.machine = with_memories(hardware) if competes else hardware
         tier = hardware.device_tier
         self.at_device = [tier in (c.source, c.destination) for c in hardware.channels]
         self._taken_rates: dict[object, tuple[Fraction, ...]] = {}
@@ -227,7 +228,7 @@ class _Replay:
             self.sequence,
             recorder,
             arena,
-            hardware,
+            self.machine,
             overheads,
             factor,
         )
@@ -370,11 +371,6 @@ def _transfer_factors(jitter: Jitter, device: int) -> Callable[[int], float] | N
         return None
     copies: defaultdict[int, Iterator[int]] = defaultdict(count)
     return lambda t: jitter.transfer_factor(device, t, next(copies[t]))
-
-
-def _competes(graph: Graph, compete: bool | None) -> bool:
-    """Whether copies slow ops down: as asked, else where the times of ops are the cost model's."""
-    return compete if compete is not None else not graph.derived(_measured) and bool(graph.ops)
 
 
 def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:

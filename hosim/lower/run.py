@@ -20,6 +20,7 @@ from torch.fx.node import map_arg
 
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import DETACH, CacheOp
+from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.routes import chunks_of, route
 from hosim.errors import ExecutionError, InputError, PlanError
 from hosim.hardware import Channel, Hardware
@@ -288,7 +289,7 @@ class Executor:
         joins: tuple[Event, ...],
         arrived: Callable[[], None],
     ) -> tuple[Event, ...]:
-        """Queue the copy of a tensor on its channel, or in chunks on those of its route; the events of its ends.
+        """Queue the copy of a tensor on its channel, or in chunks on those of its route, one at a time on each; the events of its ends.
 
         It takes its place on the channel when it is issued; a chunk on its way, when it has passed the hop before. Then no transfer waits
         behind one that waits for it: of a tensor that has taken a route, each further cache op takes its place when that before it is done.
@@ -299,6 +300,7 @@ class Executor:
         text = f"{cache_op.op} of {tensor.name!r} from {cache_op.source} to {cache_op.destination}"
         left = [None] * len(sizes)
         ends = []
+        ahead: list[tuple[Event, ...]] = [()] * len(hops)
         start = 0
         for size in sizes:
             label = Label(text, op=-1, cache_op=k, kind=tensor.kind, size_bytes=size)
@@ -307,7 +309,8 @@ class Executor:
                 to = destination if h == len(hops) - 1 else self.device.block(hop.destination, size, tensor.name)
                 room = None if hop.destination == self.hardware.device_tier else to.take
                 work = self._move(hop.name, at, to, start, start + size, left if to is destination else None, arrived)
-                end = self.device.channel(hop.name).submit(work, waits, label, room, place)
+                end = self.device.channel(hop.name).submit(work, (*waits, *ahead[h]), label, room, place)
+                ahead[h] = (end,)
                 if h:
                     at.release((end,))
                 at, waits, place = to, (end,), (end,)
@@ -331,7 +334,8 @@ class Executor:
 
     def _hops(self, cache_op: CacheOp) -> tuple[Channel, ...]:
         size = self._plan.graph.tensors[cache_op.tensor].size_bytes
-        return route(self.hardware, cache_op.source, str(cache_op.destination), size)
+        machine = machine_of_copies(self._plan.graph, self.hardware)
+        return route(machine, cache_op.source, str(cache_op.destination), size)
 
     def _detach(self, cache_op: CacheOp, resident: TensorCopies, value: Node, drops: Sequence[Node]) -> None:
         last = resident.last

@@ -28,6 +28,7 @@ import numpy as np
 
 from hosim import engine
 from hosim.cache_plan import AT_START, Plan
+from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.op_time import op_durations
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.graph import Graph
@@ -68,7 +69,7 @@ class _G10:
         self.durations = np.array(op_durations(graph, hardware), dtype=np.int64)
         self.begins = np.concatenate(([0], np.cumsum(self.durations)))
         self.held = held_bytes(graph)
-        self.tiers = nearest_tiers(hardware)
+        self.tiers = nearest_tiers(machine_of_copies(graph, hardware))
         self.space = space_below(graph, hardware, residency)
         self.ways = {b.name: b for b in self.tiers}
         self.down = {b.name: Slots(self.durations.tolist()) for b in self.tiers}

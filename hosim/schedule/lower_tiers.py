@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.routes import slowest_hop
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.errors import InfeasibleError
@@ -81,7 +82,7 @@ def fastest_tiers(hardware: Hardware) -> tuple[LowerTier, ...]:
 
 def space_below(graph: Graph, hardware: Hardware, initial: Mapping[int, Sequence[str]], placement: Placement | None = None) -> TierSpace:
     """Room in all lower tiers, the nearest one first; ``initial`` has what is where at time 0."""
-    return TierSpace(graph, hardware, [tier.name for tier in nearest_tiers(hardware)], initial, placement)
+    return TierSpace(graph, hardware, [tier.name for tier in nearest_tiers(machine_of_copies(graph, hardware))], initial, placement)
 
 
 def route(hardware: Hardware, sources: Iterable[str], destination: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, MemoryView, Plan
+from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.lower_tiers import nearest_tiers, route, space_below, starts
@@ -108,7 +109,7 @@ class Paging:
         self.k = k
         self.device = hardware.device_tier
         self.sizes = [tensor.size_bytes for tensor in graph.tensors]
-        self.tiers = [tier.name for tier in nearest_tiers(hardware)]
+        self.tiers = [tier.name for tier in nearest_tiers(machine_of_copies(graph, hardware))]
         self.space = space_below(graph, hardware, table.start, table.placement)
         self.room = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
         self.here = bytearray(len(graph.tensors))

@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.routes import way_ns
 from hosim.errors import InputError
 from hosim.graph import KINDS, Graph
@@ -182,6 +183,6 @@ class TierSpace:
         """Nanoseconds there and back, alone; a direction without a way counts nothing."""
         key = tier, size
         if key not in self._times:
-            hardware, device = self._hardware, self._hardware.device_tier
+            hardware, device = machine_of_copies(self._graph, self._hardware), self._hardware.device_tier
             self._times[key] = (way_ns(hardware, tier, device, size) or 0) + (way_ns(hardware, device, tier, size) or 0)
         return self._times[key]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
+import networkx
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import alone_ns, chunks_of, route, route_ns
+from hosim.costmodel.memory_traffic import with_memories
 from hosim.costmodel.routes import slowest_hop, way_ns
+from hosim.engine import replay
+from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 
 GB = 10**9
@@ -96,3 +104,65 @@ def test_a_petabyte_in_chunks_of_a_byte_takes_no_longer_to_reckon() -> None:
     hop = slowest_hop(m, "nvme", "hbm", 10**15)
     assert hop is not None
     assert hop.name == "b"
+
+
+@st.composite
+def webs(draw: st.DrawFn) -> Hardware:
+    """Tiers joined in many ways, but for nvme and hbm: channels of some engines and latencies, some with a curve or one that disturbs them,
+    and fabrics and memories that may be too small for two."""
+    rate = st.sampled_from((GB, 2 * GB, 3 * GB, GB // 2, 7 * GB // 10))
+    inner = draw(st.sampled_from((("ddr",), ("ddr", "cxl"), ("ddr", "cxl", "pool"))))
+    pairs = [("nvme", t) for t in inner] + [(t, "hbm") for t in inner] + [(a, b) for a in inner for b in inner if a != b]
+    kept = [pair for pair in pairs if pair in (("nvme", "ddr"), ("ddr", "hbm")) or draw(st.booleans())]
+    channels = []
+    for k, (start, end) in enumerate(kept):
+        own = draw(rate)
+        other = draw(st.integers(0, len(kept)))
+        channels.append(
+            Channel(
+                f"c{k}",
+                start,
+                end,
+                own,
+                draw(st.sampled_from((0, 0, 1, 5, 12))),
+                draw(st.integers(1, 3)),
+                curve=draw(st.sampled_from(((), ((10, own // 2),)))),
+                beside=((f"c{other}", own // 2),) if other < len(kept) and other != k and draw(st.booleans()) else (),
+            )
+        )
+    names = [c.name for c in channels]
+    members = st.lists(st.sampled_from(names), min_size=1, unique=True).map(tuple)
+    fabrics = tuple(Fabric(f"f{k}", draw(rate), draw(members)) for k in range(draw(st.integers(0, 2))))
+    made = machine(*channels, chunk=draw(st.integers(1, 30)), fabrics=fabrics)
+    return replace(made, tiers=tuple(replace(t, bandwidth_bytes_per_s=draw(rate)) for t in made.tiers))
+
+
+def replayed_ns(hardware: Hardware, size: int, compete: bool, path: tuple[Channel, ...] | None = None) -> tuple[int, list[str]]:
+    """What a lone prefetch from nvme takes in a replay, and its channels; of a machine with no others if a path is given."""
+    if path is not None:
+        names = {c.name for c in path}
+        channels = tuple(replace(c, beside=tuple(b for b in c.beside if b[0] in names)) for c in path)
+        fabrics = tuple(replace(f, channels=tuple(n for n in f.channels if n in names)) for f in hardware.fabrics if names & {*f.channels})
+        hardware = replace(hardware, channels=channels, fabrics=fabrics)
+    b = GraphBuilder("alone")
+    b.tensor("w", size, "parameter", home="nvme")
+    b.op("f", "any", duration_ns=0)
+    plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "nvme", "hbm"),))
+    result = replay(plan, hardware, compete=compete)
+    assert result.makespan_ns is not None
+    return result.makespan_ns, [name for name, figures in result.channels.items() if figures.transfers]
+
+
+@given(webs(), st.integers(0, 100), st.booleans())
+def test_it_is_what_a_replay_takes_in_which_nothing_else_moves(hardware: Hardware, size: int, compete: bool) -> None:
+    seen = with_memories(hardware) if compete else hardware
+    graph = networkx.DiGraph(list(hardware.channel_between))
+    paths = [tuple(hardware.channel_between[hop] for hop in pairwise(path)) for path in networkx.all_simple_paths(graph, "nvme", "hbm")]
+    timed = []
+    for path in paths:
+        taken = replayed_ns(hardware, size, compete, path)[0]
+        assert route_ns(seen, [c.name for c in path], size) == taken
+        timed.append((taken, len(path), [c.name for c in path]))
+    assert names(seen, "nvme", "hbm", size) == min(timed)[2]
+    taken, channels = replayed_ns(hardware, size, compete)
+    assert (taken, channels) == (min(timed)[0], sorted(min(timed)[2]))

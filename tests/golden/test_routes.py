@@ -6,6 +6,7 @@ from by_hand import GB, machine, plan, replayed, workload
 from timeline_check import check_result
 
 from hosim.analysis.verifier import verify
+from hosim.costmodel import route_ns
 from hosim.engine import replay
 from hosim.hardware import Channel, Hardware
 
@@ -86,6 +87,59 @@ def test_both_hops_on_one_bus():
     hardware = replace(hardware, fabrics=(replace(hardware.fabrics[0], channels=("n2h", "h2d")),))
     assert hops(the_plan, hardware, "w") == {"n2h": [(0, 10), (10, 30), (30, 50)], "h2d": [(10, 30), (30, 50), (50, 60)]}
     assert replay(the_plan, hardware).channels["h2d"].contention_ns == 10 + 10
+
+
+def test_a_cache_op_takes_one_engine_of_each_channel():
+    # Two engines and a latency of 5 each hop: three chunks of 15 each, one at a time all the same. Into ddr 0..15, 15..30, 30..45, on to
+    # hbm 15..30, 30..45, 45..60, as with one engine, and nothing is lost to sharing.
+    the_plan = plan(from_nvme(w=30), ("prefetch w nvme hbm", None))
+    for engines in (1, 2):
+        hardware = line()
+        hardware = replace(hardware, channels=tuple(replace(c, latency_ns=5, engines=engines) for c in hardware.channels))
+        expected = {"n2h": [(0, 15), (15, 30), (30, 45)], "h2d": [(15, 30), (30, 45), (45, 60)]}
+        assert hops(the_plan, hardware, "w") == expected
+        assert route_ns(hardware, ["n2h", "h2d"], 30) == 60
+        assert [c.contention_ns for c in replay(the_plan, hardware).channels.values()] == [0] * 4
+
+
+def test_a_transfer_behind_chunks_takes_the_other_engine_when_the_last_chunk_has_started():
+    # Two engines on n2h. w's three chunks are ahead of v (10, to ddr) in the queue: 0..10, 10..20; at 20 the third starts, and v beside
+    # it, at half the bandwidth each: 20..40.
+    graph = workload({"w": (30, "parameter", "nvme"), "v": (10, "parameter", "nvme")}, {"f": {"ns": 5, "inputs": ["w"]}})
+    the_plan = plan(graph, ("prefetch w nvme hbm", None), ("prefetch v nvme ddr", None))
+    hardware = line(n2h=Channel("n2h", "nvme", "ddr", GB, 0, 2))
+    assert hops(the_plan, hardware, "w") == {"n2h": [(0, 10), (10, 20), (20, 40)], "h2d": [(10, 20), (20, 30), (40, 50)]}
+    assert hops(the_plan, hardware, "v") == {"n2h": [(20, 40)]}
+
+
+def line_and_cxl() -> Hardware:
+    """As ``line``, and from nvme to hbm also by cxl, at 3/4 of a byte a nanosecond."""
+    hardware, slow = line(), 3 * GB // 4
+    channels = (*hardware.channels, Channel("n2c", "nvme", "cxl", slow), Channel("c2d", "cxl", "hbm", slow))
+    return replace(hardware, tiers=(*hardware.tiers, replace(hardware.tiers[1], name="cxl")), channels=channels)
+
+
+def test_the_route_is_the_quickest_one_by_what_hops_share():
+    # From nvme by ddr both hops cross one bus of 1 byte a nanosecond, by cxl each has 3/4 for itself. Three chunks of 10: by ddr 60, as
+    # above; by cxl 14 a chunk and hop, 14 + 3 * 14 = 56.
+    hardware = line_and_cxl()
+    bus = replace(machine(fabric=GB).fabrics[0], channels=("n2h", "h2d"))
+    the_plan = plan(from_nvme(w=30), ("prefetch w nvme hbm", None))
+    assert list(hops(the_plan, replace(hardware, fabrics=(bus,)), "w")) == ["n2c", "c2d"]
+    assert replay(the_plan, replace(hardware, fabrics=(bus,))).channels["c2d"].exposed_ns == 56 - 15
+    # without the bus by ddr: 40
+    assert list(hops(the_plan, hardware, "w")) == ["n2h", "h2d"]
+
+
+def test_the_route_is_the_quickest_one_where_copies_share_the_memory_in_between():
+    # ddr carries 1 byte a nanosecond in all: where copies share the bandwidth of memories, its two hops take turns as on one bus, 60 ns,
+    # and cxl's 56 are quicker. Where they do not, ddr's 40 are.
+    hardware = line_and_cxl()
+    hbm, ddr, nvme, cxl = hardware.tiers
+    hardware = replace(hardware, tiers=(hbm, replace(ddr, bandwidth_bytes_per_s=GB), nvme, cxl))
+    the_plan = plan(from_nvme(w=30), ("prefetch w nvme hbm", None))
+    for compete, taken in ((True, "n2c"), (False, "n2h")):
+        assert replay(the_plan, hardware, compete=compete).channels[taken].transfers == 3
 
 
 def test_down_a_route_and_a_write_that_waits():

@@ -6,11 +6,13 @@ words, rates from progressive filling. Only plans without a runtime policy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import op_durations
 from hosim.errors import PlanError
+from hosim.graph import GraphBuilder
 
 VALID, WRITING = "valid", "writing"
 
@@ -293,16 +295,21 @@ class NaiveReplay:
             seen = {x.source, *(c.destination for c in path)}
             paths += [((*path, c), end) for (start, end), c in joined.items() if start == at and end not in seen]
 
-        def time(path):
-            free = [0] * len(path)
-            for part in self.parts(size):
-                arrives = 0
-                for hop, c in enumerate(path):
-                    rate = min([self.size_rate(c, part), *(Fraction(f.bandwidth_bytes_per_s, 10**9) for f in self.fabrics(c))])
-                    arrives = free[hop] = max(arrives, free[hop]) + c.latency_ns - (-part // rate)
-            return free[-1]
+        if len(found) > 1:  # each in a replay of its own, on a machine that has no other channels
+            found.sort(key=lambda path: (self.time_alone(x, path, size), len(path), [c.name for c in path]))
+        return found[0]
 
-        return min(found, key=lambda path: (time(path), len(path), [c.name for c in path]))
+    def time_alone(self, x, path, size):
+        b = GraphBuilder("alone")
+        b.tensor("t", size, "parameter", home=x.source)
+        b.op("nothing", "any", duration_ns=0)
+        tiers = tuple(replace(tier, capacity_bytes=10 * size + 1, pageable=(), pin_ns=0) for tier in self.hw.tiers)
+        names = {c.name for c in path}
+        channels = tuple(replace(c, beside=tuple(other for other in c.beside if other[0] in names)) for c in path)
+        fabrics = tuple(replace(f, channels=tuple(n for n in f.channels if n in names)) for f in self.hw.fabrics if names & set(f.channels))
+        machine = replace(self.hw, tiers=tiers, channels=channels, fabrics=fabrics, devices=1, devices_per_host=None)
+        plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, x.source, x.destination),))
+        return NaiveReplay(plan, machine, None, self.compete).figures()["makespan_ns"]
 
     def parts(self, size):
         parts = []
@@ -407,6 +414,8 @@ class NaiveReplay:
             return False
         if any(y.start is None for y in same[: same.index(x)]):
             return False
+        if x.parent is not None and any(y.parent is x.parent and y.start is not None and y.end is None for y in same):
+            return False  # one chunk of a cache op at a time
         if not x.hop and self.copies.get((x.tensor, x.source)) != VALID:
             return False
         if x.parent is not None and x.hop + 1 < len(x.parent.hops):

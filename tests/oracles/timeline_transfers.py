@@ -119,7 +119,7 @@ def _times(plan: Plan, hardware: Hardware, channel: Channel, transfers: Iterable
 
 
 def _queue(plan: Plan, channel: Channel, transfers: list[Transfer]) -> Iterator[Finding]:
-    """First-in first-out, and no more at once than there are engines (rule 3)."""
+    """First-in first-out, no more at once than there are engines (rule 3), and of a cache op one chunk at a time (rule 7)."""
     order = sorted(range(len(transfers)), key=lambda k: (transfers[k].start_ns, transfers[k].issue_ns))
     latest: Transfer | None = None
     for k in order:
@@ -135,6 +135,12 @@ def _queue(plan: Plan, channel: Channel, transfers: list[Transfer]) -> Iterator[
             yield _finding(plan, x, "queue", f"was issued before one of {plan.graph.tensors[latest.tensor].name!r} that started before it")
         if latest is None or not _issued_before(plan, channel, x, latest):
             latest = x
+    last: dict[int, Transfer] = {}
+    for x in sorted(transfers, key=lambda x: (x.start_ns, x.end_ns)):
+        if x.cache_op in last and x.start_ns < last[x.cache_op].end_ns:
+            yield _finding(plan, x, "engines", "takes another engine beside an earlier chunk of the same cache op")
+        if x.cache_op >= 0:
+            last[x.cache_op] = x
     changes = sorted(
         [(x.start_ns, 1) for x in transfers if x.end_ns > x.start_ns] + [(x.end_ns, -1) for x in transfers if x.end_ns > x.start_ns]
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.op_time import op_durations
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
@@ -73,7 +74,7 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
     """Pressure points and gaps of a graph on a machine; ``times`` are op starts and ends to plan for (default: nothing waits)."""
     durations = op_durations(graph, hardware)
     start, end = times or unhindered(graph, durations)
-    below = fastest_tiers(hardware)
+    below = fastest_tiers(machine_of_copies(graph, hardware))
     device = hardware.device_tier
     starts_below = {t: home for t in graph.initial if (home := graph.tensors[t].home) is not None and home != device}
     gaps: list[Gap] = []
