@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hosim.cache_plan import Plan
     from hosim.hardware import Hardware
 
-SEMANTICS = 1
+SEMANTICS = 2
 """The version of the rules of a replay: a change to them that may change a figure raises it."""
 
 STALL_CAUSES = ("dependency", "transfer", "capacity", "runtime")
