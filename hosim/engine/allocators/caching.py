@@ -30,9 +30,8 @@ from hosim.engine.allocators.sizes import (
     round_size,
     segment_size,
 )
-from hosim.engine.allocators.state import SHARED_POOL, AllocatorStats, Driver, PoolId, SegmentState
-from hosim.errors import InfeasibleError, InputError
-from hosim.units import human_size
+from hosim.engine.allocators.state import SHARED_POOL, AllocatorStats, Driver, PoolId, SegmentState, out_of_memory
+from hosim.errors import InputError
 
 _NEVER_OVERSIZE = 1 << 63
 
@@ -88,7 +87,7 @@ class CachingAllocator:
         """
         address = self.try_malloc(size_bytes, stream, pool_id)
         if address is None:
-            raise self._out_of_memory(size_bytes)
+            raise out_of_memory(size_bytes, self.stats)
         return address
 
     def try_malloc(self, size_bytes: int, stream: int = 0, pool_id: PoolId = SHARED_POOL, *, cached: bool = True) -> int | None:
@@ -430,20 +429,6 @@ class CachingAllocator:
         if block is None or block.use != "allocated":
             raise InputError(f"nothing is allocated at address {address}")
         return block
-
-    def _out_of_memory(self, size_bytes: int) -> InfeasibleError:
-        stats = self.stats
-        message = (
-            f"the caching allocator cannot serve {human_size(size_bytes)}: {human_size(self._reserved)} of {human_size(self._capacity)} "
-            f"are reserved, {human_size(self._allocated)} allocated; the largest free block has {human_size(stats.largest_free_bytes)}"
-        )
-        lines = (
-            f"wanted: {size_bytes} bytes",
-            f"capacity: {self._capacity} bytes, of which {self._capacity - self._reserved} are not reserved",
-            f"reserved: {self._reserved} bytes, of which {self._allocated} are allocated (fragmentation {stats.fragmentation:.1%})",
-            f"largest free block: {stats.largest_free_bytes} bytes",
-        )
-        return InfeasibleError(message, report="\n".join(lines))
 
 
 def _page(pool: Pool) -> int:

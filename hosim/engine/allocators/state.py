@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hosim.engine.allocators.sizes import ROUND_LARGE
+from hosim.errors import InfeasibleError
+from hosim.units import human_size
 
 PoolId = tuple[int, int]
 SHARED_POOL: PoolId = (0, 0)
@@ -113,3 +115,19 @@ class Driver:
 
     def unmap(self, address: int, size: int) -> None:
         """Pages of an expandable segment go back."""
+
+
+def out_of_memory(size_bytes: int, stats: AllocatorStats) -> InfeasibleError:
+    """What an allocator in this state says of a request that it cannot serve."""
+    message = (
+        f"the caching allocator cannot serve {human_size(size_bytes)}: {human_size(stats.reserved_bytes)} of "
+        f"{human_size(stats.capacity_bytes)} are reserved, {human_size(stats.allocated_bytes)} allocated; the largest free block has "
+        f"{human_size(stats.largest_free_bytes)}"
+    )
+    lines = (
+        f"wanted: {size_bytes} bytes",
+        f"capacity: {stats.capacity_bytes} bytes, of which {stats.capacity_bytes - stats.reserved_bytes} are not reserved",
+        f"reserved: {stats.reserved_bytes} bytes, of which {stats.allocated_bytes} are allocated (fragmentation {stats.fragmentation:.1%})",
+        f"largest free block: {stats.largest_free_bytes} bytes",
+    )
+    return InfeasibleError(message, report="\n".join(lines))
