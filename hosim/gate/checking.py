@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -19,6 +18,7 @@ from hosim.gate.measure import measure, measure_lines
 from hosim.gate.record import Measured
 from hosim.gate.verdict import CaseVerdict, judge
 from hosim.result import SEMANTICS
+from hosim.study.runners import cores
 from hosim.version import __version__
 
 Telling = Callable[[str], None]
@@ -139,7 +139,7 @@ def measured(
     :class:`HosimError`, naming the case, for an invalid case.
     """
     groups = [tuple(group) for _, group in groupby(cases, key=lambda c: (c.matrix, c.workload if c.matrix else c.name))]
-    count = min(len(groups), _cores() if jobs == -1 else jobs)
+    count = min(len(groups), cores() if jobs == -1 else jobs)
     if count < 2:
         yield from _told(cases, chain.from_iterable(map(partial(_attempts, kept=kept), groups)), tell)
         return
@@ -194,7 +194,3 @@ def _attempts(group: Sequence[Case], kept: Path | None) -> list[_Answer]:
     except HosimError as error:
         answers.append((None, CaseError(group[len(answers)].name, str(error), error.exit_code)))
     return answers
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

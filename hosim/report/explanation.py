@@ -15,7 +15,7 @@ from rich.text import Text
 from hosim.analysis.gaps import Gap
 from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line
 from hosim.planner.hyperoffload.observed import ObservedTransfer
-from hosim.report.tables import NOTHING, channels, open_table, percent
+from hosim.report.tables import NOTHING, channels, open_table, percent, time_or_nothing
 from hosim.result import STALL_CAUSES
 from hosim.units import human_size, human_time
 
@@ -127,9 +127,9 @@ def lines(explained: Explanation, top: int | None = None) -> RenderableType:
             human_size(score.bytes),
             str(score.accesses),
             human_time(score.gap_ns),
-            _time(transfer_ns(explained, line, up=False)),
-            _time(transfer_ns(explained, line, up=True)),
-            _time(covered_ns(explained, line)),
+            time_or_nothing(transfer_ns(explained, line, up=False)),
+            time_or_nothing(transfer_ns(explained, line, up=True)),
+            time_or_nothing(covered_ns(explained, line)),
             _area(line.relief_byte_ns),
             escape(line.why),
             style=None if line.moved else "dim",
@@ -178,10 +178,10 @@ def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
             human_time(x.issue_ns),
             human_time(x.start_ns),
             human_time(x.end_ns),
-            _time(copy.queue_ns),
+            time_or_nothing(copy.queue_ns),
             percent(copy.covered_ns, x.end_ns - x.start_ns),
             escape(_meanwhile(explained, copy)),
-            _time(copy.exposed_ns),
+            time_or_nothing(copy.exposed_ns),
             escape(", ".join(ops[i].name for i in copy.waiting)) or NOTHING,
         )
     for column in (0, 7, 9):
@@ -226,10 +226,6 @@ def waits(explained: Explanation, top: int | None = None) -> RenderableType:
 
 def _more(count: int, top: int | None) -> Text:
     return Text("", end="") if top is None or count <= top else Text(f"and {count - top:,} more\n", style="dim")
-
-
-def _time(value: int) -> str:
-    return human_time(value) if value else NOTHING
 
 
 def _area(byte_ns: int) -> str:

@@ -18,7 +18,7 @@ from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
 from hosim.report.figures import CAUSE_STYLES, OP_STYLE, TRANSFER_STYLE
 from hosim.report.timeline_curves import end_ns, stacked, thinned
-from hosim.report.timeline_rows import OP, TRANSFER, Bar, Row, awaited_name, bar_name, rows
+from hosim.report.timeline_rows import OP, TRANSFER, Bar, Row, awaited_name, bar_name, rows, timeline_of
 from hosim.result import STALL_CAUSES, Result, Timeline
 from hosim.units import human_size
 
@@ -42,7 +42,7 @@ class Shown:
 
 def widget(shown: Sequence[Shown], hardware: Hardware) -> str:
     """The timelines of all of ``shown`` on one axis of time."""
-    drawn = [(one, rows(one.plan.graph, _recorded(one.result))) for one in shown]
+    drawn = [(one, rows(one.plan.graph, timeline_of(one.result))) for one in shown]
     limit = row_limit([len(row.bars) for _, own in drawn for row in own])
     names: dict[str, int] = {}
     groups = [_group(one, own, hardware, limit, names) for one, own in drawn]
@@ -93,12 +93,6 @@ def _script() -> str:
     return files("hosim.report").joinpath("timeline.js").read_text(encoding="utf-8")
 
 
-def _recorded(result: Result) -> Timeline:
-    if result.timeline is None:
-        raise ValueError("the result has no timeline: replay with record=True")
-    return result.timeline
-
-
 def _fill(what: str) -> tuple[str, str]:
     style = {OP: OP_STYLE, TRANSFER: TRANSFER_STYLE, **CAUSE_STYLES}[what]
     return _GREYS.get(style["facecolor"], style["facecolor"]), style["hatch"][:1]
@@ -117,7 +111,7 @@ def _key(label: str, colour: str, hatch: str) -> str:
 
 
 def _group(one: Shown, own: Sequence[Row], hardware: Hardware, limit: int, names: dict[str, int]) -> dict[str, Any]:
-    timeline = _recorded(one.result)
+    timeline = timeline_of(one.result)
     times, by_kind = stacked(one.plan.graph, timeline, hardware.device_tier)
     group: dict[str, Any] = {"title": one.title, "rows": [_row(one.plan, timeline, row, limit, names) for row in own]}
     if by_kind:

@@ -15,8 +15,8 @@ from hosim.hardware import Hardware
 from hosim.report import figures
 from hosim.report.figures import CAUSE_STYLES, KIND_STYLES, LINES, OP_STYLE, TRANSFER_STYLE
 from hosim.report.timeline_curves import end_ns, sampled, stacked, thinned
-from hosim.report.timeline_rows import OP, TRANSFER, Row, rows, used_channels
-from hosim.result import STALL_CAUSES, Result, Timeline
+from hosim.report.timeline_rows import OP, TRANSFER, Row, rows, timeline_of, used_channels
+from hosim.result import STALL_CAUSES, Result
 from hosim.timeline import Spans, busy, queued_bytes
 from hosim.units import human_size, human_time
 
@@ -37,7 +37,7 @@ _LABELS = {OP: "op runs", **{cause: f"waits: {cause}" for cause in STALL_CAUSES}
 
 def timeline(axes: Axes, graph: Graph, result: Result) -> Axes:
     """Streams and channels, one row each: ops, transfers, and stalls by their cause."""
-    recorded = _recorded(result)
+    recorded = timeline_of(result)
     end = end_ns(result)
     unit, name = figures.time_unit(end)
     drawn = rows(graph, recorded)
@@ -86,7 +86,7 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
     A limit far above the peak is only named: a line there would leave no room for the rest.
     """
     end = end_ns(result)
-    times, by_kind = stacked(graph, _recorded(result), tier)
+    times, by_kind = stacked(graph, timeline_of(result), tier)
     times, curves = thinned(times, list(by_kind.values()), end, COLUMNS)
     is_device = tier == hardware.device_tier
     capacity = next(t.capacity_bytes for t in hardware.tiers if t.name == tier)
@@ -126,7 +126,7 @@ def channel_utilization(axes: Axes, result: Result) -> Axes:
     unit, name = figures.time_unit(end)
     parts = 100
     edges = [k * end / parts / unit for k in range(parts + 1)]
-    recorded = _recorded(result)
+    recorded = timeline_of(result)
     for k, (channel, carried) in enumerate(sorted(busy(recorded).items())):
         part = 100 * carried.total_ns / end if end else 0.0
         share = _closed(100 * np.array(carried.shares(end, parts)))
@@ -143,7 +143,7 @@ def channel_queue(axes: Axes, result: Result) -> Axes:
     """The bytes of the transfers of each channel that have been issued and have not started."""
     end = end_ns(result)
     unit, name = figures.time_unit(end)
-    recorded = _recorded(result)
+    recorded = timeline_of(result)
     queues = {}
     for channel in used_channels(recorded):
         waiting = queued_bytes(recorded, channel)
@@ -169,15 +169,9 @@ def _over_time(axes: Axes, end: int, unit: int, name: str) -> None:
     axes.set_xlabel(f"time, {name}")
 
 
-def _recorded(result: Result) -> Timeline:
-    if result.timeline is None:
-        raise ValueError("the result has no timeline: replay with record=True")
-    return result.timeline
-
-
 def replay_figure(graph: Graph, hardware: Hardware, result: Result) -> Figure:
     """The picture of ``hosim replay --plot``: the timeline, every tier that holds something, and the channels that moved something."""
-    recorded = _recorded(result)
+    recorded = timeline_of(result)
     tiers = [tier.name for tier in hardware.tiers if result.peak_bytes.get(tier.name)]
     moved = bool(recorded.transfers)
     heights = [1.2 + 0.42 * len(rows(graph, recorded)), *[2.6] * len(tiers), *[2.1] * (2 * moved)]

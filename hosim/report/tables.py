@@ -124,7 +124,8 @@ def open_table(title: str, *columns: str, left: int = 1) -> Table:
     return table
 
 
-def _time(value: int | None) -> str:
+def time_or_nothing(value: int | None) -> str:
+    """A time as people write it, nanoseconds given; a dash for none."""
     return human_time(value) if value else NOTHING
 
 
@@ -152,7 +153,7 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
             escape(result.policy),
             human_time(result.makespan_ns),
             above(result.makespan_ns, bound),
-            *(_time(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES),
+            *(time_or_nothing(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES),
             _size(peak_bytes),
             percent(peak_bytes, result.budget_bytes),
             style="green" if len(results) > 1 and result.makespan_ns == best else None,
@@ -201,9 +202,9 @@ def channels(results: Sequence[Result]) -> RenderableType:
                     human_size(channel.bytes),
                     percent(channel.utilization, 1),
                     percent(channel.hidden_ns, channel.busy_ns),
-                    _time(channel.exposed_ns),
-                    _time(channel.queue_ns),
-                    _time(channel.contention_ns),
+                    time_or_nothing(channel.exposed_ns),
+                    time_or_nothing(channel.queue_ns),
+                    time_or_nothing(channel.contention_ns),
                 )
     return table if table.row_count else Text("Channels: nothing moved.\n")
 
@@ -231,8 +232,8 @@ def streams(result: Result) -> Table:
     """The division of the makespan on every stream of one result."""
     table = open_table("Streams", "stream", "busy", *(f"{cause} stall" for cause in STALL_CAUSES), "drain")
     for name, figures in result.streams.items():
-        stalls = [_time(figures.stall_ns.get(cause, 0)) for cause in STALL_CAUSES]
-        table.add_row(escape(name), _time(figures.busy_ns), *stalls, _time(figures.drain_ns))
+        stalls = [time_or_nothing(figures.stall_ns.get(cause, 0)) for cause in STALL_CAUSES]
+        table.add_row(escape(name), time_or_nothing(figures.busy_ns), *stalls, time_or_nothing(figures.drain_ns))
     return table
 
 

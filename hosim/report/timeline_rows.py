@@ -44,6 +44,13 @@ class Row:
         return f"{self.name} {self.lane + 1}" if self.lane else self.name
 
 
+def timeline_of(result: Result) -> Timeline:
+    """What a replay recorded. Raises :class:`ValueError` if it recorded nothing."""
+    if result.timeline is None:
+        raise ValueError("the result has no timeline: replay with record=True")
+    return result.timeline
+
+
 def rows(graph: Graph, timeline: Timeline) -> list[Row]:
     """Streams in the order of their first op, then the channels that moved something, by name."""
     return [*_streams(graph, timeline), *_channels(timeline)]

@@ -13,7 +13,7 @@ from strategies import cases, graphs, hardware, several, wild_plans
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
-from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.io import (
     check_tiers,
     comparison_to_dict,
@@ -284,6 +284,99 @@ def test_keys_at_their_default_may_be_left_out():
     assert plan_from_dict({"format": "hosim.plan/1", "workload": "g"}, graph) == Plan(graph)
     data = {"format": "hosim.result/1", "workload": "g", "hardware": "h", "policy": "p", "budget_bytes": 1, "feasible": False}
     assert result_from_dict(data).makespan_ns is None
+
+
+def test_a_profile_says_only_what_is_not_as_usual():
+    plain = Hardware("h", (Tier("hbm", 1, 1, "device"), Tier("ddr", 1, 1)), (Channel("up", "ddr", "hbm", 9),), Compute({"bf16": 1}))
+    expected = {
+        "format": "hosim.hardware/1",
+        "name": "h",
+        "devices": 1,
+        "device_tier": "hbm",
+        "compute": {"peak": {"bf16": "1 FLOP/s"}, "efficiency": 1.0, "launch": "0 ns"},
+        "runtime": {"inspect": "0 ns"},
+        "tiers": {
+            "hbm": {"capacity": "1 B", "bandwidth": "1 B/s", "scope": "device"},
+            "ddr": {"capacity": "1 B", "bandwidth": "1 B/s", "scope": "host"},
+        },
+        "channels": {"up": {"from": "ddr", "to": "hbm", "bandwidth": "9 B/s", "latency": "0 ns", "engines": 1}},
+    }
+    assert json.dumps(hardware_to_dict(plain)) == json.dumps(expected)
+    pinned = Tier("ddr", 1, 1, "global", ("activation",), 5, True)
+    back = Channel("down", "hbm", "ddr", 9)
+    uneven = Channel("up", "ddr", "hbm", 9, 2, 3, ((1, 4),), 7, (("down", 8),))
+    compute = Compute({}, 0.5, 3, {"mm": {"bf16": 0.25}})
+    fabrics = (Fabric("bus", 6, ("up",), "device"),)
+    full = Hardware("h", (plain.device, pinned), (uneven, back), compute, "hbm", fabrics, 4, 4, 2, 10, "data sheet")
+    data = hardware_to_dict(full)
+    assert list(data) == [
+        *("format", "name", "source", "devices", "devices_per_host", "device_tier", "chunk"),
+        *list(expected)[4:],
+        "fabrics",
+    ]
+    assert (data["source"], data["devices"], data["devices_per_host"], data["chunk"]) == ("data sheet", 4, 2, "10 B")
+    assert data["compute"] == {"peak": {}, "efficiency": 0.5, "launch": "3 ns", "efficiency_of": {"mm": {"bf16": 0.25}}}
+    assert data["runtime"] == {"inspect": "4 ns"}
+    assert data["tiers"]["ddr"] == expected["tiers"]["ddr"] | {
+        "scope": "global",
+        "pageable": ["activation"],
+        "pin": {"time": "5 ns", "pool": True},
+    }
+    assert data["channels"]["up"] == expected["channels"]["up"] | {
+        "latency": "2 ns",
+        "engines": 3,
+        "curve": [{"size": "1 B", "bandwidth": "4 B/s"}],
+        "pageable": "7 B/s",
+        "beside": {"down": "8 B/s"},
+    }
+    assert data["fabrics"] == {"bus": {"bandwidth": "6 B/s", "channels": ["up"], "scope": "device"}}
+    assert hardware_from_dict(data) == full
+    assert hardware_from_dict(data).source == "data sheet"
+
+
+def test_a_workload_says_only_what_is_not_as_usual():
+    tensors = (Tensor("a", 1), Tensor("w", 2, "parameter"), Tensor("x", 3, "input", "ddr", False), Tensor("s", 4, "activation", None, True))
+    ops = (Op("f", "mm", (1,), (0,)), Op("g", "mm", (0,), (), (3,), (0,), "comm", 5, 6, 7, "fp32", 8))
+    data = workload_to_dict(Graph("w", tensors, ops, {"made": "by hand"}))
+    assert list(data) == ["format", "name", "meta", "tensors", "ops"]
+    assert data["tensors"] == [
+        {"name": "a", "bytes": 1, "kind": "activation"},
+        {"name": "w", "bytes": 2, "kind": "parameter"},
+        {"name": "x", "bytes": 3, "kind": "input", "home": "ddr", "persistent": False},
+        {"name": "s", "bytes": 4, "kind": "activation", "persistent": True},
+    ]
+    assert data["ops"][0] == {"name": "f", "kind": "mm", "inputs": ["w"], "outputs": ["a"]}
+    expected = {"name": "g", "kind": "mm", "stream": "comm", "inputs": ["a"], "mutates": ["s"], "deps": ["f"], "duration_ns": 5, "flops": 6}
+    assert json.dumps(data["ops"][1]) == json.dumps(expected | {"bytes_accessed": 7, "dtype": "fp32", "workspace_bytes": 8})
+    assert "meta" not in workload_to_dict(Graph("w", tensors, ops))
+
+
+def test_figures_that_a_result_file_leaves_out():
+    data = {"format": "hosim.result/1", "workload": "g", "hardware": "h", "policy": "p", "budget_bytes": 1, "feasible": False}
+    more = {
+        "streams": {"comm": {}},
+        "channels": {"up": {}},
+        "allocator": {
+            "name": "static",
+            "peak_allocated_bytes": 5,
+            "peak_reserved_bytes": 7,
+            "at_peak": {"allocated_bytes": 5, "reserved_bytes": 7},
+        },
+        "devices": {"count": 2, "feasible": 0, "each": [{}]},
+        "jitter": {"seed": 3},
+    }
+    result = result_from_dict(data | more)
+    none = dict.fromkeys(("dependency", "transfer", "capacity", "runtime"), 0)
+    assert (result.stall_ns, result.plan) == (none, {"prefetches": 0, "stores": 0, "detaches": 0})
+    assert result.streams == {"comm": StreamFigures(0, none, 0)}
+    assert result.channels == {"up": ChannelFigures(*[0] * 7, 0.0)}
+    assert result.allocator == AllocatorFigures("static", "time", 5, 5, 7, AllocatorState(5, 7, 0))
+    assert result.devices == DeviceFigures(2, 0, None, None, {}, (DeviceLine(None, 0, {}),))
+    assert result.jitter == Jitter(3)
+    plain = result_to_dict(result_from_dict(data))
+    assert not {"streams", "slowed_ns", "allocator", "devices", "jitter"} & set(plain)
+    with pytest.raises(InputError, match=r"^jitter\.seed: missing"):
+        result_from_dict(data | {"jitter": {}})
 
 
 # ------------------------------------------------------------------------------------------------------------------- files
