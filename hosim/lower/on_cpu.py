@@ -1,11 +1,11 @@
 """A machine without a GPU: the device tier is memory of the CPU, and a thread for each engine of each channel copies.
 
-Computation runs in the thread that calls, so that whatever the caller set for its thread holds. It runs behind the host, which queues at
-most ``ahead`` pieces of work before it takes one from the queue: as on a GPU, what forgets to wait for a transfer computes with bytes that
+Computation runs in the calling thread, so that the caller's settings for its thread hold. It runs behind the host, which queues up to
+``ahead`` pieces of work before it takes one from the queue: as on a GPU, an op that does not wait for its transfer computes with bytes that
 have not arrived.
 
-With ``throttle`` transfers keep to the pace of the profile's channels (:mod:`hosim.lower.pace`); without, they are as fast as memory and
-disk. With ``synchronous`` there are no copy threads: each transfer is done when its turn among the ops comes.
+With ``throttle``, transfers keep to the pace of the profile's channels (:mod:`hosim.lower.pace`); without, they are as fast as memory and
+disk. With ``synchronous`` there are no copy threads: each transfer runs at its place among the ops.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from hosim.lower.tier_memory import memory_of_tiers
 from hosim.lower.transfers import Done, Label, Place, TierBlock
 
 SLICE_BYTES = 4 << 20
-"""Bytes that are copied at once where nothing is throttled."""
+"""How many bytes to copy at once without throttling."""
 
 AHEAD = 1024
-"""Pieces of work that the host may be ahead of the computation: about as many kernels as CUDA queues."""
+"""How many pieces of work the host may be ahead of the computation: about as many as CUDA queues kernels."""
 
 
 class CpuEvent:
@@ -72,16 +72,16 @@ class _Work:
         return False
 
     def ready_ns(self, now_ns: int) -> int:
-        """Since when it could have started, as far as is known."""
+        """The earliest time at which it could have started, as far as known."""
         return now_ns if self.found_none or not self.after else max(event.end_ns for event in self.after)
 
 
 class _StoppedError(Exception):
-    """The run is over: it has come to its end, or something else failed."""
+    """Ends a run that is complete, or in which something else failed."""
 
 
 class CpuQueue:
-    """One queue. Work is taken from its head alone, so what waits there holds back what comes later."""
+    """One queue. Work is taken only from its head, so work that waits there holds back later work."""
 
     def __init__(self, name: str, device: CpuDevice, ahead: int | None = None) -> None:
         self.name = name
@@ -111,7 +111,7 @@ class CpuQueue:
         return bool(self.items) and self.items[0].ready()
 
     def step(self) -> None:
-        """Do the work at the head, when it is ready."""
+        """Do the work at the head as soon as it is ready."""
         device = self._device
         waits_from = time.perf_counter_ns()
         item = device.next_of(self)
@@ -120,15 +120,15 @@ class CpuQueue:
         assert run is not None
         device.doing(item.label, item.ready_ns(start))
         run()
-        del run  # what it held may die with it
+        del run  # what it held may be freed with it
         device.ended(self, item, waits_from, start)
 
 
 class CpuDevice:
     """The machine. ``directories`` has a folder for each tier that is made of files; the other tiers are host memory.
 
-    Tiers hold what the profile says, but for the device tier, which only counts. Raises :class:`InputError` for a folder that cannot be
-    used, and for a tier that is not there.
+    Tiers have the capacities of the profile, except the device tier, which only counts. Raises :class:`InputError` for a folder that cannot
+    be used, and for an unknown tier.
     """
 
     def __init__(
@@ -192,12 +192,12 @@ class CpuDevice:
             return queue.items.popleft()
 
     def doing(self, label: Label | None, ready_ns: float = 0) -> None:
-        """Note what this thread does, to say it if that fails, and since when it could."""
+        """Record what this thread does, for an error message, and the earliest time at which it could."""
         self._local.label = label
         self._local.ready_ns = ready_ns
 
     def ended(self, queue: CpuQueue, item: _Work, free_ns: int, start_ns: int) -> None:
-        """A piece of work is through."""
+        """Finish a piece of work."""
         event = item.event
         self.doing(None)
         with self._changed:
@@ -208,7 +208,7 @@ class CpuDevice:
                 call()
             self._outstanding -= 1
             if event.is_awaited or then or not self._outstanding:
-                self._changed.notify_all()  # waking up threads costs more than most small ops
+                self._changed.notify_all()  # waking threads costs more than most small ops
             if self.recording and item.label is not None:
                 issued = item.after[0].end_ns if item.after else start_ns
                 self._record.append(Done(item.label, queue.name, issued, free_ns, start_ns, event.end_ns))
@@ -232,7 +232,7 @@ class CpuDevice:
                 self._changed.notify_all()
 
     def _await(self, condition: Callable[[], bool]) -> None:
-        """Wait, holding the lock. If everybody waits and nobody need, nothing can ever proceed: that is said, not waited for."""
+        """Wait, holding the lock. If all threads wait and none can proceed, raise an error instead of waiting forever."""
         self._waiting.append(condition)
         try:
             while not self._stop.is_set() and not condition():
@@ -249,15 +249,15 @@ class CpuDevice:
         heads = [queue.items[0] for queue in dict.fromkeys([self.compute, *self._engines]) if queue.items]
         for item in heads:
             if all(event.is_done for event in item.after) and item.label is not None:
-                return f"nothing can proceed: {item.label.text} finds no room"
+                return f"nothing can proceed: no room for {item.label.text}"
         what = next((item.label.text for item in heads if item.label is not None), "some work")
-        return f"nothing can proceed: {what} waits for what never comes"
+        return f"nothing can proceed: {what} waits for work that never ends"
 
     # -- a run -------------------------------------------------------------------------------------------------
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Queues work inside; at its end all of it is done, or what failed is raised, and no thread is left."""
+        """A context in which work is queued; at its end all work is done, or the error is raised, and no thread is left."""
         self._error = self._culprit = None
         self._outstanding = 0
         self._stop.clear()
@@ -293,7 +293,7 @@ class CpuDevice:
             self.doing(None)
 
     def _let_go(self) -> None:
-        """Give back the lock that an interrupt may have left taken: it can come between taking it and the block that gives it back."""
+        """Release the lock that an interrupt may have left taken, if it came between taking and releasing it."""
         with suppress(RuntimeError):
             while True:
                 self._lock.release()
@@ -318,11 +318,11 @@ class CpuDevice:
             self._changed.notify_all()
 
     def blame(self, error: BaseException) -> str:
-        """What was being done when ``error`` was raised, and why, in one line."""
+        """The work under way when ``error`` was raised, and the error, in one line."""
         return in_one_line(error, self._culprit if error is self._error else None)
 
     def take_record(self) -> tuple[Done, ...]:
-        """What was done since the last call, if ``recording`` is set."""
+        """The work done since the last call, if ``recording`` is set."""
         record, self._record = self._record, []
         return tuple(record)
 
@@ -337,13 +337,13 @@ class CpuDevice:
         return DeviceBytes()
 
     def allocate(self, storage: Any, size_bytes: int) -> None:
-        """Give a storage its bytes; those that a transfer still reads are as good, since nothing has changed them."""
+        """Give a storage its bytes; bytes that a transfer still reads are unchanged and can be used again."""
         with self._changed:
             if self._freeing.pop(storage._cdata, None) is None and storage.nbytes() != size_bytes:
                 storage.resize_(size_bytes)
 
     def free(self, storage: Any, after: Sequence[Any]) -> None:
-        """Take a storage's bytes from it once no transfer reads them."""
+        """Free a storage's bytes once no transfer reads them."""
         key, token = storage._cdata, object()
         with self._changed:
             self._freeing[key] = token
@@ -379,6 +379,6 @@ class CpuDevice:
         self._move_slices(source, destination, 0, source.size_bytes, SLICE_BYTES, lambda moved: None)
 
     def close(self) -> None:
-        """Give everything back: memory, files."""
+        """Release everything: memory, files."""
         for tier in self._tiers.values():
             tier.close()

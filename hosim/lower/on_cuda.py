@@ -1,11 +1,11 @@
 """A GPU: copy streams for each channel, events, pinned host memory, and torch's stream-ordered allocator.
 
-The host runs ahead: what is submitted is launched at once on the stream of its queue, which waits for events as the GPU gets there.
-Storages are freed and allocated in the order of the stream that computes. The block of a storage that a copy stream reads is marked as
-used there, so that the allocator hands it out again only when that copy has ended.
+The host runs ahead: submitted work is launched at once on the stream of its queue, which waits for events when the GPU gets there. Storages
+are freed and allocated in the order of the compute stream. The block of a storage that a copy stream reads is marked as used there, so that
+the allocator reuses it only after that copy has ended.
 
-Files are read and written by a thread for each channel, between host memory and disk alone. A GPU cannot wait for a thread: where a copy
-needs what a thread has not brought yet, and where host memory is full until a copy ends, the host waits before it launches more.
+A thread for each channel reads and writes files, only between host memory and disk. A GPU cannot wait for a thread: if a copy needs data
+that a thread has not brought yet, or if host memory is full until a copy ends, the host waits before it launches more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hosim.lower.transfers import Done, Label, Place, TierBlock
 
 
 class CudaEvent:
-    """The end of what was launched on a stream so far; with times, its start as well."""
+    """The end of everything launched on a stream so far; with times, also its start."""
 
     __slots__ = ("_end", "start")
 
@@ -38,15 +38,15 @@ class CudaEvent:
         self.start = start
 
     def done(self) -> bool:
-        """Whether the GPU has passed it."""
+        """Whether the GPU has reached it."""
         return bool(self._end.query())
 
     def wait(self) -> None:
-        """The host waits."""
+        """Let the host wait."""
         self._end.synchronize()
 
     def hold(self, stream: Any) -> None:
-        """What is launched on a stream from now on waits."""
+        """Let later work on a stream wait."""
         stream.wait_event(self._end)
 
     def elapsed_ns(self, since: Any) -> int:
@@ -68,11 +68,11 @@ class ThreadEvent:
         return self._future.done()
 
     def wait(self) -> None:
-        """The host waits; what failed in the thread is raised here."""
+        """Let the host wait; an error of the thread is raised here."""
         self._future.result()
 
     def hold(self, stream: Any) -> None:
-        """The host waits, since a stream cannot."""
+        """Let the host wait, because a stream cannot."""
         self.wait()
 
 
@@ -150,7 +150,7 @@ class FileQueue:
         return event
 
     def close(self) -> None:
-        """End the threads; what has not begun is left."""
+        """End the threads; work that has not begun is dropped."""
         self._threads.shutdown(cancel_futures=True)
 
 
@@ -174,7 +174,7 @@ class CudaDevice:
         for channel in hardware.channels:
             if hardware.device_tier in (channel.source, channel.destination) and {channel.source, channel.destination} & set(files):
                 raise InputError(
-                    f"channel {channel.name} joins files and the device tier; files are reached over host memory", source="hardware"
+                    f"channel {channel.name} joins files and the device tier; files are reached through host memory", source="hardware"
                 )
         cuda.set_device(cuda.current_device() if index is None else index)
         self.recording = False
@@ -211,7 +211,7 @@ class CudaDevice:
         return event
 
     def later(self, after: Sequence[Any], then: Callable[[], None]) -> None:
-        """Call ``then`` once all of ``after`` is done: when the host looks next time."""
+        """Call ``then`` once all of ``after`` is done, when the host next checks."""
         self._later.append((list(after), then))
         self._look()
 
@@ -224,7 +224,7 @@ class CudaDevice:
                 self._later.append((after, then))
 
     def find(self, room: Callable[[], bool]) -> None:
-        """Wait until there is room. Raises :class:`ExecutionError` if none will be."""
+        """Wait until there is room. Raises :class:`ExecutionError` if there never will be."""
         self._look()
         while not room():
             if not self._later:
@@ -235,7 +235,7 @@ class CudaDevice:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Launches work inside; at its end all of it is done, or what failed is raised."""
+        """A context in which work is launched; at its end all work is done, or the error is raised."""
         self.stopped = False
         self.culprits.clear()
         self.file_events.clear()
@@ -261,11 +261,11 @@ class CudaDevice:
             self._look()
 
     def blame(self, error: BaseException) -> str:
-        """What was being done when ``error`` was raised, and why, in one line."""
+        """The work under way when ``error`` was raised, and the error, in one line."""
         return in_one_line(error, self.culprits.get(id(error)))
 
     def take_record(self) -> tuple[Done, ...]:
-        """What was done in the last run, if ``recording`` is set. Reads and writes of files are not in it."""
+        """The work done in the last run, if ``recording`` is set, without reads and writes of files."""
         record = []
         for label, queue, issued, event in self.timed:
             start = round(self._first.elapsed_time(event.start) * 1e6)
@@ -285,12 +285,12 @@ class CudaDevice:
         return DeviceBytes()
 
     def allocate(self, storage: Any, size_bytes: int) -> None:
-        """Give a storage its bytes, in the order of the stream that computes."""
+        """Give a storage its bytes, in the order of the compute stream."""
         if storage.nbytes() != size_bytes:
             storage.resize_(size_bytes)
 
     def free(self, storage: Any, after: Sequence[Any]) -> None:
-        """Take a storage's bytes from it; the allocator knows which copy streams still read them."""
+        """Free a storage's bytes; the allocator knows which copy streams still read them."""
         storage.resize_(0)
 
     def move(self, channel: str, source: Any, destination: Any, start: int, stop: int) -> None:
@@ -317,7 +317,7 @@ class CudaDevice:
         staged.release()
 
     def close(self) -> None:
-        """Give everything back: threads, memory, files."""
+        """Release everything: threads, memory, files."""
         for queue in self._channels.values():
             if isinstance(queue, FileQueue):
                 queue.close()
@@ -332,5 +332,5 @@ def _mark(stream: Any) -> Any:
 
 
 def _used_on(tensor: Any, stream: Any) -> None:
-    """The allocator does not hand the tensor's block out again before what is queued on the stream has ended."""
+    """Keep the allocator from reusing the tensor's block before the work queued on the stream has ended."""
     tensor.record_stream(stream)

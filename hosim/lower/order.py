@@ -1,8 +1,8 @@
-"""Which nodes of a lowered graph must come before which, and how long values are needed. Imports torch.
+"""The order of a lowered graph's nodes, and how long values are needed. Imports torch.
 
-A *step* is a node that does something: it computes, it is a cache op, or it is the output. All others make views or numbers, which cost
-nothing: whoever needs one makes it, from the values that it comes from. So no view is made of a storage that is elsewhere at that moment,
-and no view keeps a storage longer than its last step does.
+A *step* is a node that does something: it computes, it is a cache op, or it is the output. All other nodes make views or numbers, which
+cost nothing; a step that needs one makes it from its sources. So no view is made of a storage that is elsewhere at that moment, and no view
+keeps a storage alive longer than its last step does.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepOrder:
-    """The steps of a lowered graph as they are listed, the output last, and for each those that must be before it.
+    """The steps of a lowered graph in listed order, the output last, each with the steps that must precede it.
 
-    ``sources`` are the values from which a step's arguments are made: results of earlier steps, and what is given.
+    ``sources`` are the values from which a step's arguments are made: results of earlier steps, and inputs.
     """
 
     steps: tuple[Node, ...]
@@ -34,14 +34,14 @@ class StepOrder:
     sources: Mapping[Node, tuple[Node, ...]]
 
     def of(self, names: Sequence[str] | None) -> tuple[Node, ...]:
-        """The steps in another order; as they are listed if there is none. Raises :class:`InputError` for one that the graph forbids."""
+        """The steps in another order, or in listed order. Raises :class:`InputError` for an order that the graph forbids."""
         if names is None:
             return self.steps
         by_name = {node.name: node for node in self.steps}
         if sorted(names) != sorted(by_name):
             odd = sorted(set(names) ^ set(by_name))
             raise InputError(
-                f"an order has every step once; {odd[0]!r} is not right" if odd else "an order has every step once", source="order"
+                f"an order has every step once; {odd[0]!r} is wrong" if odd else "an order has every step once", source="order"
             )
         done: set[Node] = set()
         for name in names:
@@ -54,7 +54,7 @@ class StepOrder:
 
 
 def order_of(lowered: Lowered, device_tier: str) -> StepOrder:
-    """The steps of a lowered graph and what holds between them."""
+    """The steps of a lowered graph and the dependencies between them."""
     steps = [n for n in lowered.module.graph.nodes if n.op == "output" or n.name in lowered.op_of or n.name in lowered.cache_op_of]
     sources = dict(_sources(lowered))
     makers = {source: _maker(source) for listed in sources.values() for source in listed}
@@ -68,7 +68,7 @@ def order_of(lowered: Lowered, device_tier: str) -> StepOrder:
 
 
 def last_needs(order: Sequence[Node], sources: Mapping[Node, tuple[Node, ...]]) -> dict[Node, list[Node]]:
-    """For each step the values that no later one of this order needs."""
+    """For each step, the values that no later step of this order needs."""
     last = {source: node for node in order for source in sources[node]}
     dropped: dict[Node, list[Node]] = {}
     for source, node in last.items():
@@ -77,8 +77,8 @@ def last_needs(order: Sequence[Node], sources: Mapping[Node, tuple[Node, ...]]) 
 
 
 def _sources(lowered: Lowered) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """For each step the values that it is made from, through views."""
-    made: dict[Node, dict[Node, None]] = {}  # of each node, what it is itself made from
+    """For each step, the values that it is made from, through views."""
+    made: dict[Node, dict[Node, None]] = {}  # for each node, the values that it is made from
     for node in lowered.module.graph.nodes:
         above = dict.fromkeys(source for n in node.all_input_nodes for source in made[n])
         if node.op == "output" or node.name in lowered.op_of or node.name in lowered.cache_op_of:
@@ -99,7 +99,7 @@ def _is_item(node: Node, lowered: Lowered) -> bool:
 
 
 def _maker(node: Node) -> Node:
-    """The step, or the placeholder, that a value comes from."""
+    """The step or the placeholder that a value comes from."""
     while node.target is operator.getitem and isinstance(node.args[0], Node):
         node = node.args[0]
     return node
@@ -108,8 +108,8 @@ def _maker(node: Node) -> Node:
 def _by_storage(lowered: Lowered, steps: Sequence[Node], device_tier: str) -> Iterator[tuple[Node, Node]]:
     """Pairs of steps that touch the same storage and may not change places.
 
-    A write waits for everything before it, and a read for the last write. Cache ops of a tensor stay in order; one that changes what is in
-    the device tier waits for the reads before it, and the reads behind it wait for it.
+    A write waits for everything before it, and a read for the last write. Cache ops of a tensor stay in order; one that changes the
+    contents of the device tier waits for the reads before it, and later reads wait for it.
     """
     plan = lowered.plan
     written: dict[int, Node] = {}

@@ -1,10 +1,11 @@
-"""Keeps transfers to the pace of a profile's channels, by waiting.
+"""Paces transfers by waiting, at the bandwidth of a profile's channels.
 
-Bytes go in slices. Each reserves its time on the channel and on every fabric that the channel shares, and its end is the latest of these.
-So channels of one fabric, and engines of one channel, take turns by slices: that comes near the max-min fair sharing of the replay
-where all want the same, and only near it.
+Bytes move in slices. Each slice reserves its time on the channel and on every fabric of the channel, and ends at the latest of these.
+Channels of one fabric, and engines of one channel, thus take turns by slices, which approximates the max-min fair sharing of the replay if
+all want the same.
 
-What counts is when a transfer could have begun and ended, not when its thread woke up: one that is late by that makes no other late.
+The schedule uses the times at which transfers could have begun and ended, not those at which threads woke up, so that a late thread delays
+no other.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from hosim.costmodel.transfer_time import is_pageable
 from hosim.hardware import Channel, Hardware
 
 SLICE_NS = 2_000_000
-"""A slice is what flows in about so long."""
+"""The approximate duration of a slice."""
 
 SMALLEST_SLICE = 1 << 16
-"""Bytes of the smallest slice."""
+"""The bytes of the smallest slice."""
 
 _CREDIT_NS = 50_000_000
-"""How far a link that was woken late may catch up."""
+"""How much time a link that was woken late may catch up."""
 
 Sleep = Callable[[float], object]
-"""Waits so many seconds, less if there is reason to stop."""
+"""Waits this many seconds, or less if the run stops."""
 
 
 class Link:
-    """Bandwidth that is handed out slice by slice: a channel's, or a fabric's."""
+    """The bandwidth of a channel or a fabric, allotted slice by slice."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._ns_per_byte = 1e9 / bytes_per_s
@@ -41,19 +42,19 @@ class Link:
         self._free_ns = 0.0
 
     def enter(self, at_ns: float) -> None:
-        """A transfer begins to flow: an idle link has no past to make up for."""
+        """Start a transfer: an idle link has nothing to catch up."""
         with self._lock:
             if not self._users:
                 self._free_ns = max(self._free_ns, at_ns)
             self._users += 1
 
     def leave(self) -> None:
-        """A transfer has ended."""
+        """End a transfer."""
         with self._lock:
             self._users -= 1
 
     def reserve(self, size_bytes: int) -> float:
-        """When a slice is through that starts now."""
+        """The end of a slice that starts now."""
         with self._lock:
             self._free_ns = max(self._free_ns, time.perf_counter_ns() - _CREDIT_NS) + size_bytes * self._ns_per_byte
             return self._free_ns
@@ -67,14 +68,14 @@ class Pace:
         self._channel = channel
         self._links = links
         self._sleep = sleep
-        self._engines = [0.0] * channel.engines  # when each was free, or is to be
+        self._engines = [0.0] * channel.engines  # when each was or will be free
         self.slice_bytes = max(SMALLEST_SLICE, channel.bandwidth_bytes_per_s * SLICE_NS // 10**9)
 
     @contextmanager
     def transfer(self, size_bytes: int, kind: str | None, ready_ns: float) -> Iterator[Callable[[int], None]]:
-        """One transfer of ``size_bytes`` that could begin at ``ready_ns``, had it an engine then.
+        """One transfer of ``size_bytes`` that could begin at ``ready_ns`` if it had an engine then.
 
-        Waits for the latency, and gives a function to call with the bytes of each slice moved.
+        Waits for the latency, and returns a function to call with the bytes of each slice moved.
         """
         self._engines.sort()
         end_ns = max(ready_ns, self._engines.pop(0)) + self._channel.latency_ns

@@ -1,4 +1,4 @@
-"""Where the copies of tensors are, on a machine that runs a plan: before a run, as far as work is queued, and after it."""
+"""Where the copies of tensors are on a machine that runs a plan: before a run, according to the queued work, and after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TensorCopies:
 
     ``last`` are the ends of its last cache op that moves bytes, ``ready`` those of its last prefetch to the device tier if no op has waited
     for it yet. ``is_late`` says whether one of them took several channels in this run, ``is_whole`` whether its storage has its contents
-    now; ``known`` are all blocks that may have them now. ``storage`` is known of what survives a step.
+    now; ``known`` are all blocks that may have them now. ``storage`` is kept for tensors that survive a step.
     """
 
     __slots__ = ("blocks", "is_late", "is_whole", "known", "last", "left", "on_device", "ready", "storage")
@@ -36,13 +36,13 @@ class TensorCopies:
         """Ops and cache ops of this run that are not queued yet."""
 
     def add(self, tier: str, block: TierBlock) -> None:
-        """From now on there is a copy in a tier, or on its way there."""
+        """Record a copy in a tier, or on its way there."""
         self.blocks[tier] = block
         self.known.append(block)
 
 
 class Residents:
-    """The tensors of a plan that are not always in the device tier alone; the others need no care."""
+    """The tensors of a plan that are tracked: those that are not always in the device tier alone."""
 
     def __init__(self, plan: Plan, hardware: Hardware, device: Device) -> None:
         self._graph = graph = plan.graph
@@ -55,31 +55,31 @@ class Residents:
             self._uses[c.tensor] += 1
         self._now: dict[int, TensorCopies] = {}
         self.reads = [tuple(t for t in op.reads if t in self._uses) for op in graph.ops]
-        """Of each op the tensors it reads that need care."""
+        """For each op, the tracked tensors that it reads."""
         self.writes = [tuple(t for t in op.writes if t in self._uses) for op in graph.ops]
-        """Of each op the tensors it writes that need care."""
+        """For each op, the tracked tensors that it writes."""
         self.uses = [tuple(t for t in op.uses if t in self._uses) for op in graph.ops]
-        """Of each op the tensors it touches that need care."""
+        """For each op, the tracked tensors that it touches."""
 
     def __getitem__(self, t: int) -> TensorCopies:
-        """The copies of a tensor that needs care."""
+        """The copies of a tracked tensor."""
         if t not in self._now:
             self._now[t] = TensorCopies(self._uses[t])
         return self._now[t]
 
     def begin(self) -> None:
-        """A run begins."""
+        """Begin a run."""
         for t, resident in self._now.items():
             resident.left = self._uses[t]
 
     def used(self, t: int) -> TensorCopies | None:
-        """One op or cache op of a tensor is queued. If the tensor dies with it: its copies, which are forgotten here."""
+        """Record that one op or cache op of a tensor is queued. If the tensor dies with it, return its copies and forget them."""
         resident = self[t]
         resident.left -= 1
         return self._now.pop(t) if not resident.left and not self._graph.survives[t] else None
 
     def last(self) -> list[Event]:
-        """The ends of all that is under way."""
+        """The ends of all running work."""
         return [event for resident in self._now.values() for event in (*resident.last, *resident.ready)]
 
     # -- before and after runs ---------------------------------------------------------------------------------
@@ -93,11 +93,11 @@ class Residents:
             raise InputError(f"placeholder {name!r} has a storage of {there} B; expected {wanted} B", source="values")
 
     def wants(self, t: int) -> bool:
-        """Whether a tensor needs care and is not placed yet."""
+        """Whether a tensor is tracked and not placed yet."""
         return t in self._uses and t not in self._now
 
     def place(self, t: int, storage: Any) -> None:
-        """Bring a tensor where the plan has it at time 0.
+        """Move a tensor to where the plan has it at time 0.
 
         Raises :class:`ExecutionError` if there is no room for it.
         """
@@ -112,7 +112,7 @@ class Residents:
                 block = self._device.block(tier, tensor.size_bytes, tensor.name)
                 resident.add(tier, block)
                 if not block.take():
-                    raise ExecutionError(f"tensor {tensor.name!r} finds no room in {tier}")
+                    raise ExecutionError(f"no room for tensor {tensor.name!r} in {tier}")
                 try:
                     self._device.move_now(place, block)
                 except OSError as error:
@@ -124,20 +124,20 @@ class Residents:
             self._device.free(storage, ())
 
     def bring_back(self, tensors: Iterable[int]) -> list[str]:
-        """Put the contents of tensors back into their storages and forget them; the names of those whose contents are nowhere."""
+        """Restore the contents of tensors to their storages and forget them; returns the names of those whose contents are lost."""
         return [self._graph.tensors[t].name for t in tensors if not self._bring_back(t)]
 
     def _bring_back(self, t: int) -> bool:
         resident = self._now.pop(t)
         there = resident.is_whole or self._fill(t, resident)
         if not there:
-            self._device.free(resident.storage, ())  # nobody shall compute with what is not all there
+            self._device.free(resident.storage, ())  # nobody must compute with incomplete contents
         for block in resident.known:
             block.release()
         return there
 
     def _fill(self, t: int, resident: TensorCopies) -> bool:
-        """Fill a tensor's storage from one of its copies; whether there is one."""
+        """Fill a tensor's storage from one of its copies; returns whether there is one."""
         size = self._graph.tensors[t].size_bytes
         for block in resident.known:
             if block.valid:
@@ -152,14 +152,14 @@ class Residents:
         return False
 
     def returned(self, storages: Mapping[int, Any]) -> list[int]:
-        """Those of the tensors that a run returns (by position, with their storages) which are not in the device tier at its end."""
+        """The tensors that a run returns (by position, with their storages) and that are not in the device tier at its end."""
         away = [t for t in storages if t in self._now and self._now[t].storage is None and not self._now[t].on_device]
         for t in away:
             self._now[t].storage = storages[t]
         return away
 
     def end(self) -> None:
-        """A run has ended: what is left of tensors that nobody holds is given back."""
+        """End a run: release what is left of tensors that nobody holds."""
         for t, resident in list(self._now.items()):
             resident.last = resident.ready = ()
             resident.is_late = False
@@ -170,7 +170,7 @@ class Residents:
                 del self._now[t]
 
     def kept(self) -> Sequence[int]:
-        """The tensors that have a storage which outlives the run."""
+        """The tensors whose storage outlives the run."""
         return [t for t, resident in self._now.items() if resident.storage is not None]
 
 

@@ -1,11 +1,11 @@
-"""Runs a lowered graph on a machine: ops on the queue that computes, cache ops on those of the channels. Imports torch.
+"""Runs a lowered graph on a machine: ops on the compute queue, cache ops on the queues of the channels. Imports torch.
 
-The host only queues work, in any order that the graph allows. What orders it is events: an op waits for the last prefetch of what it reads
-and for every transfer of what it writes; a transfer for the op that it is issued after and for the cache op of its tensor before it.
-Memory follows the program (docs/contract.md, rule 10): a prefetch's bytes are allocated where it is issued, a detached or dead tensor's
-given back where it is dropped, or when the transfers that read them have ended.
+The host only queues work, in any order that the graph allows. Events order it: an op waits for the last prefetch of each tensor that it
+reads, and for every transfer of each tensor that it writes; a transfer waits for the op that it is issued after, and for the tensor's
+previous cache op. Memory follows the program (docs/contract.md, rule 10): a prefetch's bytes are allocated where it is issued; those of a
+detached or dead tensor are released where it is dropped, or when the transfers that read them have ended.
 
-All ops run on one queue, whatever their stream. What draws random numbers draws them in the listed order.
+All ops run on one queue, whatever their stream. Random numbers are drawn in the listed order.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 class Executor:
     """Runs one lowered graph again and again on one machine.
 
-    What is *placed* stays between runs where the plan wants it at time 0: of its storage nothing is left where that is not the
-    device tier. :meth:`close`, or the end of a ``with``, brings everything back. After a failure the executor is closed: what can be
-    brought back is, and ``ExecutionError.lost`` names what cannot.
+    *Placed* tensors stay between runs where the plan has them at time 0; if that is not the device tier, their storage is empty.
+    :meth:`close`, or the end of a ``with``, brings everything back. After a failure the executor is closed: it recovers what it can, and
+    ``ExecutionError.lost`` names what is lost.
 
-    Raises :class:`PlanError` for a plan that the verifier objects to.
+    Raises :class:`PlanError` for a plan that the verifier refuses.
     """
 
     def __init__(self, lowered: Lowered, hardware: Hardware, device: Device) -> None:
@@ -49,7 +49,7 @@ class Executor:
         self.hardware = hardware
         self.device = device
         self.timeline: Timeline | None = None
-        """What was measured of the last run that was recorded: :func:`hosim.lower.measured_timeline.timeline_of`."""
+        """The timeline of the last recorded run: :func:`hosim.lower.measured_timeline.timeline_of`."""
         self._plan = plan = lowered.plan
         findings = verify(plan, hardware)
         if findings:
@@ -68,9 +68,9 @@ class Executor:
     # -- what is there between runs ----------------------------------------------------------------------------
 
     def place(self, values: Mapping[str, Any]) -> None:
-        """Remember these placeholders' values for all runs, and bring their storages where the plan has them at time 0.
+        """Keep these placeholders' values for all runs, and move their storages to where the plan has them at time 0.
 
-        Raises :class:`InputError` for values that do not fit, and :class:`ExecutionError` if they cannot be brought there.
+        Raises :class:`InputError` for values that do not fit, and :class:`ExecutionError` if they cannot be moved.
         """
         self._check(values)
         values = self._apart(values)
@@ -78,12 +78,12 @@ class Executor:
             self._place(values)
         except BaseException as error:
             raise self._failed(error) from error
-        # views of its own: those that were given may be guarded meanwhile
+        # own views, because the given ones may be guarded meanwhile
         self._placed.update((name, value.detach() if isinstance(value, torch.Tensor) else value) for name, value in values.items())
 
     def _check(self, values: Mapping[str, Any]) -> None:
         if self.closed:
-            raise ExecutionError("this executor is closed; make another one")
+            raise ExecutionError("this executor is closed; make a new one")
         for name, value in values.items():
             if name not in self._placeholders:
                 known = ", ".join(self._placeholders) or "none"
@@ -91,7 +91,7 @@ class Executor:
             self._residents.check(self.lowered.tensor_of.get(name), name, value)
 
     def _apart(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values, with copies of those that share a storage although they are different tensors of the graph.
+        """The values, with copies of those that share a storage but are different tensors of the graph.
 
         Raises :class:`InputError` if the graph writes one of them.
         """
@@ -112,7 +112,7 @@ class Executor:
         return apart
 
     def _place(self, values: Mapping[str, Any]) -> list[int]:
-        """Place values; the tensors that were not placed before."""
+        """Place values; returns the tensors that were not placed before."""
         placed: dict[int, list[Any]] = {}
         for name, value in values.items():
             t = self.lowered.tensor_of.get(name)
@@ -123,13 +123,13 @@ class Executor:
         return list(placed)
 
     def close(self) -> None:
-        """Bring everything that was placed back into its storage and give all memory and files back.
+        """Move everything placed back into its storage, and release all memory and files.
 
         Raises :class:`ExecutionError` if some contents are lost.
         """
         lost = self._close()
         if lost:
-            raise ExecutionError("a tier has not kept what was put there", lost=lost)
+            raise ExecutionError("a tier has lost its contents", lost=lost)
 
     def _close(self) -> list[str]:
         if self.closed:
@@ -149,21 +149,21 @@ class Executor:
         self.close()
 
     def _failed(self, error: BaseException) -> BaseException:
-        """Give up: what to raise for ``error``."""
+        """Close everything after ``error``; returns the error to raise."""
         lost = self._close()
         return ExecutionError(self.device.blame(error), lost=lost) if isinstance(error, Exception) else error
 
     # -- a run -------------------------------------------------------------------------------------------------
 
     def run(self, values: Mapping[str, Any], *, order: Sequence[str] | None = None, record: bool = False) -> tuple[Any, ...]:
-        """What the graph returns for ``values`` (by placeholder, without those that are placed).
+        """Run the graph for ``values`` (by placeholder, without those that are placed); returns its results.
 
         ``order`` names all steps (:class:`hosim.lower.order.StepOrder`) in another order that the graph allows. Inputs that the plan has
-        elsewhere at time 0 are brought there first, and back at the end; what is returned is brought to the device tier. With ``record``
-        what happened is in ``timeline``.
+        elsewhere at time 0 are moved there first, and back at the end; results are moved to the device tier. With ``record``, ``timeline``
+        has what happened.
 
-        Raises :class:`InputError` for values that do not fit, and :class:`ExecutionError` for what fails on the way: then nothing is
-        returned. An interrupt (Ctrl-C) is raised as it is. In both cases all is stopped and closed first.
+        Raises :class:`InputError` for values that do not fit, and :class:`ExecutionError` if the run fails; then nothing is returned. An
+        interrupt (Ctrl-C) is raised unchanged. In both cases everything is stopped and closed first.
         """
         self._check(values)
         missing = [name for name in self._placeholders if name not in values and name not in self._placed]
@@ -184,9 +184,9 @@ class Executor:
                 self.timeline = timeline_of(self._plan, self.device.take_record())
             lost = self._residents.bring_back(inputs)
             if lost:
-                raise ExecutionError("a tier has not kept what was put there", lost=lost)
+                raise ExecutionError("a tier has lost its contents", lost=lost)
             self._bring_results(steps[-1])
-            results = self._returned(steps[-1])  # not before: of a storage that has no bytes there are no views
+            results = self._returned(steps[-1])  # not earlier: a storage without bytes has no views
             self._residents.end()
             self._values.clear()
         except BaseException as error:
@@ -203,7 +203,7 @@ class Executor:
             self._cache_op(node, self.lowered.cache_op_of[node.name], drops)
 
     def _compute(self, node: Node, i: int, drops: Sequence[Node]) -> None:
-        """Queue an op. What it writes is stale elsewhere; what dies with it is given back."""
+        """Queue an op. Other copies of what it writes become stale; what dies with it is released."""
         residents = self._residents
         after: dict[Event, None] = {}
         for t in residents.reads[i]:
@@ -240,7 +240,7 @@ class Executor:
             self._copy(k, cache_op, resident, value, drops)
 
     def _copy(self, k: int, cache_op: CacheOp, resident: TensorCopies, value: Node, drops: Sequence[Node]) -> None:
-        """Queue a prefetch or a store: on the queue that computes its issue, with what it allocates; then its transfers."""
+        """Queue a prefetch or a store: its issue, with what it allocates, on the compute queue, then its transfers."""
         device, tier = self.device, self.hardware.device_tier
         tensor = self._plan.graph.tensors[cache_op.tensor]
         fills, empties = cache_op.destination == tier, cache_op.source == tier
@@ -289,10 +289,10 @@ class Executor:
         joins: tuple[Event, ...],
         arrived: Callable[[], None],
     ) -> tuple[Event, ...]:
-        """Queue the copy of a tensor on its channel, or in chunks on those of its route, one at a time on each; the events of its ends.
+        """Queue the copy of a tensor on its channel, or in chunks on those of its route; returns the events of its ends.
 
-        It takes its place on the channel when it is issued; a chunk on its way, when it has passed the hop before. Then no transfer waits
-        behind one that waits for it: of a tensor that has taken a route, each further cache op takes its place when that before it is done.
+        A copy takes its place on the channel when it is issued, and a chunk when it has passed the previous hop. To avoid circular waits, a
+        tensor that has taken a route has each further cache op take its place when the previous one is done.
         """
         cache_op = self._plan.cache_ops[k]
         tensor = self._plan.graph.tensors[cache_op.tensor]
@@ -321,7 +321,7 @@ class Executor:
     def _move(
         self, channel: str, source: Any, destination: Any, start: int, stop: int, left: list[None] | None, arrived: Callable[[], None]
     ) -> Callable[[], None]:
-        """The work of one transfer. ``left`` has an entry for each one that is to arrive: the last one says that the tensor has."""
+        """The work of one transfer. ``left`` has an entry for each outstanding one: the last one marks the tensor as arrived."""
 
         def move() -> None:
             self.device.move(channel, source, destination, start, stop)
@@ -342,7 +342,7 @@ class Executor:
         unused: tuple[Event, ...] = ()
         block = None if cache_op.source == self.hardware.device_tier else resident.blocks.pop(cache_op.source)
         if block is None:
-            unused, resident.ready = resident.ready, ()  # what has come and nobody has used has to be there before it goes
+            unused, resident.ready = resident.ready, ()  # an unused prefetch has to arrive before it is released
             resident.on_device = False
         gone = self._residents.used(cache_op.tensor)
 
@@ -364,12 +364,12 @@ class Executor:
         return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
 
     def _bring_results(self, node: Node) -> None:
-        """Bring what is returned, and was neither given nor is there, to the device tier."""
+        """Move results that were not given and are not there to the device tier."""
         sources = [s for s in self._order.sources[node] if s.op != "placeholder" and s.name in self.lowered.tensor_of]
         storages = {self.lowered.tensor_of[s.name]: self._value(s).untyped_storage() for s in sources}
         lost = self._residents.bring_back(self._residents.returned(storages))
         if lost:
-            raise ExecutionError(f"result {lost[0]!r} cannot be brought back")
+            raise ExecutionError(f"result {lost[0]!r} is lost")
 
     def _value(self, node: Node) -> Any:
         """The value of a node: kept if a step made it, else made now (a view, a number)."""
@@ -386,7 +386,7 @@ class Executor:
         return node.target(*map_arg(node.args, self._value), **map_arg(node.kwargs, self._value))
 
     def _keep(self, node: Node, value: Any) -> None:
-        """Keep what a step gave for those who need it: of several results each by itself, so that each may die by itself."""
+        """Keep a step's results for later steps, each of several separately, so that each may be freed separately."""
         if node in self._needed:
             self._values[node] = value
         if isinstance(value, (list, tuple)):
@@ -400,7 +400,7 @@ class Executor:
 
 
 def _give_back(dead: Sequence[TensorCopies]) -> None:
-    """Give back what dead tensors have below the device tier, once their transfers have ended."""
+    """Release what dead tensors hold below the device tier, once their transfers have ended."""
     for resident in dead:
         for block in resident.blocks.values():
             block.release(resident.last)

@@ -1,7 +1,7 @@
 """A torch program as one flat graph of aten nodes beside the workload graph that hosim makes of it. Imports torch.
 
-Everything that the program holds or is called with is a placeholder; subgraphs that only set a mode are inlined, and what a functional
-program returns as a new value of a buffer is copied into it by a node of the graph. A node that computes is the op of the same name.
+Everything that the program holds or is called with is a placeholder; subgraphs that only set a mode are inlined. If a functional program
+returns a new value of a buffer, a node of the graph copies it into the buffer. A node that computes is the op of the same name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TorchProgram:
 
 
 def capture(program: ExportedProgram, *, name: str) -> TorchProgram:
-    """The program of an exported inference. Its module returns what the user is given, as a flat tuple.
+    """The program of an exported inference. Its module returns the user's outputs as a flat tuple.
 
     Raises :class:`InputError` as :func:`hosim.importers.torch_export.import_exported` does, and for a subgraph under autocast.
     """
@@ -58,16 +58,16 @@ def read(
     policy: str = "imported",
     gradients: frozenset[str] = frozenset(),
 ) -> tuple[TorchProgram, Plan]:
-    """The program that a flat module is, and the plan that stands in it as cache nodes (of no cache ops where there are none).
+    """The program of a flat module, and the plan in its cache nodes (an empty plan without cache nodes).
 
-    Raises :class:`InputError` for what cannot be run on fake tensors, and for cache nodes that are not those of one plan.
+    Raises :class:`InputError` for a module that cannot run on fake tensors, and for cache nodes that are not those of one plan.
     """
     placeholders = module.graph.find_nodes(op="placeholder")
     givens = [replace(one, placeholder=node.name) for node, one in zip(placeholders, givens, strict=True)]  # passes may rename them
     run = torch_run.run_module(module, givens)
     kinds = {run.places[node]: "gradient" for node in gradients}
     graph, positions = torch_export.workload_of(run, name, meta or {}, kinds)
-    # a storage that no op touches and that is not there from the start holds nothing
+    # a storage that no op touches and that does not exist from the start holds nothing
     tensor_of = {node: positions[storage] for node, storage in run.places.items() if storage in positions}
     program = TorchProgram(module, graph, tuple(givens), tensor_of, graph.op_index, gradients)
     return program, torch_export.plan_of(run, graph, positions, policy)
@@ -127,11 +127,11 @@ def _inline(source: torch.fx.Graph, owner: torch.nn.Module, graph: torch.fx.Grap
 def exported_with(program: ExportedProgram, module: GraphModule) -> ExportedProgram:
     """``program`` with the graph of ``module``, which came from its own by :func:`flattened` and passes after it.
 
-    ``torch.export.save`` writes it, and :func:`hosim.importers.torch_export.import_plan` reads the plan in it. Raises
-    :class:`InputError` for a functional program that updates buffers or inputs: its signature speaks of results that the graph has no more.
+    ``torch.export.save`` writes it, and :func:`hosim.importers.torch_export.import_plan` reads the plan in it. Raises :class:`InputError`
+    for a functional program that updates buffers or inputs: its signature refers to results that the graph no longer has.
     """
     if any(spec.kind in torch_run.UPDATES for spec in program.graph_signature.output_specs):
-        raise InputError("a functional program that updates its buffers or inputs cannot be written with cache nodes; export it anew")
+        raise InputError("a functional program that updates its buffers or inputs cannot be written with cache nodes; export it again")
     outputs = module.graph.output_node().args[0]
     signature = copy.deepcopy(program.graph_signature)
     for spec, value in zip(signature.output_specs, outputs, strict=True):

@@ -1,13 +1,13 @@
 """A training step as one program: forward, backward and optimizer, traced by torch on fake tensors. Imports torch.
 
-The step is torch's own (autograd, checkpointing, the optimizer's code are run, not imitated), so the program's aten ops are those of
-the eager step, in its order and in place where that is. An update over lists of tensors (``_fused_adamw_``, ``_foreach_add_``) becomes one
-op a tensor, which computes the same and lets one parameter's states be there at a time. Gradients are made and released within the
-step. The optimizer's settings (learning rate) are constants of the program.
+The step runs torch's own code (autograd, checkpointing, the optimizer), so the program's aten ops are those of the eager step, in the same
+order and in place where it works in place. An update over lists of tensors (``_fused_adamw_``, ``_foreach_add_``) becomes one op per
+tensor, which computes the same and needs only one parameter's states at a time. Gradients are made and released within the step. The
+optimizer's settings (learning rate) are constants of the program.
 
-A model whose code looks at the contents of tensors takes the path that it has for tracing. It may choose another kernel then: Llama
-of transformers without a mask takes causal attention when it is called, and a mask that it makes when it is traced, whose gradients
-differ in the last bits. Given a mask, it computes the same in both.
+A model whose code looks at the contents of tensors takes its path for tracing, which may use another kernel: without a mask, Llama of
+transformers uses causal attention when called, and makes a mask when traced, whose gradients differ in the last bits. With a mask given,
+both are the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hosim.importers.torch_step import failures
 from hosim.lower.torch_program import TorchProgram, read
 
 _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
-"""Optimizers for which a first step from no state is one from a state of zeros."""
+"""Optimizers for which a first step without state equals one from a state of zeros."""
 
 _ADVICE = "make the optimizer with fused=True, and the model with static control flow"
 
@@ -39,7 +39,7 @@ Loss = Callable[[torch.nn.Module, Mapping[str, Any]], Any]
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """A captured step. ``values`` are the tensors of the program's placeholders but for the inputs, which are None."""
+    """A captured step. ``values`` are the tensors of the program's placeholders, with None for inputs."""
 
     program: TorchProgram
     values: tuple[Any, ...]
@@ -56,13 +56,13 @@ def capture_training(
 ) -> TrainingStep:
     """The program of one step of ``model`` on ``inputs`` (tensors or constants by argument name) with ``optimizer``; it returns the loss.
 
-    ``loss(model, inputs)`` is what is differentiated, by default ``model(**inputs).loss``. State that the optimizer has not made yet is
-    made here, of zeros. Nothing else of the model or the optimizer is changed. Raises :class:`InputError` for a step that depends on the
-    contents of tensors (make the optimizer with ``fused=True``).
+    ``loss(model, inputs)`` is differentiated, by default ``model(**inputs).loss``. Missing state of the optimizer is made here, of zeros;
+    nothing else of the model or the optimizer changes. Raises :class:`InputError` for a step that depends on the contents of tensors (make
+    the optimizer with ``fused=True``).
     """
     own = {id(parameter) for parameter in model.parameters()}
     if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
-        raise InputError("the optimizer has parameters that are not the model's; make it with model.parameters()")
+        raise InputError("the optimizer has parameters of another model; make it with model.parameters()")
     _make_state(optimizer)
     held = list(_held(model, optimizer))
     tensors = {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
@@ -155,7 +155,7 @@ def _trace(
         with torch.enable_grad():
             value = getattr(model(**given), "loss", None) if loss is None else loss(model, given)
             if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
-                raise InputError("the step gives no loss to differentiate; call the model with labels, or say what its loss is")
+                raise InputError("the step gives no loss to differentiate; call the model with labels, or give its loss")
             value.backward()
         gradients = [g for p in learned if (g := fakes[id(p)].grad) is not None]
         with torch.no_grad():
@@ -173,7 +173,7 @@ def _trace(
 
 
 def _lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
-    """Make every constant tensor of the graph a placeholder, behind the others; returns them by name."""
+    """Make every constant tensor of the graph a placeholder after the others; returns them by name."""
     constants: dict[str, torch.Tensor] = {}
     *_, last = (node for node in module.graph.nodes if node.op == "placeholder")
     for node in module.graph.find_nodes(op="get_attr"):
@@ -187,7 +187,7 @@ def _lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
 
 
 def _split_lists(module: GraphModule) -> None:
-    """One node a tensor for every in-place op over lists of tensors."""
+    """Replace every in-place op over lists of tensors by one node per tensor."""
     for node in list(module.graph.nodes):
         name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
         if not name.startswith(("_fused_", "_foreach_")) or not name.endswith("_") or node.users:

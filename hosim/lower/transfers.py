@@ -1,8 +1,8 @@
-"""What an executor asks of a machine: queues, events, memory of each tier. The small interface that every backend has.
+"""The interface of a machine for the executor: queues, events, and the memory of each tier.
 
-A machine has one queue that computes and one for each channel. Work on a queue starts in the order in which it was submitted, once the
-events that it waits for are done. So nothing waits on the host, and nothing can wait for what was submitted later: there is no deadlock as
-long as every tier has room. :mod:`hosim.lower.on_cpu` and :mod:`hosim.lower.on_cuda` are the machines.
+A machine has one compute queue and one queue for each channel. Work on a queue starts in the order in which it was submitted, once the
+events that it waits for are done. Nothing waits on the host, and nothing can wait for work that was submitted later, so there is no
+deadlock as long as every tier has room. :mod:`hosim.lower.on_cpu` and :mod:`hosim.lower.on_cuda` are the machines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Event(Protocol):
 class Label:
     """What a piece of work is: op number ``op`` of the plan's graph, or part of cache op number ``cache_op``; ``text`` for messages.
 
-    Of a cache op also the ``kind`` of its tensor, and how many bytes of it this work moves.
+    A cache op also has the ``kind`` of its tensor, and the number of bytes that this work moves.
     """
 
     text: str
@@ -38,8 +38,7 @@ class Label:
 class Done:
     """Work that was done, by the machine's clock in nanoseconds.
 
-    ``free_ns`` is when its queue began to wait for it, and ``issue_ns`` when what it was submitted behind (the first event that it waits
-    for) had ended.
+    ``free_ns`` is when its queue began to wait for it, and ``issue_ns`` when the first event that it waits for had ended.
     """
 
     label: Label
@@ -57,16 +56,16 @@ class Place(Protocol):
 
 
 class TierBlock(Place, Protocol):
-    """Bytes of a tier below the device tier. They are taken when the first transfer into them starts."""
+    """Bytes of a tier below the device tier, reserved when the first transfer into them starts."""
 
     valid: bool
-    """Whether all bytes have arrived and none is stale. Whoever moves bytes says so."""
+    """Whether all bytes have arrived and none is stale; set by whoever moves bytes."""
 
     def take(self) -> bool:
-        """Take the bytes if they are free; whether the block has them now."""
+        """Reserve the bytes if they are free; returns whether the block has them."""
 
     def release(self, after: Sequence[Event] = ()) -> None:
-        """Give the bytes back once all of ``after`` is done."""
+        """Release the bytes once all of ``after`` is done."""
 
 
 class Queue(Protocol):
@@ -82,7 +81,7 @@ class Queue(Protocol):
         room: Callable[[], bool] | None = None,
         joins: Sequence[Event] = (),
     ) -> Event:
-        """Queue ``work``; it starts when the queue has got to it, all of ``after`` is done and ``room`` says that there is some.
+        """Queue ``work``; it starts when the queue reaches it, all of ``after`` is done and ``room`` reports room.
 
         It takes its place in the queue when all of ``joins`` is done. Returns the event of its end.
         """
@@ -96,22 +95,22 @@ class Device(Protocol):
 
     @property
     def compute(self) -> Queue:
-        """The queue that computes."""
+        """The compute queue."""
 
     def channel(self, name: str) -> Queue:
         """The queue of a channel of the profile."""
 
     def block(self, tier: str, size_bytes: int, owner: str) -> TierBlock:
-        """A block of a tier below the device tier, for the tensor ``owner``. It takes no bytes yet."""
+        """A block of a tier below the device tier for the tensor ``owner``, without bytes yet."""
 
     def on_device(self) -> DevicePlace:
-        """A place for bytes of the device tier, to be opened when the queue that computes gets there."""
+        """A place for bytes of the device tier, to be opened when the compute queue reaches it."""
 
     def allocate(self, storage: Any, size_bytes: int) -> None:
-        """Give a storage its bytes, in the order of the queue that computes."""
+        """Give a storage its bytes, in the order of the compute queue."""
 
     def free(self, storage: Any, after: Sequence[Event]) -> None:
-        """Take a storage's bytes from it: its views see none. Transfers that still read them (``after``) get to read them."""
+        """Free a storage's bytes, after the transfers that still read them (``after``)."""
 
     def move(self, channel: str, source: Place, destination: Place, start: int, stop: int) -> None:
         """Move the bytes ``[start, stop)`` of a tensor, as work of a channel's queue. A place of fewer bytes holds this part alone."""
@@ -120,16 +119,16 @@ class Device(Protocol):
         """Move all bytes before returning, while nothing else runs."""
 
     def running(self) -> AbstractContextManager[None]:
-        """Queues work inside; at its end everything submitted is done, or what failed is raised as it is and nothing runs any more."""
+        """A context in which work is queued; at its end all work is done, or the error is raised unchanged and nothing runs any more."""
 
     def blame(self, error: BaseException) -> str:
-        """What was being done when ``error`` was raised, and why, in one line."""
+        """The work under way when ``error`` was raised, and the error, in one line."""
 
     def take_record(self) -> tuple[Done, ...]:
-        """What was done since the last call, if ``recording`` is set."""
+        """The work done since the last call, if ``recording`` is set."""
 
     def close(self) -> None:
-        """Give everything back: memory, files."""
+        """Release everything: memory, files."""
 
 
 class DevicePlace(Place, Protocol):
@@ -139,4 +138,4 @@ class DevicePlace(Place, Protocol):
         """Name the storage."""
 
     def close(self) -> None:
-        """Let go of the storage, so that it may die."""
+        """Release the storage, so that it may be freed."""

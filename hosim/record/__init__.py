@@ -1,4 +1,4 @@
-"""Recording kit for a GPU machine: runs a decoder under offload schemes and keeps what hosim is held against.
+"""Recording kit for a GPU machine: it runs a decoder under offload schemes and records what hosim is compared with.
 
 It imports torch, numpy and the standard library, and nothing of hosim, so that it runs where hosim is not installed:
 ``python -m hosim.record all --out DIR``, or ``python hosim/record all --out DIR`` from a copy of this folder alone.

@@ -1,4 +1,4 @@
-"""``python -m hosim.record``, and ``python hosim/record`` where there is no hosim."""
+"""``python -m hosim.record``, or ``python hosim/record`` where hosim is not installed."""
 
 import importlib
 import importlib.util
@@ -8,7 +8,7 @@ from pathlib import Path
 if __package__:
     from .command import main
 else:
-    # Run as a folder: it is a package under a name of its own, and its files shadow nobody else's modules.
+    # Run as a folder: it becomes a package under its own name, so that its files shadow no other modules.
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
     spec = importlib.util.spec_from_file_location("hosim_record", here / "__init__.py", submodule_search_locations=[str(here)])

@@ -1,4 +1,4 @@
-"""How fast a device's channels are: copies by size, direction and kind of host memory, and what pinned memory takes to allocate."""
+"""The speed of a device's channels: copies by size, direction and kind of host memory, and the time to allocate pinned memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SIZES = tuple(1 << power for power in range(12, 31))
 
 
 def sweep(device: Device, sizes: Sequence[int] = SIZES, repeats: int = 10) -> dict[str, Any]:
-    """Nanoseconds of every one of ``repeats`` copies and host allocations, after one that is not counted.
+    """Nanoseconds of each of ``repeats`` copies and host allocations, after one that does not count.
 
-    ``both`` is one copy each way at once, from the start of the first to the end of the last (``ns``), of pinned memory: copies of
-    pageable memory hold the host up, and so cannot overlap.
+    ``both`` is one copy each way at once, from the start of the first to the end of the last (``ns``), with pinned memory: copies of
+    pageable memory block the host, and so cannot overlap.
     """
     copies = []
     for pinned in (True, False):
@@ -42,7 +42,7 @@ def _pair(device: Device, direction: str, size: int, pinned: bool) -> tuple[str,
 
 
 def _host_allocations(device: Device, sizes: Sequence[int], at_once: int = 3) -> list[dict[str, Any]]:
-    """Each size a few times, none given back in between: torch would serve the next from its cache."""
+    """Each size a few times, without freeing in between, because torch would serve the next from its cache."""
     rows = []
     for pinned in (True, False):
         for size in sizes:

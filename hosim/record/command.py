@@ -1,4 +1,4 @@
-"""The command: which runs there are, each recorded into a folder of its own, and the machine beside them."""
+"""The command: it records each run into a folder of its own, and the machine beside them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MODES = ("prefill", "train")
 
 
 class RecordError(Exception):
-    """Something that the user can put right, in one line."""
+    """An error that the user can fix, in one line."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class RecordingRun:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, record, and return the exit code: 0 ok, 1 some runs failed (their ``run.json`` says how), 2 wrong usage."""
+    """Parse, record, and return the exit code: 0 ok, 1 some runs failed (their ``run.json`` says why), 2 wrong usage."""
     options = _parser().parse_args(arguments)
     try:
         return _record(options, list(arguments))
@@ -67,16 +67,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m hosim.record", description="Record a decoder under offload schemes on a CUDA device, and the device's channels."
     )
-    parser.add_argument("what", choices=("all", "runs", "bandwidth", "list"), help="runs and bandwidth; one of them; or only name the runs")
-    parser.add_argument("--out", type=Path, help="folder of the recording; runs that are in it already are left alone")
+    parser.add_argument(
+        "what", choices=("all", "runs", "bandwidth", "list"), help="record runs and bandwidth, or one of them; or only list the runs"
+    )
+    parser.add_argument("--out", type=Path, help="folder of the recording; existing runs are kept")
     parser.add_argument("--config", choices=sorted(CONFIGS), default="1b", help="sizes of the decoder (default: 1b)")
     parser.add_argument("--modes", default=",".join(_MODES), help="default: %(default)s")
     parser.add_argument("--schemes", default=",".join(SCHEMES), help="default: %(default)s")
     parser.add_argument("--lengths", default="1024,4096", help="sequence lengths (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=1, help="sequences in a step (default: 1)")
-    parser.add_argument("--iterations", type=int, default=10, help="timed steps, after two that are not (default: 10)")
+    parser.add_argument("--iterations", type=int, default=10, help="timed steps, after two warm-up steps (default: 10)")
     parser.add_argument("--profiled", type=int, default=2, help="steps in the trace and in the memory history (default: 2)")
-    parser.add_argument("--seed", type=int, default=1, help="of weights and tokens (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of weights and tokens (default: 1)")
     parser.add_argument("--device", type=int, default=0, help="index of the CUDA device (default: 0)")
     parser.add_argument("--dry-run", action="store_true", help="everything but the GPU: the tiny decoder on the CPU, small copies")
     return parser
@@ -93,7 +95,7 @@ def _record(options: argparse.Namespace, arguments: list[str]) -> int:
     try:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RecordError(f"cannot make the folder {options.out}: {error.strerror}") from error
+        raise RecordError(f"cannot create the folder {options.out}: {error.strerror}") from error
     _check_same(options.out / "meta.json", device, config)
     if options.what != "runs" and not (options.out / "bandwidth.json").exists():
         sizes, repeats = (SIZES[:5], 2) if options.dry_run else (SIZES, 10)
@@ -120,14 +122,14 @@ def _smallest(options: argparse.Namespace) -> int:
 
 
 def _check_same(path: Path, device: Device, config: Config) -> None:
-    """What is in the folder already has to be of this model and this device."""
+    """Raise :class:`RecordError` unless the folder's recordings are of this model and this device."""
     if not path.exists():
         return
     try:
         meta = json.loads(path.read_bytes())
         before = meta["model"]["name"], meta["device"]["name"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path} is no recording's: {error}; give another folder") from error
+        raise RecordError(f"{path} is not a recording: {error}; give another folder") from error
     now = config.name, device.describe()["name"]
     if before != now:
         raise RecordError(
@@ -136,7 +138,7 @@ def _check_same(path: Path, device: Device, config: Config) -> None:
 
 
 def _write_meta(options: argparse.Namespace, arguments: list[str], device: Device, config: Config, failed: list[str]) -> None:
-    """What made the recording. Written before the first run as well, so that one that is cut short says what it is."""
+    """What made the recording. It is also written before the first run, so that an interrupted recording has it."""
     meta = {
         "format": FORMAT,
         "command": ["python", "-m", "hosim.record", *arguments],
@@ -152,7 +154,7 @@ def _write_meta(options: argparse.Namespace, arguments: list[str], device: Devic
 
 
 def record_run(device: Device, config: Config, run: RecordingRun, out: Path, *, smallest_offload: int) -> str | None:
-    """Record one run into its folder, which appears whole or not at all; returns what went wrong if memory did not suffice."""
+    """Record one run into its folder, as a whole or not at all; returns the error if memory did not suffice."""
     folder = Path(tempfile.mkdtemp(prefix=f".{run.name}.", dir=out))
     try:
         try:
@@ -253,7 +255,7 @@ def _device(options: argparse.Namespace) -> tuple[Device, Config]:
         torch.set_num_threads(1)
         return CpuBackend(), CONFIGS["tiny"]
     if not torch.cuda.is_available():
-        raise RecordError("expected a CUDA device, torch finds none (--dry-run does everything else on the CPU)")
+        raise RecordError("expected a CUDA device, torch finds none (--dry-run runs on the CPU)")
     if not 0 <= options.device < torch.cuda.device_count():
         raise RecordError(f"--device: expected an index below {torch.cuda.device_count()}, got {options.device}")
     return CudaBackend(options.device), CONFIGS[options.config]

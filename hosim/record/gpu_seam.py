@@ -1,7 +1,7 @@
-"""The one seam to the GPU: streams, events, copies, pinned memory, and the counters of the allocator.
+"""The only access to the GPU: streams, events, copies, pinned memory, and the counters of the allocator.
 
-`CudaBackend` is the real one. `CpuBackend` stands in for it without a GPU: its compute stream works at once, and its copy streams as late
-as the waits allow, so a scheme that forgets to wait computes with what has not arrived yet, and its loss shows it.
+`CudaBackend` is the real one. `CpuBackend` replaces it without a GPU: its compute stream works at once, and its copy streams as late as the
+waits allow. A scheme that forgets to wait thus computes with data that has not arrived, and its loss shows it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAIN, TO_DEVICE, TO_HOST = "main", "h2d", "d2h"
 
 
 class CudaBackend:
-    """A CUDA (or HIP) device. All that it does but `synchronize` is queued."""
+    """A CUDA (or HIP) device. All its methods but `synchronize` only queue work."""
 
     kind = "cuda"
 
@@ -31,7 +31,7 @@ class CudaBackend:
         self._streams = {MAIN: torch.cuda.current_stream(), TO_DEVICE: torch.cuda.Stream(), TO_HOST: torch.cuda.Stream()}
 
     def empty(self, count: int, dtype: Any) -> Any:
-        """A flat tensor on the device, allocated on the compute stream, with nothing in it yet."""
+        """An uninitialised flat tensor on the device, allocated on the compute stream."""
         return torch.empty(count, dtype=dtype, device=self.torch_device)
 
     def host(self, count: int, dtype: Any, pinned: bool = True) -> Any:
@@ -39,18 +39,18 @@ class CudaBackend:
         return torch.empty(count, dtype=dtype, pin_memory=pinned)
 
     def copy(self, stream: str, destination: Any, source: Any) -> None:
-        """Queue a copy on a stream. From or to pageable memory the host waits for it."""
+        """Queue a copy on a stream. The host waits for copies from or to pageable memory."""
         with torch.cuda.stream(self._streams[stream]):
             destination.copy_(source, non_blocking=True)
 
     def mark(self, stream: str) -> Any:
-        """An event after all that is queued on the stream by now."""
+        """An event after everything queued on the stream so far."""
         event = torch.cuda.Event()
         event.record(self._streams[stream])
         return event
 
     def wait(self, stream: str, event: Any) -> None:
-        """What is queued on the stream from now on waits for the event."""
+        """Let later work on the stream wait for the event."""
         self._streams[stream].wait_event(event)
 
     def synchronize(self) -> None:
@@ -75,11 +75,11 @@ class CudaBackend:
         return round((end_ms - begin) * 1e6)
 
     def reset_peaks(self) -> None:
-        """Peaks are counted from now on."""
+        """Start counting peaks."""
         torch.cuda.reset_peak_memory_stats()
 
     def peaks(self) -> dict[str, int] | None:
-        """``max_memory_allocated`` and ``max_memory_reserved`` since `reset_peaks`, and what is allocated now."""
+        """``max_memory_allocated`` and ``max_memory_reserved`` since `reset_peaks`, and the bytes allocated now."""
         return {
             "max_memory_allocated": torch.cuda.max_memory_allocated(),
             "max_memory_reserved": torch.cuda.max_memory_reserved(),
@@ -88,7 +88,7 @@ class CudaBackend:
         }
 
     def empty_caches(self) -> None:
-        """What the allocators of device and pinned memory hold without need goes back to the driver."""
+        """Return unused memory of the device and pinned allocators to the driver."""
         torch.cuda.empty_cache()
         empty_host = getattr(torch._C, "_host_emptyCache", None)  # since torch 2.5
         if empty_host is not None:
@@ -125,7 +125,7 @@ class CudaBackend:
 
 
 class _Queue:
-    """A copy stream of the stand-in: what is queued on it, and how much of that is done."""
+    """A copy stream of the CPU backend: its queued work, and how much of that is done."""
 
     def __init__(self) -> None:
         self.work: list[Callable[[], None] | None] = []
@@ -141,7 +141,7 @@ class _Queue:
 
 
 class CpuBackend:
-    """The stand-in. ``lazy``: copies happen only once something waits for them; otherwise at once."""
+    """The CPU backend. If ``lazy``, copies happen only when something waits for them, otherwise at once."""
 
     kind = "cpu"
 
@@ -151,7 +151,7 @@ class CpuBackend:
         self._queues = {TO_DEVICE: _Queue(), TO_HOST: _Queue()}
 
     def empty(self, count: int, dtype: Any) -> Any:
-        """A flat tensor, of not-a-number where the type has it: whoever reads it too early will know."""
+        """A flat tensor, filled with NaN if the type has it, so that reading it too early shows."""
         return torch.full((count,), float("nan") if dtype.is_floating_point else 255, dtype=dtype)
 
     def host(self, count: int, dtype: Any, pinned: bool = True) -> Any:

@@ -1,6 +1,6 @@
-"""What moves between device and host: every copy queued in its place, with the waits that it needs, and noted.
+"""Moves between device and host: every copy is queued in its place, with the waits that it needs, and recorded.
 
-A copy waits for all that was queued on the compute stream before it, so a buffer may be overwritten as soon as its last reader is queued.
+A copy waits for everything queued on the compute stream before it, so a buffer may be overwritten as soon as its last reader is queued.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Move:
 
 
 class Mover:
-    """Queues copies on the copy streams of a device, and notes the moves of a step."""
+    """Queues copies on the copy streams of a device, and records the moves of a step."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -33,7 +33,7 @@ class Mover:
         self._moves: list[Move] = []
 
     def enter(self, phase: str) -> None:
-        """The host is now at ``phase`` of the step. The trace shows it as an annotation."""
+        """Enter ``phase`` of the step, which the trace shows as an annotation."""
         self.phase = phase
         with torch.profiler.record_function(f"hosim.{phase}"):
             pass
@@ -49,15 +49,15 @@ class Mover:
         return self._copy("store", TO_HOST, tensor, destination, source)
 
     def drop(self, tensor: str, source: Any) -> None:
-        """Note that the tensor leaves the device here, in program order."""
+        """Record that the tensor leaves the device here, in program order."""
         self._note("detach", tensor, source)
 
     def need(self, event: Any) -> None:
-        """The compute stream waits for the event."""
+        """Let the compute stream wait for the event."""
         self.device.wait(MAIN, event)
 
     def take_moves(self) -> list[dict[str, Any]]:
-        """The moves noted since the last call."""
+        """The moves recorded since the last call."""
         moves, self._moves = self._moves, []
         return [asdict(move) for move in moves]
 
@@ -101,7 +101,7 @@ class Streamed:
         self._stored: list[Any] = [None, None]
 
     def prefetch(self, index: int) -> None:
-        """Queue the copy of layer ``index`` to its buffer, unless it is there or there is no such layer."""
+        """Queue the copy of layer ``index`` to its buffer, unless it is there or the layer does not exist."""
         if not 0 <= index < len(self._hosts) or self._holds[index % 2] == index:
             return
         slot = index % 2
@@ -132,9 +132,9 @@ Groups = ResidentGroups | Streamed
 
 
 class OffloadedActivations:
-    """Storages that layers leave behind: each goes to the host while the next layer computes, and comes back one layer ahead of its use.
+    """The activations of layers: each is copied to the host while the next layer computes, and comes back one layer ahead of its use.
 
-    Host buffers are made at first use and serve every step.
+    Host buffers are made at first use and reused in every step.
     """
 
     def __init__(self, mover: Mover) -> None:
@@ -146,7 +146,7 @@ class OffloadedActivations:
         self._back: dict[int, list[Any]] = {}
 
     def keep(self, layer: int, tensor: Any) -> int:
-        """Send the storage of ``tensor`` away, once; returns its number in the layer."""
+        """Copy the storage of ``tensor`` to the host, once; returns its number in the layer."""
         places = self._places.setdefault(layer, {})
         sources = self._sources.setdefault(layer, [])
         pointer = tensor.untyped_storage().data_ptr()
@@ -161,11 +161,11 @@ class OffloadedActivations:
         return places[pointer]
 
     def end(self, layer: int) -> None:
-        """``layer`` is queued: the sources of the one before it are dropped, once they are copied."""
+        """Drop the sources of the layer before ``layer``, which is queued, once they are copied."""
         self._drop_sources(layer - 1)
 
     def prefetch(self, layer: int) -> None:
-        """Queue the way back of what ``layer`` left behind."""
+        """Queue the copies back of the activations of ``layer``."""
         if layer not in self._places or layer in self._back:
             return
         self._drop_sources(layer)
@@ -177,7 +177,7 @@ class OffloadedActivations:
             self._back[layer].append(buffer)
 
     def ready(self, layer: int) -> None:
-        """The compute stream waits until all of ``layer`` is back."""
+        """Let the compute stream wait until all of ``layer`` is back."""
         self.prefetch(layer)
         if layer in self._back:
             self._mover.need(self._events[layer])
@@ -187,13 +187,13 @@ class OffloadedActivations:
         return self._back[layer][number]
 
     def release(self, layer: int) -> None:
-        """What came back for ``layer`` is no longer needed."""
+        """Drop what came back for ``layer``."""
         for number, buffer in enumerate(self._back.pop(layer, [])):
             self._mover.drop(_name(layer, number), buffer)
         self._places.pop(layer, None)
 
     def finish(self, layers: int) -> None:
-        """The step is over: what never comes back (keys and values) is dropped from the device."""
+        """End the step: drop from the device what never comes back (keys and values)."""
         for layer in range(layers):
             self._drop_sources(layer)
         self._places.clear()

@@ -1,4 +1,4 @@
-"""A step of the decoder, prefill or training, under a scheme: what stays on the device, and what comes and goes."""
+"""A step of the decoder, prefill or training, under a scheme: what stays on the device, and what moves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .gpu_seam import Device
 from .moves import Groups, Mover, OffloadedActivations, ResidentGroups, Streamed
 
 SMALLEST_OFFLOAD = 1 << 20
-"""Bytes of the smallest storage that is worth two copies."""
+"""The least bytes of a storage that is worth two copies."""
 
 _RATE, _DECAY, _EPSILON, _BETA_1, _BETA_2 = 1e-4, 0.1, 1e-8, 0.9, 0.95
 
@@ -43,7 +43,7 @@ SCHEMES = {
 
 
 class Workload:
-    """Weights, inputs and what else persists between steps. ``step`` runs one and returns its loss (of prefill: a check figure)."""
+    """Weights, inputs and whatever else persists between steps. ``step`` runs one and returns its loss (for prefill, a check figure)."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Workload:
         return loss
 
     def _layer_backward(self, index: int) -> None:
-        """The backward pass is about to enter layer ``index``."""
+        """Called before the backward pass enters layer ``index``."""
         self.mover.enter(f"layer.{index}.backward")
         self._ready(index, index - 1)
         if self._offloaded is not None:
@@ -156,7 +156,7 @@ class Workload:
             self._offloaded.release(0)
 
     def _update(self) -> None:
-        """AdamW, group by group. States and parameters of the next layer come while one is updated, and go back after it."""
+        """AdamW, group by group. States and parameters of the next layer are fetched while one is updated, and stored after it."""
         config, mover = self._config, self.mover
         mover.enter("embedding.update")
         self._layer_states.prefetch(0)
@@ -186,15 +186,15 @@ class Workload:
             group.copy_(weight)
 
     def _ready(self, index: int, following: int) -> Any:
-        """The group of layer ``index``, with that of layer ``following`` on its way."""
+        """The group of layer ``index``, while that of layer ``following`` is being fetched."""
         group = self._layers.ready(index)
         self._layers.prefetch(following)
         return group
 
     def _saving(self, index: int, group: Any) -> contextlib.AbstractContextManager[Any]:
-        """How autograd keeps what layer ``index`` needs again: views of a streamed group by their place in it, activations on the host.
+        """How autograd saves what layer ``index`` needs again: views of a streamed group by their place in it, activations on the host.
 
-        The activations of the last layer stay: they are needed at once.
+        The activations of the last layer stay, because they are needed at once.
         """
         offloaded = self._offloaded if index < self._config.layers - 1 else None
         if not self._scheme.parameters and offloaded is None:
@@ -209,7 +209,7 @@ class Workload:
             if pointer == group_at:
                 return lambda: torch.as_strided(groups.ready(index), shape, strides, offset)
             if offloaded is None or pointer in positions_at or not self._worth_moving(tensor):
-                kept = tensor.detach()  # not the tensor itself: if it is an output, it holds what holds it here
+                kept = tensor.detach()  # not the tensor itself: an output would keep itself alive through this
                 return lambda: kept
             number = offloaded.keep(index, tensor)
             return lambda: torch.as_strided(offloaded.get(index, number).view(dtype), shape, strides, offset)
@@ -247,7 +247,7 @@ class Workload:
 
 
 class _Mark(torch.autograd.Function):  # type: ignore[misc]
-    """The identity, which says when the backward pass comes by."""
+    """The identity, with a hook for the backward pass."""
 
     @staticmethod
     def forward(context: Any, x: Any, entered: Callable[[], None]) -> Any:

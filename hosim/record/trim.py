@@ -1,4 +1,4 @@
-"""Traces and snapshots cut down to what hosim reads: kernels, copies, waits, launches, ops and shapes, memory events, annotations."""
+"""Traces and snapshots reduced to what hosim reads: kernels, copies, waits, launches, ops and shapes, memory events, annotations."""
 
 from __future__ import annotations
 

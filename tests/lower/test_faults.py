@@ -162,7 +162,7 @@ def test_host_memory_in_which_weights_do_not_fit(tmp_path):
     # In the order of the program there is nobody else to make room.
     executor = Executor(lowered(program, plan), hardware, CpuDevice(hardware, synchronous=True))
     executor.place({n: v for n, v in values.items() if v is not x})
-    with pytest.raises(ExecutionError, match=r"^nothing can proceed: store of 'layers\.2' from hbm to ddr finds no room$"):
+    with pytest.raises(ExecutionError, match=r"^nothing can proceed: no room for store of 'layers\.2' from hbm to ddr$"):
         executor.run({n: v for n, v in values.items() if v is x})
     assert all(torch.equal(v, before[n]) for n, v in values.items())
 

@@ -183,7 +183,7 @@ def test_what_can_never_find_room_is_said_at_once():
             down(device, storage_of(2 * MIB))
             down(device, storage_of(2 * MIB))
 
-    with pytest.raises(ExecutionError, match="nothing can proceed: store of 'w' finds no room"):
+    with pytest.raises(ExecutionError, match="nothing can proceed: no room for store of 'w'"):
         too_much()
     with pytest.raises(ExecutionError, match=r"'big' of 4.00 MiB does not fit into ddr of 3.00 MiB"):
         device.block("ddr", 4 * MIB, "big")
