@@ -1,11 +1,11 @@
-"""A workload's ops in another order, and some of them run once more: what a plan may change about the graph itself.
+"""The changes that a plan may make to the graph itself: another order of ops, and ops that run again.
 
-A recomputed op is a copy of an op of the workload. Its outputs are tensors of their own (``a@f~2`` is ``a`` as op ``f~2`` makes it), and
-whoever uses ``a`` from there on uses that one. So the first ``a`` is released after its last user before the copy, as
-docs/contract.md, rule 1, says of any tensor: dropping it needs no cache op, and liveness, planners, verifier and engine see two
-tensors with a short life each instead of one with a long one.
+A recomputed op is a copy of an op of the workload. Its outputs are new tensors (``a@f~2`` is ``a`` as op ``f~2`` makes it), and every later
+user of ``a`` uses the new one. The first ``a`` is thus released after its last user before the copy, like any tensor (docs/contract.md,
+rule 1): dropping it needs no cache op, and liveness, planners, verifier and engine see two tensors with short lives instead of one with a
+long life.
 
-An edited graph computes what the workload computes: :func:`edited` refuses whatever would let an op see other contents.
+An edited graph computes what the workload computes: :func:`edited` refuses a change that would let an op see other contents.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hosim.errors import GraphError
 from hosim.graph import Graph, Op, Tensor
 
 RANDOM_KINDS = frozenset({"random", "rand", "randn", "randint", "dropout", "native_dropout", "bernoulli", "normal", "multinomial"})
-"""Kinds of ops that give something else each time they run: none of them is recomputed."""
+"""Kinds of ops whose results differ from run to run, which are never recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Recompute:
 
 @dataclass(frozen=True)
 class Edits:
-    """How a plan's graph came from the workload ``base``: the ops in ``order`` (by name; empty: as listed), then ``recompute``."""
+    """How a plan's graph follows from the workload ``base``: the ops in ``order`` (by name; empty: as listed), then ``recompute``."""
 
     base: Graph
     order: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ class _Recomputing:
                 f"op {op.name!r} changes tensor {name!r} in place: run again, it would change it twice", where=f"recompute[{j}].op"
             )
         if op.kind in RANDOM_KINDS:
-            raise GraphError(f"op {op.name!r} is of kind {op.kind!r}: run again, it would give something else", where=f"recompute[{j}].op")
+            raise GraphError(f"op {op.name!r} is of kind {op.kind!r}: run again, it would give another result", where=f"recompute[{j}].op")
 
     def graph(self) -> Graph:
         for i, op in enumerate(self.base.ops):
@@ -168,7 +168,7 @@ class _Recomputing:
         for t in op.writes:
             self.version[t] = i
             if t in self.current and t not in op.reads:
-                del self.current[t]  # written anew: from here on the tensor is itself again
+                del self.current[t]  # written again: from here on, users take the original tensor
         inputs, outputs, mutates, deps = self._now(op.inputs), self._now(op.outputs), self._now(op.mutates), self._deps(op)
         if (inputs, outputs, mutates, deps) != (op.inputs, op.outputs, op.mutates, op.deps):
             op = replace(op, inputs=inputs, outputs=outputs, mutates=mutates, deps=deps)

@@ -1,9 +1,9 @@
 """Routing: ops that run only if a gate chooses them, and a trace of what the gates chose.
 
 A workload with a mixture of experts lists the ops of every expert. A :class:`Routing` says which: each :class:`Gate` is an op whose end
-decides among candidate :class:`Expert` s, each with the tensors and the ops that are its own. :func:`realise` gives the
-graph of steps of the trace, in which the experts that were not chosen have no ops. What may be known of the routing, and when, goes with
-that graph (in its ``meta``); :func:`routed` reads it back.
+decides among candidate :class:`Expert` s, each with the tensors and the ops that are its own. :func:`realise` gives the graph of steps of
+the trace, in which the experts that were not chosen have no ops. The graph's ``meta`` says what may be known of the routing, and when;
+:func:`routed` reads it back.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ def _check_gates(graph: Graph, gates: Sequence[Gate]) -> None:
         if not 0 <= gate.op < len(graph.ops):
             raise GraphError(f"no op number {gate.op}", where=f"gates[{g}].op")
         if any(other.op == gate.op for other in gates[:g]):
-            raise GraphError(f"op {graph.ops[gate.op].name!r} is two gates", where=f"gates[{g}].op")
+            raise GraphError(f"op {graph.ops[gate.op].name!r} is listed as two gates", where=f"gates[{g}].op")
         for e, expert in enumerate(gate.experts):
             where = f"gates[{g}].experts[{e}]"
             if not expert.tensors or not expert.ops:
-                raise GraphError("expected at least one tensor and one op: an expert is what is moved and what runs", where=where)
+                raise GraphError("expected at least one tensor to move and one op to run", where=where)
             for j, i in enumerate(expert.ops):
                 at = f"{where}.ops[{j}]"
                 if not 0 <= i < len(graph.ops):
@@ -226,7 +226,7 @@ class _Weave:
             )
 
     def _deps(self, i: int, runs: Sequence[bool]) -> Iterator[int]:
-        """What op ``i`` depends on besides its tensors: its gate, and for an absent op what that one depends on."""
+        """What op ``i`` depends on besides its tensors: its gate, and instead of an absent op whatever that depends on."""
         if i in self.conditional:
             yield self.routing.gates[self.conditional[i][0]].op
         for d in self.base.ops[i].deps:
@@ -267,7 +267,7 @@ class Routed:
 
 
 def routed(graph: Graph) -> Routed | None:
-    """What was routed in a graph that :func:`realise` made, from a file or not; ``None`` if nothing was.
+    """The routing in a graph that :func:`realise` made, from a file or not; ``None`` if there is none.
 
     Raises :class:`GraphError` if its ``meta`` names what the graph has not.
     """
@@ -291,7 +291,7 @@ def _routed(graph: Graph) -> Routed | None:
                     v = mine[bisect_right(decided, user) - 1]
                     uses[v].setdefault(t, []).append(user)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise GraphError(f"does not fit the graph ({type(error).__name__}: {error}); realise it anew", where=f"meta.{META}") from None
+        raise GraphError(f"does not fit the graph ({type(error).__name__}: {error}); realise it again", where=f"meta.{META}") from None
     visits = []
     for v, (gate, op) in enumerate(places):
         used = {t: tuple(users) for t, users in sorted(uses[v].items(), key=lambda item: item[1])}

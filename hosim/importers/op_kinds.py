@@ -1,7 +1,7 @@
 """Short kinds of ops by the name of what computes them: ``linear`` -> ``matmul``.
 
-A kind is what tables and policies group by; it says nothing about time. The names are aten's (and a few custom ops'),
-without namespace, overload and the trailing underscore of in-place variants. A name that is not in the table is its own kind.
+Tables and policies group ops by kind; a kind says nothing about time. The names are aten's (and a few custom ops'), without namespace,
+overload and the trailing underscore of in-place variants. A name that is not in the table is its own kind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Short kinds of operators of graph formats, which name them in capitals: ``BatchMatMul`` -> ``matmul``.
+"""Short kinds of operators of graph formats, which use capitals: ``BatchMatMul`` -> ``matmul``.
 
-A kind is what :mod:`hosim.importers.op_kinds` says of the same operator in torch; only names that aten does not have are listed here.
+The kind is that of the same operator in torch (:mod:`hosim.importers.op_kinds`); only names that aten does not have are listed here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Makes a workload from its spec (``hosim.spec/1``, see :mod:`hosim.io.spec_file`).
 
-A spec with a ``builder`` is the business of :mod:`hosim.models`. One of the importer ``torch_export`` builds a model of ``transformers``
-from its config alone, on the meta device (no weights are made, none are downloaded), and exports it with
-``torch.export.export(model, (), inputs, strict=False)``; ``torch_train`` traces a training step of the same model instead.
+:mod:`hosim.models` makes the workload of a spec with a ``builder``. With the importer ``torch_export``, a model of ``transformers`` is
+built from its config alone, on the meta device (without making or downloading weights), and exported with ``torch.export.export(model, (),
+inputs, strict=False)``; ``torch_train`` traces a training step of the same model instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _FOREIGN_KEYS = ("attn_implementation", "experts_implementation", "auto_map", "trust_remote_code", "quantization_config")
-"""Keys of a config by which transformers would fetch code, or run another model than the class names."""
+"""Keys of a config that would make transformers fetch code, or run another model than the named class."""
 
 _READ_BY_GETATTR = {"head_dim"}
 """Keys that models look for although not every config class declares them (Qwen3-MoE: 128, where hidden_size / heads is 64)."""
@@ -113,7 +113,7 @@ def export_model(model: Mapping[str, Any], inputs: Mapping[str, Any]) -> Exporte
     arguments = _arguments(inputs)
     try:
         return torch.export.export(module, (), arguments, strict=False)
-    except Exception as error:  # torch and the model's code raise whatever they like
+    except Exception as error:  # torch and the model's code raise all kinds of errors
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"torch.export cannot export {model['class']} with these inputs: {reason[:200]}", where="inputs") from error
 
@@ -135,19 +135,19 @@ def _module(model: Mapping[str, Any], dtype: Any) -> Any:
     config = model.get("config", {})
     for key in _FOREIGN_KEYS:
         if key in config:
-            raise InputError(f"key {key!r} is not for a spec; expected sizes and switches of the model", where=f"model.config.{key}")
+            raise InputError(f"key {key!r} is not allowed in a spec; expected sizes and switches of the model", where=f"model.config.{key}")
     _known_keys(cls.config_class, config)
     try:
         made = cls.config_class(**config, attn_implementation=model.get("attention", "sdpa"))
         with torch.device("meta"), default_dtype(dtype):
             return cls(made).eval()
-    except Exception as error:  # a config class checks, or a model trips over, what it likes
+    except Exception as error:  # config classes and models raise all kinds of errors
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{name} cannot be built from this config: {reason[:200]}", where="model.config") from error
 
 
 def _known_keys(config_class: Any, config: Mapping[str, Any]) -> None:
-    """Raise :class:`InputError` for a key that the config class does not know: it would take it without a word."""
+    """Raise :class:`InputError` for a key that the config class does not know and would silently accept."""
     known = set(config_class().to_dict()) | _READ_BY_GETATTR
     for key in config:
         if key not in known and key not in config_class.attribute_map:

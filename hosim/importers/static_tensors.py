@@ -1,7 +1,7 @@
-"""What a walk over a program with known shapes notes: storages, and the steps that use them. No weights, no framework.
+"""The record of a walk over a program with known shapes: storages, and the steps that use them, without weights or a framework.
 
-A :class:`StaticTensor` is a view of a storage. Shapes make bytes, views share them, and a step says what one operator reads, makes and
-overwrites; :meth:`Recording.graph` is the workload graph of it all.
+A :class:`StaticTensor` is a view of a storage. Bytes follow from shapes, views share them, and a step lists what one operator reads, makes
+and overwrites; :meth:`Recording.graph` turns the record into a workload graph.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ ELEMENTS: Mapping[int, tuple[str, int]] = {
     15: ("complex128", 128),
     16: ("bf16", 16),
 }
-"""Element types (hosim's name, bits) by the numbers that ONNX gave them and MindIR took over; beyond these the two differ."""
+"""Element types (hosim's name, bits) by their numbers in ONNX and MindIR, which differ beyond these."""
 
 LARGEST = 1 << 60
-"""More bytes than any tensor has: a damaged file says such sizes."""
+"""More bytes than any tensor has; only damaged files have such sizes."""
 
 MOST_STEPS = 2_000_000
-"""More steps than any model has: functions that call each other can make a small file as long as they like."""
+"""More steps than any model has; functions that call each other can make a small file arbitrarily long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One of the ways that a program may take, as recorded, and what its walk returned."""
+    """One branch that a program may take, as recorded, and what its walk returned."""
 
     result: Any
     storages: Sequence[_Storage]
@@ -90,7 +90,7 @@ class _Way:
 
     @property
     def work(self) -> tuple[int, int]:
-        """FLOP and bytes made, by which the larger of two ways is known."""
+        """FLOP and bytes made, which decide the larger of two branches."""
         return sum(step.flops for step in self.steps), sum(s.size_bytes for s in self.storages)
 
 
@@ -130,9 +130,12 @@ class Recording:
         flops: int = 0,
         gathers: bool = False,
     ) -> None:
-        """An operator. ``gathers``: of its first input it reads only as much as it makes. Raises :class:`InputError` at the limits."""
+        """Record an operator; with ``gathers`` it reads only as much of its first input as it makes.
+
+        Raises :class:`InputError` at the limits.
+        """
         if len(self._steps) >= MOST_STEPS:
-            raise InputError(f"more than {MOST_STEPS:,} operators once its functions are inlined; this is no model's graph")
+            raise InputError(f"more than {MOST_STEPS:,} operators once its functions are inlined; this is not the graph of a model")
         made = sum(t.size_bytes for t in makes)
         seen = {(t.storage, t.shape): t.size_bytes for t in reads}
         read = sum(seen.values())
@@ -149,9 +152,9 @@ class Recording:
         self._steps.append(_Step(name, kind, inputs, list(own), list(written), flops, accessed, dtype))
 
     def larger(self, *walks: Callable[[], Any]) -> Any:
-        """Record the one of several ways that has most FLOP, or makes most bytes; the first of equals. Gives what its walk returned.
+        """Record the branch with most FLOP, or else most bytes made; the first of equals. Returns what its walk returned.
 
-        A way that raises :class:`InputError` is left out, because its shapes do not fit; if all do, the first error is raised.
+        A branch that raises :class:`InputError` is left out, because its shapes do not fit; if all do, the first error is raised.
         """
         self._branches += 1
         ways: list[_Way] = []
@@ -211,7 +214,7 @@ class Recording:
 
 
 class _Names:
-    """Gives every name once: ``relu``, ``relu_2``, ``relu_3``."""
+    """Makes names unique: ``relu``, ``relu_2``, ``relu_3``."""
 
     def __init__(self) -> None:
         self._taken: dict[str, int] = {}
@@ -219,7 +222,7 @@ class _Names:
     def free(self, wanted: str) -> str:
         name = wanted
         while name in self._taken:
-            self._taken[wanted] += 1  # so that many of one name take no longer than others
+            self._taken[wanted] += 1  # so that many equal names take no longer than different ones
             name = f"{wanted}_{self._taken[wanted]}"
         self._taken[name] = 1
         return name

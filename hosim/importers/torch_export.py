@@ -1,6 +1,6 @@
 """Programs of ``torch.export`` as workload graphs.
 
-What becomes what:
+The mapping:
 
 - A tensor is a *storage*: parameters that are tied are one, and so are a tensor and its views. Its bytes are the storage's. A view is no
   op, since it launches nothing: ``view``, ``transpose``, ``expand``, ``split``, a ``to`` or ``contiguous`` that returns its argument.
@@ -14,8 +14,8 @@ What becomes what:
   storage that the program returns and produced itself; ``activation`` for the rest.
 - ``meta["shapes"]`` has the shape of each tensor (of the first view seen on a storage).
 
-The account is that of inference on the CPU's path: gradients are off, and attention is fused. See :mod:`hosim.importers.torch_kernels`.
-torch is imported when a function of this module is called.
+Memory is that of inference on the CPU's path: gradients are off, and attention is fused. See :mod:`hosim.importers.torch_kernels`. torch is
+imported when a function of this module is called.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What one piece of a torch program does to memory: a dispatch mode that watches it run. Imports torch.
+"""A dispatch mode that watches a piece of a torch program run, and records what it does to memory. Imports torch.
 
-The program runs on fake tensors, which have storages, views and sizes but no contents, so an 8B model takes no memory. The
-mode sees the aten ops below torch's composite ones, such as the ``clone`` and ``bmm`` inside ``matmul``. It decides
-by what happens to storages, not by the names of ops: what returns memory that its arguments hold already and
-writes none (by the alias annotations of its schema) is a view and costs nothing; everything else is a :class:`Kernel`.
+The program runs on fake tensors, which have storages, views and sizes but no contents, so an 8B model takes no memory. The mode sees the
+aten ops below torch's composite ones, such as the ``clone`` and ``bmm`` inside ``matmul``. It decides by what happens to storages, not by
+the names of ops: an op that returns memory of its arguments and writes none (by the alias annotations of its schema) is a view and costs
+nothing; every other op is a :class:`Kernel`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ DTYPES: Mapping[torch.dtype, str] = {
 """hosim's names of torch's dtypes; the others keep torch's (``int8``, ``bool``)."""
 
 _GATHERS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten.take}
-"""Ops that read of their first argument only what they return."""
+"""Ops that read only as much of their first argument as they return."""
 
 _SCATTERS = {aten.index_put_: 2, aten.index_copy_: 3, aten.index_add_: 3, aten.scatter_: 3, aten.scatter_add_: 3}
-"""In-place ops that touch of their first argument only as many bytes as this argument has."""
+"""In-place ops that touch only as many bytes of their first argument as this argument has."""
 
 _OVERWRITES = {aten.copy_, aten.fill_, aten.zero_}
 """In-place ops that do not read what they write."""
@@ -58,10 +58,10 @@ class Kernel:
 
 
 class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
-    """Numbers every storage in the order of its appearance, counts the bytes of the live ones, and records kernels.
+    """Numbers storages in the order of appearance, counts the bytes of live ones, and records kernels.
 
-    ``sizes`` and ``shapes`` are by storage number; a shape is that of the first tensor seen on the storage. ``live_bytes`` is what
-    the storages that are alive hold now; ``peak_bytes`` is the most since whoever asks last set it.
+    ``sizes`` and ``shapes`` are by storage number; a shape is that of the first tensor seen on the storage. ``live_bytes`` are the bytes of
+    live storages; ``peak_bytes`` is their maximum since it was last reset.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
                 flops=flops,
                 # what a matrix unit multiplies counts, not what it accumulates or the statistics that attention leaves
                 dtype=_dtype([args[0]] if flops else [*(t for _, t in inputs), *(t for _, t in outputs)]),
-                # the CPU's fused attention is tagged as well, but drops nothing
+                # the CPU's fused attention has this tag as well, but drops nothing
                 random=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in func.overloadpacket.__name__,
             )
         )
@@ -128,9 +128,9 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
 
 
 def _on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
-    """What an op would return that the CPU does not have, as ``histc`` of integers: by its meta kernel, which knows of no device.
+    """The result of an op that the CPU lacks, such as ``histc`` of integers, by its meta kernel, which is independent of devices.
 
-    Raises ``error``, the CPU's, for an op that returns views or writes its arguments, and where the meta kernel fails, too.
+    Raises ``error``, the CPU's, for an op that returns views or writes its arguments, and if the meta kernel fails too.
     """
     schema = func._schema
     if schema.is_mutable or any(value.alias_info is not None for value in schema.returns):
@@ -181,7 +181,7 @@ def _written(schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> l
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Which part of its storage a tensor shows."""
+    """The part of its storage that a tensor shows."""
     return tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
 
 
@@ -220,7 +220,7 @@ _ON_THE_CPU = {
 
 
 def _flops(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
-    """FLOP by torch's own counter registry, with the two kinds of op that it does not list: attention on the CPU, grouped matmul."""
+    """FLOP by torch's own counter registry, plus two kinds of ops that it lacks: attention on the CPU and grouped matmul."""
     packet = _ON_THE_CPU.get(packet, packet)
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=result))

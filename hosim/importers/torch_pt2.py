@@ -8,11 +8,11 @@ targets that name any function below ``torch``. So the archive is read first, an
 - a node whose target is not a registered op, arithmetic on sizes, or one of torch's ``sym_*`` functions,
 - a size expression that is more than names, numbers, calls and operators.
 
-A program saved with its parameters on the meta device comes back with one storage for all of them: torch 2.13 tells storages apart by
-an address that meta tensors do not have. Such parameters become separate ones here, and those that no node uses, as the second name of
-a tied one, share the first other of equal shape.
+A program saved with its parameters on the meta device is loaded with one storage for all of them: torch 2.13 tells storages apart by an
+address that meta tensors do not have. Such parameters become separate ones here, and those that no node uses, such as the second name of a
+tied one, share the first other of equal shape.
 
-What is executed after that: torch's deserializer, and registered ops on fake tensors. A custom op must be registered already; those of
+Only torch's deserializer and registered ops on fake tensors are executed after that. A custom op must be registered already; those of
 ``transformers`` are, by importing it.
 """
 
@@ -46,7 +46,7 @@ def load(source: str) -> ExportedProgram:
     with _restricted():
         try:
             return _untangled(torch.export.load(source))
-        except Exception as error:  # torch raises whatever its parsers do
+        except Exception as error:  # torch raises all kinds of parser errors
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise InputError(
                 f"torch cannot load this program: {reason[:200]}; write it again with torch.export.save", source=source
@@ -118,7 +118,7 @@ def _register_transformers(source: str) -> None:
 
 @contextmanager
 def _restricted() -> Iterator[None]:
-    """Only torch's restricted unpickler for every pickle inside, and no log lines for what becomes an error of ours."""
+    """Use only torch's restricted unpickler, and silence log lines for errors that hosim reports itself."""
     name, logger = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", logging.getLogger("torch.export")
     before, level = os.environ.get(name), logger.level
     os.environ[name] = "1"

@@ -1,8 +1,8 @@
-"""Runs an exported program on fake tensors, node by node, and notes what each node does to storages. Imports torch.
+"""Runs an exported program on fake tensors, node by node, and records what each node does to storages. Imports torch.
 
-Every tensor is a fake one on the CPU, whatever device the program was exported on: shapes, strides and aliases are those of a real run,
-contents there are none. Composite ops take the path that they take on the CPU, so attention is the fused kernel and not the
-quadratic one of the meta device. Nothing of the program is executed but registered torch ops and arithmetic on sizes.
+Every tensor is a fake one on the CPU, whatever device the program was exported on: shapes, strides and aliases are those of a real run, but
+there are no contents. Composite ops take their CPU path, so attention is the fused kernel and not the quadratic one of the meta device.
+Only registered torch ops and arithmetic on sizes are executed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIZE_MODULES = (operator, math)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A storage that is there from the start; ``kind`` is parameter, buffer or input."""
+    """A storage that exists from the start; ``kind`` is parameter, buffer or input."""
 
     storage: int
     name: str
@@ -64,7 +64,7 @@ class ProgramStep:
 
 @dataclass(frozen=True, slots=True)
 class CacheNode:
-    """A cache op that stands in the program as a node; ``after`` is the step that it follows (-1: none)."""
+    """A cache op in the program; ``after`` is the step that it follows (-1: none)."""
 
     number: int
     op: str
@@ -94,9 +94,9 @@ class ProgramRun:
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderInput:
-    """What a program's placeholder takes: a number or another constant, or a tensor like ``value``, then with its name and kind.
+    """The value of a program's placeholder: a number or another constant, or a tensor like ``value``, with its name and kind.
 
-    ``own``: the tensor itself, which may share its storage with others; otherwise one of its own with the same sizes.
+    With ``own`` it is the tensor itself, which may share its storage with others; otherwise a new one with the same sizes.
     """
 
     placeholder: str
@@ -107,7 +107,7 @@ class PlaceholderInput:
 
 
 def run(program: ExportedProgram) -> ProgramRun:
-    """Run ``program`` on fake tensors. Raises :class:`InputError` for what cannot be known without its contents."""
+    """Run ``program`` on fake tensors. Raises :class:`InputError` if it depends on the contents of tensors."""
     return _run(program.graph_module, given(program), program)
 
 
@@ -147,7 +147,7 @@ def _run(module: torch.fx.GraphModule, taken: Sequence[PlaceholderInput], progra
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No log line of the fake mode for an op that the CPU does not have: the recorder asks its meta kernel instead."""
+    """Silence the fake mode's log lines for ops that the CPU lacks, whose meta kernel the recorder uses instead."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -158,7 +158,7 @@ def quiet() -> Iterator[None]:
 
 
 def given(program: ExportedProgram) -> list[PlaceholderInput]:
-    """What each placeholder of ``program`` takes. Raises :class:`InputError` for what is neither a tensor nor a number."""
+    """The value of each placeholder of ``program``. Raises :class:`InputError` for anything but tensors and numbers."""
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     taken = []
     for spec in program.graph_signature.input_specs:
@@ -197,7 +197,7 @@ def _placeholders(taken: Sequence[PlaceholderInput], recorder: KernelRecorder) -
 
 
 def _own_tensor(program: ExportedProgram, name: str | None) -> torch.Tensor | None:
-    """The program's parameter, buffer or constant of a name; none for what the user passes in."""
+    """The program's parameter, buffer or constant with a name; ``None`` for an input."""
     if name is None:
         return None
     found = program.state_dict.get(name, program.constants.get(name))
@@ -222,7 +222,7 @@ def _fake(example: torch.Tensor, name: str, bases: dict[int, torch.Tensor] | Non
 
 
 def _concrete(number: Any, name: str) -> Any:
-    """A number for a symbolic one: that of the example input with which the program was exported."""
+    """The number of a symbolic size: that of the example input with which the program was exported."""
     if isinstance(number, (int, float)):
         return number
     hint = number.node.hint
@@ -253,7 +253,7 @@ class _Machine:
     def steps(
         self, graph: torch.fx.Graph, env: Mapping[str, Any], owner: torch.nn.Module | None = None, prefix: str = ""
     ) -> Iterator[ProgramStep]:
-        """The steps of ``graph`` with ``env`` for its placeholders; what it returns is in ``returned`` afterwards."""
+        """The steps of ``graph`` with ``env`` for its placeholders; ``returned`` has its results afterwards."""
         values = {node: env[node.name] for node in graph.nodes if node.op == "placeholder"}
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -293,7 +293,7 @@ class _Machine:
                     self.places[f"{name}[{i}]"] = self.recorder.number(item)
 
     def cache(self, target: Any, args: tuple[Any, ...]) -> Any:
-        """Note what a cache node says; its value is its first argument or nothing."""
+        """Record a cache node; its value is its first argument or nothing."""
         x, *rest = args
         storage = self.recorder.number(x)
         if target is cache_nodes.ready:
@@ -316,7 +316,7 @@ class _Machine:
         """The result of a node and, unless it only makes views or numbers, the step that it is."""
         recorder = self.recorder
         if target is torch.ops.aten._assert_tensor_metadata.default:
-            return None, None  # it asserts the device, too, on which the program was exported
+            return None, None  # it also asserts the device on which the program was exported
         first, before = len(recorder.sizes), recorder.live_bytes
         recorder.peak_bytes = before
         recorder.kernels = []
@@ -359,7 +359,7 @@ def _cannot_run(name: str, target: Any, error: Exception) -> InputError:
 
 
 def _resolved(value: Any, values: Mapping[Node, Any]) -> Any:
-    """``value`` with nodes replaced by what they gave, and every device by the CPU."""
+    """``value`` with nodes replaced by their values, and every device by the CPU."""
 
     def leaf(x: Any) -> Any:
         return values[x] if isinstance(x, Node) else CPU if isinstance(x, torch.device) else x
@@ -388,7 +388,7 @@ _ARITHMETIC = frozenset(
 
 
 def wrapped(node: Node) -> str | None:
-    """The name of a higher-order op that only sets a mode around a subgraph; none for every other target."""
+    """The name of a higher-order op that only sets a mode around a subgraph; ``None`` for every other target."""
     name = node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else None
     return name if name in ("wrap_with_set_grad_enabled", "wrap_with_autocast") else None
 

@@ -1,4 +1,4 @@
-"""Runs a training step on fake tensors and notes what each aten op does to storages. Imports torch.
+"""Runs a training step on fake tensors and records what each aten op does to storages. Imports torch.
 
 A phase is the call in which an op runs: the model's (``forward``), ``backward()``'s or the optimizer's.
 """
@@ -20,7 +20,7 @@ from hosim.importers.torch_run import ProgramStep, quiet
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a training step does. ``held``: name and kind of what is there from the start; ``results``: the losses' storages."""
+    """A recorded training step. ``held`` has the name and kind of what exists from the start, ``results`` the losses' storages."""
 
     held: Mapping[int, tuple[str, str]]
     steps: Sequence[ProgramStep]
@@ -31,7 +31,7 @@ class Recorded:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """The dtype of hosim's name (``bf16``) or of torch's own. Raises :class:`InputError` for a name that is neither."""
+    """The dtype with a name of hosim (``bf16``) or of torch. Raises :class:`InputError` for any other name."""
     known = {ours: dtype for dtype, ours in DTYPES.items() if ours != "fp8"}
     found = known.get(name) or getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
@@ -74,7 +74,7 @@ def record(
                 with nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast):
                     value = model(**given).loss if loss is None else loss(model, given)
                 if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
-                    raise InputError("the step gives no loss to differentiate; call the model with labels, or say what its loss is")
+                    raise InputError("the step gives no loss to differentiate; call the model with labels, or give its loss")
                 if micro_batches > 1:
                     value = value / micro_batches
                 recorder.phase = "backward"
@@ -158,7 +158,7 @@ def _updates(optimizer: str | Callable[[list[Any]], Any], learned: list[Any]) ->
 
 
 def _warm_up(learned: Sequence[Any], updates: _Updates) -> None:
-    """One update with gradients of no contents: the optimizer makes its state at the first one."""
+    """One update with gradients without contents, at which the optimizer makes its state."""
     for parameter in learned:
         parameter.grad = torch.empty_like(parameter)
     updates.step(lambda _: None)
@@ -169,7 +169,7 @@ def _warm_up(learned: Sequence[Any], updates: _Updates) -> None:
 def _held(
     recorder: KernelRecorder, model: torch.nn.Module, updates: _Updates, given: Mapping[str, torch.Tensor]
 ) -> dict[int, tuple[str, str]]:
-    """Name and kind of every storage that is there from the start, by number."""
+    """Name and kind of every storage that exists from the start, by number."""
     held: dict[int, tuple[str, str]] = {}
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters():

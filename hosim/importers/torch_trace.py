@@ -1,9 +1,9 @@
 """PyTorch execution traces (``torch.profiler.ExecutionTraceObserver``, JSON) as workload graphs.
 
-An op is an outermost operator call of the trace: what it calls itself is part of it. Operators that only make a view compute nothing and
-are left out, as are those without a tensor on an accelerator (in a trace that has such tensors). What an operator touches without
-having been given it, it allocated: new storages if it returns them or a later op uses them, else its workspace. The trace says which
-arguments are written (``(a!)`` in an operator's schema), but neither durations nor streams nor what a tensor is for.
+An op is an outermost operator call of the trace, including the calls inside it. Operators that only make a view compute nothing and are
+left out, and so are those without a tensor on an accelerator (in a trace that has such tensors). A tensor that an operator touches without
+taking it was allocated by it: it is a new storage if the operator returns it or a later op uses it, else workspace. The trace shows which
+arguments are written (``(a!)`` in an operator's schema), but neither durations nor streams nor the role of a tensor.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _TraceNode:
     parent: int
     name: str
     schema: str
-    inputs: Sequence[Sequence[TracedTensor]]  # an entry an argument
+    inputs: Sequence[Sequence[TracedTensor]]  # one entry per argument
     outputs: Sequence[TracedTensor]
     types: Any
 
@@ -158,7 +158,7 @@ def _build(name: str, schema: Any, nodes: Sequence[_TraceNode]) -> Graph:
 
 
 def _outermost(nodes: Sequence[_TraceNode], by_id: Mapping[int, _TraceNode]) -> Iterator[tuple[_TraceNode, str, Sequence[_TraceNode]]]:
-    """The operator calls inside no other, in program order (ids count up as calls begin), with their phase and all that they call."""
+    """The outermost operator calls, in program order (ids increase as calls begin), with their phase and all calls inside them."""
     owner: dict[int, tuple[int | None, str]] = {}
     inside: dict[int, list[_TraceNode]] = {}
     phases: dict[int, str] = {}
@@ -245,7 +245,7 @@ def _graph(name: str, calls: Sequence[_Call], storages: Storages, meta: Mapping[
 
 
 def _kinds(calls: Sequence[_Call], storages: Storages) -> Sequence[str]:
-    """The kind of every storage, by who makes, reads and writes it."""
+    """The kind of every storage, from the ops that make, read and write it."""
     used: dict[str, set[int]] = {phase: set() for phase in _PHASES}
     written: dict[str, set[int]] = {phase: set() for phase in _PHASES}
     weights: set[int] = set()

@@ -1,7 +1,7 @@
 """A training step of an unmodified torch model as one workload graph: forward, backward and optimizer, on fake tensors.
 
-The step is really run by torch (autograd, the optimizer, its own activation checkpointing and autocast are not imitated), but on fake
-tensors of the CPU: no weights, no GPU, no memory. What becomes what:
+torch runs the step with its own autograd, optimizer, activation checkpointing and autocast, but on fake CPU tensors, without weights, GPU
+or memory. The mapping:
 
 - An op is an aten op that computes, named ``phase.op_n``; the phase is ``forward``, ``backward`` (with what
   checkpointing recomputes there) or ``optimizer``. Views and allocations are as in :mod:`hosim.importers.torch_kernels`.
@@ -12,7 +12,7 @@ tensors of the CPU: no weights, no GPU, no memory. What becomes what:
   pass uses; the others are temporaries. ``meta["shapes"]`` has the shape of each tensor (of the first view seen).
 - A tensor lives from its first to its last use, as everywhere in hosim. Python's locals may keep one a little longer.
 
-The account is that of eager torch on the CPU: its fused attention, one op at a time. torch is imported when a function is called.
+Memory is that of eager torch on the CPU: fused attention, one op at a time. torch is imported when a function is called.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def import_training(
     loss: Callable[[Any, Mapping[str, Any]], Any] | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Graph:
-    """The graph of one training step, the optimizer's state being there already.
+    """The graph of one training step, with existing optimizer state.
 
-    ``make_model`` makes the module; it is called on fake tensors and with the default dtype ``dtype``. Where its initialisation looks at
-    contents (``trunc_normal_``), let it work under ``torch.device("meta")``. ``inputs`` are tensors by argument name, of which only
-    shapes and dtypes matter (the meta device will do). ``optimizer`` is one of :data:`OPTIMIZERS` or a function from the parameters to a
+    ``make_model`` makes the module; it is called on fake tensors and with the default dtype ``dtype``. If its initialisation looks at
+    contents (``trunc_normal_``), let it work under ``torch.device("meta")``. ``inputs`` are tensors by argument name, of which only shapes
+    and dtypes matter (the meta device will do). ``optimizer`` is one of :data:`OPTIMIZERS` or a function from the parameters to a
     ``torch.optim.Optimizer``. Each of ``micro_batches`` passes takes ``inputs`` and adds to the gradients. ``autocast`` is the dtype of
-    ``torch.autocast`` around the forward pass. ``loss`` is what is differentiated, ``model(**inputs).loss`` if not given.
-    ``meta`` is added to the graph's.
+    ``torch.autocast`` around the forward pass. ``loss`` is what is differentiated, ``model(**inputs).loss`` if not given. ``meta`` is added
+    to the graph's.
 
     Raises :class:`InputError` for an unknown name and for a step that needs the contents of tensors.
     """
@@ -90,7 +90,7 @@ def _graph(recorded: Recorded, name: str, meta: Mapping[str, Any]) -> Graph:
         graph.tensor(storage, wanted, kind)
     for step in recorded.steps:
         for storage in step.inputs + step.mutates:
-            if storage not in graph.names:  # no op made it: a constant that the code holds
+            if storage not in graph.names:  # no op made it: a constant of the code
                 graph.tensor(storage, f"constant_{storage}", "buffer")
             if step.phase == "backward" and made_in.get(storage) == "forward":
                 saved[storage] = None

@@ -1,8 +1,8 @@
 """Tensors as execution traces record them, and the storages behind them.
 
-PyTorch's execution trace observer (and Chakra, which is made from it) writes a tensor as ``[tensor id, storage id, offset, elements,
-bytes per element, device]``. A storage id is given anew to a later storage once the first is freed, so a trace is followed in
-program order: a storage that an op returns without having been given it is a new one.
+PyTorch's execution trace observer (and Chakra, which is made from it) writes a tensor as ``[tensor id, storage id, offset, elements, bytes
+per element, device]``. A storage id may be reused once its storage is freed, so a trace is followed in program order: a storage that an op
+returns without taking it is a new one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class TracedTensor:
-    """One mention of a tensor: the storage it lies in, by its id in the trace, and the bytes of it that the tensor reaches."""
+    """One mention of a tensor: its storage, by its id in the trace, and the bytes of it that the tensor reaches."""
 
     storage: int
     reach_bytes: int
@@ -39,14 +39,14 @@ class TracedTensor:
 
     @property
     def on_accelerator(self) -> bool:
-        """Whether it lies on a device of its own, not in the host's memory and not nowhere."""
+        """Whether it is on an accelerator, not in host memory and not on the meta device."""
         return self.device not in ("", "cpu", "meta")
 
 
 def traced_tensors(value: Any, shape: Any = None, strides: Any = None) -> tuple[TracedTensor, ...]:
     """Every tensor in a recorded argument, in lists of any depth (walked without recursion).
 
-    ``shape`` and ``strides`` are nested as ``value`` is, where the trace has them: an expanded tensor reaches less than its elements.
+    ``shape`` and ``strides``, if the trace has them, are nested as ``value`` is: an expanded tensor reaches less than its elements.
     """
     found = []
     waiting = [(value, shape, strides)]
@@ -72,7 +72,7 @@ def _parts(nested: Any, count: int) -> Sequence[Any]:
 
 
 def _span(elements: int, shape: Any, strides: Any) -> int:
-    """Elements from a tensor's first to its last; all of them side by side where the strides are not known."""
+    """The number of elements from a tensor's first to its last; contiguous if the strides are unknown."""
     for part in (shape, strides):
         if not isinstance(part, list) or not all(type(n) is int and n >= 0 for n in part):
             return elements
@@ -102,7 +102,7 @@ class Storages:
         return tensor.storage in self._now
 
     def existing(self, tensor: TracedTensor) -> int:
-        """The number of the storage that holds ``tensor`` now; one never seen before was there when the trace began."""
+        """The number of the storage that holds ``tensor`` now; one not seen before existed when the trace began."""
         number = self._now.get(tensor.storage)
         if number is None:
             return self._new(tensor, at_start=True)

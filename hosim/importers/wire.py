@@ -1,7 +1,7 @@
 """Protobuf's wire format: the fields of a message by number, without a description of the message.
 
-Enough to read the few fields of a format that matter, with nothing of its maker installed. What is not this format raises
-:class:`WireError`, which each importer turns into its own words.
+This is enough to read the few fields that matter without the format's own library. Anything else raises :class:`WireError`, which each
+importer turns into its own message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class WireError(Exception):
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The whole number at a place, and the place behind it."""
+    """The integer at a place, and the place behind it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -30,7 +30,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def messages(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """The messages of a stream, each with its length in front; each with the place where it begins."""
+    """The messages of a stream, each preceded by its length, with the places where they begin."""
     at = 0
     while at < len(content):
         size, begin = varint(content, at)
@@ -41,7 +41,7 @@ def messages(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def fields(message: bytes) -> Fields:
-    """The values of a message by field number, in order: whole numbers, or bytes for whatever has a length or is fixed."""
+    """The values of a message by field number, in order: integers, or bytes for fields with a length or a fixed size."""
     found: dict[int, list[int | bytes]] = {}
     at = 0
     while at < len(message):
@@ -72,7 +72,7 @@ def parts(message: Fields, number: int) -> Sequence[bytes]:
 
 
 def text(message: Fields, number: int) -> str:
-    """The last value of a string field; empty if there is none. Raises :class:`WireError` for what is no UTF-8."""
+    """The last value of a string field; empty if there is none. Raises :class:`WireError` unless it is UTF-8."""
     try:
         return (parts(message, number) or (b"",))[-1].decode()
     except UnicodeDecodeError:
