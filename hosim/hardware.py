@@ -1,7 +1,6 @@
 """The hardware profile: compute, tiers, channels and fabrics, as frozen integers.
 
-Bytes, bytes per second, nanoseconds and FLOP per second throughout; files and their units are
-:mod:`hosim.io.hardware_file`'s business.
+Units are bytes, bytes per second, nanoseconds and FLOP per second throughout; :mod:`hosim.io.hardware_file` reads files with other units.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Channel:
     beside: tuple[tuple[str, int], ...] = ()
 
     def ceiling(self, size_bytes: int, pageable: bool = False) -> Fraction | None:
-        """Bytes per second that a transfer of this size reaches at most on this channel, however much is free; ``None``: no such limit.
+        """The largest bandwidth (bytes per second) of a transfer of this size on this channel, however much is free; ``None``: no limit.
 
         A point (s, b) of the curve says that s bytes take s / b seconds. Between two points the time is linear in the size; below the
         first it is that of the first point's bandwidth, and beyond the last every further byte takes what it takes at the
@@ -78,8 +77,8 @@ class Channel:
 class Fabric:
     """Bandwidth that several channels share: a PCIe root, a pool switch, a host DRAM bus; over both directions, a half-duplex link.
 
-    Each device has channels of its own: with ``scope`` ``device`` these share it on each device by itself, with ``host`` and ``global``
-    those of all devices of a host, or of all devices, share one.
+    Each device has its own channels. With ``scope`` ``device``, the channels of one device share the fabric; with ``host`` and ``global``,
+    those of all devices of a host, or of all devices, share it.
     """
 
     name: str
@@ -90,7 +89,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """What the cost model needs of the processor.
+    """The processor, as the cost model needs it.
 
     ``peak_flops`` is FLOP per second by dtype, dense; ``efficiency`` the fraction of the peak (of FLOP and of device
     bandwidth) that kernels reach; ``launch_ns`` the fixed time of an op. ``efficiency_of`` has the fraction of some kinds of ops,
@@ -271,7 +270,7 @@ class Hardware:
 
     @cached_property
     def channel_between(self) -> Mapping[tuple[str, str], Channel]:
-        """The channel that joins two tiers directly, by (source, destination); the fastest where several do."""
+        """The channel that joins two tiers directly, by (source, destination); the fastest of several."""
         joined: dict[tuple[str, str], Channel] = {}
         for channel in self.channels:
             ends = (channel.source, channel.destination)
@@ -281,7 +280,7 @@ class Hardware:
 
 
 def _seconds(channel: Channel, size_bytes: int) -> Fraction:
-    """What the curve of a channel says that so many bytes take, latency aside."""
+    """The seconds for this many bytes by the curve of a channel, without latency."""
     size, seconds = 0, Fraction(0)
     for following, bandwidth in channel.curve:
         then = Fraction(following, bandwidth)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from hosim.hardware import Hardware
 
 SEMANTICS = 2
-"""The version of the rules of a replay: a change to them that may change a figure raises it."""
+"""The version of the rules of a replay, which increases with each change that may change a figure."""
 
 STALL_CAUSES = ("dependency", "transfer", "capacity", "runtime")
-"""Why a stream waits, in the order in which idle time before an op is divided."""
+"""The causes of stalls, in the order in which idle time before an op is divided."""
 
 WORKSPACE = "workspace"
 """The kind under which a peak's composition counts the workspaces of running ops."""
@@ -58,7 +58,7 @@ class ChannelFigures:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The least, the lower median and the most of a figure."""
+    """The minimum, the lower median and the maximum of a figure."""
 
     min: int
     median: int
@@ -90,7 +90,7 @@ class DeviceFigures:
 
 
 LISTED_DEVICES = 16
-"""How many devices a result has lines for; the spread of more says enough."""
+"""The most devices that a result has lines for; of more it has only the spread."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ def effort(results: Sequence[Result]) -> Text:
 
 
 def peaks(results: Sequence[Result], hardware: Hardware, tiers: Sequence[str] = ()) -> Table:
-    """The composition of the peak by tensor kind: one row a policy and tier (``tiers``; the device tier alone by default)."""
+    """The composition of the peak by tensor kind: one row per policy and tier (``tiers``; by default only the device tier)."""
     tiers = tiers or (hardware.device_tier,)
     kinds = ordered({kind for r in results for tier in tiers for kind, held in r.peak_breakdown.get(tier, {}).items() if held})
     table = open_table(

@@ -1,4 +1,4 @@
-"""A timeline as rows of bars: one row a stream, with its ops and its waits; one for each transfer that a channel carries at once."""
+"""A timeline as rows of bars: one row per stream, with its ops and waits, and one for each transfer that a channel carries at once."""
 
 from __future__ import annotations
 

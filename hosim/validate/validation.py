@@ -63,15 +63,15 @@ def _is_database(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return is_nsys(file.read(16))
-    except (OSError, ValueError):  # for whoever reads it to say
+    except (OSError, ValueError):  # the reader reports it
         return False
 
 
 def validate(path: str | os.PathLike[str], device: int | None = None) -> Validation:
     """Replay a recording: a profiler's trace, an Nsight Systems export, or a snapshot of torch's allocator, recognised by its contents.
 
-    ``device`` is the accelerator whose memory is replayed (default: the one with most to replay). Raises :class:`InputError` for a file
-    that is none of these or damaged, and for a recording that says neither what a device did nor what was allocated on it.
+    ``device`` is the accelerator whose memory is replayed (default: the one with most to replay). Raises :class:`InputError` for a damaged
+    file or any other file, and for a recording without device activity and allocations.
     """
     if _is_database(Path(path)):
         return _of_trace(read_nsys(path), device, os.fspath(path))
