@@ -14,6 +14,7 @@ from hosim.gate import baselines
 from hosim.gate.checking import write
 from hosim.gate.measure import measure
 from hosim.gate.record import Item, Listing, Record
+from hosim.result import SEMANTICS
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_long_lists_are_cut_to_the_largest_and_their_sum_is_kept(record: Record,
     [
         ('format = "hosim.baseline/1"', 'format = "hosim.baseline/9"', "newer hosim"),
         ('format = "hosim.baseline/1"', "", "begins with format"),
-        ("semantics = 1", "semantics = -1", "expected at least 0"),
+        (f"semantics = {SEMANTICS}", "semantics = -1", "expected at least 0"),
         ("[machine]", "[machines]", "unknown key 'machines'; did you mean 'machine'"),
         ('"activation 17 ', '"activation x ', "expected a label, a whole number and a name"),
         ("[machine]", "[machine", "broken TOML"),
