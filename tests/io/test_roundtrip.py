@@ -269,6 +269,12 @@ def test_utilization_has_two_decimals():
     assert result_to_dict(replace(result, channels={"h2d": channel}))["channels"]["h2d"]["utilization"] == 0.44
 
 
+def test_fragmentation_has_four_decimals():
+    figures = AllocatorFigures("caching", "time", 1, 1, 3, AllocatorState(1, 3, 0))
+    data = result_to_dict(replace(result_from_dict(json.loads(RESULT)), allocator=figures))
+    assert data["allocator"]["at_peak"]["fragmentation"] == 0.6667
+
+
 def test_keys_at_their_default_may_be_left_out():
     graph = workload_from_dict(
         {
