@@ -9,7 +9,7 @@ from toys import hill, machine, plateau, training
 from hosim.analysis.gaps import Gap, gaps
 from hosim.graph import Graph, GraphBuilder
 from hosim.planner.hyperoffload.problem import analyse
-from hosim.planner.hyperoffload.score import Score, main_stream, ranked, scores
+from hosim.planner.hyperoffload.score import Score, ranked, scores
 
 
 def score_of(graph: Graph, name: str, budget: int, *lower: str) -> list[Score]:
@@ -97,7 +97,7 @@ def test_computation_is_that_of_the_main_stream() -> None:
     b.op("h", "op", inputs=["a"], duration_ns=20)
     graph = b.build()
     (s,) = score_of(graph, "a", 5)
-    assert main_stream(graph) == "compute"
+    assert graph.main_stream == "compute"
     assert (s.gap_ns, s.covered_ns) == (30, 30)
 
 
@@ -129,7 +129,7 @@ def test_every_gap_with_bytes_has_a_score(graph: Graph, drawn, budget: int) -> N
         inside = [i for i in inside if i not in graph.users[s.gap.tensor]]
         over = sum(problem.durations[i] for i in inside if problem.held_bytes[i] > budget)
         assert s.over_budget_ns == (0 if s.gap.wraps and s.gap.tensor in problem.starts_below else over)
-        assert s.covered_ns == sum(problem.durations[i] for i in inside if graph.ops[i].stream == main_stream(graph))
+        assert s.covered_ns == sum(problem.durations[i] for i in inside if graph.ops[i].stream == graph.main_stream)
         assert s.relief_byte_ns == s.bytes * s.over_budget_ns
         assert s.channel_pressure >= 0
         assert (s.value > 0) == (s.relief_byte_ns > 0)

@@ -7,7 +7,7 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import hyperoffload, registry
 from hosim.policies.hyperoffload import RIVALS
-from hosim.schedule.freeze_runtime import decided
+from hosim.schedule.freeze_runtime import freeze_runtime
 
 GB = 10**9
 MACHINE = Hardware(
@@ -49,7 +49,7 @@ def rival(name: str, graph: Graph) -> Plan | None:
 def test_a_plan_decided_while_it_runs_where_nothing_else_fits() -> None:
     graph = three_streams()
     plans = {name: plan for name in RIVALS if (plan := rival(name, graph)) is not None}
-    frozen = {name: decided(plan, MACHINE, 96) for name, plan in plans.items()}
+    frozen = {name: freeze_runtime(plan, MACHINE, 96) for name, plan in plans.items()}
     assert not any(plan is not None and replay(plan, MACHINE, 96).feasible for plan in frozen.values())
     fitting = [name for name, plan in plans.items() if replay(plan, MACHINE, 96).feasible]
     assert fitting
