@@ -1,7 +1,7 @@
 """Which tests reach which lines of hosim: made by one run of the tests under coverage.py, kept, and carried over to later text.
 
 The tests run on a copy of the tree. The map lies with that copy under ``build/mutants/map``; when files have changed since, unchanged lines
-keep their tests, new lines of a function have those of the function, and only test files that changed themselves are run again.
+keep their tests, new lines of a function have those of the function, and only tests whose own text is new are run again.
 """
 
 from __future__ import annotations
@@ -85,17 +85,30 @@ def update(root: Path, work: Path, processes: int, fresh: bool = False) -> Reach
     todo = files
     if kept.exists() and not fresh:
         known = Reached.load(kept)
-        todo = [f for f in files if not (before / f).exists() or _changed(f, root, before)]
-        gone = {t for t in known.seconds if (f := t.partition("::")[0]) in todo or f not in files}
+        todo = [f for f in files if not (before / f).exists() or (before / f).read_bytes() != (root / f).read_bytes()]
+        same = {f: unchanged(before / f, root / f) for f in todo if (before / f).exists()} if todo else {}
+        gone = {t for t in known.seconds if (f := t.partition("::")[0]) not in files or (f in todo and _function(t) not in same.get(f, ()))}
         known = carried(_without(known, gone), before, root)
     tree = copy_tree(root, place / "next")
     if todo:
-        known = _merged(known, record(tree, todo, place, processes))
+        known = _merged(known, record(tree, todo, place, processes, known.seconds))
     kept.unlink(missing_ok=True)  # never a map beside another text than its own
     shutil.rmtree(before, ignore_errors=True)
     tree.rename(before)
     known.save(kept)
     return known
+
+
+def unchanged(before: Path, after: Path) -> set[str]:
+    """Functions of a test file whose text is the same: they reach what they reached."""
+    old, new = (
+        {n.name: ast.dump(n) for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef)} for path in (before, after)
+    )
+    return {name for name, text in new.items() if old.get(name) == text}
+
+
+def _function(test: str) -> str:
+    return test.partition("::")[2].partition("[")[0]
 
 
 def test_files(root: Path) -> list[str]:
@@ -104,8 +117,8 @@ def test_files(root: Path) -> list[str]:
     return [f for f in files if not f.startswith(LEFT_OUT)]
 
 
-def record(tree: Path, files: list[str], place: Path, processes: int) -> Reached:
-    """Runs test files under coverage.py."""
+def record(tree: Path, files: list[str], place: Path, processes: int, known: Iterable[str] = ()) -> Reached:
+    """Runs test files under coverage.py, but for the tests that are known."""
     data = place / "records"
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
@@ -114,6 +127,7 @@ def record(tree: Path, files: list[str], place: Path, processes: int) -> Reached
         f"[run]\nsource = {tree}/hosim\ndata_file = {data}/coverage\nparallel = true\ncontext = ${{HOSIM_MUTANTS_CONTEXT-}}\n"
         "disable_warnings = no-data-collected, module-not-measured, module-not-imported, no-sysmon, couldnt-parse\n"
     )
+    (data / "known.txt").write_text("\n".join(known))
     told = {"COVERAGE_PROCESS_START": str(settings), "HOSIM_MUTANTS_RECORDS": str(data), "HOSIM_MUTANTS_CONTEXT": ""}
     command = [
         sys.executable,
@@ -134,7 +148,7 @@ def record(tree: Path, files: list[str], place: Path, processes: int) -> Reached
     with (place / "output.txt").open("w") as output:
         subprocess.run(command, cwd=tree, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False)
     found = _read(data, tree)
-    if not found.seconds:
+    if not found.seconds and not known:
         raise SystemExit(f"no test ran: see {place / 'output.txt'}")
     return found
 
@@ -180,32 +194,6 @@ def _closure(context: str, uses: dict[str, list[str]]) -> set[str]:
 
 
 # -- what has changed since --------------------------------------------------------------------------------------------
-
-
-def _changed(file: str, root: Path, before: Path) -> bool:
-    """Whether a file of tests, or one of the tests' own modules that it imports, is another now."""
-    return any(
-        not (before / f).exists() or (before / f).read_bytes() != (root / f).read_bytes()
-        for f in _with_helpers(root, file, {"tests/conftest.py"})
-    )
-
-
-def _with_helpers(root: Path, file: str, seen: set[str]) -> set[str]:
-    seen.add(file)
-    for node in ast.walk(ast.parse((root / file).read_text())):
-        names = (
-            [a.name for a in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-        for name in names:
-            for folder in ((root / file).parent, root / "tests", root):
-                found = folder / f"{name.replace('.', '/')}.py"
-                if found.exists() and (short := str(found.relative_to(root))).startswith("tests/") and short not in seen:
-                    _with_helpers(root, short, seen)
-    return seen
 
 
 def _without(known: Reached, tests: set[str]) -> Reached:

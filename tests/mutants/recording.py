@@ -126,6 +126,11 @@ def pytest_collection() -> None:
     settings.load_profile("map")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    known = set(Path(os.environ[FOLDER], "known.txt").read_text().splitlines())
+    items[:] = [item for item in items if item.nodeid not in known]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
     if not isinstance(collector, pytest.Module):
