@@ -76,8 +76,8 @@ def environment(tree: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(tree), "PYTHONHASHSEED": "0"}
 
 
-def update(root: Path, work: Path, processes: int, fresh: bool = False) -> Reached:
-    """The map for the tree as it is; runs those tests of which it knows nothing yet."""
+def update(root: Path, work: Path, processes: int, fresh: bool = False, stale: bool = False) -> Reached:
+    """The map for the tree as it is; runs those tests of which it knows nothing yet, unless a ``stale`` one will do."""
     place = work / "map"
     kept, known = place / "reached.json.gz", Reached()
     before = place / "tree"
@@ -88,7 +88,9 @@ def update(root: Path, work: Path, processes: int, fresh: bool = False) -> Reach
         todo = [f for f in files if not (before / f).exists() or (before / f).read_bytes() != (root / f).read_bytes()]
         same = {f: unchanged(before / f, root / f) for f in todo if (before / f).exists()} if todo else {}
         gone = {t for t in known.seconds if (f := t.partition("::")[0]) not in files or (f in todo and _function(t) not in same.get(f, ()))}
-        known = carried(_without(known, gone), before, root)
+        known = carried(known if stale else _without(known, gone), before, root)
+        if stale:
+            return known
     tree = copy_tree(root, place / "next")
     if todo:
         known = _merged(known, record(tree, todo, place, processes, known.seconds))

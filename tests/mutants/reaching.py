@@ -18,6 +18,7 @@ class Place:
     """Where a mutant lies: lines of its file, and what else depends on it if they run at import."""
 
     lines: frozenset[int]
+    function: ast.FunctionDef | ast.AsyncFunctionDef | None = None
     names: frozenset[str] = frozenset()
     anywhere: bool = False
 
@@ -38,7 +39,10 @@ class Reaching:
         """The tests that may notice."""
         place = _place(self._trees[mutant.path], mutant.line)
         found = self._reached.tests(mutant.path, _mask(place.lines))
-        for name in self._names(place.names):
+        names = self._names(place.names)
+        if place.function is not None and not self._reached.tests(mutant.path, _mask(frozenset(_lines_of(place.function.body)))):
+            names |= {place.function.name}  # newer than the map: whoever runs what calls it
+        for name in names:
             for path, line in self._loads[name]:
                 found |= self._reached.tests(path, 1 << line)
         if place.anywhere:
@@ -77,16 +81,16 @@ def _place(tree: ast.Module, line: int) -> Place:
             function = statement
         body = inner
     if isinstance(statement, _Function):  # a default
-        return Place(frozenset(_lines_of(statement.body)))
+        return Place(frozenset(_lines_of(statement.body)), statement)
     heads = [_first(s) for s in _children(statement)]
     last = max(statement.lineno, min(heads) - 1) if heads else statement.end_lineno or statement.lineno
     lines = frozenset(range(statement.lineno, last + 1))
     if isinstance(statement, ast.If | ast.While | ast.For | ast.With | ast.Try | ast.Match) and line > last:  # between its parts
         lines = frozenset({line})
     if function is not None:
-        return Place(lines)
+        return Place(lines, function)
     bound = frozenset(_targets(statement))
-    return Place(frozenset(), bound | names, anywhere=not bound)
+    return Place(frozenset(), None, bound | names, anywhere=not bound)
 
 
 def _bound_at_import(tree: ast.Module, line: int) -> list[str]:

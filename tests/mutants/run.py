@@ -27,6 +27,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+from chosen import Chosen
 from operators import Mutant, differs, mutants_of
 from reached import Reached, copy_tree, environment, update
 from reaching import Reaching
@@ -141,7 +143,10 @@ class Trial:
         note.write_text("")
         child = os.fork()
         if not child:
-            self._child(tests, note)
+            try:
+                self._child(tests, note)
+            finally:
+                os._exit(98)
         wall_s = 60 + 10 * sum(self.seconds[t] for t in tests)
         code = _wait(child, wall_s)
         words = note.read_text().splitlines()
@@ -161,9 +166,6 @@ class Trial:
             os.dup2(source, target)
         sys.path[:] = [str(self.tree), *(p for p in sys.path if p != str(Path(__file__).parent))]
         sys.argv = ["pytest"]
-        import pytest
-        from chosen import Chosen
-
         files = list(dict.fromkeys(t.partition("::")[0] for t in tests))
         options = ["-x", "-q", "--tb=line", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:randomly"]
         code = 99
@@ -300,10 +302,11 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=240.0, help="seconds of tests for one mutant, at most")
     parser.add_argument("--fresh", action="store_true", help="make the map of tests anew, from all of them")
     parser.add_argument("--map", action="store_true", help="make the map, and stop")
+    parser.add_argument("--stale", action="store_true", help="use the map that there is, without the tests that are new since")
     parser.add_argument("--again", action="store_true", help="try the survivors of the last run once more, by what tests there are now")
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
-    reached = update(ROOT, WORK, options.jobs, options.fresh)
+    reached = update(ROOT, WORK, options.jobs, options.fresh, options.stale)
     print(
         f"{len(reached.seconds)} tests in the map; {len(reached.failed)} fail by themselves and are left out", *reached.failed, sep="\n  "
     )
