@@ -15,7 +15,7 @@ from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 MACHINE = Hardware(
     "sound",
     (Tier("hbm", 1, 1, "device"), Tier("ddr", 1, 1, pageable=("input",), pin_ns=0)),
-    (Channel("h2d", "ddr", "hbm", 10, 0, 1, beside=(("d2h", 10),)), Channel("d2h", "hbm", "ddr", 10)),
+    (Channel("h2d", "ddr", "hbm", 10, 0, 1, ((1, 2), (5, 10)), 10, (("d2h", 10),)), Channel("d2h", "hbm", "ddr", 10)),
     Compute({"bf16": 1}, 1.0, 0, {"matmul": {"bf16": 1.0}}),
     fabrics=(Fabric("pcie", 1, ("h2d", "d2h")),),
     inspect_ns=0,
@@ -30,6 +30,7 @@ H2D, D2H = MACHINE.channels
 ALL_KINDS = ", ".join(KINDS)
 RATE, EFFICIENCY = "expected a bandwidth above 0 B/s", "expected an efficiency above 0 and at most 1, got"
 BESIDE = "expected a bandwidth above 0 B/s and at most the channel's"
+LATER = "a larger transfer would take less time than the one before it: expected a lower bandwidth"
 
 
 def ddr(**fields: Any) -> dict[str, Any]:
@@ -72,6 +73,13 @@ def compute(**fields: Any) -> dict[str, Any]:
         (h2d(bandwidth_bytes_per_s=0), f"channels.h2d.bandwidth: {RATE}"),
         (h2d(latency_ns=-1), "channels.h2d.latency: expected a latency of at least 0 ns"),
         (h2d(engines=0), "channels.h2d.engines: expected at least 1 engine"),
+        (h2d(curve=((0, 5),)), "channels.h2d.curve[0].size: expected a size above 0 B"),
+        (h2d(curve=((1, 5), (4, 0))), f"channels.h2d.curve[1].bandwidth: {BESIDE}"),
+        (h2d(curve=((1, 11),)), f"channels.h2d.curve[0].bandwidth: {BESIDE}"),
+        (h2d(curve=((4, 5), (4, 6))), "channels.h2d.curve[1].size: expected sizes in ascending order"),
+        (h2d(curve=((4, 2), (5, 3))), f"channels.h2d.curve[1].bandwidth: {LATER}"),  # 4 B take 2 s, 5 B would take 1.67
+        (h2d(pageable_bytes_per_s=0), f"channels.h2d.pageable: {BESIDE}"),
+        (h2d(pageable_bytes_per_s=11), f"channels.h2d.pageable: {BESIDE}"),
         (h2d(beside=(("p2p", 1),)), "channels.h2d.beside.p2p: expected another channel (channels: d2h)"),
         (h2d(beside=(("h2d", 1),)), "channels.h2d.beside.h2d: expected another channel (channels: d2h)"),
         (
