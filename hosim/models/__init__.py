@@ -1,1 +1,1 @@
-"""Analytic builders of language-model graphs, and what goes with them."""
+"""Builders of model graphs from sizes alone, and their parts."""

@@ -1,4 +1,4 @@
-"""Attention over queries, keys and values, fused or not, and the rotation of their heads."""
+"""Attention over queries, keys and values, fused or not, and rotary positions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from hosim.models.functions import copied
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
 MODES = ("causal", "masked", "math")
-"""``causal``: the fused kernel, told that it is causal, with grouped heads inside. ``masked``: the fused kernel with an explicit mask and
-keys repeated to the queries' heads, which is what transformers runs where it cannot see that the mask is causal (when traced).
-``math``: no kernel takes these heads, scores are in memory (torch on heads of unequal width)."""
+"""``causal``: the fused kernel in causal mode, with grouped heads inside. ``masked``: the fused kernel with an explicit mask and keys
+repeated to the queries' heads, which transformers runs if it cannot see that the mask is causal (when traced). ``math``: no fused kernel
+supports these heads, and scores are in memory (torch with heads of unequal width).
+"""
 
 
 def attention(
@@ -78,7 +79,7 @@ def attention(
 
 
 def rotated(t: Tape, x: Value, cos: Value, sin: Value, *, fused: bool = False, label: str = "rope") -> Value:
-    """Rotary positions on ``x``; ``cos`` and ``sin`` have no gradient, and are all that is kept."""
+    """Rotary positions on ``x``; ``cos`` and ``sin`` have no gradient, and only they are kept."""
     if fused:
         y = t.op(label, "elementwise", [x, cos, sin], x.shape)
         t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g, cos, sin], x.shape)))

@@ -1,4 +1,4 @@
-"""Builds a workload from the name of a model and parameters, as a spec's ``builder`` has them (:mod:`hosim.io.spec_file`)."""
+"""Builds a workload from the name of a model and parameters, as in the ``builder`` of a spec (:mod:`hosim.io.spec_file`)."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _FROM_ZERO = ("stage", "seed", "sink_blocks", "num_experts", "n_shared_experts",
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> Graph:
-    """The graph of a model run in some way; ``name`` is the graph's.
+    """The graph of one way to run a model; ``name`` is the graph's.
 
-    ``parameters``: ``model``, one of :data:`~hosim.models.presets.PRESETS`; ``config``, values that replace some of the preset's;
-    ``link``, a rate such as ``400 GB/s``, for ``link_bytes_per_s``; ``routing``, fields of :class:`~hosim.models.config.RoutingDraw`, where
-    gates choose (without it all that they could choose runs); and any field of :class:`~hosim.models.config.Run`. Equal parameters give
-    equal graphs, in milliseconds. ``meta`` has them. Raises :class:`InputError` that names the parameter.
+    ``parameters`` are ``model``, one of :data:`~hosim.models.presets.PRESETS`; ``config``, values that replace some of the preset's;
+    ``link``, a rate such as ``400 GB/s``, for ``link_bytes_per_s``; ``routing``, fields of :class:`~hosim.models.config.RoutingDraw`, for
+    models with gates (without it every candidate runs); and any field of :class:`~hosim.models.config.Run`. Equal parameters give equal
+    graphs, in milliseconds. ``meta`` has them. Raises :class:`InputError`, naming the parameter.
     """
     given = dict(parameters)
     model = given.pop("model", None)
@@ -83,9 +83,9 @@ def _preset(model: object) -> Layered:
 
 
 def _realised(graph: Graph, gates: tuple[Gate, ...], run: Run, routed: RoutingDraw) -> Graph:
-    """The graph of the steps of a generated trace: of what a gate decides about, what it chose."""
+    """The graph of the steps of a generated trace, with only the candidates that gates chose."""
     if not gates:
-        raise InputError("nothing is chosen in this model as it is run; give chosen_experts, or kv_block in a decode", where="routing")
+        raise InputError("no gate chooses in this run; give chosen_experts, or kv_block in a decode", where="routing")
     chosen = run.chosen_blocks if run.kv_block is not None else run.chosen_experts
     assert chosen is not None
     top = min(chosen, len(gates[0].experts))
@@ -94,7 +94,7 @@ def _realised(graph: Graph, gates: tuple[Gate, ...], run: Run, routed: RoutingDr
 
 
 def changed(data: Data, values: Mapping[str, Any], prefix: str, extra: Iterable[str] = ()) -> Data:
-    """The dataclass instance ``data`` with other values; raises :class:`InputError` for a field it has not, or a value of another type."""
+    """The dataclass instance ``data`` with other values; raises :class:`InputError` for an unknown field or a value of another type."""
     hints = get_type_hints(type(data))
     for key, value in values.items():
         if key not in hints:
@@ -120,7 +120,7 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int
 
 
 def _check_shards(config: Any, run: Run) -> None:
-    """Raise :class:`InputError` unless the model has the positions and layers asked for, and the devices divide what they share."""
+    """Raise :class:`InputError` unless the model has the wanted positions and layers, and the devices divide evenly what they share."""
     names = {f.name for f in fields(config)}
     positions = getattr(config, "n_positions", getattr(config, "max_position_embeddings", run.sequence))
     if run.sequence > positions:
@@ -138,28 +138,28 @@ def _check_shards(config: Any, run: Run) -> None:
         raise InputError(f"expected a stage from 0 to {run.pipeline - 1}, got {run.stage}", where="stage")
     layers = getattr(config, "num_hidden_layers", run.pipeline)
     if (layers if run.layers is None else run.layers) < run.pipeline or (run.pipeline > 1 and "num_hidden_layers" not in names):
-        raise InputError(f"{run.pipeline} stages need at least a layer each", where="pipeline")
+        raise InputError(f"{run.pipeline} stages need at least one layer each", where="pipeline")
     if run.layers is not None and run.layers > layers:
         raise InputError(f"the model has {layers} layers, got {run.layers}", where="layers")
 
 
 def _check_choices(config: Any, run: Run) -> None:
-    """Raise :class:`InputError` for experts or blocks that are to be chosen where there are none."""
+    """Raise :class:`InputError` if experts or blocks are to be chosen and the run has none."""
     experts = int(getattr(config, "num_experts", 0))
     top = int(getattr(config, "num_experts_per_tok", 0))
     if top > experts:
-        raise InputError(f"expected at most {experts}, as there are experts; got {top}", where="config.num_experts_per_tok")
+        raise InputError(f"expected at most {experts}, the number of experts; got {top}", where="config.num_experts_per_tok")
     if run.chosen_experts is not None:
         if run.training or run.tensor > 1:
-            raise InputError("experts of their own are built for inference, each on one device", where="chosen_experts")
+            raise InputError("chosen_experts works for inference only, with each expert on one device", where="chosen_experts")
         if run.chosen_experts > experts // run.expert:
             raise InputError(
                 f"the device has {experts // run.expert} experts of each layer, got {run.chosen_experts}", where="chosen_experts"
             )
     if run.kv_block is not None and (run.phase != "decode" or getattr(config, "kv_lora_rank", 0) > 0):
-        raise InputError("a cache in blocks is built for decoding with heads of keys and values", where="kv_block")
+        raise InputError("kv_block works only for decoding with heads of keys and values", where="kv_block")
     if run.kv_block is not None and run.chosen_experts is not None:
-        raise InputError("give one of kv_block and chosen_experts: a trace is of one kind of choice", where="kv_block")
+        raise InputError("give only one of kv_block and chosen_experts: a trace has one kind of choice", where="kv_block")
 
 
 def _link(value: object) -> int:

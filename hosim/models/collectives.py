@@ -1,4 +1,4 @@
-"""What devices that share a model send each other: ops of the stream ``comm``, on the tensors of one device."""
+"""Collectives between devices that share a model: ops of the stream ``comm``, on the tensors of one device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def all_reduced(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value
 
 
 def replicated(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
-    """``x``, which every device has and multiplies by its own weights: going backward, the sum of what each finds."""
+    """``x``, which every device has and multiplies by its own weights; its gradient is the sum over devices."""
     if run.tensor == 1:
         return x
     y = t.alias(x)
@@ -31,7 +31,7 @@ def replicated(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
 
 
 def exchanged(t: Tape, run: Run, x: Value, label: str) -> Value:
-    """Rows of ``x`` sent to the devices that have their experts, as many coming as going; backward, their gradients return."""
+    """Rows of ``x`` sent to the devices that have their experts, as many in as out; in the backward pass their gradients return."""
     if run.expert == 1:
         return x
     y = _exchange(t, run, x, label)
@@ -40,7 +40,7 @@ def exchanged(t: Tape, run: Run, x: Value, label: str) -> Value:
 
 
 def received(t: Tape, run: Run, shape: tuple[int, ...], label: str = "recv") -> Value:
-    """What the stage before sends; going backward its gradient is sent there."""
+    """What the previous stage sends; in the backward pass its gradient is sent there."""
     x = t.ops(label, "recv", [], [(shape, run.dtype)], stream=STREAM, duration_ns=_ns(run, _bytes(shape, run)))[0]
     x = t.detached(x) if run.training else x
     t.note(x, lambda g: sent(t, run, g, f"{label}.grad"))

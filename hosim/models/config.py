@@ -1,4 +1,4 @@
-"""What a builder is told: the sizes of a model (one dataclass a family) and how it is run."""
+"""The parameters of a builder: the sizes of a model (one dataclass per family) and how it is run."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ class RoutingDraw:
 
 
 class Layered(Protocol):
-    """The sizes of a model of equal layers."""
+    """The sizes of a model with equal layers."""
 
     @property
     def num_hidden_layers(self) -> int:
-        """How many."""
+        """The number of layers."""
 
 
 def layers_of(config: Layered, run: Run) -> range:

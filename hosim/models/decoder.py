@@ -1,4 +1,4 @@
-"""Decoder language models: Llama, Qwen3-MoE and DeepSeek-V3 are one family with other sizes."""
+"""Decoder language models: Llama, Qwen3-MoE and DeepSeek-V3 are one family with different sizes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _rotary(t: Tape, config: Decoder, run: Run) -> tuple[Value, Value]:
 
 
 def _mask(t: Tape, run: Run) -> Value | None:
-    """Which keys each query sees; the causal kernel needs none, and neither does a single query."""
+    """The mask of the keys that each query sees; the causal kernel and a single query need none."""
     if run.attention == "causal" or run.phase == "decode":
         return None
     return t.ops("mask", "elementwise", [], [((1, 1, run.sequence, run.sequence), "bool")])[0]

@@ -45,12 +45,12 @@ def attended(t: Tape, run: Run, q: Value, k: Value, v: Value, heads: int) -> Val
 
 
 def gelu(t: Tape, run: Run, x: Value) -> Value:
-    """The exact one, a kernel of its own."""
+    """The exact GELU, as one kernel."""
     return activation(t, x, "gelu")
 
 
 def gelu_new(t: Tape, run: Run, x: Value) -> Value:
-    """The approximation by tanh: as written out in transformers, or ``fused`` as one kernel."""
+    """The tanh approximation of GELU: op by op as in transformers, or ``fused`` as one kernel."""
     if run.fused:
         return gelu(t, run, x)
     inside = scale(t, add(t, x, scale(t, square(t, x))))

@@ -1,4 +1,4 @@
-"""Which function builds the models of which sizes."""
+"""The function that builds each family of models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hosim.models.vision import Dit, Vit, dit, vit
 class Family:
     """``forward`` gives the loss in training, else the result; ``defaults`` are those of :class:`Run` that differ for it.
 
-    ``takes`` are the fields of :class:`Run` that mean something to it.
+    ``takes`` are the fields of :class:`Run` that it uses.
     """
 
     forward: Callable[[Tape, Any, Run], Value]

@@ -1,7 +1,6 @@
-"""What models are made of: functions on values of a tape, each with the ops of its gradient.
+"""The functions that models are made of: on values of a tape, each with the ops of its gradient.
 
-The ops are those of eager PyTorch, at the granularity of its kernels: a gradient keeps what torch's formula keeps. What has no op there
-(views) has none here.
+The ops are those of eager PyTorch, at the granularity of its kernels: a gradient keeps what torch's formula keeps. Views have no op.
 """
 
 from __future__ import annotations

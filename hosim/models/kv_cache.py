@@ -1,4 +1,4 @@
-"""The keys and values that a decoder keeps of the tokens before: whole, or in blocks of which attention reads some."""
+"""The keys and values that a decoder keeps of earlier tokens: whole, or in blocks of which attention reads some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gated MLPs, and mixtures of them."""
+"""Gated MLPs, and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     """The chosen experts' outputs by weight, and those of the shared ones.
 
     All experts' weights of a layer are two tensors, which grouped products take at once, as in transformers; or, with
-    ``run.chosen_experts``, each expert has two of its own. Tokens are taken to be spread evenly over the devices that share the experts.
+    ``run.chosen_experts``, each expert has two of its own. Tokens are assumed to spread evenly over the devices that share the experts.
     """
     flat = x.view(x.rows, x.shape[-1])
     with t.scope("gate"):

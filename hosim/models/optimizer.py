@@ -1,4 +1,4 @@
-"""The optimizer step: AdamW as one kernel a parameter."""
+"""The optimizer step: AdamW as one kernel per parameter."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Seeded routing traces with the two regularities that published traces of mixture-of-experts models have.
 
 *Popularity.* Some experts are chosen more often than others: each gate ranks its experts at random, and draws the expert of rank r with a
-weight of ``1 / r ** zipf``. *Temporal locality.* What was chosen in one step is likely to be chosen in the next: each expert of the step
-before stays with probability ``persistence``, and drawn ones fill up. Choices that repeat from token to token more often than at random are
-reported of Mixtral (A. Q. Jiang et al., Mixtral of Experts, 2024, section 5), and made use of by A. Eliseev and D. Mazur, Fast inference
-of mixture-of-experts language models with offloading, 2023 (a cache of experts, the least recently used out first).
+weight of ``1 / r ** zipf``. *Temporal locality.* Experts chosen in one step are likely to be chosen in the next: each expert of the
+previous step stays with probability ``persistence``, and drawn experts fill the rest. Mixtral repeats choices from token to token more
+often than at random (A. Q. Jiang et al., Mixtral of Experts, 2024, section 5); A. Eliseev and D. Mazur, Fast inference of
+mixture-of-experts language models with offloading, 2023, exploit that with an LRU cache of experts.
 
-Only :meth:`random.Random.random` draws, whose sequence for a seed Python guarantees: a seed means the same trace everywhere.
+All draws use :meth:`random.Random.random`, whose sequence for a seed Python guarantees, so that a seed means the same trace everywhere.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def generate(
 ) -> Routing:
     """A trace of ``steps`` steps in which each gate chooses ``top`` of its experts.
 
-    ``zipf`` 0 makes all experts equally popular; ``persistence`` is between 0 and 1. The trace of gate g does not depend on the gates
-    after it. Raises :class:`InputError` for what no trace can have.
+    ``zipf`` 0 makes all experts equally popular; ``persistence`` is between 0 and 1. The trace of gate g does not depend on the gates after
+    it. Raises :class:`InputError` for invalid arguments.
     """
     for where, wrong, expected in (
         ("steps", steps < 0, "at least 0"),

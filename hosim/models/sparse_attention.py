@@ -1,4 +1,4 @@
-"""Attention of one new token over a cache in blocks: the first and the last always, of those between the ones that a gate selects.
+"""Attention of one new token over a cache in blocks: always the first and the last blocks, and those between that a gate selects.
 
 The gate scores a summary of each block against the query, as trained sparse attention does (NSA: J. Yuan et al., Native Sparse Attention,
 2025). Each selected block gives a result and the statistics by which the results are put together (split-k decoding).

@@ -1,4 +1,4 @@
-"""One step of a model: its forward pass, and in training what follows it."""
+"""One step of a model: its forward pass, and in training the backward pass and the optimizer."""
 
 from __future__ import annotations
 

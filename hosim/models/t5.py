@@ -1,6 +1,6 @@
 """T5: an encoder and a decoder that attends to it, with learned biases of relative positions on the scores.
 
-Scores are in memory, since no fused kernel takes a bias that learns.
+Scores are in memory, because no fused kernel supports a learned bias.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A tape: writes the ops of a model into a graph and remembers how to differentiate them.
+"""A tape writes the ops of a model into a graph and records how to differentiate them.
 
-Model code calls functions (:mod:`hosim.models.functions`) on :class:`Value` s. Each emits its ops at once. When the tape records, it also
-notes what emits the ops of its gradient; :meth:`Tape.backward` plays these notes in reverse, as autograd does. So the layers of
-a model are written once, and inference, training and recomputation follow. Which activations a training step keeps is written
-nowhere: those that an op of the backward pass uses.
+Model code calls functions (:mod:`hosim.models.functions`) on :class:`Value` s. Each emits its ops at once. In training it also records how
+to emit the ops of its gradient; :meth:`Tape.backward` plays the records in reverse, as autograd does. The layers of a model are thus
+written once, and inference, training and recomputation follow. A training step keeps exactly the activations that an op of the backward
+pass uses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ITEM_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int64": 8, 
 _WIDTH = {dtype: -rank for rank, dtype in enumerate(ITEM_BYTES)}
 
 RECOMPUTE, BACKWARD = "recompute.", "backward."
-"""What the names of ops of these phases begin with."""
+"""The prefixes of op names in these phases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Value:
 
     @property
     def rows(self) -> int:
-        """Elements over the last extent."""
+        """The size of the last dimension."""
         return prod(self.shape[:-1])
 
     def view(self, *shape: int) -> Value:
@@ -77,7 +77,7 @@ class Tape:
     # -- tensors ------------------------------------------------------------------------------------------------------
 
     def held(self, name: str, shape: Sequence[int], dtype: str, kind: str, home: str | None = None) -> Value:
-        """A tensor that is there from the start; made when first asked for. ``name`` is under the current scope."""
+        """A tensor that exists from the start, made at first use. ``name`` is under the current scope."""
         full = self._scope + name
         if full not in self._held:
             self._taken.add(full)
@@ -283,7 +283,7 @@ class Tape:
         return [(value, self._gradients[node]) for node, value in self.parameters.items() if node in self._gradients]
 
     def build(self) -> Graph:
-        """The graph. What was computed again and is used by nothing is left out: torch stops recomputing at the last kept tensor."""
+        """The graph, without unused recomputed ops, because torch stops recomputing at the last kept tensor."""
         return _without_idle_recomputation(self.builder.build())
 
 

@@ -1,4 +1,4 @@
-"""Models of image patches: the vision transformer, and the diffusion transformer, which is conditioned on a time and a class."""
+"""Models of image patches: the vision transformer, and the diffusion transformer conditioned on a time and a class."""
 
 from __future__ import annotations
 
