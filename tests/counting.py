@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -18,9 +19,13 @@ def lines_run(function: Callable[..., object], *arguments: Any, **named: Any) ->
         return trace
 
     before = sys.gettrace()
+    collecting = gc.isenabled()
+    gc.disable()  # hypothesis has a callback on each collection, whose lines would count
     sys.settrace(trace)
     try:
         function(*arguments, **named)
     finally:
         sys.settrace(before)
+        if collecting:
+            gc.enable()
     return count
