@@ -119,6 +119,8 @@ class Plan:
         Makes the object that decides during the replay, a fresh one per replay. Such a plan cannot be saved.
     edits
         How ``graph`` came from the workload, if it is not the workload's own.
+    judgement
+        What hosim's planner noted about its choices, for an explanation. It is neither saved nor compared.
 
     References
     ----------
@@ -140,6 +142,7 @@ class Plan:
     initial: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     runtime: RuntimeFactory | None = field(default=None, compare=False)
     edits: Edits | None = None
+    judgement: object = field(default=None, compare=False, repr=False)
 
     @property
     def workload(self) -> Graph:

@@ -2,47 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from hosim.analysis.critical_path import earliest_starts
+from hosim.cache_plan import AT_START
 from hosim.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The open interval between two consecutive uses of ``tensor``, the ops at positions ``after`` and ``before``.
+    """No op uses ``tensor`` between the ops ``after`` and ``before``: it could spend that time in a lower tier.
 
-    ``wraps``: it runs across the step, from the last use (``after``) to the first (``before``) of the next step.
+    ``after`` is :data:`~hosim.cache_plan.AT_START` for the time before the first use of a tensor that is there at time 0, ``before`` is
+    the number of ops for the time after its last use; a persistent tensor that no op uses has one gap, the whole step. ``returns`` says
+    whether its contents must be back at the end of the gap. ``version`` numbers the contents (writes so far), which op ``written`` made
+    (:data:`~hosim.cache_plan.AT_START`: those of time 0): one store serves every later gap of the same version.
     """
 
     tensor: int
     after: int
     before: int
-    wraps: bool = False
+    version: int = 0
+    returns: bool = True
+    written: int = AT_START
+
+    def dead(self, count: int) -> bool:
+        """Whether the op at its end overwrites the contents, so that nothing need be kept; ``count`` is the number of ops."""
+        return not self.returns and self.before < count
 
 
-def gaps(graph: Graph) -> tuple[Gap, ...]:
-    """Every gap with at least one op in it, by tensor and then by position; of persistent tensors also the wrapping one.
+def initial_set(graph: Graph) -> frozenset[int]:
+    """Tensors that hold a valid copy at time 0 by default."""
+    return frozenset(graph.initial)
 
-    Two uses by neighbouring ops leave no gap. A persistent tensor that no op uses has none either: it is idle for ever.
+
+def tensor_gaps(graph: Graph, t: int) -> list[Gap]:
+    """The gaps of one tensor in order, if it starts in the device tier where it is there at time 0; O(uses).
+
+    Each has at least one op inside, except that a persistent tensor has a gap before its first use even if op 0 uses it: it may start
+    below, so that op 0 waits for it and the end of the step has the room.
     """
-    count = len(graph.ops)
+    ops, users, count = graph.ops, graph.users[t], len(graph.ops)
+    initial, persistent = t in graph.derived(initial_set), bool(graph.tensors[t].persistent)
+    if not users:
+        return [Gap(t, AT_START, count, 0, False)] if initial and persistent and count else []
     found: list[Gap] = []
-    for t, users in enumerate(graph.users):
-        found.extend(Gap(t, a, b) for a, b in pairwise(users) if b - a > 1)
-        if users and graph.tensors[t].persistent and users[0] + count - users[-1] > 1:
-            found.append(Gap(t, users[-1], users[0], wraps=True))
-    return tuple(found)
-
-
-def gap_lengths_ns(graph: Graph, durations: Sequence[int], over: Iterable[Gap]) -> tuple[int, ...]:
-    """Nanoseconds of each gap when everything is resident: from the end of op ``after`` to the start of op ``before``.
-
-    On several streams two uses may overlap: that gap is 0 long. A wrapping one goes on in the next step.
-    """
-    starts = earliest_starts(graph, durations)
-    ends = [start + duration for start, duration in zip(starts, durations, strict=True)]
-    makespan = max(ends, default=0)
-    return tuple(max(0, starts[gap.before] - ends[gap.after] + makespan * gap.wraps) for gap in over)
+    if initial and (users[0] > 0 or persistent):
+        found.append(Gap(t, AT_START, users[0], 0, t in ops[users[0]].reads))
+    version, written = 0, AT_START
+    for k, u in enumerate(users):
+        if t in ops[u].writes:
+            version, written = version + 1, u
+        if k + 1 < len(users):
+            following = users[k + 1]
+            if following - u > 1:
+                found.append(Gap(t, u, following, version, t in ops[following].reads, written))
+        elif graph.survives[t] and u + 1 < count:
+            found.append(Gap(t, u, count, version, initial, written))
+    return found

@@ -30,7 +30,8 @@ Policy = Annotated[
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the plan: .json, .json.gz or .yaml.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Explain why each tensor moves or stays.")]
-Top = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="With --explain: at most N rows of each table.")]
+Top = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="With --explain: every table, with at most N rows each.")]
+All = Annotated[bool, typer.Option("--all", help="With --explain: every table, with every row.")]
 
 
 def plan(
@@ -41,6 +42,7 @@ def plan(
     budget: Budget = None,
     explain: Explain = False,
     top: Top = None,
+    all_rows: All = False,
     plan_against: PlanAgainst = "allocated",
     allocator: Allocator = "ledger",
     account: Account = "time",
@@ -49,8 +51,9 @@ def plan(
 ) -> None:
     """Write the plan of one policy, or explain it.
 
-    -o writes the plan, --explain shows why each tensor moves or stays (with --json as JSON); give one or both. Exit code 3 if the policy
-    finds no plan, or the plan to explain does not fit.
+    -o writes the plan, --explain shows why each tensor moves or stays; give one or both. --explain prints the 20 tensors that matter most;
+    --top N and --all print every table, --json prints all figures. Exit code 3 if the policy finds no plan, or the plan to explain does
+    not fit.
     """
     from hosim.io import save_plan
     from hosim.study.policy_choice import parse_choice
@@ -59,8 +62,10 @@ def plan(
 
     if output is None and not explain:
         raise InputError("nothing to do: give -o plan.json to write the plan, --explain to explain it, or both", source="plan")
-    if not explain and (top is not None or json):
-        raise InputError(f"{'--json' if json else '--top'} requires --explain", source="plan")
+    if not explain and (top is not None or all_rows or json):
+        raise InputError(f"{'--json' if json else '--all' if all_rows else '--top'} requires --explain", source="plan")
+    if top is not None and all_rows:
+        raise InputError("--top and --all exclude each other: give one of them", source="plan")
     if plan_against != RESERVED and (allocator, account) != ("ledger", "time"):
         raise InputError("--allocator and --account require --plan-against reserved", source="plan")
     counting = counting_of(allocator, account, plan_against)
@@ -90,5 +95,7 @@ def plan(
             from hosim.io import to_json
 
             typer.echo(to_json(explanation.to_dict(why, top)))
+        elif top is None and not all_rows:
+            console().print(explanation.summary(why))
         else:
             console().print(explanation.explanation(why, top))

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hosim.analysis.gaps import Gap
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.idle_intervals import Idle, below_at_ends, between_uses
+from hosim.schedule.idle_intervals import below_at_ends, between_uses
 from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import space_below, starts
 from hosim.schedule.placement import NEAREST, read_placement
@@ -40,14 +41,14 @@ def plan(
     initial = starts(graph, hardware, budget_bytes, rule)
     residency = Plan(graph, initial=initial).residency(hardware.device_tier)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
-    found = [idle for idle in between_uses(graph, not_in_place(graph)) if idle.before - idle.after >= select_distance]
-    found.sort(key=lambda idle: (idle.after - idle.before, -sizes[idle.tensor], idle.after, idle.before))
+    found = [gap for gap in between_uses(graph, not_in_place(graph)) if gap.before - gap.after >= select_distance]
+    found.sort(key=lambda gap: (gap.after - gap.before, -sizes[gap.tensor], gap.after, gap.before))
     space = space_below(graph, hardware, residency, rule)
     absences = []
-    for idle in (*below_at_ends(graph, residency, hardware.device_tier), *found[:select_num]):
-        tier = space.place(idle.tensor, idle.after)
+    for gap in (*below_at_ends(graph, residency, hardware.device_tier), *found[:select_num]):
+        tier = space.place(gap.tensor, gap.after)
         if tier is not None:
-            absences.append(at_distance(idle, tier, prefetch_distance, release_distance))
+            absences.append(at_distance(gap, tier, prefetch_distance, release_distance))
     return insert(graph, hardware, "distance", absences, initial)
 
 
@@ -57,8 +58,8 @@ def not_in_place(graph: Graph) -> Iterable[int]:
     return (t for t in range(len(graph.tensors)) if t not in mutated)
 
 
-def at_distance(idle: Idle, tier: str, prefetch_distance: int, release_distance: int) -> Absence:
+def at_distance(gap: Gap, tier: str, prefetch_distance: int, release_distance: int) -> Absence:
     """The absence that begins and ends so many ops from the uses, within the idle time."""
-    release = min(idle.after + release_distance, idle.before - 1)
-    prefetch = max(idle.before - 1 - prefetch_distance, release)
-    return Absence(idle.tensor, idle.after, idle.before, idle.after, release, prefetch, tier)
+    release = min(gap.after + release_distance, gap.before - 1)
+    prefetch = max(gap.before - 1 - prefetch_distance, release)
+    return Absence(gap.tensor, gap.after, gap.before, gap.after, release, prefetch, tier)

@@ -27,6 +27,7 @@ from dataclasses import replace
 import numpy as np
 
 from hosim import engine
+from hosim.analysis.gaps import Gap, tensor_gaps
 from hosim.cache_plan import AT_START, Plan
 from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.op_time import op_durations
@@ -34,7 +35,7 @@ from hosim.costmodel.transfer_time import alone_ns
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.bandwidth_slots import Slots
-from hosim.schedule.idle_intervals import Idle, below_at_ends, between_uses, held_bytes
+from hosim.schedule.idle_intervals import below_at_ends, between_uses, held_bytes
 from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import LowerTier, nearest_tiers, space_below, starts
 
@@ -83,19 +84,19 @@ class _G10:
     def start_below(self) -> None:
         """What starts below comes up in the last free slots before its first use, and leaves in the first ones after its last."""
         end = len(self.graph.ops)
-        away = sorted(below_at_ends(self.graph, self.residency, self.device), key=lambda idle: (-idle.before, idle.tensor))
-        for idle in away:
-            t, tier = idle.tensor, self.residency[idle.tensor][0]
+        away = sorted(below_at_ends(self.graph, self.residency, self.device), key=lambda gap: (-gap.before, gap.tensor))
+        for gap in away:
+            t, tier = gap.tensor, self.residency[gap.tensor][0]
             way = self.ways.get(tier)
-            if idle.after == AT_START:
-                start = self.up[tier].reserve_before(idle.before, self._time(way.up.name, t)) if way else 0
-                self._take(Absence(t, AT_START, idle.before, AT_START, AT_START, max(start, 0) - 1, tier), 0, max(start, 0))
+            if gap.after == AT_START:
+                start = self.up[tier].reserve_before(gap.before, self._time(way.up.name, t)) if way else 0
+                self._take(Absence(t, AT_START, gap.before, AT_START, AT_START, max(start, 0) - 1, tier), 0, max(start, 0))
             else:
                 written = any(t in self.graph.ops[u].writes for u in self.graph.users[t])
-                free = idle.after + 1
+                free = gap.after + 1
                 if way and written:
                     free = self.down[tier].reserve_after(free, self._time(way.down.name, t))
-                self._take(Absence(t, idle.after, end, idle.after, idle.after, end, tier), free, end)
+                self._take(Absence(t, gap.after, end, gap.after, gap.after, end, tier), free, end)
 
     # -- eviction ----------------------------------------------------------------------------------------------
 
@@ -104,8 +105,8 @@ class _G10:
         found = list(self._idle_times())
         if not found or not self.tiers:
             return
-        inside = np.array([(idle.after + 1, idle.before) for idle in found])
-        per_ns = np.array([self.sizes[idle.tensor] / (self._round_trip(self.tiers[0], idle.tensor) or 1) for idle in found])
+        inside = np.array([(gap.after + 1, gap.before) for gap in found])
+        per_ns = np.array([self.sizes[gap.tensor] / (self._round_trip(self.tiers[0], gap.tensor) or 1) for gap in found])
         while (over := self.held > self.line).any():
             above = np.concatenate(([0], np.cumsum(np.where(over, self.durations, 0))))
             relief = (above[inside[:, 1]] - above[inside[:, 0]]) * per_ns
@@ -125,9 +126,9 @@ class _G10:
     def evict_unreserved(self) -> None:
         """While an op is over the line that no slots could help: idle times that cover it, the largest bytes times length first."""
         taken = {(absence.tensor, absence.after) for absence in self.absences}
-        found = [idle for idle in self._idle_times() if (idle.tensor, idle.after) not in taken]
-        ends = np.array([(idle.after + 1, idle.before) for idle in found], dtype=np.int64).reshape(-1, 2)
-        area = np.array([self.sizes[idle.tensor] for idle in found], dtype=np.int64) * (self.begins[ends[:, 1]] - self.begins[ends[:, 0]])
+        found = [gap for gap in self._idle_times() if (gap.tensor, gap.after) not in taken]
+        ends = np.array([(gap.after + 1, gap.before) for gap in found], dtype=np.int64).reshape(-1, 2)
+        area = np.array([self.sizes[gap.tensor] for gap in found], dtype=np.int64) * (self.begins[ends[:, 1]] - self.begins[ends[:, 0]])
         while found and not self.fits():
             peak = self.held.argmax()
             covering = np.where((ends[:, 0] <= peak) & (ends[:, 1] > peak), area, -1)
@@ -135,48 +136,46 @@ class _G10:
             if covering[best] < 0:
                 return
             area[best] = -1
-            idle = found[best]
-            tier = self.space.place(idle.tensor, idle.after)
+            gap = found[best]
+            tier = self.space.place(gap.tensor, gap.after)
             if tier is not None:
-                absence = Absence(idle.tensor, idle.after, idle.before, idle.after, idle.after, idle.before - 1, tier)
-                self._take(absence, idle.after + 1, idle.before)
+                absence = Absence(gap.tensor, gap.after, gap.before, gap.after, gap.after, gap.before - 1, tier)
+                self._take(absence, gap.after + 1, gap.before)
 
-    def _idle_times(self) -> Iterator[Idle]:
+    def _idle_times(self) -> Iterator[Gap]:
         """Between two uses; and of persistent tensors of the device tier before the first and after the last."""
         end = len(self.graph.ops)
         yield from between_uses(self.graph, (t for t, size in enumerate(self.sizes) if size))
         for t, where in self.residency.items():
-            users = self.graph.users[t]
-            if self.device in where and self.sizes[t] and users and self.graph.tensors[t].persistent:
-                if users[0] > 0 and t in self.graph.ops[users[0]].reads:
-                    yield Idle(t, AT_START, users[0])
-                if users[-1] < end - 1:
-                    yield Idle(t, users[-1], end)
+            if self.device in where and self.sizes[t] and self.graph.users[t] and self.graph.tensors[t].persistent:
+                for gap in tensor_gaps(self.graph, t):
+                    if gap.before == end or (gap.after == AT_START and gap.before > 0 and gap.returns):
+                        yield gap
 
-    def _place(self, idle: Idle) -> bool:
+    def _place(self, gap: Gap) -> bool:
         """Evict over the idle time, to the slowest tier that is free for it, else to any; says whether it could."""
-        length = int(self.begins[idle.before] - self.begins[idle.after + 1])
-        slowest_first = sorted(self.tiers, key=lambda below: -self._round_trip(below, idle.tensor))
-        fitting = [below for below in slowest_first if length > self._round_trip(below, idle.tensor)]
-        free = [below for below in fitting if below is slowest_first[-1] or not self._contended(below, idle)]
-        return any(self._place_in(below, idle) for below in dict.fromkeys((*free, *fitting)))
+        length = int(self.begins[gap.before] - self.begins[gap.after + 1])
+        slowest_first = sorted(self.tiers, key=lambda below: -self._round_trip(below, gap.tensor))
+        fitting = [below for below in slowest_first if length > self._round_trip(below, gap.tensor)]
+        free = [below for below in fitting if below is slowest_first[-1] or not self._contended(below, gap)]
+        return any(self._place_in(below, gap) for below in dict.fromkeys((*free, *fitting)))
 
-    def _contended(self, below: LowerTier, idle: Idle) -> bool:
+    def _contended(self, below: LowerTier, gap: Gap) -> bool:
         """Whether an eviction there ends in a later op than it would on an idle channel."""
-        ns = self._time(below.down.name, idle.tensor)
-        alone = int(np.searchsorted(self.begins, self.begins[idle.after + 1] + ns))
-        return self.down[below.name].end_after(idle.after + 1, ns) > alone
+        ns = self._time(below.down.name, gap.tensor)
+        alone = int(np.searchsorted(self.begins, self.begins[gap.after + 1] + ns))
+        return self.down[below.name].end_after(gap.after + 1, ns) > alone
 
-    def _place_in(self, below: LowerTier, idle: Idle) -> bool:
+    def _place_in(self, below: LowerTier, gap: Gap) -> bool:
         """Evict to that tier if slots and room allow it; says whether they do."""
-        t, down, up = idle.tensor, self._time(below.down.name, idle.tensor), self._time(below.up.name, idle.tensor)
-        gone = self.down[below.name].end_after(idle.after + 1, down)
-        back = self.up[below.name].start_before(idle.before, up)
-        if gone >= back or self.space.place(t, idle.after, [below.name]) != below.name:
+        t, down, up = gap.tensor, self._time(below.down.name, gap.tensor), self._time(below.up.name, gap.tensor)
+        gone = self.down[below.name].end_after(gap.after + 1, down)
+        back = self.up[below.name].start_before(gap.before, up)
+        if gone >= back or self.space.place(t, gap.after, [below.name]) != below.name:
             return False
-        self.down[below.name].reserve_after(idle.after + 1, down)
-        self.up[below.name].reserve_before(idle.before, up)
-        self._take(Absence(t, idle.after, idle.before, idle.after, idle.after, back - 1, below.name), gone, back)
+        self.down[below.name].reserve_after(gap.after + 1, down)
+        self.up[below.name].reserve_before(gap.before, up)
+        self._take(Absence(t, gap.after, gap.before, gap.after, gap.after, back - 1, below.name), gone, back)
         return True
 
     def _take(self, absence: Absence, gone: int, back: int) -> None:

@@ -16,6 +16,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.evaluation import PlanCost, plan_cost
+from hosim.planner.hyperoffload.judgement import RIVAL, Judgement
 from hosim.planner.rewrites import graph_rewrites
 from hosim.policies import registry
 from hosim.schedule.freeze_runtime import freeze_runtime
@@ -85,7 +86,7 @@ def _at_least_as_good_as_rivals(graph: Graph, hardware: Hardware, budget_bytes: 
             continue
         if best is not None and _moving_ns(static, hardware) >= best[0].makespan_ns:
             continue
-        ours = replace(static, policy="hyperoffload")
+        ours = replace(static, policy="hyperoffload", judgement=Judgement(RIVAL, {}, rival=name))
         value = plan_cost(ours, replay(ours, hardware, budget_bytes))
         if not value.infeasible and (best is None or value < best[0]):
             best = value, ours

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from hosim.analysis.gaps import Gap
 from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.idle_intervals import Idle, below_at_ends, between_uses, held_bytes, take_away
+from hosim.schedule.idle_intervals import below_at_ends, between_uses, held_bytes, take_away
 from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import space_below, starts
 from hosim.schedule.placement import NEAREST, read_placement
@@ -31,35 +32,35 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
     space = space_below(graph, hardware, residency, rule)
     held = held_bytes(graph)
     absences = []
-    for idle in below_at_ends(graph, residency, hardware.device_tier):
-        absence = _absence(graph, idle, residency[idle.tensor][0])
+    for gap in below_at_ends(graph, residency, hardware.device_tier):
+        absence = _absence(graph, gap, residency[gap.tensor][0])
         take_away(held, graph, absence)
         absences.append(absence)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     found = list(between_uses(graph, (t for t, tensor in enumerate(graph.tensors) if tensor.kind == "activation" and tensor.size_bytes)))
-    found.sort(key=lambda idle: (idle.after - idle.before, -sizes[idle.tensor], idle.after))
+    found.sort(key=lambda gap: (gap.after - gap.before, -sizes[gap.tensor], gap.after))
     peak = held.max(initial=0)
-    for idle in found:
+    for gap in found:
         if peak <= budget_bytes:
             break
-        if held[idle.after + 1 : idle.before].max() <= budget_bytes:
+        if held[gap.after + 1 : gap.before].max() <= budget_bytes:
             continue
-        tier = space.place(idle.tensor, idle.after)
+        tier = space.place(gap.tensor, gap.after)
         if tier is None:
             continue
-        absence = _absence(graph, idle, tier)
+        absence = _absence(graph, gap, tier)
         take_away(held, graph, absence)
         peak = held.max()
         absences.append(absence)
     return insert(graph, hardware, "longest_gap", absences, initial)
 
 
-def _absence(graph: Graph, idle: Idle, tier: str) -> Absence:
+def _absence(graph: Graph, gap: Gap, tier: str) -> Absence:
     """Stored after the latest write, released at the last use, back just before the next one."""
-    users = graph.users[idle.tensor]
-    store = idle.after
-    for u in reversed(users[: bisect_right(users, idle.after)]):
-        if idle.tensor in graph.ops[u].writes:
+    users = graph.users[gap.tensor]
+    store = gap.after
+    for u in reversed(users[: bisect_right(users, gap.after)]):
+        if gap.tensor in graph.ops[u].writes:
             store = u
             break
-    return Absence(idle.tensor, idle.after, idle.before, store, idle.after, max(idle.before - 1, AT_START), tier)
+    return Absence(gap.tensor, gap.after, gap.before, store, gap.after, max(gap.before - 1, AT_START), tier)

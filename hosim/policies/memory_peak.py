@@ -27,12 +27,13 @@ from itertools import accumulate
 
 import numpy as np
 
+from hosim.analysis.gaps import Gap
 from hosim.cache_plan import Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.distance import at_distance, not_in_place
-from hosim.schedule.idle_intervals import Idle, below_at_ends, between_uses, held_bytes, take_away
+from hosim.schedule.idle_intervals import below_at_ends, between_uses, held_bytes, take_away
 from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import space_below, starts
 from hosim.schedule.placement import NEAREST, read_placement
@@ -68,21 +69,21 @@ def plan(
     clock = _KernelClock(graph, hardware, default_kernel_time_us)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
 
-    def absence(idle: Idle, tier: str) -> Absence:
+    def absence(gap: Gap, tier: str) -> Absence:
         lead, wait = prefetch_distance, release_distance
         if enable_adaptive_prefetch_distance and h2d_bandwidth_gbps:
-            lead = clock.ops_before(idle.before, sizes[idle.tensor] / h2d_bandwidth_gbps)
+            lead = clock.ops_before(gap.before, sizes[gap.tensor] / h2d_bandwidth_gbps)
         if enable_adaptive_release_distance and d2h_bandwidth_gbps:
-            wait = clock.ops_after(idle.after, sizes[idle.tensor] / d2h_bandwidth_gbps)
-        return at_distance(idle, tier, lead, wait)
+            wait = clock.ops_after(gap.after, sizes[gap.tensor] / d2h_bandwidth_gbps)
+        return at_distance(gap, tier, lead, wait)
 
     held = held_bytes(graph)
-    absences = [absence(idle, residency[idle.tensor][0]) for idle in below_at_ends(graph, residency, hardware.device_tier)]
+    absences = [absence(gap, residency[gap.tensor][0]) for gap in below_at_ends(graph, residency, hardware.device_tier)]
     for forced in absences:
         take_away(held, graph, forced)
-    found = [idle for idle in between_uses(graph, not_in_place(graph)) if sizes[idle.tensor]]
+    found = [gap for gap in between_uses(graph, not_in_place(graph)) if sizes[gap.tensor]]
     weights = (score_weight_size, score_weight_cover_start, score_weight_cover_end, score_weight_neighbor_impact)
-    scores = _Scores([absence(idle, "") for idle in found], sizes, len(graph.ops), prefetch_distance, weights)
+    scores = _Scores([absence(gap, "") for gap in found], sizes, len(graph.ops), prefetch_distance, weights)
     while most and len(held):
         peak = int(held.argmax())
         if held[peak] <= most - headroom:

@@ -13,13 +13,15 @@ from rich.markup import escape
 from rich.text import Text
 
 from hosim.analysis.gaps import Gap
-from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line
+from hosim.cache_plan import AT_START
+from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line, signed_time
 from hosim.planner.hyperoffload.observed import ObservedTransfer
+from hosim.planner.hyperoffload.selection import STARTS_BELOW, JudgedGap
 from hosim.report.tables import NOTHING, channels, open_table, percent, time_or_nothing
 from hosim.result import STALL_CAUSES
 from hosim.units import human_size, human_time
 
-FORMAT = "hosim.explanation/1"
+FORMAT = "hosim.explanation/2"
 
 WIDTH = 120
 """Columns of an explanation as text."""
@@ -56,8 +58,9 @@ class PlanExplanation:
 
 
 def explanation(explained: Explanation, top: int | None = None) -> RenderableType:
-    """The passes' results and one row a gap; ``top`` bounds the rows of each table, the most important ones first."""
+    """Everything: one row a gap, a transfer and a wait; ``top`` bounds the rows of each table, the most important ones first."""
     return Group(
+        Text(explained.origin + "\n"),
         pressure(explained, top),
         Text(counts(explained) + "\n"),
         lines(explained, top),
@@ -68,20 +71,64 @@ def explanation(explained: Explanation, top: int | None = None) -> RenderableTyp
     )
 
 
+def summary(explained: Explanation) -> RenderableType:
+    """What fits a screen: the tensors that matter most, what became of all gaps in numbers, and the channels' load."""
+    of: dict[int, list[Line]] = {}
+    for line in explained.lines:
+        of.setdefault(line.gap.tensor, []).append(line)
+    ranked = sorted(of.values(), key=lambda found: (-sum(x.exposed_ns for x in found), -sum(x.saved_bytes for x in found)))
+    title = "The tensors that matter most: ops wait for the first ones, then by bytes saved at the peak. The score decided."
+    table = open_table(title)
+    table.add_column("tensor", ratio=1, overflow="fold", no_wrap=False)
+    for column in _COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for found in ranked[:ROWS]:
+        line = next((x for x in found if x.moved and x.reason != STARTS_BELOW), found[0])
+        exposed = f"exposed {human_time(line.exposed_ns)}" if line.exposed_ns else line.effect
+        verdict = "; ".join([part for part in (REASONS[line.reason], exposed) if part])
+        name = explained.plan.graph.tensors[line.gap.tensor].name
+        table.add_row(escape(name), *_figures(line), escape(verdict), style=None if line.moved else "dim")
+    left = len(ranked) - ROWS
+    more = f"{left:,} more tensors, and every gap" if left > 0 else "Every gap"
+    return Group(
+        Text(explained.origin),
+        Text(_peak(explained)),
+        Text(counts(explained) + "\n"),
+        table,
+        load(explained),
+        Text(f"{more}, transfer and wait: --top N for N rows of each table, --all for all rows, --json for all figures.", style="dim"),
+    )
+
+
+ROWS = 20
+"""Rows of the table in :func:`summary`."""
+
+_COLUMNS = ("bytes", "uses", "idle", "recompute", "score")
+
+
+def _figures(line: Line) -> tuple[str, ...]:
+    """The figures of a gap that both tables show: the score decides, the others inform."""
+    figures = line.figures
+    return (
+        human_size(figures.bytes),
+        str(figures.accesses),
+        human_time(figures.gap_ns),
+        time_or_nothing(figures.recompute_ns),
+        signed_time(line.score) if line.score is not None else NOTHING,
+    )
+
+
 def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
     """Where the device tier would hold more than the budget if nothing moved, and what it holds there under the plan."""
-    graph, result = explained.plan.graph, explained.result
-    device = explained.hardware.device_tier
-    at = f" at op {graph.ops[explained.peak_op].name}" if explained.peak_op >= 0 else ""
-    head = (
-        f"If nothing moved, {device} would hold {human_size(explained.peak_bytes)}{at}; the plan holds "
-        f"{human_size(result.peak_bytes[device])} at most, within a budget of {human_size(result.budget_bytes)}."
-    )
+    graph, head = explained.plan.graph, _peak(explained)
     if not explained.regions:
         return Text(f"{head}\nNothing is over budget.\n")
     table = open_table(
         "Pressure: over budget if nothing moved", "from op", "to op", "ops", "time", "over by", "area", "held by plan", left=2
     )
+    for column in table.columns[:2]:
+        column.no_wrap, column.overflow = False, "fold"
     for region in sorted(explained.regions, key=lambda r: (-r.over_byte_ns, r.first))[:top]:
         table.add_row(
             escape(graph.ops[region.first].name),
@@ -95,17 +142,28 @@ def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
     return Group(Text(head + "\n"), table, _more(len(explained.regions), top))
 
 
+def _peak(explained: Explanation) -> str:
+    """What the device tier would hold if nothing moved, and what it holds under the plan."""
+    graph, result = explained.plan.graph, explained.result
+    device = explained.hardware.device_tier
+    at = f" at op {graph.ops[explained.peak_op].name}" if explained.peak_op >= 0 else ""
+    return (
+        f"If nothing moved, {device} would hold {human_size(explained.peak_bytes)}{at}; the plan holds "
+        f"{human_size(result.peak_bytes[device])} at most, within a budget of {human_size(result.budget_bytes)}."
+    )
+
+
 def counts(explained: Explanation) -> str:
     """Candidates, what became of them, and the cache ops of the plan, in words."""
     plan, found = explained.plan, explained.lines
     moved = [line for line in found if line.moved]
-    parts = [f"{len(found):,} gaps, {len(moved):,} used"]
-    parts += [f"{number:,} {REASONS[reason]}" for reason, number in sorted(Counter(line.reason for line in found).items(), key=_most_first)]
+    reasons = sorted(Counter(line.reason for line in found).items(), key=_most_first)
+    parts = ", ".join(f"{number:,} {REASONS[reason]}" for reason, number in reasons)
     cache_ops = ", ".join(
         f"{plan.count(op):,} {label}" for op, label in (("prefetch", "prefetches"), ("store", "stores"), ("detach", "detaches"))
     )
     short = f"{explained.without_gap_tensors:,} tensors ({human_size(explained.without_gap_bytes)}) have no gap: short-lived, never moved"
-    return "\n  ".join([*parts, short]) + f"\nCache ops: {cache_ops}"
+    return f"{len(found):,} gaps, {len(moved):,} used" + (f" ({parts})" if parts else "") + f"; {short}.\nCache ops: {cache_ops}."
 
 
 def _most_first(item: tuple[str, int]) -> tuple[int, str]:
@@ -113,51 +171,32 @@ def _most_first(item: tuple[str, int]) -> tuple[int, str]:
 
 
 def lines(explained: Explanation, top: int | None = None) -> RenderableType:
-    """One row a gap: the tensor, its gap, its transfers, what covers them, what is saved, and why."""
-    names = ("tensor\nkind: gap", "bytes", "uses", "gap\nlength", "down", "up", "covered", "relief")
-    table = open_table("Tensors by bytes saved at the peak", *names)
-    table.add_column("why", ratio=1)
-    table.columns[0].overflow, table.columns[0].no_wrap = "fold", False
+    """One row a gap: the tensor, its gap and why it moves or stays, and its figures.
+
+    ``pressure`` is the share of its channel's time in the gap that all candidates would take together.
+    """
+    table = open_table("Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted stalls) decided.")
+    table.add_column("tensor\nkind: gap\nwhy", ratio=1, overflow="fold", no_wrap=False)
+    for name in (*_COLUMNS, "pressure", "relief"):
+        table.add_column(name, justify="right")
     graph = explained.plan.graph
     for line in explained.lines[:top]:
-        score = line.score
-        tensor = graph.tensors[score.gap.tensor]
+        tensor = graph.tensors[line.gap.tensor]
         table.add_row(
-            escape(f"{tensor.name}\n{tensor.kind.replace('_', ' ')}: {between(explained, score.gap)}"),
-            human_size(score.bytes),
-            str(score.accesses),
-            human_time(score.gap_ns),
-            time_or_nothing(transfer_ns(explained, line, up=False)),
-            time_or_nothing(transfer_ns(explained, line, up=True)),
-            time_or_nothing(covered_ns(explained, line)),
+            escape(f"{tensor.name}\n{tensor.kind.replace('_', ' ')}: {between(explained, line.gap)}\n{line.why}"),
+            *_figures(line),
+            f"{line.figures.channel_pressure:.2f}",
             _area(line.relief_byte_ns),
-            escape(line.why),
             style=None if line.moved else "dim",
         )
     return Group(table, _more(len(explained.lines), top))
 
 
 def between(explained: Explanation, gap: Gap) -> str:
-    """A gap by the names of its ops: ``f > g``, ``f > end``, or ``f > next f`` across the step."""
+    """A gap by the names of its ops: ``f > g``, ``start > g`` or ``f > end``."""
     ops = explained.plan.graph.ops
-    if gap.before >= len(ops):
-        return f"{ops[gap.after].name} > end"
-    return f"{ops[gap.after].name} > {'next ' if gap.wraps else ''}{ops[gap.before].name}"
-
-
-def transfer_ns(explained: Explanation, line: Line, up: bool) -> int:
-    """How long a line's transfers take that way: in the replay if it moves, else alone on the channel that it would take."""
-    if line.moved:
-        found = [explained.copies[k] for k in line.copies]
-        return sum(copy.transfer.end_ns - copy.transfer.start_ns for copy in found if copy.up == up)
-    return line.score.up_ns if up else line.score.down_ns
-
-
-def covered_ns(explained: Explanation, line: Line) -> int:
-    """Computation that covers a line's transfers: while they are under way if it moves, else what there is in the gap."""
-    if line.copies:
-        return sum(explained.copies[k].covered_ns for k in line.copies)
-    return line.score.covered_ns
+    after = ops[gap.after].name if gap.after != AT_START else "start"
+    return f"{after} > {ops[gap.before].name if gap.before < len(ops) else 'end'}"
 
 
 def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
@@ -250,6 +289,7 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
         "workload": graph.name,
         "hardware": explained.hardware.name,
         "policy": explained.plan.policy,
+        "origin": explained.origin,
         "budget_bytes": result.budget_bytes,
         "makespan_ns": result.makespan_ns,
         "stall_ns": {cause: result.stall_ns.get(cause, 0) for cause in STALL_CAUSES},
@@ -306,41 +346,56 @@ def _of(explained: Explanation, copy: ObservedTransfer) -> dict[str, str]:
 
 
 def _line_dict(explained: Explanation, line: Line) -> dict[str, Any]:
-    graph, score = explained.plan.graph, line.score
-    gap = score.gap
+    graph, figures, gap, judged = explained.plan.graph, line.figures, line.gap, line.judged
     tensor = graph.tensors[gap.tensor]
     return {
         "tensor": tensor.name,
         "kind": tensor.kind,
-        "bytes": score.bytes,
-        "accesses": score.accesses,
+        "bytes": figures.bytes,
         "gap": {
-            "after": graph.ops[gap.after].name,
+            "after": graph.ops[gap.after].name if gap.after != AT_START else None,
             "before": graph.ops[gap.before].name if gap.before < len(graph.ops) else None,
-            "wraps": gap.wraps,
-            "length_ns": score.gap_ns,
+            "length_ns": figures.gap_ns,
         },
         "moved": line.moved,
         "reason": line.reason,
+        "effect": line.effect or None,
         "why": line.why,
         "saved_bytes": line.saved_bytes,
         "relief_byte_ns": line.relief_byte_ns,
         "away_ns": line.away_ns,
-        "score": {
-            "value": score.value,
-            "below": score.below,
-            "down_ns": score.down_ns,
-            "up_ns": score.up_ns,
-            "covered_ns": score.covered_ns,
-            "exposed_ns": score.exposed_ns,
-            "over_budget_ns": score.over_budget_ns,
-            "relief_byte_ns": score.relief_byte_ns,
-            "peak_bytes": score.peak_bytes,
-            "recompute_ns": score.recompute_ns,
-            "recompute_flops": score.recompute_flops,
-            "channel_pressure": score.channel_pressure,
+        "exposed_ns": line.exposed_ns,
+        "judged": None if judged is None else _judged_dict(explained, judged),
+        "figures": {
+            "accesses": figures.accesses,
+            "below": figures.below,
+            "down_ns": figures.down_ns,
+            "up_ns": figures.up_ns,
+            "covered_ns": figures.covered_ns,
+            "exposed_ns": figures.exposed_ns,
+            "over_budget_ns": figures.over_budget_ns,
+            "relief_byte_ns": figures.relief_byte_ns,
+            "peak_bytes": figures.peak_bytes,
+            "recompute_ns": figures.recompute_ns,
+            "recompute_flops": figures.recompute_flops,
+            "channel_pressure": figures.channel_pressure,
+            "value": figures.value,
         },
         "transfers": [_copy_dict(explained, explained.copies[k]) for k in line.copies],
+    }
+
+
+def _judged_dict(explained: Explanation, judged: JudgedGap) -> dict[str, Any]:
+    ops, score = explained.plan.graph.ops, judged.score
+    return {
+        "taken": judged.taken,
+        "reason": judged.reason,
+        "score_ns": None if score is None else round(score.score, 3),
+        "rival_score_ns": None if judged.rival_score is None else round(judged.rival_score, 3),
+        "op": ops[judged.op].name if 0 <= judged.op < len(ops) else None,
+        "over_bytes": judged.over_bytes,
+        "below": None if score is None else score.below.name,
+        "expected_stall_ns": None if score is None else score.stall,
     }
 
 

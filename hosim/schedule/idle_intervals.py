@@ -1,4 +1,4 @@
-"""When tensors lie idle, and what the device tier holds meanwhile: what the static policies choose from.
+"""Which gaps the static policies choose from, and what the device tier holds meanwhile.
 
 Positions are those of ops; :data:`~hosim.cache_plan.AT_START` stands before the first and the number of ops behind the last. The account
 is in the plan's order, as the published planners keep it: a tensor that is away from its release to its prefetch is held by none of the
@@ -8,41 +8,36 @@ ops between.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
+from hosim.analysis.gaps import Gap, tensor_gaps
 from hosim.analysis.liveness import static_curve
 from hosim.cache_plan import AT_START
 from hosim.graph import Graph
 from hosim.schedule.insertion import Absence
 
 
-class Idle(NamedTuple):
-    """``tensor`` is used by the ops ``after`` and ``before`` and by none between them, of which there is at least one."""
-
-    tensor: int
-    after: int
-    before: int
-
-
-def between_uses(graph: Graph, tensors: Iterable[int] | None = None) -> Iterator[Idle]:
-    """Idle times between two uses, by tensor and position; those that end with an op that reads (else the contents are dead)."""
+def between_uses(graph: Graph, tensors: Iterable[int] | None = None) -> Iterator[Gap]:
+    """Gaps between two uses, by tensor and position; those that end with an op that reads (else the contents are dead)."""
     for t in range(len(graph.tensors)) if tensors is None else tensors:
-        for a, b in pairwise(graph.users[t]):
-            if b - a > 1 and t in graph.ops[b].reads:
-                yield Idle(t, a, b)
+        for gap in tensor_gaps(graph, t):
+            if gap.after != AT_START and gap.before < len(graph.ops) and gap.returns:
+                yield gap
 
 
-def below_at_ends(graph: Graph, residency: Mapping[int, tuple[str, ...]], device_tier: str) -> Iterator[Idle]:
-    """Where tensors that start below are away: until their first use, and if they are to survive, from their last one on."""
+def below_at_ends(graph: Graph, residency: Mapping[int, tuple[str, ...]], device_tier: str) -> Iterator[Gap]:
+    """Where tensors that start below are away: until their first use, and if they are to survive, from their last one on.
+
+    Unlike other gaps these need not have an op inside.
+    """
     for t, where in residency.items():
         users = graph.users[t]
         if device_tier not in where and users:
-            yield Idle(t, AT_START, users[0])
+            yield Gap(t, AT_START, users[0], 0, t in graph.ops[users[0]].reads)
             if graph.survives[t]:
-                yield Idle(t, users[-1], len(graph.ops))
+                writers = [u for u in users if t in graph.ops[u].writes]
+                yield Gap(t, users[-1], len(graph.ops), len(writers), False, max(writers, default=AT_START))
 
 
 def held_bytes(graph: Graph) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

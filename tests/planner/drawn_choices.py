@@ -2,8 +2,9 @@
 
 from hypothesis import strategies as st
 
+from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
-from hosim.planner.hyperoffload.problem import START, Problem
+from hosim.planner.hyperoffload.problem import Problem
 
 
 @st.composite
@@ -29,7 +30,7 @@ def choices(draw, problem: Problem) -> dict[int, TensorChoice]:
         away: dict[int, int | None] = {}
         first = graph.users[t][0] if graph.users[t] else 0
         if forced is not None or start == BELOW:
-            away[START] = draw(st.integers(START, max(START, first - 1)))
+            away[AT_START] = draw(st.integers(AT_START, max(AT_START, first - 1)))
         for gap in open_gaps:
             if gap.after in away or (start == BELOW and gap.before == len(graph.ops)) or draw(st.booleans()):
                 continue
@@ -37,7 +38,7 @@ def choices(draw, problem: Problem) -> dict[int, TensorChoice]:
         stores = {
             g.after: draw(st.integers(g.written, g.after))
             for g in open_gaps
-            if g.after in away and g.after != START and draw(st.booleans())
+            if g.after in away and g.after != AT_START and draw(st.booleans())
         }
         made[t] = TensorChoice(tier, start, dict(sorted(away.items())), stores)
     return made

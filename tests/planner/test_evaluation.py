@@ -2,10 +2,11 @@
 
 from toys import hill, machine, plateau
 
+from hosim.cache_plan import AT_START
 from hosim.engine import replay
 from hosim.planner.hyperoffload.choices import BELOW, HOME, TensorChoice
 from hosim.planner.hyperoffload.evaluation import Evaluator, PlanCost, plan_cost
-from hosim.planner.hyperoffload.problem import START, analyse
+from hosim.planner.hyperoffload.problem import analyse
 
 
 def test_what_fits_comes_first_then_the_makespan_then_what_moves() -> None:
@@ -42,7 +43,7 @@ def test_what_does_not_fit_is_worth_less_than_what_waits() -> None:
 def test_detaches_move_nothing() -> None:
     graph, hw = plateau(3), machine()
     evaluate = Evaluator(analyse(graph, hw), 1000, "test", 10)
-    outcome = evaluate({0: TensorChoice("ddr", BELOW, {START: START})})
+    outcome = evaluate({0: TensorChoice("ddr", BELOW, {AT_START: AT_START})})
     assert [c.op for c in outcome.plan.cache_ops] == ["prefetch", "detach"]
     assert plan_cost(outcome.plan, outcome.result).moved_bytes == 10
 
@@ -50,6 +51,6 @@ def test_detaches_move_nothing() -> None:
 def test_op_times_of_a_replay_are_those_with_its_waits() -> None:
     graph, hw = plateau(3), machine()
     evaluate = Evaluator(analyse(graph, hw), 1000, "test", 10)
-    outcome = evaluate({0: TensorChoice("ddr", BELOW, {START: START})})
+    outcome = evaluate({0: TensorChoice("ddr", BELOW, {AT_START: AT_START})})
     assert evaluate.times(outcome) == ((10, 30, 50), (30, 50, 70))  # f0 waits 10 ns for w0
     assert evaluate.left == 8

@@ -8,11 +8,11 @@ from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau, told, training
 
 from hosim.analysis.verifier import verify
-from hosim.cache_plan import Plan
+from hosim.cache_plan import AT_START, Plan
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, everything, insert
-from hosim.planner.hyperoffload.problem import START, analyse
+from hosim.planner.hyperoffload.problem import analyse
 
 
 def made(graph: Graph, tensor: str, choice: TensorChoice) -> Plan:
@@ -57,20 +57,20 @@ def test_a_write_makes_another_store_necessary() -> None:
 
 
 def test_a_copy_below_from_the_start_needs_no_store() -> None:
-    plan = made(plateau(6), "w2", TensorChoice("ddr", COPY, {START: START, 2: 4}))
+    plan = made(plateau(6), "w2", TensorChoice("ddr", COPY, {AT_START: AT_START, 2: 4}))
     assert told(plan, "w2") == ["detach@start", "prefetch@start", "detach@f2", "prefetch@f4"]
     assert plan.initial == {2: ("hbm", "ddr")}
 
 
 def test_what_starts_below_is_fetched_and_detached_after_its_last_use() -> None:
-    plan = made(plateau(6), "w2", TensorChoice("ddr", BELOW, {START: 0}))
+    plan = made(plateau(6), "w2", TensorChoice("ddr", BELOW, {AT_START: 0}))
     assert told(plan, "w2") == ["prefetch@f0", "detach@f2"]
     assert plan.initial == {2: ("ddr",)}
 
 
 def test_what_starts_below_and_is_written_is_stored_back() -> None:
     graph = training(2)
-    plan = made(graph, "o1", TensorChoice("ddr", BELOW, {START: graph.op_index["b1"]}))
+    plan = made(graph, "o1", TensorChoice("ddr", BELOW, {AT_START: graph.op_index["b1"]}))
     assert told(plan, "o1") == ["prefetch@b1", "store@u1", "detach@u1"]
 
 
@@ -82,7 +82,7 @@ def test_a_copy_that_the_step_makes_stale_is_made_again() -> None:
 
 def test_a_home_below_stays_the_home() -> None:
     graph = plateau(4, home="ddr")
-    plan = insert(analyse(graph, machine()), {t: TensorChoice("ddr", HOME, {START: START}) for t in range(4)}, "test")
+    plan = insert(analyse(graph, machine()), {t: TensorChoice("ddr", HOME, {AT_START: AT_START}) for t in range(4)}, "test")
     assert verify(plan, machine()) == ()
     assert told(plan, "w1") == ["prefetch@start", "detach@f1"]
     assert plan.initial == {}

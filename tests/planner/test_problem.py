@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import NS, hill, machine, plateau, training
 
+from hosim.analysis.gaps import Gap
 from hosim.analysis.liveness import static_curve
-from hosim.cache_plan import Plan
+from hosim.cache_plan import AT_START, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload.problem import START, Gap, analyse, check_floor, unhindered
+from hosim.planner.hyperoffload.problem import analyse, check_floor, unhindered
 from hosim.schedule.lower_tiers import fastest_tiers
 
 
@@ -33,12 +34,12 @@ def uses(*, of: int, at: list[int], kind: str = "parameter", home: str | None = 
 
 
 def test_a_persistent_tensor_is_idle_before_between_and_after_its_uses() -> None:
-    assert gaps_of(uses(of=8, at=[2, 3, 6]), "w") == [(START, 2, 0, True), (3, 6, 0, True), (6, 8, 0, True)]
+    assert gaps_of(uses(of=8, at=[2, 3, 6]), "w") == [(AT_START, 2, 0, True), (3, 6, 0, True), (6, 8, 0, True)]
 
 
 def test_a_write_begins_a_version() -> None:
     graph = uses(of=8, at=[2, 5], mutates=True)
-    assert gaps_of(graph, "w") == [(START, 2, 0, True), (2, 5, 0, True), (5, 8, 1, True)]
+    assert gaps_of(graph, "w") == [(AT_START, 2, 0, True), (2, 5, 0, True), (5, 8, 1, True)]
     assert analyse(graph, machine()).last_write == {0: 5}
 
 
@@ -47,7 +48,7 @@ def test_uses_at_the_ends_of_the_step_leave_no_gap_there() -> None:
 
 
 def test_a_persistent_tensor_that_the_first_op_uses_may_still_start_below() -> None:
-    assert gaps_of(uses(of=5, at=[0, 4]), "w") == [(START, 0, 0, True), (0, 4, 0, True)]
+    assert gaps_of(uses(of=5, at=[0, 4]), "w") == [(AT_START, 0, 0, True), (0, 4, 0, True)]
 
 
 def test_what_lives_below_has_gaps_between_its_uses_only() -> None:
@@ -81,7 +82,7 @@ def test_what_is_written_anew_need_not_come_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "persistent", "expected"), [("activation", False, [(START, 2, 0, True)]), ("parameter", True, [(START, 2, 0, True)])]
+    ("kind", "persistent", "expected"), [("activation", False, [(AT_START, 2, 0, True)]), ("parameter", True, [(AT_START, 2, 0, True)])]
 )
 def test_what_is_there_at_time_0_has_a_gap_before_its_first_use(
     kind: str, persistent: bool, expected: list[tuple[int, int, int, bool]]
@@ -90,7 +91,7 @@ def test_what_is_there_at_time_0_has_a_gap_before_its_first_use(
 
 
 def test_a_persistent_tensor_that_no_op_uses_has_the_whole_step() -> None:
-    assert gaps_of(uses(of=3, at=[]), "w") == [(START, 3, 0, False)]
+    assert gaps_of(uses(of=3, at=[]), "w") == [(AT_START, 3, 0, False)]
 
 
 def test_held_bytes_of_the_hill() -> None:
@@ -129,10 +130,10 @@ def test_gaps_lie_between_uses(graph: Graph, drawn: Hardware) -> None:
     assert len(set(problem.gaps)) == len(problem.gaps)
     for gap in problem.gaps:
         users = graph.users[gap.tensor]
-        assert gap.after in (START, *users)
+        assert gap.after in (AT_START, *users)
         assert gap.before in (*users, len(graph.ops))
         assert not any(gap.after < user < gap.before for user in users)
-        assert gap.before - gap.after > 1 or gap.after == START
+        assert gap.before - gap.after > 1 or gap.after == AT_START
         assert gap.version == sum(gap.tensor in graph.ops[i].writes for i in range(gap.after + 1))
 
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau, told, training
 
+from hosim.cache_plan import AT_START
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, insert
 from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.problem import START, analyse
+from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.selection import select
 
 
@@ -36,11 +37,11 @@ def held_by(graph: Graph, choices: Mapping[int, TensorChoice], starts_below: Map
         there = set(range(first, last + 1))
         if t in starts_below or (choice is not None and choice.start == BELOW):
             there = set(range(users[0], users[-1] + 1)) if users else set()
-            back = choice.away.get(START) if choice is not None else None
+            back = choice.away.get(AT_START) if choice is not None else None
             if choice is not None and back is not None and users:
                 there |= set(range(back + 1, users[0]))
         for after, back in (choice.away if choice is not None else {}).items():
-            if after != START:
+            if after != AT_START:
                 following = next((u for u in users if u > after), count + 1)
                 there -= set(range(after + 1, following if back is None else back + 1))
             elif choice is not None and choice.start != BELOW and t not in starts_below:
@@ -104,7 +105,8 @@ def test_without_copies_a_parameter_that_starts_at_home_is_stored_first() -> Non
     b.op("f4", "op", inputs=["w"], duration_ns=20)
     graph = b.build()  # held: 10 10 20 10 10: over 10 B at f2 alone (a is used by nobody else)
     assert chosen(graph, 10) == {"w": TensorChoice("ddr", COPY, {0: 2})}
-    assert chosen(graph, 10, Weights(copies=False)) == {"w": TensorChoice("ddr", HOME, {0: 2}, {0: START})}  # f0 reads while it is stored
+    # f0 reads while it is stored
+    assert chosen(graph, 10, Weights(copies=False)) == {"w": TensorChoice("ddr", HOME, {0: 2}, {0: AT_START})}
     plan = insert(analyse(graph, machine()), {0: TensorChoice("ddr", HOME, {0: 2})}, "test")
     assert told(plan, "w") == ["store@f0", "detach@f0", "prefetch@f2"]
 
@@ -135,10 +137,10 @@ def test_optimizer_states_leave_across_the_step() -> None:
 def test_what_lives_below_comes_up_as_late_as_hides() -> None:
     # w2 (10 B) is wanted at 40 ns: its prefetch takes 30 to 40, after f0 ends at 20; w1 takes 10 to 20, so from time 0; w3 50 to 60
     assert chosen(plateau(4, home="ddr"), 1000) == {
-        "w0": TensorChoice("ddr", HOME, {START: START}),
-        "w1": TensorChoice("ddr", HOME, {START: START}),
-        "w2": TensorChoice("ddr", HOME, {START: 0}),
-        "w3": TensorChoice("ddr", HOME, {START: 1}),
+        "w0": TensorChoice("ddr", HOME, {AT_START: AT_START}),
+        "w1": TensorChoice("ddr", HOME, {AT_START: AT_START}),
+        "w2": TensorChoice("ddr", HOME, {AT_START: 0}),
+        "w3": TensorChoice("ddr", HOME, {AT_START: 1}),
     }
 
 
@@ -219,4 +221,4 @@ def test_a_budget_of_everything_moves_nothing_that_need_not(graph: Graph, drawn)
     selection = select(problem, everything, Weights())
     assert selection.short_bytes == 0
     assert set(selection.choices) <= set(problem.starts_below)
-    assert all(list(choice.away) == [START] for choice in selection.choices.values())
+    assert all(list(choice.away) == [AT_START] for choice in selection.choices.values())

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
-from hosim.planner.exact.decision_space import START, Movable, OptionalAbsence, Space
+from hosim.cache_plan import AT_START
+from hosim.planner.exact.decision_space import Movable, OptionalAbsence, Space
 
 _LARGEST = 2**24
 """Capacity in model units at most: what is finer is rounded in favour of the plan, so that the optimum stays a lower bound."""
@@ -99,7 +100,7 @@ class Model:
         return self.start[i] if i < self.count else self.makespan
 
     def end(self, i: int) -> Any:
-        """End of an op; 0 for START."""
+        """End of an op; 0 for AT_START."""
         return self.start[i] + self.space.durations[i] if i >= 0 else 0
 
     @property
@@ -129,7 +130,7 @@ class Model:
                 self.fetch_ns[t, tier.name] = self.space.transfer_ns(tier.up, movable.size_bytes)
             if tier.down is not None:
                 self.store_ns[t, tier.name] = self.space.transfer_ns(tier.down, movable.size_bytes)
-        ends = any(a.after == START or a.before == self.count for a in movable.absences)
+        ends = any(a.after == AT_START or a.before == self.count for a in movable.absences)
         unwritten = len(movable.writers) == 1 and movable.starts
         for tier in self.space.lower:
             literal: Any = movable.home == tier.name
@@ -216,7 +217,7 @@ class Model:
         cp.add(back >= left)
         cp.add(back <= right)
         cp.add(back == left).only_enforce_if(~away)
-        if a.after == START and movable.starts:
+        if a.after == AT_START and movable.starts:
             _implies(cp, device, away)
             if device is False:
                 cp.add(release == 0)
@@ -313,7 +314,7 @@ class Model:
         for t, first, last in self.space.fixed:
             size = self.space.graph.tensors[t].size_bytes
             if size:
-                begin = 0 if first == START else self.begin(first)
+                begin = 0 if first == AT_START else self.begin(first)
                 self._block(begin, self.makespan if last == self.count else self.end(last), size)
         for i, op in enumerate(self.space.graph.ops):
             if op.workspace_bytes:

@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from hosim.cache_plan import AT_START
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-
-START = -1
-"""``after`` of the absence that begins at time 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class JoinedTier:
 class OptionalAbsence:
     """``tensor`` may be out of the device tier from the end of op ``after`` to the start of op ``before``.
 
-    ``after`` is :data:`START` at time 0, ``before`` the number of ops at the end of the step. ``version`` counts the writes until then.
+    ``after`` is :data:`AT_START` at time 0, ``before`` the number of ops at the end of the step. ``version`` counts the writes until then.
     ``returns``: the next op reads it. ``dead``: the next op replaces its contents, so that nothing need be kept.
     """
 
@@ -51,7 +49,7 @@ class OptionalAbsence:
 class Movable:
     """One tensor that may move: its possible absences in order, and what holds at both ends of the step.
 
-    ``writers[v]`` is the op that writes version v (:data:`START` for the contents of time 0) and ``rewriters[v]`` the next one to
+    ``writers[v]`` is the op that writes version v (:data:`AT_START` for the contents of time 0) and ``rewriters[v]`` the next one to
     write (the number of ops if there is none). ``free_start``: the plan may choose where it is at time 0; ``home`` is where it is otherwise
     (None: nowhere, an op produces it).
     """
@@ -76,7 +74,10 @@ class Movable:
 
 @dataclass(frozen=True)
 class Space:
-    """All movables, and the tensors (``fixed``) that stay in the device tier: (tensor, first op or START, last op or the number of ops)."""
+    """Every tensor that may move, and those that stay in the device tier (``fixed``).
+
+    A fixed one is (tensor, first op or AT_START, last op or the number of ops).
+    """
 
     graph: Graph
     hardware: Hardware
@@ -150,7 +151,7 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
             if home == device and tensor.persistent and roomy:
                 idle.append(t)
             elif home == device:
-                fixed.append((t, START, count))
+                fixed.append((t, AT_START, count))
             elif home is None and users:
                 fixed.append((t, *_span(graph, t, False)))
             if not users or home in (None, device):
@@ -158,10 +159,10 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
         movable = _movable(graph, t, home, device)
         begin, end = _span(graph, t, home is not None)
         useful = {a for a in movable.absences if any(tight_op[a.after + 1 : a.before]) or any(tight_wait[a.after + 1 : a.before + 1])}
-        if movable.free_start and any(a in useful for a in movable.absences if a.after == START or a.before == count):
-            useful |= {a for a in movable.absences if a.after == START or a.before == count}
+        if movable.free_start and any(a in useful for a in movable.absences if a.after == AT_START or a.before == count):
+            useful |= {a for a in movable.absences if a.after == AT_START or a.before == count}
         if home not in (None, device):
-            useful |= {a for a in movable.absences if a.after == START or a.before == count}
+            useful |= {a for a in movable.absences if a.after == AT_START or a.before == count}
         if not useful or not lower:
             fixed.append((t, begin, end))
             continue
@@ -194,9 +195,9 @@ def _lower(graph: Graph, hardware: Hardware) -> tuple[JoinedTier, ...]:
 
 
 def _span(graph: Graph, t: int, starts: bool) -> tuple[int, int]:
-    """First and last op position at which a tensor can hold bytes; START and the number of ops for both ends of the step."""
+    """First and last op position at which a tensor can hold bytes; AT_START and the number of ops for both ends of the step."""
     users, count = graph.users[t], len(graph.ops)
-    begin = START if starts else (users[0] if users else count)
+    begin = AT_START if starts else (users[0] if users else count)
     end = count if graph.survives[t] or not users else users[-1]
     return begin, end
 
@@ -204,13 +205,13 @@ def _span(graph: Graph, t: int, starts: bool) -> tuple[int, int]:
 def _movable(graph: Graph, t: int, home: str | None, device: str) -> Movable:
     users, count = graph.users[t], len(graph.ops)
     tensor = graph.tensors[t]
-    writers = [START] if home is not None else []
+    writers = [AT_START] if home is not None else []
     writers += [u for u in users if t in graph.ops[u].writes]
     absences = []
     version = 0
-    places = ([START] if home is not None else []) + list(users)
+    places = ([AT_START] if home is not None else []) + list(users)
     for after, before in zip(places, [*places[1:], count], strict=True):
-        if after != START and t in graph.ops[after].writes:
+        if after != AT_START and t in graph.ops[after].writes:
             version += 1
         if before < count:
             reads = t in graph.ops[before].reads

@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from hosim.cache_plan import AT_START
 from hosim.planner.exact.constraint_model import AbsenceVars, Model
-from hosim.planner.exact.decision_space import START, Movable, Space
+from hosim.planner.exact.decision_space import Movable, Space
 from hosim.planner.exact.exact_schedule import Schedule, TakenAbsence
 
 
@@ -99,7 +100,7 @@ def _held(space: Space, schedule: Schedule) -> list[tuple[int, int, int]]:
 def _never_there(space: Space, schedule: Schedule, away: TakenAbsence) -> bool:
     device = space.hardware.device_tier
     t = away.absence.tensor
-    return away.absence.after == START and device not in schedule.initial.get(t, (space.graph.tensors[t].home or device,))
+    return away.absence.after == AT_START and device not in schedule.initial.get(t, (space.graph.tensors[t].home or device,))
 
 
 def _fits(space: Space, held: list[tuple[int, int, int]], at: int, before: int, wanted: int) -> bool:
@@ -201,7 +202,7 @@ def _short(model: Model, i: int, at: Any, before: int, wanted: int, *, skip: Abs
         a = _covering(model, movable, i)
         var = model.aways.get((movable.tensor, a.after)) if a is not None else None
         if a is None:
-            begins = START if movable.starts else movable.first
+            begins = AT_START if movable.starts else movable.first
             if begins < i <= (model.count if movable.survives else movable.last):
                 terms.append(size)
             continue

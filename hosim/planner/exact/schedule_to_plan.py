@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.planner.exact.decision_space import START, Space
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.planner.exact.decision_space import Space
 from hosim.planner.exact.exact_schedule import Schedule
 
 
@@ -44,7 +44,7 @@ def placed(space: Space, schedule: Schedule) -> list[Placed]:
         found.append(Placed(s.start_ns, 1, CacheOp(STORE, s.tensor, device, s.tier, max(position(s.start_ns), writer))))
     for gone in schedule.aways:
         a = gone.absence
-        if a.after == START and device not in schedule.initial.get(a.tensor, (device,) if _at_home(space, a.tensor) else ()):
+        if a.after == AT_START and device not in schedule.initial.get(a.tensor, (device,) if _at_home(space, a.tensor) else ()):
             pass  # it was never there
         else:
             begun = [s.start_ns for s in schedule.stores if s.tensor == a.tensor and s.start_ns < gone.release_ns]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hosim.planner.exact.decision_space import START, Movable, Space
+from hosim.cache_plan import AT_START
+from hosim.planner.exact.decision_space import Movable, Space
 from hosim.planner.exact.exact_schedule import Schedule, StoreAt, TakenAbsence
 
 
@@ -28,7 +29,7 @@ def serial(space: Space) -> Schedule | None:
         for u in space.graph.users[t]:
             using[u].append(movable)
         tier = next((w.name for w in space.lower if w.name == movable.home), ways[0].name)
-        begins = next((a for a in movable.absences if a.after == START), None)
+        begins = next((a for a in movable.absences if a.after == AT_START), None)
         if movable.free_start:
             initial[t] = (device,) if begins is None else (tier,)
         if begins is not None:
@@ -59,7 +60,7 @@ def serial(space: Space) -> Schedule | None:
             last = movable.persistent and i == movable.writers[-1] and below_at_start
             version = a.version if a is not None else len(movable.writers) - 1
             stored = any(s.tensor == t and s.version == version for s in stores)
-            fresh = movable.writers[version] != START or not below_at_start
+            fresh = movable.writers[version] != AT_START or not below_at_start
             if ((a is not None and not a.dead) or (last and written)) and fresh and not stored:
                 down = tiers[tier].down
                 if down is None:

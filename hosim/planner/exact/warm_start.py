@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hosim.cache_plan import STORE, Plan
-from hosim.planner.exact.decision_space import START, Movable, Space
+from hosim.cache_plan import AT_START, STORE, Plan
+from hosim.planner.exact.decision_space import Movable, Space
 from hosim.planner.exact.exact_schedule import Schedule, StoreAt, TakenAbsence
 from hosim.result import Result, Timeline
 
@@ -51,7 +51,7 @@ def observed(space: Space, plan: Plan, result: Result) -> Schedule:
 
 
 def _end(timeline: Timeline, i: int) -> int:
-    return timeline.op_end_ns[i] if i != START else 0
+    return timeline.op_end_ns[i] if i != AT_START else 0
 
 
 def _outside(held: list[tuple[int, int]], left: int, right: int) -> tuple[int, int] | None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from hosim.analysis.gaps import initial_set
 from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.planner.hyperoffload.problem import START, Problem, initial_set
+from hosim.planner.hyperoffload.problem import Problem
 
 HOME, COPY, BELOW = "home", "copy", "below"
 """Where a persistent tensor starts: in the device tier; there, with a second valid copy below; or below only."""
@@ -57,14 +58,14 @@ def everything(problem: Problem) -> Choices:
     count = len(problem.graph.ops)
     for t, tier in problem.starts_below.items():
         first = min(problem.graph.users[t], default=0)
-        choices[t] = TensorChoice(tier, HOME, {START: first - 1})
+        choices[t] = TensorChoice(tier, HOME, {AT_START: first - 1})
     for gap in problem.gaps:
         if not problem.below:
             break
         t = gap.tensor
-        begins = gap.after == START and problem.graph.tensors[t].persistent
+        begins = gap.after == AT_START and problem.graph.tensors[t].persistent
         choice = choices.get(t) or TensorChoice(problem.below[0].name, BELOW if begins else HOME)
-        if choice.start == BELOW and gap.before == count and gap.after != START:
+        if choice.start == BELOW and gap.before == count and gap.after != AT_START:
             continue  # what starts below is there again at the end
         choices[t] = choice.with_return(gap.after, gap.before - 1 if gap.returns else None)
     return choices
@@ -121,20 +122,20 @@ def _one(problem: Problem, t: int, choice: TensorChoice, initial: tuple[str, ...
 
     if starts_there and device not in initial:
         if users and t in graph.ops[users[0]].reads:
-            back = choice.away.get(START)
+            back = choice.away.get(AT_START)
             prefetch(AT_START if back is None else back, users[0])
-    elif START in choice.away and users:
-        leave = min(choice.stores.get(START, AT_START), users[0] - 1)
+    elif AT_START in choice.away and users:
+        leave = min(choice.stores.get(AT_START, AT_START), users[0] - 1)
         if not order.ended_by(leave, users[0]):
             leave = AT_START
         if not valid_below and t in graph.ops[users[0]].reads:
             store(leave)
             valid_below = True
         detach(leave)
-        back = choice.away[START]
+        back = choice.away[AT_START]
         if back is not None:
             prefetch(order.last_before(leave, max(leave, back)), users[0])
-    last_write = problem.last_write.get(t, START)
+    last_write = problem.last_write.get(t, AT_START)
     wanted_below = below in initial and graph.survives[t]
     since = 0  # the users from the last write on: together they follow all others
     written = AT_START

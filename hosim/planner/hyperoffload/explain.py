@@ -1,68 +1,83 @@
-"""Why each tensor moves or stays: a plan told in the terms of its graph, its machine and its replay.
+"""Why each tensor moves or stays: what the planner judged, and what the replay of the plan shows.
 
-Works for the plan of any static policy, since nothing is asked of whoever made it: the gaps and what they could bring are those of
-:mod:`hosim.planner.hyperoffload.score`, what happened is read off a recorded replay (:mod:`hosim.planner.hyperoffload.observed`), and
-each verdict follows from the two (:func:`_why`). :func:`explain` is the whole of it; :mod:`hosim.report.explanation` shows it.
+A plan of hosim's planner carries the planner's notes (:mod:`hosim.planner.hyperoffload.judgement`), so each gap has the score by which
+selection took or left it, and the pass that decided otherwise if one did. The planner has not judged plans of other policies or from
+files: of these, an explanation says what moves and what that brings, and gives no motives. The replay
+(:mod:`hosim.planner.hyperoffload.observed`) says when a tensor is away, what that saves, and which op waits for its transfers.
+:func:`explain` is the whole of it; :mod:`hosim.report.explanation` shows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hosim.analysis.gaps import Gap
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.hardware import Hardware
+from hosim.planner.hyperoffload.choices import insert
+from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
+from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, Judgement
 from hosim.planner.hyperoffload.observed import ObservedTransfer, copies, loads
 from hosim.planner.hyperoffload.problem import Problem, analyse
-from hosim.planner.hyperoffload.score import Score, scores, spans
+from hosim.planner.hyperoffload.selection import BEST_SCORE, ENOUGH, NO_PRESSURE, NO_TIER, OUTSCORED, STARTS_BELOW, JudgedGap, uses_gap
 from hosim.result import Result, Stall, Timeline
-from hosim.timeline import Interval, Spans, Steps, busy, occupancy, residence
-from hosim.units import human_time
+from hosim.timeline import Interval, Spans, Steps, occupancy, residence
+from hosim.units import human_size, human_time
 
-HIDDEN, EXPOSED, UNNEEDED, FROM_HOME = "hidden", "exposed", "unneeded", "from_home"
-NO_PRESSURE, NO_TIER, OVERWRITTEN, TOO_SHORT, CHANNEL_FULL, ENOUGH = (
-    "no_pressure",
-    "no_tier",
-    "overwritten",
-    "too_short",
-    "channel_full",
-    "enough",
-)
+FROM_HOME, SEARCH_MOVED, UNJUDGED_MOVED = "from_home", "search_moved", "unjudged_moved"
+NO_PLACE, SEARCH_KEPT, UNJUDGED_KEPT = "no_place", "search_kept", "unjudged_kept"
 REASONS: Mapping[str, str] = {
-    HIDDEN: "moved: relieves over-budget time, and no op waits for its transfers",
-    EXPOSED: "moved: an op waits for one of its transfers",
-    UNNEEDED: "moved, though nothing is over budget while it is away",
-    FROM_HOME: "moved: it lives below and comes up for its use",
-    NO_PRESSURE: "kept: nothing is over budget while it lies idle",
-    NO_TIER: "kept: no tier below that can hold it is joined to the device tier both ways",
-    OVERWRITTEN: "kept: its next use writes it anew",
-    TOO_SHORT: "kept: its gap is shorter than its round trip",
-    CHANNEL_FULL: "kept: other transfers leave its channel no time for it",
-    ENOUGH: "kept: enough is moved already",
+    BEST_SCORE: "moved: best score",
+    STARTS_BELOW: "moved: starts below",
+    FROM_HOME: "moved: lives below",
+    EVERYTHING: "moved: all must move",
+    SEARCH_MOVED: "moved by local search",
+    UNJUDGED_MOVED: "moved, not judged",
+    NO_PRESSURE: "kept: no pressure",
+    ENOUGH: "kept: enough moved",
+    OUTSCORED: "kept: outscored",
+    NO_TIER: "kept: no lower tier",
+    NO_PLACE: "kept: no safe place",
+    SEARCH_KEPT: "kept by local search",
+    UNJUDGED_KEPT: "kept, not judged",
 }
-"""Every verdict on a gap, by its code."""
+"""Every verdict on a gap, by its code, in a few words; :attr:`Line.why` says it in full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One gap of one tensor: what it could bring (``score``), what the plan makes of it, and why.
+    """One gap of one tensor: what the planner judged, what the plan makes of it, and why.
 
-    ``away_ns`` is how long the replay has it out of the device tier in this gap, ``saved_bytes`` its bytes if it is away while the op
-    of the largest occupancy runs, ``relief_byte_ns`` its bytes times the over-budget time it is away for. ``copies`` are places in
-    :attr:`Explanation.copies`.
+    ``judged`` is selection's note (None: the planner did not judge this gap), ``figures`` the descriptions' view of the gap. ``away_ns``
+    is how long the replay has the tensor out of the device tier in this gap, ``saved_bytes`` its bytes if it is away while the op of the
+    largest occupancy runs, ``relief_byte_ns`` its bytes times the over-budget time it is away for. ``copies`` are places in
+    :attr:`Explanation.copies`, and ``exposed_ns`` is what ops waited for these.
     """
 
-    score: Score
+    figures: GapFigures
+    judged: JudgedGap | None
     moved: bool
     away_ns: int
     saved_bytes: int
     relief_byte_ns: int
     copies: tuple[int, ...]
+    exposed_ns: int
     reason: str
+    effect: str
     why: str
+
+    @property
+    def gap(self) -> Gap:
+        """The gap."""
+        return self.figures.gap
+
+    @property
+    def score(self) -> float | None:
+        """What selection ranked the gap by, in nanoseconds; None if it did not judge it."""
+        return self.judged.score.score if self.judged is not None and self.judged.score is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +100,16 @@ class Region:
 class Explanation:
     """A plan explained. ``result`` has the channels' figures and the peak; positions are those of ``plan.graph``.
 
-    ``lines`` come by bytes saved at the peak, then over-budget time relieved, then what they could bring. ``without_gap_tensors`` and
-    ``without_gap_bytes`` count what has bytes but no gap: short-lived tensors, which never move, and those that no op uses.
+    ``origin`` says in words what made the plan and what was judged; ``judgement`` is None where the planner judged nothing. ``lines``
+    come by bytes saved at the peak, then over-budget time relieved, then score. ``without_gap_tensors`` and ``without_gap_bytes`` count
+    what has bytes but no gap: short-lived tensors, which never move, and those that no op uses.
     """
 
     plan: Plan
     hardware: Hardware
     result: Result
+    origin: str
+    judgement: Judgement | None
     peak_op: int
     """The op during which most would be held if nothing moved (-1: there are none), and ``peak_bytes`` how much."""
     peak_bytes: int
@@ -106,7 +124,7 @@ class Explanation:
 
 
 def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
-    """Why ``plan`` moves what it moves and keeps what it keeps, from its replay within ``budget_bytes`` of the device tier.
+    """Why ``plan`` moves what it moves and keeps what it keeps, and what its replay within ``budget_bytes`` of the device tier shows.
 
     Raises :class:`InputError` for a plan whose policy decides during the replay, and :class:`InfeasibleError` for one that does not fit.
     """
@@ -121,13 +139,16 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
     budget = min(budget_bytes, hardware.device.capacity_bytes)
     peak_op = max(range(len(graph.ops)), key=problem.held_bytes.__getitem__, default=-1)
     found_copies = copies(plan, hardware, timeline)
-    lines = _Lines(plan, problem, budget, timeline, result.makespan_ns or 0, found_copies, peak_op).all()
-    listed = {line.score.gap.tensor for line in lines}
+    judgement = _judgement(plan, problem)
+    lines = _Lines(plan, judgement, problem, budget, timeline, result.makespan_ns or 0, found_copies, peak_op).all()
+    listed = {line.gap.tensor for line in lines}
     without = [tensor.size_bytes for t, tensor in enumerate(graph.tensors) if t not in listed and tensor.size_bytes]
     return Explanation(
         plan=plan,
         hardware=hardware,
         result=result,
+        origin=_origin(plan, judgement, lines),
+        judgement=judgement,
         peak_op=peak_op,
         peak_bytes=max(problem.held_bytes, default=0),
         regions=tuple(_regions(problem, budget, timeline, occupancy(timeline, hardware.device_tier))),
@@ -140,9 +161,38 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
     )
 
 
+def _judgement(plan: Plan, problem: Problem) -> Judgement | None:
+    """The planner's notes, if they are about this plan: its cache ops must be those that follow from the choices."""
+    judgement = plan.judgement
+    if not isinstance(judgement, Judgement):
+        return None
+    if judgement.source == RIVAL or insert(problem, judgement.choices, plan.policy).cache_ops == plan.cache_ops:
+        return judgement
+    return None
+
+
+def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> str:
+    if judgement is None:
+        return f"Plan of {plan.policy}: hosim's planner did not judge it."
+    if judgement.source == RIVAL:
+        return f"Plan of {judgement.rival}: its replay was better than that of the planner's own plan, so its moves were not judged."
+    edits = plan.edits
+    reordered, again = edits is not None and bool(edits.order), plan.recomputes
+    changed = " and ".join([*["in another order"] * reordered, *[f"with {again:,} ops run again"] * bool(again)])
+    graph = f" on the graph {changed}" if changed else ""
+    if judgement.source == EVERYTHING:
+        return f"No selection fits{graph}, so all that can move does, and returns as late as it can."
+    assert judgement.selection is not None
+    text = f"Selection judged every gap{graph}, for a budget of {human_size(judgement.selection.budget_bytes)}"
+    if judgement.source == LOCAL_SEARCH:
+        count = sum(line.reason in (SEARCH_MOVED, SEARCH_KEPT) for line in lines)
+        return f"{text}; local search then changed {count:,} of its decisions and where others' cache ops are issued."
+    return f"{text}; the plan is what it took."
+
+
 def _order(line: Line) -> tuple[float, ...]:
-    score = line.score
-    return (-line.saved_bytes, -line.relief_byte_ns, -score.value, -score.bytes, score.gap.tensor, score.gap.after)
+    rank = line.figures.value if line.judged is None else line.score or 0.0
+    return (-line.saved_bytes, -line.relief_byte_ns, -rank, -line.figures.bytes, line.gap.tensor, line.gap.after)
 
 
 def _regions(problem: Problem, budget: int, timeline: Timeline, held: Steps) -> Iterable[Region]:
@@ -165,9 +215,18 @@ class _Lines:
     """The gaps of a plan's graph, each with its verdict."""
 
     def __init__(
-        self, plan: Plan, problem: Problem, budget: int, timeline: Timeline, makespan: int, found: Sequence[ObservedTransfer], peak_op: int
+        self,
+        plan: Plan,
+        judgement: Judgement | None,
+        problem: Problem,
+        budget: int,
+        timeline: Timeline,
+        makespan: int,
+        found: Sequence[ObservedTransfer],
+        peak_op: int,
     ) -> None:
         self.plan = plan
+        self.judgement = judgement
         self.graph = plan.graph
         self.problem = problem
         self.budget = budget
@@ -180,7 +239,6 @@ class _Lines:
         self.over = Spans((start[i], end[i]) for i in range(len(self.graph.ops)) if problem.held_bytes[i] > budget)
         self.residence = residence(timeline, device)
         self.starts_away = {t for t, tiers in plan.residency(device).items() if device not in tiers}
-        self.busy = busy(timeline)
         self.detaches: dict[int, list[int]] = {}
         for c in plan.cache_ops:
             if c.op == DETACH and c.source == device:
@@ -190,62 +248,58 @@ class _Lines:
             self.moves.setdefault(copy.transfer.tensor, []).append(k)
 
     def all(self) -> list[Line]:
-        """One line a gap, in the order of the scores."""
-        found = scores(self.problem, self.budget)
+        """One line a gap, by tensor and position."""
+        found = gap_figures(self.problem, self.budget)
         by_tensor: dict[int, list[Gap]] = {}
-        for score in found:
-            by_tensor.setdefault(score.gap.tensor, []).append(score.gap)
+        for figures in found:
+            by_tensor.setdefault(figures.gap.tensor, []).append(figures.gap)
         owned = {t: self._owned(t, gaps) for t, gaps in by_tensor.items()}
-        lines = [self._line(score, owned[score.gap.tensor].get(score.gap, ())) for score in found]
-        spare = sorted((line.score for line in lines if line.reason == ENOUGH), key=lambda s: -s.bytes)
-        return [self._with_alternatives(line, spare) if line.reason == EXPOSED else line for line in lines]
+        return [self._line(figures, owned[figures.gap.tensor].get(figures.gap, ())) for figures in found]
 
     def _owned(self, t: int, gaps: Sequence[Gap]) -> dict[Gap, list[int]]:
         """The transfers of a tensor by the gap that they are issued in, or else the next one."""
         owned: dict[Gap, list[int]] = {}
         for k in self.moves.get(t, ()):
             after = self.plan.cache_ops[self.copies[k].transfer.cache_op].after
-            inside = (gap for gap in gaps if _issued_in(gap, after))
+            inside = (gap for gap in gaps if gap.after <= after < gap.before)
             later = (gap for gap in gaps if gap.after >= after)
             owned.setdefault(next(inside, next(later, gaps[-1])), []).append(k)
         return owned
 
-    def _line(self, score: Score, owned: Sequence[int]) -> Line:
-        gap = score.gap
-        moved = any(_issued_in(gap, after) for after in self.detaches.get(gap.tensor, ()))
-        moved = moved or (gap.wraps and gap.tensor in self.starts_away)
+    def _line(self, figures: GapFigures, owned: Sequence[int]) -> Line:
+        gap = figures.gap
+        moved = any(gap.after <= after < gap.before for after in self.detaches.get(gap.tensor, ()))
+        moved = moved or (gap.after == AT_START and gap.tensor in self.starts_away)
         away_ns = saved = relief = 0
         if moved:
             for start, end in self._absent(gap):
                 away_ns += end - start
-                relief += score.bytes * self.over.within(start, end)
-                saved += score.bytes * self._spans_peak(start, end)
-        if gap.wraps and gap.tensor in self.problem.starts_below:  # it is no part of what would be held if nothing moved
+                relief += figures.bytes * self.over.within(start, end)
+                saved += figures.bytes * self._spans_peak(start, end)
+        from_home = gap.after == AT_START and gap.tensor in self.problem.starts_below
+        if from_home:  # before its first use it is no part of what would be held if nothing moved
             saved = relief = 0
-        line = Line(score, moved, away_ns, saved, relief, tuple(owned), "", "")
-        reason, detail = self._why(line)
-        return replace(line, reason=reason, why=f"{'moved' if moved else 'kept'}: {detail}")
-
-    def _windows(self, gap: Gap) -> list[Interval]:
-        """A gap in the time of the replay."""
-        start, end = self.timeline.op_start_ns, self.timeline.op_end_ns
-        if gap.wraps:
-            return [(0, start[gap.before]), (end[gap.after], self.makespan)]
-        return [(end[gap.after], start[gap.before] if gap.before < len(self.graph.ops) else self.makespan)]
+        judged = self.judgement.by_gap.get(gap) if self.judgement is not None and not from_home else None
+        reason, detail = FROM_HOME, f"it lives in {self.problem.starts_below.get(gap.tensor)}"
+        if not from_home:
+            reason, detail = self._verdict(gap, moved, judged)
+        effect, exposed_ns = self._effect(owned) if moved else ("", 0)
+        why = "; ".join([part for part in (f"{'moved' if moved else 'kept'}: {detail}", effect) if part])
+        return Line(figures, judged, moved, away_ns, saved, relief, tuple(owned), exposed_ns, reason, effect, why)
 
     def _absent(self, gap: Gap) -> list[Interval]:
-        """When the tensor is out of the device tier in a gap."""
+        """When the tensor is out of the device tier in a gap, in the time of the replay."""
         held = self.residence.get(gap.tensor)
+        at = self.timeline.op_end_ns[gap.after] if gap.after != AT_START else 0
+        end = self.timeline.op_start_ns[gap.before] if gap.before < len(self.graph.ops) else self.makespan
         absent = []
-        for start, end in self._windows(gap):
-            at = start
-            for a, b in held.intervals if held is not None else ():
-                if a >= end:
-                    break
-                if b > at:
-                    absent.append((at, a))
-                    at = b
-            absent.append((at, end))
+        for a, b in held.intervals if held is not None else ():
+            if a >= end:
+                break
+            if b > at:
+                absent.append((at, a))
+                at = b
+        absent.append((at, end))
         return [(a, b) for a, b in absent if b > a]
 
     def _spans_peak(self, start: int, end: int) -> bool:
@@ -255,75 +309,51 @@ class _Lines:
 
     # -- verdicts ----------------------------------------------------------------------------------------------
 
-    def _why(self, line: Line) -> tuple[str, str]:
-        return self._why_moved(line) if line.moved else self._why_kept(line)
+    def _effect(self, owned: Sequence[int]) -> tuple[str, int]:
+        """What the replay shows about the transfers of a gap, in words, and what ops waited for them."""
+        exposed = [self.copies[k] for k in owned if self.copies[k].exposed_ns]
+        if not exposed:
+            return "hidden" if owned else "no transfer", 0
+        total = sum(copy.exposed_ns for copy in exposed)
+        others = sum(len(copy.waiting) for copy in exposed) - 1
+        name = self.graph.ops[exposed[0].waiting[0]].name + (f" and {others} more" if others else "")
+        return f"op {name} waits {human_time(total)} for its {'prefetch' if exposed[0].up else 'store'}", total
 
-    def _why_moved(self, line: Line) -> tuple[str, str]:
-        ops, gap = self.graph.ops, line.score.gap
-        exposed = [self.copies[k] for k in line.copies if self.copies[k].exposed_ns]
-        if line.saved_bytes:
-            gain = f"covers the peak at op {ops[self.peak_op].name}"
-        elif line.relief_byte_ns:
-            gain = f"away for {human_time(line.relief_byte_ns // line.score.bytes)} of what is over budget"
-        elif gap.tensor in self.problem.starts_below:
-            gain = f"lives in {self.problem.starts_below[gap.tensor]}"
-        else:
-            gain = "though nothing is over budget while it is away"
-        if exposed:
-            total = human_time(sum(copy.exposed_ns for copy in exposed))
-            first = exposed[0]
-            others = sum(len(copy.waiting) for copy in exposed) - 1
-            more = f" and {others} more" if others else ""
-            return EXPOSED, f"{gain}; op {ops[first.waiting[0]].name}{more} waits {total} for its {'prefetch' if first.up else 'store'}"
-        channels = dict.fromkeys(self.copies[k].transfer.channel for k in line.copies)
-        hidden = f"{' and '.join(channels)} hidden" if channels else "no transfer needed"
-        reason = HIDDEN if line.relief_byte_ns else FROM_HOME if gap.tensor in self.problem.starts_below else UNNEEDED
-        return reason, f"{gain}, {hidden}"
+    def _verdict(self, gap: Gap, moved: bool, judged: JudgedGap | None) -> tuple[str, str]:
+        """The code of the reason and the reason in words, from the planner's notes alone."""
+        judgement = self.judgement
+        if judgement is None or judgement.source == RIVAL:
+            return (UNJUDGED_MOVED if moved else UNJUDGED_KEPT), "the planner did not judge it"
+        if not moved and uses_gap(judgement.choices, gap, len(self.graph.ops)):
+            return NO_PLACE, "chosen, but at no point of the step is it safe to detach it, as streams overlap"
+        if judgement.source == EVERYTHING and moved:
+            return EVERYTHING, "no selection fits, so all that can move does"
+        if judgement.changed(gap):
+            took = (SEARCH_MOVED, "by local search, though selection left it")
+            return took if moved else (SEARCH_KEPT, "by local search, though selection took it")
+        assert judged is not None
+        return judged.reason, self._words(judged)
 
-    def _why_kept(self, line: Line) -> tuple[str, str]:
-        score = line.score
-        gap = score.gap
-        if not score.over_budget_ns:
-            return NO_PRESSURE, "never idle while over budget"
-        if score.below is None:
-            return NO_TIER, "no tier below that can hold it is joined both ways"
-        if gap.before < len(self.graph.ops) and gap.tensor not in self.graph.ops[gap.before].reads:
-            return OVERWRITTEN, f"op {self.graph.ops[gap.before].name} writes it anew"
-        if score.gap_ns < score.transfer_ns:
-            return TOO_SHORT, f"gap of {human_time(score.gap_ns)} is shorter than its round trip of {human_time(score.transfer_ns)}"
-        below = next(b for b in self.problem.below if b.name == score.below)
-        for channel, needed in ((below.down.name, score.down_ns), (below.up.name, score.up_ns)):
-            windows = self._windows(gap)
-            taken = sum(self.busy[channel].within(a, b) for a, b in windows) if channel in self.busy else 0
-            free = sum(b - a for a, b in windows) - taken
-            if free < needed:
-                return CHANNEL_FULL, f"{channel} is free for {human_time(free)} of its gap, its transfer takes {human_time(needed)}"
-        return ENOUGH, "enough moved already"
-
-    def _with_alternatives(self, line: Line, spare: Sequence[Score]) -> Line:
-        """An exposed line with what could have gone instead: kept, at least as large, and open wherever this relieves."""
-        needed = [(a, b) for a, b in (self._over_positions(piece) for piece in spans(line.score.gap, len(self.graph.ops))) if a <= b]
-        for score in spare:
-            if score.bytes < line.score.bytes:
-                break
-            pieces = spans(score.gap, len(self.graph.ops))
-            if needed and all(any(c < a and b < d for c, d in pieces) for a, b in needed):
-                return replace(line, why=f"{line.why}; {self.graph.tensors[score.gap.tensor].name} was open too")
-        return replace(line, why=f"{line.why}; nothing better was open") if line.relief_byte_ns else line
-
-    def _over_positions(self, piece: tuple[int, int]) -> tuple[int, int]:
-        """The first and the last position of an open interval that are over budget; the first after the last if none is."""
-        held, budget = self.problem.held_bytes, self.budget
-        first, last = piece[0] + 1, piece[1] - 1
-        while first <= last and held[first] <= budget:
-            first += 1
-        while last >= first and held[last] <= budget:
-            last -= 1
-        return first, last
+    def _words(self, judged: JudgedGap) -> str:
+        """Why selection took or left a gap."""
+        if judged.reason == STARTS_BELOW:
+            return "it starts below, so it leaves after its last use too"
+        if judged.reason == NO_PRESSURE:
+            return "nothing is over budget while it lies idle"
+        if judged.reason == NO_TIER:
+            return "no lower tier has room for it"
+        if judged.reason == ENOUGH:
+            return "what moves besides leaves nothing over budget in its gap"
+        assert judged.score is not None
+        score = signed_time(judged.score.score)
+        at = f" at {self.graph.ops[judged.op].name if judged.op < len(self.graph.ops) else 'the end'}" if judged.op >= 0 else ""
+        if judged.reason == OUTSCORED:
+            best = f"the best had {signed_time(judged.rival_score)}" if judged.rival_score is not None else "others had more"
+            return f"score {score}{at}, {best}"
+        second = f", the next had {signed_time(judged.rival_score)}" if judged.rival_score is not None else ""
+        return f"score {score}{at}, where {human_size(judged.over_bytes)} were over budget{second}"
 
 
-def _issued_in(gap: Gap, after: int) -> bool:
-    """Whether a cache op issued after the op ``after`` falls into a gap."""
-    if gap.wraps:
-        return after >= gap.after or AT_START <= after < gap.before
-    return gap.after <= after < gap.before
+def signed_time(ns: float) -> str:
+    """A score as a time, which may be negative."""
+    return f"{'-' if ns < 0 else ''}{human_time(round(abs(ns)))}"

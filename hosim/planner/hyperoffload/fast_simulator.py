@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 
+from hosim.analysis.gaps import initial_set
 from hosim.cache_plan import AT_START, DETACH, PREFETCH
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.choices import Choices, Placed, TensorChoice, initial_tiers, place
-from hosim.planner.hyperoffload.problem import Problem, initial_set
+from hosim.planner.hyperoffload.problem import Problem
 
 _ABSENT, _PENDING, _VALID = 0, 1, 2
 

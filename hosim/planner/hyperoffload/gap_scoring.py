@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
+from hosim.analysis.gaps import Gap, initial_set
+from hosim.cache_plan import AT_START
 from hosim.costmodel.transfer_time import alone_ns, channel_bandwidth
 from hosim.planner.hyperoffload.channel_reservations import ChannelTimeline, left_rates, timelines, usual_size
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
-from hosim.planner.hyperoffload.problem import START, Gap, Problem, initial_set
+from hosim.planner.hyperoffload.problem import Problem
 from hosim.schedule.lower_tiers import LowerTier
 from hosim.schedule.placement import Placement, TierSpace
 
@@ -172,7 +174,7 @@ class GapScoring:
         """
         if not gap.returns:
             return self._over_at[gap.before]
-        covered = self._over[-1] if gap.after == START and i >= gap.before else self._over_at[gap.before]
+        covered = self._over[-1] if gap.after == AT_START and i >= gap.before else self._over_at[gap.before]
         return int(covered * max(way.stored, way.clean)) if self.weights.stall >= 1 else float(covered)
 
     def _preferred(self, t: int) -> Sequence[LowerTier]:
@@ -194,7 +196,7 @@ class GapScoring:
             if written_last is not None:  # what is below at time 0 must be there again at the end
                 final_at = channel.earliest(self.end_ns[written_last], down)
                 final = Departure(BELOW, None, final_at, max(0, final_at + down - self.horizon))
-            if gap.after == START and (start == HOME or i >= gap.before):  # away after its last use: then at the step's start too
+            if gap.after == AT_START and (start == HOME or i >= gap.before):  # away after its last use: then at the step's start too
                 if final is None or start == COPY:  # the store of a copy has its place already
                     return (Departure(BELOW),)
                 first = (final,)
@@ -202,14 +204,14 @@ class GapScoring:
                     return first
         if gap.dead(self.count) or self._clean(gap, start):
             return (*first, Departure(start))
-        written = self.end_ns[gap.written] if gap.written != START else 0
+        written = self.end_ns[gap.written] if gap.written != AT_START else 0
         needed = self.begins[i]
-        wanted = self.end_ns[gap.after] if gap.after != START else needed
+        wanted = self.end_ns[gap.after] if gap.after != AT_START else needed
         store_at = channel.latest(wanted, down, written)  # copied while it is still used, if that can be
         if store_at is None:
             store_at = channel.earliest(written, down)
         late = max(0, store_at + down - needed)
-        if free and gap.version == 0 and gap.after != START and start == HOME and t in self.initial and self.weights.copies:
+        if free and gap.version == 0 and gap.after != AT_START and start == HOME and t in self.initial and self.weights.copies:
             if final is None:
                 return (*first, Departure(COPY))
             if final.late <= late:
@@ -223,11 +225,11 @@ class GapScoring:
         if not gap.returns:
             return GapScore(self._over_at[before] - weights.stall * stall, gap, below, leaves, None, stall)
         length = way.up
-        again = gap.after == START and i >= before
+        again = gap.after == AT_START and i >= before
         free_at = 0
         if not again:
             free_at = self.finishes[i]
-            if gap.after != START and self.end_ns[gap.after] > free_at:
+            if gap.after != AT_START and self.end_ns[gap.after] > free_at:
                 free_at = self.end_ns[gap.after]
             if store_at is not None and store_at + way.down > free_at:
                 free_at = store_at + way.down
@@ -249,7 +251,7 @@ class GapScoring:
         if scored.fetch_at is None:
             return None
         back = bisect_right(self.ends, scored.fetch_at) - 1
-        again = gap.after == START and i >= gap.before
+        again = gap.after == AT_START and i >= gap.before
         return min(back if again else max(back, i), gap.before - 1)
 
     def _clean(self, gap: Gap, start: str) -> bool:

@@ -15,8 +15,10 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from hosim.analysis.gaps import Gap, initial_set
+from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choices, TensorChoice
-from hosim.planner.hyperoffload.problem import START, Gap, Problem, initial_set
+from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
 
 PlanCost = tuple[int, int, int]
 """Less is better: ops that never start (0: feasible), makespan in nanoseconds, bytes moved."""
@@ -104,9 +106,9 @@ class _LocalSearch:
             forced = t in self.problem.starts_below
             for after in choice.away:
                 held = self.best.get(t)
-                if held is None or (forced and after == START):
+                if held is None or (forced and after == AT_START):
                     continue
-                changed = _changed(self.best, t, replace(held.without(after), start=HOME if after == START else held.start))
+                changed = _changed(self.best, t, replace(held.without(after), start=HOME if after == AT_START else held.start))
                 found = self.judge(changed)
                 if found < self.cost:
                     self.best, self.cost = changed, found
@@ -124,7 +126,7 @@ class _LocalSearch:
 
     def used(self, choices: Choices, gap: Gap, below: str) -> Choices:
         """With one more gap used; a tensor that can start below does so for its first gap."""
-        begins = gap.after == START and self.problem.graph.tensors[gap.tensor].persistent
+        begins = gap.after == AT_START and self.problem.graph.tensors[gap.tensor].persistent
         back = self.rng.randrange(gap.after, gap.before) if gap.returns and gap.after < gap.before else None
         return {**choices, gap.tensor: TensorChoice(below, BELOW if begins else HOME, {gap.after: back})}
 
@@ -142,7 +144,7 @@ class _LocalSearch:
                 near = back + rng.choice((-3, -2, -1, 1, 2, 3))
                 back = near if rng.random() < 0.5 else rng.randrange(gap.after, gap.before)
                 return {**choices, t: choice.with_return(gap.after, max(gap.after, min(gap.before - 1, back)))}
-            if choice.start != BELOW or gap.after != START:
+            if choice.start != BELOW or gap.after != AT_START:
                 return {**choices, t: choice.with_store(gap.after, rng.randint(gap.written, _last_store(gap)))}
         changes = list(_changes(self.problem, t, choice, gaps))
         return _changed(choices, t, rng.choice(changes)) if changes else choices
@@ -161,7 +163,7 @@ def neighbours_of(problem: Problem, choices: Choices, gaps: dict[int, list[Gap]]
             if back is not None:
                 for position in _shifts(gap, back):
                     yield {**choices, t: choice.with_return(gap.after, position)}
-            if gap.after in choice.away and (choice.start != BELOW or gap.after != START):
+            if gap.after in choice.away and (choice.start != BELOW or gap.after != AT_START):
                 for position in _stores(gap, choice.stores.get(gap.after, gap.after)):
                     yield {**choices, t: choice.with_store(gap.after, position)}
 
@@ -170,19 +172,6 @@ def _changed(choices: Choices, t: int, changed: TensorChoice | None) -> Choices:
     if changed is None or not (changed.away or changed.start == BELOW):
         return {u: c for u, c in choices.items() if u != t}
     return {**choices, t: changed}
-
-
-def gaps_by_tensor(problem: Problem) -> dict[int, list[Gap]]:
-    """The gaps of each tensor that may move, and for those whose home is below the time before they first come up."""
-    graph = problem.graph
-    by_tensor: dict[int, list[Gap]] = {}
-    for t in problem.starts_below:
-        users = graph.users[t]
-        if users and t in graph.ops[users[0]].reads:
-            by_tensor[t] = [Gap(t, START, users[0], 0, True)]
-    for gap in problem.gaps:
-        by_tensor.setdefault(gap.tensor, []).append(gap)
-    return by_tensor
 
 
 def _changes(problem: Problem, t: int, choice: TensorChoice | None, gaps: list[Gap]) -> Iterator[TensorChoice | None]:
@@ -194,9 +183,9 @@ def _changes(problem: Problem, t: int, choice: TensorChoice | None, gaps: list[G
     base = choice or TensorChoice(tiers[0])
     for gap in gaps:
         if gap.after in base.away:
-            if not (forced and gap.after == START):
+            if not (forced and gap.after == AT_START):
                 yield base.without(gap.after)
-        elif gap.after == START and not forced:
+        elif gap.after == AT_START and not forced:
             yield from _from_the_start(problem, base, gap)
         elif not (base.start == BELOW and gap.before == len(problem.graph.ops)):
             for again in _positions(gap):
@@ -216,13 +205,13 @@ def _changes(problem: Problem, t: int, choice: TensorChoice | None, gaps: list[G
 def _from_the_start(problem: Problem, base: TensorChoice, gap: Gap) -> Iterator[TensorChoice]:
     """Ways to be away before the first use: to start below, or to leave at once (where starting below means a store at the end)."""
     t = gap.tensor
-    last = max(problem.graph.users[t], default=START)
+    last = max(problem.graph.users[t], default=AT_START)
     persistent = problem.graph.tensors[t].persistent
     for again in _positions(gap):
         if persistent:
-            yield replace(base.without(last), start=BELOW).with_return(START, again)
+            yield replace(base.without(last), start=BELOW).with_return(AT_START, again)
         if not persistent or t in problem.last_write:
-            yield replace(base, start=HOME).with_return(START, again)
+            yield replace(base, start=HOME).with_return(AT_START, again)
 
 
 def _positions(gap: Gap) -> list[int | None]:
@@ -245,4 +234,4 @@ def _stores(gap: Gap, now: int) -> list[int]:
 
 
 def _last_store(gap: Gap) -> int:
-    return gap.before - 1 if gap.after == START else gap.after
+    return gap.before - 1 if gap.after == AT_START else gap.after

@@ -26,9 +26,10 @@ from hosim.planner.hyperoffload.choices import Choices, everything
 from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
 from hosim.planner.hyperoffload.fast_simulator import FastSimulator
 from hosim.planner.hyperoffload.gap_scoring import Weights
+from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, SELECTION, Judgement
 from hosim.planner.hyperoffload.local_search import improve
 from hosim.planner.hyperoffload.problem import Problem, analyse, check_floor
-from hosim.planner.hyperoffload.selection import select
+from hosim.planner.hyperoffload.selection import Selection, select
 from hosim.schedule.placement import Placement
 from hosim.units import human_size
 
@@ -86,17 +87,28 @@ def search(
     allowance = max(_FEWEST, int(effort * min(_MOST, _WORK / (count + len(problem.gaps) / 2))))
     evaluate = Evaluator(problem, budget, policy, allowance)
     if len(graph.streams) > 1:  # streams that overlap may hold less than the listed order says
-        unmoved = evaluate(select(problem, max(problem.held_bytes), Weights(placement=placement)).choices)
+        selection = select(problem, max(problem.held_bytes), Weights(placement=placement))
+        unmoved = evaluate(selection.choices)
         if _at(unmoved, floor_ns):
-            return unmoved
-    best, full = _sweeps(evaluate, problem, budget, floor_ns, placement)
+            return _judged(unmoved, SELECTION, selection)
+    sweeps = _sweeps(evaluate, problem, budget, floor_ns, placement)
+    best, source = sweeps.best, SELECTION
     if best.cost.infeasible and placement is None:
-        best = min(best, evaluate(everything(problem)), key=lambda outcome: outcome.cost)
+        moved = evaluate(everything(problem))
+        if moved.cost < best.cost:
+            best, source = moved, EVERYTHING
     if count <= _SMALL and placement is None and not _at(best, floor_ns):  # the search tries any tier
-        best = min(best, _refined(evaluate, best, floor_ns, effort, seed), key=lambda outcome: outcome.cost)
+        refined = _refined(evaluate, best, floor_ns, effort, seed)
+        if refined.cost < best.cost:
+            best, source = refined, LOCAL_SEARCH
     if best.cost.infeasible:
-        raise InfeasibleError(_explain(problem, budget, best, full), report=best.result.error or "")
-    return best
+        raise InfeasibleError(_explain(problem, budget, best, sweeps.full), report=best.result.error or "")
+    return _judged(best, source, sweeps.selection)
+
+
+def _judged(outcome: Evaluation, source: str, selection: Selection | None) -> Evaluation:
+    """An outcome whose plan carries where it comes from."""
+    return replace(outcome, plan=replace(outcome.plan, judgement=Judgement(source, outcome.choices, selection)))
 
 
 def _refined(evaluate: Evaluator, best: Evaluation, floor_ns: int, effort: float, seed: int) -> Evaluation:
@@ -126,11 +138,8 @@ def _at(outcome: Evaluation, floor_ns: int) -> bool:
     return not outcome.cost.infeasible and (outcome.cost.makespan_ns <= floor_ns or not outcome.waits)
 
 
-def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, placement: Placement | None) -> tuple[Evaluation, str]:
-    """Sweeps on the unhindered step, stretched until transfers fit in it; then for the op times of the best replay, while that helps.
-
-    With it, the tiers below that were full in the sweep that found most of them so, in words.
-    """
+def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, placement: Placement | None) -> _Sweeper:
+    """Sweeps on the unhindered step, stretched until transfers fit in it; then for the op times of the best replay, while that helps."""
     best = _Sweeper(evaluate, problem, budget, floor_ns, Weights(placement=placement))
     for slow in _SLOW:
         if not best.attempt(replace(best.first, slow=slow)) and best.outcome is not None and best.since > 1:
@@ -144,12 +153,14 @@ def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, p
         if before <= best.outcome.cost:
             break
         best.vary()
-    assert best.outcome is not None
-    return best.outcome, best.full
+    return best
 
 
 class _Sweeper:
-    """The best sweep so far, and how to look around it."""
+    """The best sweep so far, and how to look around it.
+
+    ``full`` names, in words, the lower tiers that were full in the sweep that found most of them so.
+    """
 
     def __init__(self, evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, first: Weights) -> None:
         self.evaluate = evaluate
@@ -159,8 +170,15 @@ class _Sweeper:
         self.first = self.weights = first
         self.target = 1.0
         self.outcome: Evaluation | None = None
+        self.selection: Selection | None = None
         self.full = ""
         self.since = 0
+
+    @property
+    def best(self) -> Evaluation:
+        """The best outcome; there is one after the first attempt."""
+        assert self.outcome is not None
+        return self.outcome
 
     @property
     def finished(self) -> bool:
@@ -177,7 +195,7 @@ class _Sweeper:
         if len(selection.full) > len(self.full):
             self.full = selection.full
         if self.outcome is None or outcome.cost < self.outcome.cost:
-            self.outcome, self.weights, self.target, self.since = outcome, weights, target, 0
+            self.outcome, self.selection, self.weights, self.target, self.since = outcome, selection, weights, target, 0
             return True
         self.since += 1
         return False

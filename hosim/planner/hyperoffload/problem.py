@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hosim.analysis.gaps import Gap, initial_set, tensor_gaps
+from hosim.cache_plan import AT_START
 from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.op_time import op_durations
 from hosim.errors import InfeasibleError
@@ -16,31 +18,6 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.lower_tiers import LowerTier, fastest_tiers
 from hosim.units import human_size
-
-START = -1
-"""``after`` of a gap that begins before the first op."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A tensor is not used between op ``after`` and op ``before``: it could spend that time below.
-
-    ``after`` is :data:`START` for the time before the first use of a tensor that is there at time 0, ``before`` is the number of ops for
-    the time after its last; a persistent tensor that no op uses has one gap, the whole step. ``returns`` says whether it must be back at
-    the end of it. ``version`` numbers the contents (writes so far), which op ``written`` made (:data:`START`: those of time 0): a store
-    serves every later gap of the same version.
-    """
-
-    tensor: int
-    after: int
-    before: int
-    version: int
-    returns: bool
-    written: int = START
-
-    def dead(self, count: int) -> bool:
-        """Whether the op at its end writes the contents anew, so that nothing need be kept; ``count`` is the number of ops."""
-        return not self.returns and self.before < count
 
 
 @dataclass(frozen=True)
@@ -78,7 +55,7 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
     device = hardware.device_tier
     starts_below = {t: home for t in graph.initial if (home := graph.tensors[t].home) is not None and home != device}
     gaps: list[Gap] = []
-    last_write: dict[int, int] = {}
+    last_write = {t: i for i, op in enumerate(graph.ops) for t in op.writes}
     count = len(graph.ops)
     change = [0] * (count + 2)
     for t, users in enumerate(graph.users):
@@ -86,7 +63,10 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
         held_from, held_to = _held(graph, t, users, count, t in starts_below)
         change[held_from] += tensor.size_bytes
         change[held_to] -= tensor.size_bytes
-        gaps.extend(_gaps(graph, t, users, count, t in starts_below, last_write))
+        found = tensor_gaps(graph, t)
+        if t in starts_below:  # it is below at both ends of the step, whatever the plan
+            found = [gap for gap in found if gap.after != AT_START and gap.before < count]
+        gaps += found
     held, level = [], 0
     for i in range(count + 1):
         level += change[i]
@@ -110,36 +90,6 @@ def _held(graph: Graph, t: int, users: Sequence[int], count: int, starts_below: 
         return first, users[-1] + 1 if users else first
     last = count + 1 if graph.survives[t] or not users else users[-1] + 1
     return first, last
-
-
-def initial_set(graph: Graph) -> frozenset[int]:
-    """Tensors that hold a valid copy at time 0 by default."""
-    return frozenset(graph.initial)
-
-
-def _gaps(graph: Graph, t: int, users: Sequence[int], count: int, starts_below: bool, last_write: dict[int, int]) -> list[Gap]:
-    """The gaps of one tensor; notes its last writer."""
-    ops = graph.ops
-    initial = t in graph.derived(initial_set)
-    persistent = bool(graph.tensors[t].persistent)
-    gaps: list[Gap] = []
-    version, written = 0, START
-    if initial and not starts_below:
-        if not users:
-            return [Gap(t, START, count, 0, False)] if persistent and count else []
-        if users[0] > 0 or persistent:  # what op 0 uses may start below, too: op 0 waits, and the end of the step has the room
-            gaps.append(Gap(t, START, users[0], 0, t in ops[users[0]].reads))
-    for k, u in enumerate(users):
-        if t in ops[u].writes:
-            version += 1
-            last_write[t] = written = u
-        if k + 1 < len(users):
-            v = users[k + 1]
-            if v - u > 1:
-                gaps.append(Gap(t, u, v, version, t in ops[v].reads, written))
-        elif graph.survives[t] and u + 1 < count and not starts_below:
-            gaps.append(Gap(t, u, count, version, initial, written))
-    return gaps
 
 
 def unhindered(graph: Graph, durations: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -167,3 +117,16 @@ def check_floor(problem: Problem, budget_bytes: int) -> None:
             f"op {problem.graph.ops[i].name!r} alone uses {human_size(floor[i])} ({floor[i]} B), more than the budget of "
             f"{human_size(budget_bytes)}; the smallest budget that any plan could meet is {floor[i]} B"
         )
+
+
+def gaps_by_tensor(problem: Problem) -> dict[int, list[Gap]]:
+    """The gaps of each tensor that may move; for a tensor whose home is below also the time before it first comes up."""
+    graph = problem.graph
+    by_tensor: dict[int, list[Gap]] = {}
+    for t in problem.starts_below:
+        users = graph.users[t]
+        if users and t in graph.ops[users[0]].reads:
+            by_tensor[t] = [Gap(t, AT_START, users[0], 0, True)]
+    for gap in problem.gaps:
+        by_tensor.setdefault(gap.tensor, []).append(gap)
+    return by_tensor

@@ -20,32 +20,79 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 
-from hosim.planner.hyperoffload.choices import BELOW, HOME, TensorChoice
+from hosim.analysis.gaps import Gap
+from hosim.cache_plan import AT_START
+from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.gap_scoring import GapScore, GapScoring, Weights
-from hosim.planner.hyperoffload.problem import START, Gap, Problem
+from hosim.planner.hyperoffload.problem import Problem
 
 _LOOK, _LOOK_IF_LARGE, _LARGE = 8, 3, 20_000
 """Candidates that are judged anew before one is taken, as their place in the heap may be stale; fewer in graphs with many ops."""
+
+
+BEST_SCORE, STARTS_BELOW = "best_score", "starts_below"
+NO_PRESSURE, ENOUGH, NO_TIER, OUTSCORED = "no_pressure", "enough", "no_tier", "outscored"
+"""Why selection took a gap (the first two) or left it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedGap:
+    """What selection made of one gap, and why.
+
+    A gap that is ``taken`` for :data:`BEST_SCORE` had the best ``score`` at ``op``, where the device tier held ``over_bytes`` more than
+    the budget; one that is left as :data:`OUTSCORED` was compared there last. ``rival_score`` is the score of the best other candidate
+    that was looked at there (None: there was none). ``op`` is -1 where the gap was compared with no other.
+    """
+
+    gap: Gap
+    taken: bool
+    reason: str
+    score: GapScore | None
+    op: int = -1
+    over_bytes: int = 0
+    rival_score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Choices, and the largest number of bytes by which an op still exceeds the budget (0 where the sweep succeeded).
 
-    ``full`` names the tiers below that had no room for something, in words.
+    ``full`` names the tiers below that had no room for something, in words. ``problem``, ``budget_bytes`` and ``weights`` are what was
+    asked for.
     """
 
-    choices: dict[int, TensorChoice]
+    choices: Choices
     short_bytes: int
     expected_stall_ns: int
-    full: str = ""
+    full: str
+    problem: Problem
+    budget_bytes: int
+    weights: Weights
+
+    def judged(self) -> tuple[JudgedGap, ...]:
+        """What became of every gap of a tensor that has bytes, in the problem's order: the sweep runs once more and keeps its notes."""
+        sweep = _Sweep(self.problem, self.budget_bytes, self.weights)
+        sweep.run()
+        return tuple([sweep.verdict(gap) for gap in self.problem.gaps if sweep.sizes[gap.tensor]])
 
 
 def select(problem: Problem, budget_bytes: int, weights: Weights) -> Selection:
     """Choices that keep every op within the budget, in listed order; O(gaps log gaps) with few candidates judged twice."""
     return _Sweep(problem, budget_bytes, weights).run()
+
+
+def uses_gap(choices: Choices, gap: Gap, count: int) -> bool:
+    """Whether the tensor is away in a gap by these choices; ``count`` is the number of ops.
+
+    A tensor that starts below leaves again after its last use, without an absence of its own.
+    """
+    choice = choices.get(gap.tensor)
+    return choice is not None and (gap.after in choice.away or (choice.start == BELOW and gap.before == count))
 
 
 class _Sweep:
@@ -63,6 +110,10 @@ class _Sweep:
         self.level = [0] * (self.count + 2)
         self.short = 0
         self.stall = 0
+        self.judgements: dict[tuple[int, int], GapScore | None] = {}  # by (tensor, after): the last one
+        self.compared: dict[tuple[int, int], tuple[int, GapScore, float | None]] = {}  # the last comparison: at which op, with whom
+        self.taken: dict[tuple[int, int], int] = {}  # by (tensor, after): how far over budget its op was
+        self.pressed = bytearray(self.count + 1)  # ops at which something had to leave
 
     # -- the sweep ---------------------------------------------------------------------------------------------
 
@@ -73,15 +124,14 @@ class _Sweep:
         opening: dict[int, list[Gap]] = defaultdict(list)
         for gap in problem.gaps:
             opening[gap.after + 1].append(gap)
-            if gap.after == START and graph.tensors[gap.tensor].persistent and graph.users[gap.tensor]:
+            if gap.after == AT_START and graph.tensors[gap.tensor].persistent and graph.users[gap.tensor]:
                 # what starts below is below again after its last use
                 opening[graph.users[gap.tensor][-1] + 1].append(gap)
-        taken: set[tuple[int, int]] = set()
         moved = 0
         for i in range(self.count + 1):
             for gap in opening.get(i, ()):
                 if self.sizes[gap.tensor]:
-                    scored = self.scoring.judge(gap, i)
+                    scored = self._judge(gap, i)
                     if scored is not None:
                         self._push(gap, scored.score, False)
             for gap in returning.get(i, ()):
@@ -89,26 +139,34 @@ class _Sweep:
                     self._push(gap, self._late_score(gap), True)
             moved += self.level[i]
             while problem.held_bytes[i] + moved > self.budget:
-                best = self._best(i, taken)
+                self.pressed[i] = 1
+                best = self._best(i)
                 if best is None:
                     self.short = max(self.short, problem.held_bytes[i] + moved - self.budget)
                     break
                 gap, scored = best
+                if scored is not None:
+                    self.taken[gap.tensor, gap.after] = problem.held_bytes[i] + moved - self.budget
                 moved -= self.sizes[gap.tensor]
                 if scored is None:
                     self._delay(gap)
                 else:
-                    taken.add((gap.tensor, gap.after))
                     back = self._take(scored, i)
                     if back is not None and i <= back and back + 1 < gap.before:
                         returning[back + 1].append(gap)
-        return Selection(self.choices, self.short, self.stall, self.scoring.space.full())
+        full = self.scoring.space.full()
+        return Selection(self.choices, self.short, self.stall, full, problem, self.budget, self.weights)
+
+    def _judge(self, gap: Gap, i: int) -> GapScore | None:
+        scored = self.scoring.judge(gap, i)
+        self.judgements[gap.tensor, gap.after] = scored
+        return scored
 
     def _push(self, gap: Gap, score: float, late: bool) -> None:
         self.serial += 1
         heapq.heappush(self.heap, (-score, -self.sizes[gap.tensor], self.serial, gap, late))
 
-    def _best(self, i: int, taken: set[tuple[int, int]]) -> tuple[Gap, GapScore | None] | None:
+    def _best(self, i: int) -> tuple[Gap, GapScore | None] | None:
         """The best candidate at op i among those on top of the heap, judged anew, without a score if it is only to be delayed.
 
         The others go back.
@@ -116,10 +174,10 @@ class _Sweep:
         looked: list[tuple[float, Gap, GapScore | None]] = []
         while self.heap and len(looked) < self.look:
             _, _, _, gap, late = heapq.heappop(self.heap)
-            if not self._open(gap, i) or (not late and (gap.tensor, gap.after) in taken):
+            if not self._open(gap, i) or (not late and (gap.tensor, gap.after) in self.taken):
                 continue
             if not late:
-                scored = self.scoring.judge(gap, i)
+                scored = self._judge(gap, i)
                 if scored is not None:
                     looked.append((scored.score, gap, scored))
             elif gap.before - 1 >= i:
@@ -127,9 +185,15 @@ class _Sweep:
         if not looked:
             return None
         best = max(looked, key=lambda judged: judged[0])
+        second: float | None = None
         for judged in looked:
             if judged is not best:
                 self._push(judged[1], judged[0], judged[2] is None)
+                second = judged[0] if second is None or judged[0] > second else second
+                if judged[2] is not None:
+                    self.compared[judged[1].tensor, judged[1].after] = i, judged[2], best[0]
+        if best[2] is not None:
+            self.compared[best[1].tensor, best[1].after] = i, best[2], second
         return best[1:]
 
     def _late_score(self, gap: Gap) -> float:
@@ -145,13 +209,13 @@ class _Sweep:
 
     def _open(self, gap: Gap, i: int) -> bool:
         """Whether a gap spans op i and its tensor has not gone for good by then."""
-        if gap.after == START:
+        if gap.after == AT_START:
             users = self.problem.graph.users[gap.tensor]
             last = users[-1] if users else self.count
             if i <= last or not self.problem.graph.tensors[gap.tensor].persistent:
                 return i < gap.before
             choice = self.choices.get(gap.tensor)
-            back = choice.away.get(last, START) if choice is not None else START
+            back = choice.away.get(last, AT_START) if choice is not None else AT_START
             return back is not None and back < i  # not while it is away after its last use already
         if gap.before == self.count:
             choice = self.choices.get(gap.tensor)
@@ -163,6 +227,43 @@ class _Sweep:
         name = choice.below if choice is not None else self.problem.below[0].name
         below = next(b for b in self.problem.below if b.name == name)
         return self.scoring.way(below, self.sizes[gap.tensor]).up
+
+    # -- what became of a gap ------------------------------------------------------------------------------------
+
+    def verdict(self, gap: Gap) -> JudgedGap:
+        """What the sweep, which has run, made of a gap."""
+        key = gap.tensor, gap.after
+        op, score, rival = self.compared.get(key, (-1, self.judgements.get(key), None))
+        if key in self.taken:
+            return JudgedGap(gap, True, BEST_SCORE, score, op, self.taken[key], rival)
+        if uses_gap(self.choices, gap, self.count):
+            return JudgedGap(gap, True, STARTS_BELOW, None)
+        if not self._at_any(self._over, gap):
+            return JudgedGap(gap, False, NO_PRESSURE, score)
+        if score is None:
+            return JudgedGap(gap, False, NO_TIER, None)
+        if not self._at_any(self._pressed, gap):
+            return JudgedGap(gap, False, ENOUGH, score)
+        return JudgedGap(gap, False, OUTSCORED, score, op, 0, rival)
+
+    @cached_property
+    def _over(self) -> list[int]:
+        """How many positions before each one would be over budget if nothing moved."""
+        return [0, *accumulate(held > self.budget for held in self.problem.held_bytes)]
+
+    @cached_property
+    def _pressed(self) -> list[int]:
+        """How many positions before each one were over budget when the sweep came to them."""
+        return [0, *accumulate(self.pressed)]
+
+    def _at_any(self, before: Sequence[int], gap: Gap) -> bool:
+        """Whether ``before`` counts any of the positions at which the sweep could take a gap."""
+        users = self.problem.graph.users[gap.tensor]
+        end = self.count + 1 if gap.before == self.count and not gap.returns else gap.before
+        inside = before[end] - before[gap.after + 1]
+        if gap.after == AT_START and users and self.problem.graph.tensors[gap.tensor].persistent:
+            inside += before[self.count + 1] - before[users[-1] + 1]  # what starts below is below again after its last use
+        return inside > 0
 
     # -- taking ------------------------------------------------------------------------------------------------
 
@@ -182,12 +283,12 @@ class _Sweep:
             choice = replace(choice, start=leaves.start)
         if t not in problem.starts_below:
             scoring.space.place(t, scored.below_from, [below.name])
-        if gap.after == START and users and leaves.start == BELOW:
+        if gap.after == AT_START and users and leaves.start == BELOW:
             choice = choice.without(users[-1])
         choice = choice.with_return(gap.after, back)
         if leaves.store_at is not None:
             early = bisect_right(scoring.ends, leaves.store_at) - 1
-            if early < gap.after or gap.after == START:
+            if early < gap.after or gap.after == AT_START:
                 choice = choice.with_store(gap.after, min(max(early, gap.written), i - 1))  # op i needs the room
         self.choices[t] = choice
         down = scoring.down[below.name]
@@ -200,13 +301,13 @@ class _Sweep:
             up = scoring.up[below.name]
             up.reserve(up.earliest(scored.fetch_at, way.up), way.up)
         self.stall += scored.stall
-        if gap.after == START and i >= gap.before:
+        if gap.after == AT_START and i >= gap.before:
             return back
         if back is not None:
             self.level[back + 1] += size
         elif gap.dead(self.count):
             self.level[gap.before] += size
-        if gap.after == START and leaves.start == BELOW and users:
+        if gap.after == AT_START and leaves.start == BELOW and users:
             gone = users[-1] + 1
             if leaves.final_store_at is not None:
                 gone = max(gone, bisect_right(problem.start_ns, leaves.final_store_at + way.down))
@@ -230,12 +331,12 @@ class _Sweep:
             length = scoring.way(below[tier], self.sizes[t]).up
             at = scoring.up[tier].latest(problem.start_ns[first] - self.weights.lead_ns, length, 0)
             if at is None:
-                back, at = START, scoring.up[tier].earliest(0, length)
+                back, at = AT_START, scoring.up[tier].earliest(0, length)
             else:
                 back = min(bisect_right(scoring.ends, at) - 1, first - 1)
             scoring.up[tier].reserve(scoring.up[tier].earliest(at, length), length)
-            self.choices[t] = TensorChoice(tier, HOME, {START: back})
+            self.choices[t] = TensorChoice(tier, HOME, {AT_START: back})
             if back + 1 < first:
                 self.level[back + 1] += self.sizes[t]
                 self.level[first] -= self.sizes[t]
-                returning[back + 1].append(Gap(t, START, first, 0, True))
+                returning[back + 1].append(Gap(t, AT_START, first, 0, True))

@@ -15,10 +15,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from hosim.analysis.gaps import Gap, initial_set
+from hosim.cache_plan import AT_START
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.edits import RANDOM_KINDS, Recompute, edited
 from hosim.graph import Graph, Op
-from hosim.planner.hyperoffload.problem import START, Gap, Problem, initial_set
+from hosim.planner.hyperoffload.problem import Problem
 
 Drop = tuple[int, int]
 """(tensor, op position): the tensor is let go after that op."""
@@ -69,7 +71,7 @@ def candidates(problem: Problem) -> tuple[Candidate, ...]:
     producers = graph.derived(_Producers)
     found = []
     for gap in problem.gaps:
-        if gap.returns and gap.after != START and not graph.survives[gap.tensor] and graph.tensors[gap.tensor].size_bytes:
+        if gap.returns and gap.after != AT_START and not graph.survives[gap.tensor] and graph.tensors[gap.tensor].size_bytes:
             ways = [way for again in (True, False) if (way := _candidate(problem, producers, gap, again)) is not None]
             if ways:
                 found.append(min(ways, key=lambda way: (way.ns_per_byte, len(way.drops))))

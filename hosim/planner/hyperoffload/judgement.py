@@ -1,0 +1,38 @@
+"""Where a plan of hosim's planner comes from, and why each of its gaps is used or not: what ``hosim plan --explain`` shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from hosim.analysis.gaps import Gap
+from hosim.planner.hyperoffload.choices import Choices
+from hosim.planner.hyperoffload.selection import JudgedGap, Selection, uses_gap
+
+SELECTION, LOCAL_SEARCH, EVERYTHING, RIVAL = "selection", "local_search", "everything", "rival"
+"""What made the plan: a sweep of the selection, the search over single decisions after it, moving all that can move, or another policy."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the planner noted about a plan of its own; :class:`hosim.cache_plan.Plan` carries it, and no file does.
+
+    ``choices`` are those of the plan. ``selection`` is the sweep that they come from, or that local search began with; ``rival`` names
+    the policy whose plan was taken because it was better, in which case there are no choices.
+    """
+
+    source: str
+    choices: Choices
+    selection: Selection | None = None
+    rival: str = ""
+
+    @cached_property
+    def by_gap(self) -> dict[Gap, JudgedGap]:
+        """What selection made of each gap."""
+        return {judged.gap: judged for judged in self.selection.judged()} if self.selection is not None else {}
+
+    def changed(self, gap: Gap) -> bool:
+        """Whether a later pass decided otherwise than selection."""
+        judged = self.by_gap.get(gap)
+        count = len(self.selection.problem.graph.ops) if self.selection is not None else 0
+        return judged is not None and judged.taken != uses_gap(self.choices, gap, count)
