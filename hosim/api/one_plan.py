@@ -246,7 +246,7 @@ def explain(plan: Plan, hardware: Machine, budget: Budget = None) -> PlanExplana
 
     References
     ----------
-    :mod:`hosim.planner.hyperoffload.explain` derives each reason from the plan and its replay.
+    :mod:`hosim.planner.hyperoffload.explain` takes each reason from what the planner noted, and the effects from the plan's replay.
 
     Examples
     --------
@@ -254,7 +254,7 @@ def explain(plan: Plan, hardware: Machine, budget: Budget = None) -> PlanExplana
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     >>> why = hosim.explain(hosim.plan(b.build(), "toy", "layerwise"), "toy")
-    >>> print(why.text().splitlines()[0])
+    >>> print(str(why).splitlines()[1])
     If nothing moved, hbm would hold 40 B at op f; the plan holds 40 B at most, within a budget of 100 B.
     """
     from hosim.io import check_tiers

@@ -25,8 +25,8 @@ FORMAT = "hosim.explanation/2"
 
 WIDTH = 120
 """Columns of an explanation as text."""
-TOP = 20
-"""The default number of rows of each of its tables."""
+ROWS = 20
+"""Rows of the table in :func:`summary`, and of each table unless asked for more."""
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _NS_PER_S = 10**9
@@ -34,27 +34,31 @@ _NS_PER_S = 10**9
 
 @dataclass(frozen=True, repr=False)
 class PlanExplanation:
-    """An explained plan that prints as tables, here and in a notebook; ``figures`` is what they are made of."""
+    """An explained plan that prints as a summary, here and in a notebook; ``figures`` is what it is made of."""
 
     figures: Explanation
 
-    def text(self, top: int | None = TOP) -> str:
-        """The tables as text, :data:`WIDTH` columns wide, with at most ``top`` rows each; ``None``: all of them."""
-        printed = io.StringIO()
-        Console(file=printed, width=WIDTH, highlight=False).print(explanation(self.figures, top))
-        return printed.getvalue().rstrip("\n")
+    def text(self, top: int | None = ROWS) -> str:
+        """Every table as text, :data:`WIDTH` columns wide, with at most ``top`` rows each; ``None``: all of them."""
+        return _printed(explanation(self.figures, top))
 
     def as_dict(self, top: int | None = None) -> dict[str, Any]:
         """Names, nanoseconds, bytes and byte-nanoseconds, as ``hosim plan --explain --json`` prints them."""
         return to_dict(self.figures, top)
 
     def __str__(self) -> str:
-        return self.text()
+        return _printed(summary(self.figures))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.text())}</pre>"
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _printed(tables: RenderableType) -> str:
+    printed = io.StringIO()
+    Console(file=printed, width=WIDTH, highlight=False).print(tables)
+    return printed.getvalue().rstrip("\n")
 
 
 def explanation(explained: Explanation, top: int | None = None) -> RenderableType:
@@ -90,19 +94,16 @@ def summary(explained: Explanation) -> RenderableType:
         name = explained.plan.graph.tensors[line.gap.tensor].name
         table.add_row(escape(name), *_figures(line), escape(verdict), style=None if line.moved else "dim")
     left = len(ranked) - ROWS
-    more = f"{left:,} more tensors, and every gap" if left > 0 else "Every gap"
+    more = f"{left:,} more tensors. " if left > 0 else ""
     return Group(
         Text(explained.origin),
         Text(_peak(explained)),
         Text(counts(explained) + "\n"),
         table,
         load(explained),
-        Text(f"{more}, transfer and wait: --top N for N rows of each table, --all for all rows, --json for all figures.", style="dim"),
+        Text(f"{more}--top N prints every table with N rows, --all with every row; --json prints all figures.", style="dim"),
     )
 
-
-ROWS = 20
-"""Rows of the table in :func:`summary`."""
 
 _COLUMNS = ("bytes", "uses", "idle", "recompute", "score")
 
@@ -242,7 +243,7 @@ def load(explained: Explanation) -> RenderableType:
     rows = [(name, shares) for name, shares in explained.loads.items() if any(shares)]
     if not rows:
         return Text("", end="")
-    table = open_table("Channels over the step (empty to full)", "channel", "load", left=2)
+    table = open_table("Load over the step", "channel", "load", left=2)
     for name, shares in rows:
         table.add_row(escape(name), "|" + "".join(_BARS[max(int(share > 0), round(share * 8))] for share in shares) + "|")
     return table

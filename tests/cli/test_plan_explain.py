@@ -64,6 +64,7 @@ def test_the_explanation_accounts_for_every_transfer_and_every_byte_off_the_peak
     assert sum(line["saved_bytes"] for line in tensors) >= why["peak"]["before_bytes"] - why["budget_bytes"]
     assert [line["saved_bytes"] for line in tensors] == sorted((line["saved_bytes"] for line in tensors), reverse=True)
     assert all(line["why"].startswith("moved" if line["moved"] else "kept") for line in tensors)
+    assert all(line["judged"]["taken"] == line["moved"] for line in tensors)  # one stream, no local search: the plan is what was taken
     # prefill keeps no activation for later
     assert {line["kind"] for line in tensors if line["moved"]} <= {"parameter", "buffer", "input", "kv_cache"}
 
@@ -76,8 +77,19 @@ def test_top_shows_the_first_lines(llama: tuple[str, ...], planned: tuple[Path, 
     why = json.loads(hosim("plan", *llama, "--explain", "--json", "--top", 3).stdout)
     assert why["tensors"] == planned[1]["tensors"][:3]
     output = hosim("plan", *llama, "--explain", "--top", 3).stdout
-    assert "Tensors by bytes saved at the peak" in output
+    assert "Gaps by bytes saved at the peak" in output
     assert max(map(len, output.splitlines())) <= 120
+
+
+def test_the_default_fits_a_screen_and_says_how_to_see_all(llama: tuple[str, ...]) -> None:
+    output = hosim("plan", *llama, "--explain").stdout.splitlines()
+    assert len(output) <= 50
+    assert max(map(len, output)) <= 120
+    assert output[0].startswith("Selection judged every gap, for a budget of ")
+    assert "--top N prints every table with N rows, --all with every row; --json prints all figures." in " ".join(output[-2:])
+    everything = hosim("plan", *llama, "--explain", "--all").stdout.splitlines()
+    assert len(everything) > 3 * len(output)
+    assert not any(line.startswith("and ") and line.endswith(" more") for line in everything)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +98,8 @@ def test_top_shows_the_first_lines(llama: tuple[str, ...], planned: tuple[Path, 
         ([], 2, "error: plan: nothing to do: give -o plan.json to write the plan, --explain to explain it, or both"),
         (["-o", "x.json", "--json"], 2, "error: plan: --json requires --explain"),
         (["-o", "x.json", "--top", "3"], 2, "error: plan: --top requires --explain"),
+        (["-o", "x.json", "--all"], 2, "error: plan: --all requires --explain"),
+        (["--explain", "--all", "--top", "3"], 2, "error: plan: --top and --all exclude each other: give one of them"),
         (["--explain", "--policy", "on_demand"], 2, "error: policy on_demand decides during the replay: there is no plan to explain"),
         (["--explain", "--policy", "resident"], 3, "error: the plan of resident cannot be explained, it does not fit: out of memory"),
     ],
@@ -112,5 +126,7 @@ def test_plans_of_other_policies_are_explained_too(llama: tuple[str, ...], polic
         why = json.loads(outcome.stdout)
         assert why["policy"].startswith(policy)
         assert len(why["tensors"]) == 5
+        assert why["origin"] == f"Plan of {why['policy']}: hosim's planner did not judge it."
+        assert all(line["judged"] is None for line in why["tensors"])
     else:
         assert "does not fit" in outcome.stderr or "out of memory" in outcome.stderr

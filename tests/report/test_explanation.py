@@ -11,6 +11,7 @@ from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.planner.hyperoffload.explain import Explanation, explain
+from hosim.planner.hyperoffload.pipeline import plan
 from hosim.report import explanation
 
 NS = 10**9
@@ -44,11 +45,13 @@ def rows(output: str) -> list[str]:
 
 
 def test_a_row_has_every_figure_of_its_gap(explained: Explanation) -> None:
+    # 10 MB for the 40 ms of f3 and b3; f0 and f1 write a[0] and a[1] in 20 ms each;
+    # the pressure is that of test_gap_figures: (0.1 + 4/15 + 23/30 + 4/15 + 0.1) / 5 and (4/15 + 23/30 + 4/15) / 3
     output = rows(text(explanation.lines(explained), 240))
-    why = "moved: covers the peak at op f3; op b0 waits 10.0 ms for its prefetch; a[1] was open too"
-    assert f"a[0] 9.54 MiB 3 100 ms 10.0 ms 10.0 ms 10.0 ms 391 KiB s {why}" in output
-    assert "a[1] 9.54 MiB 3 60.0 ms 10.0 ms 10.0 ms 60.0 ms - kept: enough moved already" in output
-    assert "activation: f1 > b0" in output
+    at = output.index("a[0] 9.54 MiB 3 100 ms 20.0 ms - 0.30 391 KiB s")
+    assert output[at + 1 : at + 3] == ["activation: f1 > b0", "moved: the planner did not judge it; op b0 waits 10.0 ms for its prefetch"]
+    at = output.index("a[1] 9.54 MiB 3 60.0 ms 20.0 ms - 0.43 -")
+    assert output[at + 1 : at + 3] == ["activation: f2 > b1", "kept: the planner did not judge it"]
 
 
 def test_pressure_transfers_waits_and_channels(explained: Explanation) -> None:
@@ -57,7 +60,8 @@ def test_pressure_transfers_waits_and_channels(explained: Explanation) -> None:
     assert "a[0] up 140 ms 140 ms 150 ms - 0 % - 10.0 ms b0" in output
     assert "a[0] down 40.0 ms 40.0 ms 50.0 ms - 100 % f2 - -" in output
     assert "b0 transfer 140 ms 10.0 ms a[0] on up" in output
-    assert "3 gaps, 1 used" in output
+    assert output[0] == "Plan of manual: hosim's planner did not judge it."
+    assert any(line.startswith("3 gaps, 1 used (2 kept, not judged, 1 moved, not judged); ") for line in output)
     assert any(line.startswith("down |") and line.endswith("|") for line in output)
 
 
@@ -77,19 +81,21 @@ def test_tables_keep_to_the_width_of_a_terminal_and_lose_no_word(width: int, exp
     output = text(explanation.explanation(named), width)
     assert max(map(len, output.splitlines())) <= width
     assert "…" not in output
-    table = output[output.index("Tensors by bytes") : output.index("Transfers")].splitlines()
-    at = next(line.index("why") for line in table if "why" in line)
-    assert named.lines[0].why in " ".join(" ".join(line[at:] for line in table).split())
+    table = output[output.index("Gaps by bytes") : output.index("Transfers")].splitlines()
+    header = next(line for line in table if "bytes" in line and "uses" in line)
+    column = header.index("bytes") + len("bytes") - len("9.54 MiB")  # where the figures begin
+    assert named.lines[0].why.replace(" ", "") in "".join(line[:column] for line in table).replace(" ", "")
 
 
 def test_the_dictionary_is_the_explanation_by_names(explained: Explanation) -> None:
     data = json.loads(json.dumps(explanation.to_dict(explained), allow_nan=False))
-    assert data["format"] == "hosim.explanation/1"
+    assert data["format"] == "hosim.explanation/2"
     assert data["peak"] == {"op": "f3", "before_bytes": 40_000_000, "after_bytes": 30_000_000}
     first = data["tensors"][0]
-    assert (first["tensor"], first["moved"], first["reason"]) == ("a[0]", True, "exposed")
-    assert first["gap"] == {"after": "f1", "before": "b0", "wraps": False, "length_ns": 100_000_000}
-    assert first["score"]["over_budget_ns"] == 40_000_000
+    assert (first["tensor"], first["moved"], first["reason"], first["judged"]) == ("a[0]", True, "unjudged_moved", None)
+    assert (first["exposed_ns"], first["effect"]) == (10_000_000, "op b0 waits 10.0 ms for its prefetch")
+    assert first["gap"] == {"after": "f1", "before": "b0", "length_ns": 100_000_000}
+    assert first["figures"]["over_budget_ns"] == 40_000_000
     down, up = first["transfers"]
     assert (down["direction"], down["covered_by"], down["exposed_ns"]) == ("down", ["f2", "f2"], 0)
     assert (up["direction"], up["issue_ns"], up["end_ns"], up["waiting"]) == ("up", 140_000_000, 150_000_000, ["b0"])
@@ -97,7 +103,7 @@ def test_the_dictionary_is_the_explanation_by_names(explained: Explanation) -> N
         {"op": "b0", "cause": "transfer", "start_ns": 140_000_000, "end_ns": 150_000_000, "transfer": {"tensor": "a[0]", "channel": "up"}}
     ]
     assert data["channels"]["up"]["exposed_ns"] == 10_000_000
-    assert data["reasons"] == {"enough": 2, "exposed": 1}
+    assert data["reasons"] == {"unjudged_kept": 2, "unjudged_moved": 1}
 
 
 def test_nothing_moves_nothing_waits(explained: Explanation) -> None:
@@ -106,4 +112,34 @@ def test_nothing_moves_nothing_waits(explained: Explanation) -> None:
     assert "Nothing is over budget." in output
     assert "Transfers: none." in output
     assert "Waits: none." in output
-    assert "kept: never idle while over budget" in " ".join(output.split())
+    assert "kept: the planner did not judge it" in " ".join(output.split())
+
+
+def test_the_summary_shows_whom_ops_wait_for_first_and_fits_a_screen(explained: Explanation) -> None:
+    output = rows(text(explanation.summary(explained), 120))
+    at = next(k for k, line in enumerate(output) if line.startswith("a[0]"))
+    assert output[at] == "a[0] 9.54 MiB 3 100 ms 20.0 ms - moved, not judged; exposed 10.0 ms"
+    assert output[at + 1].startswith("a[1] 9.54 MiB")
+    assert output[-1].startswith("--top N prints every table with N rows, --all with every row")
+    assert len(output) < 30
+
+
+def test_the_summary_has_twenty_tensors_and_one_row_for_each() -> None:
+    b = GraphBuilder("plateau")
+    for i in range(30):
+        b.tensor(f"w{i}", 10**7, "parameter")
+        b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=20 * 10**6)
+    tiers = (Tier("hbm", 10**9, NS, "device"), Tier("ddr", 10**9, NS))
+    hw = Hardware("toy", tiers, (Channel("up", "ddr", "hbm", NS), Channel("down", "hbm", "ddr", NS)), Compute({}))
+    judged = explain(plan(b.build(), hw, 10**8, effort=0.02), hw, 10**8)
+    output = rows(text(explanation.summary(judged), 120))
+    shown = [line for line in output if line.startswith("w")]
+    assert len(shown) == len({line.split()[0] for line in shown}) == 20
+    assert all("ms moved: best score; hidden" in line for line in shown)
+    assert output[-1].startswith("10 more tensors. --top N prints every table with N rows, --all with every row")
+    data = explanation.to_dict(judged)
+    (first,) = [line for line in data["tensors"] if line["tensor"] == shown[0].split()[0] and line["reason"] == "best_score"]
+    assert first["judged"]["taken"]
+    assert first["judged"]["below"] == "ddr"
+    assert first["judged"]["over_bytes"] > 0
+    assert first["judged"]["rival_score_ns"] is None or first["judged"]["score_ns"] >= first["judged"]["rival_score_ns"]
