@@ -51,7 +51,7 @@ def lower_bound_ns(
     *,
     repeats: bool = True,
 ) -> int:
-    """Nanoseconds below which no feasible replay of ``graph`` on ``hardware`` ends, whatever the plan.
+    """Nanoseconds below which no feasible replay of ``graph`` on ``hardware`` ends under any plan.
 
     ``durations`` are nanoseconds by op position, ``initial_residency`` is what :meth:`hosim.cache_plan.Plan.residency` gives,
     ``budget_bytes`` the budget of the device tier, if it has one. ``repeats`` false leaves out what rule 2 wants moved so

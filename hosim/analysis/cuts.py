@@ -1,6 +1,6 @@
 """What a machine's channels can carry at most: routes for one tensor, cuts for many.
 
-Both are floors: whatever the plan, and whatever else moves, no replay is faster. They are what the lower
+Both are floors: no replay is faster, under any plan. They are what the lower
 bounds on the makespan are made of.
 """
 

@@ -1,4 +1,4 @@
-"""What a budget forces to move, whatever the plan: the memory relaxation behind the lower bound.
+"""What a budget forces to move under any plan: the memory relaxation behind the lower bound.
 
 Everything here is about one stream, whose ops run one at a time in listed order. While its op p runs, the device
 tier holds what p uses and p's workspace; what else of the tensors still needed does not fit must lie elsewhere.

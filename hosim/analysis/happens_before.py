@@ -1,4 +1,4 @@
-"""Which op has surely ended when another has, whatever the durations: what makes a place for a cache op safe on several streams.
+"""Which op has ended for certain when another has, for any durations: this makes a place for a cache op safe on several streams.
 
 On one stream the listed order says it. On several, an op knows how many ops of each stream have ended when it has (a vector clock:
 producers and its stream's earlier ops, and theirs); along a stream these numbers only grow, so the first op that knows enough is found

@@ -60,7 +60,7 @@ def _machine_of_copies(graph: Graph, hardware: Hardware) -> Hardware:
 def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> dict[int, MemoryUse]:
     """The ops that copies can slow down, by position; ``durations`` are nanoseconds by op position, as alone.
 
-    An op whose bytes pass beside whatever the channels of the device tier carry is none of them.
+    An op that uses memory bandwidth but leaves enough for all channels of the device tier does not count.
     """
     bandwidth, tier = hardware.device.bandwidth_bytes_per_s, hardware.device_tier
     copies = sum(c.bandwidth_bytes_per_s for c in hardware.channels if tier in (c.source, c.destination))

@@ -72,7 +72,7 @@ class _G10:
         self.held = held_bytes(graph)
         self.tiers = nearest_tiers(machine_of_copies(graph, hardware))
         self.space = space_below(graph, hardware, residency)
-        self.ways = {b.name: b for b in self.tiers}
+        self.lower = {b.name: b for b in self.tiers}
         self.down = {b.name: Slots(self.durations.tolist()) for b in self.tiers}
         self.up = {b.name: Slots(self.durations.tolist()) for b in self.tiers}
         self.absences: list[Absence] = []
@@ -87,15 +87,15 @@ class _G10:
         away = sorted(below_at_ends(self.graph, self.residency, self.device), key=lambda gap: (-gap.before, gap.tensor))
         for gap in away:
             t, tier = gap.tensor, self.residency[gap.tensor][0]
-            way = self.ways.get(tier)
+            lower = self.lower.get(tier)
             if gap.after == AT_START:
-                start = self.up[tier].reserve_before(gap.before, self._time(way.up.name, t)) if way else 0
+                start = self.up[tier].reserve_before(gap.before, self._time(lower.up.name, t)) if lower else 0
                 self._take(Absence(t, AT_START, gap.before, AT_START, AT_START, max(start, 0) - 1, tier), 0, max(start, 0))
             else:
                 written = any(t in self.graph.ops[u].writes for u in self.graph.users[t])
                 free = gap.after + 1
-                if way and written:
-                    free = self.down[tier].reserve_after(free, self._time(way.down.name, t))
+                if lower and written:
+                    free = self.down[tier].reserve_after(free, self._time(lower.down.name, t))
                 self._take(Absence(t, gap.after, end, gap.after, gap.after, end, tier), free, end)
 
     # -- eviction ----------------------------------------------------------------------------------------------

@@ -23,17 +23,17 @@ from hosim.schedule.freeze_runtime import freeze_runtime
 from hosim.schedule.placement import read_placement
 
 RIVALS = ("resident", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
-"""Policies whose plans are tried too where waits are left: whatever rule of thumb does better on some graph, its plan is taken.
+"""Policies whose plans are tried too where waits are left: if a rule of thumb does better on some graph, its plan is taken.
 
 What a runtime would decide is put into the graph (:mod:`hosim.schedule.freeze_runtime`): the plan is a static one, unless nothing else
 fits.
 """
 
 MOST_OPS = 20_000
-"""Ops up to which they are: beyond, planning so often would take most of the time."""
+"""Rivals are tried on graphs of up to this many ops; beyond, planning so often would take most of the time."""
 
 PLANNED = "planned"
-"""The placement that is no rule: each tensor goes to the tier where most of its transfers hides."""
+"""The default placement: each tensor goes to the tier where most of its transfers is hidden."""
 
 
 def plan(
@@ -56,8 +56,8 @@ def plan(
     if reorder or recompute:
         if rule is not None:
             raise InputError("a placement rule is for graphs as they are: not together with reorder or recompute", source="placement")
-        how = {"reorder": reorder, "recompute": recompute}
-        return graph_rewrites.plan(graph, hardware, budget_bytes, policy="hyperoffload", effort=effort, seed=seed, **how)
+        search = graph_rewrites.search
+        return search(graph, hardware, budget_bytes, effort=effort, seed=seed, reorder=reorder, recompute=recompute).plan
     if rule is not None:
         return pipeline.plan(graph, hardware, budget_bytes, policy="hyperoffload", effort=effort, seed=seed, placement=rule)
     return _at_least_as_good_as_rivals(graph, hardware, budget_bytes, effort, seed)

@@ -121,7 +121,7 @@ class _KernelClock:
 
 
 class _Scores:
-    """Candidates as arrays: where each is away, its bytes, and whether it is still to be had."""
+    """Candidates as arrays: where each is away, its bytes, and whether it is still free to take."""
 
     def __init__(
         self, candidates: list[Absence], sizes: list[int], ops: int, near: int, weights: tuple[float, float, float, float]

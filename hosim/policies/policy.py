@@ -29,7 +29,7 @@ _EXPECTED = {
 
 
 class PolicyError(InputError):
-    """A policy that cannot be had: nobody registered it, or its plugin cannot be loaded."""
+    """An unknown policy, or one whose plugin cannot be loaded."""
 
 
 class Parameter(NamedTuple):
@@ -253,7 +253,7 @@ class Policy:
 
 
 def _ops_fit(graph: Graph, hardware: Hardware, budget: int) -> None:
-    """Raise :class:`InfeasibleError` if some op cannot run whatever the plan: what it uses is in the device tier while it does."""
+    """Raise :class:`InfeasibleError` if some op cannot run under any plan: what it uses must be in the device tier while it runs."""
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     for op in graph.ops:
         needed = sum([sizes[t] for t in op.uses]) + op.workspace_bytes

@@ -22,7 +22,7 @@ from hosim.expert_routing import Choices, GateDecision, Routed
 from hosim.graph import Graph
 
 PREDICTORS = ("previous", "popular", "none", "perfect")
-"""Who is predicted: what the gate chose the step before; what it chose most often so far; nobody; what it will choose (for comparison)."""
+"""What is predicted: the gate's last choice; its most frequent choices so far; nothing; what it will choose (for comparison)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Predictor:
         self.counts[gate].update(chosen)
 
     def predict(self, visit: GateDecision) -> tuple[int, ...]:
-        """Who is predicted for a decision; what that is, only the predictor ``perfect`` looks at."""
+        """The experts predicted for a decision; only the predictor ``perfect`` looks at the decision itself."""
         last, counts = self.last[visit.gate], self.counts[visit.gate]
         top = len(last) if self.rule.top is None else self.rule.top
         if self.rule.predictor == "perfect":
@@ -244,7 +244,7 @@ class ExpertCache:
         self.used -= self.sizes[t]
 
     def _room(self, size: int, spared: Iterable[int], view: MemoryView, decisions: list[CacheOp], pinned: bool = False) -> bool:
-        """Evict until there is room for ``size``, if need be ``pinned`` ones too; evicts nothing, and says so, if there cannot be."""
+        """Evict until there is room for ``size``, if need be ``pinned`` ones too; False, and nothing evicted, if there cannot be."""
         lacking = self.used + size - self.table.cache_bytes
         victims = []
         for t in self._victims(spared, view, pinned):

@@ -4,7 +4,7 @@ A tensor leaves by a store (if no copy below holds its present contents) and a d
 overwrites it makes the copies below stale; one that does so without reading it needs none, so contents that nobody will read are dropped
 unsaved. What starts below comes up before its first reader, and what the step writes of it goes back (docs/contract.md, rule 2).
 
-A policy names the places it wants; each is moved to the nearest one that is safe on several streams
+A policy names the places it wants; insertion moves each to the nearest place that is safe on several streams
 (:mod:`hosim.analysis.happens_before`), and an absence that has none is left out: the tensor stays.
 """
 

@@ -1,4 +1,4 @@
-"""Paging: what ``on_demand``, ``lookahead`` and ``belady`` share. Ops fault, residents are evicted, and somebody decides which.
+"""Paging: what ``on_demand``, ``lookahead`` and ``belady`` share. Ops fault, residents are evicted, and the policy picks the victims.
 
 Just before an op is launched, what it reads and is not in the device tier is prefetched (a fault), and room is made for that, for its
 outputs and its workspace: a victim with a valid copy below is detached, any other stored first, and detached when the store has
@@ -160,7 +160,7 @@ class Paging:
         return decisions
 
     def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
-        """Evictions that free ``wanted_bytes``, and if it can be what other prefetches wait for; none if that is not to be had."""
+        """Evictions that free ``wanted_bytes``, and if possible what other prefetches wait for; none if so much cannot be freed."""
         self.asked = (op, self.asked[1] + 1 if self.asked[0] == op else 1)
         if self.asked[1] > _ATTEMPTS:
             return ()

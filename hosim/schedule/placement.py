@@ -161,7 +161,7 @@ class TierSpace:
         return None
 
     def use(self, tensor: int, tier: str) -> None:
-        """Say that the tier's channels will move the tensor there and back, which ``balanced`` reckons with."""
+        """Count the tensor's round trip towards the load of the tier's channels, which the rule ``balanced`` evens out."""
         self._load[tier] += self._round_trip(tier, self._graph.tensors[tensor].size_bytes)
 
     def full(self) -> str:

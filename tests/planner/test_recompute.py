@@ -23,6 +23,7 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import save_hardware, save_workload
 from hosim.planner.hyperoffload import pipeline
+from hosim.planner.hyperoffload.explain import explain
 from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.rewrites import graph_rewrites
 from hosim.planner.rewrites.recompute import Candidate, apply, candidates, cheapest, recomputes, segments
@@ -225,6 +226,7 @@ def test_only_recomputation_fits_where_there_is_nothing_below():
     assert found.result.peak_bytes["hbm"] <= budget
     assert verify(found.plan, FLAT, budget) == ()
     assert found.plan.recomputes == found.result.plan["recomputes"] > 0
+    assert f" on the graph with {found.plan.recomputes} ops run again, " in explain(found.plan, FLAT, budget).origin
     with pytest.raises(InfeasibleError):
         graph_rewrites.search(graph, FLAT, 11, recompute=True, reorder=True)
 

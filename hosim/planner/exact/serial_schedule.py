@@ -8,12 +8,12 @@ from hosim.planner.exact.exact_schedule import Schedule, StoreAt, TakenAbsence
 
 
 def serial(space: Space) -> Schedule | None:
-    """Before each op its tensors come up, after it they go down again; None if some tensor cannot go both ways on this machine.
+    """Before each op its tensors come up, after it they go down again; None if this machine cannot move some tensor both ways.
 
     Feasible within any budget that holds each op's own tensors beside what can never leave.
     """
-    ways = [tier for tier in space.lower if tier.up is not None and tier.down is not None]
-    if not ways:
+    joined = [tier for tier in space.lower if tier.up is not None and tier.down is not None]
+    if not joined:
         return None
     count = len(space.graph.ops)
     device = space.hardware.device_tier
@@ -28,7 +28,7 @@ def serial(space: Space) -> Schedule | None:
         t = movable.tensor
         for u in space.graph.users[t]:
             using[u].append(movable)
-        tier = next((w.name for w in space.lower if w.name == movable.home), ways[0].name)
+        tier = next((w.name for w in space.lower if w.name == movable.home), joined[0].name)
         begins = next((a for a in movable.absences if a.after == AT_START), None)
         if movable.free_start:
             initial[t] = (device,) if begins is None else (tier,)
@@ -53,7 +53,7 @@ def serial(space: Space) -> Schedule | None:
         now += space.durations[i]
         for movable in using[i]:
             t = movable.tensor
-            tier = next((w.name for w in space.lower if w.name == movable.home), ways[0].name)
+            tier = next((w.name for w in space.lower if w.name == movable.home), joined[0].name)
             a = next((a for a in movable.absences if a.after == i), None)
             written = t in space.graph.ops[i].writes
             below_at_start = movable.home not in (None, device) or (movable.free_start and device not in initial[t])

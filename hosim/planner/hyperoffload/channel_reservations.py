@@ -1,4 +1,4 @@
-"""What a channel is already busy with: reserved intervals of time, earliest and latest fits between them."""
+"""Reservations of a channel: the intervals in which it is busy, and the earliest and latest fits between them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hosim.costmodel.transfer_time import channel_bandwidth
 from hosim.hardware import Hardware
 
 _FAR = 256
-"""Holes a search walks past before it gives up: beyond that the channel is as good as full."""
+"""Free intervals that a search looks at before it gives up; a channel with more that are too short is as good as full."""
 _WORTH = 10
-"""A channel that a fabric leaves less than one of so many parts of the fastest one's rate is not planned for beside it."""
+"""Fabrics share their bandwidth among channels. A channel whose share is less than a tenth of the fastest one's takes turns with it."""
 
 
 class ChannelTimeline:
     """Disjoint busy intervals ``[start, end)`` of one channel, in nanoseconds; neighbours that touch are merged.
 
-    Holes shorter than ``smallest`` count as busy: nothing would fit, and walking past them takes time.
+    Free intervals shorter than ``smallest`` count as busy: nothing would fit, and every search would look at them.
     """
 
     def __init__(self, smallest: int = 1) -> None:
@@ -82,7 +82,7 @@ def usual_size(sizes: list[int]) -> int:
 def left_rates(hardware: Hardware, channels: Mapping[str, str]) -> dict[str, int]:
     """Bytes per second of each tier's channel while those of tiers with faster ones are busy: what fabrics that both cross leave it.
 
-    Where that is next to nothing, the rate is the channel's own: such a tier takes turns with the others.
+    Where that is less than a tenth of the fastest rate, the rate is the channel's own: such a tier takes turns with the others.
     """
     rate = {channel: channel_bandwidth(hardware, channel) for channel in channels.values()}
     left = {tier: rate[channel] for tier, channel in channels.items()}
@@ -102,7 +102,7 @@ def left_rates(hardware: Hardware, channels: Mapping[str, str]) -> dict[str, int
 def timelines(hardware: Hardware, channels: Mapping[str, str], usual_bytes: int) -> dict[str, ChannelTimeline]:
     """A timeline for the channel of each tier; one for both where it is the same, or a fabric leaves the other next to nothing.
 
-    Holes in which not even half a tensor of ``usual_bytes`` fits are not kept.
+    Free intervals too short for half a tensor of ``usual_bytes`` count as busy.
     """
     left = left_rates(hardware, channels)
     found = {tier: ChannelTimeline(usual_bytes * 10**9 // left[tier] // 2) for tier in channels}

@@ -1,7 +1,7 @@
 """What a plan decides for each tensor that it moves, and the cache ops that follow from it.
 
 Insertion pass of the pipeline: :func:`insert` turns choices into a :class:`Plan` that keeps every rule of docs/contract.md by
-construction, whatever the choices: each version is stored once, before its first absence; a detach follows its store (what is written anew
+construction, for any choices: each version is stored once, before its first absence; a detach follows its store (what is written anew
 needs none); a prefetch follows the detach; and at the end of the step each persistent tensor is valid again where the plan's initial
 residency has it. On several streams, where the listed order does not say what has ended when, detaches and prefetches move to the nearest
 place that is safe (:mod:`hosim.analysis.happens_before`), and an absence that has none is left out.

@@ -176,9 +176,10 @@ def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> s
         return f"Plan of {plan.policy}: hosim's planner did not judge it."
     if judgement.source == RIVAL:
         return f"Plan of {judgement.rival}: its replay was better than that of the planner's own plan, so its moves were not judged."
-    edits = plan.edits
-    reordered, again = edits is not None and bool(edits.order), plan.recomputes
-    changed = " and ".join([*["in another order"] * reordered, *[f"with {again:,} ops run again"] * bool(again)])
+    again = plan.recomputes
+    changes = ["in another order"] if plan.edits is not None and plan.edits.order else []
+    changes += [f"with {again:,} {'op' if again == 1 else 'ops'} run again"] if again else []
+    changed = " and ".join(changes)
     graph = f" on the graph {changed}" if changed else ""
     if judgement.source == EVERYTHING:
         return f"No selection fits{graph}, so all that can move does, and returns as late as it can."

@@ -1,6 +1,6 @@
-"""How a gap could be taken, judged on the channels as they are busy by now.
+"""The score of a gap: what it would bring to move its tensor, given the transfers that are planned already.
 
-Judging is most of what planning takes: what depends on a tensor's size or on an op alone is worked out once, and candidates are tuples.
+Most of the planning time goes into these scores: what depends on a tensor's size or on an op alone is computed once, and scores are tuples.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Weights:
 
 
 class Departure(NamedTuple):
-    """How a tensor leaves: where it starts, when its store begins, and the one at the end of the step, and how late they are."""
+    """How a tensor leaves: where it starts, when its store and its store at the end of the step begin, and how late they are."""
 
     start: str
     store_at: int | None = None
@@ -53,7 +53,7 @@ class Departure(NamedTuple):
 
 
 class GapScore(NamedTuple):
-    """A candidate judged: where its transfers would go. ``fetch_at`` is None where nothing returns."""
+    """A gap's score and the transfers that it would take. ``fetch_at`` is None where nothing returns."""
 
     score: float
     gap: Gap
@@ -71,7 +71,7 @@ class GapScore(NamedTuple):
 class RoundTrip(NamedTuple):
     """What a tensor of some size takes ``down`` to a tier and ``up`` again, in nanoseconds.
 
-    ``stored`` and ``clean`` are the parts of that, in both directions and up only, that its bytes would take on the fastest way: near 0
+    ``stored`` and ``clean`` are the parts of that, in both directions and up only, that its bytes would take on the fastest tier: near 0
     for a small tensor, whose latency keeps the channel from others, and for a slow tier.
     """
 
@@ -82,7 +82,7 @@ class RoundTrip(NamedTuple):
 
 
 class GapScoring:
-    """Judges gaps for one sweep. ``choices`` and ``versions`` (tensor, version stored below) are what has been taken so far."""
+    """Scores gaps for one sweep. ``choices`` and ``versions`` (tensor, version stored below) are what has been taken so far."""
 
     def __init__(self, problem: Problem, budget: int, weights: Weights) -> None:
         self.problem = problem
@@ -103,23 +103,23 @@ class GapScoring:
         ups, downs = {b.name: b.up.name for b in problem.below}, {b.name: b.down.name for b in problem.below}
         self.up: dict[str, ChannelTimeline] = timelines(hardware, ups, usual)
         self.down: dict[str, ChannelTimeline] = timelines(hardware, downs, usual)
-        left = [(ways[tier], rate) for ways in (ups, downs) for tier, rate in left_rates(hardware, ways).items()]
+        left = [(channels[tier], rate) for channels in (ups, downs) for tier, rate in left_rates(hardware, channels).items()]
         own = {channel: channel_bandwidth(hardware, channel) for channel, _ in left}
         self._shared = {channel: (own[channel], rate) for channel, rate in left if rate < own[channel]}
         starts_below = {t: (tier,) for t, tier in problem.starts_below.items()}
         self.space = TierSpace(graph, hardware, [b.name for b in problem.below], starts_below, weights.placement)
         fastest = [problem.below[0].up, problem.below[0].down] if problem.below else []
         self._per_byte = [alone_ns(hardware, channel.name, _LONG) / _LONG * weights.slow for channel in fastest]
-        self._ways: dict[str, dict[int, RoundTrip]] = {b.name: {} for b in problem.below}
+        self._round_trips: dict[str, dict[int, RoundTrip]] = {b.name: {} for b in problem.below}
         over = [int(held > budget) * d for held, d in zip(problem.held_bytes, problem.durations, strict=False)]
         self._over = [0, *accumulate(over)]
         self._over_at = [self._over_until(at) for at in self.begins]
 
     # -- times -------------------------------------------------------------------------------------------------
 
-    def way(self, below: LowerTier, size: int) -> RoundTrip:
-        """What a tensor of ``size`` bytes takes to that tier and back, as this sweep reckons."""
-        known = self._ways[below.name]
+    def round_trip(self, below: LowerTier, size: int) -> RoundTrip:
+        """Nanoseconds of a tensor of ``size`` bytes to that tier and back, with this sweep's weights."""
+        known = self._round_trips[below.name]
         if size not in known:
             up, down = self._time(below.up.name, size), self._time(below.down.name, size)
             clean, stored = self._per_byte[0] * size / max(1, up), sum(self._per_byte) * size / max(1, up + down)
@@ -142,7 +142,7 @@ class GapScoring:
     # -- judging -----------------------------------------------------------------------------------------------
 
     def judge(self, gap: Gap, i: int) -> GapScore | None:
-        """The best way to take a gap at op i, over the tiers below; None if there is none."""
+        """The best score of a gap at op i, over the lower tiers; None if no tier can take it."""
         t = gap.tensor
         choice = self.choices.get(t)
         forced = self.problem.starts_below.get(t)
@@ -151,12 +151,12 @@ class GapScoring:
         for below in self._preferred(t) if forced is None and choice is None else self.problem.below:
             if (choice is not None and below.name != choice.below) or (forced is not None and below.name != forced):
                 continue
-            way = self.way(below, self.sizes[t])
-            if best is not None and best.score >= self._most(gap, i, way):
+            trip = self.round_trip(below, self.sizes[t])
+            if best is not None and best.score >= self._most(gap, i, trip):
                 continue
             scored: GapScore | None = None
-            for leaves in self._departures(gap, i, below, way, start):
-                other = self._with_return(gap, i, below, way, leaves)
+            for leaves in self._departures(gap, i, below, trip, start):
+                other = self._with_return(gap, i, below, trip, leaves)
                 if scored is None or other.score > scored.score:
                     scored = other
             if scored is None or (forced is None and not self.space.fits(t, scored.below_from, below.name)):
@@ -167,7 +167,7 @@ class GapScoring:
                 break
         return best
 
-    def _most(self, gap: Gap, i: int, way: RoundTrip) -> float:
+    def _most(self, gap: Gap, i: int, trip: RoundTrip) -> float:
         """No score of this gap over this round trip is better.
 
         What a transfer covers more by ending late it loses by the stall, which weighs more.
@@ -175,7 +175,7 @@ class GapScoring:
         if not gap.returns:
             return self._over_at[gap.before]
         covered = self._over[-1] if gap.after == AT_START and i >= gap.before else self._over_at[gap.before]
-        return int(covered * max(way.stored, way.clean)) if self.weights.stall >= 1 else float(covered)
+        return int(covered * max(trip.stored, trip.clean)) if self.weights.stall >= 1 else float(covered)
 
     def _preferred(self, t: int) -> Sequence[LowerTier]:
         """The tiers below that may take a tensor; with a placement rule the first that does is taken."""
@@ -184,9 +184,9 @@ class GapScoring:
         named = {b.name: b for b in self.problem.below}
         return [named[name] for name in self.space.order(t)]
 
-    def _departures(self, gap: Gap, i: int, below: LowerTier, way: RoundTrip, start: str) -> Sequence[Departure]:
+    def _departures(self, gap: Gap, i: int, below: LowerTier, trip: RoundTrip, start: str) -> Sequence[Departure]:
         """The ways to leave the device tier for a gap that is wanted from op i on; at most two."""
-        problem, t, down = self.problem, gap.tensor, way.down
+        problem, t, down = self.problem, gap.tensor, trip.down
         channel = self.down[below.name]
         free = bool(problem.graph.tensors[t].persistent)  # where it starts is the plan's to say
         first: tuple[Departure, ...] = ()
@@ -218,21 +218,21 @@ class GapScoring:
                 return (*first, Departure(COPY, None, final.final_store_at, final.late))
         return (*first, Departure(start, store_at, None, late))
 
-    def _with_return(self, gap: Gap, i: int, below: LowerTier, way: RoundTrip, leaves: Departure) -> GapScore:
+    def _with_return(self, gap: Gap, i: int, below: LowerTier, trip: RoundTrip, leaves: Departure) -> GapScore:
         weights = self.weights
         _, store_at, final_store_at, stall = leaves
         before = gap.before
         if not gap.returns:
             return GapScore(self._over_at[before] - weights.stall * stall, gap, below, leaves, None, stall)
-        length = way.up
+        length = trip.up
         again = gap.after == AT_START and i >= before
         free_at = 0
         if not again:
             free_at = self.finishes[i]
             if gap.after != AT_START and self.end_ns[gap.after] > free_at:
                 free_at = self.end_ns[gap.after]
-            if store_at is not None and store_at + way.down > free_at:
-                free_at = store_at + way.down
+            if store_at is not None and store_at + trip.down > free_at:
+                free_at = store_at + trip.down
         deadline_at = self.begins[before]
         fetch_at = self.up[below.name].latest(deadline_at - weights.lead_ns, length, free_at)
         if fetch_at is None:
@@ -240,7 +240,7 @@ class GapScoring:
             stall += max(0, fetch_at + length - deadline_at)
         covered = self._over[-1] if again else self._over_until(fetch_at)
         stored = store_at is not None or final_store_at is not None
-        score: float = int(covered * (way.stored if stored else way.clean))
+        score: float = int(covered * (trip.stored if stored else trip.clean))
         if weights.waiting:
             score -= weights.waiting * (self._over_at[before] - self._over_until(min(deadline_at, fetch_at + length)))
         return GapScore(score - weights.stall * stall, gap, below, leaves, fetch_at, stall)

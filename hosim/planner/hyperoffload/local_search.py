@@ -1,8 +1,8 @@
-"""Refinement of small plans: one decision changed at a time, by simulated annealing and then by descent to a local optimum.
+"""Local search on small plans: it changes one decision at a time, by simulated annealing and then by descent to a local optimum.
 
 A neighbour of a plan differs in a few decisions: a prefetch issued elsewhere in its gap; a store issued earlier or later; an absence
-dropped, or a gap used that was not; another start, or another tier below. Only where a plan is judged in no time:
-:mod:`hosim.planner.hyperoffload.pipeline` says how many may be.
+dropped, or a gap used that was not; another start, or another tier below. It needs a fast judge;
+:mod:`hosim.planner.hyperoffload.pipeline` limits the number of calls.
 
 Annealing (Kirkpatrick, Gelatt and Vecchi 1983) takes a worse neighbour with a probability that falls with what it loses and with
 time, since what helps is often two or three changes that each alone do not. It starts from what the sweeps found, so it ends no worse.

@@ -131,9 +131,9 @@ def _refined(evaluate: Evaluator, best: Evaluation, floor_ns: int, effort: float
 
 
 def _at(outcome: Evaluation, floor_ns: int) -> bool:
-    """Whether nothing better is to be had: no op waits for a transfer or for room, or too little to matter.
+    """Whether no plan can be better: no op waits for a transfer or for room, or too little to matter.
 
-    What copies take from ops by using their memory is all that may be left then.
+    All that may be left then is the memory bandwidth that copies take from ops.
     """
     return not outcome.cost.infeasible and (outcome.cost.makespan_ns <= floor_ns or not outcome.waits)
 

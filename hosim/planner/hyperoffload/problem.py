@@ -109,7 +109,7 @@ def unhindered(graph: Graph, durations: Sequence[int]) -> tuple[list[int], list[
 
 
 def check_floor(problem: Problem, budget_bytes: int) -> None:
-    """Raise :class:`InfeasibleError` if some op needs more than the budget all by itself: no plan can help."""
+    """Raise :class:`InfeasibleError` if some op needs more than the budget alone: no plan can help."""
     floor = problem.floor_bytes
     if floor and max(floor) > budget_bytes:
         i = max(range(len(floor)), key=lambda k: floor[k])

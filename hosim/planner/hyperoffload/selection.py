@@ -1,10 +1,10 @@
-"""Which tensors leave, and when they come back: one sweep over the ops with the channels' own timelines in hand.
+"""Which tensors leave, and when they come back: one sweep over the ops that reserves time on the channels.
 
 Candidate selection. The sweep goes through the ops in order with what the device tier holds. Where that exceeds the budget, it takes the
 best of the gaps that are open there, until it fits. A gap is judged on the channels as they are then, not on idle ones:
 
 - its store takes the earliest free time of the channel down after its last use, its prefetch the *latest* free time of the channel up that
-  ends before its next use, so that it stays away as long as hides;
+  ends before its next use, so that it stays away as long as the prefetch stays hidden;
 - what it gains is the over-budget time that it is away for; what it costs is the over-budget time that it waits in the device tier after
   coming back too early (because the channel was full just before its use), and, weighed heavily, the stall where a transfer cannot be
   in time at all.
@@ -226,7 +226,7 @@ class _Sweep:
         choice = self.choices.get(gap.tensor)
         name = choice.below if choice is not None else self.problem.below[0].name
         below = next(b for b in self.problem.below if b.name == name)
-        return self.scoring.way(below, self.sizes[gap.tensor]).up
+        return self.scoring.round_trip(below, self.sizes[gap.tensor]).up
 
     # -- what became of a gap ------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class _Sweep:
         t = gap.tensor
         size = self.sizes[t]
         below = scored.below
-        way = scoring.way(below, size)
+        trip = scoring.round_trip(below, size)
         back = scoring.back(scored, i)
         users = problem.graph.users[t]
         choice = self.choices.get(t)
@@ -294,12 +294,12 @@ class _Sweep:
         down = scoring.down[below.name]
         for at in (leaves.store_at, leaves.final_store_at):
             if at is not None:
-                down.reserve(down.earliest(at, way.down), way.down)
+                down.reserve(down.earliest(at, trip.down), trip.down)
         if leaves.store_at is not None:
             scoring.versions.add((t, gap.version))
         if scored.fetch_at is not None:
             up = scoring.up[below.name]
-            up.reserve(up.earliest(scored.fetch_at, way.up), way.up)
+            up.reserve(up.earliest(scored.fetch_at, trip.up), trip.up)
         self.stall += scored.stall
         if gap.after == AT_START and i >= gap.before:
             return back
@@ -310,7 +310,7 @@ class _Sweep:
         if gap.after == AT_START and leaves.start == BELOW and users:
             gone = users[-1] + 1
             if leaves.final_store_at is not None:
-                gone = max(gone, bisect_right(problem.start_ns, leaves.final_store_at + way.down))
+                gone = max(gone, bisect_right(problem.start_ns, leaves.final_store_at + trip.down))
             if gone <= self.count:
                 self.level[gone] -= size
         return back
@@ -328,7 +328,7 @@ class _Sweep:
                 else:  # made anew, and stored at the end
                     self.choices[t] = TensorChoice(tier, HOME)
         for first, t, tier in sorted(todo, reverse=True):
-            length = scoring.way(below[tier], self.sizes[t]).up
+            length = scoring.round_trip(below[tier], self.sizes[t]).up
             at = scoring.up[tier].latest(problem.start_ns[first] - self.weights.lead_ns, length, 0)
             if at is None:
                 back, at = AT_START, scoring.up[tier].earliest(0, length)

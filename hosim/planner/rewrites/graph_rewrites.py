@@ -40,13 +40,6 @@ _SMALL, _LOOKS = 200, 400
 """Ops up to which sets of drops are improved one by one, and how often one is looked at."""
 
 
-def plan(
-    graph: Graph, hardware: Hardware, budget_bytes: int, *, policy: str, effort: float, seed: int, reorder: bool, recompute: bool
-) -> Plan:
-    """The best plan found; see :func:`search`."""
-    return search(graph, hardware, budget_bytes, policy=policy, effort=effort, seed=seed, reorder=reorder, recompute=recompute).plan
-
-
 def search(
     graph: Graph,
     hardware: Hardware,

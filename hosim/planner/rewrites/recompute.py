@@ -72,9 +72,9 @@ def candidates(problem: Problem) -> tuple[Candidate, ...]:
     found = []
     for gap in problem.gaps:
         if gap.returns and gap.after != AT_START and not graph.survives[gap.tensor] and graph.tensors[gap.tensor].size_bytes:
-            ways = [way for again in (True, False) if (way := _candidate(problem, producers, gap, again)) is not None]
-            if ways:
-                found.append(min(ways, key=lambda way: (way.ns_per_byte, len(way.drops))))
+            fillings = [filling for again in (True, False) if (filling := _candidate(problem, producers, gap, again)) is not None]
+            if fillings:
+                found.append(min(fillings, key=lambda filling: (filling.ns_per_byte, len(filling.drops))))
     return tuple(found)
 
 
