@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 
 from hosim.errors import InfeasibleError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.planner.hyperoffload.problem import analyse
 from hosim.schedule.lower_tiers import nearest_tiers, route, starts
-from hosim.schedule.placement import TierSpace
+from hosim.schedule.placement import FASTEST, Placement, TierSpace
 
 
 def machine(*pairs: tuple[str, str, int], **capacities: int) -> Hardware:
@@ -19,6 +23,22 @@ def machine(*pairs: tuple[str, str, int], **capacities: int) -> Hardware:
 
 def both(tier: str, rate: int = 10**9) -> list[tuple[str, str, int]]:
     return [(tier, "hbm", rate), ("hbm", tier, rate)]
+
+
+@pytest.mark.parametrize(("measured", "hop", "first"), [(True, "tape-ddr", "tape"), (False, "tape-cxl", "disk")])
+def test_routes_know_where_copies_share_the_bandwidth_of_memories(measured: bool, hop: str, first: str) -> None:
+    # tape is joined to hbm by ddr, at 8 bytes a nanosecond, and by cxl, at 6: 30 bytes take 4 + 4 or 5 + 5 each way. disk is joined at
+    # 3.4: 9 each way. Where ops are not measured, ddr's memory carries 4 of a copy: 8 + 8. Then cxl is the route, and disk is quicker.
+    hops = [(one, other, rate) for name, rate in (("ddr", 8), ("cxl", 6)) for one, other in pairwise(("hbm", name, "tape", name, "hbm"))]
+    hardware = machine(*((one, other, rate * 10**9) for one, other, rate in hops), *both("disk", 34 * 10**8))
+    tiers = tuple(replace(tier, bandwidth_bytes_per_s=4 * 10**9) if tier.name == "ddr" else tier for tier in hardware.tiers)
+    hardware = replace(hardware, tiers=tiers)
+    b = GraphBuilder("g")
+    b.tensor("w", 30, "parameter")
+    b.op("f", "any", inputs=["w"], duration_ns=10 if measured else None)
+    graph = b.build()
+    assert [tier.up.name for tier in analyse(graph, hardware).below if tier.name == "tape"] == [hop]
+    assert TierSpace(graph, hardware, ["disk", "tape"], {}, Placement(FASTEST)).order(0)[0] == first
 
 
 def test_the_nearest_tier_is_ddr_then_pool_then_nvme_then_the_quickest_other() -> None:
