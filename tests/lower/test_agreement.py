@@ -5,6 +5,7 @@ How long runs take beside their replays is measured by ``agreement.py`` and ``ma
 
 import threading
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -14,6 +15,7 @@ from layers import Layers, lowered, machine, program_of, streamed, values_of  # 
 from slow_clock import Clock, use  # noqa: E402
 
 from hosim.engine import replay  # noqa: E402
+from hosim.hardware import Channel  # noqa: E402
 from hosim.lower.measured_timeline import measured, timeline_of  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
@@ -35,13 +37,39 @@ def plan_of(lead, activations):
 
 
 def recorded(plan, device, kind=Executor):
-    """The timeline of a run, whose results are the model's."""
+    """The timeline of a run on the device's machine, whose results are the model's."""
     values = values_of(PROGRAM, MODEL, X)
-    with kind(lowered(PROGRAM, plan), machine(), device) as executor:
+    with kind(lowered(PROGRAM, plan), device.hardware, device) as executor:
         executor.place({n: v for n, v in values.items() if v is not X})
         results = executor.run({n: v for n, v in values.items() if v is X}, record=True)
         assert torch.equal(results[0], WANTED)
         return executor.timeline
+
+
+def test_routes_are_those_of_the_replay():
+    # From nvme by ddr 1,024 bytes take 2 ns a hop, but 11 where ddr's memory has no more for copies; by cxl 3. No op is measured: by cxl.
+    hbm, ddr, nvme = machine().tiers
+    half = 5 * 10**11
+    channels = (*machine().channels, Channel("n2c", "nvme", "cxl", half), Channel("c2d", "cxl", "hbm", half))
+    hardware = replace(machine(), tiers=(hbm, ddr, nvme, replace(ddr, name="cxl", bandwidth_bytes_per_s=10**12)), channels=channels)
+    plan = streamed(PROGRAM, "nvme", lead=4)
+    replayed, real = replay(plan, hardware, record=True).timeline, recorded(plan, CpuDevice(hardware))
+    ours, theirs = ({(x.cache_op, x.channel) for x in t.transfers} for t in (replayed, real))
+    assert ours == theirs
+    assert {"n2c", "c2d"} <= {channel for _, channel in theirs}
+
+
+def test_chunks_of_one_cache_op_take_one_engine_of_each_channel():
+    channels = tuple(replace(c, engines=2) for c in machine().channels)
+    hardware = replace(machine(), channels=channels, chunk_bytes=16)
+    real = recorded(streamed(PROGRAM, "nvme", lead=4), CpuDevice(hardware))
+    by_hop = {}
+    for x in real.transfers:
+        by_hop.setdefault((x.cache_op, x.channel), []).append((x.start_ns, x.end_ns))
+    assert max(map(len, by_hop.values())) == 64  # 1,024 bytes
+    for spans in by_hop.values():
+        spans.sort()
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
 @pytest.mark.parametrize("lead", [1, 2, 4])
