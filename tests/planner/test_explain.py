@@ -115,6 +115,30 @@ def test_selection_says_where_it_took_a_gap_and_whom_it_preferred() -> None:
     assert (a2.taken, a2.reason, a2.op) == (False, "enough", -1)
 
 
+def test_the_rival_is_the_best_of_the_others() -> None:
+    # 30 B of a, b and c from f0 on, and 10 B of workspace in f2: 10 B over for 20 ns. a and c, used by f6, are away for all of it; b, used
+    # by f3, can come up only when f2 has ended, so that f3 waits 10 ns, each of which weighs 4
+    b = GraphBuilder("three")
+    for name in "abc":
+        b.tensor(name, 10)
+    for i in range(7):
+        reads = {3: ["b"], 6: ["a", "c"]}.get(i, [])
+        b.op(
+            f"f{i}",
+            "op",
+            inputs=reads,
+            outputs=list("abc") if i == 0 else [],
+            duration_ns=60 if i == 1 else 20,
+            workspace_bytes=10 * (i == 2),
+        )
+    found = judged_by(select(analyse(b.build(), machine()), 30, Weights()))
+    a, second, c = found["a", 0], found["b", 0], found["c", 0]
+    assert [one.score.score for one in (a, second, c) if one.score is not None] == [20, -20, 20]
+    assert [one.taken for one in (a, second, c)] == [True, False, False]
+    assert [one.rival_score for one in (a, second, c)] == [20, 20, 20]
+    assert {one.op for one in (a, second, c)} == {2}
+
+
 def test_selection_leaves_what_is_never_over_budget_and_what_fits_nowhere() -> None:
     b = GraphBuilder("early")
     b.tensor("a", 10)
