@@ -175,7 +175,7 @@ def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> s
     if judgement is None:
         return f"Plan of {plan.policy}: hosim's planner did not judge it."
     if judgement.source == RIVAL:
-        return f"Plan of {judgement.rival}: its replay was better than that of the planner's own plan, so its moves were not judged."
+        return f"Plan of {judgement.rival}: the planner found no better one of its own, and did not judge what this one moves."
     again = plan.recomputes
     changes = ["in another order"] if plan.edits is not None and plan.edits.order else []
     changes += [f"with {again:,} {'op' if again == 1 else 'ops'} run again"] if again else []
