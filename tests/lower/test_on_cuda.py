@@ -15,6 +15,7 @@ from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.lower import host_pool, on_cuda  # noqa: E402
 from hosim.lower.on_cuda import CudaDevice  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
+from hosim.lower.transfers import Label  # noqa: E402
 
 
 @pytest.fixture
@@ -147,3 +148,19 @@ def test_a_recorded_run_has_a_timeline(fake):
         timeline = executor.timeline
     assert min(timeline.op_start_ns) >= 0
     assert {t.channel for t in timeline.transfers} == {"h2d", "d2h"}
+
+
+@pytest.mark.parametrize("channel", ["h2d", "read"])
+def test_what_never_finds_room_is_said_with_the_work(fake, tmp_path, channel):
+    device = CudaDevice(machine(), directories={"nvme": tmp_path})
+    work = Label("prefetch of 'w'")
+
+    def run():
+        with device.running():
+            device.channel(channel).submit(lambda: None, (), Label("what came before"))
+            device.channel(channel).submit(lambda: None, (), work, lambda: False)
+
+    with pytest.raises(ExecutionError, match="finds no room") as caught:
+        run()
+    assert device.blame(caught.value) == "prefetch of 'w': finds no room"
+    device.close()

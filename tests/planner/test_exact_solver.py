@@ -18,7 +18,7 @@ from hosim.analysis.verifier import verify
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
-from hosim.graph import Graph, GraphBuilder
+from hosim.graph import Graph, GraphBuilder, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.planner.exact.solver import Solution, require_solver, solve
 from hosim.policies import registry
@@ -79,6 +79,17 @@ def test_room_for_one_only():
     # a1 back 160..180, b1 180..210; a0 back 210..230, b0 230..260
     solution = checked(forward_backward(), machine(), 20)
     assert (solution.makespan_ns, solution.proved) == (260, True)
+
+
+@pytest.mark.parametrize(("budget", "makespan"), [(50 + 40, 180), (50 + 20, 260)])
+def test_what_is_there_throughout_takes_its_room(budget: int, makespan: int) -> None:
+    """As above, beside 50 bytes that every op reads: they stay."""
+    graph = forward_backward()
+    always = len(graph.tensors)
+    ops = tuple(replace(op, inputs=(*op.inputs, always)) for op in graph.ops)
+    graph = Graph(graph.name, (*graph.tensors, Tensor("always", 50, "parameter", "hbm")), ops)
+    solution = checked(graph, machine(), budget)
+    assert (solution.makespan_ns, solution.proved) == (makespan, True)
 
 
 def test_each_version_is_stored_once_and_stays_clean():
