@@ -103,11 +103,25 @@ def test_a_folder_of_the_recording_kit(tmp_path):
     outcome = run(tmp_path, "--json")
     assert outcome.exit_code == 0, outcome.stderr
     data = json.loads(outcome.stdout)
-    assert data["format"] == "hosim.schemes/1"
+    assert {key: value for key, value in data.items() if key != "runs"} == {
+        "format": "hosim.schemes/1",
+        "recording": tmp_path.name,
+        "device": "Toy",
+    }
     found = {(r["mode"], r["length"], r["scheme"]): r for r in data["runs"]}
     assert set(found) == {("prefill", 64, scheme) for scheme in ("resident", "stream-params", "offload-activations", "both")}
-    streamed = found["prefill", 64, "stream-params"]
-    assert streamed["makespan"] == {"measured_ns": 1_500_000, "simulated_ns": 1_410_000, "error": 1_410_000 / 1_500_000 - 1}
+    # times as derived in tests/validate/test_offload.py; four layers of 300,000 B are moved, and two at a time lie in memory:
+    # 100,450,000 - 1,200,000 + 600,000
+    assert found["prefill", 64, "stream-params"] == {
+        "mode": "prefill",
+        "length": 64,
+        "scheme": "stream-params",
+        "makespan": {"measured_ns": 1_500_000, "simulated_ns": 1_410_000, "error": 1_410_000 / 1_500_000 - 1},
+        "stall": {"measured_ns": 670_000, "simulated_ns": 590_000},
+        "peak": {"measured_bytes": 4, "simulated_bytes": 99_850_000, "error": 99_850_000 / 4 - 1},
+        "reserved": {"measured_bytes": 4, "simulated_bytes": 98 << 20, "error": (98 << 20) / 4 - 1},
+        "moved_bytes": {"h2d": 1_200_000, "d2h": 0},
+    }
     assert found["prefill", 64, "both"]["makespan"]["measured_ns"] is None
     table = run(tmp_path)
     assert table.exit_code == 0

@@ -164,3 +164,18 @@ def test_what_never_finds_room_is_said_with_the_work(fake, tmp_path, channel):
         run()
     assert device.blame(caught.value) == "prefetch of 'w': finds no room"
     device.close()
+
+
+@pytest.mark.parametrize("channel", ["h2d", "read"])
+def test_an_error_between_two_works_is_no_works(fake, tmp_path, channel):
+    device = CudaDevice(machine(), directories={"nvme": tmp_path})
+
+    def run():
+        with device.running():
+            device.channel(channel).submit(lambda: None, (), Label("what came before"))
+            raise ValueError("something else")
+
+    with pytest.raises(ValueError, match="something else") as caught:
+        run()
+    assert device.blame(caught.value) == "ValueError: something else"
+    device.close()

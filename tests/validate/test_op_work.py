@@ -41,6 +41,7 @@ CASES = {
     "broadcast": ("aten::add", [[4, 1], [3]], [F, F], ["k"], OpWork("elementwise", "fp32", 0, 4 * (4 + 3 + 12), 5000)),
     "in place": ("aten::add_", [[4, 3], [3]], [F, F], ["k"], OpWork("elementwise", "fp32", 0, 4 * (12 + 3 + 12), 5000)),
     "fill": ("aten::fill_", [[4, 3], []], [F, "Scalar"], ["k"], OpWork("fill", "fp32", 0, 48, 5000)),
+    "a number first": ("aten::mul", [[], [4, 3]], ["Scalar", F], ["k"], OpWork("elementwise", "fp32", 0, 4 * 24, 5000)),
     "softmax": ("aten::_softmax", [[4, 3], []], [F, "Scalar"], ["k"], OpWork("softmax", "fp32", 0, 96, 5000)),
 }
 
