@@ -95,7 +95,7 @@ def one_kernel(folder: Path) -> Path:
         (cpu_only, (), "no kernel, copy or memset"),
         (one_kernel, (), "nothing to calibrate from"),
         (one_kernel, ("--hold-out", "0.5"), "no two of its ops are alike"),
-        (one_kernel, ("-o", "p.yaml"), "say which profile"),
+        (one_kernel, ("-o", "p.yaml"), "name the profile to start from"),
         (one_kernel, ("--hold-out", "1.5"), "between 0 and 1"),
     ],
     ids=["folder", "cpu", "kernel", "hold-out", "base", "share"],
