@@ -110,6 +110,16 @@ def test_on_two_streams_the_release_waits_for_users_on_both() -> None:
     assert moves(builder.build(), Absence(0, 1, 4, 1, 1, 3, "ddr")) == [("store", 1), ("detach", 3), ("prefetch", 3)]
 
 
+def test_what_another_stream_awaits_and_writes_goes_back() -> None:
+    builder = GraphBuilder("two")
+    builder.tensor("x", 10, "parameter", "ddr")
+    builder.op("a", "m", duration_ns=5)
+    builder.op("b", "m", mutates=["x"], stream="side", duration_ns=5)  # awaits the prefetch at a's end, so the store may follow b
+    graph = builder.build()
+    assert moves(graph, Absence(0, AT_START, 1, 0, 0, 0, "ddr")) == [("prefetch", 0), ("store", 1)]
+    assert verify(insert(graph, MACHINE, "test", [Absence(0, AT_START, 1, 0, 0, 0, "ddr")]), MACHINE, 1000) == ()
+
+
 def test_an_absence_without_a_safe_place_is_left_out() -> None:
     builder = GraphBuilder("race")
     builder.tensor("x", 10, "parameter")
