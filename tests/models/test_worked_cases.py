@@ -164,7 +164,7 @@ def test_the_window_slides_with_the_context():
 
 
 def test_a_short_context_has_no_older_blocks():
-    with pytest.raises(InputError, match="nothing is chosen"):
+    with pytest.raises(InputError, match="no gate chooses"):
         blocks(context=8192)
     graph = build("short", {"model": "llama-3.1-8b", "phase": "decode", "layers": 1, "context": 8192, "kv_block": 4096})
     assert [t.home for t in graph.tensors if t.kind == "kv_cache"] == [None, None]
