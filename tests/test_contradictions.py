@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hosim.errors import GraphError, HardwareError
-from hosim.graph import KINDS, Graph, Op, Tensor
+from hosim.expert_routing import Expert, Gate, Routing
+from hosim.graph import KINDS, Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 
 MACHINE = Hardware(
@@ -159,3 +160,70 @@ def test_a_graph_is_refused(parts: tuple[tuple[Tensor, ...], tuple[Op, ...]], sa
 @pytest.mark.parametrize("sound", [lambda: Graph("sound", TENSORS, OPS), lambda: MACHINE, lambda: Graph("empty", (), ())])
 def test_what_is_just_allowed(sound: Callable[[], object]) -> None:
     assert sound()
+
+
+def experts() -> Graph:
+    """A gate, the op of each of two experts, one that both would need, and a second gate."""
+    b = GraphBuilder("experts")
+    for name in ("w0", "w1", "both", "unused", "written"):
+        b.tensor(name, 1, "expert")
+    b.tensor("a", 1)
+    b.op("early", "any", outputs=["a"])
+    b.op("gate", "any", inputs=["a"])
+    b.op("e0", "any", inputs=["w0", "both"])
+    b.op("e1", "any", inputs=["w1", "both", "a"], mutates=["written"])
+    b.op("late", "any", inputs=["a"])
+    return b.build()
+
+
+EXPERTS = experts()
+E0, E1 = Expert((0,), (2,)), Expert((1,), (3,))
+"""Tensors w0 and w1, ops e0 and e1."""
+
+
+@pytest.mark.parametrize(
+    ("gates", "said"),
+    [
+        ([Gate(5, (E0,))], "gates[0].op: no op number 5"),
+        ([Gate(1, (E0,)), Gate(1, (E1,))], "gates[1].op: op 'gate' is listed as two gates"),
+        ([Gate(1, (E0, Expert((), (3,))))], "gates[0].experts[1]: expected at least one tensor to move and one op to run"),
+        ([Gate(1, (Expert((0,), ()),))], "gates[0].experts[0]: expected at least one tensor to move and one op to run"),
+        ([Gate(1, (Expert((0,), (2, 5)),))], "gates[0].experts[0].ops[1]: no op number 5"),
+        ([Gate(1, (Expert((0,), (0,)),))], "gates[0].experts[0].ops[0]: op 'early' is not listed after its gate 'gate'"),
+        ([Gate(1, (Expert((0,), (1,)),))], "gates[0].experts[0].ops[0]: op 'gate' is not listed after its gate 'gate'"),
+        ([Gate(1, (Expert((0,), (2, 4)),)), Gate(4, ())], "gates[0].experts[0].ops[1]: op 'late' is a gate itself"),
+        ([Gate(1, (E0, Expert((1,), (2,))))], "gates[0].experts[1].ops[0]: op 'e0' is listed for gates[0].experts[0] too"),
+        ([Gate(1, (Expert((0, 0), (2,)),))], "gates[0].experts[0].tensors[1]: tensor 'w0' is listed twice"),
+        ([Gate(1, (Expert((0, 6), (2,)),))], "gates[0].experts[0].tensors[1]: no tensor number 6"),
+        (
+            [Gate(1, (Expert((5,), (3,)),))],
+            "gates[0].experts[0].tensors[0]: tensor 'a' is of one step only; an expert's tensors are persistent",
+        ),
+        ([Gate(1, (Expert((3,), (2,)),))], "gates[0].experts[0].tensors[0]: tensor 'unused' is used by none of its expert's ops"),
+        ([Gate(1, (Expert((2,), (2,)),))], "gates[0].experts[0].tensors[0]: tensor 'both' is used by op 'e1', which is not its expert's"),
+        (
+            [Gate(1, (Expert((4,), (3,)),))],
+            "gates[0].experts[0].tensors[0]: op 'e1' writes tensor 'written'; an expert's tensors are only read",
+        ),
+    ],
+)
+def test_gates_are_refused(gates: list[Gate], said: str) -> None:
+    with pytest.raises(GraphError) as refused:
+        Routing(EXPERTS, tuple(gates))
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ((((0,),), ((0,), (1,))), "steps[1]: expected a list of experts for each of 1 gates, got 2 lists"),
+        ((((0,),), ((0, 2),)), "steps[1][0][1]: gate 'gate' has experts 0 to 1, got 2"),
+        ((((-1,),),), "steps[0][0][0]: gate 'gate' has experts 0 to 1, got -1"),
+        ((((1, 0, 1),),), "steps[0][0][2]: expert 1 is chosen twice"),
+    ],
+)
+def test_a_trace_of_routing_is_refused(steps: tuple[Any, ...], said: str) -> None:
+    assert Routing(EXPERTS, (Gate(1, (E0, E1)),), (((1, 0),), ((),)))
+    with pytest.raises(GraphError) as refused:
+        Routing(EXPERTS, (Gate(1, (E0, E1)),), steps)
+    assert str(refused.value) == said
