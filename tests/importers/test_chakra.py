@@ -178,3 +178,9 @@ def test_the_beginning_of_the_published_trace(tmp_path: Path, beginnings: list[b
 @given(data=st.data())
 def test_mutated_published_files_import_or_say_why(tmp_path: Path, beginnings: list[bytes], data: st.DataObject) -> None:
     imports_or_says_why(tmp_path / "trace", mutated(data, data.draw(st.sampled_from(beginnings))))
+
+
+@pytest.mark.parametrize(("kind", "said"), [(2, "load"), (3, "store"), (5, "send"), (6, "recv"), (7, "collective")])
+def test_what_a_node_is_by_its_type(tmp_path: Path, kind: int, said: str) -> None:
+    graph = read_json(tmp_path, NODE, NODE | {"Id": 2, "Name": "moves", "NodeType": kind, "is_cpu_op": False, "data_deps": [1]})
+    assert [op.kind for op in graph.ops] == ["matmul", said]

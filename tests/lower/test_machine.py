@@ -15,6 +15,7 @@ from slow_clock import Clock, Gate, use  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
 from hosim.lower.file_tier import ALIGNMENT, CHUNK_BYTES, FileTier  # noqa: E402
+from hosim.lower.host_bytes import copy_bytes  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.transfers import Label  # noqa: E402
 
@@ -256,6 +257,19 @@ def test_parts_of_a_file_are_written_in_any_order(tmp_path):
     back = bytearray(size)
     block.read(0, back)
     assert bytes(back) == data
+    tier.close()
+
+
+def test_from_file_to_file(tmp_path):
+    size, data = ALIGNMENT + 7, os.urandom(ALIGNMENT + 7)
+    tier = file_tier(tmp_path, direct=False)
+    source, destination = tier.block(size, "w"), tier.block(size, "w again")
+    source.write(0, data)
+    destination.write(0, bytes(size))
+    copy_bytes(source, destination, 3, size - 1, 0)
+    back = bytearray(size)
+    destination.read(0, back)
+    assert bytes(back) == bytes(3) + data[3:-1] + bytes(1)
     tier.close()
 
 

@@ -219,7 +219,7 @@ def test_no_plan_is_better(seed: int):
 # -- on the bar's instances --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [3, 5, 17])
+@pytest.mark.parametrize("number", [3, 5, 16, 17])  # in 16 the engine moves earlier than the schedule, which is forbidden and found anew
 def test_proved_optima_bound_every_policy(number: int):
     drawn = instance(number)
     solution = checked(drawn.graph, drawn.hardware, drawn.budget_bytes, limit=5)
