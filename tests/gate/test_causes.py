@@ -1,0 +1,289 @@
+"""Explanations of worse metrics and changes of plans, line by line, from records made by hand: no two figures are alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hosim.gate.causes import explain
+from hosim.gate.metric_verdict import REGRESSION, MetricVerdict
+from hosim.gate.plan_changes import PlanChange, plan_changes
+from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
+
+HELD = PeakRecord("g", {"parameter": 70, "activation": 1100}, Listing((Item("parameter", "w", 70), Item("activation", "gone", 13))))
+RECORD = Record(
+    case="step",
+    asked={"policy": "a"},
+    fingerprints={"graph": "1", "machine": "2", "plan": "3"},
+    metrics={},
+    machine={"device_tier": "hbm", "x": "1"},
+    peaks={"hbm": HELD, "ddr": PeakRecord(None, {}, Listing())},
+    moved={},
+    stalls=Listing(),
+    durations=Listing(),
+    curve=(),
+    hosim="1",
+    semantics=1,
+)
+OPS = ("f", "g", "h", "i")
+MORE_PEAK = MetricVerdict("peak.hbm", 1000, 1300, REGRESSION)
+MORE_TIME = MetricVerdict("makespan", 4000, 5000, REGRESSION)
+MORE_STALL = MetricVerdict("stall.transfer", 0, 90, REGRESSION)
+MORE_MOVED = MetricVerdict("moved.h2d", 100, 2000, REGRESSION)
+
+
+def residents(*items: Item, others: int = 0, op: str | None = "g", away: tuple[str, ...] = ()) -> PeakRecord:
+    return PeakRecord(op, {}, Listing(items, others, others), Listing(tuple(Item("activation", name, 1) for name in away)))
+
+
+def now(
+    record: Record, stays: dict[str, Stay] | None = None, tensors: tuple[str, ...] = (), waits: dict[str, str] | None = None
+) -> Measured:
+    known = frozenset((*tensors, "w", "gone"))
+    return Measured(
+        record, None, {("hbm", name): stay for name, stay in (stays or {}).items()}, {op: i for i, op in enumerate(OPS)}, known, waits or {}
+    )
+
+
+def at_the_peak(before: PeakRecord, after: PeakRecord, stays: dict[str, Stay] | None = None, tier: str = "hbm") -> list[str]:
+    """The explanation of a peak that is worse, less its first line."""
+    measured = now(replace(RECORD, peaks={tier: after}), stays)
+    metric = MetricVerdict(f"peak.{tier}", 1000, 1300, REGRESSION)
+    head, *lines = explain(replace(RECORD, peaks={tier: before}), measured, [metric])
+    assert head.startswith(f"peak.{tier}: 1.27 KiB, was 1000 B (+300 B, +30.0%)")
+    return lines
+
+
+def test_how_each_tensor_came_to_be_held() -> None:
+    kinds = ("passing", "issued", "begun", "early", "both", "until", "since", "always")
+    items = tuple(Item("activation", name, 90 - k) for k, name in enumerate(kinds))
+    stays = {
+        "issued": Stay("f", "h", True, "f"),
+        "begun": Stay(None, "h", True, None),
+        "early": Stay("f", None, True, "i"),
+        "both": Stay("f", "h", False, None),
+        "until": Stay(None, "i", False, None),
+        "since": Stay("f", None, False, None),
+        "always": Stay(None, None, False, None),
+    }
+    after = residents(Item("workspace", "g", 95), *items)
+    assert at_the_peak(residents(), after, stays) == [
+        "workspace of op `g` (#1) is held: +95 B at the peak",
+        "`passing` (activation) is on its way through hbm: +90 B at the peak",
+        "`issued` (activation) is fetched earlier, after op `f` (#0), for op `h` (#2): +89 B at the peak",
+        "`begun` (activation) is fetched earlier, from the start, for op `h` (#2): +88 B at the peak",
+        "`early` (activation) is fetched earlier, after op `i` (#3): +87 B at the peak",
+        "`both` (activation) is resident between op `f` (#0) and op `h` (#2): +86 B at the peak",
+        "`until` (activation) is resident until op `i` (#3): +85 B at the peak",
+        "`since` (activation) is resident from op `f` (#0) on: +84 B at the peak",
+        "`always` (activation) is resident throughout: +83 B at the peak",
+    ]
+    assert at_the_peak(residents(away=("both",)), residents(items[4]), stays) == [
+        "`both` (activation) now stays resident between op `f` (#0) and op `h` (#2): +86 B at the peak"
+    ]
+    assert at_the_peak(residents(), residents(*items[:2]), stays, "ddr") == [
+        "`passing` (activation) lies in ddr: +90 B at the peak",
+        "`issued` (activation) lies in ddr: +89 B at the peak",
+    ]
+
+
+def test_what_has_grown_gone_and_stayed_for_longer() -> None:
+    before = residents(
+        Item("optimizer_state", "m", 100),
+        Item("workspace", "m", 40),
+        Item("activation", "a", 30, "", "h"),
+        Item("activation", "b", 31, "g", "i"),
+        Item("activation", "lost", 7),
+        Item("activation", "gone", 13),
+    )
+    after = residents(
+        Item("optimizer_state", "m", 112),
+        Item("workspace", "m", 45),
+        Item("activation", "a", 30, "f", ""),
+        Item("activation", "b", 31, "", "i"),
+        Item("activation", "found", 7),  # lost under another name
+        op="h",
+    )
+    assert at_the_peak(before, after) == [
+        "`b` (activation) now stays resident since the start, was since `g`: 31 B",
+        "`a` (activation) now stays resident since op `f` (#0), was since `the start`, until the end, was until `h`: 30 B",
+        "`m` (optimizer state) has 112 B, had 100 B: +12 B at the peak",
+        "workspace of `m` has 45 B, had 40 B: +5 B at the peak",
+        "no longer held at the peak: `gone` (activation) and 1 more: -20 B",
+    ]
+    still = at_the_peak(before, replace(after, op="g"))  # the same op has the peak: nothing moved it
+    assert still == [
+        "`m` (optimizer state) has 112 B, had 100 B: +12 B at the peak",
+        "workspace of `m` has 45 B, had 40 B: +5 B at the peak",
+        *still[2:],
+    ]
+    assert still[2:] == ["no longer held at the peak: `gone` (activation) and 1 more: -20 B"]
+
+
+def test_what_the_baseline_may_have_left_out_is_no_change() -> None:
+    before = residents(Item("activation", "a", 50), Item("activation", "b", 20), others=3)
+    after = residents(Item("activation", "a", 50), Item("activation", "b", 20), Item("activation", "c", 21), Item("activation", "d", 20))
+    assert at_the_peak(before, after) == ["`c` (activation) is on its way through hbm: +21 B at the peak"]
+
+
+def test_layers_are_one_line_and_the_rest_is_summed_up() -> None:
+    after = residents(
+        *(Item("activation", f"layers.{i}.act", 40) for i in range(3)),
+        *(Item("activation", f"t{'abcdefghij'[i]}", 30 - i) for i in range(10)),
+    )
+    assert at_the_peak(residents(), after) == [
+        "3 x `layers.{0-2}.act` (activation) is on its way through hbm: +40 B at the peak, together 120 B",
+        *(f"`t{'abcdefg'[i]}` (activation) is on its way through hbm: +{30 - i} B at the peak" for i in range(7)),
+        "and 3 more: +66 B",
+    ]
+
+
+def test_a_moved_tensor_and_the_machine() -> None:
+    old = Listing((Item("parameter", "w", 70), Item("activation", "gone", 13), Item("activation", "a", 0)))
+    new = Listing((Item("parameter", "w", 270), Item("activation", "a", 5), Item("activation", "b", 60), Item("activation", "c", 60)))
+    before = replace(RECORD, moved={"h2d": old}, machine={"device_tier": "hbm", "x": "1", "y": "2"}, asked={"policy": "a", "budget": "9 B"})
+    record = replace(RECORD, moved={"h2d": new}, machine={"device_tier": "hbm", "x": "3"}, asked={"policy": "a", "budget": "8 B"})
+    assert explain(before, now(record, tensors=("b", "c")), [MORE_MOVED]) == [
+        "case: budget is 8 B, was 9 B",
+        "machine: x is 3, was 1",
+        "machine: y is not there, was 2",
+        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0%)",
+        "`w` (parameter) moves 270 B, moved 70 B over h2d: +200 B",
+        "`b` (activation) moves 60 B over h2d: +60 B",
+        "`c` (activation) moves 60 B over h2d: +60 B",
+        "`a` (activation) moves 5 B over h2d: +5 B",
+    ]
+    share = replace(before, asked={"budget": "9%"}, machine={"budget": "9 B"})
+    other = replace(record, asked={"budget": "8%"}, machine={"budget": "8 B"})
+    assert explain(share, now(other), [MORE_MOVED])[:2] == ["case: budget is 8%, was 9%", MORE_MOVED.line()]
+    same = replace(other, asked=share.asked)
+    assert explain(share, now(same), [MORE_MOVED])[:2] == ["machine: budget is 8 B, was 9 B", MORE_MOVED.line()]
+    several = replace(record, machine={"device_tier": "hbm", "x": "3", "z": "1"})
+    assert explain(before, now(several), [MORE_MOVED])[:4] == [
+        "case: budget is 8 B, was 9 B",
+        "machine: x is 3, was 1",
+        "machine: 2 more changes",
+        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0%)",
+    ]
+    unknown = replace(RECORD, moved={})
+    assert explain(unknown, now(replace(RECORD, moved={"h2d": Listing((Item("parameter", "w", 9),))})), [MORE_MOVED])[1:] == [
+        "`w` (parameter) moves 9 B over h2d: +9 B"
+    ]
+
+
+def test_a_renamed_tensor_moves_once() -> None:
+    """``lost`` and ``found`` have the kind and size of each other; ``more`` has them too, but nothing was lost in its place."""
+    before = replace(RECORD, moved={"h2d": Listing((Item("activation", "lost", 60),))})
+    record = replace(RECORD, moved={"h2d": Listing((Item("activation", "found", 60), Item("activation", "more", 60)))})
+    assert explain(before, now(record, tensors=("found", "more")), [MORE_MOVED])[1:] == ["`more` (activation) moves 60 B over h2d: +60 B"]
+
+
+def test_longer_ops_and_waits() -> None:
+    before = replace(
+        RECORD,
+        durations=Listing((Item("matmul", "f", 1000), Item("matmul", "g", 2000), Item("matmul", "i", 0))),
+        stalls=Listing((Item("transfer", "f", 100), Item("capacity", "g", 50))),
+    )
+    record = replace(
+        RECORD,
+        durations=Listing((Item("matmul", "f", 1300), Item("matmul", "g", 1999), Item("norm", "h", 250), Item("matmul", "i", 20))),
+        stalls=Listing(
+            (
+                Item("transfer", "f", 290),
+                Item("capacity", "g", 170),
+                Item("transfer", "g", 110),
+                Item("dependency", "h", 90),
+                Item("runtime", "i", 80),
+            )
+        ),
+    )
+    found = explain(before, now(record, waits={"f": "w", "g": "v", "h": "u"}), [MORE_STALL, MORE_TIME])
+    assert found == [
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)",
+        "op `f` (#0) takes 1.30 us, took 1.00 us: +300 ns",
+        "op `h` (#2) takes 250 ns: +250 ns",
+        "op `f` (#0) waits 290 ns for a transfer of `w`, waited 100 ns: +190 ns",
+        "op `g` (#1) waits 170 ns for room, waited 50 ns: +120 ns",
+        "op `g` (#1) waits 110 ns for a transfer of `v`: +110 ns",
+        "op `h` (#2) waits 90 ns for other ops: +90 ns",
+        "op `i` (#3) waits 80 ns for the runtime: +80 ns",
+        "op `i` (#3) takes 20 ns, took 0 ns: +20 ns",
+    ]
+    (stall, *_) = explain(before, now(record), [MORE_STALL])
+    assert stall == "stall.transfer: 90 ns, was 0 ns (+90 ns)"
+
+
+def test_several_worse_metrics_share_ten_lines() -> None:
+    many = Listing(tuple(Item("activation", f"t{c}", 300 - k) for k, c in enumerate("abcdefgh")))
+    times = Listing(tuple(Item("matmul", op, 10 + k) for k, op in enumerate(OPS)))
+    record = replace(RECORD, peaks={"hbm": PeakRecord("g", {}, many)}, moved={"h2d": many}, durations=times)
+    before = replace(RECORD, peaks={"hbm": residents()})
+    lines = explain(before, now(record), [MORE_MOVED, MORE_TIME, MORE_PEAK])
+    assert lines == [
+        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%) at op `g` (#1)",
+        "`ta` (activation) is on its way through hbm: +300 B at the peak",
+        "and 7 more: +2.02 KiB",
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)",
+        "op `i` (#3) takes 13 ns: +13 ns",
+        "and 3 more: +33 ns",
+        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0%)",
+        "`ta` (activation) moves 300 B over h2d: +300 B",
+        "`tb` (activation) moves 299 B over h2d: +299 B",
+        "and 6 more: +1.73 KiB",
+    ]
+
+
+def test_another_plan_of_the_same_graph_and_a_baseline_of_one_line() -> None:
+    other = replace(RECORD, fingerprints={"graph": "1", "machine": "2", "plan": "4"})
+    assert explain(RECORD, now(other), [MORE_TIME]) == [
+        "the workload is the same, but its plan has changed",
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)",
+    ]
+    assert explain(RECORD, now(replace(RECORD, fingerprints={"graph": "5"})), [MORE_TIME]) == [
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)"
+    ]
+    bare = replace(RECORD, peaks={})
+    assert explain(bare, now(replace(RECORD, fingerprints={"graph": "1", "plan": "4"})), [MORE_TIME, MORE_PEAK]) == [
+        "changed: machine, plan",
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)",
+        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%)",
+        "hbm holds at its peak: activation 1.07 KiB, parameter 70 B",
+    ]
+    assert explain(bare, now(RECORD), [MORE_TIME])[0] == "graph, machine and plan are the same: the replay itself has changed"
+
+
+def test_what_changed_in_the_plan() -> None:
+    """``lost`` is now ``found``; of a listing with others left out, an item that is gone may be among them."""
+    before = replace(
+        RECORD,
+        fingerprints={},
+        moved={
+            "h2d": Listing((Item("parameter", "w", 70), Item("activation", "lost", 60), Item("activation", "gone", 13))),
+            "d2h": Listing((Item("optimizer_state", "m.0", 8), Item("optimizer_state", "m.1", 8), Item("activation", "b", 17)), 1, 3),
+        },
+        peaks={
+            "hbm": residents(
+                Item("activation", "a", 30, "", "h"), Item("activation", "b", 31, "g", ""), Item("activation", "c", 32, "g", "")
+            )
+        },
+    )
+    record = replace(
+        RECORD,
+        moved={
+            "h2d": Listing((Item("parameter", "w", 71), Item("activation", "found", 60), Item("activation", "b", 19))),
+            "d2h": Listing((Item("optimizer_state", "m.0", 18), Item("optimizer_state", "m.1", 18), Item("activation", "a", 8)), 1, 1),
+        },
+        peaks={
+            "hbm": residents(
+                Item("activation", "a", 30, "f", "h"), Item("activation", "b", 31, "g", "i"), Item("activation", "c", 32, "g", "")
+            )
+        },
+    )
+    assert plan_changes(before, now(record, tensors=("found", "a", "b", "c", "m.0", "m.1"))) == [
+        PlanChange("b (activation), at the peak", "from g to the end", "from g to i", 31),
+        PlanChange("a (activation), at the peak", "from the start to h", "from f to h", 30),
+        PlanChange("m.{0-1} (optimizer state, 2 tensors), over d2h", "8 B moved", "18 B moved", 20),
+        PlanChange("b (activation), over h2d", "not moved", "19 B moved", 19),
+        PlanChange("gone (activation), over h2d", "13 B moved", "not moved", 13),
+        PlanChange("w (parameter), over h2d", "70 B moved", "71 B moved", 1),
+    ]
+    assert plan_changes(record, now(record)) == []
