@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
 from rendered import lines, table
 
+from hosim.graph import GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.jitter import Jitter
 from hosim.report import studies
 from hosim.report.device_table import devices
-from hosim.report.robustness_table import robustness
+from hosim.report.robustness_table import robustness, to_dict
 from hosim.report.routing_table import predictions
 from hosim.result import DeviceFigures, Result, Spread
 from hosim.study.prediction_quality import Mispredictions
@@ -81,6 +83,23 @@ def test_a_frontier() -> None:
 
 def tried(value: int, within: bool, slowdown: float | None, makespan_ns: int | None, why: str, name: str = "a.b + c.d") -> dict[str, Any]:
     return {name: value, "within": within, "slowdown": slowdown, "makespan_ns": makespan_ns, "why": why}
+
+
+def styles(shown: Any) -> list[str | None]:
+    """Those of the rows of a table, or of the first part of a group."""
+    return [row.style for row in getattr(shown, "renderables", [shown])[0].rows]
+
+
+def test_colours_say_what_is_best_and_what_does_not_fit() -> None:
+    rows = [point(3), point(2), refused(5, "too small"), point(2)]
+    assert styles(studies.sweep(rows, [], MACHINE)) == [None, "green", "red", "green"]
+    on_curve = [row | {"pareto": i < 2} for i, row in enumerate((refused(1, "no"), point(2), point(3)))]
+    assert styles(studies.frontier(on_curve, MACHINE, "the verdict")) == ["red", "green", None]
+    both = studies.fit([tried(1, True, 1.0, 5, ""), tried(2, False, 2.0, 9, "slow")], "found", True)
+    assert styles(both) == ["green", None]
+    assert [studies.fit([tried(1, True, 1.0, 5, "")], "v", found).renderables[1].style for found in (True, False)] == ["bold", "bold red"]  # type: ignore[attr-defined]
+    assert (studies.errors(rows).style, studies.errors(rows).plain) == ("red", "too small\n")
+    assert studies.errors([]).plain == ""
 
 
 def test_a_fit() -> None:
@@ -200,6 +219,40 @@ def test_robustness() -> None:
     """)
 
 
+def test_robustness_as_data() -> None:
+    rows = [("a", 9, 2, "makespan_ns", 10, 11, None), ("a", 9, 2, "stall_ns", 12, 13, 14), ("a", 9, 2, "peak_bytes", None, 16, 17)]
+    rows += [("b", 9, 0, "makespan_ns", 20, 21, 22), ("b", 9, 0, "stall_ns", 23, 24, 25), ("b", 9, 0, "peak_bytes", 26, 27, 28)]
+    frame = pd.DataFrame(rows, columns=["policy", "runs", "infeasible", "figure", "nominal", "p50", "p95"])
+    graph = GraphBuilder("toy").build()
+    assert to_dict(frame, graph, replace(MACHINE, devices=4), 99, Jitter(17, 0.02, 0.053)) == {
+        "format": "hosim.robustness/1",
+        "workload": "toy",
+        "hardware": "m",
+        "devices": 4,
+        "budget_bytes": 99,
+        "jitter": {"seed": 17, "op_sigma": 0.02, "transfer_sigma": 0.053},
+        "policies": [
+            {
+                "policy": "a",
+                "runs": 9,
+                "infeasible": 2,
+                "makespan_ns": {"nominal": 10, "p50": 11, "p95": None},
+                "stall_ns": {"nominal": 12, "p50": 13, "p95": 14},
+                "peak_bytes": {"nominal": None, "p50": 16, "p95": 17},
+            },
+            {
+                "policy": "b",
+                "runs": 9,
+                "infeasible": 0,
+                "makespan_ns": {"nominal": 20, "p50": 21, "p95": 22},
+                "stall_ns": {"nominal": 23, "p50": 24, "p95": 25},
+                "peak_bytes": {"nominal": 26, "p50": 27, "p95": 28},
+            },
+        ],
+    }
+    assert styles(robustness(frame, Jitter(1, 0.1))) == ["red", None]
+
+
 def test_predictions_of_routing() -> None:
     good = Mispredictions("hybrid[1]", "recent", 10, 1_000, 500, 300, 200, 7 << 20, 1_100, 9 << 20, 11_000, 50_000, 47_000, 30_000, 90_000)
     rest = Mispredictions("all", "none", 10, 8, 4, 3, 1, 0, 0, 0, 0, 50_000, 52_000, None, 50_000)
@@ -229,3 +282,8 @@ def test_devices(fitting: int) -> None:
     count = "4" if fitting == 4 else "3 of 4 fit"
     cells = [cell.strip() for cell in shown[-1].split("  ") if cell.strip()]
     assert cells == ["a[b]", count, "1.00 ms", "2.00 ms", "3.00 ms", "-", "4.00 us", "5.00 us", "6.00 MiB", "7.00 MiB", "8.00 MiB"]
+
+
+def test_devices_of_which_none_fits_and_nothing_is_held() -> None:
+    none = Result("w", "m", "p", 100, False, "no", None, 0, {}, 0, None, {}, {}, {}, {}, {}, devices=DeviceFigures(2, 0, None, None, {}))
+    assert lines(devices([none], MACHINE))[-1].split() == ["p", "0", "of", "2", "fit", *["-"] * 9]
