@@ -1,0 +1,193 @@
+"""What each pass of the planner makes of drawn instances, a row each: beside the plans (kept_plans.py), the steps on the way to them.
+
+A search hides what its parts do: where one proposal is worse than it was, another one wins, and the plan stays. So each part has rows of
+its own: a few figures to read, and a checksum of all the rest. After a change that is meant to alter what a pass makes::
+
+    python tests/planner/kept_passes.py
+
+writes the table anew.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from zlib import crc32
+
+from instances import Instance, instance
+
+from hosim.analysis.liveness import static_curve
+from hosim.errors import InfeasibleError
+from hosim.graph import Graph
+from hosim.planner.hyperoffload.choices import everything, insert
+from hosim.planner.hyperoffload.explain import explain
+from hosim.planner.hyperoffload.fast_simulator import FastSimulator
+from hosim.planner.hyperoffload.gap_figures import gap_figures
+from hosim.planner.hyperoffload.gap_scoring import Weights
+from hosim.planner.hyperoffload.local_search import improve, neighbours_of
+from hosim.planner.hyperoffload.pipeline import search
+from hosim.planner.hyperoffload.problem import Problem, analyse, gaps_by_tensor
+from hosim.planner.hyperoffload.selection import JudgedGap, select
+from hosim.planner.rewrites.recompute import apply, candidates, cheapest, recomputes, segments
+from hosim.planner.rewrites.reorder import reorder
+
+TABLE = Path(__file__).with_name("kept_passes.csv")
+COLUMNS = ("instance", "pass", "how", "first", "second", "third", "checksum")
+INSTANCES = range(16)
+WEIGHTS = (
+    Weights(), Weights(waiting=0.3), Weights(slow=0.55), Weights(slow=1.2, waiting=1.0), Weights(copies=False), Weights(tiers=1),
+    Weights(lead_ns=9), Weights(stall=0.5),
+)  # fmt: skip
+SHARES = (0.0, 0.3, 0.7)
+"""Where more budgets lie, between the least with which anything can run and all that is held."""
+
+Row = tuple[str, ...]
+
+
+def passes(number: int) -> Iterator[Row]:
+    """The rows of one instance."""
+    drawn = instance(number, 11)
+    problem = analyse(drawn.graph, drawn.hardware)
+    low, high = max(problem.floor_bytes), max(problem.held_bytes)
+    budgets = [drawn.budget_bytes, *(low + int((high - low) * share) for share in SHARES)]
+    for name, how, figures, rest in (
+        *_sweeps(problem, budgets),
+        *_searches(problem, budgets),
+        *_orders(drawn.graph, problem.durations, budgets),
+        *_drops(problem, budgets),
+        *_whole(drawn),
+    ):
+        yield (drawn.name, name, how, *(str(figure) for figure in figures), str(crc32(repr(rest).encode())))
+
+
+Made = tuple[str, str, tuple[object, object, object], object]
+
+
+def _sweeps(problem: Problem, budgets: list[int]) -> Iterator[Made]:
+    for budget in budgets:
+        figures = gap_figures(problem, budget)
+        yield "gap figures", str(budget), (len(figures), sum(f.down_ns for f in figures), sum(f.over_budget_ns for f in figures)), figures
+        for k, weights in enumerate(WEIGHTS):
+            made = select(problem, budget, weights)
+            told = (made.short_bytes, made.expected_stall_ns, len(made.choices))
+            rest = (sorted(made.choices.items()), made.full, [_noted(judged) for judged in made.judged()])
+            yield "selection", f"{budget} with weights {k}", told, rest
+
+
+def _noted(judged: JudgedGap) -> object:
+    score = judged.score
+    scored = None if score is None else (score.score, score.below.name, score.leaves, score.fetch_at, score.stall)
+    return judged.gap, judged.taken, judged.reason, scored, judged.op, judged.over_bytes, judged.rival_score
+
+
+def _searches(problem: Problem, budgets: list[int]) -> Iterator[Made]:
+    for budget in budgets[:2]:
+        simulate = FastSimulator(problem, budget)
+        for seed in (0, 1):
+            choices = select(problem, budget, Weights()).choices
+            found = improve(problem, simulate, choices, problem.horizon_ns, 150, seed)
+            yield "local search", f"{budget} seed {seed}", simulate(found), sorted(found.items())
+            near = list(neighbours_of(problem, found, gaps_by_tensor(problem)))
+            yield "neighbours", f"{budget} seed {seed}", (len(near), 0, 0), [sorted(choices.items()) for choices in near]
+    moved = insert(problem, everything(problem), "kept")
+    yield "everything", "", (moved.count("store"), moved.count("prefetch"), moved.count("detach")), (moved.cache_ops, moved.initial)
+
+
+def _orders(graph: Graph, durations: tuple[int, ...], budgets: list[int]) -> Iterator[Made]:
+    for budget in budgets:
+        ordered = reorder(graph, durations, budget)
+        curve = static_curve(ordered)
+        yield "reorder", str(budget), (max(curve), sum(curve), len(curve)), [op.name for op in ordered.ops]
+
+
+def _drops(problem: Problem, budgets: list[int]) -> Iterator[Made]:
+    found = candidates(problem)
+    yield "candidates", "", (len(found), sum(c.recompute_ns for c in found), sum(c.saved_bytes for c in found)), found
+    sets = {f"down to {budget}": cheapest(problem, found, budget) for budget in budgets}
+    sets |= {f"{count} segments": segments(problem, found, count) for count in (1, 2, 3, 4, 6) if count <= len(found)}
+    for how, drops in sets.items():
+        again = apply(problem.graph, drops)
+        yield "drops", how, (len(drops), len(again.ops), max(static_curve(again))), (sorted(drops), recomputes(problem.graph, drops))
+
+
+def _whole(drawn: Instance) -> Iterator[Made]:
+    try:
+        outcome = search(drawn.graph, drawn.hardware, drawn.budget_bytes, effort=0.03)
+    except InfeasibleError as error:
+        yield "search", "", ("", "", ""), str(error)
+        return
+    cost = outcome.cost
+    yield "search", "", (cost.infeasible, cost.makespan_ns, cost.moved_bytes), (outcome.plan.cache_ops, sorted(outcome.choices.items()))
+    told = explain(outcome.plan, drawn.hardware, drawn.budget_bytes)
+    figures = (len(told.lines), sum(line.away_ns for line in told.lines), sum(line.exposed_ns for line in told.lines))
+    lines = [
+        (line.gap, line.moved, line.saved_bytes, line.relief_byte_ns, line.copies, line.exposed_ns, line.reason, line.effect, line.why)
+        for line in told.lines
+    ]
+    yield "explain", "", figures, (lines, told.regions, told.copies, told.loads, told.origin)
+
+
+# -- a graph too large for beams and for single decisions ---------------------------------------------------------------
+
+
+def joined(numbers: range) -> Graph:
+    """Several instances' ops in turns, as one graph."""
+    parts = [instance(number, 11).graph for number in numbers]
+    tensors, ops, rows = [], [], []
+    for k, part in enumerate(parts):
+        shift = len(tensors)
+        tensors += [replace(tensor, name=f"{k}.{tensor.name}") for tensor in part.tensors]
+        rows.append(
+            [
+                replace(
+                    op,
+                    name=f"{k}.{op.name}",
+                    inputs=tuple(t + shift for t in op.inputs),
+                    outputs=tuple(t + shift for t in op.outputs),
+                    mutates=tuple(t + shift for t in op.mutates),
+                )
+                for op in part.ops
+            ]
+        )
+    for place in range(max(map(len, rows))):
+        ops += [row[place] for row in rows if place < len(row)]
+    return Graph("joined", tuple(tensors), tuple(ops))
+
+
+def large() -> Iterator[Row]:
+    """The rows of a graph of more than 200 ops."""
+    graph = joined(range(10))
+    hardware = instance(0, 11).hardware
+    roomy = replace(hardware, tiers=tuple(replace(tier, capacity_bytes=10**6) for tier in hardware.tiers))
+    problem = analyse(graph, roomy)
+    high = max(problem.held_bytes)
+    for name, how, figures, rest in (
+        *_orders(graph, problem.durations, [0, high // 2, high * 3 // 4]),
+        *_drops(problem, [high // 2, high * 3 // 4]),
+    ):
+        yield ("joined", name, how, *(str(figure) for figure in figures), str(crc32(repr(rest).encode())))
+
+
+def kept() -> dict[str, list[Row]]:
+    """The table, by instance."""
+    with TABLE.open(newline="") as file:
+        rows = [tuple(row) for row in csv.reader(file)][1:]
+    return {name: [row for row in rows if row[0] == name] for name in dict.fromkeys(row[0] for row in rows)}
+
+
+def write(path: Path) -> None:
+    """All rows."""
+    with path.open("w", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(COLUMNS)
+        for number in INSTANCES:
+            out.writerows(passes(number))
+        out.writerows(large())
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    write(TABLE)
