@@ -1,20 +1,24 @@
 """The recording kit without a GPU: every scheme up to the GPU's own calls, and what its files hold."""
 
+import contextlib
 import gzip
 import json
 import math
+import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto
-from hosim.record import command, functional_decoder, trim
+from hosim.record import command, functional_decoder, gpu_seam, trim
 from hosim.record.functional_decoder import CONFIGS
 from hosim.record.gpu_seam import CpuBackend
 from hosim.record.moves import Mover
+from hosim.record.output_files import write_json
 from hosim.record.schemes import SCHEMES, Workload
 from hosim.validate.offload_prediction import machine_of, predict_recording
 from hosim.validate.snapshot import parse_snapshot
@@ -199,7 +203,10 @@ def test_a_training_step_is_that_of_torch():
         (["all"], "expected --out"),
         (["runs", "--dry-run", "--out", "x", "--schemes", "magic"], "expected some of resident"),
         (["runs", "--dry-run", "--out", "x", "--lengths", "long"], "--lengths: expected whole numbers"),
-        (["runs", "--dry-run", "--out", "x", "--batch", "0"], "--batch: expected at least 1"),
+        (["runs", "--dry-run", "--out", "x", "--lengths", "0"], "--lengths: expected whole numbers from 1, got '0'"),
+        (["runs", "--dry-run", "--out", "x", "--batch", "0"], "--batch: expected at least 1, got 0"),
+        (["runs", "--dry-run", "--out", "x", "--iterations", "0"], "--iterations: expected at least 1, got 0"),
+        (["runs", "--dry-run", "--out", "x", "--profiled", "-1"], "--profiled: expected at least 1, got -1"),
     ],
 )
 def test_wrong_usage_is_one_line(arguments, message, capsys, tmp_path, monkeypatch):
@@ -258,3 +265,277 @@ def test_a_buffer_that_is_filled_before_it_is_stored_is_noticed(scheme, monkeypa
     monkeypatch.setattr(Mover, "fetch", lambda self, tensor, there, here, after=None: fetch(self, tensor, there, here))
     broken, sound = workload(scheme), workload("resident")
     assert [broken.step() for _ in range(4)] != [sound.step() for _ in range(4)]
+
+
+def test_list_names_the_runs_of_the_defaults_in_order(capsys):
+    assert command.main(["list"]) == 0
+    train = ["resident", "stream-params", "offload-activations", "offload-optimizer", "both"]
+    prefill = [scheme for scheme in train if scheme != "offload-optimizer"]
+    assert capsys.readouterr().out.splitlines() == [
+        *(f"prefill-{length}-{scheme}" for length in (1024, 4096) for scheme in prefill),
+        *(f"train-{length}-{scheme}" for length in (1024, 4096) for scheme in train),
+    ]
+    assert command.main(["list", "--dry-run", "--lengths", "7,9,", "--modes", "train", "--schemes", "both,resident"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["train-16-both", "train-16-resident", "train-32-both", "train-32-resident"]
+
+
+def test_the_sizes_of_the_decoders():
+    # A layer: two norms of h, q and o of h x h, k and v of (h kv / heads) x h, three matrices of h x ffn. Embedding and head: v x h each,
+    # and the head's norm of h.
+    def weights(layers, h, heads, kv, ffn, v):
+        layer = 2 * h + 2 * h * h + 2 * (h * kv // heads) * h + 3 * h * ffn
+        return h // heads, layer, 2 * v * h + h + layers * layer
+
+    found = {name: (c.head_size, c.layer_parameters, c.parameters) for name, c in CONFIGS.items()}
+    assert found == {
+        "tiny": weights(4, 32, 4, 2, 64, 96),
+        "1b": weights(16, 2048, 32, 8, 8192, 32000),
+        "3b": weights(28, 3072, 24, 8, 8192, 32000),
+    }
+    assert found["tiny"] == (8, 9280, 43296)
+
+
+def test_the_files_say_what_was_run(recording):
+    meta = json.loads((recording / "meta.json").read_text())
+    software, device = meta.pop("software"), meta.pop("device")
+    assert list(software) == ["torch", "cuda", "hip", "numpy", "python", "system"]
+    assert software["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert device == {"kind": "cpu", "name": platform.machine(), "driver": None}
+    options = ["--dry-run", "--lengths", "1024", "--iterations", "1", "--profiled", "1"]
+    sizes = {"layers": 4, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn": 64, "vocabulary": 96}
+    assert meta == {
+        "format": "hosim.recording/1",
+        "command": ["python", "-m", "hosim.record", "all", "--out", str(recording), *options],
+        "dry_run": True,
+        "model": {"name": "tiny", **sizes, "parameters": 43296, "layer_parameters": 9280, "dtype": "bf16"},
+        "smallest_offload_bytes": 1,
+        "runs": sorted(path.parent.name for path in recording.glob("*/run.json")),
+        "failed": [],
+    }
+    run = json.loads((recording / "train-16-both" / "run.json").read_text())
+    assert [len(run.pop(key)) for key in ("wall_ns", "profiled_wall_ns", "losses")] == [1, 1, 5]
+    assert run.pop("moves")
+    what = {"mode": "train", "length": 16, "scheme": "both", "batch": 1, "iterations": 1, "profiled": 1, "seed": 1}
+    assert run == {"format": "hosim.recording/1", "run": what, "memory": None, "memory_history": False}
+    rows = json.loads((recording / "bandwidth.json").read_text())
+    assert (rows["format"], rows["device"]) == ("hosim.recording/1", device)
+    assert [(row["pinned"], row["bytes"], len(row["ns"])) for row in rows["host_allocations"]] == [
+        (pinned, 4096 << step, 3) for pinned in (True, False) for step in range(5)
+    ]
+    assert all(row["median_ns"] == round(sum(row["ns"]) / 2) for row in rows["copies"])
+    for folder in recording.glob("*-16-*"):
+        assert folder.stat().st_mode & 0o777 == 0o755
+
+
+def test_the_optimizer_states_come_in_two_buffers(recording):
+    """Two buffers: layers 0 and 1 come first, a buffer is dropped when the next layer but one comes into it, and each is stored."""
+    moves = json.loads((recording / "train-16-offload-optimizer" / "run.json").read_text())["moves"]
+    size = 2 * 4 * 9280  # both moments in single precision
+
+    def at(op, layer, phase):
+        return {"op": op, "tensor": f"layer.{layer}.optimizer_state", "bytes": size, "after": f"{phase}.update"}
+
+    # The buffers still hold layers 2 and 3 of the step before.
+    assert moves == [
+        *(at("detach", 2, "embedding"), at("prefetch", 0, "embedding")),
+        *(at("detach", 3, "layer.0"), at("prefetch", 1, "layer.0"), at("store", 0, "layer.0")),
+        *(at("detach", 0, "layer.1"), at("prefetch", 2, "layer.1"), at("store", 1, "layer.1")),
+        *(at("detach", 1, "layer.2"), at("prefetch", 3, "layer.2"), at("store", 2, "layer.2")),
+        at("store", 3, "layer.3"),
+    ]
+
+
+def test_a_loss_is_that_of_double_precision():
+    """A decoder of three layers written out in double precision, with its own rotation: pairs as complex numbers."""
+    config = functional_decoder.Config("own", layers=3, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=50)
+    work = Workload(CpuBackend(), config, SCHEMES["resident"], train=True, length=6, batch=2, seed=5)
+    shapes = [config.embedding_shapes, *[config.layer_shapes] * 3, config.head_shapes]
+    groups = [work._embedding, *(work._layers.ready(i) for i in range(3)), work._head]
+    with torch.no_grad():
+        for group in groups:
+            group.mul_(8)  # far from a loss that is that of a guess
+    flat = [torch.split(group.double(), [math.prod(s) for s in some]) for group, some in zip(groups, shapes, strict=True)]
+    weights = [[w.view(s) for w, s in zip(group, some, strict=True)] for group, some in zip(flat, shapes, strict=True)]
+
+    def norm(x, w):
+        return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * w
+
+    def turned(x):  # element j of a head turns with element j + 4, at position p by p / theta^(j / 4)
+        p, j = torch.arange(6, dtype=torch.float64)[:, None, None], torch.arange(4, dtype=torch.float64)
+        z = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones(6, 1, 4, dtype=torch.float64), p / 500_000.0 ** (j / 4))
+        return torch.cat((z.real, z.imag), -1)
+
+    x = weights[0][0][work._tokens]
+    for n1, wq, wk, wv, wo, n2, gate, up, down in weights[1:-1]:
+        y = norm(x, n1)
+        q, k, v = turned((y @ wq.T).view(2, 6, 4, 8)), turned((y @ wk.T).view(2, 6, 2, 8)), (y @ wv.T).view(2, 6, 2, 8)
+        heads = []
+        for head in range(4):
+            scores = torch.einsum("bqd,bkd->bqk", q[:, :, head], k[:, :, head // 2]) / 8**0.5
+            scores = scores.masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), -math.inf)
+            heads.append(scores.softmax(-1) @ v[:, :, head // 2])
+        x = x + torch.cat(heads, -1) @ wo.T
+        y = norm(x, n2)
+        z = y @ gate.T
+        x = x + (z * z.sigmoid() * (y @ up.T)) @ down.T
+    logits = norm(x, weights[-1][0]) @ weights[-1][1].T
+    expected = (logits.logsumexp(-1) - logits.gather(-1, work._targets[..., None])[..., 0]).mean().item()
+    assert abs(expected - math.log(50)) > 0.1
+    assert work.step() == pytest.approx(expected, rel=1.5e-2)  # bfloat16 rounds to 1 in 256
+
+
+class FakeCuda:
+    """Stands for torch.cuda: it writes down what is asked of it. An event is timed by when it was recorded."""
+
+    def __init__(self, monkeypatch):
+        self.calls = []
+        self.now = 0.0
+        for name in ("set_device", "synchronize", "reset_peak_memory_stats", "empty_cache"):
+            monkeypatch.setattr(torch.cuda, name, lambda *given, name=name: self.calls.append((name, *given)))
+        for i, name in enumerate(("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")):
+            monkeypatch.setattr(torch.cuda, name, lambda i=i: 100 + i)
+        streams = iter(("first", "second"))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: self.stream("current"))
+        monkeypatch.setattr(torch.cuda, "Stream", lambda: self.stream(next(streams)))
+        monkeypatch.setattr(torch.cuda, "stream", self.on)
+        monkeypatch.setattr(torch.cuda, "Event", self.event)
+        monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+        monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **given: self.calls.append(("history", given)))
+        monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: "snapshot")
+        properties = SimpleNamespace(name="GPU", total_memory=7, multi_processor_count=3, major=9, minor=0)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: {"cuda:2": properties}[str(device)])
+
+    def stream(self, name):
+        return SimpleNamespace(name=name, wait_event=lambda event: self.calls.append((name, "waits", event.number)))
+
+    @contextlib.contextmanager
+    def on(self, stream):
+        self.calls.append(("on", stream.name))
+        yield
+        self.calls.append(("off", stream.name))
+
+    def event(self, enable_timing=False):
+        event = SimpleNamespace(number=len(self.calls), at=None)
+
+        def record(stream):
+            self.now += 2.0
+            event.at = self.now
+            self.calls.append((stream.name, "timed" if enable_timing else "records", event.number))
+
+        event.record, event.elapsed_time = record, lambda other: other.at - event.at
+        return event
+
+
+def test_what_is_asked_of_a_gpu(monkeypatch):
+    fake = FakeCuda(monkeypatch)
+    device = gpu_seam.CudaBackend(2)
+    copied = SimpleNamespace(copy_=lambda source, non_blocking: fake.calls.append(("copy", source, non_blocking)))
+    event = device.mark("h2d")
+    device.wait("main", event)
+    device.wait("d2h", event)
+    device.copy("d2h", copied, "source")
+    assert fake.calls == [
+        ("set_device", 2),
+        ("first", "records", 1),
+        ("current", "waits", 1),
+        ("second", "waits", 1),
+        *(("on", "second"), ("copy", "source", True), ("off", "second")),
+    ]
+    fake.calls.clear()
+    # The events are recorded at 4, 6, 8 and 10 ms: from the first to the last are 6 ms.
+    assert device.time_copies([("h2d", copied, "a"), ("d2h", copied, "b")]) == 6_000_000
+    assert fake.calls == [
+        ("synchronize",),
+        *(("first", "timed", 1), ("on", "first"), ("copy", "a", True), ("off", "first"), ("first", "timed", 1)),
+        *(("second", "timed", 6), ("on", "second"), ("copy", "b", True), ("off", "second"), ("second", "timed", 6)),
+        ("synchronize",),
+    ]
+    fake.calls.clear()
+    device.reset_peaks()
+    device.empty_caches()
+    kept = []
+    with device.history(kept):
+        assert kept == []
+    asked = {"enabled": "all", "context": None, "max_entries": 1 << 20}
+    assert (kept, fake.calls) == (
+        ["snapshot"],
+        [("reset_peak_memory_stats",), ("empty_cache",), ("history", asked), ("synchronize",), ("history", {"enabled": None})],
+    )
+    assert device.peaks() == {
+        "max_memory_allocated": 100,
+        "max_memory_reserved": 101,
+        "memory_allocated": 102,
+        "memory_reserved": 103,
+    }
+    assert [one.name for one in device.activities()] == ["CPU", "CUDA"]
+    version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\nGCC version: gcc 12.2.0\n"
+    monkeypatch.setattr(gpu_seam.Path, "read_text", lambda path: {"/proc/driver/nvidia/version": version}[str(path)])
+    assert device.describe() == {
+        "kind": "cuda",
+        "name": "GPU",
+        "total_memory_bytes": 7,
+        "multiprocessors": 3,
+        "capability": "9.0",
+        "driver": "550.54.15",
+        "allocator": "native",
+    }
+    monkeypatch.setattr(gpu_seam.Path, "read_text", lambda path: "no number")
+    assert device.describe()["driver"] is None
+
+
+def test_a_device_that_is_not_there_is_one_line(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for index in ("2", "-1"):
+        assert command.main(["all", "--out", str(tmp_path / "out"), f"--device={index}"]) == 2
+        assert capsys.readouterr().err == f"record: --device: expected an index below 2, got {index}\n"
+
+
+def test_a_folder_of_something_else_is_left_alone(capsys, tmp_path):
+    (tmp_path / "meta.json").write_text('{"model": {}}')
+    assert command.main(["runs", "--dry-run", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"record: {tmp_path}/meta.json is not a recording: 'name'; give another folder\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["meta.json"]
+
+
+def test_what_is_trimmed_and_what_is_kept():
+    metadata = {"ph": "M", "name": "process_name", "args": {"name": "python", "labels": "GPU 0"}}
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 2, "args": {"stream": 7, "grid": [1, 1, 1], "warps per SM": 2}}
+    bare = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "args": {"Call stack": "..."}}
+    python = {"ph": "X", "cat": "python_function", "name": "forward", "args": {}}
+    counter = {"ph": "C", "name": "ignored"}
+    raw = {"schemaVersion": 1, "traceName": "x", "deviceProperties": [], "traceEvents": [metadata, kernel, bare, python, counter]}
+    assert trim.trim_trace(raw) == {
+        "schemaVersion": 1,
+        "deviceProperties": [],
+        "traceEvents": [metadata, {**kernel, "args": {"stream": 7, "grid": [1, 1, 1]}}, {"ph": "X", "cat": "cpu_op", "name": "aten::mm"}],
+    }
+    keys = (
+        "device",
+        "address",
+        "total_size",
+        "allocated_size",
+        "active_size",
+        "stream",
+        "segment_type",
+        "segment_pool_id",
+        "is_expandable",
+    )
+    block = dict.fromkeys(("address", "size", "requested_size", "state"), 1)
+    segment = {**dict.fromkeys(keys, 2), "blocks": [block]}
+    entry = dict.fromkeys(("action", "addr", "size", "stream", "time_us", "pool_id", "device_free", "user_metadata"), 3)
+    kept = {"segments": [segment], "device_traces": [[entry]], "allocator_settings": {}}
+    noisy = {**segment, "blocks": [{**block, "frames": []}], "frames": []}
+    assert trim.trim_snapshot({"segments": [noisy], "device_traces": [[{**entry, "frames": []}]]}) == kept
+
+
+def test_json_is_written_whole_and_always_the_same(tmp_path):
+    write_json(tmp_path / "a.json", {"b": [1]})
+    write_json(tmp_path / "a.json.gz", {"b": [1]})
+    assert (tmp_path / "a.json").read_text() == '{\n "b": [\n  1\n ]\n}\n'
+    data = (tmp_path / "a.json.gz").read_bytes()
+    assert gzip.decompress(data) == b'{"b":[1]}'
+    assert data[4:9] == b"\0\0\0\0\x02"  # no time; the strongest compression
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"b": object()})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.json.gz"]
