@@ -292,3 +292,11 @@ def test_through_the_commands(tmp_path: Path):
     result = json.loads(replayed.stdout)
     assert result["plan"]["recomputes"] == len(json.loads(Path(plan).read_text())["recompute"])
     assert result["lower_bound_ns"] == sum(op.duration_ns or 0 for op in graph.ops) <= result["makespan_ns"]
+
+
+def test_an_op_that_runs_again_takes_the_first_name_that_is_free() -> None:
+    graph = layers(2)
+    ops = tuple(replace(op, name={"b0": "m0~2", "b1": "m0~3"}.get(op.name, op.name)) for op in graph.ops)
+    graph = Graph(graph.name, graph.tensors, ops)
+    again = recomputes(graph, drop(graph, ("h0", "r0")))
+    assert [(r.op, r.before, r.name) for r in again] == [("m0", "m0~2", "m0~4")]
