@@ -92,7 +92,6 @@ def test_what_has_grown_gone_and_stayed_for_longer() -> None:
         Item("workspace", "m", 40),
         Item("activation", "a", 30, "", "h"),
         Item("activation", "b", 31, "g", "i"),
-        Item("activation", "lost", 7),
         Item("activation", "gone", 13),
     )
     after = residents(
@@ -100,7 +99,6 @@ def test_what_has_grown_gone_and_stayed_for_longer() -> None:
         Item("workspace", "m", 45),
         Item("activation", "a", 30, "f", ""),
         Item("activation", "b", 31, "", "i"),
-        Item("activation", "found", 7),  # lost under another name
         op="h",
     )
     assert at_the_peak(before, after) == [
@@ -108,7 +106,7 @@ def test_what_has_grown_gone_and_stayed_for_longer() -> None:
         "`a` (activation) now stays resident since op `f` (#0), was since `the start`, until the end, was until `h`: 30 B",
         "`m` (optimizer state) has 112 B, had 100 B: +12 B at the peak",
         "workspace of `m` has 45 B, had 40 B: +5 B at the peak",
-        "no longer held at the peak: `gone` (activation) and 1 more: -20 B",
+        "no longer held at the peak: `gone` (activation): -13 B",
     ]
     still = at_the_peak(before, replace(after, op="g"))  # the same op has the peak: nothing moved it
     assert still == [
@@ -116,7 +114,16 @@ def test_what_has_grown_gone_and_stayed_for_longer() -> None:
         "workspace of `m` has 45 B, had 40 B: +5 B at the peak",
         *still[2:],
     ]
-    assert still[2:] == ["no longer held at the peak: `gone` (activation) and 1 more: -20 B"]
+    assert still[2:] == ["no longer held at the peak: `gone` (activation): -13 B"]
+
+
+def test_what_is_gone_is_summed_up() -> None:
+    before = residents(*(Item("activation", f"old.{name}", size) for name, size in (("a", 11), ("b", 17), ("c", 5))))
+    assert at_the_peak(before, residents(Item("activation", "new", 40))) == [
+        "`new` (activation) is on its way through hbm: +40 B at the peak",
+        "no longer held at the peak: `old.b` (activation) and 2 more: -33 B",
+    ]
+    assert at_the_peak(before, residents()) == []
 
 
 def test_what_the_baseline_may_have_left_out_is_no_change() -> None:
@@ -287,3 +294,23 @@ def test_what_changed_in_the_plan() -> None:
         PlanChange("w (parameter), over h2d", "70 B moved", "71 B moved", 1),
     ]
     assert plan_changes(record, now(record)) == []
+
+
+def test_as_many_tensors_are_renamed_as_were_lost() -> None:
+    """Over ``h2d`` two of three new ones are the two that were lost; over ``d2h`` one of three lost ones is the new one."""
+
+    def moved(*names: str) -> Listing:
+        return Listing(tuple(Item("activation", name, 60) for name in names))
+
+    before = replace(RECORD, fingerprints={}, moved={"h2d": moved("old.a", "old.b"), "d2h": moved("old.c", "old.d", "old.e")})
+    record = replace(RECORD, moved={"h2d": moved("x", "y", "z"), "d2h": moved("x")})
+    measured = now(record, tensors=("x", "y", "z"))
+    assert plan_changes(before, measured) == [
+        PlanChange("old.d (activation), over d2h", "60 B moved", "not moved", 60),
+        PlanChange("old.e (activation), over d2h", "60 B moved", "not moved", 60),
+        PlanChange("z (activation), over h2d", "not moved", "60 B moved", 60),
+    ]
+    assert explain(before, measured, [MORE_MOVED])[-1] == "`z` (activation) moves 60 B over h2d: +60 B"
+    held = replace(RECORD, peaks={"hbm": residents(*moved("old.a", "old.b").items)})
+    after = now(replace(RECORD, peaks={"hbm": residents(*moved("x", "y", "z").items)}), tensors=("x", "y", "z"))
+    assert explain(held, after, [MORE_PEAK])[1] == "`z` (activation) is on its way through hbm: +60 B at the peak"

@@ -1,0 +1,184 @@
+"""What studies say of their findings, word by word, from findings made by hand; and what they say of bad input."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweeping import MACHINE, chain
+
+from hosim.cache_plan import CacheOp, Plan
+from hosim.engine import replay
+from hosim.errors import InputError, PlanError
+from hosim.result import Result
+from hosim.study.axes import Axis, read_points, read_vary
+from hosim.study.blame import ExplainedStall
+from hosim.study.comparands import side_of
+from hosim.study.fit import Fit, Probe
+from hosim.study.frontier import Frontier, frontier
+from hosim.study.policy_choice import parse_choice
+from hosim.study.prices import Price, prices
+from hosim.study.run_policy import check, unplanned
+from hosim.study.scenario import Question
+from hosim.study.stall_report import Blame
+
+GRAPH = chain(3)
+QUESTION = Question(GRAPH, MACHINE, parse_choice("layerwise"), 100)
+REPLAYED = replay(Plan(GRAPH), MACHINE)
+
+
+def result(budget: int, makespan: int | None, peak: int = 0) -> Result:
+    if makespan is None:
+        return unplanned(GRAPH, MACHINE, QUESTION.choice, budget, "out of memory; and more")
+    return replace(REPLAYED, budget_bytes=budget, makespan_ns=makespan, peak_bytes={"hbm": peak, "ddr": 3})
+
+
+def test_what_a_frontier_says() -> None:
+    found = [result(50, None), result(60, 900, 60), result(70, 900, 58), result(80, 700, 77), result(90, 700, 77), result(95, 800, 95)]
+    curve = Frontier(QUESTION, found, 60, 50, ["95 B takes 800 ns, longer than 700 ns within 90 B"])
+    assert [(r.budget_bytes, r.makespan_ns) for r in curve.pareto] == [(70, 900), (80, 700)]
+    assert list(curve.frame["pareto"]) == [False, False, True, True, False, False]
+    assert list(curve.frame["budget_bytes"]) == [50, 60, 70, 80, 90, 95]
+    assert str(curve) == (
+        "layerwise needs 60 B (50 B is too little); from 900 ns with a peak of 58 B to 700 ns with one of 77 B; "
+        "95 B takes 800 ns, longer than 700 ns within 90 B"
+    )
+    assert str(replace(curve, too_small_bytes=None, contradictions=[])) == (
+        "layerwise needs 60 B; from 900 ns with a peak of 58 B to 700 ns with one of 77 B"
+    )
+    assert repr(curve) == str(curve)
+    assert curve._repr_html_().startswith(f"<p>{curve}</p><table")
+    assert str(Frontier(QUESTION, found[:1], None, None, [])) == "layerwise does not fit within any budget probed"
+    for points, refine, said in ((1, 0, "frontier: expected at least 2 points, got 1"), (2, -1, "frontier: expected at least 0, got -1")):
+        with pytest.raises(InputError) as refused:
+            frontier(QUESTION, points, refine)
+        assert str(refused.value) == said
+
+
+def test_what_a_fit_says() -> None:
+    fits, slow = Probe(2, 4, True, "", 1000, result(100, 1234)), Probe(3, 8, False, "takes 2.000 times as long", 500, result(100, 1000))
+    over = Probe(4, 16, False, "does not fit", None, result(100, None))
+    found = Fit(QUESTION, "largest", Axis(("a", "b"), (1, 2, 4, 8, 16)), 1.5, [fits, slow, over], fits, slow, ["a contradiction"])
+    assert (found.value, found.exact, fits.slowdown, slow.slowdown, over.slowdown) == (4, True, 1.234, 2.0, None)
+    assert str(found) == (
+        "the largest a + b is 4 (1.23 us, 1.234 times as long as with everything resident); 8 is not within the limits: takes 2.000 times "
+        "as long; a contradiction"
+    )
+    assert not replace(found, beyond=over).exact
+    last = replace(found, beyond=None, contradictions=[], answer=replace(fits, ideal_ns=0))
+    assert (last.exact, str(last)) == (True, "the largest a + b is 4 (1.23 us); it is the last value of the range")
+    none = replace(found, answer=None, beyond=None, probes=[over])
+    assert (none.value, none.exact) == (None, False)
+    assert str(none) == "no a + b in the range is within the limits; 16: does not fit"
+    assert list(found.frame["a + b"]) == [4, 8, 16]
+    assert list(found.frame["within"]) == [True, False, False]
+    assert list(found.frame["why"]) == ["", "takes 2.000 times as long", "does not fit"]
+    assert list(found.frame["feasible"]) == [True, True, False]
+    assert "error" not in found.frame
+
+
+def test_what_prices_say() -> None:
+    assert str(Price("hbm", "1 GB", None, None)) == "+1 GB of hbm: does not fit"
+    assert str(Price("hbm", "1 GB", 5, 0)) == "+1 GB of hbm saves nothing"
+    assert str(Price("h2d", "1.00 GB/s", 5, 7, ("link", "bus"))) == "+1.00 GB/s of h2d (with link, bus) saves 7 ns"
+    assert str(Price("h2d", "1.00 GB/s", 5, -7)) == "+1.00 GB/s of h2d costs 7 ns"
+
+
+def test_prices_are_asked_of_one_change_at_a_time() -> None:
+    """More memory loses 5 ns, more of ``h2d`` does not fit any more; a channel that moved nothing has no price."""
+    asked: list[tuple[dict[str, int], dict[str, int], int]] = []
+    told: list[str] = []
+    moved = replace(REPLAYED, budget_bytes=100, makespan_ns=50, channels={"h2d": replay_channel(7), "d2h": replay_channel(0)})
+
+    def answer(machine: Any, budget: int) -> Result:
+        rates = {c.name: c.bandwidth_bytes_per_s for c in machine.channels}
+        asked.append(({t.name: t.capacity_bytes for t in machine.tiers}, rates, budget))
+        return result(budget, 55 if len(asked) == 1 else None)
+
+    tiers, rates = {t.name: t.capacity_bytes for t in MACHINE.tiers}, {c.name: c.bandwidth_bytes_per_s for c in MACHINE.channels}
+    found = prices(answer, MACHINE, moved, 3 * 10**9, 2 * 10**9, told.append)
+    assert asked == [
+        ({**tiers, "hbm": tiers["hbm"] + 3 * 10**9}, rates, 100 + 3 * 10**9),
+        (tiers, {**rates, "h2d": rates["h2d"] + 2 * 10**9}, 100),
+    ]
+    assert found == [Price("h2d", "2.00 GB/s", None, None), Price("hbm", "3 GB", 55, -5)]
+    assert told == ["with 2.79 GiB more of hbm", "with 2.00 GB/s more of h2d"]
+    assert prices(lambda machine, budget: result(budget, 40), MACHINE, moved, 1, 1)[0].added == "1 B"
+    with pytest.raises(InputError, match="at least 1 B of memory and 1 B/s of bandwidth"):
+        prices(answer, MACHINE, moved, 1, 0)
+
+
+def replay_channel(moved: int) -> Any:
+    return replace(REPLAYED.channels["h2d"], bytes=moved)
+
+
+def test_what_a_blame_says() -> None:
+    stalls = [
+        ExplainedStall("compute", "f0", "transfer", 5, 15, "x", tensor="w", channel="h2d", occupied=("a", "b")),
+        ExplainedStall("compute", "f1", "capacity", 20, 24, "y"),
+        ExplainedStall("compute", "f2", "transfer", 30, 33, "z", tensor="w", channel="h2d"),
+    ]
+    price = Price("h2d", "1.00 GB/s", 5, 7, ("link", "bus"))
+    found = Blame("layerwise", result(100, 1000), stalls, [price], True)
+    assert dict(found.by_cause) == {("transfer", "h2d"): 13, ("capacity", ""): 4}
+    assert str(found) == "layerwise takes 1.00 us, of which its streams wait 17 ns: 13 ns for h2d, 4 ns for capacity"
+    assert str(replace(found, stalls=[])) == "layerwise takes 1.00 us and never waits"
+    assert list(found.frame["occupied"]) == ["a, b", "", ""]
+    assert found.price_frame.to_dict("records") == [
+        {"what": "h2d", "added": "1.00 GB/s", "makespan_ns": 5, "saves_ns": 7, "together": "link, bus"}
+    ]
+    page = found._repr_html_()
+    assert page.startswith(f"<p>{found}</p><ul><li>{price}</li></ul><table")
+    assert page.index("f0") < page.index("f1") < page.index("f2")
+
+
+def test_a_result_is_a_side_by_itself() -> None:
+    side = side_of(REPLAYED)
+    assert (side.label, side.result, side.plan, side.device_tier) == (REPLAYED.policy, REPLAYED, None, "hbm")
+
+
+def test_a_policy_whose_plan_breaks_rules_says_how_many() -> None:
+    def said(*moves: CacheOp) -> tuple[str, list[str]]:
+        with pytest.raises(PlanError) as refused:
+            check(Plan(GRAPH, "clumsy", moves), MACHINE, 10**9)
+        return str(refused.value), list(refused.value.findings)
+
+    w1, w2 = (CacheOp("detach", GRAPH.tensor_index[name], "hbm", None, 0) for name in ("w1", "w2"))
+    both, each = said(w1, w2)
+    assert len(each) > 1
+    assert both == f"policy clumsy made a plan that breaks a rule, which is a bug of the policy: {each[0]} (and {len(each) - 1} more)"
+    one, only = said(w1)
+    assert len(only) == 1
+    assert one == f"policy clumsy made a plan that breaks a rule, which is a bug of the policy: {only[0]}"
+
+
+@pytest.mark.parametrize(
+    ("vary", "said"),
+    [
+        (5, "vary: expected a mapping from fields to values, or a list of points, got 5"),
+        ([{"a": 1}, {}], "vary: expected points, each a mapping from fields to values"),
+        ([{"a": 1}, "b=2"], "vary: expected points, each a mapping from fields to values"),
+        ([{"a": 1}, {"b": 1}], "vary: expected every point of the list to set the same fields"),
+        ({"a": [1, [2]]}, "a: expected a list of numbers or texts, got [1, [2]]"),
+        ({"a": []}, "a: expected a list of numbers or texts, got []"),
+    ],
+)
+def test_what_cannot_be_varied(vary: object, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read_vary(vary)
+    assert str(refused.value) == said
+
+
+def test_points_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "points.csv"
+    path.write_text("a , policy.k\n\n1, 2 GB/s\n x,3\n")
+    assert read_points(str(path)) == [{"a": 1, "policy.k": "2 GB/s"}, {"a": "x", "policy.k": 3}]
+    assert read_vary({"a + b": 7, "c": "1..2"}) == [{"a": 7, "b": 7, "c": 1}, {"a": 7, "b": 7, "c": 2}]
+    for text, said in (
+        ("a,b\n", ": expected a line of fields and lines of their values, separated by commas"),
+        ("a,b\n1,2\n3\n", ": line 3: expected 2 values, got 1"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError) as refused:
+            read_points(str(path))
+        assert str(refused.value) == f"{path}{said}"
