@@ -1,0 +1,288 @@
+"""Files that are not there, damaged or made by hand: the one line about them, and what is read of the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosim.errors import InputError
+from hosim.importers import FORMATS, wire
+from hosim.importers.activation_trace import import_hyper_parallel, read_document
+from hosim.importers.chakra import import_chakra, is_chakra
+from hosim.importers.inductor import import_inductor
+from hosim.importers.mindir import import_mindir
+from hosim.importers.onnx_graph import import_onnx
+from hosim.importers.torch_trace import import_torch_trace
+
+READERS = [import_hyper_parallel, import_chakra, import_inductor, import_mindir, import_onnx, import_torch_trace]
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    for name in ("none", "."):
+        with pytest.raises(InputError, match="cannot be read: ") as caught:
+            read(tmp_path / name)
+        assert caught.value.source == str(tmp_path / name)
+
+
+def test_dimensions_of_a_format_that_has_none(tmp_path: Path) -> None:
+    with_none = [form for form in FORMATS if not form.has_dims]
+    assert with_none
+    for form in with_none:
+        with pytest.raises(InputError) as caught:
+            form.load(tmp_path / "x", {"batch": 2})
+        assert str(caught.value) == f"{tmp_path / 'x'}: a {form.title} has no free dimensions to size"
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ([], "expected an object with ops and storage_sizes"),
+        (3, "expected an object with ops and storage_sizes"),
+        ({"ops": []}, "storage_sizes: expected an object of bytes by storage id"),
+        ({"storage_sizes": {}}, "ops: expected a list of at least one op"),
+    ],
+)
+def test_an_activation_trace_without_its_keys(document: Any, expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_document(document)
+    assert str(caught.value) == expected
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from hosim.importers.torch_pt2 import load
+
+    with pytest.raises(InputError) as caught:
+        load(str(tmp_path / "x.pt2"))
+    assert str(caught.value) == f"{tmp_path / 'x.pt2'}: no such file"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("[1]", "expected an object with the key nodes"),
+        ('{"schema": "1", "nodes": []}', "nodes: expected a list of at least one node"),
+        ('{"schema": "1", "nodes": 3}', "nodes: expected a list of at least one node"),
+        ('{"schema": "1", "nodes": [3]}', "nodes[0]: expected an object"),
+        ('{"nodes": [', "damaged JSON of an execution trace (Expecting value: line 1 column 12 (char 11)); record it again"),
+    ],
+)
+def test_an_execution_trace_that_is_none(tmp_path: Path, content: str, expected: str) -> None:
+    (tmp_path / "x").write_text(content)
+    with pytest.raises(InputError) as caught:
+        import_torch_trace(tmp_path / "x")
+    assert str(caught.value) == f"{tmp_path / 'x'}: {expected}"
+
+
+# ---- protobuf
+
+
+def varint(value: int) -> bytes:
+    return bytes([value & 127 | 128]) + varint(value >> 7) if value > 127 else bytes([value])
+
+
+def number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+def text(field: int, value: bytes) -> bytes:
+    return varint(field << 3 | 2) + varint(len(value)) + value
+
+
+def test_fields_of_a_message() -> None:
+    minus_2 = (1 << 64) - 2
+    message = (
+        number(1, 300)
+        + text(2, b"ab")
+        + number(1, minus_2)
+        + b"\x19"
+        + b"12345678"
+        + b"\x25"
+        + b"1234"
+        + text(5, varint(3) + varint(minus_2))
+    )
+    found = wire.fields(message)
+    assert found == {1: [300, minus_2], 2: [b"ab"], 3: [b"12345678"], 4: [b"1234"], 5: [varint(3) + varint(minus_2)]}
+    assert (wire.number(found, 1), wire.number(found, 9), wire.numbers(found, 1), wire.numbers(found, 5)) == (-2, 0, [300, -2], [3, -2])
+    assert (wire.text(found, 2), wire.text(found, 9), wire.parts(found, 2), wire.parts(found, 9)) == ("ab", "", [b"ab"], [])
+    for wrong in (lambda: wire.number(found, 2), lambda: wire.parts(found, 1), lambda: wire.text({1: [b"\xff"]}, 1)):
+        with pytest.raises(wire.WireError):
+            wrong()
+    for cut in (message[:2], text(2, b"ab")[:-1], b"\x19123", b"\x25123", b"\x0b", b"\xff" * 10 + b"\x01"):
+        with pytest.raises(wire.WireError):
+            wire.fields(cut)
+    assert list(wire.messages(b"\x02ab\x00\x01c")) == [(1, b"ab"), (4, b""), (5, b"c")]
+    with pytest.raises(wire.WireError):
+        list(wire.messages(b"\x02a"))
+
+
+HEAD = text(1, b"0.0.4") + text(2, text(1, b"schema"))
+"""A metadata message."""
+
+
+def chakra(folder: Path, *nodes: bytes) -> Path:
+    (folder / "trace.et").write_bytes(b"".join(varint(len(m)) + m for m in (HEAD, *nodes)))
+    return folder / "trace.et"
+
+
+def wired(i: int, *more: bytes, deps: tuple[bytes, ...] = ()) -> bytes:
+    return number(1, i) + text(2, b"op") + number(3, 4) + b"".join(deps) + number(7, 5) + b"".join(more)
+
+
+def test_chakra_nodes_on_the_wire(tmp_path: Path) -> None:
+    """Node 3 waits for 1 and 2 (packed), node 4 for 3 (not packed): three chains become one order, whatever the order in the file."""
+    packed, single = text(5, varint(1) + varint(2)), number(5, 3)
+    path = chakra(tmp_path, wired(4, deps=(single,)), wired(3, deps=(packed,)), wired(2), wired(1))
+    assert is_chakra(path.read_bytes())
+    graph = import_chakra(path)
+    assert [op.name for op in graph.ops] == ["op.1", "op.2", "op.3", "op.4"]
+    assert [sorted(op.deps) for op in graph.ops] == [[], [], [0, 1], [2]]
+    assert [op.duration_ns for op in graph.ops] == [5000] * 4
+    assert graph.name == "trace"
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (text(1, b"ab") + text(2, b"op"), "node 1: expected a whole number below 2^60 in field 1"),
+        (number(1, 1 << 60) + text(2, b"op"), "node 1: expected a whole number below 2^60 in field 1"),
+        (number(1, 1) + number(2, 5), "node 1: damaged or cut off after byte 23; expected protobuf of a Chakra node"),
+        (wired(1, text(8, text(1, b"5"))), "node 1: expected a list of values in field 8"),
+        (wired(1, text(9, text(1, b"[5"))), "node 1: expected a list of values in field 9"),
+    ],
+)
+def test_a_damaged_chakra_node(tmp_path: Path, node: bytes, expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        import_chakra(chakra(tmp_path, node))
+    assert str(caught.value) == f"{tmp_path / 'trace.et'}: {expected}"
+
+
+def test_a_chakra_trace_of_metadata_alone(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"expected at least one node$"):
+        import_chakra(chakra(tmp_path))
+
+
+# ---- MindIR
+
+
+def floats(*dims: int) -> bytes:
+    return b"".join(number(1, d) for d in dims) + number(2, 1)
+
+
+def value(field: int, name: bytes, *dims: int) -> bytes:
+    return text(field, text(1, name) + (text(2, floats(*dims)) if dims else b""))
+
+
+def primitive(operator: bytes, inputs: list[bytes], *dims: int, attributes: bytes = b"") -> bytes:
+    shape = text(5, text(1, b"shape") + number(16, 19) + text(12, floats(*dims)))
+    return text(
+        1, b"".join(text(1, i) for i in inputs) + text(2, b"y") + text(4, operator) + shape + attributes + text(7, b"Default/net/here")
+    )
+
+
+def mindir(folder: Path, *parts: bytes) -> Path:
+    (folder / "x.mindir").write_bytes(text(1, b"1.1") + text(2, b"MindSpore") + text(7, b"".join(parts)))
+    return folder / "x.mindir"
+
+
+def named(name: bytes, value: bytes) -> bytes:
+    """An attribute of a node that is text."""
+    return text(5, text(1, name) + text(5, value) + number(16, 8))
+
+
+@pytest.mark.parametrize(
+    ("operator", "a", "b", "made", "flops"),
+    [
+        (b"MatMul", (3, 5), (5, 7), (3, 7), 2 * 3 * 7 * 5),
+        (b"BatchMatMul", (4, 3, 5), (4, 5, 7), (4, 3, 7), 2 * 4 * 3 * 7 * 5),
+        (b"Baddbmm", (4, 3, 7), (4, 3, 5), (4, 3, 7), 2 * 4 * 3 * 7 * 5),  # c + a @ b: the second operand is a
+        (b"Conv2D", (2, 3, 8, 8), (6, 3, 3, 3), (2, 6, 6, 6), 2 * (2 * 6 * 6 * 6) * 3 * 3 * 3),
+        (b"Conv2DBackpropInput", (2, 6, 6, 6), (6, 3, 3, 3), (2, 3, 8, 8), 2 * (2 * 6 * 6 * 6) * 3 * 3 * 3),
+        (b"Conv2DBackpropFilter", (2, 6, 6, 6), (2, 3, 8, 8), (6, 3, 3, 3), 2 * (2 * 6 * 6 * 6) * 3 * 3 * 3),
+        (b"FlashAttentionScore", (2, 16, 32), (2, 24, 32), (2, 16, 32), 4 * (2 * 16 * 32) * 24),
+        (b"FlashAttentionScoreGrad", (2, 16, 32), (2, 24, 32), (2, 16, 32), 10 * (2 * 16 * 32) * 24),
+        (b"Add", (3, 5), (3, 5), (3, 5), 0),
+    ],
+)
+def test_flops_of_mindir_primitives(
+    tmp_path: Path, operator: bytes, a: tuple[int, ...], b: tuple[int, ...], made: tuple[int, ...], flops: int
+) -> None:
+    graph = import_mindir(
+        mindir(tmp_path, value(5, b"a", *a), value(5, b"b", *b), primitive(operator, [b"a", b"b"], *made), value(6, b"y", *made))
+    )
+    assert [op.flops for op in graph.ops] == [flops]
+    sizes = [graph.tensors[t].size_bytes for op in graph.ops for t in (*op.inputs, *op.outputs)]
+    assert sizes == [4 * size for size in (product(a), product(b), product(made))]
+
+
+def product(dims: tuple[int, ...]) -> int:
+    result = 1
+    for d in dims:
+        result *= d
+    return result
+
+
+@pytest.mark.parametrize(("layout", "length"), [(b"BSH", 24), (b"SBH", 2), (b"BNSD", 32), (b"BSND", 24)])
+def test_the_length_of_keys_by_layout(tmp_path: Path, layout: bytes, length: int) -> None:
+    made = primitive(b"FlashAttentionScore", [b"a", b"b"], 2, 16, 32, 4, attributes=named(b"input_layout", layout))
+    graph = import_mindir(mindir(tmp_path, value(5, b"a", 2, 16, 32, 4), value(5, b"b", 2, 24, 32, 4), made, value(6, b"y", 2, 16, 32, 4)))
+    assert [op.flops for op in graph.ops] == [4 * (2 * 16 * 32 * 4) * length]
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "expected"),
+    [
+        (b"TupleGetItem", [b"a", b"b"], "expected a tuple and the place of an item in it"),
+        (b"Switch", [b"a", b"b", b"a"], "expected a condition and two functions"),
+        (b"Switch", [b"a", b"b"], "expected a condition and two functions"),
+        (b"Partial", [b"a"], "expected a function as the first input"),
+        (b"REF::a", [b"b"], "calls something that is not a function"),
+        (b"Load", [], "has 0 inputs, expected more"),
+    ],
+)
+def test_mindir_nodes_with_the_wrong_inputs(tmp_path: Path, operator: bytes, inputs: list[bytes], expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        import_mindir(mindir(tmp_path, value(5, b"a", 2), value(5, b"b", 2), primitive(operator, inputs, 2), value(6, b"y", 2)))
+    assert str(caught.value) == f"{tmp_path / 'x.mindir'}: net/here: {expected}"
+
+
+def parameter(name: bytes, *dims: int) -> bytes:
+    return text(3, floats(*dims) + text(7, name))
+
+
+WRITES = text(5, text(1, b"side_effect_mem") + number(3, 1) + number(16, 9))
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "written", "kinds"),
+    [
+        (b"Assign", [b"p", b"a"], ["p"], ["parameter", "parameter", "parameter", "input"]),
+        (b"ScatterUpdate", [b"q", b"a"], ["q"], ["parameter", "parameter", "parameter", "input"]),
+        (
+            b"Adam",
+            [b"p", b"q", b"r", b"a", b"a", b"a", b"a", b"a", b"a", b"a"],
+            ["p", "q", "r"],
+            ["parameter", *["optimizer_state"] * 2, "input"],
+        ),
+    ],
+)
+def test_what_mindir_optimizers_overwrite(
+    tmp_path: Path, operator: bytes, inputs: list[bytes], written: list[str], kinds: list[str]
+) -> None:
+    parts = [parameter(b"p", 2), parameter(b"q", 2), parameter(b"r", 2), value(5, b"a", 2)]
+    graph = import_mindir(mindir(tmp_path, *parts, primitive(operator, inputs, 2, attributes=WRITES), value(6, b"y", 2)))
+    (op,) = graph.ops
+    assert [graph.tensors[t].name for t in op.mutates] == written
+    assert sorted((t.name, t.kind) for t in graph.tensors if t.name in "pqra") == sorted(zip("pqra", kinds, strict=True))
+
+
+def test_json_of_something_else_is_no_chakra_trace() -> None:
+    assert is_chakra(json.dumps({"workload_graph": []}).encode())
+    assert not is_chakra(b'{"nodes": []}')
+    assert not is_chakra(b"")
+    assert not is_chakra(varint(len(HEAD)) + HEAD)
