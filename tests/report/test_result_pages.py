@@ -7,16 +7,21 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from browser import browse
+from matplotlib.figure import Figure
 from timelines import MIB, everything, machine, many_ops, recorded, two_streams
 
 from hosim import Plan, Result
+from hosim.report import page as parts
 from hosim.report import tables
+from hosim.report.figures import blank
 from hosim.report.interactive import Shown, joined, row_limit, script_json, widget
 from hosim.report.page import page
 from hosim.report.result_pages import comparison_page, html_of, replay_page
 from hosim.report.timeline_rows import Bar
+from hosim.report.validation_page import validation_page
 
 EVIL = "</script><script>window.stolen = 1</script><!-- & \" '"
 
@@ -232,3 +237,73 @@ def test_a_page_without_a_timeline_says_what_does_not_fit() -> None:
     assert "out of memory: no room" in text
     assert "<script" not in text
     assert Elements(page("t", [text])).names.count("img") == 1
+
+
+def test_a_table_a_list_and_a_picture_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parts.table(("a", "b<", "c"), [("1", "2", "3"), ("4", "&", "6")], left=2, bad=(1,)) == (
+        '<table>\n<thead><tr><th class="left">a</th><th class="left">b&lt;</th><th>c</th></tr></thead>\n<tbody>\n'
+        '<tr><td class="left">1</td><td class="left">2</td><td>3</td></tr>\n'
+        '<tr class="bad"><td class="left">4</td><td class="left">&amp;</td><td>6</td></tr>\n</tbody>\n</table>'
+    )
+    assert parts.table((), [("1", "2")]) == '<table>\n<tbody>\n<tr><td class="left">1</td><td>2</td></tr>\n</tbody>\n</table>'
+    assert parts.lines(["a<", "b"]) == "<ul><li>a&lt;</li><li>b</li></ul>"
+    monkeypatch.setattr(parts, "image", lambda figure: b"drawn")
+    assert parts.picture(blank([1])[0], 'a "b"') == '<p><img alt="a &quot;b&quot;" src="data:image/png;base64,ZHJhd24="></p>'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        script_json([float("nan")])
+    assert script_json({"a": [1, "&"]}) == '{"a":[1,"\\u0026"]}'
+
+
+def outline(text: str) -> list[str]:
+    """Title, headings and descriptions of pictures, in order."""
+    return ["".join(found) for found in re.findall(r'<title>(.*?)</title>|<h2>(.*?)</h2>|<img alt="(.*?)"', text)]
+
+
+def test_the_parts_of_each_page_in_order(replayed: tuple[Plan, Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "image", lambda figure: b"drawn")
+    plan, result = replayed
+    one = replay_page(plan, machine(), result, ())
+    assert outline(one) == ["two streams on toy: by hand", "Timeline", "Pictures", "Timeline, memory and channels"]
+    assert "devices." not in one
+    several = comparison_page(machine(), [result], [(plan, result)], ())
+    assert outline(several) == [
+        "two streams on toy: policies",
+        "Makespan and memory",
+        "Makespan against peak",
+        "Timelines",
+        "Memory over time",
+        "Memory over time, by hand",
+    ]
+
+
+def test_the_page_of_a_validation_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 1 to 5001 us; the second op is furthest off, by 9 us at 2001 us: a hundredth of the time is shown on each side of it."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(parts, "image", lambda figure: drawn.append(figure) or b"drawn")
+    data: dict[str, Any] = {"trace": "step", "device": None, "kernels": 2, "missing": ["a<"], "given": {}, "worst": [], "memory": {}}
+    data |= {"makespan": {"measured_ns": None}, "kernel_start": {}, "copies": {"count": 0}, "stream_waits": {"count": 0}}
+    us = 1000
+    ops = [
+        ("0:13", (us, 2 * us), (4 * us, 5 * us)),
+        ("0:7", (2001 * us, 2002 * us), (1992 * us, 1993 * us)),
+        ("0:7", (5000 * us, 5000 * us), (5000 * us, 5001 * us)),
+    ]
+    held = np.array([1, 2], np.int64)
+    text = validation_page(data, ops, (held, {"recorded": held}))
+    assert outline(text) == [
+        "step: recording and replay",
+        *["All of it"] * 2,
+        *["Around the op that is furthest off"] * 2,
+        *["Errors of starts"] * 2,
+        "Memory",
+        "Memory over time, recorded and replayed",
+    ]
+    assert "<p>Not in the recording: a&lt;</p>" in text
+    whole, near, errors, _ = [figure.axes[0] for figure in drawn]
+    assert (whole.get_xlim(), near.get_xlim()) == ((0.001, 5.001), (1951, 2051))
+    assert [label.get_text() for label in whole.get_yticklabels()] == ["0:7", "0:13"]
+    assert [list(line.get_ydata()) for line in errors.get_lines()[1:]] == [[3, -9, 0]]
+    worst = [{"name": "f<", "stream": 7, "measured_start_ns": 2000, "start_error_ns": -30}]
+    text = validation_page(data | {"device": "Toy", "worst": worst}, [], None)
+    assert outline(text) == ["step on Toy: recording and replay", "Furthest off"]
+    assert '<tr><td class="left">f&lt;</td><td>7</td><td>2.00 us</td><td>-30 ns</td></tr>' in text

@@ -55,6 +55,32 @@ def test_what_a_frontier_says() -> None:
         assert str(refused.value) == said
 
 
+def test_which_budgets_a_frontier_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs 40 B, and takes 700 ns from 60 B on. It may have 90 B; the largest op needs 32 B.
+
+    No 32 B; bisected, 61, 46, 39 (does not fit), 42, 40 and no smaller: 40. Evenly: 40, 65 and 90. Then the step from 46 to 61 is the
+    only one: its middle 53, the middle 57 of 53 and 61, the middle 59 of 57 and 61.
+    """
+    asked: list[int] = []
+
+    def made(question: Question) -> Result:
+        asked.append(question.budget_bytes)
+        return result(asked[-1], None if asked[-1] < 40 else 1000 if asked[-1] < 60 else 700, asked[-1])
+
+    monkeypatch.setattr("hosim.study.frontier.attempt", made)
+    told: list[str] = []
+    found = frontier(replace(QUESTION, budget=90), 3, 3, told.append)
+    assert asked == [90, 32, 61, 46, 39, 42, 40, 65, 53, 57, 59]
+    assert told == [f"layerwise within {budget} B" for budget in asked]
+    assert [r.budget_bytes for r in found.results] == sorted(asked)
+    assert (found.smallest_bytes, found.too_small_bytes, found.contradictions) == (40, 39, [])
+    assert [r.budget_bytes for r in found.pareto] == [40, 61]
+    asked.clear()
+    assert len(frontier(replace(QUESTION, budget=90), 3, 0).results) == 8
+    none = frontier(replace(QUESTION, budget=30), 3, 3)
+    assert (none.smallest_bytes, none.too_small_bytes, [r.budget_bytes for r in none.results]) == (None, None, [30])
+
+
 def test_what_a_fit_says() -> None:
     fits, slow = Probe(2, 4, True, "", 1000, result(100, 1234)), Probe(3, 8, False, "takes 2.000 times as long", 500, result(100, 1000))
     over = Probe(4, 16, False, "does not fit", None, result(100, None))
