@@ -197,3 +197,34 @@ def test_lookahead_of_nothing_is_on_demand(data) -> None:
         return
     none = run("lookahead", graph, budget, machine, k=0)
     assert replace(none, policy=lru.policy) == lru
+
+
+def test_a_victim_is_stored_beside_the_fetch_if_a_workspace_needs_its_room() -> None:
+    # make ends at 10. big needs 10 of w and 10 of workspace, and 10 are free: a is stored 10..20 while w comes 10..20.
+    # big 20..30, a comes back 30..40, use 40..50.
+    b = GraphBuilder("workspace")
+    b.tensor("a", 10)
+    b.tensor("w", 10, "parameter", "ddr")
+    b.op("make", "m", outputs=["a"], duration_ns=10)
+    b.op("big", "m", inputs=["w"], duration_ns=10, workspace_bytes=10)
+    b.op("use", "m", inputs=["a"], duration_ns=10)
+    result = run("on_demand", b.build(), 20)
+    assert (result.makespan_ns, result.plan["prefetches"], result.plan["stores"]) == (50, 2, 1)
+
+
+def test_what_finds_its_tier_full_goes_to_the_next_one() -> None:
+    # ddr has room for one activation of two. Both are stored 20..30, one to each tier; w comes 30..50, big 50..60;
+    # both come back 60..70, use 70..80.
+    b = GraphBuilder("guests")
+    b.tensor("a", 10)
+    b.tensor("b", 10)
+    b.tensor("w", 20, "parameter", "pool")
+    b.op("first", "m", outputs=["a"], duration_ns=10)
+    b.op("second", "m", outputs=["b"], duration_ns=10)
+    b.op("big", "m", inputs=["w"], duration_ns=10)
+    b.op("use", "m", inputs=["a", "b"], duration_ns=10)
+    channels = (*MACHINE.channels, Channel("up", "pool", "hbm", GB), Channel("down", "hbm", "pool", GB))
+    below = (Tier("ddr", 10, 10**11), Tier("pool", 1000, 10**11))
+    result = run("on_demand", b.build(), 20, replace(MACHINE, tiers=(MACHINE.tiers[0], *below), channels=channels))
+    assert (result.makespan_ns, result.plan["prefetches"], result.plan["stores"]) == (80, 3, 2)
+    assert {name: channel.bytes for name, channel in result.channels.items()} == {"h2d": 10, "d2h": 10, "up": 30, "down": 10}
