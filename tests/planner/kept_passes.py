@@ -113,9 +113,9 @@ def _drops(problem: Problem, budgets: list[int]) -> Iterator[Made]:
         yield "drops", how, (len(drops), len(again.ops), max(static_curve(again))), (sorted(drops), recomputes(problem.graph, drops))
 
 
-def _whole(drawn: Instance) -> Iterator[Made]:
+def _whole(drawn: Instance, effort: float = 0.03) -> Iterator[Made]:
     try:
-        outcome = search(drawn.graph, drawn.hardware, drawn.budget_bytes, effort=0.03)
+        outcome = search(drawn.graph, drawn.hardware, drawn.budget_bytes, effort=effort)
     except InfeasibleError as error:
         yield "search", "", ("", "", ""), str(error)
         return
@@ -158,15 +158,18 @@ def joined(numbers: range) -> Graph:
 
 
 def large() -> Iterator[Row]:
-    """The rows of a graph of more than 200 ops."""
+    """The rows of a graph of more than 200 ops, and a search on one of nearly 100."""
     graph = joined(range(10))
     hardware = instance(0, 11).hardware
     roomy = replace(hardware, tiers=tuple(replace(tier, capacity_bytes=10**6) for tier in hardware.tiers))
     problem = analyse(graph, roomy)
     high = max(problem.held_bytes)
+    fewer = joined(range(4))
+    budget = max(analyse(fewer, roomy).held_bytes) * 2 // 3
     for name, how, figures, rest in (
         *_orders(graph, problem.durations, [0, high // 2, high * 3 // 4]),
         *_drops(problem, [high // 2, high * 3 // 4]),
+        *_whole(Instance("joined", "mixed", fewer, roomy, budget), 0.01),
     ):
         yield ("joined", name, how, *(str(figure) for figure in figures), str(crc32(repr(rest).encode())))
 
