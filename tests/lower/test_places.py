@@ -84,9 +84,10 @@ def test_memory_of_every_tier_below_the_device(tmp_path: Path):
     with pytest.raises(InputError) as caught:
         memory_of_tiers(machine, {"hbm": tmp_path}, at_once, direct=False, pinned=False)
     assert str(caught.value) == "directories: no tier 'hbm' below the device tier of toy (tiers: ddr, nvme)"
-    with pytest.raises(InputError, match="cannot make a folder for tier nvme"):
+    with pytest.raises(InputError, match="cannot make a folder for tier nvme") as kept:  # keeps what was made from being collected
         memory_of_tiers(machine, {"ddr": tmp_path, "nvme": tmp_path / "none"}, at_once, direct=False, pinned=False)
     assert not list(tmp_path.iterdir())
+    assert kept.tb is not None
     alone = Hardware("alone", TIERS[:1], (), Compute({}), device_tier="hbm")
     with pytest.raises(InputError, match=r"of alone \(tiers: none\)"):
         memory_of_tiers(alone, {"ddr": tmp_path}, at_once, direct=False, pinned=False)

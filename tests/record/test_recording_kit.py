@@ -138,6 +138,8 @@ def test_what_is_there_is_left_alone_and_nothing_else_is_mixed_in(recording, cap
     before = {path: path.stat().st_mtime_ns for path in recording.glob("*/*")}
     command_line = ["runs", "--out", str(recording), "--dry-run", "--lengths", "1024"]
     assert command.main(command_line) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert sorted(said) == sorted(f"{path.parent.name}: there already" for path in recording.glob("*/run.json"))
     assert before == {path: path.stat().st_mtime_ns for path in recording.glob("*/*")}
     monkeypatch.setitem(CONFIGS, "tiny", CONFIGS["1b"])
     assert command.main(command_line) == 2
@@ -539,3 +541,18 @@ def test_json_is_written_whole_and_always_the_same(tmp_path):
     with pytest.raises(TypeError):
         write_json(tmp_path / "a.json", {"b": object()})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.json.gz"]
+
+
+def test_keys_and_values_leave_one_layer_later(recording):
+    """Of each layer they are stored as it computes, and dropped once the next layer is queued; those of the last one, at the head."""
+    moves = json.loads((recording / "prefill-16-offload-activations" / "run.json").read_text())["moves"]
+    size = 2 * 16 * 2 * 8  # 16 positions, two heads of 8
+
+    def both(op, layer, after):
+        return [{"op": op, "tensor": f"layer.{layer}.activation.{i}", "bytes": size, "after": after} for i in range(2)]
+
+    assert moves == [
+        *both("store", 0, "layer.0.forward"),
+        *(move for i in (1, 2, 3) for move in both("store", i, f"layer.{i}.forward") + both("detach", i - 1, f"layer.{i}.forward")),
+        *both("detach", 3, "head.forward"),
+    ]
