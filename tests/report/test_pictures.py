@@ -159,12 +159,12 @@ def test_rows_have_every_op_stall_and_transfer_once_and_do_not_overlap() -> None
 def test_thinned_curves_keep_every_column_s_peak() -> None:
     rng = np.random.default_rng(1)
     parts = [(int(s), int(s) + int(d), int(w)) for s, d, w in rng.integers(1, 1000, (500, 3))]
-    amount = steps(parts)
-    times = np.array([0, *amount.at_ns, 2000])
+    amount = steps([(0, 1, 10**6), *parts])  # the most of all is held at the first instant
+    times = np.array([*amount.at_ns, 2000])
     values = sampled(amount, times)
     for columns in (1, 7, 100):
         starts, (thin,) = thinned(times, [values], 2000, columns)
-        assert len(starts) == columns
+        assert starts.tolist() == [k * 2000 // columns for k in range(columns)]
         for k, start in enumerate(starts.tolist()):
             stop = starts[k + 1] if k + 1 < columns else 2000
             assert thin[k] == amount.largest(start, stop)
