@@ -224,7 +224,7 @@ def test_it_zooms_and_moves_in_a_browser(replayed: tuple[Plan, Result], tmp_path
     assert said["dragged"][1] - said["dragged"][0] == pytest.approx(end / 4)
     assert said["right"][0] - said["dragged"][0] == pytest.approx(0.15 * end / 4)
     assert said["plus"][1] - said["plus"][0] == pytest.approx(end / 6)
-    assert said["told"].startswith("transfer stall: before f0, 0.00 us to 41.9")
+    assert said["told"].startswith("transfer stall: before f0, awaits w0 on h2d, 0.00 us to 41.9")
     assert said["idle"].endswith("d2h is idle")
     assert "hbm holds 50.0 MiB" in said["memory"]
     assert said["colours"] > 5
