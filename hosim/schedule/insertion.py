@@ -80,7 +80,6 @@ class _TensorCacheOps:
         self.below = {tier for tier in start if tier != self.device}
         self.here = self.device in start
         self.last = AT_START
-        self.awaited: int | None = None  # the op that awaits what was placed last, if that is a prefetch
         self.seen = 0  # users walked past
         self.placed: list[tuple[int, int, CacheOp]] = []
 
@@ -154,7 +153,6 @@ class _TensorCacheOps:
             self._put(PREFETCH, source, destination, after, before)
         for tier in hops[1:-1]:
             self._put(DETACH, tier, None, after, before)
-        self.awaited = before if before < end else None
         self.here = True
 
     def _return(self, end: int) -> None:
@@ -162,8 +160,9 @@ class _TensorCacheOps:
         for tier in self.start:
             if tier == self.device or tier in self.below or not (self.here or self.below):
                 continue
-            # an op that awaits a prefetch ends after it was issued, also where it is on another stream
-            waited = self.awaited is not None and self.writes and self.order.ended_by(self.awaited, self.writes[-1])
+            # the op that a cache op was placed for ends after it was issued, also where it is on another stream
+            use = self.placed[-1][1] if self.placed else end
+            waited = use < end and bool(self.writes) and self.order.ended_by(use, self.writes[-1])
             after = self.order.first_after([*self.writes[-1:], *([] if waited else [self.last])], AT_START)
             if after is None:
                 return
@@ -198,4 +197,4 @@ class _TensorCacheOps:
 
     def _put(self, op: str, source: str, destination: str | None, after: int, before: int) -> None:
         self.placed.append((after, before, CacheOp(op, self.tensor, source, destination, after)))
-        self.last, self.awaited = after, None
+        self.last = after
