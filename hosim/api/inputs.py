@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hosim.analysis.budget import parse_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -99,7 +100,7 @@ def question(workload: Workload, hardware: Machine, policy: str = "hyperoffload"
 
 def budget_of(budget: Budget, graph: Graph, hardware: Hardware) -> int:
     """Bytes of the device tier that a budget allows, at most its capacity. Raises :class:`InputError`."""
-    return Question(graph, hardware, PolicyChoice("resident", {}, "resident"), budget).budget_bytes
+    return parse_budget(budget, graph, hardware)[1]
 
 
 def choices_of(policies: Policies) -> list[PolicyChoice]:
