@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 SHARES = {
-    "analysis": 20,
+    "analysis": 18,
     "bench": 6,
     "cli": 30,
     "collection": 40,
@@ -25,11 +25,12 @@ SHARES = {
     "golden": 10,
     "importers": 60,
     "io": 20,
+    "kept": 15,
     "lower": 65,
     "models": 35,
     "mutants": 20,
-    "planner": 50,
-    "policies": 45,
+    "planner": 42,
+    "policies": 40,
     "record": 15,
     "report": 30,
     "schedule": 20,

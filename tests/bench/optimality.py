@@ -1,6 +1,6 @@
 """How far hyperoffload is from the exact optimum: ``python tests/bench/optimality.py --instances 200 --seed 0``.
 
-Draws the instances of ``tests/planner/instances.py``, solves each exactly, plans it with the policy and prints the mean and the 95th
+Draws the instances of ``tests/instances.py``, solves each exactly, plans it with the policy and prints the mean and the 95th
 percentile of makespan over the optimum, whether the policy is feasible wherever the optimum is, times, and the worst instances by name. An
 instance that the solver does not prove is compared with its lower bound, which can only make the policy look worse.
 ``--cold`` keeps the policy's plan from the solver, which otherwise starts from it; the proved optimum is the same. ``--known FILE`` takes
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "planner"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from instances import Instance, instance
 

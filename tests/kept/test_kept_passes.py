@@ -2,20 +2,20 @@
 
 import pytest
 from instances import instance
-from kept_passes import INSTANCES, kept, large, passes
+from kept_passes import INSTANCES, SEED, TABLE, large, passes
 
-KEPT = kept()
+KEPT = TABLE.kept()
 
 
 @pytest.mark.parametrize("number", INSTANCES)
 def test_a_pass_makes_what_it_made(number: int) -> None:
-    assert list(passes(number)) == KEPT[instance(number, 11).name], (
-        "if meant: python tests/planner/kept_passes.py, and look at what changed"
+    assert list(passes(number)) == KEPT[instance(number, SEED).name], (
+        "if meant: python tests/kept/write.py kept_passes, and look at what changed"
     )
 
 
 def test_a_large_graph_is_ordered_and_recomputed_as_it_was() -> None:
-    assert list(large()) == KEPT["joined"], "if meant: python tests/planner/kept_passes.py, and look at what changed"
+    assert list(large()) == KEPT["joined"], "if meant: python tests/kept/write.py kept_passes, and look at what changed"
 
 
 def test_the_table_has_something_to_say() -> None:

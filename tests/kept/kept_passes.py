@@ -3,21 +3,20 @@
 A search hides what its parts do: where one proposal is worse than it was, another one wins, and the plan stays. So each part has rows of
 its own: a few figures to read, and a checksum of all the rest. After a change that is meant to alter what a pass makes::
 
-    python tests/planner/kept_passes.py
+    python tests/kept/write.py kept_passes
 
 writes the table anew.
 """
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from itertools import chain
 from zlib import crc32
 
 from instances import Instance, instance
+from kept_table import KeptTable, Row
 
 from hosim.analysis.liveness import static_curve
 from hosim.errors import InfeasibleError
@@ -34,8 +33,8 @@ from hosim.planner.hyperoffload.selection import JudgedGap, select
 from hosim.planner.rewrites.recompute import apply, candidates, cheapest, recomputes, segments
 from hosim.planner.rewrites.reorder import reorder
 
-TABLE = Path(__file__).with_name("kept_passes.csv")
 COLUMNS = ("instance", "pass", "how", "first", "second", "third", "checksum")
+SEED = 11
 INSTANCES = range(16)
 WEIGHTS = (
     Weights(), Weights(waiting=0.3), Weights(slow=0.55), Weights(slow=1.2, waiting=1.0), Weights(copies=False), Weights(tiers=1),
@@ -44,12 +43,10 @@ WEIGHTS = (
 SHARES = (0.0, 0.3, 0.7)
 """Where more budgets lie, between the least with which anything can run and all that is held."""
 
-Row = tuple[str, ...]
-
 
 def passes(number: int) -> Iterator[Row]:
     """The rows of one instance."""
-    drawn = instance(number, 11)
+    drawn = instance(number, SEED)
     problem = analyse(drawn.graph, drawn.hardware)
     low, high = max(problem.floor_bytes), max(problem.held_bytes)
     budgets = [drawn.budget_bytes, *(low + int((high - low) * share) for share in SHARES)]
@@ -135,7 +132,7 @@ def _whole(drawn: Instance, effort: float = 0.03) -> Iterator[Made]:
 
 def joined(numbers: range) -> Graph:
     """Several instances' ops in turns, as one graph."""
-    parts = [instance(number, 11).graph for number in numbers]
+    parts = [instance(number, SEED).graph for number in numbers]
     tensors, ops, rows = [], [], []
     for k, part in enumerate(parts):
         shift = len(tensors)
@@ -174,23 +171,4 @@ def large() -> Iterator[Row]:
         yield ("joined", name, how, *(str(figure) for figure in figures), str(crc32(repr(rest).encode())))
 
 
-def kept() -> dict[str, list[Row]]:
-    """The table, by instance."""
-    with TABLE.open(newline="") as file:
-        rows = [tuple(row) for row in csv.reader(file)][1:]
-    return {name: [row for row in rows if row[0] == name] for name in dict.fromkeys(row[0] for row in rows)}
-
-
-def write(path: Path) -> None:
-    """All rows."""
-    with path.open("w", newline="") as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow(COLUMNS)
-        for number in INSTANCES:
-            out.writerows(passes(number))
-        out.writerows(large())
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    write(TABLE)
+TABLE = KeptTable("kept_passes", COLUMNS, lambda: chain(chain.from_iterable(map(passes, INSTANCES)), large()))

@@ -1,27 +1,24 @@
 """The plans of policies where the machine is harder: two streams, latencies, and a tier that is reached through another one.
 
-The rows of tests/planner/kept_plans.py are of one stream and of tiers that are joined to the device tier. These are the same graphs with
+The rows of kept_plans.py are of one stream and of tiers that are joined to the device tier. These are the same graphs with
 their ops on two streams in turn, on a machine whose middle tier is small, so that tensors go further down, over two channels. After a
 change that is meant to alter plans::
 
-    python tests/policies/kept_streams.py
+    python tests/kept/write.py kept_streams
 
 writes the table anew.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from itertools import chain
 from zlib import crc32
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "planner"))
-
 from instances import instance
+from kept_table import KeptTable, Row
 
 from hosim.cache_plan import Plan
 from hosim.engine import replay
@@ -30,8 +27,8 @@ from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import registry
 
-TABLE = Path(__file__).with_name("kept_streams.csv")
 COLUMNS = ("instance", "policy", "parameters", "budget_bytes", "makespan_ns", "peak_bytes", "stall_ns", "moved_bytes", "checksum")
+SEED = 13
 INSTANCES = range(12)
 WAYS: tuple[tuple[str, dict[str, bool | float | int | str]], ...] = (
     ("belady", {}),
@@ -68,9 +65,9 @@ def machine(graph: Graph) -> Hardware:
     return Hardware("routed", tiers, channels, Compute({}))
 
 
-def rows(number: int) -> Iterator[tuple[str, ...]]:
+def rows(number: int) -> Iterator[Row]:
     """The rows of one instance: on one stream and on two."""
-    drawn = instance(number, 13)
+    drawn = instance(number, SEED)
     budget = drawn.budget_bytes * 3 // 2  # of two streams, ops that overlap
     for graph in (drawn.graph, two_streams(drawn.graph)):
         hardware = machine(graph)
@@ -99,22 +96,4 @@ def _figures(plan: Plan, hardware: Hardware, budget: int) -> Iterator[str]:
     yield from ("" if figure is None else str(figure) for figure in figures)
 
 
-def kept() -> dict[int, list[tuple[str, ...]]]:
-    """The table, by number of the instance."""
-    with TABLE.open(newline="") as file:
-        lines = [tuple(row) for row in csv.reader(file)][1:]
-    return {n: [line for line in lines if line[0].partition("/")[0] == instance(n, 13).name] for n in INSTANCES}
-
-
-def write(path: Path) -> None:
-    """All rows."""
-    with path.open("w", newline="") as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow(COLUMNS)
-        for number in INSTANCES:
-            out.writerows(rows(number))
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    write(TABLE)
+TABLE = KeptTable("kept_streams", COLUMNS, lambda: chain.from_iterable(map(rows, INSTANCES)))

@@ -2,37 +2,36 @@
 
 No rule says which plan is the best found; these rows say when one becomes another. After a change that is meant to alter plans::
 
-    python tests/planner/kept_plans.py
+    python tests/kept/write.py kept_plans
 
 writes the table anew; the difference then shows which plans are faster and which are slower.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
+from itertools import chain
 from zlib import crc32
 
 from instances import instance
+from kept_table import KeptTable, Row
 
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.policies import hyperoffload, registry
 
-TABLE = Path(__file__).with_name("kept_plans.csv")
 COLUMNS = ("instance", "policy", "budget_bytes", "makespan_ns", "peak_bytes", "stall_ns", "cache_ops", "checksum")
+SEED = 7
 INSTANCES = range(24)
 POLICIES = ("belady", "distance", "g10", "layerwise", "longest_gap", "lookahead", "memory_peak", "on_demand")
 EFFORT = 0.05
 """Of hyperoffload: some dozen replays."""
 
 
-def plans(number: int) -> Iterator[tuple[str, ...]]:
+def plans(number: int) -> Iterator[Row]:
     """The rows of one instance."""
-    drawn = instance(number, 7)
+    drawn = instance(number, SEED)
     graph, hardware, budget = drawn.graph, drawn.hardware, drawn.budget_bytes
 
     def searched(**how: bool) -> object:
@@ -62,22 +61,4 @@ def plans(number: int) -> Iterator[tuple[str, ...]]:
         yield (*asked, *("" if figure is None else str(figure) for figure in figures))
 
 
-def kept() -> dict[str, list[tuple[str, ...]]]:
-    """The table, by instance."""
-    with TABLE.open(newline="") as file:
-        rows = [tuple(row) for row in csv.reader(file)][1:]
-    return {name: [row for row in rows if row[0] == name] for name in dict.fromkeys(row[0] for row in rows)}
-
-
-def write(path: Path) -> None:
-    """All rows."""
-    with path.open("w", newline="") as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow(COLUMNS)
-        for number in INSTANCES:
-            out.writerows(plans(number))
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    write(TABLE)
+TABLE = KeptTable("kept_plans", COLUMNS, lambda: chain.from_iterable(map(plans, INSTANCES)))

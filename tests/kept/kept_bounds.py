@@ -2,40 +2,34 @@
 
 After a change that is meant to alter bounds::
 
-    python tests/analysis/kept_bounds.py
+    python tests/kept/write.py kept_bounds
 
 writes the table anew; a bound that has fallen says less than it did.
 """
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from itertools import chain
 from zlib import crc32
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / "planner"), str(TESTS / "policies")]
+from instances import instance
+from kept_streams import machine, two_streams
+from kept_table import KeptTable, Row
 
-from instances import instance  # noqa: E402
-from kept_streams import machine, two_streams  # noqa: E402
+from hosim.analysis.bounds import lower_bound_ns
+from hosim.analysis.critical_path import critical_path, earliest_starts, tails
+from hosim.analysis.forced_traffic import arrivals, demands, departures
+from hosim.analysis.free_order_bound import free_order_bound_ns
+from hosim.cache_plan import Plan
+from hosim.costmodel.op_time import op_durations
+from hosim.graph import Graph
+from hosim.hardware import Fabric, Hardware
 
-from hosim.analysis.bounds import lower_bound_ns  # noqa: E402
-from hosim.analysis.critical_path import critical_path, earliest_starts, tails  # noqa: E402
-from hosim.analysis.forced_traffic import arrivals, demands, departures  # noqa: E402
-from hosim.analysis.free_order_bound import free_order_bound_ns  # noqa: E402
-from hosim.cache_plan import Plan  # noqa: E402
-from hosim.costmodel.op_time import op_durations  # noqa: E402
-from hosim.graph import Graph  # noqa: E402
-from hosim.hardware import Fabric, Hardware  # noqa: E402
-
-TABLE = Path(__file__).with_name("kept_bounds.csv")
 COLUMNS = ("graph", "machine", "starts", "resident_ns", "loose_ns", "tight_ns", "once_ns", "any_order_ns", "checksum")
+SEED = 17
 INSTANCES = range(20)
-
-Row = tuple[str, ...]
 
 
 def machines(graph: Graph, drawn: Hardware) -> Iterator[tuple[str, Hardware]]:
@@ -60,7 +54,7 @@ def starts(graph: Graph, hardware: Hardware) -> Iterator[tuple[str, dict[int, tu
 
 def rows(number: int) -> Iterator[Row]:
     """The rows of one instance."""
-    drawn = instance(number, 17)
+    drawn = instance(number, SEED)
     for graph in (drawn.graph, two_streams(drawn.graph)):
         for name, hardware in machines(graph, drawn.hardware):
             durations = op_durations(graph, hardware)
@@ -81,22 +75,4 @@ def rows(number: int) -> Iterator[Row]:
                 yield (f"{drawn.name}/{len(graph.streams)}", name, place, *(str(figure) for figure in figures))
 
 
-def kept() -> dict[int, list[Row]]:
-    """The table, by number of the instance."""
-    with TABLE.open(newline="") as file:
-        lines = [tuple(row) for row in csv.reader(file)][1:]
-    return {n: [line for line in lines if line[0].partition("/")[0] == instance(n, 17).name] for n in INSTANCES}
-
-
-def write(path: Path) -> None:
-    """All rows."""
-    with path.open("w", newline="") as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow(COLUMNS)
-        for number in INSTANCES:
-            out.writerows(rows(number))
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(TESTS.parent))
-    write(TABLE)
+TABLE = KeptTable("kept_bounds", COLUMNS, lambda: chain.from_iterable(map(rows, INSTANCES)))

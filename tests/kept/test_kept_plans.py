@@ -2,14 +2,16 @@
 
 import pytest
 from instances import instance
-from kept_plans import INSTANCES, kept, plans
+from kept_plans import INSTANCES, SEED, TABLE, plans
 
-KEPT = kept()
+KEPT = TABLE.kept()
 
 
 @pytest.mark.parametrize("number", INSTANCES)
 def test_a_plan_stays_what_it_was(number: int) -> None:
-    assert list(plans(number)) == KEPT[instance(number, 7).name], "if meant: python tests/planner/kept_plans.py, and look at what changed"
+    assert list(plans(number)) == KEPT[instance(number, SEED).name], (
+        "if meant: python tests/kept/write.py kept_plans, and look at what changed"
+    )
 
 
 def test_the_table_has_something_to_say() -> None:
