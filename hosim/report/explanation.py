@@ -15,8 +15,8 @@ from rich.text import Text
 from hosim.analysis.gaps import Gap
 from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line, signed_time
+from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.observed import ObservedTransfer
-from hosim.planner.hyperoffload.selection import STARTS_BELOW, JudgedGap
 from hosim.report.tables import NOTHING, channels, open_table, percent, time_or_nothing
 from hosim.result import STALL_CAUSES
 from hosim.units import human_size, human_time

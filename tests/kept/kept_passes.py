@@ -26,10 +26,11 @@ from hosim.planner.hyperoffload.explain import explain
 from hosim.planner.hyperoffload.fast_simulator import FastSimulator
 from hosim.planner.hyperoffload.gap_figures import gap_figures
 from hosim.planner.hyperoffload.gap_scoring import Weights
+from hosim.planner.hyperoffload.judged_gaps import JudgedGap, judged_gaps
 from hosim.planner.hyperoffload.local_search import improve, neighbours_of
 from hosim.planner.hyperoffload.pipeline import search
 from hosim.planner.hyperoffload.problem import Problem, analyse, gaps_by_tensor
-from hosim.planner.hyperoffload.selection import JudgedGap, select
+from hosim.planner.hyperoffload.selection import select
 from hosim.planner.rewrites.recompute import apply, candidates, cheapest, recomputes, segments
 from hosim.planner.rewrites.reorder import reorder
 
@@ -70,7 +71,7 @@ def _sweeps(problem: Problem, budgets: list[int]) -> Iterator[Made]:
         for k, weights in enumerate(WEIGHTS):
             made = select(problem, budget, weights)
             told = (made.short_bytes, made.expected_stall_ns, len(made.choices))
-            rest = (sorted(made.choices.items()), made.full, [_noted(judged) for judged in made.judged()])
+            rest = (sorted(made.choices.items()), made.full, [_noted(judged) for judged in judged_gaps(made)])
             yield "selection", f"{budget} with weights {k}", told, rest
 
 

@@ -20,10 +20,11 @@ from hosim.planner.hyperoffload import explain as verdicts
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, everything, insert
 from hosim.planner.hyperoffload.explain import Explanation, Line, explain
 from hosim.planner.hyperoffload.gap_scoring import Weights
+from hosim.planner.hyperoffload.judged_gaps import JudgedGap, judged_gaps
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, Judgement
 from hosim.planner.hyperoffload.pipeline import plan
 from hosim.planner.hyperoffload.problem import analyse
-from hosim.planner.hyperoffload.selection import JudgedGap, Selection, select, uses_gap
+from hosim.planner.hyperoffload.selection import Selection, select, uses_gap
 from hosim.result import Result
 
 
@@ -100,7 +101,7 @@ def test_what_lives_below_and_comes_up() -> None:
 
 
 def judged_by(selection: Selection) -> dict[tuple[str, int], JudgedGap]:
-    return {(selection.problem.graph.tensors[one.gap.tensor].name, one.gap.after): one for one in selection.judged()}
+    return {(selection.problem.graph.tensors[one.gap.tensor].name, one.gap.after): one for one in judged_gaps(selection)}
 
 
 def test_selection_says_where_it_took_a_gap_and_whom_it_preferred() -> None:
@@ -185,7 +186,7 @@ def agrees(found: Explanation) -> None:
 
 def consistent(selection: Selection) -> None:
     """What was taken was over budget where it was taken, and scored no less than anything that it was compared with there."""
-    problem, found = selection.problem, selection.judged()
+    problem, found = selection.problem, judged_gaps(selection)
     assert [one.gap for one in found] == [gap for gap in problem.gaps if problem.graph.tensors[gap.tensor].size_bytes]
     count = len(problem.graph.ops)
     for one in found:
@@ -225,7 +226,7 @@ def test_selection_ranks_what_it_takes_above_what_it_leaves(data: st.DataObject)
     weights = Weights(waiting=data.draw(st.sampled_from((0.0, 0.3, 1.0))), slow=data.draw(st.sampled_from((1.0, 0.7, 1.07))))
     selection = select(problem, data.draw(st.integers(1, max(1, *problem.held_bytes))), weights)
     consistent(selection)
-    assert selection.judged() == selection.judged()
+    assert judged_gaps(selection) == judged_gaps(selection)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.8])

@@ -19,10 +19,11 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.choices import insert
 from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
+from hosim.planner.hyperoffload.judged_gaps import BEST_SCORE, ENOUGH, NO_PRESSURE, NO_TIER, OUTSCORED, STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, Judgement
 from hosim.planner.hyperoffload.observed import ObservedTransfer, copies, loads
 from hosim.planner.hyperoffload.problem import Problem, analyse
-from hosim.planner.hyperoffload.selection import BEST_SCORE, ENOUGH, NO_PRESSURE, NO_TIER, OUTSCORED, STARTS_BELOW, JudgedGap, uses_gap
+from hosim.planner.hyperoffload.selection import uses_gap
 from hosim.result import Result, Stall, Timeline
 from hosim.timeline import Interval, Spans, Steps, occupancy, residence
 from hosim.units import human_size, human_time

@@ -7,7 +7,8 @@ from functools import cached_property
 
 from hosim.analysis.gaps import Gap
 from hosim.planner.hyperoffload.choices import Choices
-from hosim.planner.hyperoffload.selection import JudgedGap, Selection, uses_gap
+from hosim.planner.hyperoffload.judged_gaps import JudgedGap, judged_gaps
+from hosim.planner.hyperoffload.selection import Selection, uses_gap
 
 SELECTION, LOCAL_SEARCH, EVERYTHING, RIVAL = "selection", "local_search", "everything", "rival"
 """What made the plan: a sweep of the selection, the search over single decisions after it, moving all that can move, or another policy."""
@@ -29,7 +30,7 @@ class Judgement:
     @cached_property
     def by_gap(self) -> dict[Gap, JudgedGap]:
         """What selection made of each gap."""
-        return {judged.gap: judged for judged in self.selection.judged()} if self.selection is not None else {}
+        return {judged.gap: judged for judged in judged_gaps(self.selection)} if self.selection is not None else {}
 
     def changed(self, gap: Gap) -> bool:
         """Whether a later pass decided otherwise than selection."""

@@ -20,10 +20,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import accumulate
 
 from hosim.analysis.gaps import Gap
 from hosim.cache_plan import AT_START
@@ -33,29 +30,6 @@ from hosim.planner.hyperoffload.problem import Problem
 
 _LOOK, _LOOK_IF_LARGE, _LARGE = 8, 3, 20_000
 """Candidates that are judged anew before one is taken, as their place in the heap may be stale; fewer in graphs with many ops."""
-
-
-BEST_SCORE, STARTS_BELOW = "best_score", "starts_below"
-NO_PRESSURE, ENOUGH, NO_TIER, OUTSCORED = "no_pressure", "enough", "no_tier", "outscored"
-"""Why selection took a gap (the first two) or left it."""
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedGap:
-    """What selection made of one gap, and why.
-
-    A gap that is ``taken`` for :data:`BEST_SCORE` had the best ``score`` at ``op``, where the device tier held ``over_bytes`` more than
-    the budget; one that is left as :data:`OUTSCORED` was compared there last. ``rival_score`` is the score of the best other candidate
-    that was looked at there (None: there was none). ``op`` is -1 where the gap was compared with no other.
-    """
-
-    gap: Gap
-    taken: bool
-    reason: str
-    score: GapScore | None
-    op: int = -1
-    over_bytes: int = 0
-    rival_score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +48,10 @@ class Selection:
     budget_bytes: int
     weights: Weights
 
-    def judged(self) -> tuple[JudgedGap, ...]:
-        """What became of every gap of a tensor that has bytes, in the problem's order: the sweep runs once more and keeps its notes."""
-        sweep = _Sweep(self.problem, self.budget_bytes, self.weights)
-        sweep.run()
-        return tuple([sweep.verdict(gap) for gap in self.problem.gaps if sweep.sizes[gap.tensor]])
-
 
 def select(problem: Problem, budget_bytes: int, weights: Weights) -> Selection:
     """Choices that keep every op within the budget, in listed order; O(gaps log gaps) with few candidates judged twice."""
-    return _Sweep(problem, budget_bytes, weights).run()
+    return GapSweep(problem, budget_bytes, weights).run()
 
 
 def uses_gap(choices: Choices, gap: Gap, count: int) -> bool:
@@ -95,7 +63,9 @@ def uses_gap(choices: Choices, gap: Gap, count: int) -> bool:
     return choice is not None and (gap.after in choice.away or (choice.start == BELOW and gap.before == count))
 
 
-class _Sweep:
+class GapSweep:
+    """One sweep over the ops: what is on its way, what is held, and what could leave."""
+
     def __init__(self, problem: Problem, budget: int, weights: Weights) -> None:
         self.problem = problem
         self.budget = budget
@@ -110,14 +80,15 @@ class _Sweep:
         self.level = [0] * (self.count + 2)
         self.short = 0
         self.stall = 0
-        self.judgements: dict[tuple[int, int], GapScore | None] = {}  # by (tensor, after): the last one
-        self.compared: dict[tuple[int, int], tuple[int, GapScore, float | None]] = {}  # the last comparison: at which op, with whom
-        self.taken: dict[tuple[int, int], int] = {}  # by (tensor, after): how far over budget its op was
-        self.pressed = bytearray(self.count + 1)  # ops at which something had to leave
+        self.moved = 0
+        """Bytes by which the moves so far change what the present op holds."""
+        self.taken: set[tuple[int, int]] = set()
+        """The gaps that are taken, by tensor and the op that they come after."""
 
     # -- the sweep ---------------------------------------------------------------------------------------------
 
     def run(self) -> Selection:
+        """Sweep over all ops."""
         problem, graph = self.problem, self.problem.graph
         returning: dict[int, list[Gap]] = defaultdict(list)
         self._fetch_what_starts_below(returning)
@@ -127,74 +98,65 @@ class _Sweep:
             if gap.after == AT_START and graph.tensors[gap.tensor].persistent and graph.users[gap.tensor]:
                 # what starts below is below again after its last use
                 opening[graph.users[gap.tensor][-1] + 1].append(gap)
-        moved = 0
         for i in range(self.count + 1):
             for gap in opening.get(i, ()):
                 if self.sizes[gap.tensor]:
-                    scored = self._judge(gap, i)
+                    scored = self.judge(gap, i)
                     if scored is not None:
                         self._push(gap, scored.score, False)
             for gap in returning.get(i, ()):
                 if gap.before - 1 > i:
                     self._push(gap, self._late_score(gap), True)
-            moved += self.level[i]
-            while problem.held_bytes[i] + moved > self.budget:
-                self.pressed[i] = 1
+            self.moved += self.level[i]
+            while problem.held_bytes[i] + self.moved > self.budget:
                 best = self._best(i)
                 if best is None:
-                    self.short = max(self.short, problem.held_bytes[i] + moved - self.budget)
+                    self.short = max(self.short, problem.held_bytes[i] + self.moved - self.budget)
                     break
                 gap, scored = best
-                if scored is not None:
-                    self.taken[gap.tensor, gap.after] = problem.held_bytes[i] + moved - self.budget
-                moved -= self.sizes[gap.tensor]
                 if scored is None:
                     self._delay(gap)
                 else:
-                    back = self._take(scored, i)
+                    back = self.take(scored, i)
                     if back is not None and i <= back and back + 1 < gap.before:
                         returning[back + 1].append(gap)
+                self.moved -= self.sizes[gap.tensor]
         full = self.scoring.space.full()
         return Selection(self.choices, self.short, self.stall, full, problem, self.budget, self.weights)
 
-    def _judge(self, gap: Gap, i: int) -> GapScore | None:
-        scored = self.scoring.judge(gap, i)
-        self.judgements[gap.tensor, gap.after] = scored
-        return scored
+    def judge(self, gap: Gap, i: int) -> GapScore | None:
+        """What it would bring to take a gap at op i; None if no tier can have the tensor."""
+        return self.scoring.judge(gap, i)
 
     def _push(self, gap: Gap, score: float, late: bool) -> None:
         self.serial += 1
         heapq.heappush(self.heap, (-score, -self.sizes[gap.tensor], self.serial, gap, late))
 
     def _best(self, i: int) -> tuple[Gap, GapScore | None] | None:
-        """The best candidate at op i among those on top of the heap, judged anew, without a score if it is only to be delayed.
+        """The best candidate at op i, without a score if it is only to be delayed. The others go back."""
+        looked = self.candidates(i)
+        if not looked:
+            return None
+        best = max(looked, key=lambda judged: judged[0])
+        for judged in looked:
+            if judged is not best:
+                self._push(judged[1], judged[0], judged[2] is None)
+        return best[1:]
 
-        The others go back.
-        """
+    def candidates(self, i: int) -> list[tuple[float, Gap, GapScore | None]]:
+        """Those on top of the heap that can leave at op i, judged anew: score, gap, and the judgement unless it is only to be delayed."""
         looked: list[tuple[float, Gap, GapScore | None]] = []
         while self.heap and len(looked) < self.look:
             _, _, _, gap, late = heapq.heappop(self.heap)
             if not self._open(gap, i) or (not late and (gap.tensor, gap.after) in self.taken):
                 continue
             if not late:
-                scored = self._judge(gap, i)
+                scored = self.judge(gap, i)
                 if scored is not None:
                     looked.append((scored.score, gap, scored))
             elif gap.before - 1 >= i:
                 looked.append((self._late_score(gap), gap, None))
-        if not looked:
-            return None
-        best = max(looked, key=lambda judged: judged[0])
-        second: float | None = None
-        for judged in looked:
-            if judged is not best:
-                self._push(judged[1], judged[0], judged[2] is None)
-                second = judged[0] if second is None or judged[0] > second else second
-                if judged[2] is not None:
-                    self.compared[judged[1].tensor, judged[1].after] = i, judged[2], best[0]
-        if best[2] is not None:
-            self.compared[best[1].tensor, best[1].after] = i, best[2], second
-        return best[1:]
+        return looked
 
     def _late_score(self, gap: Gap) -> float:
         """Worse than any gap that is not taken yet: its transfer is exposed."""
@@ -228,49 +190,13 @@ class _Sweep:
         below = next(b for b in self.problem.below if b.name == name)
         return self.scoring.round_trip(below, self.sizes[gap.tensor]).up
 
-    # -- what became of a gap ------------------------------------------------------------------------------------
-
-    def verdict(self, gap: Gap) -> JudgedGap:
-        """What the sweep, which has run, made of a gap."""
-        key = gap.tensor, gap.after
-        op, score, rival = self.compared.get(key, (-1, self.judgements.get(key), None))
-        if key in self.taken:
-            return JudgedGap(gap, True, BEST_SCORE, score, op, self.taken[key], rival)
-        if uses_gap(self.choices, gap, self.count):
-            return JudgedGap(gap, True, STARTS_BELOW, None)
-        if not self._at_any(self._over, gap):
-            return JudgedGap(gap, False, NO_PRESSURE, score)
-        if score is None:
-            return JudgedGap(gap, False, NO_TIER, None)
-        if not self._at_any(self._pressed, gap):
-            return JudgedGap(gap, False, ENOUGH, score)
-        return JudgedGap(gap, False, OUTSCORED, score, op, 0, rival)
-
-    @cached_property
-    def _over(self) -> list[int]:
-        """How many positions before each one would be over budget if nothing moved."""
-        return [0, *accumulate(held > self.budget for held in self.problem.held_bytes)]
-
-    @cached_property
-    def _pressed(self) -> list[int]:
-        """How many positions before each one were over budget when the sweep came to them."""
-        return [0, *accumulate(self.pressed)]
-
-    def _at_any(self, before: Sequence[int], gap: Gap) -> bool:
-        """Whether ``before`` counts any of the positions at which the sweep could take a gap."""
-        users = self.problem.graph.users[gap.tensor]
-        end = self.count + 1 if gap.before == self.count and not gap.returns else gap.before
-        inside = before[end] - before[gap.after + 1]
-        if gap.after == AT_START and users and self.problem.graph.tensors[gap.tensor].persistent:
-            inside += before[self.count + 1] - before[users[-1] + 1]  # what starts below is below again after its last use
-        return inside > 0
-
     # -- taking ------------------------------------------------------------------------------------------------
 
-    def _take(self, scored: GapScore, i: int) -> int | None:
+    def take(self, scored: GapScore, i: int) -> int | None:
         """Note the choice and reserve its transfers' time; the op after which it returns."""
         problem, scoring, gap, leaves = self.problem, self.scoring, scored.gap, scored.leaves
         t = gap.tensor
+        self.taken.add((t, gap.after))
         size = self.sizes[t]
         below = scored.below
         trip = scoring.round_trip(below, size)
