@@ -134,8 +134,8 @@ def sweep_heat_map(axes: Axes, frame: pd.DataFrame, x: str, y: str, value: str) 
     for row, column in failed:
         axes.fill_between([column, column + 1], row, row + 1, facecolor="white", hatch="xxx", edgecolor="0.6", linewidth=0.0)
     told = _telling(value)
-    if cells.size <= _CELLS:
-        middle = (np.nanmin(cells) + np.nanmax(cells)) / 2 if len(failed) < cells.size else 0.0
+    if len(failed) < cells.size <= _CELLS:
+        middle = (np.nanmin(cells) + np.nanmax(cells)) / 2
         for (i, j), figure in np.ndenumerate(cells):
             if not np.isnan(figure):
                 colour = "white" if figure > middle else "black"

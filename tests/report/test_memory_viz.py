@@ -2,14 +2,16 @@
 
 import pickle
 import pickletools
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from timelines import machine, recorded, two_streams
+from timelines import everything, machine, recorded, two_streams
 
-from hosim import Plan, Result
+from hosim import GraphBuilder, Plan, Result
 from hosim.engine import replay
 from hosim.report.memory_viz import LABEL, memory_viz, to_pickle
+from hosim.result import Residency, Timeline
 from hosim.validate.plain_pickle import load_plain
 from hosim.validate.snapshot import parse_snapshot, replay_snapshot, rewind
 
@@ -112,3 +114,146 @@ def test_a_replay_that_ran_out_of_memory_ends_full() -> None:
 def test_the_same_replay_is_the_same_file() -> None:
     made = [to_pickle(memory_viz(plan, machine(), recorded(plan), "caching")) for plan in (two_streams(), two_streams())]
     assert made[0] == made[1]
+
+
+BASE = 1 << 40
+PAGE = 2 << 20
+
+
+def small() -> tuple[Plan, Result]:
+    """Of 5 us, on two streams: ``a`` is made on ``x`` and used on ``y``, which needs a workspace; ``b`` is used on ``x``, and stays.
+
+    ``a`` is released as the workspace begins, at 3.999 us. Then it is staged for no time at 4 us. What lies in ``ddr``, and what has no
+    bytes, is not shown.
+    """
+    b = GraphBuilder("small")
+    b.tensor("b", 600, "input")
+    b.tensor("a", 1000)
+    b.tensor("unused", 5, "parameter", home="hbm")
+    b.op("make", "matmul", inputs=["b"], outputs=["a"], duration_ns=1, stream="x")
+    b.op("use", "matmul", inputs=["a"], duration_ns=1, stream="y", workspace_bytes=300)
+    held = (
+        Residency(-1, "hbm", 3999, 4500, 300, 1),
+        Residency(1, "hbm", 0, 3999, 1000),
+        Residency(0, "hbm", 1000, 5000, 600),
+        Residency(1, "ddr", 0, 5000, 1000),
+        Residency(1, "hbm", 0, 5000, 0),
+        Residency(0, "hbm", 4000, 4000, 700, staged=True),
+    )
+    _, result = everything()
+    result = replace(result, workload="small", makespan_ns=5000, timeline=Timeline((0, 3), (1, 4), (), (), held))
+    return Plan(b.build(), "by hand"), result
+
+
+def frame(name: str) -> list[dict[str, Any]]:
+    return [{"name": name, "filename": "hosim: synthetic addresses", "line": 0}]
+
+
+A, B, WORKSPACE = frame("a (activation)"), frame("b (input)"), frame("use (workspace)")
+
+
+def entries(*rows: tuple[str, int, int, int, int, list[Any]]) -> list[dict[str, Any]]:
+    """Action, address from :data:`BASE` on, size, stream, microsecond and frames; what is freed is requested and completed."""
+    keys = ("action", "addr", "size", "stream", "time_us", "frames")
+    actions = [
+        (action, BASE + at, *rest)
+        for what, at, *rest in rows
+        for action in (("free_requested", "free_completed") if what == "free" else (what,))
+    ]
+    return [dict(zip(keys, row, strict=True)) for row in actions]
+
+
+def block(at: int, size: int, requested: int = 0, frames: Any = ()) -> dict[str, Any]:
+    state = "active_allocated" if frames else "inactive"
+    return {"address": BASE + at, "size": size, "requested_size": requested, "state": state, "frames": list(frames)}
+
+
+def segment(at: int, size: int, stream: int, kind: str, held: tuple[int, int], expandable: bool, *blocks: Any) -> dict[str, Any]:
+    """``held`` is allocated and requested."""
+    return {
+        "device": 0,
+        "address": BASE + at,
+        "total_size": size,
+        "stream": stream,
+        "segment_type": kind,
+        "segment_pool_id": (0, 0),
+        "is_expandable": expandable,
+        "allocated_size": held[0],
+        "active_size": held[0],
+        "requested_size": held[1],
+        "blocks": list(blocks),
+        "frames": [],
+    }
+
+
+def test_a_snapshot_of_the_caching_allocator_in_full() -> None:
+    """Sizes are rounded up to 512 bytes; a stream's first small block gets a segment of 2 MiB, and what is freed is used again."""
+    plan, result = small()
+    trace = entries(
+        ("segment_alloc", 0, PAGE, 0, 0, []),
+        ("alloc", 0, 1000, 0, 0, A),  # of 1024
+        ("alloc", 1024, 600, 0, 1, B),  # of 1024
+        ("free", 0, 1000, 0, 3, A),
+        ("segment_alloc", PAGE, PAGE, 1, 3, []),
+        ("alloc", PAGE, 300, 1, 3, WORKSPACE),
+        ("alloc", 0, 700, 0, 4, B),
+        ("free", 0, 700, 0, 4, B),
+        ("free", PAGE, 300, 1, 4, WORKSPACE),
+    )
+    left = segment(0, PAGE, 0, "small", (1024, 600), False, block(0, 1024), block(1024, 1024, 600, B), block(2048, PAGE - 2048))
+    settings = {"garbage_collection_threshold": 0.0, "max_split_size": -1, "roundup_power2_divisions": {}}
+    assert memory_viz(plan, machine(), result, "caching") == {
+        "segments": [left, segment(PAGE, PAGE, 1, "small", (0, 0), False, block(PAGE, PAGE))],
+        "device_traces": [trace],
+        "external_annotations": [],
+        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False, **settings},
+        "note": "hosim: synthetic addresses, of the allocator caching; small with by hand",
+    }
+    found = memory_viz(plan, machine(), result, "caching-expandable")
+    assert found["allocator_settings"] == {
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "expandable_segments": True,
+        **settings,
+    }
+    assert found["note"] == "hosim: synthetic addresses, of the allocator caching; small with by hand"
+    mapped = [(x["size"], x["stream"], x["time_us"]) for x in found["device_traces"][0] if x["action"] == "segment_map"]
+    assert mapped == [(PAGE, 0, 0), (PAGE, 1, 3)]
+    assert [x["is_expandable"] for x in found["segments"]] == [True, True]
+
+
+def test_a_snapshot_of_a_static_plan_in_full() -> None:
+    """One segment of 2560 bytes: ``b`` of 1024 lies lowest, on it ``a`` of 1024, and after ``a`` the workspace of 512 and ``b`` staged."""
+    plan, result = small()
+    trace = entries(
+        ("segment_alloc", 0, 2560, 0, 0, []),
+        ("alloc", 1024, 1000, 0, 0, A),
+        ("alloc", 0, 600, 0, 1, B),
+        ("free", 1024, 1000, 0, 3, A),
+        ("alloc", 1024, 300, 0, 3, WORKSPACE),
+        ("alloc", 1536, 700, 0, 4, B),
+        ("free", 1536, 700, 0, 4, B),
+        ("free", 1024, 300, 0, 4, WORKSPACE),
+    )
+    found = memory_viz(plan, machine(), result, "static")
+    assert found["segments"] == [segment(0, 2560, 0, "large", (1024, 600), False, block(0, 1024, 600, B), block(1024, 1536))]
+    assert found["device_traces"] == [trace]
+    assert found["note"] == "hosim: synthetic addresses, of the allocator static; small with by hand"
+
+
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_a_snapshot_of_nothing(allocator: str) -> None:
+    plan, result = small()
+    found = memory_viz(plan, machine(), replace(result, timeline=Timeline((0, 3), (1, 4), (), (), ())), allocator)
+    assert (found["segments"], found["device_traces"]) == ([], [[]])
+
+
+def test_what_ran_out_of_memory_stays_in_a_static_plan_too() -> None:
+    """Nothing that lasts until the end, 5 us, is released: ``a`` lies below ``b``, free is what the workspace had on top."""
+    plan, result = small()
+    held = (Residency(1, "hbm", 0, 5000, 1000), Residency(0, "hbm", 1000, 5000, 600), Residency(-1, "hbm", 0, 500, 2000, 1))
+    for one, blocks in (
+        (replace(result, feasible=False), [block(0, 1024, 1000, A), block(1024, 1024, 600, B), block(2048, 1024)]),
+        (result, [block(0, 1024), block(1024, 1024, 600, B), block(2048, 1024)]),
+    ):
+        found = memory_viz(plan, machine(), replace(one, timeline=Timeline((0, 3), (1, 4), (), (), held)), "static")
+        assert found["segments"][0]["blocks"] == blocks

@@ -10,8 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import Collection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.markers import MarkerStyle
+from matplotlib.text import Text
 from timelines import MIB, US, everything, machine, many_ops
 
+from hosim.errors import InputError
 from hosim.report import figures, recorded_figures, replay_figures, study_figures
 from hosim.report.change_figure import Curve, change_figure
 from hosim.result import Result
@@ -275,3 +278,203 @@ def test_the_channels_of_a_replay() -> None:
     assert (busy.get_ylim(), queue.get_ylim()) == ((0, 104), near((0, 1.08 * 16)))
     assert {axes.get_xlim() for axes in (busy, queue)} == {(0, 310)}
     assert (len(named(busy)), len(named(queue))) == (2, 2)
+
+
+def exactly(*drawn: tuple[int | None, int]) -> list[Result]:
+    """Results of so many nanoseconds (none: it does not fit) and bytes, with a budget that is out of sight, and without a bound."""
+    _, one = everything()
+    return [
+        replace(
+            one,
+            policy=f"p{k}",
+            makespan_ns=ns,
+            feasible=ns is not None,
+            peak_bytes={"hbm": held} if held else {},
+            budget_bytes=10**9,
+            lower_bound_ns=None,
+        )
+        for k, (ns, held) in enumerate(drawn)
+    ]
+
+
+def grid_of(axes: Axes) -> set[tuple[bool, str]]:
+    return {(line.get_visible(), to_hex(line.get_color())) for axis in (axes.xaxis, axes.yaxis) for line in axis.get_gridlines()}
+
+
+def beside(axes: Axes) -> tuple[Any, ...]:
+    """Where the legend is: its place in the axes' units, which corner of it lies there, and its distance from there."""
+    legend = axes.get_legend()
+    assert legend is not None
+    place = legend.get_bbox_to_anchor().transformed(axes.transAxes.inverted())
+    return round(float(place.x0), 6), round(float(place.y0), 6), legend._get_loc(), legend.borderaxespad  # type: ignore[attr-defined]
+
+
+UPPER_LEFT = 2
+BESIDE = (1.005, 1.02, UPPER_LEFT, 0.0)
+
+
+def test_markers_that_hide_each_other_are_within_a_fiftieth_of_the_most() -> None:
+    """Of 1000 ns and 5000 bytes: less than 20 ns and 100 bytes. ``p0`` is hidden by ``p1``; ``p4`` is far in bytes, ``p5`` in time."""
+    near_p0 = [(519, 1099), (520, 1000), (500, 1100), (500, 4000), (900, 1000)]
+    axes = study_figures.policies(axes_of(), exactly((500, 1000), *near_p0, (1000, 5000)), "hbm")
+    # p1 has p2 (1 ns, 99 bytes) and p3 (19 ns, 1 byte) upon it; p2 and p3 are 20 ns apart
+    assert [float(c.get_sizes()[0]) for c in axes.collections] == [60 + 70, 60 + 140, 60, 60, 60, 60, 60]
+    assert [tuple(map(float, c.get_offsets()[0])) for c in axes.collections[:3]] == [
+        (1000 / 1024, 500),
+        (1099 / 1024, 519),
+        (1000 / 1024, 520),
+    ]
+
+
+def test_many_policies_differ_in_marker_filling_and_colour() -> None:
+    count = 37
+    axes = study_figures.policies(axes_of(), exactly(*((100 + 3 * k, 1000 * k) for k in range(count))), "hbm")
+    fillings = [to_hex(c.get_facecolor()[0]) for c in axes.collections]
+    assert fillings == ["#ffffff"] * 12 + ["#8c8c8c"] * 12 + ["#000000"] * 12 + ["#ffffff"]
+    colours = ["#000000", "#c2542d", "#2f6fb0", "#3c8a3c", "#8c8c8c", "#8a5fa8"]
+    assert [to_hex(c.get_edgecolor()[0]) for c in axes.collections] == [colours[k % 6] for k in range(count)]
+    assert {(float(c.get_linewidths()[0]), c.get_zorder()) for c in axes.collections} == {(1.6, 3)}
+    markers = [MarkerStyle(name) for name in "os^DvPX<>ph*"]
+    paths = [marker.get_path().transformed(marker.get_transform()).vertices for marker in markers]
+    for k, drawn in enumerate(axes.collections):
+        assert np.array_equal(drawn.get_paths()[0].vertices, paths[k % 12])
+    assert float(axes.collections[0].get_offsets()[0][0]) == 0  # nothing is said to be held
+    assert axes.margins() == (0.08, 0.05)
+    assert grid_of(axes) == {(True, "#e6e6e6")}
+    assert beside(axes) == BESIDE
+
+
+def test_policies_of_which_none_fits() -> None:
+    axes = study_figures.policies(axes_of(), exactly((None, 5), (None, 7)), "hbm")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("peak of hbm, B", "makespan, ns")
+    assert named(axes) == ["(p0 does not fit)", "(p1 does not fit)"]
+    assert (list(axes.collections), [len(x.get_xdata()) for x in axes.get_lines()]) == ([], [0, 0])
+
+
+def test_the_scale_of_times() -> None:
+    """Logarithmic beyond five times the shortest; linear with 8 % of the range around; as it comes, if there is one time alone."""
+    log = study_figures.policies(axes_of(), exactly((100, 5), (501, 6)), "hbm")
+    assert log.get_yscale() == "log"
+    assert log.get_ylim() == near((100 / 1.3, 501 * 1.3))
+    assert [x for x in log.yaxis.get_major_locator().tick_values(100, 1000) if 99 < x < 1001] == near([100, 200, 500, 1000])
+    assert [log.yaxis.get_major_formatter()(value) for value in (0.5, 20.0, 200_000.0)] == ["0.5", "20", "200000"]
+    assert log.yaxis.get_minor_formatter()(30.0) == ""
+    linear = study_figures.policies(axes_of(), exactly((100, 5), (500, 6)), "hbm")
+    assert (linear.get_yscale(), linear.get_ylim()) == ("linear", near((100 - 32, 500 + 32)))
+    zero = study_figures.policies(axes_of(), exactly((0, 5), (500, 6)), "hbm")
+    assert (zero.get_yscale(), zero.get_ylim()) == ("linear", near((-40, 540)))
+    alone = study_figures.policies(axes_of(), exactly((100, 5)), "hbm")
+    below, above = alone.get_ylim()
+    assert below < 100 < above
+    bounded = [replace(one, lower_bound_ns=100) for one in exactly((300, 5), (500, 6))]
+    assert study_figures.policies(axes_of(), bounded, "hbm").get_ylim() == near((100 - 32, 500 + 32))
+
+
+def test_a_frontier_from_bytes_to_mebibytes() -> None:
+    axes = study_figures.frontier(axes_of(), {"a": [(4 * MIB, 300), (1024, 9 * US)]})
+    first, points, label = axes.get_lines()
+    assert (list(first.get_xdata()), list(first.get_ydata())) == (near([1 / 1024, 4, 4.2]), near([9, 0.3, 0.3]))
+    assert first.get_drawstyle() == "steps-post"
+    assert (first.get_linewidth(), points.get_markersize()) == (1.2, 5)
+    assert [to_hex(x.get_markerfacecolor()) for x in (points, label)] == ["#ffffff", "#ffffff"]
+    assert [str(x.get_linestyle()) for x in (first, points, label)] == ["-", "None", "-"]
+    assert axes.get_yscale() == "log"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("peak memory, MiB", "makespan, us")
+    assert named(axes) == ["a"]
+    assert grid_of(axes) == {(True, "#e6e6e6")}
+    assert beside(axes) == BESIDE
+    assert axes.get_legend().handlelength == 3.2
+    bounded = study_figures.frontier(axes_of(), {"a": [(1, 300), (2, 200)]}, 100)
+    assert lines(bounded)[-1] == ("#000000", ":", 1.2, "lower bound 100 ns")
+    assert list(bounded.get_lines()[-1].get_ydata()) == [100, 100]
+    assert bounded.get_ylim() == near((100 - 16, 300 + 16))
+    empty = study_figures.frontier(axes_of(), {})
+    assert (empty.get_xlabel(), empty.get_ylabel(), empty.get_legend()) == ("peak memory, B", "makespan, ns", None)
+    assert empty.get_xlim()[1] == 1.05
+
+
+def heat_map(cells: Any, *columns: str) -> Axes:
+    axes = axes_of()
+    assert study_figures.sweep_heat_map(axes, pd.DataFrame(cells, columns=list(columns)), *columns) is axes
+    return axes
+
+
+def test_how_a_heat_map_looks() -> None:
+    axes = heat_map([(30, 0.5, 1), (10, 0.5, 2), (20, 0.5, None), (30, 0.25, 3), (10, 0.25, None), (20, 0.25, None)], "b_bytes", "y", "z")
+    mesh, *hatched = axes.collections
+    assert mesh.get_cmap().name == "cividis_r"
+    assert mesh.get_array().tolist() == [[None, None, 3], [2, None, 1]]
+    assert (to_hex(mesh.get_edgecolor()[0]), float(mesh.get_linewidth()[0]), to_hex(axes.get_facecolor())) == ("#ffffff", 0.5, "#ffffff")
+    assert [boxes(c) for c in hatched] == [[(0, 0, 1, 1)], [(1, 0, 1, 1)], [(1, 1, 1, 1)]]
+    styles = {(to_hex(c.get_facecolor()[0]), c.get_hatch(), to_hex(c.get_edgecolor()[0]), float(c.get_linewidth()[0])) for c in hatched}
+    assert styles == {("#ffffff", "xxx", "#999999", 0)}
+    # from 1 to 3: 2 is the middle, and no more than that
+    shown = {x.get_position(): (x.get_text(), x.get_color()) for x in axes.texts}
+    assert shown == {(2.5, 0.5): ("3", "white"), (0.5, 1.5): ("2", "black"), (2.5, 1.5): ("1", "black")}
+    small = Text(fontsize="small").get_fontsize()
+    assert {(x.get_ha(), x.get_va(), x.get_fontsize()) for x in axes.texts} == {("center", "center", small)}
+    assert ticks(axes.xaxis) == [(0.5, "10 B"), (1.5, "20 B"), (2.5, "30 B")]
+    assert ticks(axes.yaxis) == [(0.5, "0.25"), (1.5, "0.5")]
+    assert {tick.tick1line.get_markersize() for axis in (axes.xaxis, axes.yaxis) for tick in axis.get_major_ticks()} == {0}
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title("right")) == ("b", "y", "hatched: 3 without a value")
+    assert axes._right_title.get_fontsize() == small  # type: ignore[attr-defined]
+    assert {x.get_rotation() for x in axes.get_xticklabels()} == {0}
+
+
+def test_the_scale_of_a_heat_map_has_units() -> None:
+    axes = heat_map([("a", "b", 2e6), ("c", "b", 3e6)], "x", "y", "makespan_ns")
+    bar = axes.figure.axes[1]
+    assert [bar.yaxis.get_major_formatter()(value) for value in (2e6, 1500.4)] == ["2.00 ms", "1.50 us"]
+    assert [(label, bar.get_ylabel()) for label in (x.get_text() for x in axes.texts)] == [("2.00 ms", "makespan"), ("3.00 ms", "makespan")]
+
+
+def test_a_heat_map_of_a_column_that_knows_of_missing_integers() -> None:
+    axes = axes_of()
+    study_figures.sweep_heat_map(axes, pd.DataFrame({"x": [1, 2], "y": [3, 3], "z": pd.array([7, None], "Int64")}), "x", "y", "z")
+    assert [x.get_text() for x in axes.texts] == ["7"]
+
+
+def test_a_heat_map_without_any_value() -> None:
+    axes = heat_map([(1, 2, None), (3, 2, None)], "x", "y", "z")
+    assert (list(axes.texts), axes.get_title("right")) == ([], "hatched: 2 without a value")
+
+
+@pytest.mark.parametrize(("across", "up", "values", "line"), [(16, 10, 160, 0.5), (23, 7, 0, 0)])
+def test_values_are_shown_in_up_to_160_cells(across: int, up: int, values: int, line: float) -> None:
+    axes = heat_map([(x, y, 0) for x in range(across) for y in range(up)], "x", "y", "z")
+    assert (len(axes.texts), float(axes.collections[0].get_linewidth()[0])) == (values, line)
+
+
+@pytest.mark.parametrize(("length", "turned"), [(20, (0.0, "center", "default")), (21, (30.0, "right", "anchor"))])
+def test_long_names_are_turned(length: int, turned: tuple[float, str, str]) -> None:
+    names = ["b" * 20, "a" * length, "d" * 20, "c" * 20]
+    axes = heat_map([(name, "y", 1) for name in names], "x", "y", "z")
+    labels = axes.get_xticklabels()
+    assert [x.get_text() for x in labels] == names
+    assert {(x.get_rotation(), x.get_ha(), x.get_rotation_mode() or "default") for x in labels} == {turned}
+
+
+@pytest.mark.parametrize(("count", "every"), [(12, 1), (13, 2), (24, 2), (25, 3)])
+def test_at_most_a_dozen_columns_are_named(count: int, every: int) -> None:
+    axes = heat_map([(k, "y", 1) for k in range(count)], "x", "y", "z")
+    assert [at for at, _ in ticks(axes.xaxis)] == [k + 0.5 for k in range(0, count, every)]
+
+
+def test_what_a_heat_map_refuses() -> None:
+    with pytest.raises(InputError) as caught:
+        study_figures.sweep_heat_map(axes_of(), pd.DataFrame({"a": [1], "b": [2]}), "a", "b", "c")
+    assert str(caught.value) == "sweep: no column 'c' (columns: a, b)"
+    with pytest.raises(InputError) as caught:
+        heat_map([(1, 2, 3), (1, 2, 4)], "a", "b", "c")
+    assert str(caught.value) == "sweep: expected one row for each a and b: choose the rows of one value of every other column"
+
+
+def test_the_figure_of_a_comparison() -> None:
+    figure = study_figures.comparison_figure(exactly((100, 5), (501, 6)), "hbm")
+    title = figure.texts[0]
+    assert title.get_text() == "everything on toy, within 954 MiB of hbm"
+    assert (title.get_position()[0], title.get_ha(), title.get_fontweight()) == (0.01, "left", "bold")
+    assert tuple(figure.get_size_inches()) == (11, 4.8)
+    (axes,) = figure.axes
+    assert named(axes) == ["p0: 100 ns, 5 B", "p1: 501 ns, 6 B"]
+    assert not axes.spines["top"].get_visible()  # drawn in hosim's own style
