@@ -138,9 +138,7 @@ class Model:
                 literal = True if unwritten and not self.space.lower_tight else cp.new_bool_var(f"lower_{t}_{tier.name}")
             self.init_lower[t, tier.name] = literal
         if movable.starts:
-            self.init_device[t] = (
-                cp.new_bool_var(f"device_{t}") if movable.free_start and ends else movable.home == device or movable.free_start
-            )
+            self.init_device[t] = cp.new_bool_var(f"device_{t}") if movable.free_start and ends else movable.home == device
             if movable.free_start:
                 cp.add_bool_or([self.init_device[t], *(self.init_lower[t, tier.name] for tier in self.space.lower)])
         self._stores(movable, unwritten)
@@ -194,7 +192,7 @@ class Model:
                 if (t, last, tier.name) in self.stores:
                     cp.add_implication(literal, self.stores[t, last, tier.name][1])
                 else:
-                    cp.add_bool_or([~literal] if literal is not True else [False])
+                    cp.add(literal == 0)
 
     def _absence(self, movable: Movable, a: OptionalAbsence) -> tuple[Any, Any]:
         """Release and return of one absence; where it is not taken, both are the end of the last use."""
@@ -218,15 +216,13 @@ class Model:
         cp.add(back <= right)
         cp.add(back == left).only_enforce_if(~away)
         if a.after == AT_START and movable.starts:
-            _implies(cp, device, away)
-            if device is False:
-                cp.add(release == 0)
-            elif device is not True:
+            cp.add_bool_or([device, away])
+            if movable.free_start:
                 # there at time 0 and gone at once would be no better than not there at all: it leaves after a store
                 cp.add(release == 0).only_enforce_if(~device)
                 cp.add_bool_or([~device, ~away, *(self.stores[t, 0, tier][1] for tier in stored)])
         if at_end and movable.persistent:
-            _implies(cp, device, away)
+            cp.add_bool_or([device, away])
         keep: dict[str, Any] = {}
         fetch: dict[str, Any] = {}
         for tier in self.space.lower:
@@ -237,12 +233,9 @@ class Model:
                 back_from: Any = kept
             elif at_end and movable.persistent and device is not False:
                 back_from = cp.new_bool_var(f"fetch_{name}_{tier.name}")
-                if device is True:
-                    cp.add(back_from == kept)
-                else:
-                    cp.add_implication(back_from, kept)
-                    cp.add_implication(back_from, device)
-                    cp.add_bool_or([back_from, ~kept, ~device])
+                cp.add_implication(back_from, kept)
+                cp.add_implication(back_from, device)
+                cp.add_bool_or([back_from, ~kept, ~device])
             else:
                 continue
             if tier.up is None:
@@ -256,7 +249,7 @@ class Model:
         if at_end:
             if not fetch:
                 cp.add(back == self.makespan).only_enforce_if(away)
-            elif device is not True:
+            else:
                 cp.add(back == self.makespan).only_enforce_if([away, ~device])
         self.aways[t, a.after] = AbsenceVars(a, away, keep, fetch, release, back, bool(stored))
         return release, back
@@ -268,7 +261,7 @@ class Model:
         store = self.stores.get((t, a.version, tier))
         if initial is True:
             return
-        sources = [] if initial is False else [initial]
+        sources = [initial]
         if store is not None:
             start, present = store
             sources.append(present)
@@ -328,14 +321,6 @@ class Model:
                 self.cp.add_no_overlap(intervals)
 
 
-def _implies(cp: Any, there: Any, away: Any) -> None:
-    """Not there at the start of the step: away."""
-    if there is False:
-        cp.add(away == 1)
-    elif there is not True:
-        cp.add_bool_or([there, away])
-
-
 def _sizes(space: Space) -> list[int]:
     graph = space.graph
     return [space.capacity_bytes, *(tensor.size_bytes for tensor in graph.tensors), *(op.workspace_bytes for op in graph.ops)]
@@ -343,5 +328,5 @@ def _sizes(space: Space) -> list[int]:
 
 def _unit(space: Space) -> int:
     """Bytes of one unit of the model: exact where the sizes allow it."""
-    unit = gcd(*_sizes(space)) or 1
+    unit = max(gcd(*_sizes(space)), 1)
     return unit if space.capacity_bytes // unit <= _LARGEST else -(-space.capacity_bytes // _LARGEST)
