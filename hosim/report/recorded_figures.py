@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hosim.report.figures import time_unit
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -28,7 +30,7 @@ _CURVES: Sequence[dict[str, Any]] = (
 
 def timeline(axes: Axes, measured: Mapping[str, Sequence[Interval]], simulated: Mapping[str, Sequence[Interval]], within: Interval) -> Axes:
     """What ran when, as a pair of lines per stream: recorded above, replayed below. Intervals are in nanoseconds, by stream."""
-    unit, name = _time_unit(within[1] - within[0])
+    unit, name = time_unit(within[1] - within[0])
     ticks, labels = [], []
     for row, stream in enumerate(measured):
         for k, (intervals, style) in enumerate(((measured[stream], _MEASURED), (simulated[stream], _SIMULATED))):
@@ -45,8 +47,8 @@ def timeline(axes: Axes, measured: Mapping[str, Sequence[Interval]], simulated: 
 
 def start_errors(axes: Axes, starts_ns: Sequence[int], errors_ns: Sequence[int]) -> Axes:
     """By how much each op of the replay starts late (above 0) or early, over its recorded start."""
-    unit, name = _time_unit(max(starts_ns, default=0) - min(starts_ns, default=0))
-    small, small_name = _time_unit(max(map(abs, errors_ns), default=0))
+    unit, name = time_unit(max(starts_ns, default=0) - min(starts_ns, default=0))
+    small, small_name = time_unit(max(map(abs, errors_ns), default=0))
     axes.axhline(0, color="0.6", linewidth=0.8)
     axes.plot([x / unit for x in starts_ns], [y / small for y in errors_ns], ".", color="black", markersize=2, rasterized=True)
     axes.set_xlabel(f"recorded start, {name}")
@@ -56,7 +58,7 @@ def start_errors(axes: Axes, starts_ns: Sequence[int], errors_ns: Sequence[int])
 
 def memory(axes: Axes, times_ns: Curve, curves: Mapping[str, Curve | None]) -> Axes:
     """Curves of bytes over time, one per name; the first is drawn broad, so that it stays visible behind another."""
-    unit, name = _time_unit(int(times_ns[-1] - times_ns[0]) if len(times_ns) else 0)
+    unit, name = time_unit(int(times_ns[-1] - times_ns[0]) if len(times_ns) else 0)
     drawn = [(label, curve) for label, curve in curves.items() if curve is not None]
     for (label, curve), style in zip(drawn, _CURVES, strict=False):
         axes.plot((times_ns - times_ns[0]) / unit, curve / 2**30, drawstyle="steps-post", label=label, **style)
@@ -65,7 +67,3 @@ def memory(axes: Axes, times_ns: Curve, curves: Mapping[str, Curve | None]) -> A
     axes.set_ylim(bottom=0)
     axes.legend(loc="lower right")
     return axes
-
-
-def _time_unit(span_ns: int) -> tuple[float, str]:
-    return next((unit, name) for unit, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")) if span_ns >= 2 * unit or unit == 1.0)

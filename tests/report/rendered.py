@@ -14,9 +14,9 @@ def rendered(renderable: RenderableType, width: int = 160) -> str:
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines() if line.strip())
 
 
-def lines(renderable: RenderableType) -> list[str]:
+def lines(renderable: RenderableType, width: int = 160) -> list[str]:
     """The same, a line each."""
-    return rendered(renderable).split("\n")
+    return rendered(renderable, width).split("\n")
 
 
 def table(text: str) -> list[str]:

@@ -1,8 +1,10 @@
 """What lies on the axes of each picture, in the axes' units: places, styles and texts, worked out from the figures that are drawn."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +19,7 @@ from timelines import MIB, US, everything, machine, many_ops
 from hosim.errors import InputError
 from hosim.report import figures, recorded_figures, replay_figures, study_figures
 from hosim.report.change_figure import Curve, change_figure
-from hosim.result import Result
+from hosim.result import Result, Timeline, Transfer
 
 ORANGE, RED = "#e08214", "#b2182b"
 
@@ -478,3 +480,177 @@ def test_the_figure_of_a_comparison() -> None:
     (axes,) = figure.axes
     assert named(axes) == ["p0: 100 ns, 5 B", "p1: 501 ns, 6 B"]
     assert not axes.spines["top"].get_visible()  # drawn in hosim's own style
+
+
+def only_ops(count: int) -> Axes:
+    graph, result = many_ops(count)
+    assert result.timeline is not None
+    return replay_figures.timeline(axes_of(), graph, replace(result, timeline=replace(result.timeline, stalls=(), transfers=())))
+
+
+@pytest.mark.parametrize(
+    ("count", "edge", "width", "shapes"), [(200, "#ffffff", 0.4, 200), (201, "#000000", 0, 201), (3000, "#000000", 0, 3000)]
+)
+def test_up_to_200_bars_have_edges_and_up_to_3000_are_drawn_one_by_one(count: int, edge: str, width: float, shapes: int) -> None:
+    ops = only_ops(count).collections[0]
+    assert (to_hex(ops.get_edgecolor()[0]), float(ops.get_linewidth()[0]), len(ops.get_paths())) == (edge, width, shapes)
+
+
+def test_a_curve_of_memory_has_at_most_1500_steps() -> None:
+    graph, result = many_ops(3001)
+    total = replay_figures.memory(axes_of(), graph, machine(), result, "hbm").get_lines()[0]
+    assert len(total.get_xdata()) == 1500 + 1
+
+
+def test_the_whole_figure_of_a_replay() -> None:
+    """Four rows, two tiers and two channels: 1.2 + 4 x 0.42, 2.6 a tier, and 2.1 a picture of the channels, in inches."""
+    graph, result = everything()
+    figure = replay_figures.replay_figure(graph, machine(), result)
+    titles = ["Streams and channels", "Memory: hbm", "Memory: ddr", "Channels: utilization (each step 3.10 us)", "Channels: queue"]
+    assert [axes.get_title("left") for axes in figure.axes] == titles
+    heights = [1.2 + 4 * 0.42, 2.6, 2.6, 2.1, 2.1]
+    assert [float(x) for x in figure.axes[0].get_gridspec().get_height_ratios()] == near(heights)  # type: ignore[union-attr]
+    assert tuple(figure.get_size_inches()) == near((11, sum(heights)))
+    assert [axes.get_ylabel() for axes in figure.axes] == ["", "MiB", "MiB", "busy, %", "waiting, MiB"]
+    streams, hbm, ddr, busy, queue = figure.axes
+    assert {tick.tick1line.get_markersize() for tick in streams.yaxis.get_major_ticks()} == {0}
+    assert [axes.get_legend().handleheight for axes in (streams, hbm, ddr)] == [1.4, 1.2, 1.2]
+    assert {beside(axes) for axes in figure.axes} == {BESIDE}
+    peak = hbm.get_lines()[-1]
+    style = peak.get_marker(), to_hex(peak.get_color()), to_hex(peak.get_markeredgecolor()), peak.get_markersize(), peak.get_clip_on()
+    assert style == ("v", "#ffffff", "#000000", 8, False)
+    for axes in (hbm, busy, queue):
+        assert axes.get_lines()[0].get_drawstyle() == "steps-post"
+    title = figure.texts[0]
+    assert title.get_text() == "everything on toy, by hand: makespan 310 us"
+    assert (title.get_position()[0], title.get_ha(), title.get_fontweight()) == (0.01, "left", "bold")
+    assert not streams.spines["right"].get_visible()
+
+
+def test_the_figure_of_a_replay_that_does_not_fit_and_moved_nothing() -> None:
+    graph, result = everything()
+    assert result.timeline is not None
+    still = replace(result.timeline, transfers=(), stalls=())
+    figure = replay_figures.replay_figure(graph, machine(), replace(result, makespan_ns=None, timeline=still, peak_bytes={"hbm": 78 * MIB}))
+    assert figure.texts[0].get_text() == "everything on toy, by hand: does not fit"
+    assert [axes.get_title("left") for axes in figure.axes] == ["Streams and channels", "Memory: hbm"]
+    assert figure.axes[0].get_xlim() == (0, 310)  # the last that is known
+    nothing = replay_figures.channel_queue(axes_of(), replace(result, timeline=still))
+    assert (nothing.get_ylim(), nothing.get_ylabel(), nothing.get_legend()) == (near((0, 1.08)), "waiting, B", None)
+
+
+def test_a_limit_of_exactly_twice_the_peak_is_drawn() -> None:
+    graph, result = everything()
+    result = replace(result, peak_bytes={"hbm": 40 * MIB})
+    axes = replay_figures.memory(axes_of(), graph, machine(), replace(result, budget_bytes=80 * MIB), "hbm")
+    assert (list(axes.get_lines()[1].get_ydata()), axes.get_ylim()) == ([80, 80], near((0, 1.08 * 80)))
+    above = replay_figures.memory(axes_of(), graph, machine(), replace(result, budget_bytes=80 * MIB + 1), "hbm")
+    assert (len(above.get_lines()[1].get_xdata()), above.get_ylim()) == (0, near((0, 1.08 * 40)))
+    assert named(above)[1] == "(budget 80.0 MiB)"
+    capped = replay_figures.memory(axes_of(), graph, machine(), replace(result, budget_bytes=10**15), "hbm")
+    assert named(capped)[1] == "(budget 100 MiB)"  # what the tier has
+
+
+def test_a_replay_of_no_time() -> None:
+    """Nothing takes time: the axis has a length all the same, and no channel is busy."""
+    graph, result = everything()
+    timeline = Timeline((0,) * 5, (0,) * 5, (), (Transfer(0, 0, "h2d", MIB, 0, 0, 0, 0),), ())
+    nothing = replace(result, makespan_ns=0, timeline=timeline, peak_bytes={}, peak_at_ns={}, budget_bytes=7)
+    busy = replay_figures.channel_utilization(axes_of(), nothing)
+    assert (busy.get_xlim(), named(busy)) == ((0, 1), ["h2d: 0 %"])
+    held = replay_figures.memory(axes_of(), graph, machine(), nothing, "hbm")
+    assert (held.get_xlim(), held.get_ylim(), named(held)) == ((0, 1), near((0, 1.08)), ["peak 0 B at 0 ns", "(budget 7 B)"])
+    assert replay_figures.timeline(axes_of(), graph, nothing).get_xlim() == (0, 1)
+
+
+def test_the_figure_of_a_change() -> None:
+    figure = change_figure(Curve((5 * 1024, 6 * 1024), 8_000), Curve((9 * 1024,), 6_000), "hbm")
+    assert tuple(figure.get_size_inches()) == (11, 2.9)
+    (axes,) = figure.axes
+    assert (axes.get_ylabel(), axes.get_ylim()) == ("KiB", near((0, 1.08 * 9)))
+    assert [(list(p.get_data()[0]), p.get_data()[2]) for p in axes.patches] == [([5, 6], None), ([9], None)]
+    (more,) = axes.collections
+    assert {(round(float(x), 6), round(float(y), 6)) for x, y in more.get_paths()[0].vertices} >= {(0, 9), (0, 5), (4, 6), (6, 9), (6, 6)}
+    assert (more.get_alpha(), float(more.get_linewidth()[0]), to_hex(more.get_facecolor()[0])) == (0.25, 0, "#c2542d")
+    assert beside(axes) == (0, 1, 3, 0)  # the lower left corner at the upper left of the axes
+    assert axes.get_legend()._ncols == 2  # type: ignore[union-attr]
+    assert axes.titleOffsetTrans.transform((0, 0))[1] == near(24 / 72 * figure.dpi)
+    assert not axes.spines["top"].get_visible()
+    (nothing,) = change_figure(Curve((0,), 0), Curve((0,), 0), "hbm").axes
+    assert (nothing.get_xlim(), nothing.get_ylim(), nothing.get_ylabel()) == ((0, 1), near((0, 1.08)), "B")
+
+
+def test_the_styles_of_recordings() -> None:
+    axes = recorded_figures.timeline(axes_of(), {"7": [(0, 2)]}, {"7": [(0, 2)]}, (0, 2))
+    above, below = axes.collections
+    assert [c.get_rasterized() for c in (above, below)] == [True, True]
+    assert (to_hex(below.get_edgecolor()[0]), float(below.get_linewidth()[0])) == ("#ffffff", 0)
+    zero, points = recorded_figures.start_errors(axes_of(), [0, 2_000], [0, 1_999]).get_lines()
+    assert (to_hex(zero.get_color()), zero.get_linewidth()) == ("#999999", 0.8)
+    assert (points.get_marker(), str(points.get_linestyle()), to_hex(points.get_color())) == (".", "None", "#000000")
+    assert (points.get_markersize(), points.get_rasterized()) == (2, True)
+    held = np.array([1 << 30], np.int64)
+    curves = recorded_figures.memory(axes_of(), held, dict.fromkeys("abcd", held))
+    assert [x.get_gapcolor() for x in curves.get_lines()] == [None] * 4
+    assert [x._unscaled_dash_pattern[1] for x in curves.get_lines()] == [None, None, (4, 2), (1, 1)]  # type: ignore[attr-defined]
+    legend = curves.get_legend()
+    assert legend is not None
+    assert legend._get_loc() == 4  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("span", "unit"),
+    [
+        (0, (1, "ns")),
+        (1_999, (1, "ns")),
+        (2_000, (10**3, "us")),
+        (1_999_999, (10**3, "us")),
+        (2 * 10**6, (10**6, "ms")),
+        (2 * 10**9, (10**9, "s")),
+    ],
+)
+def test_an_axis_of_time_has_at_least_two_of_its_unit(span: int, unit: tuple[int, str]) -> None:
+    assert figures.time_unit(span) == unit
+
+
+@pytest.mark.parametrize(
+    ("most", "unit"),
+    [
+        (2047, (1, "B")),
+        (2048, (1024, "KiB")),
+        (2**21 - 1, (1024, "KiB")),
+        (2**21, (2**20, "MiB")),
+        (2**61, (2**60, "EiB")),
+        (2**80, (2**60, "EiB")),
+    ],
+)
+def test_an_axis_of_sizes_has_at_least_two_of_its_unit(most: int, unit: tuple[int, str]) -> None:
+    assert figures.size_unit(most) == unit
+
+
+def test_a_picture_as_a_file() -> None:
+    figure, axes = figures.blank([1, 2], 3)
+    assert (tuple(figure.get_size_inches()), len(axes)) == ((3, 3), 2)
+    assert [float(x) for x in axes[0].get_gridspec().get_height_ratios()] == [1, 2]  # type: ignore[union-attr]
+    assert figure.get_layout_engine().__class__.__name__ == "ConstrainedLayoutEngine"
+    assert tuple(figures.blank([2])[0].get_size_inches()) == (11, 2)
+    png = figures.image(figure)
+    assert [int.from_bytes(png[k : k + 4], "big") for k in (16, 20)] == [390, 390]  # the header's width and height: 130 points an inch
+    assert b"Software" not in png
+    assert [figures.image_kind(Path(name)) for name in ("a.PNG", "b.svg", "c.pdf")] == ["png", "svg", "pdf"]
+    with pytest.raises(InputError) as caught:
+        figures.image_kind(Path("a.b/c.gif"))
+    assert str(caught.value) == "a.b/c.gif: expected a picture whose name ends in .png, .svg, .pdf"
+    with figures.style():
+        set_ = {name: matplotlib.rcParams[name] for name in ("font.size", "hatch.linewidth", "axes.spines.right", "legend.frameon")}
+    assert set_ == {"font.size": 9, "hatch.linewidth": 0.5, "axes.spines.right": False, "legend.frameon": False}
+    _, (plain,) = figures.blank([2])
+    figures.legend_beside(plain)
+    assert plain.get_legend() is None
+
+
+def test_fillings_have_black_hatches_and_no_edge() -> None:
+    styles = [*figures.KIND_STYLES.values(), *figures.CAUSE_STYLES.values(), figures.OP_STYLE, figures.TRANSFER_STYLE]
+    assert {(style["edgecolor"], style["linewidth"]) for style in styles} == {("black", 0.0)}
+    assert len({(style["facecolor"], style["hatch"]) for style in styles}) == len(styles) == 16
+    assert figures.LINES[5]["linestyle"] == (0, (5, 1, 1, 1, 1, 1))
