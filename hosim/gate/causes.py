@@ -38,7 +38,7 @@ class _Change:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The explanation of one metric: its first line, and the changes, the largest first, in units that ``say`` formats."""
+    """The explanation of one metric: its first line, and the changes, in units that ``say`` formats."""
 
     head: str
     changes: list[_Change]
@@ -53,7 +53,7 @@ def explain(before: Record, now: Measured, worse: Sequence[MetricVerdict]) -> li
     order = (PEAK, MAKESPAN, STALL, MOVED)
     # several stalls that are worse, or the makespan and a stall, may have the same items: list them once
     told: dict[str, MetricVerdict] = {}
-    for metric in sorted(worse, key=lambda m: (order.index(family(m.name)), -((m.now or 0) - (m.before or 0)), m.name)):
+    for metric in sorted(worse, key=lambda m: (order.index(family(m.name)), -m.change, m.name)):
         told.setdefault(metric.name if family(metric.name) in (PEAK, MOVED) else "time", metric)
     causes = _causes(before, now.record)
     parts = [_part(before, now, metric) for metric in told.values()]
@@ -119,8 +119,8 @@ def _cut(part: _Part, room: int) -> list[str]:
     """The changes in at most ``room`` lines."""
     changes = _together(part)
     texts = [change.text for change in changes]
-    if len(texts) <= room or room < 1:
-        return texts[: max(room, 0)]
+    if len(texts) <= room or not room:
+        return texts[:room]
     left = changes[room - 1 :]
     return [*texts[: room - 1], f"and {len(left)} more: {_signed(sum(change.by for change in left), part.say)}"]
 
@@ -129,7 +129,7 @@ def _together(part: _Part) -> list[_Change]:
     """The changes, the largest first, with equal changes of several layers as one."""
     alike: dict[tuple[int, str, str], list[_Change]] = {}
     changes: list[_Change] = []
-    for change in part.changes:
+    for change in sorted(part.changes, key=lambda change: -change.by):
         if change.name:
             own = _NUMBER.sub("{}", change.name, count=1)
             parts = _POSITION.sub("", change.text).split("`")
@@ -173,7 +173,7 @@ def _residents(before: PeakRecord | None, now: PeakRecord, tier: str, measured: 
         else:
             other_name[item.label, item.value] -= 1
     # a tensor that is held for longer may have moved the peak, but its bytes are no difference
-    changes = sorted(longer + changes, key=lambda change: -change.by)
+    changes = longer + changes
     there = {(item.label == WORKSPACE, item.name) for item in now.residents.items}
     gone = [item for item in old.items if (item.label == WORKSPACE, item.name) not in there]
     balance = sum(item.value for item in gone)
@@ -248,8 +248,7 @@ def _times(before: Record, now: Measured) -> list[_Change]:
         how = f"waits {human_time(item.value)} for {what}" + (f", waited {human_time(was)}" if was else "")
         return f"{_op(item.name, now)} {how}: {_signed(by, human_time)}"
 
-    found = _grown(before.durations, now.record.durations, now, longer) + _grown(before.stalls, now.record.stalls, now, waits)
-    return sorted(found, key=lambda change: -change.by)
+    return _grown(before.durations, now.record.durations, now, longer) + _grown(before.stalls, now.record.stalls, now, waits)
 
 
 def _grown(old: Listing, new: Listing, measured: Measured, say: Callable[[Item, int | None, int], str]) -> list[_Change]:
@@ -265,7 +264,7 @@ def _grown(old: Listing, new: Listing, measured: Measured, say: Callable[[Item, 
         by = item.value - (old.least if value is None else value)
         if by > 0:
             changes.append(_Change(by, say(item, value, by), item.name))
-    return sorted(changes, key=lambda change: -change.by)
+    return changes
 
 
 def _thing(item: Item) -> str:

@@ -19,15 +19,20 @@ class MetricVerdict:
     now: int | None
     verdict: str
 
+    @property
+    def change(self) -> int:
+        """The value now less that of the baseline; where there is none, it counts as 0."""
+        return (self.now or 0) - (self.before or 0)
+
     def line(self) -> str:
         """The verdict in words: ``peak.hbm 38.2 GiB, was 37.9 GiB (+312 MiB, +0.8%)``."""
         if self.before is None or self.now is None:
             value = self.before if self.now is None else self.now
             return f"{self.name}: {self.verdict} ({human(self.name, value or 0)})"
-        change = self.now - self.before
-        share = f", {100 * change / self.before:+.1f}%" if self.before else ""
-        sign = "+" if change > 0 else ""
-        return f"{self.name}: {human(self.name, self.now)}, was {human(self.name, self.before)} ({sign}{human(self.name, change)}{share})"
+        share = f", {100 * self.change / self.before:+.1f}%" if self.before else ""
+        sign = "+" if self.change > 0 else ""
+        by = f"{sign}{human(self.name, self.change)}{share}"
+        return f"{self.name}: {human(self.name, self.now)}, was {human(self.name, self.before)} ({by})"
 
 
 def judge_metrics(before: Mapping[str, int], now: Mapping[str, int], tolerances: Mapping[str, Tolerance]) -> tuple[MetricVerdict, ...]:

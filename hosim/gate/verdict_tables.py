@@ -45,10 +45,9 @@ def verdicts(checked: Sequence[CaseVerdict], strict: bool = False) -> Renderable
 def metric_cells(m: MetricVerdict) -> tuple[str, ...]:
     """A metric's name, its verdict, its value before and now, and the change, absolute and in per cent."""
     before, now = (NOTHING if value is None else human(m.name, value) for value in (m.before, m.now))
-    change = (m.now or 0) - (m.before or 0)
-    sign = "+" if change > 0 else ""
-    share = f"{sign}{100 * change / m.before:.1f} %" if change and m.before else ""
-    return m.name, m.verdict, before, now, f"{sign}{human(m.name, change)}" if change else NOTHING, share
+    sign = "+" if m.change > 0 else ""
+    share = f"{sign}{100 * m.change / m.before:.1f} %" if m.change and m.before else ""
+    return m.name, m.verdict, before, now, f"{sign}{human(m.name, m.change)}" if m.change else NOTHING, share
 
 
 def baseline(record: Record) -> RenderableType:

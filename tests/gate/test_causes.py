@@ -314,3 +314,115 @@ def test_as_many_tensors_are_renamed_as_were_lost() -> None:
     held = replace(RECORD, peaks={"hbm": residents(*moved("old.a", "old.b").items)})
     after = now(replace(RECORD, peaks={"hbm": residents(*moved("x", "y", "z").items)}), tensors=("x", "y", "z"))
     assert explain(held, after, [MORE_PEAK])[1] == "`z` (activation) is on its way through hbm: +60 B at the peak"
+
+
+def test_the_metric_that_worsened_most_comes_first_of_its_kind() -> None:
+    """By the difference, not by either value; of equal ones by name. Nothing was held in ``a`` before, so that it has no peak."""
+    worse = [
+        MetricVerdict(f"peak.{tier}", old, new, REGRESSION)
+        for tier, old, new in (("hbm", 1000, 1300), ("ddr", 100, 600), ("b", 5, 15), ("a", 0, 10))
+    ]
+    measured = now(replace(RECORD, peaks={tier: residents(Item("activation", "x", 83)) for tier in ("hbm", "ddr", "a", "b")}))
+    assert explain(RECORD, measured, worse) == [
+        "peak.ddr: 600 B, was 100 B (+500 B, +500.0%) at op `g` (#1)",
+        "`x` (activation) lies in ddr: +83 B at the peak",
+        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%) at op `g` (#1)",
+        "and 2 more: +0 B",  # x has 83 B more, w and gone 83 B less
+        "peak.a: 10 B, was 0 B (+10 B) at op `g` (#1)",
+        "`x` (activation) lies in a: +83 B at the peak",
+        "peak.b: 15 B, was 5 B (+10 B, +200.0%) at op `g` (#1)",
+        "`x` (activation) lies in b: +83 B at the peak",
+    ]
+
+
+def test_more_worse_metrics_than_lines() -> None:
+    """With a line about the machine, nine are left: two for each of four peaks, and the head of the fifth."""
+    tiers = [f"t{i}" for i in range(6)]
+    held = residents(Item("activation", "x", 8), Item("activation", "y", 7), op=None)
+    worse = [MetricVerdict(f"peak.{tier}", 0, 15, REGRESSION) for tier in tiers]
+    record = replace(RECORD, peaks=dict.fromkeys(tiers, held))
+    lines = [line for tier in tiers for line in (f"peak.{tier}: 15 B, was 0 B (+15 B)", "and 2 more: +15 B")]
+    assert explain(RECORD, now(record), worse) == lines[:10]
+    slower = replace(record, machine={"device_tier": "hbm", "x": "2"})
+    assert explain(RECORD, now(slower), worse) == ["machine: x is 2, was 1", *lines[:9]]
+    # a peak alone has all lines that are left: its own, seven changes and the rest
+    many = residents(*(Item("activation", c, 30 - k) for k, c in enumerate("abcdefghij")))
+    alone = now(replace(slower, peaks={"t0": many}))
+    assert explain(RECORD, alone, worse[:1]) == [
+        "machine: x is 2, was 1",
+        "peak.t0: 15 B, was 0 B (+15 B) at op `g` (#1)",
+        *(f"`{c}` (activation) lies in t0: +{30 - k} B at the peak" for k, c in enumerate("abcdefg")),
+        "and 3 more: +66 B",
+    ]
+
+
+def test_a_line_of_a_matrix_lists_kinds_by_size_and_then_by_name() -> None:
+    kinds = PeakRecord(None, {"b": 5, "a": 5, "c_d": 9}, Listing())
+    worse = [MORE_PEAK, MetricVerdict("moved.hbm", 1, 2, REGRESSION)]  # a channel of that name has no peak
+    assert explain(replace(RECORD, peaks={}), now(replace(RECORD, peaks={"hbm": kinds})), worse)[1:] == [
+        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%)",
+        "hbm holds at its peak: c d 9 B, a 5 B, b 5 B",
+        "moved.hbm: 2 B, was 1 B (+1 B, +100.0%)",
+    ]
+
+
+def test_layers_are_told_by_their_first_number_and_ops_relative_to_it() -> None:
+    """The tensor of layer 1 has that number twice; each is fetched after the op of the layer before, ``h.9.f``, which is not."""
+    names = [f"h.{i}.expert.1" for i in range(3)]
+    stays = {name: Stay(None, f"h.{i}.f", True, f"h.{i + 1}.f") for i, name in enumerate(names)}
+    after = residents(*(Item("activation", name, 10) for name in names), Item("activation", "whole", 30), op=None)
+    assert at_the_peak(residents(), after, stays) == [
+        "`whole` (activation) is on its way through hbm: +30 B at the peak",
+        "3 x `h.{0-2}.expert.1` (activation) is fetched earlier, after op `h.{+1}.f`, for op `h.{}.f`: +10 B at the peak, together 30 B",
+    ]
+    apart = residents(*(Item("activation", name, 9) for name in ("a.07", "a.7", "e.0.1", "e.0.2")), op=None)
+    assert at_the_peak(residents(), apart) == [
+        f"`{name}` (activation) is on its way through hbm: +9 B at the peak" for name in ("a.07", "a.7", "e.0.1", "e.0.2")
+    ]
+
+
+def test_equal_changes_of_time_and_traffic_come_before_what_adds_up_to_as_much() -> None:
+    items = (Item("matmul", "l.0", 10), Item("matmul", "l.1", 10), Item("matmul", "one", 20))
+    record = replace(RECORD, durations=Listing(items), moved={"h2d": Listing(items)})
+    assert explain(RECORD, now(record), [MORE_TIME, MORE_MOVED]) == [
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)",
+        "op `one` takes 20 ns: +20 ns",
+        "2 x op `l.{0-1}` takes 10 ns: +10 ns, together 20 ns",
+        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0%)",
+        "`one` (matmul) moves 20 B over h2d: +20 B",
+        "2 x `l.{0-1}` (matmul) moves 10 B over h2d: +10 B, together 20 B",
+    ]
+
+
+def test_a_difference_of_one_counts_and_none_does_not() -> None:
+    before = replace(
+        RECORD,
+        peaks={"hbm": residents(Item("activation", "a", 50), Item("activation", "b", 20), others=3)},
+        durations=Listing((Item("matmul", "f", 10), Item("matmul", "g", 10))),
+    )
+    after = replace(
+        RECORD,
+        peaks={"hbm": residents(Item("activation", "a", 51), Item("activation", "b", 20), Item("activation", "d", 20))},
+        durations=Listing((Item("matmul", "f", 11), Item("matmul", "g", 10))),
+    )
+    assert explain(before, now(after, tensors=("a", "b", "d")), [MORE_PEAK, MORE_TIME]) == [
+        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%) at op `g` (#1)",
+        "`a` (activation) has 51 B, had 50 B: +1 B at the peak",  # d may have been among the others, of 20 B at most
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)",
+        "op `f` (#0) takes 11 ns, took 10 ns: +1 ns",
+    ]
+
+
+def test_what_is_still_in_the_graph_was_not_renamed() -> None:
+    """``old`` and the op ``f`` are still there, so that others of their sizes are new; ``both`` was away, so that it is not ``lost``."""
+    before = residents(Item("activation", "old", 60), Item("workspace", "f", 40), Item("activation", "lost", 50), away=("both",))
+    after = residents(Item("activation", "new", 60), Item("workspace", "h", 40), Item("activation", "both", 50))
+    measured = now(replace(RECORD, peaks={"hbm": after}), {"both": Stay(None, None, False, None)}, ("old", "new", "both"))
+    assert explain(replace(RECORD, peaks={"hbm": before}), measured, [MORE_PEAK])[1:] == [
+        "`new` (activation) is on its way through hbm: +60 B at the peak",
+        "`both` (activation) now stays resident throughout: +50 B at the peak",
+        "workspace of op `h` (#2) is held: +40 B at the peak",
+        "no longer held at the peak: `old` (activation) and 2 more: -150 B",
+    ]
+    two = residents(Item("activation", "p", 3), Item("activation", "q", 4))
+    assert at_the_peak(two, residents(Item("activation", "r", 9)))[1:] == ["no longer held at the peak: `q` (activation) and 1 more: -7 B"]
