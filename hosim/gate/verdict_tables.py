@@ -34,9 +34,7 @@ def verdicts(checked: Sequence[CaseVerdict], strict: bool = False) -> Renderable
     for v in checked:
         if v.verdict != SAME and (v.explanation or v.note):
             listed = "".join(f"  {line}\n" for line in details(v))
-            parts.append(
-                Text(f"{v.case}: {v.verdict}\n{listed}", style="red" if v.verdict == REGRESSION else "", no_wrap=True, overflow="ignore")
-            )
+            parts.append(Text(f"{v.case}: {v.verdict}\n{listed}", style="red" if v.verdict == REGRESSION else "", overflow="ignore"))
     failing = sum(v.fails(strict) for v in checked)
     closing = f"{len(checked)} case{'s' * (len(checked) != 1)}: {summary(checked)}" + (f"; {failing} failing." if failing else ".")
     return Group(*parts, Text(closing, style="bold red" if failing else "bold"))

@@ -1,0 +1,306 @@
+"""The record of a measured case, field by field, from timelines derived by hand: 1 byte takes 1 ns on every channel."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosim.api.inputs import machine
+from hosim.cache_plan import AT_START, CacheOp, Plan
+from hosim.errors import PlanError
+from hosim.gate.canonical import canonical, graph_fingerprint, plan_fingerprint
+from hosim.gate.cases import Case
+from hosim.gate.measure import measure, measure_graph, measure_lines
+from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
+from hosim.graph import Graph, GraphBuilder
+from hosim.io import load_plan, save_hardware, save_plan, save_workload
+from hosim.io.hardware_file import hardware_from_dict
+from hosim.result import SEMANTICS
+from hosim.study.policy_choice import parse_choice
+from hosim.study.run_policy import make_plan
+from hosim.version import __version__
+
+TOY = {
+    "name": "toy",
+    "device_tier": "hbm",
+    "devices": "1",
+    "runtime.inspect": "20 us",
+    "compute.peak.bf16": "1 TFLOP/s",
+    "compute.efficiency": "1.0",
+    "compute.launch": "0 ns",
+    "tiers.hbm.capacity": "100 B",
+    "tiers.hbm.bandwidth": "1 TB/s",
+    "tiers.hbm.scope": "device",
+    "tiers.ddr.capacity": "1 kB",
+    "tiers.ddr.bandwidth": "100 GB/s",
+    "tiers.ddr.scope": "host",
+    "channels.h2d.from": "ddr",
+    "channels.h2d.to": "hbm",
+    "channels.h2d.bandwidth": "1 GB/s",
+    "channels.h2d.latency": "0 ns",
+    "channels.h2d.engines": "1",
+    "channels.d2h.from": "hbm",
+    "channels.d2h.to": "ddr",
+    "channels.d2h.bandwidth": "1 GB/s",
+    "channels.d2h.latency": "0 ns",
+    "channels.d2h.engines": "1",
+}
+"""The shipped profile, flat."""
+
+
+def step() -> Graph:
+    """``k`` runs beside the others, on a stream of its own, and is not the last to start."""
+    b = GraphBuilder("step")
+    b.tensor("w", 10, "parameter", home="ddr")
+    b.tensor("a", 8)
+    b.tensor("c", 30)
+    b.op("k", "reduce", stream="comm", duration_ns=80)
+    b.op("f", "matmul", inputs=["w"], outputs=["a"], duration_ns=5)
+    b.op("e", "norm", duration_ns=10)
+    b.op("g", "matmul", inputs=["a", "w"], duration_ns=10)
+    b.op("h", "relu", inputs=["a"], outputs=["c"], workspace_bytes=7, duration_ns=45)
+    return b.build()
+
+
+def case(folder: Path, graph: Graph, *moves: tuple[str, str, str, str | None, str | None], **given: Any) -> Case:
+    """A case of a plan with these moves: what, the tensor, from, to, and the op after which."""
+    cache_ops = [
+        CacheOp(op, graph.tensor_index[t], source, to, AT_START if after is None else graph.op_index[after])
+        for op, t, source, to, after in moves
+    ]
+    save_workload(graph, folder / "step.json")
+    save_plan(Plan(graph, "manual", tuple(cache_ops)), folder / "plan.json")
+    return Case("c", **{"hardware": "toy", "folder": str(folder), "workload": "step.json", "plan": "plan.json", **given})
+
+
+def test_a_step_that_fetches_twice_and_stores(tmp_path: Path) -> None:
+    """w comes at 0..10, f runs 10..15, e 15..25, w comes again at 25..35, g runs 35..45, h 45..90; a is stored at 45..53.
+
+    The device tier holds w until 10, w and a until 15, a until 25, a and w until 45, and then c and 7 B beside them: 55 B.
+    A column of the curve is 1.5 ns: it begins at a whole nanosecond before that, and ends at one after.
+    """
+    asked = case(
+        tmp_path,
+        step(),
+        ("prefetch", "w", "ddr", "hbm", None),
+        ("detach", "w", "hbm", None, "f"),
+        ("prefetch", "w", "ddr", "hbm", "e"),
+        ("detach", "w", "hbm", None, "h"),
+        ("store", "a", "hbm", "ddr", "g"),
+    )
+    w, a = Item("parameter", "w", 10, "e", "h"), Item("activation", "a", 8, "", "h")
+    ran = canonical(step())
+    plan = load_plan(tmp_path / "plan.json", ran)
+    record = Record(
+        case="c",
+        asked={"workload": "step.json", "hardware": "toy", "plan": "plan.json"},
+        fingerprints={"graph": graph_fingerprint(ran), "plan": plan_fingerprint(plan, "hyperoffload")},
+        metrics={
+            "peak.hbm": 55,
+            "peak.ddr": 18,
+            "makespan": 90,
+            "stall.dependency": 0,
+            "stall.transfer": 20,
+            "stall.capacity": 0,
+            "stall.runtime": 0,
+            "moved.h2d": 20,
+            "moved.d2h": 8,
+        },
+        machine={**TOY, "budget": "100 B"},
+        peaks={
+            "hbm": PeakRecord(
+                "h",
+                {"parameter": 10, "activation": 38, "workspace": 7},
+                Listing((a, Item("activation", "c", 30, "", "h"), w, Item("workspace", "h", 7))),
+            ),
+            "ddr": PeakRecord(
+                "h",
+                {"parameter": 10, "activation": 8},
+                Listing((Item("activation", "a", 8, "g", "h"), Item("parameter", "w", 10))),
+            ),
+        },
+        moved={"h2d": Listing((Item("parameter", "w", 20),)), "d2h": Listing((Item("activation", "a", 8),))},
+        stalls=Listing((Item("transfer", "f", 10), Item("transfer", "g", 10))),
+        durations=Listing(
+            (
+                *(Item("matmul", "f", 5), Item("matmul", "g", 10), Item("norm", "e", 10)),
+                *(Item("reduce", "k", 80), Item("relu", "h", 45)),
+            )
+        ),
+        curve=(*[10] * 6, *[18] * 4, *[8] * 6, *[18] * 14, *[55] * 30),
+        hosim=__version__,
+        semantics=SEMANTICS,
+    )
+    assert measure(asked) == Measured(
+        record,
+        stays={
+            ("hbm", "w"): Stay("g", None, True, "e"),
+            ("hbm", "a"): Stay("h", None, False, None),
+            ("hbm", "c"): Stay("h", None, False, None),
+            ("ddr", "w"): Stay("g", None, False, None),
+            ("ddr", "a"): Stay("h", None, True, "g"),
+        },
+        positions={"k": 0, "f": 1, "e": 2, "g": 3, "h": 4},
+        tensors=frozenset("wac"),
+        waits_for={"f": "w", "g": "w"},
+    )
+    assert measure_graph(asked, step()) == measure(asked)
+
+
+def test_what_is_away_at_the_peak_and_what_was_fetched_at_the_start(tmp_path: Path) -> None:
+    """e runs 0..30 while u is fetched, f 30..40, i 40..60 while v is, g 60..70. The peak is at 30: p, z, u, a and 20 B.
+
+    v is away then; x is not, because g writes it only later.
+    """
+    b = GraphBuilder("away")
+    b.tensor("p", 50, "parameter", home="hbm")
+    b.tensor("u", 11, "parameter", home="ddr")
+    b.tensor("v", 12, "optimizer_state", home="ddr")
+    b.tensor("z", 3, "input", home="hbm")
+    b.tensor("a", 9)
+    b.tensor("x", 4)
+    b.op("e", "any", inputs=["z"], duration_ns=30)
+    b.op("f", "any", inputs=["u", "p"], outputs=["a"], workspace_bytes=20, duration_ns=10)
+    b.op("i", "any", inputs=["a"], duration_ns=20)
+    b.op("g", "any", inputs=["u", "v"], outputs=["x"], duration_ns=10)
+    asked = case(
+        tmp_path,
+        b.build(),
+        ("prefetch", "u", "ddr", "hbm", None),
+        ("prefetch", "v", "ddr", "hbm", "f"),
+        ("detach", "u", "hbm", None, "g"),
+        ("detach", "v", "hbm", None, "g"),
+    )
+    found = measure(asked)
+    assert found.record is not None
+    assert found.record.metrics["peak.hbm"] == 93
+    assert found.record.peaks["hbm"] == PeakRecord(
+        "f",
+        {"parameter": 61, "activation": 9, "input": 3, "workspace": 20},
+        Listing(
+            (
+                *(Item("activation", "a", 9, "", "i"), Item("input", "z", 3)),
+                *(Item("parameter", "p", 50), Item("parameter", "u", 11, "", "g"), Item("workspace", "f", 20)),
+            )
+        ),
+        Listing((Item("optimizer_state", "v", 12),)),
+    )
+    assert {name: stay for (tier, name), stay in found.stays.items() if tier == "hbm"} == {
+        "p": Stay("f", None, False, None),
+        "u": Stay("f", "g", True, None),
+        "z": Stay("e", None, False, None),
+        "a": Stay("f", "i", False, None),
+    }
+
+
+def test_chunks_on_their_way_through_a_tier(tmp_path: Path) -> None:
+    """Chunks of 4, 4 and 2 B go up at 0..4..8..10 and on at 4..8..12..14: from 4 on the first two are in ddr, and nothing runs."""
+    tiers = {name: {"capacity": "100 B", "bandwidth": "1 TB/s"} for name in ("hbm", "ddr", "pool")}
+    channels = {
+        "up": {"from": "pool", "to": "ddr", "bandwidth": "1 GB/s"},
+        "h2d": {"from": "ddr", "to": "hbm", "bandwidth": "1 GB/s"},
+    }
+    machine = {"format": "hosim.hardware/1", "name": "three", "compute": {"peak": {"bf16": "1 TFLOP/s"}}, "chunk": "4 B"}
+    save_hardware(hardware_from_dict({**machine, "tiers": tiers, "channels": channels}), tmp_path / "three.yaml")
+    b = GraphBuilder("staged")
+    b.tensor("w", 10, "parameter", home="pool")
+    b.op("f", "any", inputs=["w"], duration_ns=6)
+    moves = [("prefetch", "w", "pool", "hbm", None), ("detach", "w", "hbm", None, "f")]
+    found = measure(case(tmp_path, b.build(), *moves, hardware="three.yaml"))
+    assert found.record is not None
+    assert found.record.peaks["ddr"] == PeakRecord(None, {"parameter": 8}, Listing((Item("staged", "w", 8),)))
+    assert found.record.peaks["hbm"] == PeakRecord(None, {"parameter": 10}, Listing((Item("parameter", "w", 10, "", "f"),)))
+    assert found.record.moved == {name: Listing((Item("parameter", "w", 10),)) for name in ("up", "h2d")}
+    assert found.stays == {("hbm", "w"): Stay(None, "f", True, None), ("pool", "w"): Stay(None, "f", False, None)}
+    assert (found.record.metrics["makespan"], found.waits_for) == (20, {"f": "w"})
+
+
+def test_a_policy_that_decides_during_the_replay(tmp_path: Path) -> None:
+    """It looks at each op for 20 us; f waits for v, and g for w in the place of v. Where a copy came from is not known."""
+    b = GraphBuilder("two")
+    b.tensor("v", 60, "parameter", home="ddr")
+    b.tensor("w", 70, "parameter", home="ddr")
+    b.op("f", "any", inputs=["v"], duration_ns=5)
+    b.op("g", "any", inputs=["w"], duration_ns=5)
+    found = measure_graph(Case("c", "toy", policy="on_demand"), b.build())
+    made = make_plan(canonical(b.build()), machine("toy"), parse_choice("on_demand"), 100)
+    assert found.record is not None
+    assert found.record.fingerprints["plan"] == plan_fingerprint(made, "on_demand")
+    assert found.record.peaks["hbm"] == PeakRecord(
+        None, {"parameter": 70}, Listing((Item("parameter", "w", 70),)), Listing((Item("parameter", "v", 60),))
+    )
+    assert found.stays["hbm", "w"] == Stay(None, "g", False, None)
+    looked, waited = (Item("runtime", op, 20_000) for op in "fg"), (Item("transfer", op, size) for op, size in (("f", 60), ("g", 70)))
+    assert found.record.stalls == Listing((*looked, *waited))
+    assert found.waits_for == {"f": "v", "g": "w"}
+
+
+def test_what_does_not_fit_and_what_breaks_a_rule(tmp_path: Path) -> None:
+    graph = step()
+    asked = case(tmp_path, graph, ("detach", "w", "hbm", None, "h"), ("detach", "a", "hbm", None, "f"))
+    path = tmp_path / "plan.json"
+    with pytest.raises(PlanError) as broken:
+        measure(asked)
+    assert str(broken.value) == f"{path}: breaks a rule: read: op 'f' reads tensor 'w', which is in ddr: no prefetch brings it to hbm"
+    later = "out of memory: op 'h' wants 37 B of hbm at 80 ns, where 18 B of 50 B are held; largest residents: w 10 B, a 8 B"
+    least = "out of memory: op 'h' needs 45 B of hbm for what it uses and its workspace; the budget is 40 B: give it at least that"
+    for budget, policy, error in (("50 B", "resident", later), ("40 B", "on_demand", least), ("40 B", "belady", least)):
+        unfit = Case("c", "toy", str(tmp_path), "step.json", policy=policy, budget=budget)
+        assert measure(unfit) == Measured(None, error)
+        assert list(measure_lines([unfit])) == [Measured(None, error)]
+
+
+def test_a_line_of_a_matrix(tmp_path: Path) -> None:
+    """20 us for each of f, e, g and h, 10 ns for w, and 70 ns for the ops: with a full cache w stays."""
+    case(tmp_path, step())
+    save_hardware(machine("toy"), tmp_path / "own.yaml")
+    asked = [Case(f"m/{k}", hardware, str(tmp_path), "step.json", policy="on_demand") for k, hardware in enumerate(("toy", "own.yaml"))]
+    peaks = {
+        "hbm": PeakRecord(None, {"parameter": 10, "activation": 38, "workspace": 7}, Listing()),
+        "ddr": PeakRecord(None, {"parameter": 10}, Listing()),
+    }
+    metrics = {
+        "peak.hbm": 55,
+        "peak.ddr": 10,
+        "makespan": 80080,
+        "stall.dependency": 0,
+        "stall.transfer": 10,
+        "stall.capacity": 0,
+        "stall.runtime": 80000,
+        "moved.h2d": 10,
+        "moved.d2h": 0,
+    }
+    found = [each.record for each in measure_lines(asked)]
+    (one, other) = found
+    assert one is not None
+    assert other is not None
+    assert one == Record(
+        "m/0", asked[0].asked(), one.fingerprints, metrics, {}, peaks, {}, Listing(), Listing(), (), __version__, SEMANTICS
+    )
+    made = make_plan(canonical(step()), machine("toy"), parse_choice("on_demand"), 100)
+    assert {key: one.fingerprints[key] for key in ("graph", "plan")} == {
+        "graph": graph_fingerprint(canonical(step())),
+        "plan": plan_fingerprint(made, "on_demand"),
+    }
+    assert one.fingerprints == other.fingerprints
+    faster = replace(machine("toy"), inspect_ns=7)
+    save_hardware(faster, tmp_path / "own.yaml")
+    (third,) = measure_lines(asked[1:])
+    assert third.record is not None
+    assert third.record.fingerprints["machine"] != one.fingerprints["machine"]
+
+
+def test_files_beside_the_cases_come_first(tmp_path: Path) -> None:
+    """A folder that is named as a shipped profile does not hide it, but a file does."""
+    case(tmp_path, step())
+    (tmp_path / "toy").mkdir()
+    asked = Case("c", "toy", str(tmp_path), "step.json", policy="on_demand")
+    first = measure(asked)
+    assert first.record is not None
+    (tmp_path / "toy").rmdir()
+    save_hardware(replace(machine("toy"), name="mine"), tmp_path / "mine.yaml")
+    (tmp_path / "mine.yaml").rename(tmp_path / "toy")
+    own = measure(asked)
+    assert own.record is not None
+    assert (first.record.machine["name"], own.record.machine["name"]) == ("toy", "mine")
