@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -57,10 +58,8 @@ def _attention(inputs: Sequence[Dims | None], attributes: Mapping[str, Any]) -> 
 def _einsum(equation: str, given: Sequence[Dims]) -> int:
     """Of two operands without an ellipsis: the product of all sizes."""
     terms = equation.replace(" ", "").partition("->")[0].split(",")
-    if len(terms) != 2 or len(given) != 2 or any(len(t) != len(s) for t, s in zip(terms, given, strict=True)):
+    if len(terms) != 2 or [*map(len, terms)] != [*map(len, given)]:
         return 0
-    sizes: dict[str, int] = {}
-    for term, shape in zip(terms, given, strict=True):
-        sizes.update(zip(term, shape, strict=True))
+    sizes = dict(zip("".join(terms), chain(*given), strict=True))
     shared = set(terms[0]) & set(terms[1])
     return 2 * prod(sizes.values()) if shared else 0

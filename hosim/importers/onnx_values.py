@@ -8,7 +8,7 @@ Weights and files beside the model are not read, and operators outside a short l
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -100,7 +100,7 @@ def infer(
     """The outputs of a node by name, if their shapes can be inferred. Raises :class:`InputError` if the node contradicts itself."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     try:
-        schema = defs.get_schema(node.op_type, opsets.get(domain, opsets.get(node.domain, 1)), domain)
+        schema = defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
     except Exception:  # a custom operator: the model may say what it returns
         return {}
     if not schema.min_input <= len(node.input) <= schema.max_input or not schema.min_output <= len(node.output) <= schema.max_output:
@@ -127,30 +127,30 @@ def of_type(proto: onnx.TypeProto) -> OnnxValue | None:
 
 
 def compute(
-    node: onnx.NodeProto, inputs: Sequence[OnnxValue | None], made: Mapping[str, OnnxValue], opsets: Mapping[str, int]
+    node: onnx.NodeProto, inputs: Mapping[str, OnnxValue], made: Mapping[str, OnnxValue], opsets: Mapping[str, int]
 ) -> dict[str, np.ndarray[Any, Any]]:
     """The elements of a node's outputs by name, if it computes with known numbers; else nothing."""
-    if node.op_type in ("Shape", "Size") and inputs and inputs[0] is not None:
-        shape = np.array(inputs[0].shape, dtype=np.int64)
+    if node.op_type in ("Shape", "Size") and len(inputs) == 1:
+        (given,) = inputs.values()
         if node.op_type == "Size":
-            return {node.output[0]: np.array(prod(inputs[0].shape), dtype=np.int64)}
+            return {node.output[0]: np.array(prod(given.shape), dtype=np.int64)}
         bounds = attributes_of(node)
-        return {node.output[0]: shape[bounds.get("start", 0) : bounds.get("end", len(shape))]}
+        return {node.output[0]: np.array(given.shape[bounds.get("start", 0) : bounds.get("end")], dtype=np.int64)}
     if node.op_type not in _ARITHMETIC or node.domain not in ("", "ai.onnx"):
         return {}
-    if any(value is not None and value.known is None for value in inputs):
+    if any(value.known is None for value in inputs.values()):
         return {}
-    if not all(name in made and prod(made[name].shape) <= _MOST_NUMBERS for name in node.output if name):
-        return {}
-    feeds = {name: value.known for name, value in zip(node.input, inputs, strict=True) if value is not None}
     outputs = [name for name in node.output if name]
-    imports = [helper.make_opsetid(key, number) for key, number in opsets.items()]
+    if any(prod(made[name].shape) > _MOST_NUMBERS for name in outputs):
+        return {}
     try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            takes = [helper.make_tensor_value_info(n, v.element, v.shape) for n, v in zip(node.input, inputs, strict=True) if v is not None]
+            takes = [helper.make_tensor_value_info(name, value.element, value.shape) for name, value in inputs.items()]
             gives = [helper.make_tensor_value_info(name, made[name].element, None) for name in outputs]
             graph = helper.make_graph([node], "sizes", takes, gives)
+            imports = [helper.make_opsetid(key, number) for key, number in opsets.items()]
+            feeds = {name: value.known for name, value in inputs.items()}
             results = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports)).run(outputs, feeds)
     except Exception:  # numbers that cannot be computed stay unknown, and whoever needs them reports it
         return {}

@@ -119,7 +119,8 @@ class _OnnxWalk:
         if operator == "Constant":
             values.update(self._constant_node(node, attributes, where))
             return
-        made = infer(node, {name: values[name] for name in node.input if name}, self.opsets, self.model.ir_version, where)
+        given = {name: values[name] for name in node.input if name}
+        made = infer(node, given, self.opsets, self.model.ir_version, where)
         outputs = [name for name in node.output if name]
         for name in outputs:
             if name not in made and name in self.declared:
@@ -129,7 +130,7 @@ class _OnnxWalk:
                     f"the shape of what operator {operator[:50]} returns is not known without data; export the model with fixed shapes",
                     where=where,
                 )
-        known = compute(node, inputs, made, self.opsets)
+        known = compute(node, given, made, self.opsets)
         found = {name: replace(made[name], known=known.get(name)) for name in outputs}
         if all(value.is_number for value in found.values()):
             values.update(found)

@@ -10,17 +10,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hosim.errors import HosimError, InputError
-from hosim.graph import Graph
 from hosim.importers import load_any
 from hosim.importers.onnx_graph import import_onnx, is_onnx
 
 onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper  # noqa: E402
+from onnx_toys import FLOAT, INT, model, numbers, read, uses, value, weight  # noqa: E402
 from onnx_truth import DATA, FROM_TORCH, PUBLIC, TRUTH, comparison, load, made_at_peak  # noqa: E402
-
-FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
-
 
 FOLDED = {"llama": 0.09, "gpt2": 0.06, "bert": 0.03, "vit": 0.01}
 """How far bytes of constants may be from torch's parameters: the exporter folds and repeats some (rotary tables, a tied head)."""
@@ -76,36 +73,6 @@ def test_a_branch_and_a_dynamic_batch() -> None:
     assert sum(op.flops for op in large.ops) == 8 * sum(op.flops for op in small.ops)
     assert large.meta["dims"] == {"batch": 8}
     assert [t for t in large.tensors if t.kind == "parameter"] == [t for t in small.tensors if t.kind == "parameter"]
-
-
-def value(name: str, element: int, *shape: object) -> object:
-    return helper.make_tensor_value_info(name, element, list(shape))
-
-
-def weight(name: str, *shape: int) -> object:
-    """An initializer whose data lie in a file that is not there."""
-    tensor = TensorProto(name=name, dims=shape, data_type=FLOAT, data_location=TensorProto.EXTERNAL)
-    tensor.external_data.add(key="location", value="gone.bin")
-    return tensor
-
-
-def numbers(name: str, *values: int) -> object:
-    return helper.make_tensor(name, INT, [len(values)], values)
-
-
-def model(nodes, inputs, outputs, constants=(), opset=20, **more) -> bytes:
-    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
-    opsets = [helper.make_opsetid("", opset), *more.pop("opsets", ())]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10, **more).SerializeToString()
-
-
-def read(folder: Path, content: bytes, **dims: int) -> Graph:
-    (folder / "x").write_bytes(content)
-    return load_any(folder / "x", dims)
-
-
-def uses(graph: Graph) -> list[tuple[str, list[str], list[str]]]:
-    return [(op.kind, [graph.tensors[t].name for t in op.inputs], [graph.tensors[t].name for t in op.outputs]) for op in graph.ops]
 
 
 def test_views_numbers_and_weights_elsewhere(tmp_path: Path) -> None:
