@@ -16,7 +16,7 @@ from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
 from hosim.lower.file_tier import ALIGNMENT, CHUNK_BYTES, FileTier  # noqa: E402
 from hosim.lower.host_bytes import copy_bytes  # noqa: E402
-from hosim.lower.on_cpu import CpuDevice  # noqa: E402
+from hosim.lower.on_cpu import CpuDevice, CpuEvent  # noqa: E402
 from hosim.lower.transfers import Label  # noqa: E402
 
 MIB = 1 << 20
@@ -212,6 +212,29 @@ def test_the_first_failure_ends_the_run_and_its_threads():
     with device.running():  # and the next one is as new
         device.compute.submit(lambda: done.append(2))
     assert done == [2]
+
+
+def test_threads_are_named_after_their_channels():
+    device = CpuDevice(machine(engines=2))
+    seen = []
+    with device.running():
+        device.compute.submit(lambda: seen.extend(thread.name for thread in threading.enumerate() if thread.name.startswith("hosim ")))
+    assert sorted(seen) == ["hosim d2h", "hosim d2h", "hosim h2d", "hosim h2d", "hosim read", "hosim write"]
+
+
+@pytest.mark.parametrize(("label", "what"), [(Label("prefetch of 'w'"), "prefetch of 'w'"), (None, "some work")])
+def test_work_that_waits_for_what_never_ends(label, what):
+    device = CpuDevice(machine())
+
+    def run():
+        with device.running():
+            device.compute.submit(lambda: None)  # which ends, and is no culprit
+            device.channel("h2d").submit(lambda: None, (CpuEvent(),), label)
+
+    with pytest.raises(ExecutionError) as caught:
+        run()
+    assert str(caught.value) == f"nothing can proceed: {what} waits for work that never ends"
+    assert device.blame(caught.value) == str(caught.value)
 
 
 # ----------------------------------------------------------------------------------------------------------------- files

@@ -1,11 +1,15 @@
 """The GPU machine's logic on a stand-in for torch.cuda: same bits, and every two accesses that need it are ordered by events."""
 
 import itertools
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import fake_cuda  # noqa: E402
 from fake_cuda import FakeCuda, Races  # noqa: E402
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from layers import Layers, lowered, machine, program_of, streamed, values_of  # noqa: E402
@@ -15,7 +19,7 @@ from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.lower import host_pool, on_cuda  # noqa: E402
 from hosim.lower.on_cuda import CudaDevice  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
-from hosim.lower.transfers import Label  # noqa: E402
+from hosim.lower.transfers import Done, Label  # noqa: E402
 
 
 @pytest.fixture
@@ -178,4 +182,146 @@ def test_an_error_between_two_works_is_no_works(fake, tmp_path, channel):
     with pytest.raises(ValueError, match="something else") as caught:
         run()
     assert device.blame(caught.value) == "ValueError: something else"
+    device.close()
+
+
+class Later:
+    """An event that is done once somebody has waited for it."""
+
+    def __init__(self, name, log):
+        self.name, self.log, self.waited = name, log, False
+
+    def done(self):
+        return self.waited
+
+    def wait(self):
+        self.log.append(self.name)
+        self.waited = True
+
+
+def test_the_host_waits_for_room_one_release_at_a_time(fake):
+    """Two releases wait for events: the first makes no room, the second does, and the third is nobody's concern."""
+    device, log = CudaDevice(machine()), []
+    one, two, three, four = (Later(name, log) for name in ("one", "two", "three", "four"))
+    device.later([one, two], lambda: log.append("first released"))
+    device.later([three], lambda: log.append("second released"))
+    device.later([four], lambda: log.append("third released"))
+    device.find(lambda: "second released" in log)
+    assert log == ["one", "two", "first released", "three", "second released"]
+    four.waited = True
+    device.find(lambda: True)  # looks at once
+    assert log[-1] == "third released"
+    with pytest.raises(ExecutionError, match=r"^finds no room$"):
+        device.find(lambda: False)
+
+
+def test_marks_and_times_of_events(fake):
+    """An event of torch, held by another stream: whether it is done, and nanoseconds from another one."""
+    calls = []
+    end = SimpleNamespace(query=lambda: 1, synchronize=lambda: calls.append("synchronize"))
+    event = on_cuda.CudaEvent(end)
+    assert event.done() is True
+    assert event.start is None
+    event.wait()
+    event.hold(SimpleNamespace(wait_event=calls.append))
+    assert calls == ["synchronize", end]
+    assert event.elapsed_ns(SimpleNamespace(elapsed_time=lambda other: 0.25 if other is end else None)) == 250_000
+
+
+def test_a_record_of_work_on_streams(fake, monkeypatch):
+    """Times since the run began: when what it waits for had ended, its start and its end; without a wait it was issued at its start."""
+    now = itertools.count()
+    monkeypatch.setattr(fake_cuda.time, "perf_counter", lambda: next(now) / 1000)
+    device = CudaDevice(machine())
+    first, second = Label("op 'f'", op=0), Label("store of 'a'", cache_op=0)
+    device.recording = True
+    with device.running():  # at 0
+        done = device.compute.submit(lambda: None, label=first)  # from 1 to 2
+        device.compute.submit(lambda: None)  # at 3, and not recorded
+        device.channel("d2h").submit(lambda: None, (done,), second)  # from 4 to 5
+    ms = 1_000_000
+    assert device.take_record() == (
+        Done(first, "compute", 1 * ms, 1 * ms, 1 * ms, 2 * ms),
+        Done(second, "d2h", 2 * ms, 4 * ms, 4 * ms, 5 * ms),
+    )
+    assert device.take_record() == ()
+    device.recording = False
+    with device.running():
+        device.compute.submit(lambda: None, label=first)
+    assert device.take_record() == ()
+
+
+def test_streams_of_a_channel_take_turns(fake):
+    hardware = replace(machine(), channels=tuple(replace(channel, engines=2) for channel in machine().channels))
+    device, seen = CudaDevice(hardware), []
+    with device.running():
+        for _ in range(3):
+            device.channel("h2d").submit(lambda: seen.append(fake.current.number))
+        device.channel("d2h").submit(lambda: seen.append(fake.current.number))
+        device.compute.submit(lambda: seen.append(fake.current is fake.main))
+    first, second, again, other, main = seen
+    assert first == again
+    assert len({first, second, other}) == 3
+    assert main
+
+
+def test_the_device_is_chosen_once(fake, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(fake, "set_device", chosen.append)
+    monkeypatch.setattr(fake, "current_device", lambda: 3)
+    CudaDevice(machine())
+    CudaDevice(machine(), index=1)
+    CudaDevice(machine(), index=0)
+    assert chosen == [3, 1, 0]
+
+
+def test_bytes_move_at_once_between_any_two_places(fake, tmp_path):
+    """Between device and files they pass through a block of host memory, which is given back."""
+    device = CudaDevice(machine(), directories={"nvme": tmp_path})
+    values, result = torch.arange(100, dtype=torch.uint8), torch.zeros(100, dtype=torch.uint8)
+    here, there = device.on_device(), device.on_device()
+    here.open(values.untyped_storage(), 100)
+    there.open(result.untyped_storage(), 100)
+    file, host = device.block("nvme", 100, "w"), device.block("ddr", 100, "w")
+    assert file.take()
+    assert host.take()
+    device.move_now(here, file)
+    assert file.path.read_bytes() == bytes(range(100))
+    device.move_now(file, there)
+    assert torch.equal(result, values)
+    device.move_now(file, host)
+    assert torch.equal(host.bytes, values)
+    result.zero_()
+    device.move_now(host, there)
+    assert torch.equal(result, values)
+    assert device._tiers["ddr"].held_bytes == 100
+    device.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_file_threads_and_what_is_left_of_them(fake, tmp_path):
+    """Work of files runs in threads named after the channel; after an error, work that waits is dropped."""
+    hardware = replace(machine(), channels=tuple(replace(channel, engines=2) for channel in machine().channels))
+    device = CudaDevice(hardware, directories={"nvme": tmp_path})
+    names, meet = [], threading.Barrier(2, timeout=600)
+    with device.running():
+        for _ in range(2):
+            device.channel("read").submit(lambda: (meet.wait(), names.append(threading.current_thread().name)))
+    assert sorted(names) == ["hosim read_0", "hosim read_1"]
+    done, failed, before = [], Label("store of 'w'"), Label("store of 'v'")
+
+    def fail():
+        raise OSError(5, "Input/output error")
+
+    def run():
+        with device.running():
+            first = device.channel("write").submit(fail, label=failed)
+            device.channel("write").submit(lambda: done.append(1), (first,), before)
+            device.channel("read").submit(lambda: done.append(2))
+
+    with pytest.raises(OSError, match="Input/output") as caught:
+        run()
+    assert device.blame(caught.value) == "store of 'w': Input/output error"
+    assert 1 not in done
+    assert device.stopped
     device.close()

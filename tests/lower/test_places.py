@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,10 +14,12 @@ from hosim.cache_plan import PREFETCH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Compute, Hardware, Tier  # noqa: E402
-from hosim.lower.file_tier import FileTier  # noqa: E402
+from hosim.lower import file_tier  # noqa: E402
+from hosim.lower.file_tier import ALIGNMENT, FileTier  # noqa: E402
 from hosim.lower.host_bytes import DeviceBytes, copy_bytes, part_of  # noqa: E402
 from hosim.lower.host_pool import HostPool  # noqa: E402
 from hosim.lower.measured_timeline import timeline_of  # noqa: E402
+from hosim.lower.residents import resizable  # noqa: E402
 from hosim.lower.tier_memory import memory_of_tiers  # noqa: E402
 from hosim.lower.transfers import Done, Label  # noqa: E402
 from hosim.result import Stall, Transfer  # noqa: E402
@@ -152,3 +156,100 @@ def test_the_timeline_of_measured_events():
     assert timeline.residencies == ()
     nothing = timeline_of(plan, [])
     assert (nothing.op_start_ns, nothing.stalls, nothing.transfers) == ((-1, -1), (), ())
+
+
+def test_a_storage_that_cannot_be_freed_is_replaced_in_all_views():
+    """numpy's memory stays numpy's: the views get a copy of it, each at its own place."""
+    array = numpy.arange(12, dtype=numpy.float32)
+    whole = torch.from_numpy(array)
+    views = [whole, whole[3:11].view(2, 4), whole.view(3, 4).t()[1:]]
+    before = [(view.clone(), view.storage_offset(), view.stride()) for view in views]
+    storage = resizable(views)
+    assert storage.resizable()
+    assert {view.untyped_storage()._cdata for view in views} == {storage._cdata}
+    for view, (value, offset, stride) in zip(views, before, strict=True):
+        assert torch.equal(view, value)
+        assert (view.storage_offset(), view.stride()) == (offset, stride)
+    array[:] = 7
+    assert torch.equal(whole, torch.arange(12.0))
+    own = torch.ones(3)
+    assert resizable([own]).data_ptr() == own.data_ptr()
+
+
+def test_a_folder_without_direct_transfers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(file_tier.os, "pwrite", refuse)
+    with pytest.raises(InputError) as caught:
+        FileTier("nvme", tmp_path, 100, at_once, direct=True)
+    message = "its file system has no direct transfers (Invalid argument); leave direct out, or give another folder"
+    assert str(caught.value) == f"{tmp_path}: {message}"
+    assert not list(tmp_path.iterdir())
+    FileTier("nvme", tmp_path, 100, at_once).close()  # which asks for nothing of the kind
+
+
+def test_a_file_tier_names_its_folder_and_closes_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Every file that was opened is closed, and readable by its owner alone."""
+    opened, closed, real_open, real_close = [], [], os.open, os.close
+    monkeypatch.setattr(file_tier.os, "open", lambda *given: opened.append(real_open(*given)) or opened[-1])
+    monkeypatch.setattr(file_tier.os, "close", lambda file: closed.append(file) or real_close(file))
+    tier = FileTier("nvme", tmp_path, 3 * ALIGNMENT, at_once, direct=True)
+    assert (tier.held_bytes, tier.folder.parent, tier.folder.name.startswith("hosim-nvme-")) == (0, tmp_path, True)
+    assert not list(tier.folder.iterdir())
+    block = tier.block(2 * ALIGNMENT + 3, "w")
+    assert block.take()
+    data = bytes(range(256)) * 32 + b"end"
+    for start, stop in ((0, ALIGNMENT), (ALIGNMENT, 2 * ALIGNMENT + 3)):
+        block.write(start, data[start:stop])
+    assert block.path.stat().st_mode & 0o777 == 0o600
+    assert [block._is_direct(start, stop) for start, stop in ((0, 4096), (0, 8195), (4096, 8195), (0, 8194), (1, 4096))] == [
+        *(True, True, True, False, False),
+    ]
+    back = bytearray(len(data))
+    block.read(0, back)
+    assert bytes(back) == data
+    assert closed == opened
+    assert len(opened) == 4  # a trial, two writes, a read
+    tier.close()
+
+
+def test_a_direct_read_ends_where_the_file_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Reads may give less than was asked for: one goes on at the next multiple of the alignment, and ends at anything else."""
+    tier = FileTier("nvme", tmp_path, 1 << 20, at_once)
+    size = 3 * ALIGNMENT
+    block = tier.block(size, "w")
+    data = os.urandom(size)
+    block.write(0, data)
+    whole, asked = os.preadv, []
+
+    def some(file, buffers, offset):
+        asked.append((offset, len(buffers[0])))
+        return whole(file, [buffers[0][: min(len(buffers[0]), limit)]], offset)
+
+    monkeypatch.setattr(file_tier.os, "preadv", some)
+    back = bytearray(size)
+    limit = 5000
+    block.read(0, back)
+    assert bytes(back) == data
+    assert asked == [(0, size), (5000, size - 5000), (10000, size - 10000)]
+    asked.clear()
+    with block.path.open("rb") as file:
+        got = memoryview(bytearray(size))
+        assert file_tier._read(file.fileno(), got, 0, direct=True) == 5000
+        limit = ALIGNMENT
+        assert file_tier._read(file.fileno(), got, 0, direct=True) == size
+    assert asked == [(0, size), (0, size), (4096, 8192), (8192, 4096)]
+    written, real = [], os.pwrite
+
+    def little(file, part, offset):
+        written.append((offset, len(part)))
+        return real(file, part[:7000], offset)
+
+    monkeypatch.setattr(file_tier.os, "pwrite", little)
+    block.write(0, data[::-1])
+    assert written == [(0, size), (7000, 5288)]
+    limit = size
+    block.read(0, back)
+    assert bytes(back) == data[::-1]
+    tier.close()

@@ -1,0 +1,151 @@
+"""What an offloaded model is called with: constants, nested inputs, names and places, and what each mistake is answered with."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import hosim  # noqa: E402
+from hosim.errors import ExecutionError, InfeasibleError, InputError  # noqa: E402
+from hosim.lower import callable as callables  # noqa: E402
+from hosim.lower import on_cpu, on_cuda  # noqa: E402
+from hosim.lower.on_cpu import CpuDevice  # noqa: E402
+
+HARDWARE = "h100-80gb-sxm"
+
+
+class Scaled(torch.nn.Module):
+    """One square weight, an input, and a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.eye(8))
+
+    def forward(self, x, scale=2.0):
+        return x @ self.weight * scale
+
+
+def loss_of(model, inputs):
+    return model(**inputs).square().mean()
+
+
+def refused(call, *args, **kwargs):
+    with pytest.raises(InputError) as caught:
+        call(*args, **kwargs)
+    return str(caught.value)
+
+
+X = torch.arange(16.0).reshape(2, 8)
+
+
+def test_inference_with_a_number():
+    with hosim.offload(Scaled().eval(), (X, 3.0), hardware=HARDWARE) as model:
+        assert torch.equal(model(X, 3.0), X * 3)
+        assert refused(model, X, 4.0) == "input 'scale' is 3.0 in the captured program, got 4.0; offload it again"
+        assert refused(model, 5, 3.0) == "input 'x' is int; it was captured with (2, 8) of torch.float32"
+        assert refused(model, X.double(), 3.0) == "input 'x' is (2, 8) of torch.float64; it was captured with (2, 8) of torch.float32"
+        assert refused(model, X) == "expected inputs nested like the example's"
+        assert refused(model, X, scale=3.0) == "expected the arguments by position alone, got scale"
+
+
+def test_inference_by_name():
+    with hosim.offload(Scaled().eval(), {"x": X, "scale": 3.0}, hardware=HARDWARE) as model:
+        assert torch.equal(model(scale=3.0, x=X), X * 3)  # in any order
+        assert refused(model, X, 3.0) == "expected the arguments x, scale, got none by name"
+
+
+def test_a_step_with_a_number():
+    model = Scaled()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, fused=True)
+    with hosim.offload(model, {"x": X, "scale": 3.0}, hardware=HARDWARE, optimizer=optimizer, loss=loss_of) as step:
+        assert torch.equal(step(X, scale=3.0), (X * 3).square().mean())
+        assert refused(step, X, 4.0) == "input 'scale' is 3.0 in the captured step, got 4.0; offload it again"
+        assert refused(step, X) == "expected the inputs x, scale, got x"
+        assert refused(step) == "expected the inputs x, scale, got none"
+        assert refused(step, X, 3.0, 5) == "expected the inputs x, scale, got x, scale"
+        assert refused(step, X, 3.0, more=1) == "expected the inputs x, scale, got x, scale, more"
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+        assert refused(step, X, 3.0) == "the optimizer's settings have changed since the step was captured; offload it again"
+
+
+def test_what_is_said_of_it(monkeypatch):
+    model = Scaled().eval()
+    with hosim.offload(model, (X, 3.0), hardware=HARDWARE, name="mine") as offloaded:
+        graph, result = offloaded.plan.graph, offloaded.result
+        assert offloaded.predicted_peak_bytes == result.allocator.peak_allocated_bytes
+        assert repr(offloaded) == (
+            f"<offloaded mine: {len(graph.ops)} ops, 0 cache ops, policy hyperoffload, peak {offloaded.predicted_peak_bytes:,} B>"
+        )
+        assert offloaded.predicted_makespan_ns == result.makespan_ns > 0
+        monkeypatch.setattr(offloaded, "result", SimpleNamespace(stall_ns={"transfer": 3, "memory": 4}, makespan_ns=None))
+        assert (offloaded.predicted_stall_ns, offloaded.predicted_makespan_ns) == (7, 0)
+
+
+def test_a_model_of_transformers_that_returns_its_cache():
+    class Caches(torch.nn.Module):
+        def forward(self, x):
+            raise ValueError("no pytree for DynamicCache\nmore. See https://pytorch.org")
+
+    message = "torch.export cannot export {}: no pytree for DynamicCache; with config.use_cache = False, models of transformers return "
+    assert refused(hosim.offload, Caches(), X, hardware=HARDWARE) == message.format("Caches") + "only tensors"
+    assert refused(hosim.offload, Caches(), X, hardware=HARDWARE, name="mine") == message.format("mine") + "only tensors"
+
+    class Fails(torch.nn.Module):
+        def forward(self, x):
+            raise ValueError(self.text)
+
+    model = Fails()
+    model.text = "a" * 300
+    assert refused(hosim.offload, model, X, hardware=HARDWARE) == "torch.export cannot export Fails: " + "a" * 200
+    model.text = "it fails. See https://pytorch.org"
+    assert refused(hosim.offload, model, X, hardware=HARDWARE) == "torch.export cannot export Fails: it fails."
+    model.text = ""
+    assert refused(hosim.offload, model, X, hardware=HARDWARE) == "torch.export cannot export Fails: ValueError"
+
+
+def test_the_machine_that_runs_it(monkeypatch, tmp_path):
+    """The GPU that has the parameters, or the CPU; or the one that is given."""
+    made = []
+    monkeypatch.setattr(on_cuda, "CudaDevice", lambda hardware, **given: made.append((hardware, given)) or "gpu")
+    monkeypatch.setattr(on_cpu, "CpuDevice", lambda hardware, **given: made.append((hardware, given)) or "cpu")
+    held = {name: SimpleNamespace(device=torch.device(device)) for name, device in (("a", "cpu"), ("b", "cuda:1"))}
+    assert callables._device(SimpleNamespace(held=held), "profile", {"nvme": tmp_path}) == "gpu"
+    del held["b"]
+    assert callables._device(SimpleNamespace(held=held), "profile", {"nvme": tmp_path}) == "cpu"
+    assert made == [("profile", {"directories": {"nvme": tmp_path}, "index": 1}), ("profile", {"directories": {"nvme": tmp_path}})]
+
+
+def test_what_one_may_give(tmp_path):
+    """A machine, folders, a profile as an object or by its path, a budget that is too small for the given plan."""
+    profile = hosim.load_hardware(hosim.find_hardware(HARDWARE))
+    device = CpuDevice(profile)
+    with hosim.offload(Scaled().eval(), (X, 3.0), hardware=profile, device=device) as offloaded:
+        assert offloaded.executor.device is device
+        plan, peak = offloaded.plan, offloaded.predicted_peak_bytes
+    with hosim.offload(Scaled().eval(), (X, 3.0), hardware=hosim.find_hardware(HARDWARE), plan=plan, budget=peak) as offloaded:
+        assert (offloaded.plan, offloaded.result.budget_bytes) == (plan, peak)
+    below = profile.tiers[1].name
+    with hosim.offload(Scaled().eval(), (X, 3.0), hardware=profile, directories={below: tmp_path}) as offloaded:
+        assert [path.name.startswith(f"hosim-{below}-") for path in tmp_path.iterdir()] == [True]
+        (weight,) = (tensor.size_bytes for tensor in offloaded.plan.graph.tensors if tensor.kind == "parameter")
+    with pytest.raises(InfeasibleError, match=r"^out of memory"):
+        hosim.offload(Scaled().eval(), (X, 3.0), hardware=profile, plan=plan, budget=weight)
+
+
+def test_a_model_that_is_forgotten_when_its_contents_cannot_come_back(monkeypatch):
+    model = Scaled().eval()
+    offloaded = hosim.offload(model, (X, 3.0), hardware=HARDWARE)
+    weight = model.weight
+
+    def fails():
+        raise ExecutionError("a tier has lost its contents", lost=["weight"])
+
+    monkeypatch.setattr(offloaded.executor, "close", fails)
+    assert type(weight) is not torch.nn.Parameter
+    del offloaded
+    gc.collect()
+    assert type(weight) is torch.nn.Parameter

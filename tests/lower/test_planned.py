@@ -1,0 +1,141 @@
+"""A plan that fits in program order: what a policy is asked for in turn, and which of its plans is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hosim.cache_plan import DETACH, CacheOp, Plan
+from hosim.engine import replay
+from hosim.errors import InfeasibleError, InputError, PlanError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.lower import offload
+from hosim.lower.offload import planned
+from hosim.result import Result
+
+MACHINE = Hardware(
+    "toy",
+    (Tier("hbm", 10_000, 10**12, "device"), Tier("ddr", 10_000, 10**11)),
+    (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)),
+    Compute({}),
+)
+
+
+def toy() -> Graph:
+    """Op f makes x, of 40 B, and op g reads it."""
+    builder = GraphBuilder("toy")
+    builder.tensor("x", 40)
+    builder.op("f", "m", outputs=["x"], duration_ns=50)
+    builder.op("g", "m", inputs=["x"], duration_ns=50)
+    return builder.build()
+
+
+@dataclass
+class Scripted:
+    """A policy whose plan for (budget, settings) is named, and what the replay of a plan so named gives: a makespan, or an error."""
+
+    makespans: dict[str, int | str]
+    names: dict[tuple[int, float | None], str]
+    settings: dict[str, Any] = field(default_factory=lambda: {"effort": None})
+    asked: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+
+    def plan(self, graph: Graph, hardware: Hardware, budget: int, **settings: Any) -> Plan:
+        self.asked.append((budget, settings))
+        name = self.names.get((budget, settings.get("effort")))
+        if name is None:
+            raise InfeasibleError(f"nothing for {budget} B with effort {settings.get('effort')}")
+        return Plan(graph, name)
+
+    def replayed(self, plan: Plan, hardware: Hardware, budget: int) -> Result:
+        assert (hardware, budget) == (MACHINE, 1000)
+        result, made = replay(plan, hardware), self.makespans[plan.policy]
+        return replace(result, feasible=False, error=made) if isinstance(made, str) else replace(result, makespan_ns=made)
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def used(policy: Scripted) -> Scripted:
+        monkeypatch.setattr(offload, "registry", SimpleNamespace(get={"scripted": policy}.__getitem__))
+        return policy
+
+    return used
+
+
+def taken(policy: Scripted, **parameters: Any) -> tuple[str, int | None]:
+    plan, result = planned(toy(), MACHINE, 1000, "scripted", parameters, replayed=policy.replayed)
+    return plan.policy, result.makespan_ns
+
+
+def test_the_first_share_at_which_a_plan_fits(use: Any) -> None:
+    """At 1000 B the quick plan does not fit, at 970 there is none, at 930 it fits: then the asked effort is tried there, too."""
+    names = {(1000, 0.0): "large", (930, 0.0): "quick", (930, 5.0): "thorough", (850, 0.0): "small"}
+    policy = use(Scripted({"large": "too much", "quick": 200, "thorough": 150, "small": 100}, names))
+    assert taken(policy, effort=5.0, more=1) == ("thorough", 150)
+    quick, asked = {"effort": 0.0, "more": 1}, {"effort": 5.0, "more": 1}
+    assert policy.asked == [(1000, quick), (970, quick), (930, quick), (930, asked)]
+
+
+def test_effort_that_makes_it_worse_or_finds_nothing(use: Any) -> None:
+    names = {(1000, 0.0): "quick", (1000, 1.0): "thorough"}
+    assert taken(use(Scripted({"quick": 150, "thorough": 200}, names)), effort=1.0) == ("quick", 150)
+    assert taken(use(Scripted({"quick": 150, "thorough": 150}, names)), effort=1.0) == ("quick", 150)
+    assert taken(use(Scripted({"quick": 150, "thorough": "too much"}, names)), effort=1.0) == ("quick", 150)
+    assert taken(use(Scripted({"quick": 150}, {(1000, 0.0): "quick"})), effort=1.0) == ("quick", 150)
+
+
+def test_effort_is_asked_for_only_where_there_is_such_a_parameter(use: Any) -> None:
+    policy = use(Scripted({"only": 150}, {(1000, None): "only"}, {}))
+    assert taken(policy) == ("only", 150)
+    assert policy.asked == [(1000, {})]
+    policy = use(Scripted({"only": 150}, {(1000, 0.0): "only"}))
+    assert taken(policy, effort=0.0) == ("only", 150)
+    assert policy.asked == [(1000, {"effort": 0.0})]  # which is what is tried first anyway
+
+
+def test_all_shares_and_the_first_reason(use: Any) -> None:
+    policy = use(Scripted({}, {}, {}))
+    with pytest.raises(InfeasibleError) as caught:
+        taken(policy)
+    assert [budget for budget, _ in policy.asked] == [1000, 970, 930, 850, 700, 500, 300]
+    where = "no plan of policy scripted stays within 1000 B in program order: "
+    assert str(caught.value) == where + "nothing for 1000 B with effort None"
+    policy = use(Scripted({"large": "too much", "small": "still too much"}, {(1000, None): "large", (300, None): "small"}, {}))
+    with pytest.raises(InfeasibleError) as caught:
+        taken(policy)
+    assert str(caught.value) == where + "too much"
+
+
+def test_a_plan_is_verified_and_replayed_in_program_order(use: Any) -> None:
+    class Breaks(Scripted):
+        def plan(self, graph: Graph, hardware: Hardware, budget: int, **settings: Any) -> Plan:
+            return Plan(graph, "mine", (CacheOp(DETACH, 0, "hbm", None, 0),))
+
+    use(Breaks({}, {}, {}))
+    with pytest.raises(PlanError) as caught:
+        planned(toy(), MACHINE, 1000, "scripted")
+    (finding,) = caught.value.findings
+    assert finding.startswith("last-copy: cache op 0 ")
+    assert str(caught.value) == f"policy mine made a plan that breaks a rule: {finding}"
+    policy = use(Scripted({}, {(1000, None): "fine"}, {}))
+    plan, result = planned(toy(), MACHINE, 1000, "scripted")
+    assert result == replay(plan, MACHINE, 1000, account="program")
+    assert policy.asked == [(1000, {})]
+
+
+def test_example_inputs_by_name() -> None:
+    class Model:
+        def forward(self, x: Any, y: Any = None) -> Any:
+            return x
+
+    model = Model()
+    assert offload._by_name(model, {"y": 1}) == {"y": 1}
+    assert offload._by_name(model, (1, 2)) == {"x": 1, "y": 2}
+    assert offload._by_name(model, [1]) == {"x": 1}
+    assert offload._by_name(model, 1) == {"x": 1}
+    with pytest.raises(InputError) as caught:
+        offload._by_name(model, (1, 2, 3))
+    assert str(caught.value) == "example_inputs: 3 example inputs; Model takes 2"
