@@ -14,7 +14,7 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Fabric
 from hosim.io import save_hardware, save_plan, save_workload
-from hosim.study.blame import ExplainedStall, stalls_of
+from hosim.study.blame import ExplainedStall, by_cause, rows, stalls_of
 from hosim.study.policy_choice import parse_choice
 from hosim.study.prices import prices
 from hosim.study.run_policy import make_plan
@@ -78,6 +78,92 @@ def test_a_transfer_without_room() -> None:
     assert (stall.issued_ns, stall.started_ns, stall.start_ns, stall.end_ns) == (5, 55, 55, 95)
     assert (stall.occupied_ns, stall.held_back_ns) == (0, 50)
     assert stall.prevented_by == "room or its source 40 ns earlier: h2d was free for it"
+
+
+def test_a_transfer_that_shares_a_link() -> None:
+    """v goes down while w comes up, each at half of the link's rate: they take 80 ns instead of 40, and f1 waits from 40 on."""
+    b = GraphBuilder("shared")
+    b.tensor("w", 40, "parameter", home="ddr")
+    b.tensor("v", 40, "parameter", home="hbm")
+    b.op("f0", "any", duration_ns=40)
+    b.op("f1", "any", inputs=["w", "v"], duration_ns=10)
+    moves = (CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("store", 1, "hbm", "ddr"), CacheOp("detach", 0, "hbm", None, 1))
+    machine = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d", "d2h")),))
+    (stall,) = stalls_of(Plan(b.build(), cache_ops=moves), machine)[1]
+    assert (stall.start_ns, stall.end_ns, stall.contention_ns, stall.held_back_ns) == (40, 80, 40, 0)
+    assert stall.prevented_by == "no other traffic on what h2d shares: that cost it 40 ns; or 1.00 GB/s of h2d for it"
+
+
+@pytest.mark.parametrize(
+    ("size", "prevented_by"),
+    [
+        (50, "10.0 GB/s of h2d for it"),  # 50 B in 5 ns: ten times as fast as it is
+        (51, "w kept in hbm, or less moved before it over h2d"),
+    ],
+)
+def test_ten_times_the_bandwidth_is_the_most_that_is_advised(size: int, prevented_by: str) -> None:
+    b = GraphBuilder("fast")
+    b.tensor("w", size, "parameter", home="ddr")
+    b.op("f0", "any", duration_ns=5)
+    b.op("f1", "any", inputs=["w"], duration_ns=10)
+    moves = (CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, 1))
+    (stall,) = stalls_of(Plan(b.build(), cache_ops=moves), MACHINE)[1]
+    assert (stall.start_ns, stall.end_ns) == (5, size)
+    assert stall.prevented_by == prevented_by
+
+
+def test_a_transfer_behind_several_and_one_issued_as_early_as_could_be() -> None:
+    """Five of 30 B go before w: 0..150, then w to 190; f0 ends at 30, so that w is 160 ns late, of which 150 ns are theirs."""
+    others = ("v", "u", "t", "s", "r")
+    (stall, *_) = blamed(graph(25, others), *((name, AT_START) for name in others), ("w", AT_START))
+    assert (stall.start_ns, stall.end_ns, stall.occupied, stall.occupied_ns) == (30, 190, others, 150)
+    assert stall.prevented_by == "w kept in hbm, or less moved before it over h2d"
+    (stall, *_) = blamed(graph(35, others), *((name, AT_START) for name in others), ("w", AT_START))
+    assert stall.prevented_by == "v, u, t and 2 more (150 B) not ahead of it on h2d"
+    # issued at 5, w is 40 - 20 = 20 ns late: it could have been issued at 0 at the earliest, which is 5 ns before
+    (stall,) = blamed(graph(20), ("w", 0))
+    assert (stall.issued_ns, stall.start_ns, stall.end_ns) == (5, 25, 45)
+    assert stall.prevented_by == "2.00 GB/s of h2d for it"
+    (stall,) = blamed(graph(35), ("w", 0))  # just in time, if issued at 0
+    assert (stall.start_ns, stall.end_ns) == (40, 45)
+    assert stall.prevented_by == "w issued 5 ns earlier, at time 0 or before: h2d was idle; or 1.14 GB/s of h2d for it"
+
+
+def test_rows_and_sums_of_stalls() -> None:
+    stalls = blamed(graph(50, ("v",)), ("v", AT_START), ("w", AT_START))
+    assert rows(stalls) == [
+        {
+            "stream": "compute",
+            "op": "f1",
+            "cause": "transfer",
+            "start_ns": 55,
+            "end_ns": 70,
+            "stall_ns": 15,
+            "tensor": "w",
+            "channel": "h2d",
+            "size_bytes": 40,
+            "issued_ns": 0,
+            "started_ns": 30,
+            "ended_ns": 70,
+            "occupied": "v",
+            "occupied_ns": 30,
+            "held_back_ns": 0,
+            "contention_ns": 0,
+            "bandwidth_bytes_per_s": 1_600_000_000,
+            "prevented_by": stalls[0].prevented_by,
+        }
+    ]
+    waits = [("transfer", 5, "h2d"), ("capacity", 9, None), ("transfer", 3, "h2d"), ("transfer", 7, "d2h")]
+    listed = [ExplainedStall("s", "op", cause, 10, 10 + ns, "", channel=channel) for cause, ns, channel in waits]
+    assert list(by_cause(listed).items()) == [(("capacity", ""), 9), (("transfer", "h2d"), 8), (("transfer", "d2h"), 7)]
+
+
+def test_an_op_that_the_runtime_looks_at() -> None:
+    found = blame(Question(chain(1), replace(MACHINE, inspect_ns=30), parse_choice("on_demand"), 100))
+    (stall,) = found.stalls
+    assert (stall.cause, stall.prevented_by) == ("runtime", "a plan made beforehand: inspecting an op takes 30 ns")
+    assert str(found) == "on_demand takes 50 ns, of which its streams wait 30 ns: 30 ns for runtime"
+    assert str(blame(Question(chain(2), MACHINE, parse_choice("resident"), 1000))) == "resident takes 40 ns and never waits"
 
 
 def test_an_op_without_room() -> None:

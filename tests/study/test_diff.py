@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from hosim.cache_plan import CacheOp, Plan
 from hosim.cli.main import app
 from hosim.engine import replay
-from hosim.errors import InputError
+from hosim.errors import InputError, PlanError
 from hosim.io import save_hardware, save_plan, save_workload
 from hosim.study.comparands import side_of
 from hosim.study.diff import START, Side, diff
@@ -113,6 +113,27 @@ def test_what_cannot_be_compared() -> None:
     for what, said in (("nonesuch", "neither a file nor a policy"), ("belady", "a policy needs a workload and a machine to plan for")):
         with pytest.raises(InputError, match=said):
             side_of(what)
+
+
+def test_a_policy_needs_a_workload_a_machine_and_a_budget() -> None:
+    for given in ({"hardware": MACHINE, "budget_bytes": 90}, {"graph": GRAPH, "budget_bytes": 90}, {"graph": GRAPH, "hardware": MACHINE}):
+        with pytest.raises(InputError) as refused:
+            side_of("belady", **given)
+        assert str(refused.value) == "belady: a policy needs a workload and a machine to plan for: name both"
+    side = side_of("lookahead:k=2", GRAPH, MACHINE, 90)
+    assert side.plan is not None
+    assert side.result is not None
+    assert (side.label, side.plan.policy, side.device_tier, side.result.budget_bytes) == ("lookahead:k=2", "lookahead:k=2", "hbm", 90)
+    assert side.result.timeline is not None
+    assert side_of(side.result) == Side("lookahead:k=2", result=side.result, device_tier="hbm")
+    fast = replace(MACHINE, tiers=(replace(MACHINE.tiers[0], name="fast"), MACHINE.tiers[1]), channels=(), device_tier="fast")
+    assert side_of(side.result, hardware=fast).device_tier == "fast"
+
+
+def test_a_plan_that_breaks_a_rule_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hosim.study.comparands.make_plan", lambda *given: plan(CacheOp("detach", 3, "hbm", None, 0)))
+    with pytest.raises(PlanError, match="policy belady made a plan that breaks a rule, which is a bug of the policy: last-copy: cache op 0"):
+        side_of("belady", GRAPH, MACHINE, 100)
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

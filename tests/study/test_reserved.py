@@ -1,6 +1,7 @@
 """Planning against reserved bytes: what the allocator holds stays within the budget, which planning by bytes alone does not see to."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from hosim.analysis.verifier import verify
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.jitter import Jitter
 from hosim.study.compare import compare
 from hosim.study.policy_choice import parse_choice
 from hosim.study.reserved_budget import plan_against_reserved, reserved_line
@@ -129,3 +131,29 @@ def test_a_comparison_plans_every_choice_so():
     results = compare(chain(1), MACHINE, choices, 90 * MIB, counting=Counting("caching"), against_reserved=True)
     assert [(r.policy, r.feasible) for r in results] == [("resident", False), ("layerwise", True), ("on_demand", True)]
     assert all(r.allocator.peak_reserved_bytes <= 90 * MIB == r.budget_bytes and r.lower_bound_ns for r in results[1:])
+
+
+def test_a_comparison_keeps_the_timelines_that_it_is_asked_for():
+    """The replay that is recorded is the one whose figures are in the row: with the allocator, within what the policy planned with."""
+    choices, counting = [parse_choice(name) for name in ("on_demand", "layerwise")], Counting("caching")
+    said, kept = [], []
+
+    def keep(choice, plan, result):
+        kept.append((choice, plan.policy, result))
+
+    plain = compare(chain(3), MACHINE, choices, 90 * MIB, said.append, keep, counting=counting, against_reserved=True)
+    recorded = compare(chain(3), MACHINE, choices, 90 * MIB, counting=counting, against_reserved=True, record=True)
+    assert said == ["on_demand: planning", "layerwise: planning"]
+    assert kept == [(choice, choice.name, result) for choice, result in zip(choices, plain, strict=True)]
+    for choice, without, result in zip(choices, plain, recorded, strict=True):
+        found = plan_against_reserved(chain(3), MACHINE, choice, 90 * MIB, counting)
+        again = replay(found.plan, MACHINE, found.planned_bytes, counting=counting, reserve_bytes=90 * MIB, record=True)
+        assert (without.timeline, result.timeline) == (None, again.timeline)
+        assert result.timeline is not None
+        assert replace(result, timeline=None, planning_s=None, replay_s=None) == replace(without, planning_s=None, replay_s=None)
+        assert result.policy == choice.label
+    drawn = compare(chain(3), MACHINE, choices[:1], 90 * MIB, said.append, counting=counting, against_reserved=True, jitter=Jitter(1, 0.2))
+    assert said[2:] == ["on_demand: planning", "on_demand: replaying"]
+    assert drawn[0].jitter == Jitter(1, 0.2)
+    (unfit,) = compare(chain(3), MACHINE, choices[1:], MIB, keep=keep, counting=counting, against_reserved=True)
+    assert (unfit.feasible, unfit.policy, unfit.planning_s > 0, len(kept)) == (False, "layerwise", True, 2)

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from hosim.errors import InputError
+from hosim import engine
+from hosim.errors import InputError, PlanError
 from hosim.graph import GraphBuilder
 from hosim.io import find_hardware, load_hardware
 from hosim.jitter import Jitter
@@ -103,3 +104,45 @@ def test_nothing_to_draw(jitter, runs, message):
     with pytest.raises(InputError) as caught:
         robustness(graph(), TOY, parse_choices("on_demand"), 90, jitter, runs)
     assert str(caught.value) == message
+
+
+def test_a_run_that_breaks_a_rule_does_not_fit(monkeypatch):
+    """Under jitter a stream may overtake another; without jitter it is an error of the policy."""
+    replayed = engine.replay
+    broken = {7 * 2**32 + 2}
+
+    def replay(plan, hardware, budget, *, jitter):
+        if (jitter.seed if jitter is not None else None) in broken:
+            raise PlanError("op f1 reads what is not there")
+        return replayed(plan, hardware, budget, jitter=jitter)
+
+    monkeypatch.setattr(engine, "replay", replay)
+    said = []
+    frame = robustness(graph(), TOY, parse_choices("on_demand"), 90, Jitter(7, 0.1), 3, said.append)
+    assert said == ["on_demand: planning", *(f"on_demand: run {k} of 3" for k in range(4))]
+    assert list(frame["run"]) == [0, 1, 2, 3]
+    assert list(frame["feasible"]) == [True, True, False, True]
+    assert list(frame["error"].dropna().items()) == [(2, "op f1 reads what is not there")]
+    assert (
+        list(frame["makespan_ns"].isna())
+        == list(frame["peak_bytes"].isna())
+        == list(frame["stall_ns"].isna())
+        == [False, False, True, False]
+    )
+    table = percentiles(frame)
+    assert list(table["infeasible"]) == [1, 1, 1]
+    assert list(table["runs"]) == [3, 3, 3]
+    broken.add(None)
+    with pytest.raises(PlanError, match="reads what is not there"):
+        robustness(graph(), TOY, parse_choices("on_demand"), 90, Jitter(7, 0.1), 3)
+
+
+def test_a_policy_without_a_plan_has_a_row_for_each_run():
+    frame = robustness(graph(), TOY, parse_choices("belady"), 20, Jitter(7, 0.1), 2)
+    assert list(frame["run"]) == [0, 1, 2]
+    assert not frame["feasible"].any()
+    assert set(frame["error"]) == {
+        "out of memory: op 'f0' needs 30 B of hbm for what it uses and its workspace; the budget is 20 B: give it at least that"
+    }
+    assert list(percentiles(frame).columns) == ["policy", "figure", "runs", "infeasible", "nominal", "p50", "p95"]
+    assert percentiles(frame).isna().sum().sum() == 9

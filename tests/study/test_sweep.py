@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +18,10 @@ from hosim.graph import Graph
 from hosim.importers import load_any
 from hosim.io import find_hardware, find_workload, load_hardware, save_hardware, save_workload
 from hosim.models.build import build
-from hosim.study import tasks
+from hosim.study import rowfile, tasks
 from hosim.study.axes import parse_axis, read_points, read_vary
 from hosim.study.policy_choice import parse_choice
+from hosim.study.rowfile import RowFile
 from hosim.study.run_policy import check, make_plan, replay
 from hosim.study.runners import pool
 from hosim.study.scenario import Question
@@ -65,6 +68,7 @@ def test_lists_and_ranges(text: str, values: tuple[object, ...]) -> None:
         ("a=1..2GB/s:3:4", "2 to 100,000 values"),
         ("a=1ms..2GB:3", "expected two sizes, rates or times"),
         ("a=0.5..1", "expected a count after a colon"),
+        ("a=1GB..50%:3", "a: expected percentages at both ends of a range or at neither, got '1GB..50%:3'"),
     ],
 )
 def test_what_is_no_axis_is_refused_in_one_line(text: str, said: str) -> None:
@@ -241,6 +245,59 @@ def test_the_file_of_another_sweep_is_left_alone(tmp_path: Path) -> None:
         run(tmp_path / "rows.txt")
     with pytest.raises(InputError, match="cannot be written"):
         run(tmp_path / "nowhere" / "rows.csv")
+
+
+def test_a_file_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.csv"
+    columns = ["point", "feasible", "error"]
+    row = {"point": "a", "feasible": True, "error": None}
+
+    def refused(call: Callable[[], object]) -> str:
+        with pytest.raises(InputError) as raised:
+            call()
+        return str(raised.value)
+
+    with RowFile(path, columns, ["a"]) as file:
+        busy = refused(RowFile(path, columns, ["a"]).__enter__)
+        assert busy == f"{path}: another sweep is writing to this file; wait for it, or name another file"
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", lambda descriptor, line: len(line) - 1)
+            full = refused(lambda: file.append(row))
+            assert full == f"{path}: cannot be written: the disk is full; make room and run the same command again"
+
+            def gone(descriptor: int, line: bytes) -> int:
+                raise OSError(5, "Input/output error")
+
+            patched.setattr(os, "write", gone)
+            assert refused(lambda: file.append(row)) == f"{path}: cannot be written: Input/output error"
+        file.append(row)
+    assert path.read_text() == "point,feasible,error\na,true,\n"
+    monkeypatch.setattr(rowfile, "find_spec", lambda name: None)
+    assert refused(lambda: RowFile(tmp_path / "rows.parquet", columns, [])) == (
+        f"{tmp_path}/rows.parquet: Parquet needs pyarrow, which is not installed; run: pip install 'hosim[parquet]', or write .csv"
+    )
+
+
+def test_what_a_row_holds_is_read_back(tmp_path: Path) -> None:
+    """Whole numbers as numbers, texts as they are, nothing for nothing; a row of a process that died is left out, and so tried again."""
+    path = tmp_path / "rows.csv"
+    columns = ["point", "policy", "feasible", "n", "share", "error"]
+    path.write_text(
+        "point,policy,feasible,n,share,error\n1,07,true,-12,50%,\n2,,false,,1.5,out of memory\n3,x,false,,,worker died: killed\n4,x,true"
+    )
+    with RowFile(path, columns, ["1", "2", "3"]) as file:
+        assert file.rows == {
+            "1": {"point": "1", "policy": "07", "feasible": True, "n": -12, "share": "50%", "error": None},
+            "2": {"point": "2", "policy": None, "feasible": False, "n": None, "share": "1.5", "error": "out of memory"},
+        }
+        assert [type(value) for value in file.rows["1"].values()] == [str, str, bool, int, str, type(None)]
+    assert path.read_text() == "point,policy,feasible,n,share,error\n1,07,true,-12,50%,\n2,,false,,1.5,out of memory\n"
+    path.write_text("point,policy,feasible,n,share,error\n1,x\n")
+    with pytest.raises(InputError) as refused:
+        RowFile(path, columns, ["1"]).__enter__()
+    assert str(refused.value) == (
+        f"{path}: this file belongs to another sweep: it has a line of 2 values, not 6; name another file, or remove this one"
+    )
 
 
 def test_more_points_extend_a_file(tmp_path: Path) -> None:

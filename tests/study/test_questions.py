@@ -1,0 +1,144 @@
+"""Questions with changed fields: which fields there are, and what each wrong one is told, in full."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from sweeping import MACHINE, chain
+
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.hardware import Fabric
+from hosim.models.build import build
+from hosim.study import scenario
+from hosim.study.policy_choice import PolicyChoice, parse_choice
+from hosim.study.scenario import Question, check_fields, failure, recipe
+
+SMALL = {"model": "gpt2-xl", "phase": "prefill", "sequence": 64, "layers": 1}
+TRACED = {
+    "model": {"name": "llama", "config": {"hidden_size": 8, "layers": [1, 2]}},
+    "inputs": {"input_ids": {"shape": [1, 64], "dtype": "int64"}},
+}
+CURVED = replace(
+    MACHINE,
+    channels=(replace(MACHINE.channels[0], curve=((10, 10**8), (20, 15 * 10**7))), MACHINE.channels[1]),
+    fabrics=(Fabric("link", 10**9, ("h2d",)),),
+)
+
+
+def question(graph: Graph | None = None, policy: str = "lookahead") -> Question:
+    return Question(graph or build("small", SMALL), CURVED, parse_choice(policy), "50%")
+
+
+def traced(**more: object) -> Graph:
+    """A graph that says it was imported from a model."""
+    return replace(chain(2), meta={**TRACED, **more})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("channels.h2d.curve.2.bandwidth", "1 GB/s", "channels.h2d.curve.2: unknown field '2'; there is no field at all"),
+        ("channels.h2d.curve.x.bandwidth", "1 GB/s", "channels.h2d.curve.x: unknown field 'x'; there is no field at all"),
+        ("channels.h2d.curve.0.bandwith", "1 GB/s", "channels.h2d.curve.0.bandwith: unknown field 'bandwith'; did you mean 'bandwidth'?"),
+        ("fabrics.link.channels.1", "d2h", "fabrics.link.channels.1: expected a path to one value"),
+        ("fabrics.link.channels.x", "d2h", "fabrics.link.channels.x: expected a path to one value"),
+        ("tiers.hbm", "1 B", "tiers.hbm: expected a path to one value, such as tiers.hbm.capacity"),
+        ("device_tier", "ddr", "device_tier: this field cannot be varied"),
+        ("hardware.name", "x", "name: this field cannot be varied"),
+        ("speed", 1, "speed: unknown field; expected workload.X, policy.X, budget, or a path in the profile"),
+        ("sequence", 1, "sequence: unknown field; did you mean 'workload.sequence'?"),
+        ("compute.efficency", 1, "compute.efficency: unknown field 'efficency'; did you mean 'efficiency'?"),
+    ],
+)
+def test_what_is_no_field_of_a_machine(field: str, value: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        check_fields(question(), [field])
+    assert str(refused.value) == said
+
+
+def test_fields_that_a_profile_may_leave_out() -> None:
+    check_fields(question(), ["devices", "devices_per_host", "chunk", "pin.bandwidth", "fabrics.link.bandwidth"])
+    varied = question().with_settings({"devices": 2, "chunk": "4 B", "fabrics.link.bandwidth": "3 GB/s", "fabrics.link.channels.0": "d2h"})
+    assert (varied.hardware.devices, varied.hardware.chunk_bytes) == (2, 4)
+    assert varied.hardware.fabrics == (Fabric("link", 3 * 10**9, ("d2h",)),)
+    bare = Question(chain(2), MACHINE, parse_choice("resident")).with_settings({"channels.h2d.latency": "3 ns", "channels.h2d.engines": 2})
+    assert bare.hardware.channels[0] == replace(MACHINE.channels[0], latency_ns=3, engines=2)
+
+
+@pytest.mark.parametrize(("budget", "shown"), [(True, "True"), (0.5, "0.5")])
+def test_a_budget_is_a_size_or_a_share(budget: float, shown: str) -> None:
+    with pytest.raises(InputError) as refused:
+        question().with_settings({"budget": budget})
+    assert str(refused.value) == f"budget: expected a size such as '40 GiB' or a share such as '75%', got {shown}"
+    assert question().with_settings({"budget": None}).budget is None
+    assert question().with_settings({"budget": 77}).budget_bytes == 77
+    assert question().with_settings({"budget": "60%"}).budget == "60%"
+
+
+def test_another_policy_and_other_parameters() -> None:
+    asked = question(policy="lookahead:k=2")
+    assert asked.with_settings({"policy": "belady"}).choice == PolicyChoice("belady", {}, "belady")
+    assert asked.with_settings({"policy.k": 2}).choice is asked.choice
+    assert asked.with_settings({"policy.k": "7"}).choice == PolicyChoice("lookahead", {"k": 7}, "lookahead:k=7")
+    assert asked.with_settings({"policy": "lookahead:k=5", "policy.k": 6}).choice == PolicyChoice("lookahead", {"k": 6}, "lookahead:k=6")
+    recomputing = question(policy="hyperoffload").with_settings({"policy.recompute": True})
+    assert recomputing.choice == PolicyChoice("hyperoffload", {"recompute": True}, "hyperoffload:recompute=true")
+    unchanged = asked.with_settings({})
+    assert (unchanged.graph, unchanged.hardware, unchanged.choice, unchanged.budget) == (asked.graph, asked.hardware, asked.choice, "50%")
+
+
+def test_fields_of_a_builder() -> None:
+    asked = question().with_settings({"workload.layers": 2, "workload.config.n_embd": 800, "workload.config.n_head": 5})
+    assert asked.graph == build("small", {**SMALL, "layers": 2, "config": {"n_embd": 800, "n_head": 5}})
+    again = asked.with_settings({"workload.config.n_embd": 400})
+    assert again.graph == build("small", {**SMALL, "layers": 2, "config": {"n_embd": 400, "n_head": 5}})
+    with pytest.raises(InputError) as refused:
+        question().with_settings({"workload.layers": 99})
+    assert str(refused.value) == "workload: layers: the model has 48 layers, got 99"
+    with pytest.raises(InputError) as refused:
+        question().with_settings({"workload.config": 3})
+    assert str(refused.value).startswith("workload: config: expected ")
+
+
+def test_fields_of_a_traced_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The spec that is imported again has the changed fields; the graph's own does not change."""
+    made: list[object] = []
+    monkeypatch.setattr("hosim.importers.spec.make", lambda spec, source: made.append((json.loads(json.dumps(spec)), source)) or chain(3))
+    scenario._made.cache_clear()
+    asked = question(traced())
+    varied = asked.with_settings({"workload.model.config.hidden_size": 16, "workload.inputs.input_ids.shape.1": 32})
+    model = {"name": "llama", "config": {"hidden_size": 16, "layers": [1, 2]}}
+    inputs = {"input_ids": {"shape": [1, 32], "dtype": "int64"}}
+    assert made == [({"name": "chain", "importer": "torch_export", "model": model, "inputs": inputs}, "workload")]
+    assert varied.graph == chain(3)
+    assert recipe(asked.graph) == {"importer": "torch_export", **TRACED}
+    check_fields(asked, ["workload.inputs.input_ids.shape.0"])
+    for field, said in (
+        ("inputs.input_id.shape.0", "inputs.input_id: unknown field 'input_id'; did you mean 'input_ids'?"),
+        ("inputs.input_ids.shape.2", "inputs.input_ids.shape.2: expected a path to one value"),
+        ("model.config", "model.config: expected a path to one value, such as model.config.hidden_size"),
+    ):
+        with pytest.raises(InputError) as refused:
+            check_fields(asked, [f"workload.{field}"])
+        assert str(refused.value) == said
+    scenario._made.cache_clear()
+
+
+def test_how_a_graph_was_built() -> None:
+    assert recipe(build("small", SMALL)) == {"builder": SMALL}
+    assert recipe(traced()) == {"importer": "torch_export", **TRACED}
+    assert recipe(traced(training={"optimizer": "sgd"})) == {"importer": "torch_train", "training": {"optimizer": "sgd"}, **TRACED}
+    assert recipe(traced(inputs="x")) is None
+    assert recipe(chain(2)) is None
+    with pytest.raises(InputError) as refused:
+        check_fields(question(chain(2)), ["workload.batch"])
+    assert str(refused.value) == (
+        "workload: chain does not say how it was built, so its fields cannot be varied; give a spec with a builder, such as "
+        "llama-3.1-8b-prefill-32k"
+    )
+
+
+def test_an_error_in_a_row_is_one_line() -> None:
+    assert failure(InputError("expected a size", source="budget")) == "budget: expected a size"
+    assert failure(ValueError("two\n  lines")) == "ValueError: two lines"
