@@ -56,7 +56,7 @@ def header(graph: Graph, hardware: Hardware, budget_bytes: int, resident: Mappin
     grid.add_row("all resident", f"peak {human_size(peak)}: {composition(resident)}")
     grid.add_row("hardware", f"[bold]{escape(hardware.name)}[/]: {tier_line(hardware)}")
     grid.add_row("budget", f"[bold]{human_size(budget_bytes)}[/] of {hardware.device_tier}{_share_of_peak(budget_bytes, peak)}")
-    return Panel(grid, box=box.ROUNDED, expand=False)
+    return Panel(grid, expand=False)
 
 
 def _share_of_peak(budget_bytes: int, peak: int) -> str:

@@ -6,6 +6,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from rendered import lines, table
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
@@ -255,3 +258,81 @@ def test_policies() -> None:
          a[b]    k=4, seed, rule=x  does [this]
          plain   -                  does that
     """)
+
+
+def styles(shown: RenderableType) -> list[object]:
+    assert isinstance(shown, Table)
+    return [row.style for row in shown.rows]
+
+
+def test_figures_that_are_missing() -> None:
+    """No bound, stall, peak or time of one: nothing is made up. What has a makespan and does not fit competes with nothing."""
+    bare = result("bare", 540 * MS, lower_bound_ns=None, stall_ns={}, peak_bytes={}, peak_at_ns={}, peak_breakdown={"hbm": {"input": 5}})
+    late = result("late", 7 * MS, feasible=False, error="too late", lower_bound_ns=3)
+    endless = result("endless", None, feasible=True, error=None, lower_bound_ns=None)
+    assert lines(tables.timing([bare, late, endless], MACHINE)) == table("""
+        Time
+                                above  dependency  transfer  capacity  runtime  peak      of
+         policy       makespan  bound       stall     stall     stall    stall   hbm  budget
+         ───────────────────────────────────────────────────────────────────────────────────
+         bare           540 ms      -           -         -         -        -     -     0 %
+         late     does not fit      -           -         -         -        -     -       -
+         endless  does not fit      -           -         -         -        -     -       -
+    """)
+    assert tables.verdict([bare, late, endless]) == "bare is fastest within 12.0 GiB: 540 ms; late does not fit."
+    assert tables.verdict([late, endless]) == "Nothing fits within 12.0 GiB: a larger budget, or a policy that moves more, is needed."
+    assert tables.least_bound([bare, late, endless]) is None
+    assert tables.least_bound([late, result("a", MS), result("b", MS, 3)]) == 407 * MS
+    assert lines(tables.peaks([bare], MACHINE)) == table("""
+        Peak by kind of tensor
+         policy  tier  peak  reached at  input
+         ─────────────────────────────────────
+         bare    hbm    0 B        0 ns    5 B
+    """)
+    assert lines(tables.header(toy(), MACHINE, 3, {})) == table("""
+        ╭─────────────────────────────────────────────────╮
+        │ workload      toy[1]: 4 ops, 4 tensors          │
+        │ all resident  peak 0 B: nothing                 │
+        │ hardware      box[1]: hbm 80.0 GiB, ddr 512 GiB │
+        │ budget        3 B of hbm                        │
+        ╰─────────────────────────────────────────────────╯
+    """)
+    for nothing in (tables.failures([bare]), tables.allocators([bare])):
+        assert isinstance(nothing, Text)
+        assert (nothing.plain, nothing.end) == ("", "")
+
+
+def test_colours_of_policies() -> None:
+    """The fastest are green if there is something to compare; what does not fit is red."""
+    slow, fast, none = result("slow", 2 * MS), result("fast", MS), result("none", None)
+    assert styles(tables.timing([slow, fast, none, fast], MACHINE)) == [None, "green", "red", "green"]
+    assert styles(tables.timing([fast], MACHINE)) == [None]
+    assert styles(tables.timing([fast, none], MACHINE)) == ["green", "red"]
+    shown = tables.comparison(toy(), MACHINE, HELD, [fast])
+    assert isinstance(shown, Group)
+    assert isinstance(shown.renderables[-1], Text)
+    assert shown.renderables[-1].style == "bold"
+    assert tables.effort([fast]).style == "dim"
+    failed = tables.failures([none])
+    assert isinstance(failed, Text)
+    assert (failed.plain, failed.style) == ("none does not fit: none has no room\n", "red")
+
+
+def test_columns_of_a_table() -> None:
+    shown = tables.open_table("t", "a", "b", "c", left=2)
+    assert [(column.justify, column.no_wrap) for column in shown.columns] == [("left", True), ("left", True), ("right", True)]
+    assert (shown.title_style, shown.title_justify) == ("bold", "left")
+
+
+def test_percentages_and_multiples() -> None:
+    cases = [(99, 100), (991, 1000), (9999, 10**4), (1005, 1000), (994, 10**4), (995, 10**4), (1, 1000), (999, 10**6), (1, 0)]
+    assert [tables.percent(*case) for case in cases] == ["99 %", ">99 %", ">99 %", "100 %", "9.9 %", "10 %", "0.1 %", "<0.1 %", "0 %"]
+    assert [tables.above(value, 100) for value in (199, 200, 205)] == ["+99 %", "2.00x", "2.05x"]
+    assert (tables.above(5, 0), tables.time_or_nothing(0), tables.time_or_nothing(None), tables.time_or_nothing(1)) == (
+        "-",
+        "-",
+        "-",
+        "1 ns",
+    )
+    assert tables.ordered({"x", "workspace", "buffer", "a"}) == ["buffer", "workspace", "a", "x"]
+    assert tables.ordered({"x": 0, "workspace": 1, "parameter": 0, "buffer": 2}) == ["buffer", "workspace"]
