@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hosim.errors import InputError
 from hosim.graph import Graph, Op
@@ -106,7 +106,7 @@ class _Thread:
     last: int = -1
     mark_ns: int = 0
     work_ns: int = 0  # durations on this thread so far: a bound on how far apart two of its ops start
-    lanes: list[int] | None = None  # by lane, the work at which it is free again
+    lanes: list[int] = field(default_factory=list)  # by lane, the work at which it is free again
 
 
 class _Builder:
@@ -116,7 +116,7 @@ class _Builder:
         self._heads = [-1] * len(trace.ops)
         self._done = [-1] * len(trace.ops)
         self._threads: dict[str, _Thread] = {}
-        self._last_call: tuple[HostCall, _Thread, int, int] | None = None
+        self._last_call: tuple[_Thread, int, int] | None = None
         self._place = {i: n for queue in order.streams.values() for n, i in enumerate(queue)}
         self._segments = self._overlaps = self._starts = 0
         self._shared = len({stream_of(op) for op in trace.kernels}) > 1 and len({op.device for op in trace.kernels}) == 1
@@ -160,9 +160,9 @@ class _Builder:
         thread = self._threads.get(call.thread)
         known = thread is not None
         if thread is None:
-            thread = self._threads[call.thread] = _Thread(f"host{call.thread}", lanes=[])
+            thread = self._threads[call.thread] = _Thread(f"host{call.thread}")
         if self._last_call is not None:
-            _, other, position, mark = self._last_call
+            other, position, mark = self._last_call
             lag, pause = call.start_ns - mark, call.start_ns - thread.mark_ns
             if other is not thread and lag >= 0 and (not known or lag * _HANDOVER <= pause):
                 thread.mark_ns = mark
@@ -178,9 +178,9 @@ class _Builder:
         self._segments += 1
         return thread.last
 
-    def _returned(self, call: HostCall, thread: _Thread) -> None:
-        if self._last_call is None or self._last_call[3] <= thread.mark_ns:
-            self._last_call = call, thread, thread.last, thread.mark_ns
+    def _returned(self, thread: _Thread) -> None:
+        if self._last_call is None or self._last_call[2] <= thread.mark_ns:
+            self._last_call = thread, thread.last, thread.mark_ns
 
     def _launch(self, call: HostCall, ops: Sequence[int]) -> None:
         trace, latencies = self._trace, self._latencies
@@ -200,7 +200,7 @@ class _Builder:
             thread.last = self._add("return", thread.name, back, (self._done[ops[-1]],))
             thread.mark_ns = call.end_ns
             thread.work_ns += back
-        self._returned(call, thread)
+        self._returned(thread)
 
     def _room_in_queue(self, call: HostCall, thread: _Thread, op: int, deps: Sequence[int]) -> Sequence[int]:
         """What a launch waits for before it goes on: with as many pending as a stream takes, the end of the first of them."""
@@ -231,11 +231,11 @@ class _Builder:
             thread.last = self._add("sync", thread.name, own - back, ())
             thread.last = self._add("return", thread.name, min(own, back) if own else back, done)
             thread.mark_ns = call.end_ns
-        self._returned(call, thread)
+        self._returned(thread)
 
     def _lane(self, thread: _Thread, latency: int) -> str:
         """A lane on which nothing of this thread can still be under way."""
-        lanes = thread.lanes if thread.lanes is not None else []
+        lanes = thread.lanes
         lane = next((k for k, free in enumerate(lanes) if free <= thread.work_ns), len(lanes))
         if lane == len(lanes):
             lanes.append(0)

@@ -10,13 +10,14 @@ from typing import Any
 
 import networkx
 import pytest
-from kineto_toys import COPY, KERNEL, call, device_op, span, step, trace
+from kineto_toys import COPY, KERNEL, MEMSET, call, device_op, span, step, trace
 
 from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto, read_kineto
 from hosim.importers.kineto_events import KinetoTrace
+from hosim.validate.latencies import Latencies
 from hosim.validate.structural_replay import StructuralReplay, structural_replay
-from hosim.validate.structure import Structure, structure
+from hosim.validate.structure import GivenNumbers, Structure, structure
 
 TRACES = {
     "a100_training_copies": 8568,
@@ -248,6 +249,135 @@ def test_the_step_of_the_reader() -> None:
     replayed = structural_replay(parse_kineto(step(), "step"))
     assert replayed.makespan_error == pytest.approx(0, abs=0.02)
     assert replayed.measured_overlap_ns == replayed.simulated_overlap_ns == 0
+
+
+# ---- whole graphs
+
+GIVEN = Latencies(
+    launch={"kernel": 3_000, "memset": -1_000},
+    entry={"copy d2h pageable small": 6_000, "copy h2d pageable": 4_000},
+    back={"device_sync": 4_000, "copy d2h pageable small": 1_000, "copy h2d pageable": -2_000},
+    unblocked={"device_sync": 7_000},
+    gap={("kernel", "kernel"): 2_000, ("kernel", "copy"): 500, ("copy", "copy"): 600, ("copy", "kernel"): 700, ("kernel", "memset"): 800},
+    wait=900,
+)
+EVERY_CALL = (
+    *launch(0, 1, 8, 10),
+    call("cudaFree", 10, 20, 2),
+    call("cudaDeviceSynchronize", 34, 7, 3),
+    call("cudaMemcpyAsync", 50, 30, 4),
+    device_op(COPY, "Memcpy DtoH (Device -> Pageable)", 57, 18, 4, bytes=8),
+    call("cudaMemcpyAsync", 90, 10, 5),
+    device_op(COPY, "Memcpy HtoD (Pageable -> Device)", 95, 15, 5, bytes=100_000),
+    call("cudaLaunchKernel", 106, 3, 6, "12"),
+    device_op(KERNEL, "k6", 115, 5, 6),
+    call("cudaMemsetAsync", 110, 6, 7, "12"),
+    device_op(MEMSET, "Memset", 122, 3, 7, bytes=8),
+    call("cudaLaunchKernel", 200, 6, 8),
+    device_op(KERNEL, "k8", 210, 60, 8),
+    call("cudaLaunchKernel", 236, 4, 9, "12"),
+    device_op(KERNEL, "k9", 265, 11, 9),
+)
+
+
+def listed(built: Structure) -> list[tuple[str, str, int, tuple[int, ...], int]]:
+    return [(op.name, op.stream, op.duration_ns, op.deps, op.workspace_bytes) for op in built.graph.ops]
+
+
+def test_the_graph_of_every_kind_of_call() -> None:
+    """Of one stream, whose kernels need no room; with the constants of :data:`GIVEN`."""
+    built = structure(of(*EVERY_CALL), latencies=GIVEN)
+    assert listed(built) == [
+        ("host.0", "host11", 5_000, (), 0),  # until the launch's end
+        ("latency.1", "lane0.host11", 3_000, (0,), 0),
+        ("kernel.2", "stream7", 10_000, (1,), 0),
+        ("host.3", "host11", 5_000, (), 0),  # until the free, at 10
+        ("host.4", "host11", 12_000, (2,), 0),  # the kernel ended at 18, the free at 30
+        ("host.5", "host11", 4_000, (), 0),
+        ("sync.6", "host11", 3_000, (), 0),  # 7 without anything to wait for, 4 of these after it
+        ("return.7", "host11", 4_000, (2,), 0),
+        ("host.8", "host11", 15_000, (), 0),  # from 41 to 6 after the start of the copy's call
+        ("gap.9", "stream7", 500, (), 0),
+        ("copy.10", "stream7", 18_000, (8,), 0),
+        ("return.11", "host11", 1_000, (10,), 0),
+        ("host.12", "host11", 14_000, (), 0),  # from 80 to 4 after the start of the next one's
+        ("gap.13", "stream7", 600, (), 0),
+        ("copy.14", "stream7", 13_000, (12,), 0),
+        ("rest.15", "stream7", 2_000, (), 0),  # the host goes on without it
+        ("return.16", "host11", 0, (14,), 0),
+        ("host.17", "host12", 9_000, (16,), 0),  # a new thread takes over at 100, and launches until 109
+        ("latency.18", "lane0.host12", 3_000, (17,), 0),
+        ("gap.19", "stream7", 700, (), 0),
+        ("kernel.20", "stream7", 5_000, (18,), 0),
+        ("host.21", "host12", 6_000, (), 0),  # until 115: a memset starts 1 before its call, which ends at 116, is over
+        ("gap.22", "stream7", 800, (), 0),
+        ("memset.23", "stream7", 3_000, (21,), 0),
+        ("host.24", "host11", 106_000, (), 0),  # from 100: 84 after the other's last call is more than a quarter of 100
+        ("latency.25", "lane0.host11", 3_000, (24,), 0),
+        ("gap.26", "stream7", 2_000, (), 0),  # a kind without samples has the gap of two kernels
+        ("kernel.27", "stream7", 55_000, (25,), 0),  # the next one starts 5 before it has ended
+        ("host.28", "host12", 34_000, (24,), 0),  # from 206 to 240: 30 after the other's last call is a quarter of 120
+        ("latency.29", "lane0.host12", 3_000, (28,), 0),
+        ("kernel.30", "stream7", 11_000, (29,), 0),
+    ]
+    assert built.heads == (2, 10, 14, 20, 23, 27, 30)
+    assert built.given == GivenNumbers(device_durations=7, host_segments=10, overlaps=1, starts=0, constants=14)
+    assert built.given.total == 7 + 10 + 1 + 14
+    assert built.durations_ns == (10_000, 18_000, 15_000, 5_000, 3_000, 60_000, 11_000)
+    assert built.streams == ((0, 1, 2, 3, 4, 5, 6),)
+    assert (built.graph.name, built.graph.meta) == ("toy", {"source": "structure of a profiler trace"})
+    scaled = structure(of(*EVERY_CALL), latencies=GIVEN, kernel_scale=0.5)
+    assert scaled.durations_ns == (5_000, 18_000, 15_000, 2_500, 3_000, 30_000, 5_500)
+    own = structure(of(*EVERY_CALL), latencies=GIVEN, durations_ns=range(1_000, 8_000, 1_000))
+    assert own.durations_ns == tuple(range(1_000, 8_000, 1_000))
+
+
+def test_the_graph_of_kernels_on_two_streams() -> None:
+    """A kernel goes through a gate that needs the room on the device. A stream waits for another 0.9 us; the one before is over by then."""
+    recording = of(*WAITING, sync_record(4, 20, 7, 2), *launch(50, 5, 112, 10, stream=20))
+    assert listed(structure(recording, latencies=GIVEN))[2:4] + listed(structure(recording, latencies=GIVEN))[6:] == [
+        ("gate.2", "stream7", 0, (1,), 1),
+        ("kernel.3", "stream7", 100_000, (), 0),
+        ("gap.6", "stream7", 2_000, (), 0),
+        ("gate.7", "stream7", 0, (5,), 1),
+        ("kernel.8", "stream7", 50_000, (), 0),
+        ("host.9", "host11", 30_000, (), 0),
+        ("latency.10", "lane0.host11", 3_000, (9,), 0),
+        ("wait.11", "stream20", 900, (3,), 0),
+        ("gate.12", "stream20", 0, (10,), 1),
+        ("kernel.13", "stream20", 10_000, (), 0),
+    ]
+
+
+def test_the_graph_of_ops_launched_before_the_recording() -> None:
+    """The first of each stream is given its start; the one launched at 20..25 us starts 89 us later, as the only sample says."""
+    before = [device_op(KERNEL, "before", 10, 50, 1), device_op(KERNEL, "before", 62, 50, 2), device_op(KERNEL, "other", 15, 10, 9, 20)]
+    built = structure(of(span("cpu_op", "aten::mm", 0, 40), *before, *launch(20, 3, 114, 10)))
+    assert listed(built) == [
+        ("given.0", "given1", 10_000, (), 0),
+        ("gate.1", "stream7", 0, (0,), 1),
+        ("kernel.2", "stream7", 50_000, (), 0),
+        ("given.3", "given2", 15_000, (), 0),
+        ("gate.4", "stream20", 0, (3,), 1),
+        ("kernel.5", "stream20", 10_000, (), 0),
+        ("gap.6", "stream7", 2_000, (), 0),
+        ("gate.7", "stream7", 0, (), 1),
+        ("kernel.8", "stream7", 50_000, (), 0),
+        ("host.9", "host11", 25_000, (), 0),
+        ("latency.10", "lane0.host11", 89_000, (9,), 0),
+        ("gap.11", "stream7", 2_000, (), 0),
+        ("gate.12", "stream7", 0, (10,), 1),
+        ("kernel.13", "stream7", 10_000, (), 0),
+    ]
+    assert built.given == GivenNumbers(device_durations=4, host_segments=1, overlaps=0, starts=2, constants=3)
+    assert built.streams == ((0, 2, 3), (1,))
+
+
+def test_a_launch_that_has_just_ended_frees_its_lane() -> None:
+    """A launch every 5 us, each 25 us under way: the sixth has done 30 us of work, and the first one's lane is free from then on."""
+    events = [event for i in range(8) for event in launch(5 * i, 1 + i, 5 * i + 30, 3)]
+    lanes = [op.stream for op in structure(of(*events)).graph.ops if op.kind == "latency"]
+    assert lanes == [f"lane{k}.host11" for k in (0, 1, 2, 3, 4, 0, 1, 2)]
 
 
 # ---- real traces
