@@ -175,3 +175,66 @@ def test_histories_of_an_independent_allocator():
     assert replay.max_abs_error_bytes == 0
     assert (replay.simulated_reserved_bytes == replay.measured_reserved_bytes).all()
     assert (replay.measured_peak_bytes, replay.measured_reserved_peak_bytes) == (45 * MIB + 1024, 62 * MIB)
+
+
+def test_every_figure_of_a_small_recording():
+    """1024 bytes from before, of which a block of 512 is freed; one of 512 is allocated and stays, one of 1024 comes and goes."""
+    base = 1 << 21
+    events = [
+        event(3, 512, base, 1536, 2 * MIB),
+        event(5, -512, base + 512, 1024, 2 * MIB),
+        event(5, 1024, base + 1024, 2048, 4 * MIB),
+        event(9, -1024, base + 1024, 1536, 4 * MIB),  # the total is off by 512
+    ]
+    replay = replay_memory(trace_of(events))
+    assert (replay.device, replay.account, replay.start_bytes, replay.events, replay.allocations) == (0, "program", 1024, 4, 2)
+    assert (replay.freed_before, replay.freed_before_bytes) == (1, 512)
+    assert replay.times_ns.tolist() == [3, 5, 5, 9]
+    assert replay.measured_bytes.tolist() == [1536, 1024, 2048, 1536]
+    assert replay.simulated_bytes.tolist() == [1536, 1024, 2048, 1024]
+    assert (replay.measured_peak_bytes, replay.simulated_peak_bytes, replay.max_abs_error_bytes) == (2048, 2048, 512)
+    assert replay.measured_reserved_bytes.tolist() == [2 * MIB, 2 * MIB, 4 * MIB, 4 * MIB]
+    assert (replay.measured_reserved_peak_bytes, replay.measured_reserved_growth_bytes) == (4 * MIB, 2 * MIB)
+    assert replay.simulated_reserved_bytes.tolist() == [2 * MIB] * 4  # all of it is small
+    assert (replay.reserved_peak_bytes, replay.reserved_error, replay.mismatches) == (2 * MIB, -0.5, ())
+    # from the addresses: one segment of 2048; the second block goes to base + 512, where the freed one joins what is free behind it
+    assert (replay.reserved_growth_bytes, replay.addresses_matched) == (0, 1)
+
+
+def test_a_recording_that_starts_at_addresses_grows_from_there():
+    """A block of 20 MiB has a segment of its own; the second one, elsewhere, lies in one that the recording shows."""
+    events = [event(0, 20 * MIB, 1 << 30, 20 * MIB, 0), event(1, 30 * MIB, 1 << 31, 50 * MIB, 0)]
+    replay = replay_memory(trace_of(events))
+    assert replay.reserved_growth_bytes == 0
+    assert replay.simulated_reserved_bytes.tolist() == [20 * MIB, 50 * MIB]
+    assert replay.reserved_error is None  # nothing was recorded as reserved
+    assert replay.addresses_matched == replay.allocations == 2
+
+
+def test_what_is_known_of_a_recording_without_addresses():
+    replay = replay_memory(trace_of([event(0, 1024, None, 4096, 2 * MIB), event(1, -2048, None, 2048, 2 * MIB)]))
+    assert (replay.start_bytes, replay.allocations, replay.freed_before, replay.freed_before_bytes) == (3072, 1, 0, 0)
+    assert (replay.simulated_bytes.tolist(), replay.measured_bytes.tolist()) == ([4096, 2048], [4096, 2048])
+    assert replay.measured_reserved_bytes.tolist() == [2 * MIB] * 2
+    assert replay.simulated_reserved_bytes is replay.reserved_growth_bytes is replay.addresses_matched is None
+    assert replay.mismatches == ()
+    assert replay.account == "program"
+    nothing = replay_memory(trace_of([event(0, 0, 1)]), device=3)
+    assert (nothing.device, nothing.events, nothing.measured_reserved_growth_bytes) == (3, 0, None)
+
+
+def test_of_two_devices_with_as_many_events_the_first_is_taken():
+    events = [event(0, 512, 1, device=1), event(0, 512, 1, device=0), event(0, 256, 1, device_type=2, device=0)]
+    assert replay_memory(trace_of(events)).simulated_bytes.tolist() == [512]
+    assert replay_memory(trace_of(events)).device == 0
+    assert replay_memory(trace_of(events[::-1])).simulated_bytes.tolist() == [512]
+
+
+def test_contradictions_in_full_and_twenty_of_them():
+    events = [event(i, 512, 4096, 512 * (i + 1), 2 * MIB) for i in range(21)]
+    full = replay_memory(trace_of(events)).mismatches
+    assert full[0] == "event 1: 512 bytes are allocated at 4096, where 512 are held"
+    assert len(full) == 20
+    assert full[-1].startswith("event 20: ")
+    early = replay_memory(trace_of([event(0, -1024, 4096, 0, 0), event(1, -1, 8192, 0, 0)])).mismatches
+    assert early == ("blocks of 1025 bytes from before the recording are freed, but it begins with 1024 bytes",)

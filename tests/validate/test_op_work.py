@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kineto_toys import KERNEL, call, device_op, span, trace
+from kineto_toys import COPY, KERNEL, MEMSET, call, device_op, span, trace
 
 from hosim.importers.kineto import parse_kineto
 from hosim.validate.op_work import Counted, OpWork, work_of
@@ -82,3 +82,88 @@ def test_what_shapes_do_not_tell_is_left_out() -> None:
     )
     assert found.works == ()
     assert (found.kernels_left_out, found.time_left_out_ns) == (5, 25_000)
+
+
+NAMES = {"float": 4, "double": 8, H: 2, "c10::BFloat16": 2, "long int": 8, "int": 4, "signed char": 1, "unsigned char": 1, "bool": 1}
+
+
+def test_bytes_by_data_type() -> None:
+    found = launched(*(("aten::zero_", [[7]], [name], ["k"]) for name in NAMES)).works
+    assert [work.bytes_accessed for work in found] == [7 * size for size in NAMES.values()]
+
+
+SMALL: dict[str, tuple[list[Any], list[str], OpWork | None]] = {
+    "aten::copy_": ([[4, 3], [4, 3], [2]], [F, H, H], OpWork("copy", "fp32", 0, 48 + 24, 5000)),
+    "aten::sum": ([[4, 3], [7]], [F, F], OpWork("reduction", "fp32", 0, 48, 5000)),
+    "aten::mean": ([[4, 3]], [F], OpWork("reduction", "fp32", 0, 48, 5000)),
+    "aten::native_layer_norm": ([[4, 3], [7]], [F, F], OpWork("norm", "fp32", 0, 2 * 48, 5000)),
+    "aten::native_layer_norm_backward": ([[4, 3], [7]], [F, F], None),
+    "aten::gelu_backward": ([[4, 3], [4, 3]], [F, H], OpWork("gelu_backward", "fp32", 0, 48 + 24 + 48, 5000)),
+    "aten::add": ([[0], [0, 1]], [F, F], None),  # of nothing
+    "aten::mul": ([[-1], [2]], [F, F], OpWork("elementwise", "fp32", 0, 2 * 8, 5000)),  # no shape of a tensor
+    "aten::baddbmm": (
+        [[3, 8, 2], [3, 8, 4], [3, 4, 2]],
+        [F] * 3,
+        OpWork("matmul", "fp32", 2 * 3 * 8 * 2 * 4, 4 * (48 + 96 + 24 + 48), 5000),
+    ),
+    "aten::mm": ([[8, 4]], [F], None),
+    "aten::bmm": ([[8, 4], [4]], [F, F], None),
+    "aten::addmm": ([[4], [4, 8]], [F, F], None),
+    "aten::_scaled_dot_product_cudnn_attention": ([[1, 2, 3, 4]] * 2, [H] * 2, None),
+    "aten::_scaled_dot_product_efficient_attention": ([[1, 2, 3, 4], [2, 5, 4], [1, 2, 5, 6]], [H] * 3, None),
+    "aten::convolution_backward": ([[1, 1, 2, 2], [1, 1, 4, 4]], [F] * 2, None),
+    "aten::cudnn_convolution": ([[1, 1, 4, 4]], [F], None),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_work_of_one_operator(name: str) -> None:
+    shapes, dtypes, expected = SMALL[name]
+    left = (0, 0) if expected else (1, 5000)
+    found = launched((name, shapes, dtypes, ["k"]))
+    assert (found.works, found.kernels_left_out, found.time_left_out_ns) == ((expected,) if expected else (), *left)
+
+
+def test_a_mask_of_an_attention_does_not_count() -> None:
+    """Query 24, key 40, value 60 and result 36 items of two bytes; the mask is a fourth tensor."""
+    shapes = [[1, 2, 3, 4], [1, 2, 5, 4], [1, 2, 5, 6], [3, 5]]
+    (work,) = launched(("aten::_scaled_dot_product_efficient_attention", shapes, [H] * 4, ["k"])).works
+    assert (work.flops, work.bytes_accessed) == (2 * 2 * 3 * 5 * (4 + 6), 2 * (24 + 40 + 60 + 36))
+
+
+def test_convolutions_of_each_library() -> None:
+    """A backward pass without a kernel that tells takes both gradients; it reads and writes gradient, input and weight."""
+    both_bytes = 2 * 4 * (512 + 384 + 432)
+    backward = ("aten::convolution_backward", [OUTPUT, INPUT, WEIGHT], [F, F, F], ["other"])
+    (work,) = launched(backward).works
+    assert work == OpWork("convolution_backward", "fp32", 2 * ONE_WAY, both_bytes, 5000)
+    for name in ("dgrad", "bwd_data", "backward_data", "wgrad", "bwd_filter", "backward_filter", "bwd_weight"):
+        (work,) = launched((*backward[:3], [name, name])).works
+        assert (work.flops, work.time_ns) == (ONE_WAY, 10_000)
+    older = ("aten::miopen_convolution_backward", [INPUT, OUTPUT, WEIGHT], [F, F, F], ["bwd_data"])
+    for name in ("aten::cudnn_convolution", "aten::miopen_convolution", "aten::_convolution", "aten::convolution"):
+        first, second = launched((name, [INPUT, WEIGHT], [F, F], ["s1688"]), older).works
+        assert (first.dtype, first.flops, first.bytes_accessed) == ("tf32", ONE_WAY, 4 * (384 + 432 + 512))
+        assert (second.flops, second.bytes_accessed) == (ONE_WAY, both_bytes)
+        assert first.kind == "convolution"
+
+
+def test_kernels_count_for_the_operator_around_that_is_known() -> None:
+    """A kernel of ``mystery`` within ``add``, a memset within nothing, a kernel that no call launched, and a copy, which never counts."""
+    shapes = {"Input Dims": [[4], [4]], "Input type": [F, F]}
+    events = [
+        span("cpu_op", "aten::add", 0, 90, **shapes),
+        span("cpu_op", "aten::mystery", 1, 50, **shapes),
+        call("cudaLaunchKernel", 2, 5, 1),
+        device_op(KERNEL, "inner", 9, 5, 1),
+        call("cudaLaunchKernel", 60, 5, 2),
+        device_op(KERNEL, "outer", 66, 7, 2),
+        span("cpu_op", "aten::mystery", 100, 50, **shapes),
+        call("cudaMemsetAsync", 102, 5, 3),
+        device_op(MEMSET, "Memset", 110, 100, 3, bytes=8),
+        device_op(KERNEL, "stray", 220, 3, 99),
+        call("cudaMemcpyAsync", 130, 5, 4),
+        device_op(COPY, "Memcpy HtoD (Pinned -> Device)", 230, 100, 4, bytes=8),
+    ]
+    found = work_of(parse_kineto(trace(*events), "toy"))
+    assert found == Counted((OpWork("elementwise", "fp32", 0, 48, 12_000),), 1, 3_000)
