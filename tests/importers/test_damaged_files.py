@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mindir_toys import WRITES, mindir, named, number, parameter, primitive, text, value, varint
 
 from hosim.errors import InputError
 from hosim.importers import FORMATS, wire
@@ -80,18 +81,6 @@ def test_an_execution_trace_that_is_none(tmp_path: Path, content: str, expected:
 
 
 # ---- protobuf
-
-
-def varint(value: int) -> bytes:
-    return bytes([value & 127 | 128]) + varint(value >> 7) if value > 127 else bytes([value])
-
-
-def number(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
-
-
-def text(field: int, value: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(value)) + value
 
 
 def test_fields_of_a_message() -> None:
@@ -170,31 +159,6 @@ def test_a_chakra_trace_of_metadata_alone(tmp_path: Path) -> None:
 # ---- MindIR
 
 
-def floats(*dims: int) -> bytes:
-    return b"".join(number(1, d) for d in dims) + number(2, 1)
-
-
-def value(field: int, name: bytes, *dims: int) -> bytes:
-    return text(field, text(1, name) + (text(2, floats(*dims)) if dims else b""))
-
-
-def primitive(operator: bytes, inputs: list[bytes], *dims: int, attributes: bytes = b"") -> bytes:
-    shape = text(5, text(1, b"shape") + number(16, 19) + text(12, floats(*dims)))
-    return text(
-        1, b"".join(text(1, i) for i in inputs) + text(2, b"y") + text(4, operator) + shape + attributes + text(7, b"Default/net/here")
-    )
-
-
-def mindir(folder: Path, *parts: bytes) -> Path:
-    (folder / "x.mindir").write_bytes(text(1, b"1.1") + text(2, b"MindSpore") + text(7, b"".join(parts)))
-    return folder / "x.mindir"
-
-
-def named(name: bytes, value: bytes) -> bytes:
-    """An attribute of a node that is text."""
-    return text(5, text(1, name) + text(5, value) + number(16, 8))
-
-
 @pytest.mark.parametrize(
     ("operator", "a", "b", "made", "flops"),
     [
@@ -249,13 +213,6 @@ def test_mindir_nodes_with_the_wrong_inputs(tmp_path: Path, operator: bytes, inp
     with pytest.raises(InputError) as caught:
         import_mindir(mindir(tmp_path, value(5, b"a", 2), value(5, b"b", 2), primitive(operator, inputs, 2), value(6, b"y", 2)))
     assert str(caught.value) == f"{tmp_path / 'x.mindir'}: net/here: {expected}"
-
-
-def parameter(name: bytes, *dims: int) -> bytes:
-    return text(3, floats(*dims) + text(7, name))
-
-
-WRITES = text(5, text(1, b"side_effect_mem") + number(3, 1) + number(16, 9))
 
 
 @pytest.mark.parametrize(
