@@ -11,7 +11,7 @@ Decimal (``k M G T P E``) and binary (``Ki Mi Gi Ti Pi Ei``) prefixes are powers
 from __future__ import annotations
 
 import re
-from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from decimal import ROUND_HALF_EVEN, Decimal
 
 from hosim.errors import UnitError
 
@@ -39,12 +39,12 @@ def _parse(text: object, units: dict[str, int], what: str, example: str) -> int:
         hint = "; 'b' would be bits: write 'B' for bytes" if re.fullmatch(r"[kKMGTPE]?i?b(/s|ps)?", unit) else ""
         raise UnitError(f"expected {what} such as '{example}', got {text!r}: unknown unit {unit!r}{hint}")
     try:
-        value = int((Decimal(number.replace("_", "")) * units[unit]).to_integral_value(rounding=ROUND_HALF_EVEN))
-    except (InvalidOperation, OverflowError):
+        value = (Decimal(number.replace("_", "")) * units[unit]).to_integral_value(rounding=ROUND_HALF_EVEN)
+    except ArithmeticError:  # an exponent beyond what decimals have
         raise UnitError(f"expected {what} such as '{example}', got {text!r}") from None
     if not 0 <= value <= _LARGEST:
         raise UnitError(f"expected {what} from 0 to 2^63-1 of the smallest unit, got {text!r}")
-    return value
+    return int(value)
 
 
 def parse_size(text: object) -> int:
