@@ -300,6 +300,8 @@ def _device_op(category: str, name: str, start: int, end: int, args: Mapping[str
     kind: Kind = "copy" if "memcpy" in category else "memset" if "memset" in category else "kernel"
     source, target = _ends(name, args.get("kind")) if kind == "copy" else (None, None)
     size = _whole(args, "bytes") if kind != "kernel" else None
+    if size is not None and size < 0:
+        raise ValueError("expected bytes of at least 0")
     device, stream, correlation = (_id(args, key) for key in ("device", "stream", "correlation"))
     grid, block = _extent(args.get("grid")), _extent(args.get("block"))
     registers, shared = _whole(args, "registers per thread"), _whole(args, "shared memory")

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.kineto import read_kineto
 from hosim.importers.kineto_blocks import Blocks, RecordedBlock, blocks_of, device_of_blocks
@@ -50,11 +49,7 @@ def import_kineto(path: str | os.PathLike[str]) -> Graph:
 
     Raises :class:`InputError` for a file that is damaged, with the place in it, and for a recording in which no device did anything.
     """
-    trace = read_kineto(path)
-    try:
-        return workload_of(trace)
-    except InputError as error:
-        raise InputError(error.message, source=os.fspath(path), where=error.where) from None
+    return workload_of(read_kineto(path))
 
 
 def workload_of(trace: KinetoTrace) -> Graph:
