@@ -196,7 +196,7 @@ class Plan:
         view = self.graph.to_networkx()
         ops, tensors = self.graph.ops, self.graph.tensors
         order = sorted(range(len(self.cache_ops)), key=lambda c: (self.cache_ops[c].after, c))
-        last: dict[int, tuple[int, str, str]] = {}
+        last: dict[int, str] = {}
         ready: dict[int, list[tuple[int, str]]] = {}
         for c in order:
             cache_op = self.cache_ops[c]
@@ -205,8 +205,8 @@ class Plan:
             if cache_op.after != AT_START:
                 view.add_edge(ops[cache_op.after].name, node, tensors=())
             if cache_op.tensor in last:
-                view.add_edge(last[cache_op.tensor][2], node, tensors=(tensors[cache_op.tensor].name,))
-            last[cache_op.tensor] = (cache_op.after, cache_op.op, node)
+                view.add_edge(last[cache_op.tensor], node, tensors=(tensors[cache_op.tensor].name,))
+            last[cache_op.tensor] = node
             if cache_op.op == PREFETCH:
                 ready.setdefault(cache_op.tensor, []).append((cache_op.after, node))
         for t, prefetches in ready.items():

@@ -1,0 +1,120 @@
+"""Graphs and plans by names, and the views of them for networkx."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hosim.cache_plan import CacheOp, Plan
+from hosim.errors import GraphError
+from hosim.graph import Graph, GraphBuilder
+
+
+def toy() -> Graph:
+    """``f`` makes ``a`` from ``w``; ``g`` on another stream only waits; ``h`` uses both tensors and changes ``a``."""
+    b = GraphBuilder("toy", {"from": "here"})
+    b.tensor("w", 40, "parameter", home="ddr")
+    b.tensor("a", 30)
+    b.op("f", "matmul", inputs=["w"], outputs=["a"], duration_ns=50, flops=7)
+    b.op("g", "copy", deps=["f"], stream="side")
+    b.op("h", "matmul", inputs=["w"], mutates=["a"], deps=["g"])
+    return b.build()
+
+
+def described(view: Any) -> tuple[dict[str, dict[str, Any]], dict[tuple[str, str], dict[str, Any]]]:
+    return dict(view.nodes(data=True)), {(a, b): data for a, b, data in view.edges(data=True)}
+
+
+NODES = {
+    "f": {"position": 0, "kind": "matmul", "stream": "compute", "duration_ns": 50, "flops": 7},
+    "g": {"position": 1, "kind": "copy", "stream": "side", "duration_ns": None, "flops": 0},
+    "h": {"position": 2, "kind": "matmul", "stream": "compute", "duration_ns": None, "flops": 0},
+}
+EDGES = {("f", "g"): {"tensors": ()}, ("f", "h"): {"tensors": ("w", "a")}, ("g", "h"): {"tensors": ()}}
+
+
+def test_the_view_of_a_graph() -> None:
+    view = toy().to_networkx()
+    assert view.name == "toy"
+    assert described(view) == (NODES, EDGES)
+
+
+def test_the_view_of_a_plan() -> None:
+    """``w`` comes at the start, goes after ``f`` and comes again after ``g``; ``a`` is stored and stays."""
+    ops = (
+        CacheOp("prefetch", 0, "ddr", "hbm", 1),
+        CacheOp("prefetch", 0, "ddr", "hbm"),
+        CacheOp("detach", 0, "hbm", None, 0),
+        CacheOp("store", 1, "hbm", "ddr", 0),
+    )
+    nodes, edges = described(Plan(toy(), cache_ops=ops).to_networkx())
+    assert nodes == {
+        **NODES,
+        "prefetch:w#0": {"kind": "prefetch", "source": "ddr", "destination": "hbm", "cache_op": 0},
+        "prefetch:w#1": {"kind": "prefetch", "source": "ddr", "destination": "hbm", "cache_op": 1},
+        "detach:w#2": {"kind": "detach", "source": "hbm", "destination": None, "cache_op": 2},
+        "store:a#3": {"kind": "store", "source": "hbm", "destination": "ddr", "cache_op": 3},
+    }
+    assert edges == {
+        **EDGES,
+        ("g", "prefetch:w#0"): {"tensors": ()},
+        ("f", "detach:w#2"): {"tensors": ()},
+        ("f", "store:a#3"): {"tensors": ()},
+        ("prefetch:w#1", "detach:w#2"): {"tensors": ("w",)},
+        ("detach:w#2", "prefetch:w#0"): {"tensors": ("w",)},
+        ("prefetch:w#1", "f"): {"tensors": ("w",)},
+        ("prefetch:w#0", "h"): {"tensors": ("w",)},
+    }
+
+
+def test_names_that_a_builder_refuses() -> None:
+    b = GraphBuilder("toy")
+    assert (b.tensor("w", 1), b.op("f", "k")) == ("w", "f")
+    cases = [
+        (lambda: b.tensor("w", 1), "tensors[1].name: tensor name 'w' is listed twice"),
+        (lambda: b.op("f", "k"), "ops[1].name: op name 'f' is listed twice"),
+        (lambda: b.op("g", "k", inputs=["w", "x"]), "ops[1].inputs[1]: unknown tensor 'x'"),
+        (lambda: b.op("g", "k", outputs=["x"]), "ops[1].outputs[0]: unknown tensor 'x'"),
+        (lambda: b.op("g", "k", mutates=["x"]), "ops[1].mutates[0]: unknown tensor 'x'"),
+        (lambda: b.op("g", "k", deps=["f", "g"]), "ops[1].deps[1]: unknown earlier op 'g'"),
+    ]
+    for call, message in cases:
+        with pytest.raises(GraphError) as caught:
+            call()
+        assert str(caught.value) == message
+    assert [op.name for op in b.build().ops] == ["f"]
+
+
+def test_what_a_graph_keeps() -> None:
+    graph = toy()
+    calls: list[tuple[Any, ...]] = []
+
+    def compute(graph: Graph, *arguments: int, **named: int) -> int:
+        calls.append((*arguments, named))
+        return len(calls)
+
+    assert [graph.derived(compute, 1, b=2, a=3), graph.derived(compute, 1, a=3, b=2), graph.derived(compute, 2)] == [1, 1, 2]
+    assert calls == [(1, {"b": 2, "a": 3}), (2, {})]
+    one, other = [1], [1]
+
+    def on(graph: Graph, machine: list[int]) -> list[int]:
+        return [len(graph.ops)]
+
+    kept = graph.derived_on(one, on)
+    assert kept == [3]
+    assert graph.derived_on(one, on) is kept
+    again = graph.derived_on(other, on)
+    assert again is not kept
+    assert graph.derived_on(other, on) is again
+    assert graph.derived_on(one, on) is not kept
+
+
+def test_the_main_stream() -> None:
+    def of(*streams: str) -> str:
+        b = GraphBuilder("toy")
+        for i, stream in enumerate(streams):
+            b.op(f"op{i}", "k", stream=stream)
+        return b.build().main_stream
+
+    assert [of("a", "compute"), of("b", "a"), of()] == ["compute", "b", "compute"]
