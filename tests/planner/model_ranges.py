@@ -1,4 +1,4 @@
-"""What an exact model allows: the least and the greatest value of each of its variables, as lines of text."""
+"""What an exact model allows: the least and the greatest value of each of its variables, as lines of text, and every schedule."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.exact.constraint_model import Model
 from hosim.planner.exact.decision_space import space_of
+from hosim.planner.exact.exact_schedule import Schedule
+from hosim.planner.exact.solver_search import _read
 
 
 def model_of(graph: Graph, hardware: Hardware, budget: int, horizon: int, kind: type[Model] = Model) -> Model:
@@ -88,3 +90,21 @@ def _solved(cp: Any) -> Any:
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     return solver if solver.solve(cp) == cp_model.OPTIMAL else None
+
+
+def schedules(model: Model) -> dict[str, Schedule]:
+    """Every schedule that the model allows, by what it looks like."""
+    found = {}
+
+    class Read(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+        def on_solution_callback(self) -> None:
+            schedule = _read(model, self)
+            found[repr(schedule)] = schedule
+
+    cp = model.cp.clone()
+    cp.clear_objective()
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.enumerate_all_solutions = True
+    solver.solve(cp, Read())
+    return found

@@ -94,7 +94,7 @@ def _held(space: Space, schedule: Schedule) -> list[tuple[int, int, int]]:
             held.append((begin, away.release_ns if not _never_there(space, schedule, away) else -1, movable.size_bytes))
             begin = starts[a.before] if a.dead else starts[count] + 1 if away.back_ns is None else away.back_ns
         held.append((begin, starts[count] + 1 if movable.survives else ends[movable.last], movable.size_bytes))
-    return [h for h in held if h[0] < h[1]]
+    return held
 
 
 def _never_there(space: Space, schedule: Schedule, away: TakenAbsence) -> bool:
