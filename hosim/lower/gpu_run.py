@@ -249,7 +249,7 @@ def _steps(work: CapturedStep, plan: Plan, hardware: Hardware, cuda: bool, steps
     with Executor(lowered, hardware, machine) as executor:
         executor.place(work.held)
         for _ in range(2):
-            results = [result.to("cpu", copy=True) for result in executor.run(work.inputs)]
+            results = [result.cpu() for result in executor.run(work.inputs)]
         outside = torch.cuda.memory_allocated() - _held_bytes(work) if cuda else 0
         if cuda:
             torch.cuda.reset_peak_memory_stats()

@@ -14,7 +14,7 @@ class DeviceBytes:
     """Bytes of a storage of the device tier, while a transfer reads or fills them; ``bytes`` is a flat tensor of them."""
 
     bytes: Any = None
-    size_bytes = 0
+    size_bytes: int
 
     def open(self, storage: Any, size_bytes: int) -> None:
         """Name the storage."""

@@ -192,7 +192,6 @@ class _Pass:
             self.cache_op_of[made.name] = k
             if cache_op.op == PREFETCH:
                 self.tensor_of[made.name] = t
-                self.basis[made] = made
                 if cache_op.destination == self.device_tier:
                     self.fresh[t] = made
 
@@ -210,7 +209,6 @@ class _Pass:
         self.root[t] = item
         item.meta["val"] = None if value is None else value[index]
         self.tensor_of[item.name] = t
-        self.basis[item] = None
 
 
 def _barriers(lowered: Lowered) -> Iterator[Barrier]:

@@ -14,6 +14,7 @@ from hosim.errors import ExecutionError, InfeasibleError, InputError  # noqa: E4
 from hosim.lower import callable as callables  # noqa: E402
 from hosim.lower import on_cpu, on_cuda  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
+from hosim.lower.training import capture_training  # noqa: E402
 
 HARDWARE = "h100-80gb-sxm"
 
@@ -149,3 +150,27 @@ def test_a_model_that_is_forgotten_when_its_contents_cannot_come_back(monkeypatc
     del offloaded
     gc.collect()
     assert type(weight) is torch.nn.Parameter
+
+
+def test_constants_of_the_loss_are_held():
+    """Tensors that the loss brings along are placeholders behind those of the model and the inputs."""
+    shift, weights = torch.arange(8.0), torch.linspace(0, 1, 16).reshape(2, 8)
+
+    def loss(model, inputs):
+        return ((model(**inputs) - shift) * weights).sum() + shift.sum()
+
+    plain, model = Scaled(), Scaled()
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.5, fused=True) for m in (plain, model)]
+    step = capture_training(model, {"x": X}, optimizers[1], name="constants", loss=loss)
+    names = [(one.placeholder, one.name, one.kind, one.own) for one in step.program.givens]
+    constants = [f"constant_{i}" for i in range(len(names) - 2)]
+    assert [name[1:] for name in names[:2]] == [("weight", "parameter", True), ("x", "input", False)]
+    assert names[2:] == [(name, name, "buffer", True) for name in constants]
+    assert (step.inputs, step.values[0] is model.weight, step.values[1]) == (("x",), True, None)
+    assert [value.tolist() for value in step.values[2:]] == [shift.tolist(), weights.tolist()] * 2  # at each use, backward too
+    with hosim.offload(model, {"x": X}, hardware=HARDWARE, optimizer=optimizers[1], loss=loss) as offloaded:
+        wanted = loss(plain, {"x": X})
+        wanted.backward()
+        optimizers[0].step()
+        assert torch.equal(offloaded(X), wanted)
+    assert torch.equal(model.weight, plain.weight)

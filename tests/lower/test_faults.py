@@ -318,6 +318,35 @@ def test_bad_values_do_no_harm(setup):
     setup.check_model_whole()
 
 
+def test_wrong_orders_are_named(setup):
+    """The first name that is wrong, and of the steps that are missing before another the first one; what an order needs is not lost."""
+    setup.place()
+    names = [node.name for node in setup.executor._order.steps]
+    for order, message in (
+        ([*names, "zebra", "aardvark"], "order: an order has every step once; 'aardvark' is wrong"),
+        ([*names, names[0]], "order: an order has every step once"),
+        ([names[-1], *names[:-1]], f"order: 'output' cannot be before {min(names[:-1])!r}, which it needs"),
+    ):
+        with pytest.raises(InputError) as caught:
+            setup.executor.run(setup.inputs, order=order)
+        assert str(caught.value) == message
+    setup.executor.close()
+
+
+@pytest.mark.parametrize(("place", "message"), [(0, "a tier has lost its contents"), (1, "result 'y' is lost")])
+def test_what_does_not_come_back_at_the_end_of_a_run(setup, monkeypatch, place, message):
+    """Inputs come back first, then results."""
+    setup.place()
+    residents, lost = setup.executor._residents, [*([[]] * place), ["y"]]
+    back = residents.bring_back
+    monkeypatch.setattr(residents, "bring_back", lambda tensors: lost.pop(0) if lost else back(tensors))
+    with pytest.raises(ExecutionError) as caught:
+        setup.run()
+    assert str(caught.value).startswith(message)
+    setup.check_nothing_left()
+    setup.check_model_whole()
+
+
 def test_an_illegal_plan_is_refused(tmp_path):
     model, x = Layers(), torch.ones(4, 16)
     program = program_of(model, x)

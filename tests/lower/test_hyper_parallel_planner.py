@@ -24,9 +24,20 @@ from offload_runtime import (
 from hosim.analysis.verifier import verify
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
+from hosim.graph import Graph, GraphBuilder
 from hosim.importers import load_any
 from hosim.importers.activation_trace import graph_of, read_document
-from hosim.lower.hyper_parallel_planner import Action, HosimPlanner, document_of, hardware_of, plan_of
+from hosim.lower.hyper_parallel_planner import (
+    Action,
+    HosimPlanner,
+    _advance,
+    _Away,
+    _held,
+    _shrink,
+    document_of,
+    hardware_of,
+    plan_of,
+)
 
 MIB = 2**20
 READ, WRITE = AccessKind.READ, AccessKind.WRITE
@@ -228,6 +239,67 @@ def test_a_training_step_against_the_librarys_own_planner(share: float, longer: 
     alone = sum(round(op.duration_ms * 10**6) for op in trace.ops)
     assert makespan(trace, ours) <= alone * (1.04 if share == 0.5 else 1)  # at half the memory the copies down take all of the time
     assert makespan(trace, theirs) > longer * makespan(trace, ours)
+
+
+# ------------------------------------------------------------------------------------------------------- steps of the planner
+
+
+def five() -> Graph:
+    """Storages of 5 bytes: a is used by ops 0 and 5, b by 1 and 2, c by 0 and 4."""
+    builder = GraphBuilder("five")
+    for name in "abc":
+        builder.tensor(name, 5)
+    users = {0: "ac", 1: "b", 2: "b", 3: "", 4: "c", 5: "a"}
+    made: set[str] = set()
+    for i, used in users.items():
+        builder.op(f"f{i}", "m", inputs=[x for x in used if x in made], outputs=[x for x in used if x not in made], duration_ns=1)
+        made |= set(used)
+    return builder.build()
+
+
+def test_bytes_in_program_order() -> None:
+    graph = five()
+    assert _held(graph, []) == [10, 15, 15, 10, 10, 5]
+    assert _held(graph, [_Away(0, 0, 5, 1, 4, 2, 0), _Away(2, 0, 4, 0, 3, 1, 0)]) == [10, 10, 5, 5, 10, 5]
+
+
+def test_copies_up_are_delayed_before_releases_are_advanced() -> None:
+    """At op 2 the copy of a, which is needed last, is delayed; that suffices until op 3; nothing can be done about op 0."""
+    graph = five()
+    aways = [_Away(2, 0, 4, 0, 2, 1, 0), _Away(0, 0, 5, 0, 2, 1, 0)]
+    held = _held(graph, aways)
+    assert held == [10, 5, 15, 10, 10, 5]
+    _shrink(graph, aways, held, 10)
+    assert [(away.release, away.fetch) for away in aways] == [(0, 2), (0, 3)]
+    assert held == [10, 5, 10, 10, 10, 5]
+    _shrink(graph, aways, held, 5)
+    assert [(away.release, away.fetch) for away in aways] == [(0, 3), (0, 5)]
+    assert held == [10, 5, 5, 5, 5, 5]
+
+
+def test_releases_are_advanced_where_copies_up_are_late_already() -> None:
+    graph = five()
+    aways = [_Away(0, 0, 5, 2, 5, 3, 0), _Away(2, 0, 4, 2, 4, 3, 0)]
+    held = _held(graph, aways)
+    assert held == [10, 15, 15, 0, 5, 5]
+    _shrink(graph, aways, held, 10)
+    assert [(away.release, away.fetch) for away in aways] == [(0, 5), (2, 4)]
+    assert held == [10, 10, 10, 0, 5, 5]
+    _shrink(graph, aways, held, 5)
+    assert [(away.release, away.fetch) for away in aways] == [(0, 5), (0, 4)]
+    assert held == [10, 5, 5, 0, 5, 5]
+
+
+def test_copies_up_move_ahead_in_their_order() -> None:
+    """The copy of c may come from op 1 on, but only at op 3 there is room; that of a not before it, though it was wanted at op 2."""
+    graph = five()
+    aways = [_Away(2, 0, 4, 0, 4, 1, 0), _Away(0, 0, 5, 0, 5, 2, 1)]
+    held = _held(graph, aways)
+    assert held == [10, 5, 5, 0, 5, 5]
+    _advance(graph, aways, held, 5)
+    assert ([away.fetch for away in aways], held) == ([3, 5], [10, 5, 5, 5, 5, 5])
+    _advance(graph, aways, held, 10)
+    assert ([away.fetch for away in aways], held) == ([1, 3], [10, 10, 10, 10, 10, 5])
 
 
 # ----------------------------------------------------------------------------------------------------------------- errors

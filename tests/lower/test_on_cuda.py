@@ -167,6 +167,9 @@ def test_what_never_finds_room_is_said_with_the_work(fake, tmp_path, channel):
     with pytest.raises(ExecutionError, match="finds no room") as caught:
         run()
     assert device.blame(caught.value) == "prefetch of 'w': finds no room"
+    with device.running():
+        pass
+    assert device.blame(caught.value) == "finds no room"  # the next run knows nothing of it
     device.close()
 
 

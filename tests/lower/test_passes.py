@@ -239,6 +239,36 @@ def test_an_item_that_the_program_never_takes(program):
     assert same(plainly(lowered.module, program), eager())
 
 
+class Sorts(torch.nn.Module):
+    def forward(self, x):
+        return torch.sort(x, dim=1)[0] * 2
+
+
+def test_an_item_of_which_the_program_has_no_node():
+    """Some pass has taken the node of the second result away: a plan that stores it makes it again, with its shape and its name."""
+    plain = capture(torch.export.export(Sorts(), (X,), strict=False), name="sorts")
+    (unused,) = [node for node in plain.module.graph.nodes if node.target is operator.getitem and node.args[1] == 1]
+    plain.module.graph.erase_node(unused)
+    plain.module.recompile()
+    program, _ = read(plain.module, plain.givens, name="sorts")
+    graph = program.graph
+    t = graph.tensor_index["sort.1"]
+    (sort,) = graph.users[t]
+    moves = (CacheOp("store", t, "hbm", "ddr", sort), CacheOp("store", t, "hbm", "nvme", sort))
+    lowered = insert(program, Plan(graph, "one", moves))
+    nodes = {node.name: node for node in lowered.module.graph.nodes}
+    item = nodes["sort_item_1"]
+    assert (item.target, item.args) == (operator.getitem, (nodes["sort"], 1))
+    assert (item.meta["val"].shape, item.meta["val"].dtype) == (X.shape, torch.int64)
+    assert lowered.tensor_of["sort_item_1"] == t
+    assert [node.args[0] for node in nodes.values() if number_of(node) is not None] == [item, item]
+    assert same(lowered.module(X), [Sorts()(X)])
+    again = program.module.graph.find_nodes(op="call_function", target=torch.ops.aten.sort.default)[0]
+    again.meta.pop("val")
+    bare = insert(program, Plan(graph, "one", moves))
+    assert next(node for node in bare.module.graph.nodes if node.name == "sort_item_1").meta["val"] is None
+
+
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 @settings(max_examples=3, suppress_health_check=list(HealthCheck))
 @given(st.data())
@@ -287,6 +317,36 @@ def test_after_a_pass_that_fuses(program):
     assert set(second.after) == set(third.before) >= {after.graph.ops[0].name}
     assert third.after == ()
     assert all(is_cache_node(node.target) for node in lowered.module.graph.nodes if node.name in {b.node for b in (first, second, third)})
+
+
+class Quiet(torch.nn.Module):
+    """A part without gradients, of which one result is used and two are returned."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = torch.nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x):
+        y = x @ self.weight
+        with torch.no_grad():
+            low, high = y.sin() - x, torch.cos(y)
+        return y * low, high
+
+
+def test_a_part_without_gradients_is_part_of_the_graph():
+    exported = torch.export.export(Quiet(), (X,), strict=False)
+    assert any("wrap_with_set_grad_enabled" in str(node.target) for node in exported.graph.nodes)
+    plain = capture(exported, name="quiet")
+    assert [op.name for op in plain.graph.ops] == ["matmul", "sin", "sub", "cos", "mul"]
+    with torch.no_grad():
+        assert same(plain.module(*(given.value if given.own else X for given in plain.givens)), Quiet()(X))
+
+
+def test_a_plan_that_decides_during_the_run_cannot_be_lowered(program):
+    with pytest.raises(PlanError) as caught:
+        insert(program, Plan(program.graph, "belady", runtime=object()))
+    assert str(caught.value) == "policy belady decides during the run; a graph needs a plan that is made beforehand"
 
 
 def test_what_cannot_be_lowered(program):
