@@ -106,11 +106,11 @@ def _of_trace(trace: KinetoTrace, device: int | None, source: str) -> Validation
         times = structural_replay(trace)
     except InputError as error:
         missing.append(f"times: {error.message}")
-    memory: MemoryReplay | None = replay_memory(trace, device)
-    if memory is not None and not memory.events:
-        memory = None
+    replayed = replay_memory(trace, device)
+    memory = replayed if replayed.events else None
+    if memory is None:
         missing.append(_NO_MEMORY)
-    elif memory is not None and memory.measured_bytes is None:
+    elif memory.measured_bytes is None:
         missing.append(_NO_TOTALS)
     if times is None and memory is None:
         raise InputError(f"nothing in it can be replayed ({'; '.join(missing)})", source=source)

@@ -213,3 +213,87 @@ def test_the_period_is_that_between_the_iterations_learned_from() -> None:
     assert found.measured_ns == 2 * 60_000 + 50_000 + 2_000
     assert found.to_dict()["makespan"]["by_period_error"] == pytest.approx(180 / 172 - 1)
     assert predict_trace(steps, learn_from([sequence("abcdef" * 4, step=6)])).by_period_ns == 6 * 60_000
+
+
+def test_the_report_of_a_part_in_full() -> None:
+    """Groups of kernels of 1, 2 and 3 blocks: two of 2 us predict two of 3 us each. Of 33 us, one kernel of 3 us is like no other."""
+    names = [("k", blocks) for blocks in (1, 2, 3)] * 4 + [("z", 1)]
+    events = [event for i, (name, blocks) in enumerate(names) for event in one(name, i, 2 if i < 6 else 3, blocks)]
+    error = abs(2000 - 3000) / 3000
+    nothing = dict.fromkeys(("median", "p95", "resolved_median", "total")) | dict.fromkeys(("samples", "resolved", "zeros"), 0)
+    assert hold_out(parse_kineto(trace(*events), "one")).to_dict() == {
+        "trace": "one",
+        "learned_from": ["one"],
+        "parted": "within groups of like ops",
+        "iterations": None,
+        "ops": nothing | {"samples": 6, "median": error, "p95": error, "total": 12 / 18 - 1, "levels": {"shapes": 6}},
+        "transfers": nothing | {"not_learned": 0, "ways": []},
+        "makespan": dict.fromkeys(("measured_ns", "predicted_ns", "error", "by_period_ns", "by_period_error")),
+        "worst": [{"name": "k", "ops": 6, "measured_ns": 18_000, "predicted_ns": 12_000}],
+        "missing": [
+            "one iteration only: parted within groups of like ops, the first of each group predict the others",
+            "1 ops, 9% of the time, are like no other: left out",
+            "the makespan: the rest of the iteration is what it would be learned from",
+            "transfers: the held-out part has none",
+        ],
+    }
+
+
+def test_shares_of_a_group_and_of_iterations() -> None:
+    """Of a group at least one is learned and one predicted; so of iterations."""
+    groups = sequence("aaaa" + "bb" + "c")
+    assert [hold_out(groups, share).ops.samples for share in (0.1, 0.5, 0.75, 0.99)] == [1 + 1, 2 + 1, 3 + 1, 3 + 1]
+    steps = sequence("abcdef" * 6, step=6)
+    assert [hold_out(steps, share).iterations for share in (0.01, 0.33, 0.99)] == [(5, 1), (4, 2), (1, 5)]
+    assert [len(learned_part(steps, share).ops) for share in (0.01, 0.33, 0.99)] == [30, 24, 6]
+    alone = sequence("ab")
+    assert learned_part(alone, 0.5) is alone
+    with pytest.raises(InputError) as caught:
+        hold_out(steps, 1.5)
+    assert str(caught.value) == "hold-out: expected a share between 0 and 1, got 1.5"
+    with pytest.raises(InputError) as caught:
+        hold_out(sequence("abcdef"))
+    assert str(caught.value) == "sequence: nothing can be held out: no two of its ops are alike; give another recording with --predict"
+
+
+def test_the_worst_groups_are_those_with_the_largest_sum_of_errors() -> None:
+    """Twelve names, of which the ten furthest off are listed; of two as far off, the first by name."""
+    known = learn_from([parse_kineto(trace(*(event for i, name in enumerate("abcdefghijkl") for event in one(name, i))), "known")])
+    durations = {name: 2 + min(k, 10) for k, name in enumerate("lkjihgfedcba")}
+    other = parse_kineto(trace(*(event for i, (name, us) in enumerate(durations.items()) for event in one(name, i, us))), "other")
+    found = predict_trace(other, known)
+    assert [row[0] for row in found.worst] == ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]
+    assert found.worst[0] == ("a", 1, 12_000, 2_000)
+    assert (found.parted, found.iterations, found.learned_from, found.levels) == ("another recording", None, ("known",), {"place": 12})
+    assert found.by_period_ns is None
+
+
+def transfer(i: int, size: int, us: float, memory: str = "Pinned") -> list[dict[str, Any]]:
+    return [
+        call("cudaMemcpyAsync", 100 * i, 3, 50 + i),
+        device_op("gpu_memcpy", f"Memcpy HtoD ({memory} -> Device)", 100 * i + 5, us, 50 + i, bytes=size),
+    ]
+
+
+def test_transfers_take_the_median_of_their_size_or_the_time_of_their_channel() -> None:
+    """Learned: 1000 bytes in 10, 12 and 20 us, 3000 bytes in 32 us. A kind of memory that is not known takes the time of its direction."""
+    samples = [(1000, 10), (1000, 20), (1000, 12), (3000, 32)]
+    learned = learn_from(
+        [parse_kineto(trace(*(event for i, (size, us) in enumerate(samples) for event in transfer(i, size, us))), "known")]
+    )
+    way = ("h2d", "pinned")
+    assert learned.copies == {(way, 1000): 12_000, (way, 3000): 32_000}
+    other = parse_kineto(trace(*transfer(0, 1000, 16), *transfer(1, 2000, 30), *transfer(2, 2000, 30, "Pageable")), "other")
+    found = predict_trace(other, learned)
+    between = learned.ways[way].predict(2000)
+    errors = sorted([4 / 16, abs(between - 30_000) / 30_000])
+    assert found.transfers.samples == 2
+    assert found.transfers.median == pytest.approx(sum(errors) / 2)
+    assert (found.strange_transfers, list(found.ways), found.ways[way].samples) == (1, [way], 2)
+    assert found.missing == ()
+    assert found.ops.samples == 0
+    strange = predict_trace(parse_kineto(trace(*transfer(2, 2000, 30, "Pageable")), "strange"), learned)
+    assert strange.missing == ("transfers: none like these was learned",)
+    report = found.to_dict()["transfers"]
+    assert report["not_learned"] == 1
+    assert report["ways"] == [{"direction": "h2d", "memory": "pinned", **found.ways[way].to_dict()}]

@@ -14,9 +14,9 @@ from kineto_toys import COPY, KERNEL, MEMSET, call, device_op, span, step, trace
 
 from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto, read_kineto
-from hosim.importers.kineto_events import KinetoTrace
-from hosim.validate.latencies import Latencies
-from hosim.validate.structural_replay import StructuralReplay, structural_replay
+from hosim.importers.kineto_events import DeviceOp, KinetoTrace
+from hosim.validate.latencies import Latencies, centre, label
+from hosim.validate.structural_replay import ReplayedOp, StructuralReplay, _overlap, structural_replay
 from hosim.validate.structure import GivenNumbers, Structure, structure
 
 TRACES = {
@@ -378,6 +378,111 @@ def test_a_launch_that_has_just_ended_frees_its_lane() -> None:
     events = [event for i in range(8) for event in launch(5 * i, 1 + i, 5 * i + 30, 3)]
     lanes = [op.stream for op in structure(of(*events)).graph.ops if op.kind == "latency"]
     assert lanes == [f"lane{k}.host11" for k in (0, 1, 2, 3, 4, 0, 1, 2)]
+
+
+def test_the_constants_of_every_kind_of_call() -> None:
+    """From the end of the call to the start of a kernel on a stream at rest 3 and 4 us: the lower median. k6, k9 and the memset were not
+    at rest, and were issued less than 20 us before they could start. Copies that keep the host start 7 and 5 us into their call."""
+    found = structure(of(*EVERY_CALL)).latencies
+    small, large = "copy d2h pageable small", "copy h2d pageable"
+    assert found == Latencies(
+        launch={"kernel": 3_000},
+        entry={small: 7_000, large: 5_000},
+        back={small: 5_000, large: -10_000},
+        unblocked={"device_sync": 7_000},
+        gap={},
+        wait=0,
+        samples={
+            "launch kernel": 2,
+            f"entry {small}": 1,
+            f"entry {large}": 1,
+            f"back {small}": 1,
+            f"back {large}": 1,
+            "unblocked device_sync": 1,
+        },
+    )
+    assert found.listed == {
+        "launch kernel": 3_000,
+        f"entry {small}": 7_000,
+        f"entry {large}": 5_000,
+        f"back {small}": 5_000,
+        f"back {large}": -10_000,
+        "unblocked device_sync": 7_000,
+        "wait": 0,
+    }
+    assert found.count == 7
+
+
+def test_constants_that_were_not_measured() -> None:
+    def op(kind: str, source: str | None = None, target: str | None = None, size: int | None = 8) -> DeviceOp:
+        return DeviceOp(kind, "op", 0, 7, 0, 1, None, size_bytes=size, source=source, target=target)
+
+    kernel, memset = op("kernel"), op("memset")
+    down, up = op("copy", "device", "pageable"), op("copy", "pinned", "device")
+    assert [label(x) for x in (kernel, memset, down, up)] == ["kernel", "memset", "copy d2h pageable small", "copy h2d pinned"]
+    sizes = [label(op("copy", "device", "pageable", size)) for size in (None, 65_536, 65_537)]
+    assert sizes == ["copy d2h pageable small", "copy d2h pageable small", "copy d2h pageable"]
+    assert label(op("copy", "device", "device")).endswith(" device")
+    assert [GIVEN.launch_of(x) for x in (memset, kernel, down)] == [-1_000, 3_000, 3_000]
+    assert [GIVEN.entry_of(x) for x in (down, up)] == [6_000, 5_000]  # that of no such copy is the mean of the others
+    assert [GIVEN.gap_of(a, b) for a, b in ((kernel, up), (memset, kernel))] == [500, 2_000]
+    nothing = Latencies({}, {"copy h2d pinned": -5}, {}, {}, {("kernel", "kernel"): -1}, 0)
+    assert (nothing.launch_of(kernel), nothing.entry_of(up), nothing.gap_of(kernel, kernel)) == (0, 0, 0)
+    assert [centre(values) for values in ([1000, *[10] * 18, 0], [1000, *[10] * 17, 0], [1, 2])] == [10, 62, 2]
+
+
+def test_kernels_queued_behind_each_other_have_a_gap() -> None:
+    """The second was issued by 25 us, and its stream was free more than 20 us later, at 46: the gap is 4 us. At 45 it is not clear."""
+    for end, gap in ((46, {("kernel", "kernel"): 4_000}), (45, {})):
+        assert structure(of(*launch(0, 1, 8, end - 8), *launch(20, 2, end + 4, 5))).latencies.gap == gap
+
+
+def test_a_synchronisation_returns_after_what_it_waits_for() -> None:
+    """It is called at 45, its kernel ends at 46, and it returns at 50; one whose kernel has ended at its call takes its own time."""
+    waited = structure(of(*launch(0, 1, 8, 38), call("cudaDeviceSynchronize", 45, 5, 4))).latencies
+    assert (waited.back, waited.unblocked) == ({"device_sync": 4_000}, {})
+    free = structure(of(*launch(0, 1, 8, 37), call("cudaDeviceSynchronize", 45, 5, 4))).latencies
+    assert (free.back, free.unblocked) == ({}, {"device_sync": 5_000})
+
+
+# ---- figures of a replay
+
+
+def figures(*ops: ReplayedOp) -> StructuralReplay:
+    return StructuralReplay("t", None, ops, *[0] * 8, GivenNumbers(0, 0, 0, 0, 0), {}, 0, 0)
+
+
+def off_by(error: int, start: int = 0, kind: str = "kernel", name: str = "k") -> ReplayedOp:
+    return ReplayedOp(DeviceOp(kind, name, 0, 7, start, start + 10, None), start + error, start + error + 10)
+
+
+def test_errors_of_starts() -> None:
+    """Of 20 kernels the 20th error is the 95th percentile, of 100 the 96th; what is no kernel counts only where there is none."""
+    twenty = figures(*(off_by(i if i % 2 else -i) for i in range(20)), off_by(500, kind="copy"))
+    assert (twenty.mean_start_error_ns, twenty.p95_start_error_ns) == (round(190 / 20), 19)
+    assert figures(*(off_by(i) for i in range(100))).p95_start_error_ns == 95
+    assert (figures(off_by(7, kind="copy")).mean_start_error_ns, figures(off_by(-7)).p95_start_error_ns) == (7, 7)
+    assert len(twenty.kernels) == 20
+
+
+def test_the_ops_that_are_furthest_off() -> None:
+    """Late or early alike; of two that are as far off, the one that was recorded to start first."""
+    ops = [off_by(3, 50), off_by(-9, 40), off_by(9, 30), off_by(0, 20)]
+    assert [op.op.start_ns for op in figures(*ops).worst()] == [30, 40, 50, 20]
+    assert [op.op.start_ns for op in figures(*ops).worst(1)] == [30]
+    assert len(figures(*(off_by(i) for i in range(11))).worst()) == 10
+    assert (figures(*ops).measured_ns, figures(*ops).simulated_ns) == (60 - 20, 63 - 20)
+    assert figures(*ops).makespan_error == 43 / 40 - 1
+    instant = ReplayedOp(DeviceOp("kernel", "k", 0, 7, 5, 5, None), 5, 9)
+    assert figures(instant).makespan_error == 0
+
+
+def test_copies_under_kernels() -> None:
+    """Kernels run from 0 to 20 and from 30 to 40. Copies overlap each other, and what only touches a kernel is not under it."""
+    times = [(30, 40), (0, 10), (5, 8), (10, 20), (15, 35), (16, 18), (40, 50), (20, 30), (2, 50)]
+    ops = [off_by(0, kind="kernel" if i < 4 else "copy").op for i in range(len(times))]
+    assert _overlap(ops, times) == (5 + 5) + 2 + 0 + 0 + (18 + 10)
+    assert _overlap(ops[4:], times[4:]) == _overlap(ops[:4], times[:4]) == 0
 
 
 # ---- real traces
