@@ -171,7 +171,7 @@ class _Story:
             self._copies[copy.tensor].append(copy)
         self._held: dict[tuple[str, int], list[Residency]] = defaultdict(list)
         for held in timeline.residencies:
-            if held.tensor >= 0 and not held.staged:
+            if not held.staged:
                 self._held[held.tier, held.tensor].append(held)
 
     def peak(self, tier: str, at: int, composition: Mapping[str, int], away: bool) -> PeakRecord:
@@ -213,7 +213,7 @@ class _Story:
     def _needed(self, at: int) -> list[int]:
         """The tensors that exist at an instant and are used later or survive the step."""
         start, end = self.timeline.op_start_ns, self.timeline.op_end_ns
-        initial = set(self.plan.residency("")) | set(self.graph.initial)
+        initial = self.plan.residency("")
         needed = []
         for t, users in enumerate(self.graph.users):
             born = t in initial or (bool(users) and start[users[0]] <= at)

@@ -8,8 +8,8 @@ import pytest
 
 from hosim.api.inputs import machine
 from hosim.cache_plan import AT_START, CacheOp, Plan
-from hosim.errors import PlanError
-from hosim.gate.canonical import canonical, graph_fingerprint, plan_fingerprint
+from hosim.errors import InputError, PlanError
+from hosim.gate.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
 from hosim.gate.cases import Case
 from hosim.gate.measure import measure, measure_graph, measure_lines
 from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
@@ -194,6 +194,77 @@ def test_what_is_away_at_the_peak_and_what_was_fetched_at_the_start(tmp_path: Pa
     }
 
 
+@pytest.mark.parametrize(
+    ("of_f", "of_h", "op", "held", "away", "stays"),
+    [
+        (
+            70,
+            0,
+            "f",
+            {"a": ("", "g"), "s": ("", "i"), "f": ("", "")},
+            (),
+            {"a": Stay("f", "g", False, None), "s": Stay("f", "i", False, None)},
+        ),
+        (0, 30, "h", {"b": ("", "j"), "h": ("", "")}, ("a",), {"b": Stay("h", "j", False, None)}),
+        (0, 0, None, {"a": ("h", "j"), "b": ("", "j")}, (), {"a": Stay("g", "j", True, "h"), "b": Stay("h", "j", False, None)}),
+    ],
+    ids=["at 0 ns", "at 50 ns", "at 80 ns"],
+)
+def test_a_tensor_that_leaves_and_comes_back(
+    of_f: int, of_h: int, op: str | None, held: dict[str, tuple[str, str]], away: tuple[str, ...], stays: dict[str, Stay], tmp_path: Path
+) -> None:
+    """f runs 0..10, g 10..20, i 20..50, h 50..80, j 100..110 and, on another stream, k 100..105. The workspaces say which peak is highest.
+
+    a is stored at 20..40, then dropped, and fetched at 80..100, while nothing runs. s is held until i has ended at 50, when h begins.
+    """
+    b = GraphBuilder("back")
+    sizes = {"a": 20, "s": 5, "b": 60, "f": of_f, "h": of_h}
+    for name in "asb":
+        b.tensor(name, sizes[name])
+    b.op("f", "any", outputs=["a", "s"], workspace_bytes=of_f, duration_ns=10)
+    b.op("g", "any", inputs=["a"], duration_ns=10)
+    b.op("i", "any", inputs=["s"], duration_ns=30)
+    b.op("h", "any", outputs=["b"], workspace_bytes=of_h, duration_ns=30)
+    b.op("j", "any", inputs=["a", "b"], duration_ns=10)
+    b.op("k", "any", inputs=["a"], stream="comm", duration_ns=5)
+    moves = [("store", "a", "hbm", "ddr", "g"), ("detach", "a", "hbm", None, "g"), ("prefetch", "a", "ddr", "hbm", "h")]
+    found = measure(case(tmp_path, b.build(), *moves))
+    assert found.record is not None
+    peak = found.record.peaks["hbm"]
+    kinds = [("workspace" if name in "fh" else "activation", name) for name in sorted(held, key=lambda name: (name in "fh", name))]
+    assert peak.op == op
+    assert peak.residents == Listing(tuple(Item(kind, name, sizes[name], *held[name]) for kind, name in kinds))
+    assert peak.away == Listing(tuple(Item("activation", name, sizes[name]) for name in away))
+    assert {name: stay for (tier, name), stay in found.stays.items() if tier == "hbm"} == stays
+    assert found.record.metrics["makespan"] == 110
+
+
+def test_a_copy_that_follows_another_at_once_and_a_step_without_time(tmp_path: Path) -> None:
+    """w is dropped at 15, at the end of f, and fetched again at 15..25 for g, while d is, so that the peak is there."""
+    b = GraphBuilder("again")
+    b.tensor("w", 10, "parameter", home="ddr")
+    b.tensor("d", 30, "parameter", home="ddr")
+    b.op("f", "any", inputs=["w"], duration_ns=5)
+    b.op("g", "any", inputs=["w", "d"], duration_ns=5)
+    moves = [
+        ("prefetch", "w", "ddr", "hbm", None),
+        ("detach", "w", "hbm", None, "f"),
+        ("prefetch", "w", "ddr", "hbm", "f"),
+        ("prefetch", "d", "ddr", "hbm", "f"),
+        ("detach", "w", "hbm", None, "g"),
+        ("detach", "d", "hbm", None, "g"),
+    ]
+    found = measure(case(tmp_path, b.build(), *moves))
+    assert found.record is not None
+    assert found.record.peaks["hbm"].residents == Listing((Item("parameter", "d", 30, "f", "g"), Item("parameter", "w", 10, "f", "g")))
+    empty = GraphBuilder("empty")
+    empty.tensor("a", 3)
+    empty.op("f", "any", outputs=["a"], duration_ns=0)
+    at_once = measure_graph(Case("c", "toy", policy="resident"), empty.build())
+    assert at_once.record is not None
+    assert (at_once.record.curve, at_once.record.metrics["makespan"]) == ((), 0)
+
+
 def test_chunks_on_their_way_through_a_tier(tmp_path: Path) -> None:
     """Chunks of 4, 4 and 2 B go up at 0..4..8..10 and on at 4..8..12..14: from 4 on the first two are in ddr, and nothing runs."""
     tiers = {name: {"capacity": "100 B", "bandwidth": "1 TB/s"} for name in ("hbm", "ddr", "pool")}
@@ -236,13 +307,23 @@ def test_a_policy_that_decides_during_the_replay(tmp_path: Path) -> None:
     assert found.waits_for == {"f": "v", "g": "w"}
 
 
-def test_what_does_not_fit_and_what_breaks_a_rule(tmp_path: Path) -> None:
+def test_what_does_not_fit_and_what_breaks_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = step()
     asked = case(tmp_path, graph, ("detach", "w", "hbm", None, "h"), ("detach", "a", "hbm", None, "f"))
     path = tmp_path / "plan.json"
     with pytest.raises(PlanError) as broken:
         measure(asked)
     assert str(broken.value) == f"{path}: breaks a rule: read: op 'f' reads tensor 'w', which is in ddr: no prefetch brings it to hbm"
+    first, second = broken.value.findings
+    assert (first, second.partition(":")[0]) == (str(broken.value).partition("breaks a rule: ")[2], "last-copy")
+    case(tmp_path, graph, ("prefetch", "w", "ddr", "pool", None))
+    with pytest.raises(InputError) as unknown:
+        measure(asked)
+    assert str(unknown.value) == f"{path}: cache_ops[0].to: unknown tier 'pool' (known: hbm, ddr); the hardware is 'toy'"
+    with monkeypatch.context() as patched:
+        patched.setattr("hosim.study.run_policy.make_plan", lambda *given: Plan(canonical(graph), "sloppy"))
+        with pytest.raises(PlanError, match="policy sloppy made a plan that breaks a rule, which is a bug of the policy: read: op 'f'"):
+            measure(Case("c", "toy", str(tmp_path), "step.json"))
     later = "out of memory: op 'h' wants 37 B of hbm at 80 ns, where 18 B of 50 B are held; largest residents: w 10 B, a 8 B"
     least = "out of memory: op 'h' needs 45 B of hbm for what it uses and its workspace; the budget is 40 B: give it at least that"
     for budget, policy, error in (("50 B", "resident", later), ("40 B", "on_demand", least), ("40 B", "belady", least)):
@@ -283,6 +364,7 @@ def test_a_line_of_a_matrix(tmp_path: Path) -> None:
         "graph": graph_fingerprint(canonical(step())),
         "plan": plan_fingerprint(made, "on_demand"),
     }
+    assert one.fingerprints["machine"] == digest(repr(sorted(TOY.items())))
     assert one.fingerprints == other.fingerprints
     faster = replace(machine("toy"), inspect_ns=7)
     save_hardware(faster, tmp_path / "own.yaml")

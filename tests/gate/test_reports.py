@@ -342,6 +342,16 @@ def test_lines_of_metrics() -> None:
     assert MetricVerdict("makespan", 0, 1, REGRESSION).line() == "makespan: 1 ns, was 0 ns (+1 ns)"
 
 
+def test_metrics_of_a_case_are_in_the_order_of_their_names() -> None:
+    one, other = record(peak_hbm=1, makespan=2), record(peak_hbm=1, makespan=2, moved_h2d=0)
+    names = ["makespan", "moved.h2d", "peak.hbm"]
+    for known in (None, Measured(one)):
+        assert [m.name for m in judge("c", known, Measured(other), {}).metrics] == names
+    assert judge("c", Measured(record()), Measured(record()), {}).verdict == SAME
+    bare = CaseVerdict("c", IMPROVEMENT)
+    assert (bare.now, bare.curves, bare.fails(), bare.fails(strict=True)) == (None, ((), ()), False, True)
+
+
 def test_how_a_case_is_judged() -> None:
     old, new = record(makespan=100, hosim="0.1"), record(makespan=120, hosim="0.2")
     known, now = Measured(old), Measured(new)
