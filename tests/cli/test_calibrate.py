@@ -105,3 +105,27 @@ def test_errors_are_one_line(tmp_path: Path, make: Any, options: tuple[str, ...]
     assert problem in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "p.yaml").exists()
+
+
+def test_a_bandwidth_sweep_alone(tmp_path: Path) -> None:
+    """Copies of 1, 2 and 4 MB at 25 B/ns. The device's name says which shipped profile to start from."""
+    copies = [
+        {"direction": way, "pinned": True, "bytes": size, "ns": [size // 25 + k for k in range(4)]}
+        for way in ("h2d", "d2h")
+        for size in (1_000_000, 2_000_000, 4_000_000)
+    ]
+    sweep = tmp_path / "bandwidth.json"
+    sweep.write_text(json.dumps({"format": "hosim.recording/1", "device": {"name": "NVIDIA H200"}, "copies": copies}))
+    done = run(sweep, "-o", tmp_path / "p.json.gz")
+    said = "base: h200-141gb-sxm, the profile of the recorded device"
+    assert done.stderr.splitlines() == [said, f"wrote {tmp_path / 'p.json.gz'}"]
+    machine = load_hardware(tmp_path / "p.json.gz")
+    assert machine.name == "p"
+    assert {c.name: round(c.bandwidth_bytes_per_s / 1e9) for c in machine.channels if c.name in ("h2d", "d2h")} == {"h2d": 25, "d2h": 25}
+    assert json.loads(run(sweep, "--json").stdout)["held_out"] == []
+    for option, value, what in (("--hold-out", "0.5", "needs a trace: a bandwidth sweep has no iterations"),):
+        assert run(sweep, option, value, code=2).stderr.splitlines()[-1] == f"error: {option}: {option} {what}"
+    trace = one_kernel(tmp_path)
+    assert run(sweep, "--predict", trace, code=2).stderr.splitlines()[-1] == (
+        "error: --predict: --predict needs a trace to fit: a bandwidth sweep has no ops"
+    )
