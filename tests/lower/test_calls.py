@@ -168,9 +168,9 @@ def test_constants_of_the_loss_are_held():
     assert names[2:] == [(name, name, "buffer", True) for name in constants]
     assert (step.inputs, step.values[0] is model.weight, step.values[1]) == (("x",), True, None)
     assert [value.tolist() for value in step.values[2:]] == [shift.tolist(), weights.tolist()] * 2  # at each use, backward too
+    wanted = loss(plain, {"x": X})
+    wanted.backward()
+    optimizers[0].step()
     with hosim.offload(model, {"x": X}, hardware=HARDWARE, optimizer=optimizers[1], loss=loss) as offloaded:
-        wanted = loss(plain, {"x": X})
-        wanted.backward()
-        optimizers[0].step()
         assert torch.equal(offloaded(X), wanted)
     assert torch.equal(model.weight, plain.weight)
