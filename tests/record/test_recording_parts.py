@@ -1,0 +1,340 @@
+"""The parts of the recording kit one by one: the sweep, what is asked of a profiler and of a device, what a command line chooses."""
+
+import argparse
+import contextlib
+import gzip
+import json
+import runpy
+import sys
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hosim.record import bandwidth_sweep, command, gpu_seam, trim
+from hosim.record.bandwidth_sweep import SIZES, sweep
+from hosim.record.functional_decoder import CONFIGS
+from hosim.record.gpu_seam import CpuBackend
+from hosim.record.schemes import SCHEMES, SMALLEST_OFFLOAD
+
+
+class Scripted:
+    """A device whose timed copies take 100, 101, 102 ... ns, and which knows what of its memory is still held."""
+
+    def __init__(self):
+        self.copies, self.asked, self.held, self.left = [], [], [], []
+
+    def live(self):
+        return sum(reference() is not None for reference in self.held)
+
+    def made(self, where, size, fill, *how):
+        self.asked.append((where, size, *how, self.live()))
+        tensor = torch.full((size,), fill, dtype=torch.uint8)
+        self.held.append(weakref.ref(tensor))
+        return tensor
+
+    def host(self, size, dtype, pinned):
+        assert dtype is torch.uint8
+        return self.made("host", size, 7, pinned)
+
+    def empty(self, size, dtype):
+        assert dtype is torch.uint8
+        return self.made("device", size, 7)
+
+    def time_copies(self, pairs):
+        assert all(int(tensor.sum()) == 0 for _, *both in pairs for tensor in both)  # every page exists
+        names = {id(tensor): where[0] for (where, *_), tensor in zip(self.asked[-2 * len(pairs) :], self.tensors(), strict=True)}
+        self.copies.append([(stream, names[id(to)] + names[id(source)], to.numel()) for stream, to, source in pairs])
+        return 99 + len(self.copies)
+
+    def tensors(self):
+        return [tensor for reference in self.held if (tensor := reference()) is not None]
+
+    def empty_caches(self):
+        self.left.append(self.live())
+
+
+def test_the_sweep_times_each_copy_but_the_first(monkeypatch):
+    device, looks = Scripted(), iter(range(0, 10_000, 5))
+    monkeypatch.setattr(bandwidth_sweep, "time", SimpleNamespace(perf_counter_ns=lambda: next(looks)))
+    made = sweep(device, (8, 16), 2)
+    rows = [
+        *((d, True, size) for size in (8, 16) for d in ("h2d", "d2h", "both")),
+        *((d, False, size) for size in (8, 16) for d in ("h2d", "d2h")),
+    ]
+    # Three copies a row, of which the first does not count: 101 and 102 for row 0, 104 and 105 for row 1; the median 101.5 is rounded.
+    assert made["copies"] == [
+        {"direction": d, "pinned": pinned, "bytes": size, "median_ns": round(101.5 + 3 * i), "ns": [101 + 3 * i, 102 + 3 * i]}
+        for i, (d, pinned, size) in enumerate(rows)
+    ]
+    up, down = ("h2d", "dh"), ("d2h", "hd")
+    streams = {"h2d": [up], "d2h": [down], "both": [up, down]}
+    assert device.copies == [[(*copy, size) for copy in streams[d]] for d, _, size in rows for _ in range(3)]
+    # Nothing of one row is held while the next one begins, and host memory comes first.
+    each = [[("host", size, pinned, 2 * i), ("device", size, 2 * i + 1)] for d, pinned, size in rows for i in range(len(streams[d]))]
+    sizes = [(pinned, size) for pinned in (True, False) for size in (8, 16)]
+    alone = [("host", size, pinned, i) for pinned, size in sizes for i in range(3)]
+    assert device.asked == [one for pair in each for one in pair] + alone
+    assert made["host_allocations"] == [{"pinned": pinned, "bytes": size, "ns": [5, 5, 5]} for pinned, size in sizes]
+    assert device.left == [0, 0, 0, 0]
+
+
+def test_what_is_swept_by_default():
+    assert [SIZES[0], SIZES[1], SIZES[-1], len(SIZES)] == [4096, 8192, 1 << 30, 19]
+    assert len(sweep(Scripted(), (8,))["copies"][0]["ns"]) == 10
+
+
+class Recorded(CpuBackend):
+    """Says that it is a GPU, and has counters and a history."""
+
+    kind = "cuda"
+
+    def __init__(self, snapshots):
+        super().__init__()
+        self.snapshots, self.resets = snapshots, 0
+
+    def reset_peaks(self):
+        self.resets += 1
+
+    def peaks(self):
+        return {"max_memory_allocated": 12}
+
+    @contextlib.contextmanager
+    def history(self, kept):
+        yield
+        kept += self.snapshots
+
+
+SNAPSHOT = {"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": 2, "frames": []}]], "allocator_settings": {}}
+
+
+def test_a_run_with_counters_and_a_history(tmp_path, monkeypatch):
+    asked, steps = [], []
+    profile = torch.profiler.profile
+    monkeypatch.setattr(torch.profiler, "profile", lambda **given: asked.append(given) or profile(**given))
+    step, made_of = command.Workload.step, []
+    monkeypatch.setattr(command.Workload, "step", lambda work: steps.append(step(work)) or steps[-1])
+    workload = command.Workload
+    monkeypatch.setattr(command, "Workload", lambda *given, **more: made_of.append((given[1:], more)) or workload(*given, **more))
+    device, run = Recorded([SNAPSHOT]), command.RecordingRun("prefill", 8, "resident", 1, 3, 2, 5)
+    assert command.record_run(device, CONFIGS["tiny"], run, tmp_path, smallest_offload=1) is None
+    sizes = {"train": False, "length": 8, "batch": 1, "seed": 5, "smallest_offload": 1}
+    assert made_of == [((CONFIGS["tiny"], SCHEMES["resident"]), sizes)]
+    (given,) = asked
+    assert given.pop("experimental_config") is not None
+    assert given == {"activities": device.activities(), "record_shapes": True, "profile_memory": True}
+    made = json.loads((tmp_path / run.name / "run.json").read_text())
+    assert [len(made.pop(key)) for key in ("wall_ns", "profiled_wall_ns")] == [3, 2]
+    assert len(steps) == 2 + 3 + 2 + 2
+    assert made == {
+        "format": "hosim.recording/1",
+        "run": {"mode": "prefill", "length": 8, "scheme": "resident", "batch": 1, "iterations": 3, "profiled": 2, "seed": 5},
+        "losses": steps,
+        "memory": {"max_memory_allocated": 12},
+        "memory_history": True,
+        "moves": [],
+    }
+    assert device.resets == 1
+    assert json.loads(gzip.decompress((tmp_path / run.name / "memory.json.gz").read_bytes())) == trim.trim_snapshot(SNAPSHOT)
+    assert {path.name for path in (tmp_path / run.name).iterdir()} == {"run.json", "trace.json.gz", "memory.json.gz"}
+    assert [path.name for path in tmp_path.iterdir()] == [run.name]
+
+
+def test_waits_of_streams_are_recorded_where_torch_can(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.profiler, "profile", lambda **given: given)
+    device = SimpleNamespace(kind="cuda", activities=lambda: ["all"])
+    plain = {"activities": ["all"], "record_shapes": True, "profile_memory": True}
+    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", lambda **given: asked.append(given) or "waits")
+    assert command._profiler(device) == {**plain, "experimental_config": "waits"}
+    assert asked == [{"enable_cuda_sync_events": True}]
+    assert command._profiler(SimpleNamespace(kind="cpu", activities=lambda: ["all"])) == plain
+    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", lambda: None)  # an older one
+    assert command._profiler(device) == plain
+    monkeypatch.delattr(torch._C._profiler, "_ExperimentalConfig")
+    assert command._profiler(device) == plain
+
+
+def test_the_options():
+    assert vars(command._parser().parse_args(["all"])) == {
+        "what": "all",
+        "out": None,
+        "config": "1b",
+        "modes": "prefill,train",
+        "schemes": "resident,stream-params,offload-activations,offload-optimizer,both",
+        "lengths": "1024,4096",
+        "batch": 1,
+        "iterations": 10,
+        "profiled": 2,
+        "seed": 1,
+        "device": 0,
+        "dry_run": False,
+    }
+
+
+def options(*more):
+    return command._parser().parse_args([*more])
+
+
+def test_the_device_and_the_decoder(monkeypatch):
+    monkeypatch.setattr(command, "CudaBackend", lambda index: ("gpu", index))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert command._device(options("all", "--device", "1", "--config", "3b")) == (("gpu", 1), CONFIGS["3b"])
+    assert command._device(options("all")) == (("gpu", 0), CONFIGS["1b"])
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        device, config = command._device(options("all", "--dry-run", "--config", "3b"))
+        assert (type(device), config, torch.get_num_threads()) == (CpuBackend, CONFIGS["tiny"], 1)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    """What the command does with a device that is there, without doing it."""
+    done, device = [], SimpleNamespace(describe=lambda: {"name": "GPU"})
+    monkeypatch.setattr(command, "_device", lambda given: (device, CONFIGS["tiny" if given.dry_run else given.config]))
+    monkeypatch.setattr(command, "sweep", lambda *given: done.append(("sweep", *given[1:])) or {"copies": []})
+
+    def record_run(_, config, run, out, smallest_offload):
+        done.append((config.name, run, smallest_offload))
+        meta = json.loads((out / "meta.json").read_text())  # an interrupted recording has it
+        assert (meta["runs"], meta["failed"]) == ([], [])
+        return "no memory" if run.scheme == "both" else None
+
+    monkeypatch.setattr(command, "record_run", record_run)
+    return done
+
+
+def test_what_is_recorded(noted, tmp_path, capsys):
+    arguments = ["--modes", "train", "--schemes", "both,resident", "--lengths", "64", "--batch", "3", "--iterations", "4"]
+    more = ["--profiled", "5", "--seed", "6"]
+    runs = [command.RecordingRun("train", 64, scheme, 3, 4, 5, 6) for scheme in ("both", "resident")]
+    assert command.main(["all", "--out", str(tmp_path / "a"), *arguments, *more]) == 1
+    assert noted == [("sweep", SIZES, 10), *(("1b", run, SMALLEST_OFFLOAD) for run in runs)]
+    assert capsys.readouterr().err.splitlines() == ["bandwidth", "train-64-both", "train-64-both: no memory", "train-64-resident"]
+    rows = {"format": "hosim.recording/1", "device": {"name": "GPU"}, "copies": []}
+    assert json.loads((tmp_path / "a" / "bandwidth.json").read_text()) == rows
+    meta = json.loads((tmp_path / "a" / "meta.json").read_text())
+    assert (meta["failed"], meta["dry_run"], meta["smallest_offload_bytes"]) == (["train-64-both"], False, 1 << 20)
+    noted.clear()
+    assert command.main(["bandwidth", "--out", str(tmp_path / "b"), *arguments]) == 0
+    assert noted == [("sweep", SIZES, 10)]
+    noted.clear()
+    small = [command.RecordingRun("train", length, "resident", 1, 10, 2, 1) for length in (16, 32, 48)]
+    dry = ["all", "--out", str(tmp_path / "c"), "--dry-run", "--modes", "train", "--schemes", "resident", "--lengths", "8,8,8"]
+    assert command.main(dry) == 0
+    assert noted == [("sweep", SIZES[:5], 2), *(("tiny", run, 1) for run in small)]
+    noted.clear()
+    assert command.main(dry) == 0
+    assert noted == [("tiny", run, 1) for run in small]  # the bandwidth is there already
+
+
+def test_folders_that_cannot_be_made(noted, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert command.main(["runs", "--out", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err == f"record: cannot create the folder {tmp_path}/file: File exists\n"
+    folder = tmp_path / "deep" / "out"
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(json.dumps({"model": {"name": "3b"}, "device": {"name": "other"}}))
+    assert command.main(["runs", "--out", str(folder)]) == 2
+    said = f"record: {folder} holds a recording of 3b on other, this is 1b on GPU: give another folder\n"
+    assert (capsys.readouterr().err, noted) == (said, [])
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["list", "--lengths", "x"]])
+def test_the_folder_becomes_a_package(root, monkeypatch, capsys, arguments):
+    """Run as a folder, its files shadow no other modules, and its exit code is the command's."""
+    folder = root / "hosim" / "record"
+    rest = [entry for entry in sys.path if Path(entry or ".").resolve() != folder]
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [str(folder), "", *(entry for entry in rest if entry)])
+    monkeypatch.setattr(sys, "argv", ["record", *arguments])
+    before = set(sys.modules)
+    try:
+        with pytest.raises(SystemExit) as caught:
+            runpy.run_path(str(folder / "__main__.py"), run_name="__main__")
+        assert sys.path == [entry for entry in rest if entry]
+        assert "hosim_record.command" in sys.modules
+    finally:
+        for name in set(sys.modules) - before:
+            if name.startswith("hosim_record"):
+                del sys.modules[name]
+    assert caught.value.code == (2 if "x" in arguments else 0)
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == (0 if "x" in arguments else 18)
+
+
+def test_memory_of_a_gpu(monkeypatch):
+    asked, emptied = [], []
+    monkeypatch.setattr(gpu_seam.torch.cuda, "set_device", lambda index: asked.append(index))
+    monkeypatch.setattr(gpu_seam.torch.cuda, "current_stream", lambda: None)
+    monkeypatch.setattr(gpu_seam.torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(gpu_seam.torch.cuda, "empty_cache", lambda: emptied.append("device"))
+    monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: emptied.append("host"), raising=False)
+    monkeypatch.setattr(gpu_seam.torch, "empty", lambda count, **given: (count, given))
+    device = gpu_seam.CudaBackend()
+    assert (asked, device.torch_device) == ([0], torch.device("cuda", 0))
+    assert device.empty(5, "dtype") == (5, {"dtype": "dtype", "device": torch.device("cuda", 0)})
+    assert device.host(6, "dtype") == (6, {"dtype": "dtype", "pin_memory": True})
+    assert device.host(7, "dtype", False) == (7, {"dtype": "dtype", "pin_memory": False})
+    device.empty_caches()
+    assert emptied == ["device", "host"]
+    monkeypatch.delattr(torch._C, "_host_emptyCache")
+    device.empty_caches()
+    assert emptied == ["device", "host", "device"]
+
+
+def test_the_cpu_backend_copies_as_late_as_the_waits_allow():
+    device, eager = CpuBackend(), CpuBackend(lazy=False)
+    assert device.empty(2, torch.float32).isnan().tolist() == [True, True]
+    assert device.host(2, torch.uint8).tolist() == [255, 255]
+    source, here, back = torch.ones(2), device.empty(2, torch.float32), device.empty(2, torch.float32)
+    device.copy("h2d", here, source)
+    event = device.mark("h2d")
+    device.copy("h2d", back, source)
+    device.wait("d2h", event)  # the other stream waits, and has not come so far
+    device.copy("d2h", back, here)
+    assert here.isnan().all()
+    device.wait("h2d", device.mark("h2d"))  # waits for nothing but itself
+    device.wait("main", device.mark("main"))
+    device.wait("main", event)
+    assert here.tolist() == [1, 1]
+    assert back.isnan().all()
+    device.wait("main", device.mark("d2h"))
+    assert back.tolist() == [1, 1]
+    back.zero_()
+    device.synchronize()
+    assert back.tolist() == [1, 1]  # the second copy of the first stream
+    eager.copy("h2d", back, torch.zeros(2))
+    assert back.tolist() == [0, 0]
+    assert device.mark("main") == ("main", 0)
+    assert device.mark("h2d") == ("h2d", 2)
+
+
+def test_which_groups_of_a_scheme_live_where():
+    assert {name: (scheme.name, scheme.parameters, scheme.activations, scheme.optimizer) for name, scheme in SCHEMES.items()} == {
+        "resident": ("resident", False, False, False),
+        "stream-params": ("stream-params", True, False, False),
+        "offload-activations": ("offload-activations", False, True, False),
+        "offload-optimizer": ("offload-optimizer", False, False, True),
+        "both": ("both", True, True, True),
+    }
+    assert SMALLEST_OFFLOAD == 1 << 20
+
+
+def test_wrong_numbers_are_said_in_full(capsys):
+    for arguments, message in (
+        (["--lengths", "1,-2"], "--lengths: expected whole numbers from 1, got '-2'"),
+        (["--modes", "train,test"], "--modes: expected some of prefill, train, got 'test'"),
+        (["--schemes", "x"], f"--schemes: expected some of {', '.join(SCHEMES)}, got 'x'"),
+        (["--batch", "0"], "--batch: expected at least 1, got 0"),
+    ):
+        assert command.main(["list", *arguments]) == 2
+        assert capsys.readouterr().err == f"record: {message}\n"
+    assert command.main(["list", "--batch", "1", "--lengths", "1", "--modes", "train", "--schemes", "both"]) == 0
+    assert isinstance(command._parser(), argparse.ArgumentParser)
