@@ -103,7 +103,7 @@ class _Thread:
     """A host thread while it is built: its last op, the recorded instant at which that ends, and its launch lanes."""
 
     name: str
-    last: int = -1
+    last: int = field(init=False)
     mark_ns: int = 0
     work_ns: int = 0  # durations on this thread so far: a bound on how far apart two of its ops start
     lanes: list[int] = field(default_factory=list)  # by lane, the work at which it is free again
@@ -237,9 +237,7 @@ class _Builder:
         """A lane on which nothing of this thread can still be under way."""
         lanes = thread.lanes
         lane = next((k for k, free in enumerate(lanes) if free <= thread.work_ns), len(lanes))
-        if lane == len(lanes):
-            lanes.append(0)
-        lanes[lane] = thread.work_ns + latency
+        lanes[lane : lane + 1] = [thread.work_ns + latency]
         return f"lane{lane}.{thread.name}"
 
     # ---- the device

@@ -241,8 +241,9 @@ def test_one_kernel() -> None:
 
 
 def test_no_launches() -> None:
-    with pytest.raises(InputError, match=r"no launch .* ProfilerActivity.CPU"):
+    with pytest.raises(InputError) as caught:
         structural_replay(of(device_op(KERNEL, "k", 0, 1, 1)))
+    assert str(caught.value) == "toy: no launch of a kernel or copy was recorded; record with ProfilerActivity.CPU as well"
 
 
 def test_the_step_of_the_reader() -> None:
@@ -330,6 +331,38 @@ def test_the_graph_of_every_kind_of_call() -> None:
     assert scaled.durations_ns == (5_000, 18_000, 15_000, 2_500, 3_000, 30_000, 5_500)
     own = structure(of(*EVERY_CALL), latencies=GIVEN, durations_ns=range(1_000, 8_000, 1_000))
     assert own.durations_ns == tuple(range(1_000, 8_000, 1_000))
+
+
+def queued(start: float, end: float) -> list[tuple[str, str, int, tuple[int, ...], int]]:
+    """A stream takes two launches; the third one's call is from ``start`` to ``end``, and the kernel that it waits for ends at 58 us."""
+    third = [call("cudaLaunchKernel", start, end - start, 3), device_op(KERNEL, "k3", 110, 10, 3)]
+    fourth = [call("cudaLaunchKernel", 66, 4, 4, "12"), device_op(KERNEL, "k4", 122, 5, 4)]
+    return listed(structure(of(*launch(0, 1, 8, 50), *launch(5, 2, 58, 50), *third, *fourth), latencies=GIVEN))
+
+
+def test_the_graph_of_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of the call after the wait is its own; a call that ends before the wait does, or begins after it, is as it was."""
+    monkeypatch.setattr("hosim.validate.structure.QUEUE_DEPTH", 2)
+    assert queued(10, 60) == [
+        ("host.0", "host11", 5_000, (), 0),
+        ("latency.1", "lane0.host11", 3_000, (0,), 0),
+        ("kernel.2", "stream7", 50_000, (1,), 0),
+        ("host.3", "host11", 5_000, (), 0),
+        ("latency.4", "lane0.host11", 3_000, (3,), 0),
+        ("gap.5", "stream7", 2_000, (), 0),
+        ("kernel.6", "stream7", 50_000, (4,), 0),
+        ("host.7", "host11", 0, (), 0),
+        ("host.8", "host11", 2_000, (2,), 0),
+        ("latency.9", "lane1.host11", 3_000, (8,), 0),  # 12 us of work, and the first lane is free after 13
+        ("gap.10", "stream7", 2_000, (), 0),
+        ("kernel.11", "stream7", 10_000, (9,), 0),
+        ("host.12", "host12", 10_000, (6, 8), 0),  # after the second kernel, and after the other thread's call
+        ("latency.13", "lane0.host12", 3_000, (12,), 0),
+        ("gap.14", "stream7", 2_000, (), 0),
+        ("kernel.15", "stream7", 5_000, (13,), 0),
+    ]
+    assert queued(58, 60)[7] == ("host.7", "host11", 50_000, (2,), 0)
+    assert queued(10, 58)[7] == ("host.7", "host11", 48_000, (2,), 0)
 
 
 def test_the_graph_of_kernels_on_two_streams() -> None:
