@@ -58,13 +58,13 @@ class Routing:
                 raise GraphError(
                     f"expected a list of experts for each of {len(self.gates)} gates, got {len(step)} lists", where=f"steps[{s}]"
                 )
-            for g, (chosen, gate) in enumerate(zip(step, self.gates, strict=True)):
-                for j, e in enumerate(chosen):
+            for g, gate in enumerate(self.gates):
+                for j, e in enumerate(step[g]):
                     where = f"steps[{s}][{g}][{j}]"
                     if not 0 <= e < len(gate.experts):
                         name = self.graph.ops[gate.op].name
                         raise GraphError(f"gate {name!r} has experts 0 to {len(gate.experts) - 1}, got {e}", where=where)
-                    if e in chosen[:j]:
+                    if e in step[g][:j]:
                         raise GraphError(f"expert {e} is chosen twice", where=where)
 
 

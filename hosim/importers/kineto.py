@@ -120,8 +120,7 @@ def parse_kineto(document: object, name: str) -> KinetoTrace:
     listed = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(listed, list):
         raise InputError("expected a profiler trace: an object with a list of traceEvents")
-    kinds = [_at(position, _what, raw) for position, raw in enumerate(listed)]
-    kept = [(position, raw, what) for position, (raw, what) in enumerate(zip(listed, kinds, strict=True)) if what]
+    kept = [(position, raw, what) for position, raw in enumerate(listed) if (what := _at(position, _what, raw))]
     origin = min((_at(position, _nanoseconds, raw.get("ts")) for position, raw, _ in kept), default=0)
     reader = _Reader(origin)
     for position, raw, what in kept:

@@ -58,6 +58,8 @@ def test_every_field_of_an_entry() -> None:
         ),
         span("python_function", "left out", 15, 1),
         {"ph": "M", "name": "process_name"},
+        {"ph": "i", "name": "a mark", "ts": 1},
+        {"ph": "C", "name": "[memory]", "ts": 1},
         memory(16, 512, 64, 1024) | {"ph": "I"},
     )
     kernel = DeviceOp("kernel", "k", 0, 20, 5_000, 7_000, 1, 0, None, None, None, (2, 1, 1), (64, 1, 1), 32, 1024)

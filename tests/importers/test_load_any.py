@@ -59,3 +59,16 @@ def test_damaged_gzip(tmp_path):
     (tmp_path / "x.json.gz").write_bytes(gzip.compress(b'{"format": "hosim.workload/1"}')[:-6])
     with pytest.raises(InputError, match="damaged gzip"):
         load_any(tmp_path / "x.json.gz")
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)
+    with pytest.raises(InputError) as caught:
+        load_any(tmp_path / "x")
+    assert str(caught.value) == f"{tmp_path / 'x'}: cannot be read: Permission denied"
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"^a\0b: cannot be read: embedded null (byte|character)"):
+        load_any("a\0b")

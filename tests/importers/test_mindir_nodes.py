@@ -182,10 +182,10 @@ def test_what_an_optimizer_overwrites(tmp_path: Path, operator: bytes) -> None:
 
 def test_an_optimizer_of_values_that_are_not_there(tmp_path: Path) -> None:
     """Its state came as numbers, so it makes a result like any op."""
-    graph = graph_of(
-        tmp_path, constant(b"one", INT, number(3, 1)), value(5, b"x", 3), primitive(b"SGD", [b"one", b"x"], 3), value(6, b"y", 3)
-    )
-    assert uses(graph) == [("optimizer", ["x"], ["y"], [])]
+    one, x = constant(b"one", INT, number(3, 1)), value(5, b"x", 3)
+    made = primitive(b"SGD", [b"one", b"x"], 3, output=b"s")
+    graph = graph_of(tmp_path, one, x, made, primitive(b"ReLU", [b"s"], 3), value(6, b"y", 3))
+    assert uses(graph) == [("optimizer", ["x"], ["s"], []), ("elementwise", ["s"], ["y"], [])]
     short = graph_of(tmp_path, parameter(b"p", 2), primitive(b"ApplyGradientDescent", [b"p"], 2), value(6, b"y", 2))
     assert uses(short) == [("optimizer", [], [], ["p"])]
 
@@ -199,6 +199,47 @@ def test_a_node_that_writes_its_parameters(tmp_path: Path) -> None:
     assert [op.bytes_accessed for op in graph.ops] == [12 + 8 + 8 + 12 + 2 * 8]
     graph = graph_of(tmp_path, *parts, primitive(b"BatchNorm", some, 3), value(6, b"y", 3))
     assert [(sorted(inputs), made, written) for _, inputs, made, written in uses(graph)] == [(["p", "q", "x"], ["y"], [])]
+
+
+def test_a_node_that_makes_nothing_but_writes(tmp_path: Path) -> None:
+    silent = text(1, text(1, b"p") + text(2, b"s") + text(4, b"BatchNorm") + WRITES)
+    graph = graph_of(tmp_path, parameter(b"p", 2), silent, value(6, b"p"))
+    assert uses(graph) == [("norm", [], [], ["p"])]
+    assert [(op.flops, op.bytes_accessed) for op in graph.ops] == [(0, 24)]
+
+
+def test_a_node_without_inputs_and_tensors_without_elements(tmp_path: Path) -> None:
+    drawn = primitive(b"StandardNormal", [], 0, 4, output=b"r")
+    graph = graph_of(tmp_path, value(5, b"x", 0, 4), drawn, primitive(b"Add", [b"x", b"r"], 0, 4), value(6, b"y", 0, 4))
+    assert uses(graph) == [("standard_normal", [], ["r"], []), ("elementwise", ["x", "r"], ["y"], [])]
+    assert {t.size_bytes for t in graph.tensors} == {0}
+
+
+def test_a_tuple_of_no_tensors(tmp_path: Path) -> None:
+    """Arithmetic on sizes that returns several numbers is no op, and its items are nothing."""
+    several = attribute(b"shape", TUPLE, parts(attribute(b"", SCALAR), attribute(b"", SCALAR)))
+    sizes = text(1, text(1, b"x") + text(2, b"n") + text(4, b"DivMod") + text(5, several))
+    item = text(1, text(1, b"n") + text(1, b"one") + text(2, b"i") + text(4, b"TupleGetItem"))
+    listed = [value(5, b"x", 2), constant(b"one", INT, number(3, 1)), sizes, item]
+    graph = graph_of(tmp_path, *listed, primitive(b"Tile", [b"x", b"i"], 4), value(6, b"y", 4))
+    assert uses(graph) == [("copy", ["x"], ["y"], [])]
+
+
+def test_a_constant_is_seen_in_all_functions(tmp_path: Path) -> None:
+    function = text(8, text(2, b"f") + value(5, b"a", 4) + primitive(b"Add", [b"a", b"table"], 4) + value(6, b"y"))
+    call = text(1, text(1, b"x") + text(2, b"z") + text(4, b"REF::f"))
+    table = constant(b"table", TENSOR, text(12, floats(4)))
+    graph = graph_of(tmp_path, value(5, b"x", 4), call, table, value(6, b"z"), after=function)
+    assert uses(graph) == [("elementwise", ["x", "table"], ["y"], [])]
+
+
+def test_a_function_that_calls_itself(tmp_path: Path) -> None:
+    again = text(1, text(1, b"a") + text(2, b"b") + text(4, b"REF::loop") + text(7, b"Default/inner"))
+    loop = text(8, text(2, b"loop") + value(5, b"a", 2) + again + value(6, b"b"))
+    with pytest.raises(InputError) as caught:
+        graph_of(tmp_path, value(5, b"x", 2), text(1, text(1, b"x") + text(2, b"y") + text(4, b"REF::loop")), after=loop)
+    said = "inner: function 'loop' calls itself: a loop over data, whose length is unknown; export it unrolled"
+    assert str(caught.value) == f"{tmp_path / 'x.mindir'}: {said}"
 
 
 A, B, C = (5, 3), (5, 7), (3, 7)

@@ -63,6 +63,8 @@ def test_cache_ops_name_what_there_is_after_the_edits(tmp_path, graph):
         ({"order": ["f", "g", "h"]}, "p: order: op 'e' missing; the order lists every op of 'w' once"),
         ({"order": ["g", "f", "e", "h"]}, "p: order[0]: op 'g' stands before op 'f', but it reads tensor 'a', which that writes"),
         ({"order": ["f", "g", "e", "x"]}, "p: order[3]: unknown op 'x'; the order lists the ops of 'w'"),
+        ({"initial": {"x": ["hbm", "ddr", "hbm"]}}, "p: initial.x: a tier is listed twice"),
+        ({"initial": {"x": ["hbm"], "y": ["hbm"]}}, "p: initial.y: unknown tensor 'y' (known: x, a, b, c)"),
         ({"order": "fgeh"}, "p: order: expected a list, got 'fgeh'"),
         ({"recompute": [AGAIN | {"op": "x"}]}, "p: recompute[0].op: unknown op 'x'; expected one of 'w'"),
         ({"recompute": [AGAIN | {"before": "x"}]}, "p: recompute[0].before: unknown op 'x'; expected one of 'w'"),

@@ -27,7 +27,7 @@ from hosim.models.presets import PRESETS
 
 COLUMNS = ("build", "parameters", "ops", "tensors", "bytes", "flops", "accessed_bytes", "workspace_bytes", "checksum")
 SEED = 5
-DRAWS = range(16)
+DRAWS = range(14)
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
 EXPERTS = {**TINY, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
@@ -38,6 +38,7 @@ DECODERS = {
     "experts": {"model": "qwen3-30b-a3b", "config": EXPERTS, "sequence": 32, "context": 70},
     "latent": {"model": "deepseek-v3", "config": {**LATENT, "intermediate_size": 80}, "sequence": 32, "context": 70},
 }
+DECODERS["direct"] = {**DECODERS["latent"], "config": {**LATENT, "intermediate_size": 80, "q_lora_rank": 0}}
 Options = Mapping[str, Any]
 
 EVERY: Sequence[Options] = (
@@ -54,8 +55,9 @@ EVERY: Sequence[Options] = (
     {"pipeline": 2, "stage": 1, "link": "3 GB/s"},
     {"pipeline": 3, "stage": 1},
     {"experts_home": "pool"},
+    {"checkpoint": True},
 )
-TRAINING: Sequence[Options] = ({"checkpoint": True}, {"optimizer": "none"}, {"states_home": "ddr"})
+TRAINING: Sequence[Options] = ({"optimizer": "none"}, {"states_home": "ddr"})
 PROMPT: Sequence[Options] = ({"logits": "all"}, {"cache": False}, {"cache_home": "ddr"})
 BLOCKS: Sequence[Options] = (
     {"cache_home": "ddr"},
@@ -87,7 +89,7 @@ def drawn(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
     lots = random.Random(f"{SEED} {kind}")
     for phase, options in OPTIONS.items():
         some = options if kind == "dense" else (*options, *OF_EXPERTS, *(OF_CHOICES if phase != "train" else ()))
-        if kind == "latent":  # its cache has no heads, whose blocks could be chosen
+        if kind in ("latent", "direct"):  # their caches have no heads, whose blocks could be chosen
             some = tuple(one for one in some if "kv_block" not in one)
         for _ in DRAWS:
             chosen = lots.sample(some, lots.randint(1, 4))

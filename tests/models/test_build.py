@@ -15,7 +15,9 @@ from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers import load_any
 from hosim.models.build import build
+from hosim.models.functions import add, scale
 from hosim.models.presets import PRESETS
+from hosim.models.tape import Tape
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
 DENSE = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 32}
@@ -255,3 +257,27 @@ def test_a_collective_overlaps_with_nothing_that_needs_it():
 def test_equal_parameters_give_equal_graphs():
     assert build("x", EXPERTS) == build("x", dict(reversed(EXPERTS.items())))
     assert build("x", EXPERTS).meta == {"source": "hosim.models", "builder": EXPERTS}
+
+
+def test_more_experts_for_each_token_than_there_are():
+    with pytest.raises(InputError) as caught:
+        build("x", {**EXPERTS, "config": {**EXPERTS["config"], "num_experts_per_tok": 9}})
+    assert str(caught.value) == "config.num_experts_per_tok: expected at most 8, the number of experts; got 9"
+
+
+def test_a_gradient_that_two_values_share_is_not_changed_for_one_of_them():
+    """``a`` and ``b`` have the gradient of their sum; what ``a`` gets besides makes a tensor of its own."""
+    t = Tape("x", training=True)
+    a, b = (scale(t, t.parameter(name, (3,), "fp32"), name) for name in "pq")
+    both = add(t, scale(t, a, "double"), add(t, a, b, "sum"), "whole")
+    t.backward(both, t.op("ones", "fill", [both], both.shape))
+    graph = t.build()
+    listed = {op.name: ([graph.tensors[i].name for i in op.inputs], op.mutates) for op in graph.ops if op.name.startswith("backward")}
+    assert listed == {
+        "backward.double.grad": (["ones"], ()),
+        "backward.accumulate": (["ones", "backward.double.grad"], ()),
+        "backward.q.grad": (["ones"], ()),
+        "backward.p.grad": (["backward.accumulate"], ()),
+        "backward.clone": (["backward.q.grad"], ()),
+        "backward.clone_1": (["backward.p.grad"], ()),
+    }

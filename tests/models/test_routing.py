@@ -10,7 +10,7 @@ from hosim.errors import GraphError, InputError
 from hosim.expert_routing import Expert, Gate, Routing, gates_of, realise, routed
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_routing, reading, routing_from_dict, routing_to_dict, save_routing, workload_from_dict, workload_to_dict
-from hosim.models.routing_draw import generate
+from hosim.models.routing_draw import _draw, generate
 
 TWO_STEPS = (((0, 2), (1, 3)), ((2, 3), (0, 1)))
 
@@ -335,3 +335,11 @@ def test_a_generated_trace_that_cannot_be() -> None:
     data = {key: value for key, value in FILE.items() if key != "steps"} | {"generate": {"steps": 1, "top": 3}}
     with pytest.raises(InputError, match=r"generate\.top: expected at least 1, and no more than each gate has experts"):
         routing_from_dict(data, GRAPH)
+
+
+def test_a_draw_that_rounding_has_left_over() -> None:
+    class Last:
+        def random(self) -> float:
+            return 1.0
+
+    assert _draw(Last(), {3: 0.25, 1: 0.5, 2: 0.25}) == 2
