@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_UP, localcontext
+
 import pytest
 
 from hosim.errors import UnitError
@@ -38,6 +40,12 @@ def test_every_unit() -> None:
         2,
         2**63 - 1,
     ]
+
+
+def test_halves_are_even_in_any_context() -> None:
+    with localcontext() as context:
+        context.rounding = ROUND_UP
+        assert [parse_size(f"{n}.5 B") for n in range(4)] == [0, 2, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +93,7 @@ def test_texts_that_parse_back() -> None:
         assert parse_size(exact_size(value)) == value
     assert [exact_rate(n) for n in (0, 1_000_001, 2**30, 25 * 10**9)] == ["0 B/s", "1.000001 MB/s", "1 GiB/s", "25 GB/s"]
     assert [exact_time(n) for n in (999, 1000, 60 * 10**9, 1_500_000)] == ["999 ns", "1 us", "60 s", "1.5 ms"]
+    assert exact_size(1_000_000_100) == "1000.0001 MB"  # six decimals at most
     assert exact_compute(67 * 10**12 + 10**11) == "67.1 TFLOP/s"
 
 
