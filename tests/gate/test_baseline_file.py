@@ -10,10 +10,10 @@ import pytest
 from gate_toys import machine, offloading, put, step, suite
 
 from hosim.errors import InputError
-from hosim.gate import baselines
+from hosim.gate import baselines, matrix_file
 from hosim.gate.checking import write
 from hosim.gate.measure import measure
-from hosim.gate.record import Item, Listing, Record
+from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record
 from hosim.result import SEMANTICS
 
 
@@ -33,6 +33,146 @@ def test_it_is_read_back_whole(record: Record, tmp_path: Path) -> None:
     assert set(again.peaks["hbm"].residents.items) == set(record.peaks["hbm"].residents.items)
     assert any(item.until for item in again.peaks["hbm"].residents.items)
     assert not baselines.save(record, path)  # nothing changed
+
+
+TEXT = """\
+# Written by hosim: what one simulated step needs. Review a change of it like code; 'hosim baseline update' writes it again.
+format = "hosim.baseline/1"
+case = "step"
+hosim = "0.5"
+semantics = 7
+curve = [1, 2]
+
+[asked]
+"policy" = "a \\"b\\""
+"workload" = "w.json"
+
+[fingerprints]
+"graph" = "0a"
+"plan" = "1b"
+
+[metrics]
+"makespan" = 1500  # 1.50 us
+"moved.h2d" = 0  # 0 B
+"peak.hbm" = 2048  # 2.00 KiB
+
+[peaks."ddr"]
+
+[peaks."ddr".composition]
+
+[peaks."hbm"]
+op = "l.1.f"
+
+[peaks."hbm".composition]
+"activation" = 24  # 24 B
+"workspace" = 5  # 5 B
+
+[peaks."hbm".residents]
+items = [
+  "activation 8 l.{0-1}.a {since} l.{}.f {until} l.{+1}.g",  # 2 x 8 B = 16 B
+  "activation 8 z",  # 8 B
+  "workspace 5 l.1.f",  # 5 B
+]
+others = [2, 7]  # 2 more: 7 B
+
+[peaks."hbm".away]
+items = [
+  "parameter 3 p",  # 3 B
+]
+
+[moved."h2d"]
+items = [
+  "parameter 3 p",  # 3 B
+]
+
+[stalls]
+items = [
+  "transfer 1500 l.0.f",  # 1.50 us
+]
+
+[durations]
+items = [
+  "add 11 x",  # 11 ns
+  "matmul 10 l.{0-1}.f",  # 2 x 10 ns = 20 ns
+]
+
+[machine]
+"devices" = "1"
+"name" = "toy"
+"""
+
+
+def test_its_text_in_full(tmp_path: Path) -> None:
+    held = (
+        Item("activation", "l.0.a", 8, "l.0.f", "l.1.g"),
+        Item("activation", "l.1.a", 8, "l.1.f", "l.2.g"),
+        Item("activation", "z", 8),
+        Item("workspace", "l.1.f", 5),
+    )
+    written = Record(
+        case="step",
+        asked={"workload": "w.json", "policy": 'a "b"'},
+        fingerprints={"plan": "1b", "graph": "0a"},
+        metrics={"peak.hbm": 2048, "makespan": 1500, "moved.h2d": 0},
+        machine={"name": "toy", "devices": "1"},
+        peaks={
+            "hbm": PeakRecord("l.1.f", {"workspace": 5, "activation": 24}, Listing(held, 2, 7), Listing((Item("parameter", "p", 3),))),
+            "ddr": PeakRecord(None, {}, Listing()),
+        },
+        moved={"h2d": Listing((Item("parameter", "p", 3),))},
+        stalls=Listing((Item("transfer", "l.0.f", 1500),)),
+        durations=Listing((Item("add", "x", 11), Item("matmul", "l.0.f", 10), Item("matmul", "l.1.f", 10))),
+        curve=(1, 2),
+        hosim="0.5",
+        semantics=7,
+    )
+    assert baselines.to_text(written) == TEXT
+    path = tmp_path / "below" / "x.toml"
+    assert baselines.save(written, path)
+    assert baselines.load(path) == written
+
+
+def test_a_list_is_cut_by_value_then_by_name(tmp_path: Path, record: Record) -> None:
+    """Of three lines kept, the names of one value that come first; two of ``b`` are in one line. What was left out before is added."""
+    items = tuple(Item("m", name, value) for name, value in (("c", 5), ("d", 5), ("e", 5), ("b.0", 6), ("b.1", 6), ("a", 1)))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(baselines, "LINES", 3)
+        text = baselines.to_text(replace(record, durations=Listing(items, 4, 2)))
+    assert text.partition("[durations]\n")[2].partition("\n\n")[0] == (
+        'items = [\n  "m 6 b.{0-1}",  # 2 x 6 ns = 12 ns\n  "m 5 c",  # 5 ns\n  "m 5 d",  # 5 ns\n]\nothers = [6, 8]  # 6 more: 8 ns'
+    )
+
+
+def test_the_lines_of_a_matrix_in_full(tmp_path: Path) -> None:
+    prints, metrics = {"graph": "1", "machine": "2", "plan": "3"}, {"peak.hbm": 2048, "peak.ddr": 0, "makespan": 1500, "moved.h2d": 3}
+    one = matrix_file.brief("m/b/x", {}, prints, metrics, hosim="0.5", semantics=7)
+    path = tmp_path / "m.toml"
+    assert matrix_file.save({"m/b/x": Measured(one), 'm/a "q"': Measured(None, "too large")}, path, hosim="0.5", semantics=7)
+    assert path.read_text() == (
+        f"{baselines.HEADER}"
+        'format = "hosim.baselines/1"\nhosim = "0.5"\nsemantics = 7\n\n[cases]\n'
+        '"a \\"q\\"" = "does not fit"\n'
+        '"b/x" = "makespan 1500 moved.h2d 3 peak.hbm 2048 graph 1 machine 2 plan 3"  # 1.50 us, hbm 2.00 KiB\n'
+    )
+    again = matrix_file.load(path, "m")
+    assert again == {
+        'm/a "q"': Measured(None, "does not fit"),
+        "m/b/x": Measured(replace(one, metrics={name: value for name, value in metrics.items() if value})),
+    }
+    path.write_text(path.read_text().replace(" plan 3", ""))
+    with pytest.raises(InputError) as refused:
+        matrix_file.load(path, "m")
+    assert str(refused.value) == (
+        f"{path}: cases.b/x: expected metrics with whole numbers and fingerprints, or 'does not fit', got 'makespan 1500 moved.h2d 3 "
+        "peak.hbm 2048 graph 1 machine 2'; 'hosim baseline update' writes it again"
+    )
+
+
+def test_a_folder_that_cannot_be_made(record: Record, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError) as refused:
+        baselines.save(record, tmp_path / "file" / "below" / "x.toml")
+    assert str(refused.value) == f"{tmp_path}/file/below: cannot be created: Not a directory"
 
 
 def test_it_says_what_the_replay_says(record: Record) -> None:
