@@ -13,6 +13,11 @@ from model_ranges import allows, model_of, ranges, span
 from toys import machine
 
 from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Hardware
+from hosim.planner.exact.constraint_model import Model
+from hosim.planner.exact.decision_space import space_of
+from hosim.planner.exact.lower_capacities import add_lower_capacities
+from hosim.planner.exact.serial_schedule import serial
 
 
 def graph(build: Callable[[GraphBuilder], None]) -> Graph:
@@ -331,3 +336,149 @@ def test_large_sizes_are_rounded_in_favour_of_the_plan() -> None:
     tens = model_of(toy, machine(), 20 * 2**24, 150)  # everything is a multiple of 20
     assert (tens.unit, tens.capacity, tens.exact) == (20, 2**24, True)
     assert (model_of(toy, machine(), 20 * 2**24 + 20, 150).unit, model_of(toy, machine(), 20 * 2**24 + 20, 150).exact) == (21, False)
+
+
+# -- tiers below that could not hold everything ------------------------------------------------------------------------
+
+
+def small_below(build: Callable[[GraphBuilder], None], budget: int, horizon: int, below: int) -> Model:
+    """The model with the capacity of its tier below; budgets are odd, so that no size is rounded."""
+    model = model_of(graph(build), machine(below=below), budget, horizon)
+    add_lower_capacities(model)
+    return model
+
+
+@pytest.mark.parametrize(("build", "budget", "least"), [(pair, 51, 90), (beside_w, 31, 30), (beside_w, 41, 20), (written, 29, 20)])
+def test_a_tier_below_holds_what_is_away_at_once(build: Callable[[GraphBuilder], None], budget: int, least: int) -> None:
+    """``pair``: while one is stored the other is still below. ``beside_w``: both are away at once; or a alone, with more room above."""
+    assert allows(small_below(build, budget, 300, least))
+    assert not allows(small_below(build, budget, 300, least - 1))
+
+
+def test_a_copy_below_makes_room_when_its_transfer_back_has_ended() -> None:
+    model = small_below(beside_w, 41, 160, 20)
+    (first, there), (second, also) = model.stores[0, 0, "ddr"], model.stores[1, 0, "ddr"]
+    # a stored 10..30, w 30..80, back 80..100: b is stored from then on, for nothing perhaps
+    assert span(model, second, there == 1, also == 1, first == 10, model.aways[0, 0].back == 80) == (100, 150)
+    # a stored 40..60: b may have been stored before
+    gone = model.aways[1, 1].away == 1
+    assert span(model, second, there == 1, also == 1, gone, first == 40) == (
+        15,
+        130,
+    )  # w 60..110, a back 110..130, b stored 130..140 and back
+    assert not allows(model, there == 1, also == 1, first == 40, second == 31)
+    assert allows(model, there == 1, also == 1, first == 40, second == 30)
+
+
+@pytest.mark.parametrize(
+    ("kind", "written_to", "least"), [("parameter", False, 40), ("optimizer_state", True, 40), ("activation", False, 20)]
+)
+def test_what_must_be_below_at_the_end_stays_there(kind: str, written_to: bool, least: int) -> None:
+    """While a is below, so is x, or what was written of it, unless it is of this step alone."""
+
+    def build(b: GraphBuilder) -> None:
+        b.tensor("x", 20, kind, "ddr")
+        b.tensor("a", 20)
+        b.op("f", "op", inputs=[] if written_to else ["x"], mutates=["x"] if written_to else [], duration_ns=10)
+        b.op("g", "op", outputs=["a"], duration_ns=10)
+        b.op("w", "op", duration_ns=10, workspace_bytes=30)
+        b.op("h", "op", inputs=["a"], duration_ns=10)
+
+    assert allows(small_below(build, 41, 200, least))
+    assert not allows(small_below(build, 41, 200, least - 1))
+
+
+def test_what_lies_below_and_never_moves_takes_its_room() -> None:
+    def build(b: GraphBuilder) -> None:
+        below(b)
+        b.tensor("unused", 5, "parameter", "ddr")
+        b.tensor("z", 1)
+        b.op("last", "op", outputs=["z"], duration_ns=1)
+
+    assert allows(small_below(build, 21, 120, 25))
+    assert not allows(small_below(build, 21, 120, 24))
+
+
+# -- one thing at a time -----------------------------------------------------------------------------------------------
+
+
+def dead_in_between(b: GraphBuilder) -> None:
+    """What ``use`` has read is written again: nobody needs it meanwhile."""
+    b.tensor("buf", 40, "buffer")
+    b.tensor("big", 40)
+    b.op("make", "op", outputs=["buf"], duration_ns=10)
+    b.op("use", "op", inputs=["buf"], duration_ns=10)
+    b.op("other", "op", outputs=["big"], duration_ns=10)
+    b.op("again", "op", outputs=["buf"], duration_ns=10)
+
+
+def one_at_a_time(build: Callable[[GraphBuilder], None], hardware: Hardware, budget: int) -> list[str] | None:
+    """The serial schedule in words."""
+    toy = graph(build)
+    schedule = serial(space_of(toy, hardware, [op.duration_ns or 0 for op in toy.ops], budget))
+    if schedule is None:
+        return None
+    tensors, places = [t.name for t in toy.tensors], [*(op.name for op in toy.ops), "end", "start"]
+    lines = [f"ends {schedule.makespan_ns}, ops {schedule.op_start_ns}"]
+    for a in schedule.aways:
+        between = f"{places[a.absence.after]} to {places[a.absence.before]}"
+        lines.append(f"{tensors[a.absence.tensor]} {between}: {a.tier}, {a.release_ns}..{a.back_ns}")
+    lines += [f"{tensors[s.tensor]} version {s.version} to {s.tier} {s.start_ns}..{s.end_ns}" for s in schedule.stores]
+    return lines + [f"{tensors[t]} starts in {' and '.join(tiers)}" for t, tiers in schedule.initial.items()]
+
+
+@pytest.mark.parametrize(
+    ("build", "budget", "expected"),
+    [
+        (away_once, 39, ["ends 90, ops (0, 30, 80)", "a f to h: ddr, 30..60", "a version 0 to ddr 10..30"]),
+        (below, 20, ["ends 105, ops (0, 70, 100)", "o start to u: ddr, 0..50", "o u to end: ddr, 100..None", "o version 1 to ddr 80..100"]),
+        (
+            written,
+            29,
+            [
+                "ends 105, ops (0, 70, 100)",
+                "o start to u: ddr, 0..50",
+                "o u to end: ddr, 100..None",
+                "o version 1 to ddr 80..100",
+                "o starts in ddr",
+            ],
+        ),
+        (
+            pair,
+            50,
+            [
+                "ends 210, ops (50, 150)",
+                "early start to f: ddr, 0..0",
+                "late start to g: ddr, 0..110",
+                "early f to end: ddr, 110..None",
+                "late g to end: ddr, 210..None",
+                "early starts in ddr",
+                "late starts in ddr",
+            ],
+        ),
+        (
+            beside_w,
+            30,
+            [
+                "ends 145, ops (0, 30, 45, 115, 135)",
+                "a f to h: ddr, 30..95",
+                "b g to k: ddr, 45..125",
+                "a version 0 to ddr 10..30",
+                "b version 0 to ddr 35..45",
+            ],
+        ),
+        (dead_in_between, 40, ["ends 40, ops (0, 10, 20, 30)", "buf use to again: None, 20..None", "buf starts in hbm"]),
+    ],
+)
+def test_the_serial_schedule(build: Callable[[GraphBuilder], None], budget: int, expected: list[str]) -> None:
+    assert one_at_a_time(build, machine(), budget) == expected
+
+
+def test_the_serial_schedule_takes_the_first_tier_joined_both_ways() -> None:
+    both = machine("ddr", "ssd")
+    in_ssd = ["ends 130, ops (0, 50, 120)", "a f to h: ssd, 50..80", "a version 0 to ssd 10..50"]
+    assert one_at_a_time(over_two, both, 20) == ["ends 90, ops (0, 30, 80)", "a f to h: ddr, 30..60", "a version 0 to ddr 10..30"]
+    for without in ("up_ddr", "down_ddr"):
+        channels = tuple(c for c in both.channels if c.name != without)
+        assert one_at_a_time(over_two, replace(both, channels=channels), 20) == in_ssd
+    assert one_at_a_time(over_two, replace(machine(), channels=machine().channels[:1]), 20) is None

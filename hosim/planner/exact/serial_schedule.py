@@ -70,13 +70,5 @@ def serial(space: Space) -> Schedule | None:
                 now += length
             if a is not None:
                 away[t] = (TakenAbsence(a, None if a.dead else tier, now, None), tier)
-    for gone, tier in away.values():
-        a = gone.absence
-        back = None
-        if a.before == count and device in initial.get(a.tensor, ()):
-            up = tiers[tier].up
-            if up is None:
-                return None
-            back, now = now, now + space.transfer_ns(up, space.graph.tensors[a.tensor].size_bytes)
-        aways.append(TakenAbsence(a, gone.tier, gone.release_ns, back))
+    aways += [gone for gone, _ in away.values()]
     return Schedule(now, tuple(starts), tuple(aways), tuple(stores), initial)
