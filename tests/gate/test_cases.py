@@ -136,7 +136,8 @@ def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (
             '"5%"',
             '"5"',
-            "tolerance.makespan: expected a time with its unit, such as '10 us', got '5' (or a share of the baseline, such as '1%', or 'off')",
+            "tolerance.makespan: expected a time with its unit, such as '10 us', got '5' "
+            "(or a share of the baseline, such as '1%', or 'off')",
         ),
         (
             "stall =",
