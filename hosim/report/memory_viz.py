@@ -80,7 +80,7 @@ def _changes(graph: Graph, tier: str, result: Result) -> list[_Change]:
             stays = not result.feasible or (r.tensor >= 0 and not r.staged and graph.survives[r.tensor])
             if r.end_ns < end or not stays:
                 keyed.append(((r.end_ns, int(r.start_ns == r.end_ns), k, 1), (r.end_ns, False, r)))
-    return [change for _, change in sorted(keyed, key=lambda pair: pair[0])]
+    return [change for _, change in sorted(keyed)]
 
 
 def _streams(graph: Graph) -> tuple[dict[str, int], list[int]]:

@@ -35,3 +35,29 @@ def test_the_peak_has_its_colour():
 def test_a_flat_curve_and_none():
     assert memory_curve(staircase([5, 5]), 40, 2).plain.splitlines()[0] == "105 B ┤██"
     assert memory_curve(Graph("empty", (), ()), 40, 2).plain == ""
+
+
+def test_a_curve_in_full():
+    """From 100 to 140 bytes in four lines of 10 each: 0, 8, 16 and 32 eighths. Every third line says its level."""
+    text = memory_curve(staircase([0, 10, 20, 40]), 40, 4)
+    assert text.plain.split("\n") == [
+        "140 B ┤   █",
+        "      │   █",
+        "      │  ██",
+        "110 B ┤ ███",
+        "100 B └────",
+        "       op 0 op 3",
+        "",
+    ]
+    colours = [(text.plain[span.start : span.end], str(span.style)) for span in text.spans]
+    assert colours.count(("█", "bold red")) == 4
+    assert colours.count(("█", "cyan")) == 3
+    wide = memory_curve(staircase(range(30)), 20, 1).plain.split("\n")
+    assert [len(line) for line in wide] == [20, 20, 20, 0]
+    assert wide[2] == "       op 0    op 29"
+
+
+def test_a_curve_is_a_hundred_columns_and_ten_lines_unless_it_is_asked_otherwise():
+    lines = memory_curve(staircase(range(300))).plain.splitlines()
+    assert (len(lines), {len(line) for line in lines}) == (12, {100})
+    assert len(memory_curve(staircase([1, 2]), 1, 2).plain.splitlines()[0].split("┤")[1]) == 1  # one column at least

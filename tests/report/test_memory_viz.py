@@ -257,3 +257,17 @@ def test_what_ran_out_of_memory_stays_in_a_static_plan_too() -> None:
     ):
         found = memory_viz(plan, machine(), replace(one, timeline=Timeline((0, 3), (1, 4), (), (), held)), "static")
         assert found["segments"][0]["blocks"] == blocks
+
+
+def test_memory_belongs_to_the_stream_of_the_first_user() -> None:
+    """``late`` is used on ``y`` before it is on ``x``; what no op uses belongs to the first stream."""
+    b = GraphBuilder("streams")
+    b.tensor("late", 10, "input")
+    b.tensor("unused", 5, "input")
+    for name, stream, inputs in (("f", "x", []), ("g", "y", ["late"]), ("h", "x", ["late"])):
+        b.op(name, "matmul", inputs=inputs, duration_ns=1, stream=stream)
+    held = (Residency(0, "hbm", 0, 5000, 10), Residency(1, "hbm", 0, 5000, 5))
+    _, result = small()
+    found = memory_viz(Plan(b.build()), machine(), replace(result, timeline=Timeline((0, 1, 2), (1, 2, 3), (), (), held)), "caching")
+    trace = found["device_traces"][0]
+    assert [(x["size"], x["stream"]) for x in trace if x["action"] == "alloc"] == [(10, 1), (5, 0)]

@@ -13,7 +13,7 @@ from synthetic_trace import TRUTH, recording
 
 from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto, read_kineto
-from hosim.importers.kineto_events import KinetoTrace
+from hosim.importers.kineto_events import DeviceOp, KinetoTrace
 from hosim.validate.calibration import calibrate
 from hosim.validate.held_out import HeldOut, hold_out, learn_before, learn_from, learned_part, predict_trace
 from hosim.validate.measurements import Measurements
@@ -297,3 +297,53 @@ def test_transfers_take_the_median_of_their_size_or_the_time_of_their_channel() 
     report = found.to_dict()["transfers"]
     assert report["not_learned"] == 1
     assert report["ways"] == [{"direction": "h2d", "memory": "pinned", **found.ways[way].to_dict()}]
+
+
+def test_the_time_of_an_op_by_what_it_shares_with_others() -> None:
+    """Between 10 ns at 4 blocks and 40 ns at 10, a block more is 5 ns; beyond, time grows with the blocks; below, it is the smallest's."""
+    times = OpTimes({"shape": 7}, {"k": ((4, 10), (10, 40)), "none": ((0, 9),)}, {"kernel": 3})
+
+    def predicted(blocks: int, *keys: str, name: str = "k", kind: str = "kernel") -> tuple[int, str]:
+        op = DeviceOp(kind, name, 0, 7, 0, 1, None, size_bytes=blocks, grid=(blocks, 1, 1))
+        return times.predict(op, keys)
+
+    assert predicted(5, "place", "shape", "grid") == (7, "shapes")
+    assert predicted(5, "shape") == (7, "place")
+    assert [predicted(blocks, "x")[0] for blocks in (1, 4, 5, 8, 10, 15)] == [10, 10, 15, 30, 40, 60]
+    assert predicted(5, "x") == (15, "name")
+    assert predicted(5, name="none") == (9, "name")
+    assert predicted(5, name="other") == (3, "kind")
+    assert predicted(5, name="other", kind="memset") == (0, "nothing")
+
+
+def test_keys_number_like_ops_by_iteration() -> None:
+    """A second ``a`` within an iteration is the second of its kind; in the next iteration the count begins again."""
+    steps = sequence("aab" * 2, step=3)
+    starts = repetitions(steps).starts_ns
+    places = [keys[0][1] for keys in keys_of(steps, starts)]  # type: ignore[index]
+    assert places == [0, 1, 0, 0, 1, 0]
+    assert [keys[0][1] for keys in keys_of(steps, ())] == [0, 1, 0, 2, 3, 1]  # type: ignore[index]
+    grid = ("grid", "a", (1, 1, 1), (1, 1, 1), None)
+    assert keys_of(steps, starts)[0] == (("place", 0, ("shapes", *grid, ())), ("shapes", *grid, ()), grid)
+
+
+def test_what_is_learned_is_the_lower_median_and_leaves_transfers_out() -> None:
+    events = [event for i, (us, blocks) in enumerate([(4, 2), (2, 2), (8, 1)]) for event in one("k", i, us, blocks)]
+    known = parse_kineto(trace(*events, *transfer(9, 1000, 10)), "known")
+    times = learn(zip(known.ops, keys_of(known, ()), strict=True))
+    assert times.by_name == {"k": ((1, 8_000), (2, 2_000))}
+    assert times.by_kind == {"kernel": 4_000}
+    assert set(times.by_key.values()) == {2_000, 4_000, 8_000}
+
+
+def test_how_much_has_to_repeat() -> None:
+    """Of ten ops one may differ, and two may not; half of the recording has to repeat; a period has eight ops at least."""
+    assert repetitions(sequence("abcdefghij" + "abcdefghiX")).starts_ns == (0, 100_000)
+    assert repetitions(sequence("abcdefghij" + "abcdefghXY")).count == 1
+    assert repetitions(sequence("abcdefgh" * 2)).count == 2
+    assert repetitions(sequence("abcdefg" * 2)).count == 1
+    other = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    assert repetitions(sequence(other[:16] + "abcdefgh" * 2)).starts_ns == (160_000, 240_000)
+    assert repetitions(sequence(other[:17] + "abcdefgh" * 2)).count == 1
+    assert repetitions(sequence("abcdefgh" * 2)).found_by == "repeated ops"
+    assert repetitions(sequence("abc", step=3)).found_by == "nothing"  # one range is no repetition
