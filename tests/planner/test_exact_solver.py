@@ -292,3 +292,22 @@ def test_shared_bandwidth_and_several_streams_are_refused():
     two = replace(graph, ops=(*graph.ops[:-1], replace(graph.ops[-1], stream="side")))
     with pytest.raises(InputError, match="one stream"):
         solve(two, hardware, 40)
+
+
+def test_each_refusal_says_what_to_do():
+    graph, hardware = forward_backward(), machine()
+    with pytest.raises(InfeasibleError) as proved:
+        solve(graph, hardware, 19)
+    assert str(proved.value) == "out of memory: no plan of mirror fits into 19 B of hbm; the solver has proved it"
+    with pytest.raises(InfeasibleError) as hasty:
+        solve(graph, hardware, 40, limit=0)
+    assert str(hasty.value) == (
+        "no plan of mirror within 40 B of hbm was found in 0 deterministic seconds (parameter limit), which proves nothing: raise the limit"
+    )
+    # two activations can leave: a0 and a1 between f and b; a2 is used at once
+    assert solve(graph, hardware, 40, largest=2).makespan_ns == 180
+    with pytest.raises(InputError) as large:
+        solve(graph, hardware, 40, largest=1)
+    assert str(large.value) == (
+        "policy optimal is for small graphs: mirror has 2 gaps that a tensor could spend below, and the limit is 1 (parameter largest)"
+    )
