@@ -11,7 +11,7 @@ from make_nsys import Export
 
 from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto, read_kineto
-from hosim.importers.kineto_events import DeviceOp, HostCall
+from hosim.importers.kineto_events import DeviceInfo, DeviceOp, HostCall, SyncRecord
 from hosim.importers.nsys import is_nsys, read_nsys
 from hosim.validate.memory_replay import replay_memory
 from hosim.validate.structural_replay import structural_replay
@@ -158,6 +158,59 @@ def test_copies_say_direction_and_kind_of_memory(tmp_path):
         ("h2h", "unknown", "unknown"),
     ]
     assert trace.ops[0].name == "Memcpy HtoD (Pageable -> Device)"
+
+
+def test_every_field_of_an_export(tmp_path):
+    export = Export(tmp_path / "x.sqlite", version="_v3020_ptsz")
+    at = {"deviceId": 1, "contextId": 1, "streamId": 7, "globalPid": export.process}
+    long, short = export.string("void gemm<float>(int)"), export.string("gemm")
+    extents = {"gridX": 1, "gridY": 2, "gridZ": 3, "blockX": 4, "blockY": 5, "blockZ": 6}
+    room = {"registersPerThread": 32, "staticSharedMemory": 100, "dynamicSharedMemory": 11}
+    table = "CUPTI_ACTIVITY_KIND_KERNEL"
+    export.add(table, **at, start=1010, end=1020, correlationId=1, demangledName=long, shortName=short, **extents, **room)
+    export.add(table, **at, start=1010, end=1030, correlationId=None, demangledName=99, shortName=short, **extents, **room)
+    export.add(table, **at, start=1040, end=1040, correlationId=9, demangledName=98, shortName=99, **extents, **room)
+    export.add("CUPTI_ACTIVITY_KIND_MEMSET", **at, start=1050, end=1051, correlationId=2, value=0, bytes=64, memKind=2)
+    export.call(call("cudaLaunchKernel", 1003, 1005, 1, thread=str((1 << 24) - 1)))
+    export.call(call("cudaMemsetAsync", 1003, 1009, 2))
+    values = {"start": 1001, "end": 1002, "correlationId": None, "nameId": 77, "globalTid": None, "eventClass": 0, "returnValue": 0}
+    export.add("CUPTI_ACTIVITY_KIND_RUNTIME", **values)
+    export.sync("stream_sync", 1000, 1001, 5, stream=8)
+    export.db.execute("UPDATE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION SET syncType = 9, streamId = -1")
+    gpu = {"vmId": 0, "totalMemory": 80, "smCount": 4, "maxWarpsPerSm": 64, "threadsPerWarp": 32}
+    export.add("TARGET_INFO_GPU", id=0, name="A", cuDevice=1, maxRegistersPerSm=5, maxShmemPerSm=6, **gpu)
+    export.add(
+        "TARGET_INFO_GPU", id=3, name="B", cuDevice=None, maxRegistersPerSm=None, maxShmemPerSm=None, **gpu | {"maxWarpsPerSm": None}
+    )
+    export.add("TARGET_INFO_GPU", id=4, name=None, cuDevice=None, **gpu)
+    trace = read_nsys(export.close())
+    shape = {"grid": (1, 2, 3), "block": (4, 5, 6), "registers": 32, "shared_bytes": 111}
+    assert trace.ops == (
+        DeviceOp("kernel", "gemm", 1, 7, 10, 30, None, None, **shape),  # the longer one first
+        DeviceOp("kernel", "void gemm<float>(int)", 1, 7, 10, 20, 1, 1, **shape),
+        DeviceOp("kernel", "kernel", 1, 7, 40, 40, 9, None, **shape),
+        DeviceOp("memset", "Memset", 1, 7, 50, 51, 2, 0, 64),
+    )
+    assert trace.calls == (
+        HostCall("cudaMemsetAsync", "memset", "55", 3, 9, 2),
+        HostCall("cudaLaunchKernel", "launch", str((1 << 24) - 1), 3, 5, 1),
+    )
+    assert trace.syncs == (SyncRecord("Sync", 0, None, 0, 1, 5, None, None),)
+    assert trace.devices == {1: DeviceInfo("A", 80, 4, 2048, 5, 6), 3: DeviceInfo("B", 80, 4, None, None, None)}
+    assert (trace.name, trace.origin_ns, trace.memory, trace.annotations) == ("x", 1000, (), ())
+
+
+def test_a_wait_finds_a_record_by_its_number_or_by_order(tmp_path):
+    export = Export(tmp_path / "x.sqlite")
+    export.op(kernel(10, 50, 1))
+    for correlation, stream, number in ((5, 8, 52), (2, 7, 51), (9, 9, 53)):
+        export.record(correlation, stream, event=1, number=number)
+    for i, (correlation, number) in enumerate([(6, None), (6, 53), (6, 99), (2, None), (None, None), (5, 51)]):
+        export.sync("wait", i, i + 1, correlation, stream=20, event=1, number=number)
+    export.sync("wait", 8, 9, 6, stream=20, event=2)  # of this event no record is listed
+    trace = read_nsys(export.close())
+    # by order: the last record before the wait; a wait without a number of its own comes after all
+    assert [(s.record, s.on_stream) for s in trace.syncs] == [(5, 8), (9, 9), (5, 8), (None, None), (9, 9), (2, 7), (None, None)]
 
 
 def test_of_several_processes_it_is_the_busiest(tmp_path):
