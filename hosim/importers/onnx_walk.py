@@ -186,15 +186,13 @@ class _OnnxWalk:
     ) -> None:
         """Give every output its tensor, as a view or as the result of an op."""
         first = inputs[0] if inputs else None
-        names = list(found)
-        if node.op_type in _VIEWS and len(names) == 1 and first is not None and first.tensor is not None:
-            value = found[names[0]]
-            view = StaticTensor(first.tensor.storage, value.shape, *dtype_of(value.element, names[0]))
+        if node.op_type in _VIEWS and len(found) == 1 and first is not None and first.tensor is not None:
+            ((name, value),) = found.items()
+            view = StaticTensor(first.tensor.storage, value.shape, *dtype_of(value.element, name))
             if view.size_bytes == first.tensor.size_bytes and value.element == first.element:
-                found[names[0]] = replace(value, tensor=view)
+                found[name] = replace(value, tensor=view)
                 return
-        for name in names:
-            value = found[name]
+        for name, value in list(found.items()):
             found[name] = replace(value, tensor=self.recording.tensor(name, value.shape, dtype_of(value.element, name)))
         shapes = [None if value is None else value.shape for value in inputs]
         self.recording.step(
@@ -202,7 +200,7 @@ class _OnnxWalk:
             operator_kind(node.op_type),
             [value.tensor for value in inputs if value is not None and value.tensor is not None],
             [value.tensor for value in found.values() if value.tensor is not None],
-            flops=onnx_flops(node.op_type, shapes, found[names[0]].shape, attributes),
+            flops=onnx_flops(node.op_type, shapes, next(iter(found.values())).shape, attributes),
             gathers=node.op_type in _GATHERS,
         )
 
