@@ -225,7 +225,7 @@ def _graph(name: str, calls: Sequence[_Call], storages: Storages, meta: Mapping[
     def named(numbers: Sequence[int]) -> list[str]:
         for n in numbers:
             if n not in names:
-                names[n] = builder.tensor(f"storage{n}", storages.sizes[n], kinds[n])
+                names[n] = builder.tensor(f"storage{n}", storages.sizes[n], kinds[n], persistent=storages.at_start[n] or None)
         return [names[n] for n in numbers]
 
     for call in calls:

@@ -171,3 +171,60 @@ def test_mutated_traces_import_or_say_why(tmp_path: Path, data: st.DataObject) -
         assert "\n" not in str(error)
     else:
         assert graph.ops
+
+
+def test_kinds_of_a_training_step(tmp_path: Path) -> None:
+    """By who writes them: the optimizer parameters and its state, backward gradients, forward buffers; a weight that nobody updates."""
+    linear = "aten::linear(Tensor input, Tensor weight) -> Tensor"
+    add = "aten::add_(Tensor(a!) self, Tensor other) -> Tensor(a!)"
+    multiply = "aten::mul(Tensor self, Tensor other) -> Tensor"
+
+    def added(number: int, to: int, other: int, parent: int) -> dict:
+        return node(number, "aten::add_", add, [tensor(to, to), tensor(other, other)], [tensor(to, to)], parent)
+
+    graph = read(
+        tmp_path,
+        node(10, "aten::linear", linear, [tensor(1, 1), tensor(2, 2)], [tensor(3, 3)]),
+        node(11, "aten::linear", linear, [tensor(3, 3), tensor(8, 8)], [tensor(9, 9)]),
+        added(12, 4, 9, 1),
+        node(20, "autograd::engine::evaluate_function: MulBackward0", "", [], []),
+        node(21, "aten::mul", multiply, [tensor(9, 9), tensor(1, 1)], [tensor(5, 5)], 20),
+        added(22, 6, 5, 20),
+        node(30, "Optimizer.step#SGD.step", "", [], []),
+        added(31, 2, 6, 30),
+        added(32, 7, 6, 30),
+        node(40, "aten::exp", UNARY, [tensor(1, 1)], [tensor(10, 10)], 999),
+    )
+    assert {t.size_bytes // 4: t.kind for t in graph.tensors} == {
+        1: "input",
+        2: "parameter",
+        3: "activation",
+        4: "buffer",
+        5: "gradient",
+        6: "gradient",
+        7: "optimizer_state",
+        8: "parameter",
+        9: "activation",
+        10: "activation",
+    }
+    assert [t.size_bytes // 4 for t in graph.tensors if t.persistent] == [1, 2, 8, 4, 6, 7]
+    assert [op.name for op in graph.ops] == ["linear.10", "linear.11", "add_.12", "mul.21", "add_.22", "add_.31", "add_.32", "exp.40"]
+    assert [op.bytes_accessed for op in graph.ops] == [4 * n for n in (6, 20, 13, 15, 11, 8, 13, 11)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"id": "1"}, "nodes[1].id: expected a whole number"),
+        ({"id": 1}, "nodes: expected every node's id once"),
+        ({"parent": 20}, "nodes[1].parent: expected a parent that begins before it, hence has a smaller id"),
+        ({"name": 3}, "nodes[1].name: expected a name"),
+        ({"inputs": 3}, "nodes[1].inputs: expected a list"),
+        ({"op_schema": []}, "nodes[1].op_schema: expected text"),
+    ],
+)
+def test_what_is_said_of_damage(tmp_path: Path, change: dict, message: str) -> None:
+    first = node(10, "aten::exp", UNARY, [tensor(1, 10)], [tensor(2, 10)])
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, first | change, node(20, "aten::exp", UNARY, [tensor(1, 10)], [tensor(2, 10)]))
+    assert str(caught.value) == f"{tmp_path / 'trace'}: {message}"
