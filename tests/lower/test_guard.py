@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
+from hosim.lower.guard import Guard, require_free  # noqa: E402
 
 SMALL = {"hardware": "h100-80gb-sxm", "budget": "60%", "parameters": {"effort": 0}}
 
@@ -225,6 +226,57 @@ def test_an_interrupt_that_leaves_a_lock_taken(x, monkeypatch):
         offloaded(x)
     with torch.no_grad():
         assert torch.equal(model(x), wanted)
+
+
+def test_what_is_said_of_guarded_tensors(x):
+    """Every message in full."""
+    model = Layers().eval()
+
+    def said(deed):
+        with pytest.raises(InputError) as caught:
+            deed()
+        return str(caught.value)
+
+    with hosim.offload(model, x, **SMALL):
+        weight = model.layers[0].weight
+        held = "this tensor belongs to an offloaded model: first close what hosim.offload returned"
+        assert said(weight.sum) == held
+        assert said(lambda: model(x)) == "this Layers is offloaded: call what hosim.offload returned, or close that first"
+        assert said(lambda: model.load_state_dict({})) == "this Layers is offloaded: call what hosim.offload returned, or close that first"
+        assert said(lambda: require_free(model)) == f"Layers: {held}"
+        assert repr(weight) == "<offloaded tensor (64, 64) of torch.float32>"
+        assert type(weight).__name__ == "GuardedTensorParameter"
+        assert type(model.shift).__name__ == "GuardedTensorTensor"
+        assert weight.stride(0) == 64  # a question with an argument
+        assert weight.size(dim=1) == 64
+        weight.grad = None
+        assert weight.grad is None
+    assert said(lambda: require_free(loss_of)) == "model: expected a torch.nn.Module, got function"
+    with torch.device("meta"):
+        elsewhere = torch.nn.Linear(2, 2)
+    assert said(lambda: require_free(elsewhere)) == "model: Linear has tensors on meta; expected all on the CPU or a GPU"
+    buffered = torch.nn.BatchNorm1d(2)
+    buffered.running_mean = torch.empty(2, device="meta")
+    assert said(lambda: require_free(buffered)) == "model: BatchNorm1d has tensors on meta; expected all on the CPU or a GPU"
+
+
+def test_a_guard_holds_each_tensor_once_and_leaves_the_lost_ones():
+    """Tied weights are one tensor; of those that lost their bytes only those that had some stay guarded."""
+    model = torch.nn.Linear(2, 2)
+    empty, lost = torch.empty(0), torch.ones(3)
+    guard = Guard(model, [model.weight, model.weight, model.bias, empty, lost])
+    kinds = [type(tensor) for tensor in (model.weight, model.bias, empty, lost)]
+    assert [kind.__name__ for kind in kinds] == ["GuardedTensorParameter"] * 2 + ["GuardedTensorTensor"] * 2
+    lost.untyped_storage().resize_(0)
+    guard.release()
+    assert [type(tensor) for tensor in (model.weight, model.bias, empty)] == [torch.nn.Parameter, torch.nn.Parameter, torch.Tensor]
+    assert type(lost).__name__ == "LostTensor"
+    model(torch.ones(1, 2))
+    model.load_state_dict(model.state_dict())
+    guard.release()  # again does nothing
+    with pytest.raises(InputError) as caught:
+        lost.sum()
+    assert str(caught.value) == "the contents of this tensor were lost when its offloaded model failed: make or load the model again"
 
 
 def test_mistakes_are_said(x):

@@ -182,3 +182,80 @@ def test_the_gap_and_nothing_that_fits() -> None:
         InfeasibleError, match=r"none of 4 settings of MindSpore's strategies fits within 100 B of hbm, as the plan of mine"
     ):
         export_to_dict(nothing, target, "hbm", 4)
+
+
+def test_the_values_that_are_searched() -> None:
+    """Toy of 5 ops, 4 tensors, and 1000 B of budget; the machine copies 1 GB/s each way."""
+    graph = idle()
+    defaults = registry.get("memory_peak").parameters
+    distances = [(name, [0, 1, 2, 3, 4, 5], defaults[name]) for name in ("prefetch_distance", "release_distance")]
+    assert [(name, list(values)) for name, values, _ in mindspore_search._space("distance", graph, MACHINE, 1000)] == [
+        ("select_distance", [1, 2, 3, 4, 5]),
+        ("select_num", [1, 2, 3, 4, 5]),
+        *((name, values) for name, values, _ in distances),
+    ]
+    weights = ("size", "cover_start", "cover_end", "neighbor_impact")
+    rates = [0.125, 0.25, 0.5, 0.75, 1.0]
+    assert [(name, list(values), default) for name, values, default in mindspore_search._space("memory_peak", graph, MACHINE, 1000)] == [
+        ("max_device_memory", [1000], 1000),
+        ("peak_modeled_headroom_bytes", [0, 25, 50, 75, 100, 150, 200, 250, 300, 400, 500, 600], 100),
+        *((name, [min(v, 5) for v in values], default) for name, values, default in distances),
+        *((name, [False, True], defaults[name]) for name in defaults if name.startswith("enable_adaptive_")),
+        ("h2d_bandwidth_gbps", rates, 1.0),
+        ("d2h_bandwidth_gbps", rates, 1.0),
+        *((f"score_weight_{name}", [0.0, 0.25, 0.5, 1.0, 2.0, 4.0], defaults[f"score_weight_{name}"]) for name in weights),
+    ]
+    alone = Hardware("alone", MACHINE.tiers[:1], (), Compute({}))
+    given = {"h2d_bandwidth_gbps": 16.0, "d2h_bandwidth_gbps": 8.0}
+    assert list(mindspore_search._rates(alone, given)) == [
+        ("h2d_bandwidth_gbps", [2.0, 4.0, 8.0, 12.0, 16.0], 16.0),
+        ("d2h_bandwidth_gbps", [1.0, 2.0, 4.0, 6.0, 8.0], 8.0),
+    ]
+
+
+def test_ladders() -> None:
+    assert mindspore_search._ladder(0, 20, 7) == [0, 1, 2, 3, 4, 6, 7, 9, 13, 19, 20]
+    assert mindspore_search._ladder(1, 3, 9) == [1, 2, 3]
+    assert mindspore_search._ladder(2, 2, 0) == [2]
+    assert [mindspore_search._nearest([1, 3, 5], wanted) for wanted in (0, 2, 4, 5, 9)] == [0, 0, 1, 2, 2]
+
+
+def test_what_a_setting_is_worth() -> None:
+    """What fits by its time, peak and bytes moved, then what does not by the peak that it would have, then what has no plan."""
+    graph = idle()
+    evaluate = mindspore_search._Evaluator(graph, MACHINE, 100)
+    nothing = Plan(graph, "mine")
+    assert evaluate._worth(nothing, replay(nothing, MACHINE, 100)) == (0, 100, 100, 0)
+    moves = (
+        CacheOp("store", 0, "hbm", "ddr", 0),
+        CacheOp("detach", 0, "hbm", None, 0),
+        CacheOp("prefetch", 0, "ddr", "hbm", 3),
+    )
+    moved = Plan(graph, "mine", moves)
+    result = replay(moved, MACHINE, 100)
+    assert evaluate._worth(moved, result) == (0, result.makespan_ns, result.peak_bytes["hbm"], 80)
+    small = mindspore_search._Evaluator(graph, MACHINE, 90)
+    assert small._worth(nothing, replay(nothing, MACHINE, 90)) == (1, 100, 0, 0)
+    setting = Setting("memory_peak", {})
+    assert mindspore_search._Evaluator(graph, MACHINE, 1)(setting) == ((2, 0, 0, 0), Tried(setting, None, None))
+
+
+def test_the_answer_in_full() -> None:
+    graph = idle()
+    target, plan = replay(Plan(graph, "mine"), MACHINE, 100), Plan(graph, "distance")
+    setting = Setting("distance", {"select_num": 3})
+    best = Tried(setting, plan, replay(plan, MACHINE, 100))
+    assert export_to_dict(best, target, "hbm", 7) == {
+        "format": "hosim.mindspore/1",
+        "workload": "idle",
+        "hardware": "machine",
+        "budget_bytes": 100,
+        "policy": "mine",
+        "strategy": "distance",
+        "environment": environment(setting),
+        "auto_offload": "weight",
+        "trials": 7,
+        "of_plan": {"makespan_ns": 100, "peak_bytes": 100},
+        "of_settings": {"makespan_ns": 100, "peak_bytes": 100},
+        "gap": {"makespan_ns": 0, "peak_bytes": 0},
+    }

@@ -21,7 +21,7 @@ from hosim.graph import Graph  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
 from hosim.importers.torch_export import import_exported, import_plan  # noqa: E402
 from hosim.importers.torch_pt2 import load  # noqa: E402
-from hosim.lower.insert import barriers, insert  # noqa: E402
+from hosim.lower.insert import Barrier, barriers, insert  # noqa: E402
 from hosim.lower.nodes import is_cache_node, number_of  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
@@ -317,6 +317,77 @@ def test_after_a_pass_that_fuses(program):
     assert set(second.after) == set(third.before) >= {after.graph.ops[0].name}
     assert third.after == ()
     assert all(is_cache_node(node.target) for node in lowered.module.graph.nodes if node.name in {b.node for b in (first, second, third)})
+
+
+class Chain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.eye(16))
+
+    def forward(self, x):
+        y = x @ self.weight
+        turned = y.t()
+        z = torch.relu(y)
+        return turned.sin() + turned.cos(), z + y
+
+
+def test_a_graph_with_cache_ops_node_by_node():
+    """y leaves behind relu and comes back: sin and cos take a view of it made before, which waits, and add the prefetch itself."""
+    plain = capture(torch.export.export(Chain(), (X,), strict=False), name="chain")
+    graph = plain.graph
+    assert [op.name for op in graph.ops] == ["matmul", "relu", "sin", "cos", "add", "add_1"]
+    w, y = graph.tensor_index["weight"], graph.tensor_index["matmul"]
+    moves = (
+        CacheOp("prefetch", w, "ddr", "hbm"),
+        CacheOp("detach", w, "hbm", None, 0),
+        CacheOp("store", y, "hbm", "ddr", 1),
+        CacheOp("detach", y, "hbm", None, 1),
+        CacheOp("prefetch", y, "ddr", "hbm", 1),
+        CacheOp("detach", y, "ddr", None, 1),
+    )
+    lowered = insert(plain, Plan(graph, "mine", moves, {w: ("ddr",)}))
+    nodes = list(lowered.module.graph.nodes)
+    assert [(node.name, *map(str, node.args)) for node in nodes] == [
+        ("p_weight",),
+        ("x",),
+        ("p_weight_initial", "p_weight", "['ddr']"),
+        ("prefetch_op_0", "p_weight", "ddr", "hbm", "0"),
+        ("matmul", "x", "prefetch_op_0"),
+        ("detach_op_1", "prefetch_op_0", "hbm", "1"),
+        ("t", "matmul"),
+        ("relu", "matmul"),
+        ("store_op_2", "matmul", "hbm", "ddr", "2"),
+        ("detach_op_3", "matmul", "hbm", "3"),
+        ("prefetch_op_4", "matmul", "ddr", "hbm", "4"),
+        ("detach_op_5", "prefetch_op_4", "ddr", "5"),
+        ("t_ready", "t", "prefetch_op_4"),
+        ("sin", "t_ready"),
+        ("cos", "t_ready"),
+        ("add", "sin", "cos"),
+        ("add_1", "relu", "prefetch_op_4"),
+        ("output", "(add, add_1)"),
+    ]
+    assert lowered.op_of == {name: i for i, name in enumerate(["matmul", "relu", "sin", "cos", "add", "add_1"])}
+    assert lowered.cache_op_of == {node.name: number_of(node) for node in nodes if number_of(node) is not None}
+    of = {name: graph.tensors[t].name for name, t in lowered.tensor_of.items()}
+    assert of == {
+        **dict.fromkeys(("p_weight", "prefetch_op_0"), "weight"),
+        **dict.fromkeys(("matmul", "t", "t_ready", "prefetch_op_4"), "matmul"),
+        **{name: name for name in ("x", "relu", "sin", "cos", "add", "add_1")},
+    }
+    shapes = {node.name: tuple(node.meta["val"].shape) for node in nodes if number_of(node) is not None and node.meta["val"] is not None}
+    assert shapes == {"prefetch_op_0": (16, 16), "prefetch_op_4": (8, 16)}
+    shown = {node.name: node.meta.get("val", "none") for node in nodes}
+    assert (tuple(shown["t_ready"].shape), shown["p_weight_initial"]) == ((16, 8), None)
+    assert barriers(lowered) == (
+        Barrier("p_weight_initial", "initial", "weight", ("p_weight",), ()),
+        Barrier("prefetch_op_0", "prefetch", "weight", (), ("matmul",)),
+        Barrier("detach_op_1", "detach", "weight", ("matmul",), ()),
+        Barrier("store_op_2", "store", "matmul", ("matmul", "t", "relu"), ()),
+        Barrier("detach_op_3", "detach", "matmul", (), ()),
+        Barrier("prefetch_op_4", "prefetch", "matmul", (), ()),
+        Barrier("detach_op_5", "detach", "matmul", (), ("sin", "cos", "add_1")),
+    )
 
 
 class Quiet(torch.nn.Module):
