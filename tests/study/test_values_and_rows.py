@@ -1,0 +1,235 @@
+"""What fields may be set to, in full, and the rows, curves and prices that studies make of results, by hand."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from sweeping import MACHINE, chain
+
+from hosim.errors import InputError
+from hosim.hardware import Fabric, Hardware
+from hosim.result import ChannelFigures, Result
+from hosim.study import frontier as module
+from hosim.study.axes import Value, parse_axis, read_points, read_vary
+from hosim.study.bottlenecks import capped
+from hosim.study.frontier import Frontier
+from hosim.study.policy_choice import parse_choice
+from hosim.study.prices import Price, prices
+from hosim.study.routing_steps import parse_steps
+from hosim.study.rows import figure_columns, figures, frame, results_of, varied, varied_columns
+from hosim.study.run_policy import unplanned
+from hosim.study.scenario import Question
+from hosim.study.tasks import pack
+
+QUESTION = Question(chain(2), MACHINE, parse_choice("belady"), 100)
+
+
+def refused(call: Callable[[], object]) -> str:
+    with pytest.raises(InputError) as raised:
+        call()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a", "vary: expected FIELD=VALUES such as channels.h2d.bandwidth=25..200GB/s:8 or policy.k=1,2,4, got 'a'"),
+        ("a=", "a: expected values such as 1,2,4 or a range such as 25..200GB/s:8, got ''"),
+        ("a+b=1..", "a + b: expected a range between two numbers, such as 25..200GB/s:8, got '1..'"),
+        ("a=1..2GB/s", "a: expected a count after a colon, such as 1..2GB/s:8, got '1..2GB/s'"),
+        ("a=1..2:1", "a: expected a range such as 25..200GB/s:8 with 2 to 100,000 values after the colon, got '1..2:1'"),
+        ("a=1..2:100001", "a: expected a range such as 25..200GB/s:8 with 2 to 100,000 values after the colon, got '1..2:100001'"),
+        ("a=1GB..2:3", "a: expected the unit at the end of the range, such as 25..200GB/s:8, got '1GB..2:3'"),
+        ("a=1..2Gb/s:3", "a: expected two sizes, rates or times, such as 25..200GB/s:8, got '1..2Gb/s:3'"),
+        ("a=1GB..50%:3", "a: expected percentages at both ends of a range or at neither, got '1GB..50%:3'"),
+        ("a=0.5..1", "a: expected a count after a colon, such as 0.5..1:8, got '0.5..1'"),
+    ],
+)
+def test_what_is_no_axis(text: str, said: str) -> None:
+    assert refused(lambda: parse_axis(text)) == said
+
+
+@pytest.mark.parametrize(
+    ("vary", "said"),
+    [
+        (["a=1", "b+a=2"], "vary: a is varied twice; list all its values in one place"),
+        (3, "vary: expected a mapping from fields to values, or a list of points, got 3"),
+        ([], "vary: expected points, each a mapping from fields to values"),
+        ([{}], "vary: expected points, each a mapping from fields to values"),
+        (["a=1", {}], "vary: expected points, each a mapping from fields to values"),
+        ([{"a": 1}, {"b": 1}], "vary: expected every point of the list to set the same fields"),
+        ({"a": []}, "a: expected a list of numbers or texts, got []"),
+        ({"a": [[1]]}, "a: expected a list of numbers or texts, got [[1]]"),
+    ],
+)
+def test_what_is_nothing_to_vary(vary: object, said: str) -> None:
+    assert refused(lambda: read_vary(vary)) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "ends"),
+    [
+        ("a=0..64", 65, (0, 1, 63, 64)),
+        ("a=0..65", 65, (0, 1, 64, 65)),  # no more than that without a count
+        ("a=65..0", 65, (65, 64, 1, 0)),
+        ("a=-1..1", 3, (-1, 0, 0, 1)),
+        ("a=1_000..1_001", 2, (1000, 1001, 1000, 1001)),
+        ("a=1..100000:100000", 100_000, (1, 2, 99_999, 100_000)),
+        ("a=0.5..1.5%:3", 3, ("0.5%", "1.0%", "1.0%", "1.5%")),
+        ("a=10ns..1us:2", 2, ("10 ns", "1 us", "10 ns", "1 us")),
+        ("a=1..2TFLOP/s:2", 2, ("1 TFLOP/s", "2 TFLOP/s", "1 TFLOP/s", "2 TFLOP/s")),
+    ],
+)
+def test_ranges(text: str, count: int, ends: tuple[Value, ...]) -> None:
+    values = parse_axis(text).values
+    assert (len(values), (*values[:2], *values[-2:])) == (count, ends)
+
+
+def test_values_of_a_mapping_and_of_a_file(tmp_path) -> None:
+    assert read_vary({"a": 3, "b": None}) == [{"a": 3, "b": None}]
+    assert [list(map(type, point.values())) for point in read_vary({"a+b": (1, True, 1.0, 1)})] == [[int] * 2, [bool] * 2, [float] * 2]
+    path = tmp_path / "points.csv"
+    path.write_text("a,b\n")
+    assert refused(lambda: read_points(str(path))) == f"{path}: expected a line of fields and lines of their values, separated by commas"
+    path.write_text("a,b\n1,2\n\n3\n")
+    assert refused(lambda: read_points(str(path))) == f"{path}: line 3: expected 2 values, got 1"
+
+
+def test_steps_of_a_routing() -> None:
+    asked = ("3", None, "7", "2:8", ":2", " 1 : 3 ", "000000001")
+    assert [parse_steps(text, 8) for text in asked] == [range(3, 4), range(8), range(7, 8), range(2, 8), range(2), range(1, 3), range(1, 2)]
+    for text in ("", "8", "2:2", "2:9", "x", "1:x", "0000000001"):
+        has = "the routing has steps 0 to 7"
+        assert refused(lambda text=text: parse_steps(text, 8)) == (
+            f"steps: expected a step such as 3 or a range such as 0:8, got {text!r}; {has}"
+        )
+    assert refused(lambda: parse_steps(None, 0)) == (
+        "steps: expected a step such as 3 or a range such as 0:8, got all; the routing has none"
+    )
+
+
+def result(budget: int, makespan: int | None, peak: int = 0) -> Result:
+    """A result that fits if it has a makespan."""
+    made = unplanned(QUESTION.graph, MACHINE, QUESTION.choice, budget, "out of memory")
+    if makespan is None:
+        return made
+    return replace(made, feasible=True, error=None, makespan_ns=makespan, peak_bytes={"hbm": peak, "ddr": 1})
+
+
+def test_rows_of_results() -> None:
+    up = ChannelFigures(1, 30, 31, 0, 0, 32, 0, 0.5)
+    done = replace(result(90, 70, 60), stall_ns={"transfer": 5}, channels={"h2d": up}, busy_ns=40, plan={"prefetches": 2, "stores": 1})
+    row = figures(done, MACHINE)
+    assert list(row) == figure_columns(MACHINE)
+    named = {"workload": "chain", "hardware": "two tiers", "policy": "belady", "budget_bytes": 90, "feasible": True, "makespan_ns": 70}
+    waits = {"busy_ns": 40, "dependency_stall_ns": 0, "transfer_stall_ns": 5, "capacity_stall_ns": 0, "runtime_stall_ns": 0}
+    held = {"hbm_peak_bytes": 60, "ddr_peak_bytes": 1, "h2d_moved_bytes": 30, "h2d_busy_ns": 31, "h2d_exposed_ns": 32}
+    assert {key: value for key, value in row.items() if value is not None} == {**named, **waits, **held, "prefetches": 2, "stores": 1}
+    unfit = figures(replace(result(9, None), error=" two\n lines "), MACHINE)
+    assert {key: value for key, value in unfit.items() if value is not None} == {
+        **{key: named[key] for key in ("workload", "hardware", "policy")},
+        "budget_bytes": 9,
+        "feasible": False,
+        "error": "two lines",
+    }
+    table = frame([row, unfit], figure_columns(MACHINE))
+    assert (str(table["makespan_ns"].dtype), table["feasible"].dtype, str(table["prefetches"].dtype)) == ("Int64", bool, "Int64")
+    table.attrs["device_tier"] = "hbm"
+    again, tier = results_of(table)
+    assert tier == "hbm"
+    assert again == [
+        replace(done, stall_ns={}, channels={}, plan={}, busy_ns=40),
+        replace(result(9, None), error="two lines"),
+    ]
+    wrong = "plot: expected the result of hosim.replay(..., record=True), or the frame of hosim.compare with all its columns"
+    assert refused(lambda: results_of(table[:0])) == refused(lambda: results_of(table.drop(columns="makespan_ns"))) == wrong
+    table.attrs.clear()
+    assert refused(lambda: results_of(table)) == refused(lambda: results_of(3)) == wrong
+
+
+def test_columns_of_varied_fields() -> None:
+    points = [{"a": "1 GB/s", "b": "3 B", "budget": "1 B", "policy": "x"}, {"a": "2 GB/s", "b": 4, "budget": "2 B", "policy": "y"}]
+    columns = varied_columns(points)
+    assert columns == {"a": "a_bytes_per_s", "b": "b", "budget": "budget"}
+    assert [varied(point, columns) for point in points] == [
+        {"a_bytes_per_s": 10**9, "b": "3 B", "budget": "1 B"},
+        {"a_bytes_per_s": 2 * 10**9, "b": 4, "budget": "2 B"},
+    ]
+
+
+def test_a_curve_and_what_contradicts_it() -> None:
+    """From 50 B on it fits; 60 B takes as long with a higher peak, 80 B longer than 70 B, and 90 B does not fit."""
+    listed = [result(40, None), result(50, 30, 45), result(60, 30, 55), result(70, 20, 66), result(80, 21, 70), result(90, None)]
+    said = list(module._contradictions(listed))
+    assert said == ["80 B takes 21 ns, longer than 20 ns within 70 B", "90 B does not fit although 70 B does"]
+    found = Frontier(QUESTION, listed, 50, 40, said)
+    assert [r.budget_bytes for r in found.pareto] == [50, 70]
+    assert (
+        str(found)
+        == repr(found)
+        == (f"belady needs 50 B (40 B is too little); from 30 ns with a peak of 45 B to 20 ns with one of 66 B; {said[0]}; {said[1]}")
+    )
+    assert list(found.frame["pareto"]) == [False, True, False, True, False, False]
+    assert str(Frontier(QUESTION, listed[1:2], 50, None, ())) == (
+        "belady needs 50 B; from 30 ns with a peak of 45 B to 30 ns with one of 45 B"
+    )
+    assert str(Frontier(QUESTION, listed[:1], None, None, ())) == "belady does not fit within any budget probed"
+
+
+def test_where_a_curve_is_refined() -> None:
+    assert module._largest_step([result(10, 50), result(14, 45), result(20, 42), result(21, 9)]) == 12  # 20 before 18; 33 is of neighbours
+    assert module._largest_step([result(10, 50), result(14, 50), result(15, 9)]) is None
+    assert module._largest_step([result(10, 50), result(12, None), result(15, 49)]) == 12
+    tried: list[int] = []
+
+    def fits(budget: int) -> bool:
+        tried.append(budget)
+        return budget >= 400
+
+    assert module._smallest(fits, 100, 1024) == 400
+    assert tried == [1024, 100, 562, 331, 446, 388, 417, 402, 395, 398, 400, 399]
+    assert (module._smallest(fits, 400, 1024), module._smallest(fits, 100, 399)) == (400, None)
+
+
+def test_prices_of_memory_and_of_channels_that_were_used() -> None:
+    """More memory does not fit, the link is raised with its channel, and d2h has moved nothing."""
+    machine = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d",)), Fabric("other", 10**9, ("d2h",))))
+    idle, used = ChannelFigures(0, 0, 0, 0, 0, 0, 0, 0.0), ChannelFigures(1, 9, 9, 0, 0, 0, 0, 0.5)
+    base = replace(result(100, 70), channels={"h2d": used, "d2h": idle})
+    asked: list[tuple[Hardware, int]] = []
+
+    def answer(hardware: Hardware, budget: int) -> Result:
+        asked.append((hardware, budget))
+        return result(budget, 50) if budget == 100 else result(budget, None)
+
+    said: list[str] = []
+    found = prices(answer, machine, base, 3, 7, said.append)
+    assert found == [Price("h2d", "7 B/s", 50, 20, ("link",)), Price("hbm", "3 B", None, None)]
+    assert said == ["with 3 B more of hbm", "with 7 B/s more of h2d"]
+    wider = tuple(replace(c, bandwidth_bytes_per_s=10**9 + 7) if c.name == "h2d" else c for c in machine.channels)
+    roomier = (replace(machine.tiers[0], capacity_bytes=1003), machine.tiers[1])
+    assert asked == [
+        (replace(machine, tiers=roomier), 103),
+        (replace(machine, channels=wider, fabrics=(Fabric("link", 10**9 + 7, ("h2d",)), machine.fabrics[1])), 100),
+    ]
+    assert [str(price) for price in found] == ["+7 B/s of h2d (with link) saves 20 ns", "+3 B of hbm: does not fit"]
+    assert str(Price("h2d", "1 GB/s", 80, -10)) == "+1 GB/s of h2d costs 10 ns"
+    assert str(Price("h2d", "1 GB/s", 70, 0)) == "+1 GB/s of h2d saves nothing"
+    for memory, bandwidth in ((0, 1), (1, 0)):
+        wrong = refused(lambda memory=memory, bandwidth=bandwidth: prices(answer, machine, base, memory, bandwidth))
+        assert wrong == "prices: expected at least 1 B of memory and 1 B/s of bandwidth"
+    assert prices(answer, machine, base, 2 * 10**9, 10**9)[1].added == "2 GB"
+
+
+def test_a_channel_is_capped_only_where_it_is_varied_beyond_its_fabric() -> None:
+    machine = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d", "d2h")),))
+    asked = Question(chain(2), machine, parse_choice("belady"))
+    assert capped(asked, [{"channels.h2d.bandwidth": "1 GB/s"}, {"budget": 3}, {"channels.h2d.bandwidth": "no"}]) == []
+    assert capped(asked, [{"channels.d2h.bandwidth": "3 GB/s", "channels.h2d.latency": "1 ns"}]) == [
+        "channels.d2h.bandwidth exceeds that of fabrics.link, 1.00 GB/s: channels.d2h.bandwidth+fabrics.link.bandwidth=... varies both"
+    ]
+
+
+def test_who_packs_a_question_need_not_unpack_it() -> None:
+    asked = replace(QUESTION, budget=123)
+    assert pack(asked).question() is asked
