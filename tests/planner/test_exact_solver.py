@@ -304,10 +304,10 @@ def test_each_refusal_says_what_to_do():
     assert str(hasty.value) == (
         "no plan of mirror within 40 B of hbm was found in 0 deterministic seconds (parameter limit), which proves nothing: raise the limit"
     )
-    # two activations can leave: a0 and a1 between f and b; a2 is used at once
-    assert solve(graph, hardware, 40, largest=2).makespan_ns == 180
+    # each activation may leave between its two ops
+    assert solve(graph, hardware, 40, largest=3).makespan_ns == 180
     with pytest.raises(InputError) as large:
-        solve(graph, hardware, 40, largest=1)
+        solve(graph, hardware, 40, largest=2)
     assert str(large.value) == (
-        "policy optimal is for small graphs: mirror has 2 gaps that a tensor could spend below, and the limit is 1 (parameter largest)"
+        "policy optimal is for small graphs: mirror has 3 gaps that a tensor could spend below, and the limit is 2 (parameter largest)"
     )
