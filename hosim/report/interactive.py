@@ -138,12 +138,13 @@ def _row(plan: Plan, timeline: Timeline, row: Row, limit: int, names: dict[str, 
     times, whats, named, many = [], [], [], []
     now = 0
     for bars in joined(row.bars, limit):
-        start, end = bars[0].start_ns, bars[-1].end_ns
+        first, *others = bars
+        start, end = first.start_ns, bars[-1].end_ns
         times += [start - now, end - start]
         now = end
-        if len(bars) == 1:
-            whats.append(_NUMBER[bars[0].what])
-            named.append(names.setdefault(_said(plan, timeline, bars[0]), len(names)))
+        if not others:
+            whats.append(_NUMBER[first.what])
+            named.append(names.setdefault(_said(plan, timeline, first), len(names)))
         else:
             parts = [0] * len(_WHATS)
             for bar in bars:

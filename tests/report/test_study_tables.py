@@ -287,3 +287,47 @@ def test_devices(fitting: int) -> None:
 def test_devices_of_which_none_fits_and_nothing_is_held() -> None:
     none = Result("w", "m", "p", 100, False, "no", None, 0, {}, 0, None, {}, {}, {}, {}, {}, devices=DeviceFigures(2, 0, None, None, {}))
     assert lines(devices([none], MACHINE))[-1].split() == ["p", "0", "of", "2", "fit", *["-"] * 9]
+
+
+def test_a_diff_of_places_alone_shows_them() -> None:
+    """No short column differs: then the long ones are shown."""
+    tensors = [{"tensor": "w", "kind": "parameter", "size_bytes": 1 << 20, "cache_ops_a": "q", "cache_ops_b": "r"}]
+    assert lines(studies.diff([], tensors, [], "different", ("a", "b"), 3)) == table("""
+        Tensors
+                                      cache ops  cache ops
+         tensor  kind           size          a          b
+         ─────────────────────────────────────────────────
+         w       parameter  1.00 MiB          q          r
+        different.
+    """)
+
+
+def test_a_listing() -> None:
+    rows = [
+        {"op_name": "f[0]", "peak_bytes": 2048, "rate_bytes_per_s": 10**9, "time_ns": 1500, "count": 1234, "fits": True},
+        {"op_name": None},
+    ]
+    columns = ("op_name", "peak_bytes", "rate_bytes_per_s", "time_ns", "count", "fits")
+    assert lines(studies.listing("Found", rows, columns)) == table("""
+        Found
+         op name      peak       rate     time  count  fits
+         ──────────────────────────────────────────────────
+         f[0]     2.00 KiB  1.00 GB/s  1.50 us  1,234  True
+         -               -          -        -      -     -
+    """)
+    shown = studies.listing("Found", rows, columns, left=2)
+    assert [column.justify for column in shown.columns] == ["left"] * 2 + ["right"] * 4
+    assert [studies.cell("peak_bytes", value) for value in (None, 0, 1.5, "[red]x")] == ["-", "0 B", "1.5", "\\[red]x"]
+
+
+def test_only_the_last_column_of_a_blame_folds() -> None:
+    row = {"op": "g", "start_ns": 2_000, "stall_ns": 13_000, "tensor": None, "cause": "capacity", "channel": None, "occupied_ns": 0}
+    shown = studies.blame([row | {"prevented_by": "x"}], 1, {}, [], "v")
+    first = shown.renderables[0]  # type: ignore[attr-defined]
+    assert [column.no_wrap for column in first.columns] == [True] * 6 + [False]
+    assert [column.justify for column in first.columns] == ["left"] + ["right"] * 5 + ["left"]
+    assert shown.renderables[-1].style == "bold"  # type: ignore[attr-defined]
+    predicted = predictions([Mispredictions("p", "none", 10, 8, 4, 3, 1, 0, 0, 0, 0, 1, 2, None, 3)])
+    table_, note, foresight = predicted.renderables  # type: ignore[attr-defined]
+    assert [column.no_wrap for column in table_.columns] == [False] + [True] * 10
+    assert (note.style, foresight.style) == ("dim", "dim")

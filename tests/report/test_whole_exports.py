@@ -194,7 +194,7 @@ def crowded(count: int) -> tuple[Graph, Result]:
 
 
 def test_bars_that_are_joined() -> None:
-    bars = [Bar(130 * k, 130 * k + 100, "op", k) for k in range(5)]
+    bars = [Bar(1000 + 130 * k, 1100 + 130 * k, "op", k) for k in range(5)]
     # of 620 ns and at most four bars, what lasts 310 ns is long enough: three bars take 360 ns with their gaps
     assert [[bar.number for bar in group] for group in joined(bars, 4)] == [[0, 1, 2], [3, 4]]
     assert [[bar.number for bar in group] for group in joined(bars, 5)] == [[0], [1], [2], [3], [4]]
