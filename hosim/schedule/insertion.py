@@ -91,7 +91,7 @@ class _TensorCacheOps:
         for absence in absences:
             self._leave(absence)
         self._walk(end)
-        if self.graph.tensors[self.tensor].persistent:
+        if self.graph.survives[self.tensor]:
             self._return(end)
         return self.placed
 
@@ -131,7 +131,7 @@ class _TensorCacheOps:
             self.below = {hops[-1]}
         self._put(DETACH, self.device, None, release, before)
         self.here = False
-        if read or (before == end and self.device in self.start and self.graph.tensors[self.tensor].persistent):
+        if read or (before == end and self.device in self.start):
             self._come(before, absence.prefetch)
 
     def _destination(self, absence: Absence) -> str:

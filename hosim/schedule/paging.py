@@ -53,7 +53,7 @@ class PagingTable:
     hardware: Hardware
     start: dict[int, tuple[str, ...]]
     last_write: dict[int, int]
-    """Of persistent tensors that start below: the op after which the plan stores them back."""
+    """Of tensors that start below and survive the step: the op after which the plan stores them back."""
     placement: Placement | None = None
 
 
@@ -82,7 +82,7 @@ def _returns(graph: Graph, hardware: Hardware, start: dict[int, tuple[str, ...]]
     last_write: dict[int, int] = {}
     for t, where in start.items():
         users = graph.users[t]
-        if device in where or not graph.tensors[t].persistent or not users:
+        if device in where or not graph.survives[t] or not users:
             continue
         write = max((u for u in users if t in graph.ops[u].writes), default=None)
         if write is not None:
@@ -320,7 +320,7 @@ class Paging:
                     self._fetch(t, decisions)
 
     def _must_return(self, t: int) -> bool:
-        return bool(self.graph.tensors[t].persistent) and self.device in self.table.start.get(t, ())
+        return self.graph.survives[t] and self.device in self.table.start.get(t, ())
 
     def _close(self, op: int, view: MemoryView, needed: int, decisions: list[CacheOp]) -> None:
         """The last op is launched: what must be in the device tier at the end is fetched behind it, and what need not be makes room."""

@@ -66,6 +66,26 @@ def test_with_room_for_everything_every_policy_fits(policy: str, world) -> None:
     assert engine.replay(plan, machine).feasible
 
 
+@pytest.mark.parametrize("home", ["hbm", "ddr"])
+@pytest.mark.parametrize("policy", [*RIVALS, "hyperoffload", "hybrid"])
+def test_a_result_that_the_step_changes_ends_where_it_was(policy: str, home: str) -> None:
+    builder = GraphBuilder("changed")  # x survives the step without being persistent (rule 2)
+    builder.tensor("x", 10, "output", home)
+    builder.tensor("y", 10)
+    builder.op("f", "m", mutates=["x"], duration_ns=5)
+    builder.op("g", "m", outputs=["y"], duration_ns=5)
+    tiers = (Tier("hbm", 100, 10**12, "device"), Tier("ddr", 100, 10**11))
+    machine = Hardware("two", tiers, (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)), Compute({}))
+    for budget in (10, 20):
+        try:
+            plan = registry.get(policy).plan(builder.build(), machine, budget, **SMALL.get(policy, {}))
+        except InfeasibleError as error:
+            assert "out of memory" in str(error) or "no plan found" in str(error)
+            continue
+        assert verify(plan, machine, budget) == ()
+        engine.replay(plan, machine, budget)  # a broken rule would raise
+
+
 @pytest.mark.parametrize("policy", RIVALS)
 @settings(max_examples=60)
 @given(world=worlds(), random=st.randoms(use_true_random=False))

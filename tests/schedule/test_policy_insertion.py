@@ -120,6 +120,17 @@ def test_what_another_stream_awaits_and_writes_goes_back() -> None:
     assert verify(insert(graph, MACHINE, "test", [Absence(0, AT_START, 1, 0, 0, 0, "ddr")]), MACHINE, 1000) == ()
 
 
+def test_a_result_that_starts_below_and_is_written_goes_back() -> None:
+    # read before the step makes it, so it is there at time 0; it survives the step without being persistent
+    assert moves(line("m", "r", kind="output", home="ddr")) == [("prefetch", -1), ("store", 0)]
+    # at home in the device tier it is there again at the end
+    assert moves(line("m", "-", kind="output", home="hbm"), Absence(0, 0, 2, 0, 0, 1, "ddr")) == [
+        ("store", 0),
+        ("detach", 0),
+        ("prefetch", 1),
+    ]
+
+
 def test_an_absence_without_a_safe_place_is_left_out() -> None:
     builder = GraphBuilder("race")
     builder.tensor("x", 10, "parameter")
