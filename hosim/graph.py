@@ -239,6 +239,15 @@ class Graph:
         return tuple(map(tuple, users))
 
     @cached_property
+    def writers(self) -> tuple[tuple[int, ...], ...]:
+        """For each tensor, the positions of the ops that write it, ascending."""
+        writers: list[list[int]] = [[] for _ in self.tensors]
+        for i, op in enumerate(self.ops):
+            for t in op.writes:
+                writers[t].append(i)
+        return tuple(map(tuple, writers))
+
+    @cached_property
     def initial(self) -> tuple[int, ...]:
         """Tensors that hold a valid copy at time 0 by default, at their home.
 

@@ -1,18 +1,19 @@
-"""Absences to cache ops: a policy says when a tensor is away from the device tier, and this makes it happen legally.
+"""Absences to cache ops: a policy or planner says when a tensor is away from the device tier, and this makes it happen legally.
 
 A tensor leaves by a store (if no copy below holds its present contents) and a detach, and comes back by a prefetch. An op that
 overwrites it makes the copies below stale; one that does so without reading it needs none, so contents that nobody will read are dropped
 unsaved. What starts below comes up before its first reader, and what the step writes of it goes back (docs/contract.md, rule 2).
 
-A policy names the places it wants; insertion moves each to the nearest place that is safe on several streams
+Who plans names the places wanted; insertion moves each to the nearest place that is safe on several streams
 (:mod:`hosim.analysis.happens_before`), and an absence that has none is left out: the tensor stays.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 from hosim.analysis.happens_before import HappensBefore
@@ -29,7 +30,8 @@ class Absence:
     ``after`` is :data:`AT_START` before the first use, ``before`` the number of ops after the last one. ``store``, ``release`` and
     ``prefetch`` are the ops at whose ends the store, the detach and the prefetch are wanted; ``tier`` is where the store goes, unless
     the tensor has a place of its own below. What ends the step away stays away, unless it was in the device tier at time 0 and must be
-    again: then it comes back at ``prefetch``.
+    again: then it comes back at ``prefetch``. Where the end of ``store`` may come after the detach, the store is issued at the end of
+    ``last_store`` instead or, if that is None, the detach comes later.
     """
 
     tensor: int
@@ -39,6 +41,22 @@ class Absence:
     release: int
     prefetch: int
     tier: str
+    last_store: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBack:
+    """``tier`` is to hold a valid copy again after the ops listed before ``before``: by a store after the last write, if one is needed."""
+
+    before: int
+    tier: str
+
+
+PlacedCacheOp = tuple[int, int, CacheOp]
+"""A cache op behind the two uses that its gap lies between."""
+
+Route = Callable[[Iterable[str], str], Sequence[str]]
+"""The tiers from one of some to another one, both included: a cache op for each pair."""
 
 
 def insert(
@@ -53,148 +71,132 @@ def insert(
     for absence in absences:
         by_tensor.setdefault(absence.tensor, []).append(absence)
     plan = Plan(graph, policy, (), dict(initial or {}))
-    device = hardware.device_tier
-    order = graph.derived(HappensBefore)
-    placed: list[tuple[int, int, CacheOp]] = []
-    for t, where in plan.residency(device).items():
-        if device not in where or t in by_tensor:
-            placed += _TensorCacheOps(graph, hardware, order, t, where).run(sorted(by_tensor.pop(t, ()), key=lambda a: a.after))
-    for t, listed in by_tensor.items():
-        placed += _TensorCacheOps(graph, hardware, order, t, ()).run(sorted(listed, key=lambda a: a.after))
-    placed.sort(key=lambda entry: entry[:2])  # what is needed first is issued first; a tensor's own keep their order
+    residency = plan.residency(hardware.device_tier)
+    placed: list[PlacedCacheOp] = []
+    for t in (*residency, *(t for t in by_tensor if t not in residency)):
+        start = residency.get(t, ())
+        if start == (hardware.device_tier,) and t not in by_tensor:
+            continue
+        steps = _steps(graph, hardware, t, start, sorted(by_tensor.get(t, ()), key=lambda a: a.after))
+        placed += tensor_cache_ops(graph, hardware.device_tier, partial(route, hardware), t, start, steps)
+    placed.sort(key=lambda entry: (entry[2].after, entry[1]))  # what is needed first is issued first; a tensor's own keep their order
     return Plan(graph, policy, tuple([cache_op for _, _, cache_op in placed]), plan.initial)
 
 
-class _TensorCacheOps:
-    """The cache ops of one tensor through the step, and where they leave valid copies."""
+def _steps(graph: Graph, hardware: Hardware, t: int, start: Sequence[str], absences: Sequence[Absence]) -> Iterator[Absence | WriteBack]:
+    """The absences of one tensor, what starts below being away before its first use, and at the end of the step what rule 2 asks for.
 
-    def __init__(self, graph: Graph, hardware: Hardware, order: HappensBefore, tensor: int, start: tuple[str, ...]) -> None:
-        self.graph = graph
-        self.hardware = hardware
-        self.order = order
-        self.tensor = tensor
-        self.device = hardware.device_tier
-        self.users = graph.users[tensor]
-        self.writes = [u for u in self.users if tensor in graph.ops[u].outputs or tensor in graph.ops[u].mutates]
-        self.start = start
-        self.below = {tier for tier in start if tier != self.device}
-        self.here = self.device in start
+    A store goes to the tensor's own place below if a channel leads there, or if it is to stay; else where the policy says.
+    """
+    device, end, users = hardware.device_tier, len(graph.ops), graph.users[t]
+    own = [tier for tier in start if tier != device]
+    joined = [tier for tier in own if (device, tier) in hardware.channel_between]
+    if own and device not in start and users and not (absences and absences[0].after == AT_START):
+        yield Absence(t, AT_START, users[0], AT_START, AT_START, AT_START, own[0])
+    for absence in absences:
+        tiers = joined or (own if absence.before == end else ())
+        yield replace(absence, tier=tiers[0]) if tiers else absence
+    if graph.survives[t]:
+        yield from (WriteBack(end, tier) for tier in own)
+
+
+def tensor_cache_ops(
+    graph: Graph, device: str, route: Route, tensor: int, start: Sequence[str], steps: Iterable[Absence | WriteBack], awaited: bool = False
+) -> list[PlacedCacheOp]:
+    """The cache ops of one tensor that has valid copies in the tiers ``start`` at time 0, by what happens to it then, in order.
+
+    On several streams a tensor leaves where its cache op before has surely been issued; with ``awaited`` also where the op has ended
+    that waits for that cache op.
+    """
+    course = _Course(graph, device, route, tensor, start)
+    for step in steps:
+        course.walk(step.before)
+        if isinstance(step, WriteBack):
+            course.write_back(step)
+            continue
+        if awaited:
+            course.last = AT_START
+        course.leave(step)
+    return course.placed
+
+
+class _Course:
+    """The cache ops of one tensor through the step so far, and where they leave valid copies."""
+
+    def __init__(self, graph: Graph, device: str, route: Route, tensor: int, start: Sequence[str]) -> None:
+        self.graph, self.order, self.end = graph, graph.derived(HappensBefore), len(graph.ops)
+        self.device, self.route = device, route
+        self.tensor, self.users, self.writes = tensor, graph.users[tensor], graph.writers[tensor]
+        self.written = 0  # writes walked past
+        self.returns = device in start  # at the end of the step
+        self.here, self.below = device in start, {tier for tier in start if tier != device}
         self.last = AT_START
-        self.seen = 0  # users walked past
-        self.placed: list[tuple[int, int, CacheOp]] = []
+        self.placed: list[PlacedCacheOp] = []
 
-    def run(self, absences: list[Absence]) -> list[tuple[int, int, CacheOp]]:
-        """Cache ops as (after, next use, cache op)."""
-        end = len(self.graph.ops)
-        if not self.here and self.start and not (absences and absences[0].after == AT_START):
-            self._come(self.users[0] if self.users else end, AT_START)
-        for absence in absences:
-            self._leave(absence)
-        self._walk(end)
-        if self.graph.survives[self.tensor]:
-            self._return(end)
-        return self.placed
-
-    # -- absences ----------------------------------------------------------------------------------------------
-
-    def _leave(self, absence: Absence) -> None:
-        before, end = absence.before, len(self.graph.ops)
-        self._walk(before)
-        if before == end:
-            read, needed = False, self.graph.survives[self.tensor]
-        else:
-            read = needed = self._reads(before)
-        if not self.here:  # it starts below
-            self._come(before, absence.prefetch)
-            return
-        if before == end and not needed:
-            return  # it dies there by itself
-        earlier = self._recent(before)
-        store = None
-        if needed and not self.below:
-            writes = bisect_left(self.writes, before)
-            store = self.order.first_after([*self.writes[writes - 1 : writes], self.last], absence.store)
-            if store is None:
-                return
-            earlier.append(store)
-        release = self.order.first_after([*earlier, self.last], absence.release)
-        if release is None or release >= before:
-            return
-        if before < end and not read and not self.order.ended_by(release, before):
-            return  # the op that overwrites it might come first
-        if store is not None:
-            hops = route(self.hardware, [self.device], self._destination(absence))
-            for source, destination in pairwise(hops):
-                self._put(STORE, source, destination, store, before)
-            for passed in hops[1:-1]:
-                self._put(DETACH, passed, None, store, before)
-            self.below = {hops[-1]}
-        self._put(DETACH, self.device, None, release, before)
-        self.here = False
-        if read or (before == end and self.device in self.start):
-            self._come(before, absence.prefetch)
-
-    def _destination(self, absence: Absence) -> str:
-        """Where a store goes: to the tensor's own place if a channel leads there, or if it is to stay; else where the policy says."""
-        own = [tier for tier in self.start if tier != self.device]
-        joined = [tier for tier in own if (self.device, tier) in self.hardware.channel_between]
-        return next(iter(joined or (own if absence.before == len(self.graph.ops) else ())), absence.tier)
-
-    def _come(self, before: int, wanted: int) -> None:
-        """A prefetch for the op ``before``, if that op reads the tensor or there is none and it must be back."""
-        end = len(self.graph.ops)
-        if before < end and not self._reads(before):
-            return
-        if before == end and self.device not in self.start:
-            return
-        after = self.order.last_before(self.last, min(wanted, before - 1))
-        hops = route(self.hardware, self.below, self.device)
-        for source, destination in pairwise(hops):
-            self._put(PREFETCH, source, destination, after, before)
-        for tier in hops[1:-1]:
-            self._put(DETACH, tier, None, after, before)
-        self.here = True
-
-    def _return(self, end: int) -> None:
-        """Rule 2: what was in a lower tier at time 0 is there again at the end, by a store after the last write if it is not."""
-        for tier in self.start:
-            if tier == self.device or tier in self.below or not (self.here or self.below):
-                continue
-            # the op that a cache op was placed for ends after it was issued, also where it is on another stream
-            use = self.placed[-1][1] if self.placed else end
-            waited = use < end and bool(self.writes) and self.order.ended_by(use, self.writes[-1])
-            after = self.order.first_after([*self.writes[-1:], *([] if waited else [self.last])], AT_START)
-            if after is None:
-                return
-            hops = route(self.hardware, [*self.below, *([self.device] if self.here else [])], tier)
-            for source, destination in pairwise(hops):
-                self._put(PREFETCH if destination == self.device else STORE, source, destination, after, end)
-            for passed in hops[1:-1]:
-                self._put(DETACH, passed, None, after, end)
-            self.below.add(tier)
-
-    # -- the walk ----------------------------------------------------------------------------------------------
-
-    def _walk(self, before: int) -> None:
+    def walk(self, before: int) -> None:
         """Past the users listed before ``before``: what they write is valid in the device tier alone."""
-        until = bisect_left(self.users, before)
-        if bisect_left(self.writes, before) > bisect_left(self.writes, self.users[self.seen] if self.seen < until else before):
-            self.below = set()
+        written = bisect_left(self.writes, before)
+        if written > self.written:
+            self.written, self.here, self.below = written, True, set()
+
+    def leave(self, absence: Absence) -> None:
+        """A store if one is needed, a detach, and a prefetch if it returns; nothing where no place for them is safe."""
+        before, gap, order = absence.before, (absence.after, absence.before), self.order
+        read = before < self.end and self.tensor in self.graph.ops[before].reads
+        needed = read or (before == self.end and self.graph.survives[self.tensor])
+        if before == self.end and not needed:
+            return  # it dies there by itself
+        if self.here:
+            follows = [*self._last_users(before), self.last]
+            release = order.first_after(follows, absence.release)
+            store = None
+            if needed and not self.below:
+                store = order.first_after([*self.writes[max(self.written - 1, 0) : self.written], self.last], absence.store)
+                if store is None or release is None:
+                    return
+                if absence.last_store is not None and not order.ended_by(store, release):
+                    store = absence.last_store
+                release = order.first_after([*follows, store], absence.release)
+            if release is None or release >= before or not (needed or order.ended_by(release, before)):
+                return  # what overwrites it might come first
+            if store is not None:
+                self._copy(STORE, [self.device], absence.tier, store, gap)
+                self.below = {absence.tier}
+            self._put(DETACH, self.device, None, release, gap)
+            self.here = False
+        if read or (before == self.end and self.returns):
+            after = order.last_before(self.last, min(absence.prefetch, before - 1))
+            self._copy(PREFETCH, self.below, self.device, after, gap)
             self.here = True
-        self.seen = max(self.seen, until)
 
-    def _recent(self, before: int) -> list[int]:
+    def write_back(self, step: WriteBack) -> None:
+        """A store after the last write, if the tier has no valid copy."""
+        if step.tier in self.below or not (self.here or self.below):
+            return
+        # the op that a cache op was placed for ends after it was issued, also where it is on another stream
+        use = self.placed[-1][1] if self.placed else self.end
+        waited = use < self.end and bool(self.writes) and self.order.ended_by(use, self.writes[-1])
+        after = self.order.first_after([*self.writes[-1:], *([] if waited else [self.last])], AT_START)
+        if after is not None:
+            self._copy(STORE, [*self.below, *([self.device] if self.here else [])], step.tier, after, (AT_START, self.end))
+            self.below.add(step.tier)
+
+    def _last_users(self, before: int) -> Sequence[int]:
         """Users listed before ``before`` that together are the last ones: after each of them, on its stream, none."""
-        earlier = self.users[: bisect_left(self.users, before)]
+        until = bisect_left(self.users, before)
         if self.order.single:
-            return list(earlier[-1:])
-        writes = bisect_left(self.writes, before)
-        since = bisect_right(earlier, self.writes[writes - 1]) - 1 if writes else 0
-        return list(earlier[max(since, 0) :])  # a writer waits for every user before it
+            return self.users[max(until - 1, 0) : until]
+        since = bisect_left(self.users, self.writes[self.written - 1]) if self.written else 0  # a writer waits for every user before it
+        return self.users[since:until]
 
-    def _reads(self, op: int) -> bool:
-        return self.tensor in self.graph.ops[op].reads
+    def _copy(self, op: str, sources: Iterable[str], destination: str, after: int, gap: tuple[int, int]) -> None:
+        """A cache op for each hop, and detaches of the copies in between."""
+        hops = self.route(sources, destination)
+        for source, reached in pairwise(hops):
+            self._put(PREFETCH if reached == self.device else op, source, reached, after, gap)
+        for passed in hops[1:-1]:
+            self._put(DETACH, passed, None, after, gap)
 
-    def _put(self, op: str, source: str, destination: str | None, after: int, before: int) -> None:
-        self.placed.append((after, before, CacheOp(op, self.tensor, source, destination, after)))
+    def _put(self, op: str, source: str, destination: str | None, after: int, gap: tuple[int, int]) -> None:
+        self.placed.append((*gap, CacheOp(op, self.tensor, source, destination, after)))
         self.last = after

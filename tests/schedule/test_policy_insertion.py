@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs, happens_before, hardware, sized
@@ -11,10 +13,11 @@ from strategies import graphs, happens_before, hardware, sized
 from hosim import engine
 from hosim.analysis.happens_before import HappensBefore
 from hosim.analysis.verifier import verify
-from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp
+from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.schedule.insertion import Absence, insert
+from hosim.schedule.insertion import Absence, insert, tensor_cache_ops
+from hosim.schedule.lower_tiers import route
 
 MACHINE = Hardware(
     "machine",
@@ -129,6 +132,44 @@ def test_a_result_that_starts_below_and_is_written_goes_back() -> None:
         ("detach", 0),
         ("prefetch", 1),
     ]
+
+
+def early_store() -> Graph:
+    """Op b is a place for an early store of x; nothing says that b has ended when c has, but d says so."""
+    builder = GraphBuilder("early")
+    builder.tensor("x", 10)
+    builder.op("a", "m", outputs=["x"], duration_ns=5)
+    builder.op("b", "m", stream="side", deps=["a"], duration_ns=50)
+    builder.op("c", "m", inputs=["x"], duration_ns=5)
+    builder.op("d", "m", deps=["b"], duration_ns=5)
+    builder.op("e", "m", duration_ns=5)
+    builder.op("f", "m", inputs=["x"], duration_ns=5)
+    return builder.build()
+
+
+def test_a_detach_waits_for_a_store_that_may_end_after_it() -> None:
+    assert moves(early_store(), Absence(0, 2, 5, 1, 2, 4, "ddr")) == [("store", 1), ("detach", 3), ("prefetch", 4)]
+
+
+def test_a_store_that_may_end_after_the_detach_is_issued_at_its_last_place_instead() -> None:
+    assert moves(early_store(), Absence(0, 2, 5, 1, 2, 4, "ddr", last_store=2)) == [("store", 2), ("detach", 2), ("prefetch", 4)]
+    # the detach is after d, which awaits b: the early store is in time
+    assert moves(early_store(), Absence(0, 2, 5, 1, 3, 4, "ddr", last_store=2)) == [("store", 1), ("detach", 3), ("prefetch", 4)]
+
+
+@pytest.mark.parametrize(("awaited", "again"), [(False, []), (True, [("detach", 1), ("prefetch", 2)])])
+def test_a_tensor_leaves_again_where_its_prefetch_has_surely_been_issued_or_awaited(awaited: bool, again: list[tuple[str, int]]) -> None:
+    builder = GraphBuilder("again")
+    builder.tensor("x", 10, "parameter")
+    builder.op("a", "m", duration_ns=5)
+    builder.op("b", "m", inputs=["x"], stream="side", duration_ns=5)  # awaits the prefetch at a's end; nothing else joins the two
+    builder.op("c", "m", stream="side", duration_ns=5)
+    graph = builder.build()
+    away = [Absence(0, AT_START, 1, AT_START, AT_START, 0, "ddr"), Absence(0, 1, 3, 1, 1, 2, "ddr")]
+    placed = tensor_cache_ops(graph, "hbm", partial(route, MACHINE), 0, ("hbm",), away, awaited)
+    cache_ops = tuple(cache_op for _, _, cache_op in placed)
+    assert verify(Plan(graph, "test", cache_ops), MACHINE) == ()
+    assert [(c.op, c.after) for c in cache_ops] == [("store", -1), ("detach", -1), ("prefetch", 0), *again]
 
 
 def test_an_absence_without_a_safe_place_is_left_out() -> None:

@@ -1,21 +1,20 @@
 """What a plan decides for each tensor that it moves, and the cache ops that follow from it.
 
 Insertion pass of the pipeline: :func:`insert` turns choices into a :class:`Plan` that keeps every rule of docs/contract.md by
-construction, for any choices: each version is stored once, before its first absence; a detach follows its store (what is written anew
-needs none); a prefetch follows the detach; and at the end of the step each persistent tensor is valid again where the plan's initial
-residency has it. On several streams, where the listed order does not say what has ended when, detaches and prefetches move to the nearest
-place that is safe (:mod:`hosim.analysis.happens_before`), and an absence that has none is left out.
+construction, for any choices: it says when each tensor is away, and :mod:`hosim.schedule.insertion` places the cache ops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from hosim.analysis.gaps import initial_set
 from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.planner.hyperoffload.problem import Problem
+from hosim.schedule.insertion import Absence, WriteBack, tensor_cache_ops
 
 HOME, COPY, BELOW = "home", "copy", "below"
 """Where a persistent tensor starts: in the device tier; there, with a second valid copy below; or below only."""
@@ -89,6 +88,8 @@ def insert(problem: Problem, choices: Choices, policy: str) -> Plan:
 
 def initial_tiers(problem: Problem, t: int, choice: TensorChoice) -> tuple[str, ...]:
     """Where a tensor with this choice has valid copies at time 0, if it has any."""
+    if t not in problem.graph.derived(initial_set):
+        return ()
     if t in problem.starts_below:
         return (problem.starts_below[t],)
     device = problem.hardware.device_tier
@@ -97,73 +98,38 @@ def initial_tiers(problem: Problem, t: int, choice: TensorChoice) -> tuple[str, 
 
 def place(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
     """The cache ops of one tensor, each with its place."""
-    placed: list[Placed] = []
-    _one(problem, t, choice, initial_tiers(problem, t, choice), placed)
-    return placed
+    start = initial_tiers(problem, t, choice)
+    steps = _steps(problem, t, choice, start)
+    found = tensor_cache_ops(problem.graph, problem.hardware.device_tier, _direct, t, start, steps, awaited=True)
+    return [(op.after, _RANK[op.op], before if op.op == PREFETCH else max(after, op.after), t, op) for after, before, op in found]
 
 
-def _one(problem: Problem, t: int, choice: TensorChoice, initial: tuple[str, ...], placed: list[Placed]) -> None:
-    """Append the cache ops of one tensor."""
-    graph, device, count = problem.graph, problem.hardware.device_tier, len(problem.graph.ops)
-    users = graph.users[t]
+_RANK = {STORE: 0, DETACH: 1, PREFETCH: 2}
+
+
+def _direct(sources: Iterable[str], destination: str) -> Sequence[str]:
+    """The one source and the destination: a tensor moves in a single cache op."""
+    return *sources, destination
+
+
+def _steps(problem: Problem, t: int, choice: TensorChoice, start: Sequence[str]) -> Iterator[Absence | WriteBack]:
+    """A tensor's absences, and right after its last write the copy that is to be valid again at the end of the step."""
+    graph, users = problem.graph, problem.graph.users[t]
     below = problem.starts_below.get(t, choice.below)
-    valid_below = below in initial
-    starts_there = t in graph.derived(initial_set)
-    order = graph.derived(HappensBefore)
+    starts_below = below in start and problem.hardware.device_tier not in start
+    kept_below = below in start and graph.survives[t]
 
-    def store(after: int, free: int | None = None) -> None:
-        placed.append((after, 0, after if free is None else free, t, CacheOp(STORE, t, device, below, after)))
+    def absence(after: int, before: int, store: int, release: int) -> Absence:
+        back = choice.away.get(after)
+        return Absence(t, after, before, store, release, after if back is None else back, below, release)
 
-    def detach(after: int) -> None:
-        placed.append((after, 1, after, t, CacheOp(DETACH, t, device, None, after)))
-
-    def prefetch(after: int, use: int) -> None:
-        placed.append((after, 2, use, t, CacheOp(PREFETCH, t, below, device, after)))
-
-    if starts_there and device not in initial:
-        if users and t in graph.ops[users[0]].reads:
-            back = choice.away.get(AT_START)
-            prefetch(AT_START if back is None else back, users[0])
-    elif AT_START in choice.away and users:
+    if users and (starts_below or AT_START in choice.away):
         leave = min(choice.stores.get(AT_START, AT_START), users[0] - 1)
-        if not order.ended_by(leave, users[0]):
+        if not graph.derived(HappensBefore).ended_by(leave, users[0]):
             leave = AT_START
-        if not valid_below and t in graph.ops[users[0]].reads:
-            store(leave)
-            valid_below = True
-        detach(leave)
-        back = choice.away[AT_START]
-        if back is not None:
-            prefetch(order.last_before(leave, max(leave, back)), users[0])
-    last_write = problem.last_write.get(t, AT_START)
-    wanted_below = below in initial and graph.survives[t]
-    since = 0  # the users from the last write on: together they follow all others
-    written = AT_START
-    for k, u in enumerate(users):
-        if t in graph.ops[u].writes:
-            valid_below = False
-            since, written = k, u
-        following = users[k + 1] if k + 1 < len(users) else count
-        if u == last_write and wanted_below and not valid_below:
-            store(u)
-            valid_below = True
-        if u not in choice.away:
-            continue
-        release = u if order.single else order.first_after(users[since : k + 1], u)
-        if release is None or release >= following:
-            continue  # on several streams no place is surely between the two uses: it stays
-        dead = following < count and t not in graph.ops[following].reads  # written anew: nothing to keep
-        if dead and not order.ended_by(release, following):
-            continue  # nothing keeps that op from writing before the detach
-        if not valid_below and not dead:
-            early = order.first_after((written,), max(choice.stores.get(u, u), written))
-            store(early if early is not None and order.ended_by(early, release) and early < u else u, u)
-            valid_below = True
-        detach(release)
-        back = choice.away[u]
-        if back is not None:
-            prefetch(back if order.single else order.last_before(release, back), following)
-    if wanted_below and device not in initial and users and users[-1] not in choice.away:
-        release = users[-1] if order.single else order.first_after(users[since:], users[-1])
-        if release is not None:
-            detach(release)
+        yield absence(AT_START, users[0], leave, leave)
+    for u, following in pairwise((*users, len(graph.ops))):
+        if kept_below and u in graph.writers[t][-1:]:
+            yield WriteBack(u + 1, below)
+        if u in choice.away or (kept_below and starts_below and u == users[-1]):
+            yield absence(u, following, choice.stores.get(u, u), u)
