@@ -558,3 +558,68 @@ def test_keys_and_values_leave_one_layer_later(recording):
         *(move for i in (1, 2, 3) for move in both("store", i, f"layer.{i}.forward") + both("detach", i - 1, f"layer.{i}.forward")),
         *both("detach", 3, "head.forward"),
     ]
+
+
+def test_streamed_parameters_come_in_two_buffers_both_ways(recording):
+    """A step begins with layers 2 and 3 in the buffers; backward finds them there again, and the update stores what it changed."""
+    moves = json.loads((recording / "train-16-stream-params" / "run.json").read_text())["moves"]
+
+    def at(op, layer, after):
+        return {"op": op, "tensor": f"layer.{layer}.parameters", "bytes": 2 * 9280, "after": after}
+
+    assert moves == [
+        *(at("detach", 2, "embedding.forward"), at("prefetch", 0, "embedding.forward")),
+        *(at("detach", 3, "layer.0.forward"), at("prefetch", 1, "layer.0.forward")),
+        *(at("detach", 0, "layer.1.forward"), at("prefetch", 2, "layer.1.forward")),
+        *(at("detach", 1, "layer.2.forward"), at("prefetch", 3, "layer.2.forward")),
+        *(at("detach", 3, "layer.2.backward"), at("prefetch", 1, "layer.2.backward")),
+        *(at("detach", 2, "layer.1.backward"), at("prefetch", 0, "layer.1.backward")),
+        at("store", 0, "layer.0.update"),
+        *(at("detach", 0, "layer.1.update"), at("prefetch", 2, "layer.1.update"), at("store", 1, "layer.1.update")),
+        *(at("detach", 1, "layer.2.update"), at("prefetch", 3, "layer.2.update"), at("store", 2, "layer.2.update")),
+        at("store", 3, "layer.3.update"),
+    ]
+
+
+def test_activations_leave_one_layer_later_and_come_back_one_layer_ahead(recording):
+    moves = json.loads((recording / "train-16-offload-activations" / "run.json").read_text())["moves"]
+    sizes = [[move["bytes"] for move in moves if move["op"] == "store" and f"layer.{i}." in move["tensor"]] for i in range(4)]
+    assert [len(layer) for layer in sizes] == [len(sizes[0])] * 3 + [0]
+
+    def all_of(op, layer, after):
+        names = [f"layer.{layer}.activation.{number}" for number in range(len(sizes[layer]))]
+        return [{"op": op, "tensor": name, "bytes": size, "after": after} for name, size in zip(names, sizes[layer], strict=True)]
+
+    assert moves == [
+        *all_of("store", 0, "layer.0.forward"),
+        *(all_of("store", 1, "layer.1.forward") + all_of("detach", 0, "layer.1.forward")),
+        *(all_of("store", 2, "layer.2.forward") + all_of("detach", 1, "layer.2.forward")),
+        *all_of("detach", 2, "layer.3.forward"),
+        *all_of("prefetch", 2, "layer.3.backward"),
+        *all_of("prefetch", 1, "layer.2.backward"),
+        *(all_of("detach", 2, "layer.1.backward") + all_of("prefetch", 0, "layer.1.backward")),
+        *all_of("detach", 1, "layer.0.backward"),
+        *all_of("detach", 0, "embedding.backward"),
+    ]
+
+
+def test_what_is_drawn_for_a_step():
+    """Groups from seeds one after the other, tokens from the first; targets are the tokens one later."""
+    work = Workload(CpuBackend(), TINY, SCHEMES["resident"], train=True, length=8, batch=2, seed=3)
+    tokens = torch.randint(96, (2, 9), generator=torch.Generator().manual_seed(3))
+    assert torch.equal(work._tokens, tokens[:, :-1])
+    assert torch.equal(work._targets, tokens[:, 1:])
+    groups = [work._embedding, *(work._layers.ready(i) for i in range(4)), work._head]
+    shapes = [TINY.embedding_shapes, *[TINY.layer_shapes] * 4, TINY.head_shapes]
+    for i, (group, shape) in enumerate(zip(groups, shapes, strict=True)):
+        generator = torch.Generator().manual_seed(3 + i)
+        for weight in functional_decoder.views(group, shape):
+            wanted = torch.empty_like(weight)
+            assert torch.equal(weight, torch.ones_like(weight) if weight.dim() == 1 else wanted.normal_(0.0, 0.02, generator=generator))
+    assert [gradient.numel() for gradient in work._gradients] == [group.numel() for group in groups]
+    states = [*work._outer_states, *(work._layer_states.ready(i) for i in range(4))]
+    assert [state.numel() for state in states] == [2 * groups[i].numel() for i in (0, 5, 1, 2, 3, 4)]
+    assert all(state.dtype == torch.float32 and not state.any() for state in states)
+    before = Workload(CpuBackend(), TINY, SCHEMES["resident"], train=True, length=8)  # one sequence, seed 1, only large storages move
+    assert (before._tokens.shape, before._smallest) == ((1, 8), 1 << 20)
+    assert torch.equal(before._tokens, torch.randint(96, (1, 9), generator=torch.Generator().manual_seed(1))[:, :-1])
