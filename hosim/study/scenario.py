@@ -55,7 +55,7 @@ class Question:
         return Question(
             _graph(self.graph, workload) if workload else self.graph,
             _hardware(self.hardware, hardware) if hardware else self.hardware,
-            _choice(self.choice, policy) if policy else self.choice,
+            _choice(self.choice, policy),
             _budget(settings[BUDGET]) if BUDGET in settings else self.budget,
         )
 

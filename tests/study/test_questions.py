@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from sweeping import MACHINE, chain
 
-from hosim.errors import InputError
+from hosim.cache_plan import CacheOp, Plan
+from hosim.errors import InputError, PlanError
 from hosim.graph import Graph
 from hosim.hardware import Fabric
 from hosim.models.build import build
@@ -85,7 +86,23 @@ def test_another_policy_and_other_parameters() -> None:
     recomputing = question(policy="hyperoffload").with_settings({"policy.recompute": True})
     assert recomputing.choice == PolicyChoice("hyperoffload", {"recompute": True}, "hyperoffload:recompute=true")
     unchanged = asked.with_settings({})
-    assert (unchanged.graph, unchanged.hardware, unchanged.choice, unchanged.budget) == (asked.graph, asked.hardware, asked.choice, "50%")
+    assert unchanged.graph is asked.graph
+    assert unchanged.hardware is asked.hardware
+    assert unchanged.choice is asked.choice
+    assert unchanged.budget == "50%"
+
+
+def test_the_answer_is_that_of_a_plan_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Question(chain(2), MACHINE, parse_choice("lookahead:k=2"), 100)
+    answer = asked.answer()
+    assert (answer.policy, answer.budget_bytes, answer.planning_s is None) == ("lookahead:k=2", 100, False)
+    with pytest.raises(InputError) as refused:
+        check_fields(asked, ["policy.k", "policy.kk"])
+    assert str(refused.value) == "policy lookahead: unknown parameter 'kk'; did you mean 'k'?"
+    dropped = Plan(chain(2), "sloppy", (CacheOp("detach", 1, "hbm", None),))
+    monkeypatch.setattr(scenario, "make_plan", lambda *given: dropped)
+    with pytest.raises(PlanError, match="policy sloppy made a plan that breaks a rule"):
+        asked.answer()
 
 
 def test_fields_of_a_builder() -> None:

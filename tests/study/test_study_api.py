@@ -1,5 +1,8 @@
 """The questions from Python: names, paths, mappings and objects are all the same to them, and frames are tidy."""
 
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +13,13 @@ import hosim
 from hosim.api.inputs import machine
 from hosim.errors import InputError
 from hosim.io import find_workload, hardware_to_dict, save_hardware, save_workload, workload_to_dict
+from hosim.jitter import Jitter
 from hosim.models.build import build
+from hosim.study.frontier import frontier
 from hosim.study.policy_choice import parse_choice
+from hosim.study.robustness import robustness
 from hosim.study.run_policy import make_plan
+from hosim.study.scenario import Question
 
 GRAPH = chain(6)
 
@@ -101,3 +108,81 @@ def test_robustness_is_that_of_the_study() -> None:
     assert list(table["run"]) == [0, 1, 2, 3] * 2
     assert list(table["feasible"]) == [True] * 4 + [False] * 4
     assert list(table["makespan_ns"][:1]) == list(hosim.compare(GRAPH, MACHINE, "belady", "60%")["makespan_ns"])
+
+
+def test_what_is_not_given() -> None:
+    """The numbers that public functions take by default."""
+    numbers = {
+        f"{name} {key}": given.default
+        for name in hosim.__all__
+        if inspect.isfunction(function := getattr(hosim, name))
+        for key, given in inspect.signature(function).parameters.items()
+        if isinstance(given.default, int | float)
+    }
+    assert numbers == {
+        "sweep jobs": -1,
+        "frontier points": 9,
+        "frontier refine": 4,
+        "replay record": False,
+        "replay fold": True,
+        "robustness runs": 20,
+        "robustness op_sigma": 0.05,
+        "robustness transfer_sigma": 0.1,
+        "robustness seed": 0,
+    }
+
+
+def test_every_argument_of_a_replay_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("hosim.engine.replay", lambda *given, **named: asked.append((given, named)))
+    plan = make_plan(GRAPH, MACHINE, parse_choice("layerwise"), 100)
+    given = {"record": True, "allocator": "caching", "account": "program", "jitter": Jitter(3, 0.1), "fold": False}
+    more = {"reserve_bytes": 77, "compete": True}
+    hosim.replay(plan, MACHINE, "99 B", **given, **more)
+    hosim.replay(plan, MACHINE, budget_bytes=98)
+    usual = {
+        "record": False,
+        "allocator": "ledger",
+        "account": "time",
+        "jitter": None,
+        "fold": True,
+        "reserve_bytes": None,
+        "compete": None,
+    }
+    assert asked == [((plan, MACHINE, 99), {**given, **more}), ((plan, MACHINE, 98), usual)]
+
+
+def test_every_argument_of_a_study_reaches_it() -> None:
+    jittered = hosim.robustness(GRAPH, MACHINE, "belady", 100, runs=2, op_sigma=0.3, transfer_sigma=0.4, seed=5)
+    assert_frame_equal(jittered, robustness(GRAPH, MACHINE, [parse_choice("belady")], 100, Jitter(5, 0.3, 0.4), 2))
+    asked = Question(GRAPH, MACHINE, parse_choice("layerwise"), 130)
+    curve = hosim.frontier(GRAPH, MACHINE, "layerwise", 130, points=3, refine=1)
+    assert [r.budget_bytes for r in curve.results] == [r.budget_bytes for r in frontier(asked, 3, 1).results]
+    most = hosim.fit(GRAPH, MACHINE, "layerwise", 130, largest="channels.h2d.engines=1..3", slowdown=9.0)
+    assert (most.wanted, most.axis.values, most.slowdown, most.question) == ("largest", (1, 2, 3), 9.0, asked)
+    least = hosim.fit(GRAPH, MACHINE, "layerwise", 130, smallest="channels.h2d.engines=1..3")
+    assert (least.wanted, least.slowdown) == ("smallest", None)
+    priced = hosim.blame(GRAPH, MACHINE, "layerwise", 130, more_memory="3 B", more_bandwidth="7 GB/s")
+    assert {price.added for price in priced.prices} == {"3 B", "7.00 GB/s"}
+    assert {price.added for price in hosim.blame(GRAPH, MACHINE, "layerwise", 130).prices} == {"1 GB", "10.0 GB/s"}
+
+
+def test_what_is_refused_in_full() -> None:
+    plan = make_plan(GRAPH, MACHINE, parse_choice("layerwise"), 100)
+
+    def refused(call: Callable[[], object]) -> str:
+        with pytest.raises(InputError) as raised:
+            call()
+        return str(raised.value)
+
+    either = "fit: give one of largest='FIELD=A..B' and smallest='FIELD=A..B:N'"
+    assert refused(lambda: hosim.fit(GRAPH, MACHINE)) == refused(lambda: hosim.fit(GRAPH, MACHINE, largest="a", smallest="b")) == either
+    assert refused(lambda: hosim.replay(plan, MACHINE, "9 B", budget_bytes=9)) == "replay: give one of budget and budget_bytes"
+    expected = "plan: expected a plan, got Graph: hosim.plan makes one, hosim.load_plan(path, workload) reads one"
+    assert refused(lambda: hosim.replay(GRAPH, MACHINE)) == refused(lambda: hosim.explain(GRAPH, MACHINE)) == expected
+    renamed = replace(MACHINE, tiers=(MACHINE.tiers[0], replace(MACHINE.tiers[1], name="dram")), channels=())
+    other = "plan: initial.w0[0]: unknown tier 'ddr' (known: hbm, dram); the hardware is 'two tiers'"
+    assert refused(lambda: hosim.replay(plan, renamed)) == refused(lambda: hosim.explain(plan, renamed)) == other
+    assert refused(lambda: hosim.plot(hosim.replay(plan, MACHINE))) == (
+        "plot: the result has no timeline: replay the plan with hosim.replay(plan, hardware, record=True)"
+    )
