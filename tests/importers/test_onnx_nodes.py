@@ -316,11 +316,15 @@ def test_nodes_that_are_refused(tmp_path: Path, some: object, expected: str) -> 
 def test_graphs_that_are_refused(tmp_path: Path) -> None:
     relu = [node("Relu", ["x"], ["y"])]
     sparse = helper.make_graph(relu, "g", [X], [Y])
-    sparse.sparse_initializer.add().values.name = "s"
+    sparse.sparse_initializer.add().values.name = "s" * 120
     dims = [value("x", FLOAT, "n", None, "?")]
     free = "dimensions without a size: n, x[1], x[2]; give them: hosim import MODEL --dim n=1 --dim 'x[1]=1' --dim 'x[2]=1' -o FILE"
     cases = [
-        (helper.make_model(sparse).SerializeToString(), {}, "s: sparse initializers cannot be imported; export the model with dense ones"),
+        (
+            helper.make_model(sparse).SerializeToString(),
+            {},
+            f"{'s' * 100}: sparse initializers cannot be imported; export the model with dense ones",
+        ),
         (
             model(relu, [helper.make_empty_tensor_value_info("x")], [Y]),
             {},
@@ -342,6 +346,17 @@ def test_graphs_that_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             read(tmp_path, content, **sized)
         assert str(caught.value).startswith(f"{tmp_path / 'x'}: {expected}")
+
+
+def test_versions_of_operators(tmp_path: Path) -> None:
+    """The default domain has two names; a version from the future is read as the latest that is known."""
+    for opset in (helper.make_opsetid("ai.onnx", 20), helper.make_opsetid("", 1 << 40)):
+        content = onnx.ModelProto.FromString(model([node("Gelu", ["x"], ["y"])], [X], [Y]))
+        content.opset_import[0].CopyFrom(opset)
+        assert sizes(read(tmp_path, content.SerializeToString())) == [("x", 24, "input"), ("y", 24, "output")]
+    content.opset_import[0].CopyFrom(helper.make_opsetid("ai.onnx", 19))
+    with pytest.raises(InputError, match="the shape of what operator Gelu returns is not known"):
+        read(tmp_path, content.SerializeToString())
 
 
 def test_an_initializer_that_is_also_an_input(tmp_path: Path) -> None:
