@@ -151,6 +151,49 @@ def test_a_damaged_chakra_node(tmp_path: Path, node: bytes, expected: str) -> No
     assert str(caught.value) == f"{tmp_path / 'trace.et'}: {expected}"
 
 
+def said(name: bytes, value: int) -> bytes:
+    """An attribute of a Chakra node that is a number."""
+    return text(10, text(1, name) + number(3, value))
+
+
+COLLECTIVES = ["all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter"]
+
+
+def chakra_node(i: int, kind: int, name: bytes, took: int, *more: bytes, deps: tuple[int, ...] = ()) -> bytes:
+    return number(1, i) + text(2, name) + number(3, kind) + b"".join(number(5, d) for d in deps) + number(7, took) + b"".join(more)
+
+
+def test_kinds_of_chakra_nodes(tmp_path: Path) -> None:
+    """A collective by its number, a transfer by its type, an op by the host operator that it is, or waits for first."""
+    host = chakra_node(20, 4, b"aten::mm(2)", 1, said(b"is_cpu_op", 1))
+    numbered = [chakra_node(i, 7, b"x", 1, said(b"comm_type", i)) for i in range(9)]
+    typed = [chakra_node(30 + t, t, b"x", 1) for t in (2, 3, 5, 6, 7)]
+    others = [chakra_node(40, 4, b"k", 1, deps=(30 + 2, 20)), chakra_node(41, 4, b"k", 1), chakra_node(42, 4, b"k", 1, deps=(40,))]
+    graph = import_chakra(chakra(tmp_path, host, *numbered, *typed, *others))
+    kinds = {int(op.name.rpartition(".")[2]): op.kind for op in graph.ops}
+    assert kinds == {
+        **dict(enumerate([*COLLECTIVES, "collective"])),
+        20: "matmul",
+        **dict(zip((32, 33, 35, 36, 37), ("load", "store", "send", "recv", "collective"), strict=True)),
+        40: "matmul",
+        41: "kernel",
+        42: "kernel",
+    }
+
+
+def test_streams_of_chakra_nodes(tmp_path: Path) -> None:
+    """The busiest stream of the device is ``compute``, the first of equals; the host has a stream for each thread."""
+    listed = [(7, 5, 0), (20, 3, 0), (None, 3, 0), (20, 2, 0), (3, 99, 1), (None, 1, 1)]
+    nodes = [
+        chakra_node(i, 4, b"k", took, *([] if thread is None else [said(b"tid", thread)]), said(b"is_cpu_op", host))
+        for i, (thread, took, host) in enumerate(listed)
+    ]
+    graph = import_chakra(chakra(tmp_path, *nodes))
+    assert [op.stream for op in graph.ops] == ["compute", "stream20", "stream", "stream20", "host3", "host"]
+    assert [op.duration_ns for op in graph.ops] == [5000, 3000, 3000, 2000, 99_000, 1000]
+    assert {op.dtype for op in graph.ops} == {"fp32"}
+
+
 def test_a_chakra_trace_of_metadata_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"expected at least one node$"):
         import_chakra(chakra(tmp_path))
