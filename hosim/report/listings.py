@@ -37,7 +37,7 @@ class Listed(Protocol):
 
 def machines(profiles: Sequence[Hardware]) -> Table:
     """One row per machine: compute (for bf16 if it has that), the device tier with its fastest channels in and out, and the other tiers."""
-    table = open_table("Hardware", "name", "compute", "memory", "bandwidth", "way in", "way out", "other tiers", left=1)
+    table = open_table("Hardware", "name", "compute", "memory", "bandwidth", "way in", "way out", "other tiers")
     for hw in profiles:
         device = hw.device
         peaks = hw.compute.peak_flops
@@ -162,7 +162,7 @@ def workload(graph: Graph, width: int = 100) -> RenderableType:
 
 def policies(listed: Sequence[Listed]) -> Table:
     """One row per policy: name, parameters with their defaults (none shown if it follows from the question), summary."""
-    table = open_table("Policies", "policy", left=1)
+    table = open_table("Policies", "policy")
     table.add_column("parameters")
     table.add_column("summary")
     for policy in listed:

@@ -106,7 +106,7 @@ def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
     name = next(iter(rows[0]))
     first, *others = name.split(" + ")
     table = open_table(
-        "Tried", first + (f"\nand {len(others)} more" if others else ""), "within\nlimits", "makespan", "slowdown", "why not", left=1
+        "Tried", first + (f"\nand {len(others)} more" if others else ""), "within\nlimits", "makespan", "slowdown", "why not"
     )
     for row in rows:
         slowdown = f"{row['slowdown']:.3f}x" if row["slowdown"] else NOTHING
@@ -130,7 +130,6 @@ def blame(rows: Sequence[Row], count: int, by_cause: Mapping[tuple[str, str], in
         "over",
         "queued\nbehind",
         "prevented by",
-        left=1,
     )
     table.columns[-1].no_wrap = False
     table.columns[-1].justify = "left"

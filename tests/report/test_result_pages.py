@@ -307,3 +307,19 @@ def test_the_page_of_a_validation_in_order(monkeypatch: pytest.MonkeyPatch) -> N
     text = validation_page(data | {"device": "Toy", "worst": worst}, [], None)
     assert outline(text) == ["step on Toy: recording and replay", "Furthest off"]
     assert '<tr><td class="left">f&lt;</td><td>7</td><td>2.00 us</td><td>-30 ns</td></tr>' in text
+
+
+def test_the_pictures_of_a_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second op starts 9 us late; the first one, which only ends late, is not what is shown near: a hundredth of 300 us each way."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(parts, "image", lambda figure: drawn.append(figure) or b"drawn")
+    data: dict[str, Any] = {"trace": "step", "device": None, "kernels": 2, "missing": [], "worst": [], "memory": {}}
+    data |= {"makespan": {"measured_ns": None}, "kernel_start": {}, "copies": {"count": 0}, "stream_waits": {"count": 0, "contradicted": 0}}
+    data["given"] = {"device_durations": 1, "host_segments": 2, "overlaps": 3, "starts": 4, "constants": ["a"]}
+    us = 1000
+    ops = [("0:7", (0, 100 * us), (0, 300 * us)), ("0:13", (150 * us, 250 * us), (159 * us, 160 * us))]
+    text = validation_page(data, ops, (np.array([1], np.int64), {"recorded": np.array([1], np.int64)}))
+    assert "<p>given: durations of 1 device ops and 2 host segments, 3 overlaps, 4 starts, 1 fitted constants</p>" in text
+    assert [tuple(figure.get_size_inches()) for figure in drawn] == [(11, 3), (11, 3), (11, 3.5), (11, 4)]
+    assert {figure.get_layout_engine().__class__.__name__ for figure in drawn} == {"ConstrainedLayoutEngine"}
+    assert [figure.axes[0].get_xlim() for figure in drawn[:2]] == [(0, 300), (147, 153)]

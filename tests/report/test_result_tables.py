@@ -336,3 +336,16 @@ def test_percentages_and_multiples() -> None:
     )
     assert tables.ordered({"x", "workspace", "buffer", "a"}) == ["buffer", "workspace", "a", "x"]
     assert tables.ordered({"x": 0, "workspace": 1, "parameter": 0, "buffer": 2}) == ["buffer", "workspace"]
+
+
+def test_columns_of_machines() -> None:
+    """Of several peaks without bf16 the largest is shown. Names stay whole, and everything else folds."""
+    other = Hardware("other", SMALL.tiers, (), Compute({"fp32": 5 * 10**12, "fp16": 9 * 10**12, "int8": 10**12}), device_tier="sram")
+    shown = listings.machines([SMALL, other])
+    assert list(shown.columns[1].cells) == ["-", "9.00 TFLOP/s fp16"]
+    assert [(column.no_wrap, column.overflow, column.min_width) for column in shown.columns] == [
+        (True, "fold", 5),
+        *[(False, "fold", None)] * 6,
+    ]
+    assert [column.justify for column in shown.columns] == ["left"] + ["right"] * 6
+    assert listings.machines([]).columns[0].min_width == 0

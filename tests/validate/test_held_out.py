@@ -347,3 +347,14 @@ def test_how_much_has_to_repeat() -> None:
     assert repetitions(sequence(other[:17] + "abcdefgh" * 2)).count == 1
     assert repetitions(sequence("abcdefgh" * 2)).found_by == "repeated ops"
     assert repetitions(sequence("abc", step=3)).found_by == "nothing"  # one range is no repetition
+
+
+def test_iterations_and_launches_that_are_missing() -> None:
+    steps = sequence("abcdef" * 6, step=6)
+    assert hold_out(steps).to_dict()["iterations"] == {"learned": 3, "held_out": 3}
+    once = predict_trace(sequence("ab"), learn_from([steps]))  # it does not repeat, what was learned does
+    assert (once.iterations, once.by_period_ns, once.measured_ns) == (None, None, 12_000)
+    silent = parse_kineto(trace(device_op(KERNEL, "a", 5, 2, 0, grid=[1, 1, 1], block=[1, 1, 1])), "silent")
+    said = ("the makespan: no launch was recorded; record with ProfilerActivity.CPU as well", "transfers: the held-out part has none")
+    assert predict_trace(sequence("ab"), learn_from([silent])).missing == said
+    assert predict_trace(silent, learn_from([steps])).missing == said

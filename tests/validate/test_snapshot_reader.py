@@ -134,6 +134,7 @@ def test_no_more_blocks_and_entries_than_bytes():
 
 
 def test_a_file_that_is_too_large(tmp_path, monkeypatch):
+    assert recording.LARGEST_BYTES == 1 << 30
     path = tmp_path / "snapshot.json"
     path.write_text(json.dumps(raw()))
     size = path.stat().st_size
