@@ -11,7 +11,7 @@ from hosim.errors import InputError, PlanError
 from hosim.graph import Graph
 from hosim.hardware import Fabric
 from hosim.models.build import build
-from hosim.study import scenario
+from hosim.study import on_dask, scenario
 from hosim.study.policy_choice import PolicyChoice, parse_choice
 from hosim.study.scenario import Question, check_fields, failure, recipe
 
@@ -159,3 +159,21 @@ def test_how_a_graph_was_built() -> None:
 def test_an_error_in_a_row_is_one_line() -> None:
     assert failure(InputError("expected a size", source="budget")) == "budget: expected a size"
     assert failure(ValueError("two\n  lines")) == "ValueError: two lines"
+
+
+def test_every_path_of_a_profile_that_may_be_varied() -> None:
+    bare = replace(MACHINE, channels=MACHINE.channels[:1])
+    ways = [f"channels.h2d.{key}" for key in ("from", "to", "bandwidth", "latency", "engines")]
+    tiers = [f"tiers.{tier}.{key}" for tier in ("hbm", "ddr") for key in ("capacity", "bandwidth", "scope")]
+    compute = ["compute.peak.bf16", "compute.efficiency", "compute.launch"]
+    assert sorted(scenario._paths(bare)) == sorted(["devices", *compute, "runtime.inspect", *tiers, *ways])
+    with pytest.raises(InputError) as refused:
+        question().with_settings({"channels.d2h.bandwidth": "0 GB/s"})
+    assert str(refused.value).startswith("two tiers: channels.d2h.bandwidth: expected a bandwidth above 0 B/s")
+
+
+def test_a_cluster_needs_dask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_dask, "find_spec", lambda name: None)
+    with pytest.raises(InputError) as refused:
+        on_dask.cluster("tcp://host:8786")
+    assert str(refused.value) == "scheduler: --scheduler needs Dask, which is not installed; run: pip install 'hosim[dask]'"
