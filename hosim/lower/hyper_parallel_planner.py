@@ -423,8 +423,7 @@ def _actions(graph: Graph, trace: ActivationTrace, aways: Sequence[_Away], store
     for after, t in stores:
         put(after, 2, COPY_D2H, t)
         copied.setdefault(t, []).append(after)
-    for t, users in enumerate(graph.users):
-        writes = [u for u in users if t in graph.ops[u].writes]
+    for t, (users, writes) in enumerate(zip(graph.users, graph.writers, strict=True)):
         stale = {bisect_right(writes, after) for after in copied.get(t, ())}
         for n in sorted(stale):
             if n < len(writes):

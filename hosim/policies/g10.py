@@ -92,7 +92,7 @@ class _G10:
                 start = self.up[tier].reserve_before(gap.before, self._time(lower.up.name, t)) if lower else 0
                 self._take(Absence(t, AT_START, gap.before, AT_START, AT_START, max(start, 0) - 1, tier), 0, max(start, 0))
             else:
-                written = any(t in self.graph.ops[u].writes for u in self.graph.users[t])
+                written = bool(self.graph.writers[t])
                 free = gap.after + 1
                 if lower and written:
                     free = self.down[tier].reserve_after(free, self._time(lower.down.name, t))

@@ -12,8 +12,6 @@ starts below and comes up just before its first use.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 from hosim.analysis.gaps import Gap
 from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
@@ -33,7 +31,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
     held = held_bytes(graph)
     absences = []
     for gap in below_at_ends(graph, residency, hardware.device_tier):
-        absence = _absence(graph, gap, residency[gap.tensor][0])
+        absence = _absence(gap, residency[gap.tensor][0])
         take_away(held, graph, absence)
         absences.append(absence)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
@@ -48,19 +46,14 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
         tier = space.place(gap.tensor, gap.after)
         if tier is None:
             continue
-        absence = _absence(graph, gap, tier)
+        absence = _absence(gap, tier)
         take_away(held, graph, absence)
         peak = held.max()
         absences.append(absence)
     return insert(graph, hardware, "longest_gap", absences, initial)
 
 
-def _absence(graph: Graph, gap: Gap, tier: str) -> Absence:
+def _absence(gap: Gap, tier: str) -> Absence:
     """Stored after the latest write, released at the last use, back just before the next one."""
-    users = graph.users[gap.tensor]
-    store = gap.after
-    for u in reversed(users[: bisect_right(users, gap.after)]):
-        if gap.tensor in graph.ops[u].writes:
-            store = u
-            break
+    store = gap.after if gap.written == AT_START else gap.written
     return Absence(gap.tensor, gap.after, gap.before, store, gap.after, max(gap.before - 1, AT_START), tier)

@@ -36,7 +36,7 @@ def below_at_ends(graph: Graph, residency: Mapping[int, tuple[str, ...]], device
         if device_tier not in where and users:
             yield Gap(t, AT_START, users[0], 0, t in graph.ops[users[0]].reads)
             if graph.survives[t]:
-                writers = [u for u in users if t in graph.ops[u].writes]
+                writers = graph.writers[t]
                 yield Gap(t, users[-1], len(graph.ops), len(writers), False, max(writers, default=AT_START))
 
 

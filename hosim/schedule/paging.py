@@ -84,7 +84,7 @@ def _returns(graph: Graph, hardware: Hardware, start: dict[int, tuple[str, ...]]
         users = graph.users[t]
         if device in where or not graph.survives[t] or not users:
             continue
-        write = max((u for u in users if t in graph.ops[u].writes), default=None)
+        write = max(graph.writers[t], default=None)
         if write is not None:
             last_write[t] = write
             for tier in where:

@@ -40,7 +40,7 @@ def test_a_persistent_tensor_is_idle_before_between_and_after_its_uses() -> None
 def test_a_write_begins_a_version() -> None:
     graph = uses(of=8, at=[2, 5], mutates=True)
     assert gaps_of(graph, "w") == [(AT_START, 2, 0, True), (2, 5, 0, True), (5, 8, 1, True)]
-    assert analyse(graph, machine()).last_write == {0: 5}
+    assert graph.writers == ((5,),)
 
 
 def test_uses_at_the_ends_of_the_step_leave_no_gap_there() -> None:

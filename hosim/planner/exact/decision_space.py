@@ -206,7 +206,7 @@ def _movable(graph: Graph, t: int, home: str | None, device: str) -> Movable:
     users, count = graph.users[t], len(graph.ops)
     tensor = graph.tensors[t]
     writers = [AT_START] if home is not None else []
-    writers += [u for u in users if t in graph.ops[u].writes]
+    writers += graph.writers[t]
     absences = []
     version = 0
     places = ([AT_START] if home is not None else []) + list(users)

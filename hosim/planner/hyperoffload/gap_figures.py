@@ -133,7 +133,7 @@ def _clean(problem: Problem, gap: Gap) -> bool:
     if t in problem.starts_below:
         return gap.version == 0
     persistent = t in problem.graph.derived(initial_set) and bool(problem.graph.tensors[t].persistent)
-    return persistent and t not in problem.last_write
+    return persistent and not problem.graph.writers[t]
 
 
 def _length(problem: Problem, gap: Gap) -> int:

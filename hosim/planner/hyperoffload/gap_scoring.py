@@ -192,9 +192,9 @@ class GapScoring:
         first: tuple[Departure, ...] = ()
         final: Departure | None = None
         if free:
-            written_last = problem.last_write.get(t)
-            if written_last is not None:  # what is below at time 0 must be there again at the end
-                final_at = channel.earliest(self.end_ns[written_last], down)
+            writers = problem.graph.writers[t]
+            if writers:  # what is below at time 0 must be there again at the end
+                final_at = channel.earliest(self.end_ns[writers[-1]], down)
                 final = Departure(BELOW, None, final_at, max(0, final_at + down - self.horizon))
             if gap.after == AT_START and (start == HOME or i >= gap.before):  # away after its last use: then at the step's start too
                 if final is None or start == COPY:  # the store of a copy has its place already

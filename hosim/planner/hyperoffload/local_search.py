@@ -210,7 +210,7 @@ def _from_the_start(problem: Problem, base: TensorChoice, gap: Gap) -> Iterator[
     for again in _positions(gap):
         if persistent:
             yield replace(base.without(last), start=BELOW).with_return(AT_START, again)
-        if not persistent or t in problem.last_write:
+        if not persistent or problem.graph.writers[t]:
             yield replace(base, start=HOME).with_return(AT_START, again)
 
 

@@ -36,7 +36,6 @@ class Problem:
     end_ns: tuple[int, ...]
     below: tuple[LowerTier, ...]
     gaps: tuple[Gap, ...]
-    last_write: Mapping[int, int]
     held_bytes: tuple[int, ...]
     floor_bytes: tuple[int, ...]
     starts_below: Mapping[int, str] = field(default_factory=dict)
@@ -55,7 +54,6 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
     device = hardware.device_tier
     starts_below = {t: home for t in graph.initial if (home := graph.tensors[t].home) is not None and home != device}
     gaps: list[Gap] = []
-    last_write = {t: i for i, op in enumerate(graph.ops) for t in op.writes}
     count = len(graph.ops)
     change = [0] * (count + 2)
     for t, users in enumerate(graph.users):
@@ -72,9 +70,7 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
         level += change[i]
         held.append(level + (graph.ops[i].workspace_bytes if i < count else 0))
     floor = [op.workspace_bytes + sum(graph.tensors[t].size_bytes for t in op.uses) for op in graph.ops]
-    return Problem(
-        graph, hardware, durations, tuple(start), tuple(end), below, tuple(gaps), last_write, tuple(held), tuple(floor), starts_below
-    )
+    return Problem(graph, hardware, durations, tuple(start), tuple(end), below, tuple(gaps), tuple(held), tuple(floor), starts_below)
 
 
 def _held(graph: Graph, t: int, users: Sequence[int], count: int, starts_below: bool) -> tuple[int, int]:
