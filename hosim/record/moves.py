@@ -168,7 +168,6 @@ class OffloadedActivations:
         """Queue the copies back of the activations of ``layer``."""
         if layer not in self._places or layer in self._back:
             return
-        self._drop_sources(layer)
         self._back[layer] = []
         for number in range(len(self._places[layer])):
             host = self._hosts[layer, number]
