@@ -1,0 +1,135 @@
+"""How much hosim reads, unpacks and computes at most, so that no file and no option takes all of the memory or hours.
+
+A limit has a default, which ``HOSIM_LIMITS`` replaces: ``HOSIM_LIMITS="unpacked_bytes=8GiB,devices=100000"``. The variable is read when a
+limit is asked for. Whoever reads input asks :func:`limit` before it allocates, and refuses with :func:`refusal`, or calls :func:`within`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from hosim.errors import InputError, UnitError
+from hosim.units import exact_size, parse_size
+
+VARIABLE = "HOSIM_LIMITS"
+"""The environment variable that replaces defaults: ``NAME=VALUE``, separated by commas."""
+
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit: its default, what it counts, as a refusal says it, and what it is for. ``in_bytes`` says that its value is a size."""
+
+    default: int
+    counted: str
+    meaning: str
+    in_bytes: bool = False
+
+    def text(self, value: int) -> str:
+        """A value of this limit as users write it: ``192MiB`` or ``16384``.
+
+        >>> LIMITS["file_bytes"].text(192 * 1024**2), LIMITS["devices"].text(16384)
+        ('192MiB', '16384')
+        """
+        return exact_size(value).replace(" ", "") if self.in_bytes else str(value)
+
+
+def _size(default: str, counted: str, meaning: str) -> Limit:
+    return Limit(parse_size(default), counted, meaning, in_bytes=True)
+
+
+LIMITS: Mapping[str, Limit] = MappingProxyType(
+    {
+        "file_bytes": _size("192 MiB", "in a file", "the size of a file that is read as a whole"),
+        "unpacked_bytes": _size("192 MiB", "after unpacking", "the size of a gzip file, or of a record of an archive, once it is unpacked"),
+        "database_bytes": _size("8 GiB", "in a database", "the size of a database, of which only some tables are read"),
+        "archive_bytes": _size("64 GiB", "in an archive", "the size of an archive, of which only some records are read"),
+        "archive_records": Limit(100_000, "records in an archive", "how many records an archive has"),
+        "values": Limit(10_000_000, "values", "how many values a JSON file has: its commas and opening brackets"),
+        "yaml_values": Limit(500_000, "values", "how many values a YAML or TOML file has: its lines, commas and opening brackets"),
+        "records": Limit(2_000_000, "records", "how many entries, nodes, messages or rows are read from a trace, model, table or database"),
+        "nesting_depth": Limit(200, "levels of nesting", "how deep lists, objects and messages lie in one another"),
+        "integer_digits": Limit(1_000, "digits in a number", "how long a number is written"),
+        "name_length": Limit(10_000, "characters in a name", "how long a name is"),
+        "csv_field_bytes": _size("128 KiB", "in a field of CSV", "how long a field of a CSV file is"),
+        "devices": Limit(16_384, "devices", "how many devices run a program together"),
+        "grid_points": Limit(100_000, "points in a grid", "the product of the numbers of values of a grid"),
+        "routing_steps": Limit(100_000, "steps of a routing", "how many steps a routing has or generates"),
+        "runs": Limit(100_000, "runs", "how often a replay is repeated with other random times"),
+    }
+)
+"""Every limit by its name."""
+
+
+def limit(name: str) -> int:
+    """The value of a limit that is in force: its default, or what the environment variable ``HOSIM_LIMITS`` says.
+
+    Raises :class:`InputError` if the variable says something that is no list of limits.
+
+    >>> limit("devices")
+    16384
+    """
+    return _raised().get(name, LIMITS[name].default)
+
+
+def _raised() -> Mapping[str, int]:
+    """The limits that the environment variable names."""
+    found: dict[str, int] = {}
+    for part in os.environ.get(VARIABLE, "").split(","):
+        if not part.strip():
+            continue
+        name, text = (piece.strip() for piece in part.partition("=")[::2])
+        if name not in LIMITS:
+            raise InputError(f"unknown limit {name[:60]!r}; expected NAME=VALUE with one of {', '.join(LIMITS)}", source=VARIABLE)
+        if name in found:
+            raise InputError("is given twice; keep one", source=VARIABLE, where=name)
+        found[name] = _value(LIMITS[name], text, name)
+    return found
+
+
+def _value(asked: Limit, text: str, name: str) -> int:
+    """The value that a text gives a limit; raises :class:`InputError`."""
+    digits = text.replace("_", "")
+    if digits.isascii() and digits.isdecimal() and len(digits) < 20 and 0 < int(digits) <= _LARGEST:
+        return int(digits)
+    if asked.in_bytes:
+        try:
+            if size := parse_size(text):
+                return size
+        except UnitError:
+            pass
+    expected = "a size above 0 such as 8GiB" if asked.in_bytes else "a whole number above 0"
+    raise InputError(f"expected {expected}, got {text[:60]!r}", source=VARIABLE, where=name)
+
+
+def refusal(name: str, found: int | None = None, *, source: str | None = None, where: str | None = None) -> InputError:
+    """The error for input beyond a limit, in one line: what was expected, what was found, and how to raise the limit.
+
+    ``found`` is ``None`` if it is only known that there is more. ``source`` is the file or option, and ``where`` the place in it.
+
+    >>> print(refusal("devices", 10**9, source="hw.yaml", where="devices"))
+    hw.yaml: devices: expected at most 16384 devices, got 1000000000; HOSIM_LIMITS="devices=1000000000" raises this limit
+    >>> print(refusal("unpacked_bytes", source="trace.json.gz"))
+    trace.json.gz: expected at most 192MiB after unpacking, got more; HOSIM_LIMITS="unpacked_bytes=384MiB" raises this limit
+    """
+    asked, most = LIMITS[name], limit(name)
+    exact = None if found is None or found > _LARGEST else found
+    told = "more" if exact is None else asked.text(exact)
+    enough = asked.text(min(2 * most, _LARGEST) if exact is None else exact)
+    message = f'expected at most {asked.text(most)} {asked.counted}, got {told}; {VARIABLE}="{name}={enough}" raises this limit'
+    return InputError(message, source=source, where=where)
+
+
+def within(name: str, found: int, *, source: str | None = None, where: str | None = None) -> int:
+    """``found``, if it is within a limit; raises the :func:`refusal` otherwise.
+
+    >>> within("devices", 8)
+    8
+    """
+    if found > limit(name):
+        raise refusal(name, found, source=source, where=where)
+    return found
