@@ -51,7 +51,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "archive_records": Limit(100_000, "records in an archive", "how many records an archive has"),
         "values": Limit(10_000_000, "values", "how many values a JSON file has: its commas and opening brackets"),
         "yaml_values": Limit(500_000, "values", "how many values a YAML or TOML file has: its lines, commas and opening brackets"),
-        "records": Limit(2_000_000, "records", "how many entries, nodes, messages or rows are read from a trace, model, table or database"),
+        "records": Limit(1_000_000, "records", "how many entries, nodes, messages or rows are read from a trace, model, table or database"),
         "nesting_depth": Limit(200, "levels of nesting", "how deep lists, objects and messages lie in one another"),
         "integer_digits": Limit(1_000, "digits in a number", "how long a number is written"),
         "name_length": Limit(10_000, "characters in a name", "how long a name is"),

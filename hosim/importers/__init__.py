@@ -5,10 +5,8 @@ An importer is a line of :data:`FORMATS`: its title, how to recognise a file, ho
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,7 +14,7 @@ from pathlib import Path
 
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.io.reading import unzipped
+from hosim.io.bounded import read_head
 
 __all__ = ["FORMATS", "Source", "SourceFormat", "load_any", "read_source"]
 
@@ -25,16 +23,16 @@ _HOSIM_FORMAT = re.compile(rb"""["']?format["']?\s*:\s*["']?hosim\.(\w+)/""")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file or folder to import. ``content`` is the file's content, unpacked if it is gzip; empty for a folder."""
+    """A file or folder to import. ``head`` are the file's first bytes, unpacked if it is gzip: they tell its format. Empty for a folder."""
 
     path: Path
-    content: bytes
+    head: bytes
 
     @property
     def hosim_kind(self) -> str | None:
         """``workload`` for a file of ``hosim.workload/1``; empty for a file of another program."""
-        match = _HOSIM_FORMAT.search(self.content)
-        return match[1].decode() if match and not self.content.startswith(b"PK") else None
+        match = _HOSIM_FORMAT.search(self.head)
+        return match[1].decode() if match and not self.head.startswith(b"PK") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,51 +64,49 @@ def _is_g10(source: Source) -> bool:
 def _is_kineto(source: Source) -> bool:
     from hosim.importers.kineto import is_kineto
 
-    return is_kineto(source.content)
+    return is_kineto(source.head)
 
 
 def _is_torch_trace(source: Source) -> bool:
     from hosim.importers.torch_trace import is_torch_trace
 
-    return is_torch_trace(source.content)
+    return is_torch_trace(source.head)
 
 
 def _is_chakra(source: Source) -> bool:
     from hosim.importers.chakra import is_chakra
 
-    return is_chakra(source.content)
+    return is_chakra(source.head)
 
 
 def _is_inductor(source: Source) -> bool:
     from hosim.importers.inductor import is_inductor
 
-    return is_inductor(source.content)
+    return is_inductor(source.head)
 
 
 def _is_hyper_parallel(source: Source) -> bool:
     from hosim.importers.activation_trace import is_hyper_parallel
 
-    return is_hyper_parallel(source.content)
+    return is_hyper_parallel(source.head)
 
 
 def _is_mindir(source: Source) -> bool:
     from hosim.importers.mindir_file import is_mindir
 
-    return is_mindir(source.content)
+    return is_mindir(source.head)
 
 
 def _is_onnx(source: Source) -> bool:
     from hosim.importers.onnx_graph import is_onnx
 
-    return is_onnx(source.content)
+    return is_onnx(source.head)
 
 
 FORMATS: Sequence[SourceFormat] = (
     SourceFormat("workload (hosim.workload/1)", lambda s: s.hosim_kind == "workload", "hosim.io.workload_file:load_workload"),
     SourceFormat("workload spec (hosim.spec/1)", lambda s: s.hosim_kind == "spec", "hosim.importers.spec:import_spec"),
-    SourceFormat(
-        "program of torch.export (.pt2)", lambda s: s.content.startswith(b"PK\x03\x04"), "hosim.importers.torch_export:import_pt2"
-    ),
+    SourceFormat("program of torch.export (.pt2)", lambda s: s.head.startswith(b"PK\x03\x04"), "hosim.importers.torch_export:import_pt2"),
     SourceFormat("folder of the G10 simulator", _is_g10, "hosim.importers.g10_config:import_g10"),
     SourceFormat("trace of PyTorch's profiler (Kineto JSON)", _is_kineto, "hosim.importers.kineto_workload:import_kineto"),
     SourceFormat("execution trace of PyTorch (JSON)", _is_torch_trace, "hosim.importers.torch_trace:import_torch_trace"),
@@ -140,15 +136,4 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
 
 def read_source(path: Path) -> Source:
     """The file or folder at ``path``. Raises :class:`InputError` if it is not there, cannot be read, or is damaged gzip."""
-    name = os.fspath(path)
-    try:
-        if path.is_dir():
-            return Source(path, b"")
-        content = path.read_bytes()
-        return Source(path, unzipped(content))
-    except FileNotFoundError:
-        raise InputError("no such file", source=name) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"damaged gzip file ({error}); write or download it again", source=name) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=name) from None
+    return Source(path, b"") if path.is_dir() else Source(path, read_head(os.fspath(path)))

@@ -13,9 +13,7 @@ Its ``gbps`` are GiB/s, because its warm-up measures them so. It traces storages
 
 from __future__ import annotations
 
-import json
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
-from hosim.io.reading import unzipped
+from hosim.io.bounded import read_json
 
 __all__ = ["ActivationTrace", "TracedOp", "graph_of", "import_hyper_parallel", "is_hyper_parallel", "read_document"]
 
@@ -60,9 +58,10 @@ class ActivationTrace:
     h2d_bytes_per_s: int
 
 
-def is_hyper_parallel(content: bytes) -> bool:
-    """Whether these are the contents of such a trace: a JSON object with ``storage_sizes`` and ``retained_sids``."""
-    return content.lstrip()[:1] == b"{" and b'"storage_sizes"' in content and b'"retained_sids"' in content
+def is_hyper_parallel(head: bytes) -> bool:
+    """Whether such a trace begins like this: a JSON object with ``storage_sizes`` and ``retained_sids``, or with accesses of storages."""
+    keys = (b'"storage_sizes"', b'"retained_sids"'), (b'"accesses"', b'"storage_id"')
+    return head.lstrip()[:1] == b"{" and any(first in head and second in head for first, second in keys)
 
 
 def import_hyper_parallel(path: str | os.PathLike[str]) -> Graph:
@@ -71,15 +70,11 @@ def import_hyper_parallel(path: str | os.PathLike[str]) -> Graph:
     Raises :class:`InputError` for a file that is damaged, with the path inside it.
     """
     source = os.fspath(path)
+    document = read_json(source, "an activation trace", "write it again")
     try:
-        content = unzipped(Path(path).read_bytes())
-        return graph_of(read_document(json.loads(content)), Path(path).name.split(".")[0])
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", source=source) from None
+        return graph_of(read_document(document), Path(path).name.split(".")[0])
     except InputError as error:
         raise InputError(error.message, source=source, where=error.where) from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"damaged JSON of an activation trace ({str(error)[:100]}); write it again", source=source) from None
 
 
 def read_document(document: Any) -> ActivationTrace:

@@ -11,10 +11,8 @@ The protobuf is read by its wire format, and only the fields that matter here: o
 from __future__ import annotations
 
 import heapq
-import json
 import os
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.importers import wire
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.traced_tensors import Storages, TracedTensor
-from hosim.io.reading import unzipped
+from hosim.io.bounded import read_bytes, read_head, read_json
 
 __all__ = ["import_chakra", "is_chakra"]
 
@@ -60,17 +58,18 @@ class _ChakraNode:
     outputs: Sequence[TracedTensor] = ()
 
 
-def is_chakra(content: bytes) -> bool:
-    """Whether these are the contents of a Chakra trace: JSON with a ``workload_graph``, or a metadata message before a node."""
-    if content.lstrip()[:1] == b"{":
-        return b'"workload_graph"' in content
+def is_chakra(head: bytes) -> bool:
+    """Whether a Chakra trace begins like this: JSON with a ``workload_graph``, or a metadata message before a node."""
+    if head.lstrip()[:1] == b"{":
+        return b'"workload_graph"' in head
     try:
-        messages = wire.messages(content)
-        attributes = [wire.fields(a) for a in wire.fields(next(messages)[1]).get(2, ()) if isinstance(a, bytes)]
-        first = wire.fields(next(messages)[1])
+        begin, metadata = next(wire.messages(head))
+        reader = wire.Reader()
+        attributes = [reader.fields(a) for a in reader.fields(metadata).get(2, ()) if isinstance(a, bytes)]
+        has_node = wire.begins(head, begin + len(metadata), [1, 2])
     except (wire.WireError, StopIteration):
         return False
-    return bool(attributes) and all(isinstance(a.get(1, [0])[0], bytes) for a in attributes) and 1 in first and 2 in first
+    return bool(attributes) and all(isinstance(a.get(1, [0])[0], bytes) for a in attributes) and has_node
 
 
 def import_chakra(path: str | os.PathLike[str]) -> Graph:
@@ -80,21 +79,15 @@ def import_chakra(path: str | os.PathLike[str]) -> Graph:
     """
     source = os.fspath(path)
     try:
-        raw = Path(path).read_bytes()
-        content = unzipped(raw)
-        nodes = _json_nodes(content) if content.lstrip()[:1] == b"{" else _wire_nodes(content)
+        is_json = read_head(source).lstrip()[:1] == b"{"
+        nodes = _json_nodes(source) if is_json else _wire_nodes(read_bytes(source))
         return _build(Path(path).name.split(".")[0], nodes)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", source=source) from None
     except InputError as error:
         raise InputError(error.message, source=source, where=error.where) from None
 
 
-def _json_nodes(content: bytes) -> Sequence[_ChakraNode]:
-    try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"damaged JSON of a Chakra trace ({str(error)[:100]}); write or download it again") from None
+def _json_nodes(source: str) -> Sequence[_ChakraNode]:
+    document = read_json(source, "a Chakra trace", "write or download it again")
     listed = document.get("workload_graph")
     if not isinstance(listed, list) or not listed:
         raise InputError("expected a list of at least one node", where="workload_graph")
@@ -124,11 +117,12 @@ def _json_node(raw: Any, where: str) -> _ChakraNode:
 def _wire_nodes(content: bytes) -> Sequence[_ChakraNode]:
     nodes = []
     end = 0
+    reader = wire.Reader()
     try:
         for i, (begin, message) in enumerate(wire.messages(content)):
             end = begin + len(message)
             if i:
-                nodes.append(_wire_node(wire.fields(message), f"node {i}"))
+                nodes.append(_wire_node(reader, reader.fields(message), f"node {i}"))
     except (wire.WireError, UnicodeDecodeError):
         where = f"node {len(nodes) + 1}"
         raise InputError(f"damaged or cut off after byte {end}; expected protobuf of a Chakra node", where=where) from None
@@ -137,11 +131,11 @@ def _wire_nodes(content: bytes) -> Sequence[_ChakraNode]:
     return nodes
 
 
-def _wire_node(fields: wire.Fields, where: str) -> _ChakraNode:
+def _wire_node(reader: wire.Reader, fields: wire.Fields, where: str) -> _ChakraNode:
     attributes: dict[bytes, int | bytes] = {}
     for raw in fields.get(10, ()):
         if isinstance(raw, bytes):
-            attribute = wire.fields(raw)
+            attribute = reader.fields(raw)
             name = attribute.get(1, [b""])[0]
             values = [value[-1] for number, value in attribute.items() if number > 2]
             if isinstance(name, bytes) and values:
@@ -157,8 +151,8 @@ def _wire_node(fields: wire.Fields, where: str) -> _ChakraNode:
         bool(attributes.get(b"is_cpu_op", 0)),
         thread if isinstance(thread, int) else None,
         collective if isinstance(collective, int) else None,
-        _tensors(fields, 8, where),
-        _tensors(fields, 9, where),
+        _tensors(reader, fields, 8, where),
+        _tensors(reader, fields, 9, where),
     )
 
 
@@ -190,10 +184,10 @@ def _ids(fields: wire.Fields, number: int) -> Sequence[int]:
     return ids
 
 
-def _tensors(fields: wire.Fields, number: int, where: str) -> Sequence[TracedTensor]:
+def _tensors(reader: wire.Reader, fields: wire.Fields, number: int, where: str) -> Sequence[TracedTensor]:
     """The tensors in the ``values`` of an input or output, which are lists in Python's notation."""
     info = fields.get(number, (b"",))[-1]
-    text = _text(wire.fields(info), 1) if isinstance(info, bytes) else ""
+    text = _text(reader.fields(info), 1) if isinstance(info, bytes) else ""
     if text and not (text.startswith("[") and text.endswith("]")):
         raise InputError(f"expected a list of values in field {number}", where=where)
     found = []

@@ -31,15 +31,15 @@ How the replay here differs from the simulator that gave the published iteration
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
+from hosim.io.bounded import read_bytes
+from hosim.limits import within
 
 __all__ = ["import_g10", "is_g10"]
 
@@ -104,10 +104,10 @@ def _required(folder: Path, name: str) -> Path:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The file's lines that are not blank, with their numbers from 1. Raises :class:`InputError` when it cannot be read."""
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("ascii")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read as {'gzipped ' if path.suffix == '.gz' else ''}ASCII text ({error})", source=str(path)) from None
+        text = read_bytes(str(path)).decode("ascii")
+    except UnicodeDecodeError as error:
+        raise InputError(f"cannot be read as ASCII text ({error})", source=str(path)) from None
+    within("records", text.count("\n"), source=str(path))
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield number, line.rstrip()

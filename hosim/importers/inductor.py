@@ -6,9 +6,7 @@ nothing, reuses that buffer's memory: both are one tensor, which the op of the s
 
 from __future__ import annotations
 
-import json
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
-from hosim.io.reading import unzipped
+from hosim.io.bounded import read_json
 
 __all__ = ["import_inductor", "is_inductor"]
 
@@ -39,9 +37,10 @@ class _Buffer:
     deps: Sequence[str]
 
 
-def is_inductor(content: bytes) -> bool:
-    """Whether these are the contents of such a file: JSON with buffers that have a ``size_alloc`` and ``unmet_deps``."""
-    return content.lstrip()[:1] == b"{" and b'"buffers"' in content and b'"size_alloc"' in content and b'"unmet_deps"' in content
+def is_inductor(head: bytes) -> bool:
+    """Whether such a file begins like this: JSON with nodes that have ``buffer_names``, or buffers that have a ``size_alloc``."""
+    keys = (b'"nodes"', b'"buffer_names"'), (b'"buffers"', b'"size_alloc"')
+    return head.lstrip()[:1] == b"{" and any(first in head and second in head for first, second in keys)
 
 
 def import_inductor(path: str | os.PathLike[str]) -> Graph:
@@ -50,16 +49,11 @@ def import_inductor(path: str | os.PathLike[str]) -> Graph:
     Raises :class:`InputError` for a file that is damaged, with the path inside it.
     """
     source = os.fspath(path)
+    document = read_json(source, "an inductor graph", "export it again")
     try:
-        raw = Path(path).read_bytes()
-        document = json.loads(unzipped(raw))
         return _build(Path(path).name.split(".")[0], document)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", source=source) from None
     except InputError as error:
         raise InputError(error.message, source=source, where=error.where) from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"damaged JSON of an inductor graph ({str(error)[:100]}); export it again", source=source) from None
 
 
 def _objects(document: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:

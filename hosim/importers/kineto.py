@@ -20,10 +20,8 @@ Whatever a schema lacks is None (or an empty tuple).
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -44,7 +42,7 @@ from hosim.importers.kineto_events import (
     Role,
     SyncRecord,
 )
-from hosim.io.reading import unzipped
+from hosim.io.bounded import read_json
 
 __all__ = ["call_role", "is_kineto", "parse_kineto", "read_kineto"]
 
@@ -86,9 +84,9 @@ _COPY = re.compile(r"\((.+?) -> (.+?)\)")
 _SHORT_COPY = re.compile(r"\b(?:Copy)?(D|H|Device|Host)[tT]o(D|H|Device|Host)")
 
 
-def is_kineto(content: bytes) -> bool:
-    """Whether these are the contents of a Chrome trace, as the PyTorch profiler writes it: JSON with ``traceEvents``."""
-    return content.lstrip()[:1] == b"{" and b'"traceEvents"' in content
+def is_kineto(head: bytes) -> bool:
+    """Whether a Chrome trace begins like this, as the PyTorch profiler writes it: JSON with ``traceEvents``, or first its version."""
+    return head.lstrip()[:1] == b"{" and (b'"traceEvents"' in head or b'"schemaVersion"' in head[:1000])
 
 
 def read_kineto(path: str | os.PathLike[str]) -> KinetoTrace:
@@ -97,22 +95,11 @@ def read_kineto(path: str | os.PathLike[str]) -> KinetoTrace:
     Raises :class:`InputError` for a file that is damaged, with the place in it, and for a recording in which no device did anything.
     """
     source = os.fspath(path)
-    try:
-        raw = Path(path).read_bytes()
-        content = unzipped(raw)
-        document = json.loads(content, parse_float=Decimal, parse_constant=_refuse)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", source=source) from None
-    except (ValueError, ArithmeticError, RecursionError) as error:
-        raise InputError(f"damaged JSON of a profiler trace ({str(error)[:100]}); record or download it again", source=source) from None
+    document = read_json(source, "a profiler trace", "record or download it again", parse_float=Decimal, constants=False)
     try:
         return parse_kineto(document, Path(path).name.removesuffix(".gz").removesuffix(".json"))
     except InputError as error:
         raise InputError(error.message, source=source, where=error.where) from None
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not a number")
 
 
 def parse_kineto(document: object, name: str) -> KinetoTrace:

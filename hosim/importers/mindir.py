@@ -18,7 +18,6 @@ operators are bound by the bytes that they read and write. Shapes are those that
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -30,7 +29,7 @@ from hosim.graph import Graph
 from hosim.importers.mindir_file import Function, MindirModel, Node, Shape, read_model
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.static_tensors import Recording, StaticTensor
-from hosim.io.reading import unzipped
+from hosim.io.bounded import read_bytes
 
 __all__ = ["import_mindir"]
 
@@ -71,11 +70,8 @@ def import_mindir(path: str | os.PathLike[str]) -> Graph:
     """
     source = os.fspath(path)
     try:
-        raw = Path(path).read_bytes()
-        model = read_model(unzipped(raw))
+        model = read_model(read_bytes(source))
         return _MindirWalk(model).graph(Path(path).name.split(".")[0])
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", source=source) from None
     except InputError as error:
         # a damaged name may hold anything
         raise InputError(" ".join(error.message.split()), source=source, where=" ".join((error.where or "").split())) from None

@@ -88,11 +88,11 @@ class _Primitive:
 
 
 def is_mindir(content: bytes) -> bool:
-    """Whether these are the contents of a MindIR file: protobuf with a version in words, ``MindSpore`` as producer, and a graph."""
+    """Whether a MindIR file begins like this: protobuf with a version in words, ``MindSpore`` as producer, and a graph."""
     if not content.startswith(b"\x0a") or b"MindSpore" not in content[:64]:
         return False
     try:
-        return wire.text(wire.fields(content[: _head(content)]), 2) == "MindSpore"
+        return wire.text(wire.Reader().fields(content[: _head(content)]), 2) == "MindSpore"
     except wire.WireError:
         return False
 
@@ -110,71 +110,120 @@ def _head(content: bytes) -> int:
 def read_model(content: bytes) -> MindirModel:
     """The model in the contents of a MindIR file. Raises :class:`InputError` for a damaged file."""
     try:
-        model = wire.fields(content)
-        if not wire.parts(model, 7):
-            raise InputError("expected a graph; the file is cut off or encrypted, export it again")
-        primitives = {}
-        for raw in wire.parts(model, 12):
-            message = wire.fields(raw)
-            primitives[wire.text(message, 1)] = _Primitive(wire.text(message, 2), _attributes(message, 3))
-        listed = [_function(raw, primitives) for raw in wire.parts(model, 8)]
-        main = _function(wire.parts(model, 7)[-1], primitives)
-        return MindirModel(wire.text(model, 5), main, {function.name: function for function in listed})
+        return _File(wire.Reader()).model(content)
     except wire.WireError:
         raise InputError("damaged or cut off; expected protobuf of MindIR, export it again") from None
 
 
-def _function(raw: bytes, primitives: Mapping[str, _Primitive]) -> Function:
-    graph = wire.fields(raw)
-    return Function(
-        name=wire.text(graph, 2),
-        parameters=[_parameter(part) for part in wire.parts(graph, 3)],
-        inputs=[_input(part) for part in wire.parts(graph, 5)],
-        outputs=[wire.text(wire.fields(part), 1) for part in wire.parts(graph, 6)],
-        nodes=[_node(part, primitives) for part in wire.parts(graph, 1)],
-    )
+class _File:
+    """The messages of a file."""
 
+    def __init__(self, reader: wire.Reader) -> None:
+        self._fields = reader.fields
+        self._primitives: dict[str, _Primitive] = {}
 
-def _parameter(raw: bytes) -> Named:
-    tensor = wire.fields(raw)
-    return Named(wire.text(tensor, 7), _shape(tensor))
+    def model(self, content: bytes) -> MindirModel:
+        """The whole file."""
+        model = self._fields(content)
+        if not wire.parts(model, 7):
+            raise InputError("expected a graph; the file is cut off or encrypted, export it again")
+        for raw in wire.parts(model, 12):
+            message = self._fields(raw)
+            self._primitives[wire.text(message, 1)] = _Primitive(wire.text(message, 2), self._attributes(message, 3))
+        listed = [self._function(raw) for raw in wire.parts(model, 8)]
+        main = self._function(wire.parts(model, 7)[-1])
+        return MindirModel(wire.text(model, 5), main, {function.name: function for function in listed})
 
+    def _function(self, raw: bytes) -> Function:
+        graph = self._fields(raw)
+        return Function(
+            name=wire.text(graph, 2),
+            parameters=[self._parameter(part) for part in wire.parts(graph, 3)],
+            inputs=[self._input(part) for part in wire.parts(graph, 5)],
+            outputs=[wire.text(self._fields(part), 1) for part in wire.parts(graph, 6)],
+            nodes=[self._node(part) for part in wire.parts(graph, 1)],
+        )
 
-def _input(raw: bytes) -> Named:
-    value = wire.fields(raw)
-    name = wire.text(value, 1)
-    tensors = [_shape(wire.fields(part)) for part in wire.parts(value, 2)]
-    if len(tensors) == 1:
-        return Named(name, tensors[0])
-    inside = wire.parts(value, 5)
-    return Named(name, tuple(tensors) or (_typed(wire.fields(inside[-1])) if inside else None))
+    def _parameter(self, raw: bytes) -> Named:
+        tensor = self._fields(raw)
+        return Named(wire.text(tensor, 7), _shape(tensor))
 
+    def _input(self, raw: bytes) -> Named:
+        value = self._fields(raw)
+        name = wire.text(value, 1)
+        tensors = [_shape(self._fields(part)) for part in wire.parts(value, 2)]
+        if len(tensors) == 1:
+            return Named(name, tensors[0])
+        inside = wire.parts(value, 5)
+        return Named(name, tuple(tensors) or (self._typed(self._fields(inside[-1])) if inside else None))
 
-def _node(raw: bytes, primitives: Mapping[str, _Primitive]) -> Node:
-    node = wire.fields(raw)
-    named, output = wire.text(node, 4), (wire.parts(node, 2) or (b"",))[0]
-    attributes = _attributes(node, 5)
-    shape = value = None
-    for part in wire.parts(node, 5):
-        attribute = wire.fields(part)
-        if wire.text(attribute, 1) == "shape":
-            shape = _typed(attribute)
-        elif wire.text(attribute, 1) == "value":
-            value = _constant(attribute)
-    operator, callee = named, None
-    if named.startswith("REF::"):
-        primitive = primitives.get(named[5:])
-        callee = None if primitive else named[5:]
-        operator = primitive.operator if primitive else ""
-        attributes = {**(primitive.attributes if primitive else {}), **attributes}
-    label = wire.text(node, 7)
-    try:
-        inputs = [part.decode() for part in wire.parts(node, 1)]
-        made = output.decode()
-    except UnicodeDecodeError:
-        raise wire.WireError from None
-    label = label if len(label) > 1 else wire.text(node, 3)
-    return Node(label.removeprefix("Default/"), operator, inputs, made, callee, attributes, shape, value)
+    def _node(self, raw: bytes) -> Node:
+        node = self._fields(raw)
+        named, output = wire.text(node, 4), (wire.parts(node, 2) or (b"",))[0]
+        attributes = self._attributes(node, 5)
+        shape = value = None
+        for part in wire.parts(node, 5):
+            attribute = self._fields(part)
+            if wire.text(attribute, 1) == "shape":
+                shape = self._typed(attribute)
+            elif wire.text(attribute, 1) == "value":
+                value = self._constant(attribute)
+        operator, callee = named, None
+        if named.startswith("REF::"):
+            primitive = self._primitives.get(named[5:])
+            callee = None if primitive else named[5:]
+            operator = primitive.operator if primitive else ""
+            attributes = {**(primitive.attributes if primitive else {}), **attributes}
+        label = wire.text(node, 7)
+        try:
+            inputs = [part.decode() for part in wire.parts(node, 1)]
+            made = output.decode()
+        except UnicodeDecodeError:
+            raise wire.WireError from None
+        label = label if len(label) > 1 else wire.text(node, 3)
+        return Node(label.removeprefix("Default/"), operator, inputs, made, callee, attributes, shape, value)
+
+    def _typed(self, attribute: wire.Fields, depth: int = 0) -> Any:
+        """What a node returns by its attribute ``shape``: a :class:`Shape`, a tuple of them, or ``None`` for anything but a tensor."""
+        kind = wire.number(attribute, 16)
+        if kind == _TENSOR:
+            tensors = tuple(_shape(self._fields(part)) for part in wire.parts(attribute, 12))
+            return tensors[0] if len(tensors) == 1 else tensors or None
+        if kind in (_TUPLE, _LIST):
+            if depth == _DEEPEST:
+                raise wire.WireError
+            return tuple(self._typed(self._fields(part), depth + 1) for part in wire.parts(attribute, 17))
+        return None
+
+    def _constant(self, attribute: wire.Fields, depth: int = 0) -> Any:
+        """The value of a constant: a number, a string, a tuple of values, the :class:`Shape` of a tensor, or ``None`` for anything else."""
+        kind = wire.number(attribute, 16)
+        if kind == _BOOL:
+            return bool(wire.number(attribute, 3) or any(wire.numbers(attribute, 10)))
+        if kind in _INTEGERS:
+            return wire.number(attribute, 3) if 3 in attribute else (wire.numbers(attribute, 10) or [0])[0]
+        if kind == _STRING:
+            return wire.text(attribute, 5)
+        if kind in (_FLOAT, _DOUBLE):
+            return _floating(attribute, kind)
+        if kind in (_TUPLE, _LIST):
+            if depth == _DEEPEST:
+                raise wire.WireError
+            return tuple(self._constant(self._fields(part), depth + 1) for part in wire.parts(attribute, 17))
+        if kind == _TENSOR:
+            tensors = wire.parts(attribute, 12) or wire.parts(attribute, 6)
+            return _shape(self._fields(tensors[0])) if tensors else None
+        return None
+
+    def _attributes(self, message: wire.Fields, number: int) -> Mapping[str, Any]:
+        """The attributes of a primitive, or of a node that has its own, by name."""
+        found: dict[str, Any] = {}
+        for part in wire.parts(message, number):
+            attribute = self._fields(part)
+            name = wire.text(attribute, 1)
+            if name not in ("shape", "value"):
+                found[name] = self._constant(attribute)
+        return found
 
 
 def _shape(tensor: wire.Fields) -> Shape:
@@ -184,40 +233,6 @@ def _shape(tensor: wire.Fields) -> Shape:
     return Shape(tuple(wire.numbers(tensor, 1)), _DTYPES[kind])
 
 
-def _typed(attribute: wire.Fields, depth: int = 0) -> Any:
-    """What a node returns by its attribute ``shape``: a :class:`Shape`, a tuple of them, or ``None`` for anything but a tensor."""
-    kind = wire.number(attribute, 16)
-    if kind == _TENSOR:
-        tensors = tuple(_shape(wire.fields(part)) for part in wire.parts(attribute, 12))
-        return tensors[0] if len(tensors) == 1 else tensors or None
-    if kind in (_TUPLE, _LIST):
-        if depth == _DEEPEST:
-            raise wire.WireError
-        return tuple(_typed(wire.fields(part), depth + 1) for part in wire.parts(attribute, 17))
-    return None
-
-
-def _constant(attribute: wire.Fields, depth: int = 0) -> Any:
-    """The value of a constant: a number, a string, a tuple of values, the :class:`Shape` of a tensor, or ``None`` for anything else."""
-    kind = wire.number(attribute, 16)
-    if kind == _BOOL:
-        return bool(wire.number(attribute, 3) or any(wire.numbers(attribute, 10)))
-    if kind in _INTEGERS:
-        return wire.number(attribute, 3) if 3 in attribute else (wire.numbers(attribute, 10) or [0])[0]
-    if kind == _STRING:
-        return wire.text(attribute, 5)
-    if kind in (_FLOAT, _DOUBLE):
-        return _floating(attribute, kind)
-    if kind in (_TUPLE, _LIST):
-        if depth == _DEEPEST:
-            raise wire.WireError
-        return tuple(_constant(wire.fields(part), depth + 1) for part in wire.parts(attribute, 17))
-    if kind == _TENSOR:
-        tensors = wire.parts(attribute, 12) or wire.parts(attribute, 6)
-        return _shape(wire.fields(tensors[0])) if tensors else None
-    return None
-
-
 def _floating(attribute: wire.Fields, kind: int) -> float:
     raw = (wire.parts(attribute, 2 if kind == _FLOAT else 4) or (b"",))[-1]
     try:
@@ -225,14 +240,3 @@ def _floating(attribute: wire.Fields, kind: int) -> float:
     except struct.error:
         return 0.0
     return value
-
-
-def _attributes(message: wire.Fields, number: int) -> Mapping[str, Any]:
-    """The attributes of a primitive, or of a node that has its own, by name."""
-    found: dict[str, Any] = {}
-    for part in wire.parts(message, number):
-        attribute = wire.fields(part)
-        name = wire.text(attribute, 1)
-        if name not in ("shape", "value"):
-            found[name] = _constant(attribute)
-    return found

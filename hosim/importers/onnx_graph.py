@@ -19,33 +19,40 @@ onnx is imported when a function of this module is called.
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers import wire
-from hosim.io.reading import unzipped
+from hosim.io.bounded import read_bytes
 
 __all__ = ["import_onnx", "is_onnx"]
+
+_FIRST_NODE = b"\x0a"
+"""What a graph begins with that has nodes."""
 
 _MODEL_FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
 
 
-def is_onnx(content: bytes) -> bool:
-    """Whether these are the contents of an ONNX model: protobuf with a version of the format, and a graph or operator sets."""
-    if content[:1] != b"\x08" and content[:1] != b"\x3a":
+def is_onnx(head: bytes) -> bool:
+    """Whether an ONNX model begins like this: protobuf with a version of the format, and a graph or operator sets.
+
+    A graph that does not end in ``head`` is the last field that is seen: it has to begin like one, unless the version came before it.
+    """
+    if head[:1] != b"\x08" and head[:1] != b"\x3a":
         return False
     found: set[int] = set()
     at = 0
     try:
-        while at < len(content):
-            key, at = wire.varint(content, at)
+        while at < len(head):
+            key, at = wire.varint(head, at)
             number, kind = key >> 3, key & 7
             if number not in _MODEL_FIELDS or (kind == 0) != (number in (1, 5)) or kind not in (0, 2):
                 return {1, 7} <= found
-            value, at = wire.varint(content, at)
+            value, at = wire.varint(head, at)
+            if number == 7 and at + value > len(head):
+                return 1 in found or head[at : at + 1] == _FIRST_NODE
             at += value if kind == 2 else 0
             found.add(number)
     except wire.WireError:
@@ -64,10 +71,7 @@ def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = N
 
     source = os.fspath(path)
     try:
-        raw = Path(path).read_bytes()
-        return walk(unzipped(raw), Path(path).name.split(".")[0], dims or {})
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", source=source) from None
+        return walk(read_bytes(source), Path(path).name.split(".")[0], dims or {})
     except InputError as error:
         # a damaged name may hold anything
         raise InputError(" ".join(error.message.split()), source=source, where=" ".join((error.where or "").split())) from None

@@ -8,10 +8,8 @@ arguments are written (``(a!)`` in an operator's schema), but neither durations 
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.traced_tensors import Storages, TracedTensor, dtype_of, traced_tensors
-from hosim.io.reading import unzipped
+from hosim.io.bounded import read_json
 
 __all__ = ["import_torch_trace", "is_torch_trace"]
 
@@ -63,9 +61,9 @@ class _Call:
     weights: set[int]
 
 
-def is_torch_trace(content: bytes) -> bool:
-    """Whether these are the contents of an execution trace: JSON with a schema version and nodes of the observer."""
-    return content.lstrip()[:1] == b"{" and b"[pytorch|profiler|execution_" in content
+def is_torch_trace(head: bytes) -> bool:
+    """Whether an execution trace begins like this: JSON with a schema version and nodes of the observer."""
+    return head.lstrip()[:1] == b"{" and b"[pytorch|profiler|execution_" in head
 
 
 def import_torch_trace(path: str | os.PathLike[str]) -> Graph:
@@ -84,13 +82,7 @@ def import_torch_trace(path: str | os.PathLike[str]) -> Graph:
 
 def _document(path: Path) -> Mapping[str, Any]:
     source = os.fspath(path)
-    try:
-        raw = path.read_bytes()
-        document = json.loads(unzipped(raw))
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", source=source) from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"damaged JSON of an execution trace ({str(error)[:100]}); record it again", source=source) from None
+    document = read_json(source, "an execution trace", "record it again")
     if not isinstance(document, dict):
         raise InputError("expected an object with the key nodes", source=source)
     return document

@@ -7,6 +7,9 @@ importer turns into its own message.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from hosim.limits import limit, refusal
 
 Fields = Mapping[int, Sequence[int | bytes]]
 
@@ -40,10 +43,34 @@ def messages(content: bytes) -> Iterator[tuple[int, bytes]]:
         yield begin, content[begin:at]
 
 
-def fields(message: bytes) -> Fields:
-    """The values of a message by field number, in order: integers, or bytes for fields with a length or a fixed size."""
-    found: dict[int, list[int | bytes]] = {}
-    at = 0
+class Reader:
+    """Reads the messages of one file. More fields than the limit ``records`` allows, in all messages together, are refused."""
+
+    def __init__(self) -> None:
+        self._left = limit("records")
+
+    def fields(self, message: bytes) -> Fields:
+        """The values of a message by field number, in order: integers, or bytes for fields with a length or a fixed size.
+
+        Raises :class:`WireError`, and :class:`InputError` for too many fields.
+        """
+        found: dict[int, list[int | bytes]] = {}
+        for key, value in _fields(message, 0):
+            self._left -= 1
+            if self._left < 0:
+                raise refusal("records")
+            found.setdefault(key, []).append(value)
+        return found
+
+
+def begins(data: bytes, at: int, keys: Sequence[int]) -> bool:
+    """Whether the message at a place, preceded by its length, begins with these fields; ``data`` may end within it."""
+    _, at = varint(data, at)
+    return [key for key, _ in islice(_fields(data, at), len(keys))] == keys
+
+
+def _fields(message: bytes, at: int) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message from a place on, by number."""
     while at < len(message):
         key, at = varint(message, at)
         value: int | bytes
@@ -58,8 +85,7 @@ def fields(message: bytes) -> Fields:
                     raise WireError
             case _:
                 raise WireError
-        found.setdefault(key >> 3, []).append(value)
-    return found
+        yield key >> 3, value
 
 
 def parts(message: Fields, number: int) -> Sequence[bytes]:

@@ -22,6 +22,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
@@ -31,7 +32,12 @@ from typing_extensions import TypedDict
 
 from hosim.errors import InputError
 from hosim.io import reading
+from hosim.io.bounded import check_lines, read_bytes
 from hosim.io.validators import STRICT, Format, Name
+from hosim.limits import refusal, within
+
+_DOTTED = re.compile(r"""[\w\s.\[-]*""")
+"""The beginning of a line that may be a key with dots, up to its first quote: each dot is a table in a table."""
 
 Tolerance = dict[Name, Name | dict[Name, Name]]
 """Tolerances by metric; a metric with a dot in its name may be written as a nested table."""
@@ -95,9 +101,17 @@ def load_cases(path: str | os.PathLike[str]) -> CasesModel:
 
 def read_toml(source: str) -> dict[str, Any]:
     """The data in a TOML file; raises :class:`InputError`."""
+    raw = read_bytes(source)
+    check_lines(raw, source)
+    text = reading.decode(raw, source)
+    within(
+        "nesting_depth", max((key[0].count(".") for line in text.splitlines() if (key := _DOTTED.match(line))), default=0), source=source
+    )
     try:
-        return tomllib.loads(reading.decode(reading.read_bytes(source), source))
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"broken TOML: {error}", source=source) from None
     except RecursionError:
-        raise InputError("nested too deeply", source=source) from None
+        raise refusal("nesting_depth", source=source) from None
+    except ValueError as error:
+        raise InputError(f"broken TOML: {error}", source=source) from None

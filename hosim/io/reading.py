@@ -11,14 +11,14 @@ import gzip
 import io
 import json
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
+from hosim.io.bounded import check_json, check_lines, read_bytes
+from hosim.limits import refusal
 
 VERSION = 1
 """The version of every format that this hosim reads and writes."""
@@ -26,7 +26,8 @@ VERSION = 1
 KINDS = ("workload", "hardware", "plan", "result", "comparison", "routing")
 """Every kind of file; its ``format`` is ``hosim.KIND/VERSION``."""
 
-_GZIP_MAGIC = b"\x1f\x8b"
+_START = 4096
+"""How much of a file tells JSON from YAML if its name does not."""
 
 
 def format_of(kind: str) -> str:
@@ -73,7 +74,22 @@ def read(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
 
 def content(source: str) -> object:
     """The data in the file ``source``, of any format; raises :class:`InputError` if it is neither JSON nor YAML."""
-    return parse(decode(read_bytes(source), source), source)
+    return content_of(read_bytes(source), source)
+
+
+def content_of(raw: bytes, source: str) -> object:
+    """As :func:`content`, for what is in the file. It is refused before it becomes data if that would take too much room."""
+    if _is_json(raw[:_START].decode("utf-8-sig", "ignore"), source):
+        check_json(raw, source)
+    else:
+        check_lines(raw, source)
+    return parse(decode(raw, source), source)
+
+
+def _is_json(start: str, source: str) -> bool:
+    """Whether a file is JSON and not YAML: its name decides, or else the content."""
+    name = source.removesuffix(".gz")
+    return start.lstrip()[:1] in ("{", "[") if not name.endswith((".json", ".yaml", ".yml")) else name.endswith(".json")
 
 
 @contextmanager
@@ -91,31 +107,6 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def read_bytes(source: str) -> bytes:
-    """The content of the file ``source``, unpacked if it is gzip; raises :class:`InputError`."""
-    try:
-        content = Path(source).read_bytes()
-    except FileNotFoundError:
-        raise InputError("no such file", source=source) from None
-    except IsADirectoryError:
-        raise InputError("expected a file, this is a directory", source=source) from None
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=source) from None
-    if content.startswith(_GZIP_MAGIC):
-        try:
-            return gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"damaged gzip file ({error}); write or download it again", source=source) from None
-    if source.endswith(".gz"):
-        raise InputError("named .gz but not a gzip file; compress it or drop the .gz from its name", source=source)
-    return content
-
-
-def unzipped(content: bytes) -> bytes:
-    """The content of a file, unpacked if it is gzip. Raises the errors of :func:`gzip.decompress`; the caller turns them into one line."""
-    return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
-
-
 def decode(content: bytes, source: str) -> str:
     """``content`` as text; raises :class:`InputError` if it is not UTF-8."""
     try:
@@ -126,10 +117,8 @@ def decode(content: bytes, source: str) -> str:
 
 def parse(text: str, source: str) -> object:
     """The data in a text of JSON or YAML, as the name ``source`` says; raises :class:`InputError` with line and column."""
-    name = source.removesuffix(".gz")
-    is_json = text.lstrip()[:1] in ("{", "[") if not name.endswith((".json", ".yaml", ".yml")) else name.endswith(".json")
     try:
-        if is_json:
+        if _is_json(text[:_START], source):
             return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
         from hosim.io import yamltext
 
@@ -137,10 +126,9 @@ def parse(text: str, source: str) -> object:
     except json.JSONDecodeError as error:
         message = f"broken JSON at line {error.lineno}, column {error.colno}: {error.msg}"
     except RecursionError:
-        message = "nested too deeply"
+        raise refusal("nesting_depth", source=source) from None
     except ValueError as error:
-        # a number too long for Python to convert: its own advice is for programmers
-        message = "expected integers up to 2^63-1, got one of thousands of digits" if "set_int_max_str" in str(error) else str(error)
+        message = str(error)
     raise InputError(message, source=source)
 
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from hosim.errors import InputError
 from hosim.graph import KINDS, PERSISTENT_KINDS, Graph, Op, Tensor, unguarded
 from hosim.io import reading
+from hosim.io.bounded import check_json, read_bytes
 from hosim.io.key_tables import (
     COUNT,
     FLAG,
@@ -127,11 +128,13 @@ def load_workload(path: str | os.PathLike[str]) -> Graph:
     """
     source = os.fspath(path)
     with reading.no_collection():
-        raw = reading.read_bytes(source)
-        checked = _checked_at_once(raw)
-        if checked is not None:
-            return _graph(checked, source)
-        data = reading.parse(reading.decode(raw, source), source)
+        raw = read_bytes(source)
+        if raw.startswith(b"{"):
+            check_json(raw, source)
+            checked = _checked_at_once(raw)
+            if checked is not None:
+                return _graph(checked, source)
+        data = reading.content_of(raw, source)
         if isinstance(data, Mapping) and data.get("format") == reading.format_of("spec"):
             from hosim.importers.spec import import_spec
 

@@ -75,10 +75,10 @@ def validate(path: str | os.PathLike[str], device: int | None = None) -> Validat
     """
     if _is_database(Path(path)):
         return _of_trace(read_nsys(path), device, os.fspath(path))
-    content = read_source(Path(path)).content
-    if is_kineto(content) or _is_cut_off_trace(content):
+    head = read_source(Path(path)).head
+    if is_kineto(head):
         return _of_trace(read_kineto(path), device, os.fspath(path))
-    if content[:1] == b"\x80" or b'"segments"' in content:
+    if head[:1] == b"\x80" or any(key in head for key in _SNAPSHOT_KEYS):
         snapshot = read_snapshot(Path(path))
         return Validation(
             Path(path).name.removesuffix(".gz").rpartition(".")[0], None, None, replay_history(snapshot, device), (_NO_TIMES,)
@@ -89,14 +89,10 @@ def validate(path: str | os.PathLike[str], device: int | None = None) -> Validat
     )
 
 
+_SNAPSHOT_KEYS = (b'"segments"', b'"device_traces"')
 _NO_TIMES = "times: the history of an allocator has no kernels"
 _NO_MEMORY = "memory: the recording has no allocations of a device (profile_memory=True records them)"
 _NO_TOTALS = "memory: the recorded allocations come without totals to compare with"
-
-
-def _is_cut_off_trace(content: bytes) -> bool:
-    """The reader reports a trace that ends before its events."""
-    return content.lstrip()[:1] == b"{" and b'"schemaVersion"' in content[:1000]
 
 
 def _of_trace(trace: KinetoTrace, device: int | None, source: str) -> Validation:

@@ -182,7 +182,7 @@ def test_cut_gzip(tmp_path: Path) -> None:
     path = write(tmp_path) / "kernels.config"
     (tmp_path / "kernels.config.gz").write_bytes(gzip.compress(path.read_bytes())[:-12])
     path.unlink()
-    with pytest.raises(InputError, match="cannot be read as gzipped"):
+    with pytest.raises(InputError, match="damaged gzip file"):
         import_g10(tmp_path)
 
 

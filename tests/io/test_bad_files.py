@@ -32,7 +32,10 @@ WORKLOADS = {
     ),
     "two keys in meta": ("{" + W + ', "meta": {"a": [{"b": 1, "b": 2}]}}', "key 'b' is given twice in one object; keep one of them"),
     "not a number": ("{" + W + ', "meta": {"a": NaN}}', "expected a finite number, got NaN"),
-    "endless depth": ("[" * 100_000, "nested too deeply"),
+    "endless depth": (
+        "[" * 100_000,
+        'expected at most 200 levels of nesting, got more; HOSIM_LIMITS="nesting_depth=400" raises this limit',
+    ),
     # the data is no workload
     "a list": ("[]", "expected a workload (a mapping with format: hosim.workload/1), got a list"),
     "null": ("null", "expected a workload (a mapping with format: hosim.workload/1), got nothing"),
@@ -67,7 +70,7 @@ WORKLOADS = {
     ),
     "bytes beyond reason": (
         "{" + W + ', "tensors": [{"name": "t", "bytes": 1' + "0" * 5000 + "}]}",
-        "expected integers up to 2^63-1, got one of thousands of digits",
+        'byte 79: expected at most 1000 digits in a number, got more; HOSIM_LIMITS="integer_digits=2000" raises this limit',
     ),
     "ops as a mapping": ("{" + W + ', "ops": {}}', "ops: expected a list, got a mapping"),
     "name as null": ("{" + W + ', "tensors": [{"name": null, "bytes": 1}]}', "tensors[0].name: expected text, got null"),

@@ -1,0 +1,188 @@
+"""The contents of a file within the limits of :mod:`hosim.limits`: bytes, unpacked if they are gzip, and JSON.
+
+A file is refused before there is memory for it: by its size, or while it is unpacked piece by piece. A text of JSON is refused by what
+stands in it, before it becomes objects, which take up to a hundred times the room.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.limits import limit, refusal, within
+
+HEAD = 64 * 1024
+"""How many bytes of a file, once unpacked, tell its format."""
+
+_PIECE = 1 << 18
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP = 31  # zlib's number for this format
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b'"[]{},:\\'))
+_ONE_BRACKET = bytes.maketrans(b"{}", b"[]")
+
+
+def read_bytes(source: str) -> bytes:
+    """The content of the file ``source``, unpacked if it is gzip. Raises :class:`InputError`, also for more than is allowed."""
+    with _opened(source) as file:
+        _no_larger(file, source)
+        if file.peek(2).startswith(_GZIP_MAGIC):
+            return _collected(_unpacked(_pieces(file), source), "unpacked_bytes", source)
+        if source.endswith(".gz"):
+            raise InputError("named .gz but not a gzip file; compress it or drop the .gz from its name", source=source)
+        return _collected(_pieces(file), "file_bytes", source)
+
+
+def read_head(source: str) -> bytes:
+    """The first bytes of the file ``source``, at most :data:`HEAD`, unpacked if it is gzip. Raises :class:`InputError`."""
+    with _opened(source) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise InputError("expected a file, this is a device or a pipe; write it to a file first", source=source)
+        start = file.read(HEAD)
+        pieces = _unpacked(iter([start]), source, whole=False) if start.startswith(_GZIP_MAGIC) else iter([start])
+        found = b""
+        for piece in pieces:
+            found += piece
+            if len(found) >= HEAD:
+                break
+        return found[:HEAD]
+
+
+def read_json(source: str, what: str, advice: str, *, parse_float: Callable[[str], Any] = float, constants: bool = True) -> Any:
+    """The data in a file of JSON of another program, plain or gzip: ``what`` it should be, and the ``advice`` if it is damaged.
+
+    ``constants`` says whether ``NaN`` and ``Infinity`` are numbers. Raises :class:`InputError`.
+    """
+    content = read_bytes(source)
+    check_json(content, source)
+    try:
+        return json.loads(content, parse_float=parse_float, parse_constant=_CONSTANTS.__getitem__ if constants else _refuse)
+    except (ValueError, ArithmeticError) as error:
+        raise InputError(f"damaged JSON of {what} ({str(error)[:100]}); {advice}", source=source) from None
+    except RecursionError:
+        raise refusal("nesting_depth", source=source) from None
+
+
+_CONSTANTS = {name: float(name) for name in ("NaN", "Infinity", "-Infinity")}
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not a number")
+
+
+def check_json(content: bytes, source: str) -> None:
+    """Raise the refusal of a text of JSON with more values, deeper lists and objects, or longer numbers than is allowed.
+
+    It sees only what stands in the text, so that it takes a fraction of the time and none of the room of the objects.
+    """
+    opened = content.count(b"[") + content.count(b"{")
+    within("values", opened + content.count(b","), source=source)
+    check_digits(content, source)
+    deepest = limit("nesting_depth")
+    if opened > deepest and _is_deeper(content, deepest):
+        raise refusal("nesting_depth", source=source)
+
+
+def check_lines(content: bytes, source: str) -> None:
+    """Raise the refusal of a text of YAML or TOML with more values or longer numbers than is allowed."""
+    within("yaml_values", sum(map(content.count, (b"\n", b",", b"[", b"{"))), source=source)
+    check_digits(content, source)
+
+
+def check_digits(content: bytes, source: str) -> None:
+    """Raise the refusal of a number of more digits than is allowed."""
+    most = limit("integer_digits")
+    if len(content) <= most:
+        return
+    # more than ``most`` digits in a row cover two neighbours of a sample of every ``step``-th byte, and all bytes between them
+    step = most // 2 + 1
+    long = re.compile(rb"[0-9]{%d}" % (most + 1))
+    for pair in re.finditer(rb"[0-9](?=[0-9])", content[::step]):
+        at = pair.start() * step
+        if content[at : at + step].isdigit() and (found := long.search(content, max(0, at - most), at + 2 * most)):
+            raise refusal("integer_digits", source=source, where=f"byte {found.start()}")
+
+
+def _is_deeper(content: bytes, deepest: int) -> bool:
+    """Whether lists and objects lie deeper in one another. What is no JSON may seem deep or not; the parser says what is wrong with it."""
+    kept = content.translate(None, _NOT_STRUCTURE)
+    if b"\\" in kept:
+        content = content.replace(b"\\\\", b"").replace(b'\\"', b"")
+        kept = content.translate(None, _NOT_STRUCTURE)
+    # a comma or a bracket lies between two strings, so that two quotes side by side are one string, without brackets in it
+    outside = b"".join(kept.replace(b'""', b"").split(b'"')[::2])
+    brackets, deep = outside.translate(_ONE_BRACKET, b",:\\"), b"[" * (deepest + 1)
+    for _ in range(deepest):
+        if deep in brackets:
+            return True
+        inner = brackets.replace(b"[]", b"")
+        if len(inner) == len(brackets):
+            break
+        brackets = inner
+    return b"[]" in brackets
+
+
+@contextmanager
+def _opened(source: str) -> Iterator[io.BufferedReader]:
+    """The file, opened; whatever is wrong with it is an :class:`InputError`."""
+    try:
+        with open(source, "rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise InputError("no such file", source=source) from None
+    except IsADirectoryError:
+        raise InputError("expected a file, this is a directory", source=source) from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=source) from None
+
+
+def _no_larger(file: io.BufferedReader, source: str) -> None:
+    """Raise the refusal of a file whose size is known to be too large."""
+    found = os.fstat(file.fileno())
+    if stat.S_ISREG(found.st_mode):
+        within("file_bytes", found.st_size, source=source)
+
+
+def _pieces(file: io.BufferedReader) -> Iterator[bytes]:
+    while piece := file.read(_PIECE):
+        yield piece
+
+
+def _collected(pieces: Iterator[bytes], name: str, source: str) -> bytes:
+    """The pieces as one, which may be as long as the limit called ``name`` allows."""
+    most = limit(name)
+    found = io.BytesIO()  # grows in place, and gives up its buffer without a copy
+    for piece in pieces:
+        found.write(piece)
+        if found.tell() > most:
+            raise refusal(name, source=source)
+    return found.getvalue()
+
+
+def _unpacked(pieces: Iterator[bytes], source: str, *, whole: bool = True) -> Iterator[bytes]:
+    """The content of a gzip file, in pieces of a bounded size. Unless ``whole``, the file may end before its time."""
+    member = zlib.decompressobj(_GZIP)
+    try:
+        for packed in pieces:
+            rest, full = packed, False
+            while rest or full:
+                if member.eof:
+                    rest = rest.lstrip(b"\0")  # padding
+                    if not rest:
+                        break
+                    member = zlib.decompressobj(_GZIP)
+                piece = member.decompress(rest, _PIECE)
+                yield piece
+                full = len(piece) == _PIECE
+                rest = member.unused_data if member.eof else member.unconsumed_tail
+    except zlib.error as error:
+        raise InputError(f"damaged gzip file ({error}); write or download it again", source=source) from None
+    if whole and not member.eof:
+        raise InputError("damaged gzip file (it ends before its time); write or download it again", source=source)
