@@ -47,6 +47,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "file_bytes": _size("192 MiB", "in a file", "the size of a file that is read as a whole"),
         "unpacked_bytes": _size("192 MiB", "after unpacking", "the size of a gzip file, or of a record of an archive, once it is unpacked"),
         "database_bytes": _size("8 GiB", "in a database", "the size of a database, of which only some tables are read"),
+        "model_bytes": _size("64 GiB", "in a model", "the size of an ONNX or MindIR file, whose weights are not read"),
         "archive_bytes": _size("64 GiB", "in an archive", "the size of an archive, of which only some records are read"),
         "archive_records": Limit(100_000, "records in an archive", "how many records an archive has"),
         "values": Limit(10_000_000, "values", "how many values a JSON file has: its commas and opening brackets"),

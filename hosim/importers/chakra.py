@@ -132,7 +132,7 @@ def _wire_nodes(content: bytes) -> Sequence[_ChakraNode]:
 
 
 def _wire_node(reader: wire.Reader, fields: wire.Fields, where: str) -> _ChakraNode:
-    attributes: dict[bytes, int | bytes] = {}
+    attributes: dict[bytes, int | wire.Part] = {}
     for raw in fields.get(10, ()):
         if isinstance(raw, bytes):
             attribute = reader.fields(raw)

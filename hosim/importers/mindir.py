@@ -29,7 +29,7 @@ from hosim.graph import Graph
 from hosim.importers.mindir_file import Function, MindirModel, Node, Shape, read_model
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.static_tensors import Recording, StaticTensor
-from hosim.io.bounded import read_bytes
+from hosim.io.bounded import mapped
 
 __all__ = ["import_mindir"]
 
@@ -70,7 +70,8 @@ def import_mindir(path: str | os.PathLike[str]) -> Graph:
     """
     source = os.fspath(path)
     try:
-        model = read_model(read_bytes(source))
+        with mapped(source) as content:
+            model = read_model(content)
         return _MindirWalk(model).graph(Path(path).name.split(".")[0])
     except InputError as error:
         # a damaged name may hold anything

@@ -107,7 +107,7 @@ def _head(content: bytes) -> int:
     return at
 
 
-def read_model(content: bytes) -> MindirModel:
+def read_model(content: wire.Part) -> MindirModel:
     """The model in the contents of a MindIR file. Raises :class:`InputError` for a damaged file."""
     try:
         return _File(wire.Reader()).model(content)
@@ -122,7 +122,7 @@ class _File:
         self._fields = reader.fields
         self._primitives: dict[str, _Primitive] = {}
 
-    def model(self, content: bytes) -> MindirModel:
+    def model(self, content: wire.Part) -> MindirModel:
         """The whole file."""
         model = self._fields(content)
         if not wire.parts(model, 7):
@@ -134,7 +134,7 @@ class _File:
         main = self._function(wire.parts(model, 7)[-1])
         return MindirModel(wire.text(model, 5), main, {function.name: function for function in listed})
 
-    def _function(self, raw: bytes) -> Function:
+    def _function(self, raw: wire.Part) -> Function:
         graph = self._fields(raw)
         return Function(
             name=wire.text(graph, 2),
@@ -144,11 +144,11 @@ class _File:
             nodes=[self._node(part) for part in wire.parts(graph, 1)],
         )
 
-    def _parameter(self, raw: bytes) -> Named:
+    def _parameter(self, raw: wire.Part) -> Named:
         tensor = self._fields(raw)
         return Named(wire.text(tensor, 7), _shape(tensor))
 
-    def _input(self, raw: bytes) -> Named:
+    def _input(self, raw: wire.Part) -> Named:
         value = self._fields(raw)
         name = wire.text(value, 1)
         tensors = [_shape(self._fields(part)) for part in wire.parts(value, 2)]
@@ -157,7 +157,7 @@ class _File:
         inside = wire.parts(value, 5)
         return Named(name, tuple(tensors) or (self._typed(self._fields(inside[-1])) if inside else None))
 
-    def _node(self, raw: bytes) -> Node:
+    def _node(self, raw: wire.Part) -> Node:
         node = self._fields(raw)
         named, output = wire.text(node, 4), (wire.parts(node, 2) or (b"",))[0]
         attributes = self._attributes(node, 5)
@@ -176,8 +176,8 @@ class _File:
             attributes = {**(primitive.attributes if primitive else {}), **attributes}
         label = wire.text(node, 7)
         try:
-            inputs = [part.decode() for part in wire.parts(node, 1)]
-            made = output.decode()
+            inputs = [bytes(part).decode() for part in wire.parts(node, 1)]
+            made = bytes(output).decode()
         except UnicodeDecodeError:
             raise wire.WireError from None
         label = label if len(label) > 1 else wire.text(node, 3)

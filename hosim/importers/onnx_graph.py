@@ -25,7 +25,7 @@ from pathlib import Path
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers import wire
-from hosim.io.bounded import read_bytes
+from hosim.io.bounded import mapped
 
 __all__ = ["import_onnx", "is_onnx"]
 
@@ -67,11 +67,16 @@ def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = N
     shapes that depend on data, and for loops.
     """
     require_onnx()
+    from hosim.importers.onnx_bytes import without_weights
     from hosim.importers.onnx_walk import walk
 
     source = os.fspath(path)
     try:
-        return walk(read_bytes(source), Path(path).name.split(".")[0], dims or {})
+        with mapped(source) as content:
+            model = without_weights(content)
+        return walk(model, Path(path).name.split(".")[0], dims or {})
+    except wire.WireError:
+        raise InputError("damaged or cut off; expected protobuf of ONNX, export it again", source=source) from None
     except InputError as error:
         # a damaged name may hold anything
         raise InputError(" ".join(error.message.split()), source=source, where=" ".join((error.where or "").split())) from None

@@ -11,15 +11,22 @@ from itertools import islice
 
 from hosim.limits import limit, refusal
 
-Fields = Mapping[int, Sequence[int | bytes]]
+Part = bytes | memoryview
+"""Bytes of a message; a view if they are many, so that weights are not copied."""
+
+Fields = Mapping[int, Sequence[int | Part]]
+
+_COPIED = 4096
 
 
 class WireError(Exception):
     """Bytes that are not protobuf's wire format, or a field of another type than expected."""
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: Part, at: int) -> tuple[int, int]:
     """The integer at a place, and the place behind it."""
+    if at < len(data) and data[at] < 128:
+        return data[at], at + 1
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -49,49 +56,73 @@ class Reader:
     def __init__(self) -> None:
         self._left = limit("records")
 
-    def fields(self, message: bytes) -> Fields:
+    def fields(self, message: Part) -> Fields:
         """The values of a message by field number, in order: integers, or bytes for fields with a length or a fixed size.
 
         Raises :class:`WireError`, and :class:`InputError` for too many fields.
         """
-        found: dict[int, list[int | bytes]] = {}
-        for key, value in _fields(message, 0):
+        found: dict[int, list[int | Part]] = {}
+        for begin, key, body, end in places(message):
             self._left -= 1
             if self._left < 0:
                 raise refusal("records")
+            value: int | Part
+            if body is None:
+                value, _ = varint(message, varint(message, begin)[1])
+            else:
+                value = message[body:end] if end - body > _COPIED else bytes(message[body:end])
             found.setdefault(key, []).append(value)
         return found
 
 
-def begins(data: bytes, at: int, keys: Sequence[int]) -> bool:
+def begins(data: Part, at: int, keys: Sequence[int]) -> bool:
     """Whether the message at a place, preceded by its length, begins with these fields; ``data`` may end within it."""
     _, at = varint(data, at)
-    return [key for key, _ in islice(_fields(data, at), len(keys))] == keys
+    return [key for _, key, _, _ in islice(places(data, at), len(keys))] == keys
 
 
-def _fields(message: bytes, at: int) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message from a place on, by number."""
-    while at < len(message):
+def places(message: Part, at: int = 0) -> Iterator[tuple[int, int, int | None, int]]:
+    """The fields of a message from a place on: where each begins, its number, where its bytes begin (``None`` for an integer), its end.
+
+    An integer lies behind the field's key. Raises :class:`WireError`.
+    """
+    length = len(message)
+    while at < length:
+        begin = at
         key, at = varint(message, at)
-        value: int | bytes
+        body: int | None = None
         match key & 7:
             case 0:
-                value, at = varint(message, at)
+                _, at = varint(message, at)
             case 1 | 2 | 5 as wire:
-                size, at = varint(message, at) if wire == 2 else (8 if wire == 1 else 4, at)
-                value = message[at : at + size]
-                at += size
-                if at > len(message):
+                size, body = varint(message, at) if wire == 2 else (8 if wire == 1 else 4, at)
+                at = body + size
+                if at > length:
                     raise WireError
             case _:
                 raise WireError
-        yield key >> 3, value
+        if not key >> 3:
+            raise WireError
+        yield begin, key >> 3, body, at
 
 
-def parts(message: Fields, number: int) -> Sequence[bytes]:
+def header(number: int, size: int) -> bytes:
+    """What comes before the bytes of a field with a length."""
+    return _encoded(number << 3 | 2) + _encoded(size)
+
+
+def _encoded(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def parts(message: Fields, number: int) -> Sequence[Part]:
     """Every value of a field that has a length: strings, bytes, messages inside."""
     values = message.get(number, ())
-    found = [value for value in values if isinstance(value, bytes)]
+    found = [value for value in values if not isinstance(value, int)]
     if len(found) < len(values):
         raise WireError
     return found
@@ -100,7 +131,7 @@ def parts(message: Fields, number: int) -> Sequence[bytes]:
 def text(message: Fields, number: int) -> str:
     """The last value of a string field; empty if there is none. Raises :class:`WireError` unless it is UTF-8."""
     try:
-        return (parts(message, number) or (b"",))[-1].decode()
+        return bytes((parts(message, number) or (b"",))[-1]).decode()
     except UnicodeDecodeError:
         raise WireError from None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import mmap
 import os
 import re
 import stat
@@ -38,6 +39,22 @@ def read_bytes(source: str) -> bytes:
         if source.endswith(".gz"):
             raise InputError("named .gz but not a gzip file; compress it or drop the .gz from its name", source=source)
         return _collected(_pieces(file), "file_bytes", source)
+
+
+@contextmanager
+def mapped(source: str) -> Iterator[memoryview]:
+    """The content of the model in the file ``source``, of which only what is looked at takes memory; unpacked if it is gzip.
+
+    Raises :class:`InputError`.
+    """
+    with _opened(source) as file:
+        zipped = file.peek(2).startswith(_GZIP_MAGIC)
+        size = os.fstat(file.fileno()).st_size
+        if not zipped and size:
+            within("model_bytes", size, source=source)
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    # the map is closed when its last view is gone: an error may hold one
+    yield memoryview(read_bytes(source) if zipped or not size else content)
 
 
 def read_head(source: str) -> bytes:

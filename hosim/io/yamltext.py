@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from hosim.limits import limit
+
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,39})")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "~": None, "": None}
@@ -20,7 +22,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load(text: str) -> object:
-    """The data in one YAML document; ``None`` if it is empty. Raises :class:`ValueError` with line and column."""
+    """The data in one YAML document; ``None`` if it is empty. Raises :class:`ValueError` with its place, or :class:`RecursionError`."""
     try:
         events: Iterator[yaml.Event] = yaml.parse(text, Loader=_LOADER)
         data: object = None
@@ -30,7 +32,7 @@ def load(text: str) -> object:
                 documents += 1
                 if documents > 1:
                     raise _refusal("expected one document, found a second ('---')", event)
-                data = _build(next(events), events)
+                data = _build(next(events), events, limit("nesting_depth"))
         return data
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -50,18 +52,20 @@ def _refusal(message: str, event: yaml.Event) -> ValueError:
     return ValueError(f"line {mark.line + 1}, column {mark.column + 1}: {message}" if mark else message)
 
 
-def _build(event: yaml.Event, events: Iterator[yaml.Event]) -> object:
-    """The data of the node that begins with ``event``; consumes its further events."""
+def _build(event: yaml.Event, events: Iterator[yaml.Event], levels: int) -> object:
+    """The data of the node that begins with ``event``, and has so many levels at most; consumes its further events."""
     if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
         raise _refusal("anchors (&) and aliases (*) are not allowed; write the value out", event)
     if isinstance(event, yaml.ScalarEvent):
         _no_tag(event)
         return _scalar(event.value) if event.implicit[0] else event.value
+    if not levels:
+        raise RecursionError
     if isinstance(event, yaml.SequenceStartEvent):
         _no_tag(event)
         items = []
         while not isinstance(event := next(events), yaml.SequenceEndEvent):
-            items.append(_build(event, events))
+            items.append(_build(event, events, levels - 1))
         return items
     _no_tag(event)
     data: dict[str, object] = {}
@@ -71,7 +75,7 @@ def _build(event: yaml.Event, events: Iterator[yaml.Event]) -> object:
         if event.value in data:
             raise _refusal(f"key {event.value!r} is given twice; keep one of them", event)
         _no_tag(event)
-        data[event.value] = _build(next(events), events)
+        data[event.value] = _build(next(events), events, levels - 1)
     return data
 
 

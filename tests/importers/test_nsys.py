@@ -12,7 +12,7 @@ from make_nsys import Export
 from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto, read_kineto
 from hosim.importers.kineto_events import DeviceInfo, DeviceOp, HostCall, SyncRecord
-from hosim.importers.nsys import is_nsys, read_nsys
+from hosim.importers.nsys import _Database, is_nsys, read_nsys
 from hosim.validate.memory_replay import replay_memory
 from hosim.validate.structural_replay import structural_replay
 
@@ -299,3 +299,46 @@ def test_the_export_is_not_changed(tmp_path):
     read_nsys(tmp_path / "x.sqlite")
     assert (tmp_path / "x.sqlite").read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {"x.sqlite"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ("records=300", r'x\.sqlite: expected at most 300 records, got more; HOSIM_LIMITS="records=600" raises this limit$'),
+        ("unpacked_bytes=1000", r"x\.sqlite: expected at most 1kB after unpacking, got more"),
+        ("database_bytes=8KiB", r"x\.sqlite: expected at most 8KiB in a database, got \S+; "),
+    ],
+)
+def test_more_rows_or_text_than_allowed(tmp_path, monkeypatch, limits, message):
+    """200 kernels with names of their own are 400 rows, and names of 6 to 10 bytes."""
+    export = Export(tmp_path / "x.sqlite")
+    for i in range(200):
+        export.op(kernel(i, i + 1, i, name=f"kernel {i}"))
+    export.close()
+    assert len(read_nsys(tmp_path / "x.sqlite").ops) == 200
+    monkeypatch.setenv("HOSIM_LIMITS", limits)
+    with pytest.raises(InputError, match=message):
+        read_nsys(tmp_path / "x.sqlite")
+
+
+def test_a_query_that_yields_nothing_ends_too(tmp_path, monkeypatch):
+    """10,000 entries are grouped by their process, of which there is one: more than 100,000 steps for one row."""
+    table = KERNELS.replace(")", ", globalPid)")
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000) SELECT i, i, 0, 7, 5 FROM n"
+    path = write(tmp_path / "x.sqlite", STRINGS, table, f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL {numbers}")
+    assert len(read_nsys(path).ops) == 10_000
+    monkeypatch.setenv("HOSIM_LIMITS", "records=10")
+    yielded = []
+    monkeypatch.setattr("hosim.importers.nsys._Database.rows", counted(_Database.rows, yielded))
+    with pytest.raises(InputError, match="expected at most 10 records, got more"):
+        read_nsys(path)
+    assert not any(isinstance(row[-1], int) and row[-1] == 10_000 for row in yielded)
+
+
+def counted(rows, yielded):
+    def wrapped(*arguments):
+        for row in rows(*arguments):
+            yielded.append(row)
+            yield row
+
+    return wrapped
