@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Json, console
+from hosim.cli.options import Json, console, written
 
 Recordings = Annotated[
     list[Path],
@@ -17,7 +17,7 @@ Recordings = Annotated[
         "bandwidth.json); all from one device.",
     ),
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the profile: .yaml or .json.")]
+Output = Annotated[Path | None, written("--output", "-o", says="Where to write the profile: .yaml or .json.")]
 Base = Annotated[
     str | None,
     typer.Option(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Json, console, progress
+from hosim.cli.options import Json, console, progress, written
 
 Cases = Annotated[list[str] | None, typer.Argument(metavar="[CASE]...", help="Names of cases.  [default: all]", show_default=False)]
 Config = Annotated[
@@ -18,12 +18,10 @@ Config = Annotated[
 Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="How many processes.  [default: one per core]", show_default=False)]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Import every workload again instead of using the cache.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Also fail if a case has become better than its baseline.")]
-JUnit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")]
-Sarif = Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write SARIF 2.1.0.")]
-Summary = Annotated[Path | None, typer.Option("--summary", metavar="FILE", help="Write a Markdown summary, with memory curves.")]
-Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page: verdicts, what changed, memory before and after.")
-]
+JUnit = Annotated[Path | None, written("--junit", says="Write JUnit XML.")]
+Sarif = Annotated[Path | None, written("--sarif", says="Write SARIF 2.1.0.")]
+Summary = Annotated[Path | None, written("--summary", says="Write a Markdown summary, with memory curves.")]
+Html = Annotated[Path | None, written("--html", says="Write an HTML page: verdicts, what changed, memory before and after.")]
 GitHub = Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions on stderr, and add to the step summary.")]
 
 

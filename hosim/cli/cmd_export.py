@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, HardwareName, Json, Policy, Workload, budget_of, graph_of, hardware_of, progress
+from hosim.cli.options import Budget, HardwareName, Json, Policy, Workload, budget_of, graph_of, hardware_of, progress, written
 from hosim.errors import InfeasibleError, InputError
 
 MindSpore = Annotated[
     bool, typer.Option("--mindspore", help="Export to MindSpore 2.10: environment settings for its own offload strategies.")
 ]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the settings: shell lines, or JSON if named .json.")
-]
+Output = Annotated[Path | None, written("--output", "-o", says="Where to write the settings: shell lines, or JSON if named .json.")]
 Trials = Annotated[int, typer.Option("--trials", metavar="N", min=1, help="How many settings to try.")]
 SearchSeed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Random seed for search restarts.")]
 
@@ -53,8 +51,6 @@ def export(
 
     if not mindspore:
         raise InputError("name a runtime: --mindspore", source="export")
-    if output is not None and not output.parent.is_dir():
-        raise InputError("cannot be written: no such directory", source=str(output))
     choice = parse_choice(policy)
     machine = hardware_of(hardware)
     graph = graph_of(workload)

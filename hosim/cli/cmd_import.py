@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from hosim.cli.options import written
+
 _SOURCES = (
     "A workload, a workload spec, or another tool's file: torch.export (.pt2), ONNX, MindIR, PyTorch trace or profile, Chakra, inductor "
     "graph, hyper-parallel trace, G10."
 )
 Source = Annotated[Path, typer.Argument(metavar="SOURCE", help=_SOURCES)]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the workload: .json, .json.gz or .yaml.")]
+Output = Annotated[Path, written("--output", "-o", says="Where to write the workload: .json, .json.gz or .yaml.")]
 Dim = Annotated[
     list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dimension of an ONNX model; may be repeated.")
 ]

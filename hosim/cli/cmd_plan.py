@@ -22,13 +22,14 @@ from hosim.cli.options import (
     counting_of,
     graph_of,
     hardware_of,
+    written,
 )
 from hosim.errors import InputError
 
 Policy = Annotated[
     str, typer.Option("--policy", "-p", metavar="P", help="A policy (see 'hosim policies'); parameters as in lookahead:k=4.")
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the plan: .json, .json.gz or .yaml.")]
+Output = Annotated[Path | None, written("--output", "-o", says="Where to write the plan: .json, .json.gz or .yaml.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Explain why each tensor moves or stays.")]
 Top = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="With --explain: every table, with at most N rows each.")]
 All = Annotated[bool, typer.Option("--all", help="With --explain: every table, with every row.")]

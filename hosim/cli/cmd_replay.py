@@ -28,21 +28,18 @@ from hosim.cli.options import (
     jitter_of,
     write_page,
     write_picture,
+    written,
 )
 from hosim.errors import InfeasibleError, InputError
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
 
-Trace = Annotated[
-    Path | None,
-    typer.Option("--trace", metavar="FILE", help="Write the timeline for ui.perfetto.dev or chrome://tracing: .json or .json.gz."),
-]
+Trace = Annotated[Path | None, written("--trace", says="Write the timeline for ui.perfetto.dev or chrome://tracing: .json or .json.gz.")]
 MemoryViz = Annotated[
     Path | None,
-    typer.Option(
+    written(
         "--memory-viz",
-        metavar="FILE",
-        help="Write a snapshot (a pickle) for pytorch.org/memory_viz; its addresses are synthetic, placed by --allocator.",
+        says="Write a snapshot (a pickle) for pytorch.org/memory_viz; its addresses are synthetic, placed by --allocator.",
     ),
 ]
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workload, console, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workload, console, question_of, written
 from hosim.errors import InfeasibleError, InputError
 
 Vary = Annotated[
@@ -27,11 +27,8 @@ Points = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Write each row as soon as it is known: .csv or .parquet. After an interruption, the same command continues.",
+    written(
+        "--output", "-o", says="Write each row as soon as it is known: .csv or .parquet. After an interruption, the same command continues."
     ),
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="How many processes.  [default: one per core]", show_default=False)]

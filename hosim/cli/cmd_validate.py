@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Json, console
+from hosim.cli.options import Json, console, written
 
 Recording = Annotated[
     Path,
@@ -16,7 +16,7 @@ Recording = Annotated[
         help="A trace of PyTorch's profiler, an SQLite export of Nsight Systems, a torch.cuda.memory snapshot, or a hosim.record folder.",
     ),
 ]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report with pictures, in one file.")]
+Html = Annotated[Path | None, written("--html", says="Write a report with pictures, in one file.")]
 Accelerator = Annotated[
     int | None, typer.Option("--device", metavar="N", min=0, help="The device whose memory to replay.  [default: the busiest]")
 ]

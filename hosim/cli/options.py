@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -101,10 +101,24 @@ PlanAgainst = Annotated[
     ),
 ]
 RESERVED = "reserved"
-Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a picture: .png, .svg or .pdf.")]
-Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML report in one file, with pictures and a zoomable timeline.")
-]
+
+
+def _target(path: Path | None) -> Path | None:
+    """A file to write, which is refused before the work begins if it cannot be one."""
+    if path is not None:
+        from hosim.io.reading import check_target
+
+        check_target(path)
+    return path
+
+
+def written(*names: str, says: str) -> Any:
+    """The option of a file that a command writes; ``says`` is its help."""
+    return typer.Option(*names, metavar="FILE", callback=_target, help=says)
+
+
+Plot = Annotated[Path | None, written("--plot", says="Write a picture: .png, .svg or .pdf.")]
+Html = Annotated[Path | None, written("--html", says="Write an HTML report in one file, with pictures and a zoomable timeline.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
 
 

@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -210,16 +211,31 @@ def _compressed(content: bytes) -> bytes:
     return buffer.getvalue()
 
 
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Raise :class:`InputError` unless ``path`` is a file that can be replaced or made: no device, pipe or folder, and in a folder.
+
+    Whoever computes for long before it writes asks first.
+    """
+    source = os.fspath(path)
+    try:
+        target = os.path.realpath(source)
+        if not os.path.isdir(os.path.dirname(target)):
+            raise InputError("cannot be written: no such directory", source=source)
+        kind = os.stat(target).st_mode if os.path.exists(target) else stat.S_IFREG
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be written: {getattr(error, 'strerror', None) or error}", source=source) from None
+    if not stat.S_ISREG(kind):
+        what = "directory" if stat.S_ISDIR(kind) else "pipe" if stat.S_ISFIFO(kind) else "device"
+        raise InputError(f"cannot be written: this is a {what}; name a file", source=source)
+
+
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     """Replace the file at ``path`` (or, through a link, the file it leads to) by ``content``, as a whole or not at all."""
+    check_target(path)
     source = os.fspath(path)
     target = os.path.realpath(source)
     beside = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.{os.getpid()}.tmp")
     try:
-        if os.path.exists(target) and not os.path.isfile(target):  # a directory fails here; a device or a pipe cannot be replaced
-            with open(target, "wb") as stream:
-                stream.write(content)
-            return
         try:
             with open(beside, "xb") as stream:
                 stream.write(content)

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hosim.errors import InputError
-from hosim.io.reading import write_bytes
+from hosim.io.reading import check_target, write_bytes
 from hosim.study.axes import Value
 from hosim.study.rows import FEASIBLE, TEXTS, Row, frame
 
@@ -50,6 +50,9 @@ class RowFile:
                 "Parquet needs pyarrow, which is not installed; run: pip install 'hosim[parquet]', or write .csv", source=str(path)
             )
         self._stream = path.with_name(f"{path.name}.part.csv") if path is not None and self._parquet else path
+        for target in (path, self._stream):
+            if target is not None:
+                check_target(target)
 
     def __enter__(self) -> Self:
         if self._path is None or self._stream is None:
