@@ -15,6 +15,7 @@ from typing import Any
 
 from hosim.errors import GraphError
 from hosim.graph import Graph, Op, Tensor
+from hosim.limits import limit, refusal
 
 META = "routing"
 """The key of a realised graph's ``meta`` that says what was routed."""
@@ -53,19 +54,23 @@ class Routing:
 
     def __post_init__(self) -> None:
         _check_gates(self.graph, self.gates)
+        if len(self.steps) > limit("routing_steps"):
+            raise GraphError(refusal("routing_steps", len(self.steps)).message, where="steps")
         for s, step in enumerate(self.steps):
             if len(step) != len(self.gates):
                 raise GraphError(
                     f"expected a list of experts for each of {len(self.gates)} gates, got {len(step)} lists", where=f"steps[{s}]"
                 )
             for g, gate in enumerate(self.gates):
+                seen: set[int] = set()
                 for j, e in enumerate(step[g]):
                     where = f"steps[{s}][{g}][{j}]"
                     if not 0 <= e < len(gate.experts):
                         name = self.graph.ops[gate.op].name
                         raise GraphError(f"gate {name!r} has experts 0 to {len(gate.experts) - 1}, got {e}", where=where)
-                    if e in step[g][:j]:
+                    if e in seen:
                         raise GraphError(f"expert {e} is chosen twice", where=where)
+                    seen.add(e)
 
 
 def gates_of(graph: Graph, named: Mapping[str, Sequence[tuple[Sequence[str], Sequence[str]]]]) -> tuple[Gate, ...]:
@@ -90,11 +95,13 @@ def _check_gates(graph: Graph, gates: Sequence[Gate]) -> None:
     """Raise :class:`GraphError` at the first contradiction, with its path as in the file format."""
     owner: dict[int, str] = {}
     gate_ops = {gate.op for gate in gates}
+    listed: set[int] = set()
     for g, gate in enumerate(gates):
         if not 0 <= gate.op < len(graph.ops):
             raise GraphError(f"no op number {gate.op}", where=f"gates[{g}].op")
-        if any(other.op == gate.op for other in gates[:g]):
+        if gate.op in listed:
             raise GraphError(f"op {graph.ops[gate.op].name!r} is listed as two gates", where=f"gates[{g}].op")
+        listed.add(gate.op)
         for e, expert in enumerate(gate.experts):
             where = f"gates[{g}].experts[{e}]"
             if not expert.tensors or not expert.ops:
@@ -149,6 +156,9 @@ def realise(routing: Routing, steps: int | range) -> Graph:
             has = f"steps 0 to {len(routing.steps) - 1}" if routing.steps else "none"
             raise GraphError(f"there is no step {s} in the routing trace, which has {has}")
     base = routing.graph
+    ops = len(wanted) * len(base.ops)
+    if ops > limit("records"):
+        raise GraphError(refusal("records", ops).message, where="steps")
     weave = _Weave(routing, len(wanted) > 1)
     for s in wanted:
         weave.add(s)

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from hosim.errors import HardwareError
 from hosim.graph import KINDS
+from hosim.limits import limit, refusal
 
 SCOPES = ("device", "host", "global")
 """Who shares a tier or a fabric: one device, the devices of a host, or all of a supernode; the narrowest first."""
@@ -358,6 +359,8 @@ def _check(hardware: Hardware) -> None:
         raise HardwareError("a fabric is listed twice", where="fabrics")
     if hardware.devices < 1:
         raise HardwareError("expected at least 1 device", where="devices")
+    if hardware.devices > limit("devices"):
+        raise HardwareError(refusal("devices", hardware.devices).message, where="devices")
     if hardware.devices_per_host is not None and hardware.devices_per_host < 1:
         raise HardwareError("expected at least 1 device on a host", where="devices_per_host")
     if hardware.chunk_bytes < 1:

@@ -59,7 +59,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "csv_field_bytes": _size("128 KiB", "in a field of CSV", "how long a field of a CSV file is"),
         "devices": Limit(16_384, "devices", "how many devices run a program together"),
         "grid_points": Limit(100_000, "points in a grid", "the product of the numbers of values of a grid"),
-        "routing_steps": Limit(100_000, "steps of a routing", "how many steps a routing has or generates"),
+        "routing_steps": Limit(10_000, "steps of a routing", "how many steps a routing has or generates"),
         "runs": Limit(100_000, "runs", "how often a replay is repeated with other random times"),
     }
 )

@@ -24,9 +24,7 @@ from hosim.cli.options import (
 )
 from hosim.errors import InfeasibleError
 
-Runs = Annotated[
-    int, typer.Option("--runs", "-n", metavar="N", min=1, max=1_000_000, help="How many random variations to replay for each policy.")
-]
+Runs = Annotated[int, typer.Option("--runs", "-n", metavar="N", min=1, help="How many random variations to replay for each policy.")]
 
 
 def robustness(

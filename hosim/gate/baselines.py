@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from hosim.errors import InputError
 from hosim.gate.folding import absolute, fold, relative, unfold
 from hosim.gate.metrics import human
 from hosim.gate.record import Item, Listing, PeakRecord, Record
+from hosim.limits import within
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -74,11 +76,9 @@ def save_text(text: str, path: str | os.PathLike[str]) -> bool:
 
     target = Path(path)
     content = text.encode()
-    try:
-        if target.read_bytes() == content:
+    with suppress(OSError):  # missing or unreadable: writing reports what is wrong
+        if target.is_file() and target.stat().st_size == len(content) and target.read_bytes() == content:
             return False
-    except OSError:  # missing or unreadable: writing reports what is wrong
-        pass
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -159,6 +159,9 @@ def _listing(data: ListingModel | None, source: str, where: str) -> Listing:
             folded, _, until = folded.partition(_UNTIL)
             folded, _, since = folded.partition(_SINCE)
             items += [Item(label, name, int(value), absolute(since, name), absolute(until, name)) for name in unfold(folded)]
+            within("records", len(items))
+        except InputError as error:
+            raise InputError(error.message, source=source, where=f"{where}.items[{i}]") from None
         except ValueError:
             raise InputError(
                 f"expected a label, a whole number and a name, got {text!r}; 'hosim baseline update' writes the file again",

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hosim.errors import InputError
 from hosim.gate.baselines import SUFFIX
 from hosim.gate.metrics import Tolerance, parse_tolerances
+from hosim.limits import within
 
 if TYPE_CHECKING:
     from hosim.io.cases_file import MatrixModel
@@ -151,6 +153,8 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
             cases += combinations(name, matrix, os.fspath(folder), tolerances)
         except ValueError as error:
             raise InputError(str(error), source=source, where=where) from None
+        except InputError as error:
+            raise InputError(error.message, source=source, where=where) from None
     return Suite(source, folder / data.get("baselines", FOLDER), tuple(cases))
 
 
@@ -161,6 +165,9 @@ def combinations(name: str, given: MatrixModel, folder: str, tolerances: Mapping
         twice = next((text for text in listed if listed.count(text) > 1), None)
         if twice is not None:
             raise ValueError(f"{twice!r} is listed twice")
+    budgets = given.get("budgets", [None])
+    lengths = sorted(map(len, axes))
+    within("grid_points", (prod(lengths[1:]) if given.get("cover") == "pairs" else prod(lengths)) * len(budgets))
     return [
         Case(
             "/".join(filter(None, (name, workload, machine, policy, budget))),
@@ -175,7 +182,7 @@ def combinations(name: str, given: MatrixModel, folder: str, tolerances: Mapping
             name,
         )
         for workload, machine, policy in (pairs(axes) if given.get("cover") == "pairs" else product(*axes))
-        for budget in given.get("budgets", [None])
+        for budget in budgets
     ]
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from itertools import groupby, product
+from math import prod
+
+from hosim.limits import within
 
 _PART = re.compile(r"\{\{|\}\}|\{([\d,-]+)\}")
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -40,7 +43,9 @@ def fold(names: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def unfold(text: str) -> list[str]:
-    """The names that a folded name stands for. Raises :class:`ValueError` for braces that :func:`fold` does not write.
+    """The names that a folded name stands for.
+
+    Raises :class:`ValueError` for braces that :func:`fold` does not write, and :class:`~hosim.errors.InputError` for too many names.
 
     >>> unfold("a.{0-1,7}.x")
     ['a.0.x', 'a.1.x', 'a.7.x']
@@ -52,6 +57,7 @@ def unfold(text: str) -> list[str]:
         parts.append([str(n) for n in _numbers(match[1])] if match[1] else [match[0][0]])
         at = match.end()
     parts.append([_literal(text[at:])])
+    within("records", prod(map(len, parts)))
     return ["".join(chosen) for chosen in product(*parts)]
 
 
@@ -122,10 +128,14 @@ def _range(numbers: _Numbers) -> str:
     return "{" + ",".join(runs) + "}"
 
 
-def _numbers(text: str) -> Iterable[int]:
+def _numbers(text: str) -> list[int]:
+    numbers: list[int] = []
     for run in text.split(","):
         first, _, last = run.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+        listed = range(int(first), int(last or first) + 1)
+        within("records", len(numbers) + listed.stop - listed.start)  # the length of a range may be more than Python can say
+        numbers += listed
+    return numbers
 
 
 def _literal(text: str) -> str:

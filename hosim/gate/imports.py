@@ -122,7 +122,8 @@ def _digest_of(path: Path) -> str:
     for file in files:
         # the name goes into the graph of some formats
         found.update(f"\0{file.relative_to(path.parent)}\0".encode())
-        found.update(hashlib.sha256(file.read_bytes()).digest())
+        with file.open("rb") as content:
+            found.update(hashlib.file_digest(content, "sha256").digest())
     return found.hexdigest()[:32]
 
 

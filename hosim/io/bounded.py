@@ -6,6 +6,7 @@ stands in it, before it becomes objects, which take up to a hundred times the ro
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import mmap
@@ -63,7 +64,7 @@ def read_head(source: str) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise InputError("expected a file, this is a device or a pipe; write it to a file first", source=source)
         start = file.read(HEAD)
-        pieces = _unpacked(iter([start]), source, whole=False) if start.startswith(_GZIP_MAGIC) else iter([start])
+        pieces = _unpacked(iter([start]), source, whole=len(start) < HEAD) if start.startswith(_GZIP_MAGIC) else iter([start])
         found = b""
         for piece in pieces:
             found += piece
@@ -92,6 +93,21 @@ _CONSTANTS = {name: float(name) for name in ("NaN", "Infinity", "-Infinity")}
 
 def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is not a number")
+
+
+def csv_rows(content: bytes, source: str) -> list[list[str]]:
+    """The rows of a text of CSV. Raises :class:`InputError`, also for more values or longer fields than is allowed."""
+    within("values", content.count(b",") + content.count(b"\n"), source=source)
+    check_digits(content, source)
+    before = csv.field_size_limit(limit("csv_field_bytes"))
+    try:
+        return list(csv.reader(io.StringIO(content.decode("utf-8", "replace"), newline="")))
+    except csv.Error as error:
+        raise (
+            refusal("csv_field_bytes", source=source) if "limit" in str(error) else InputError(f"broken CSV: {error}", source=source)
+        ) from None
+    finally:
+        csv.field_size_limit(before)
 
 
 def check_json(content: bytes, source: str) -> None:
@@ -184,7 +200,7 @@ def _collected(pieces: Iterator[bytes], name: str, source: str) -> bytes:
 
 
 def _unpacked(pieces: Iterator[bytes], source: str, *, whole: bool = True) -> Iterator[bytes]:
-    """The content of a gzip file, in pieces of a bounded size. Unless ``whole``, the file may end before its time."""
+    """The content of a gzip file, in pieces of a bounded size. Unless ``whole``, more of the file follows."""
     member = zlib.decompressobj(_GZIP)
     try:
         for packed in pieces:
@@ -202,4 +218,7 @@ def _unpacked(pieces: Iterator[bytes], source: str, *, whole: bool = True) -> It
     except zlib.error as error:
         raise InputError(f"damaged gzip file ({error}); write or download it again", source=source) from None
     if whole and not member.eof:
-        raise InputError("damaged gzip file (it ends before its time); write or download it again", source=source)
+        raise InputError(
+            "damaged gzip file (Compressed file ended before the end-of-stream marker was reached); write or download it again",
+            source=source,
+        )

@@ -17,6 +17,7 @@ from random import Random
 from hosim.errors import InputError
 from hosim.expert_routing import Gate, Routing
 from hosim.graph import Graph
+from hosim.limits import within
 
 
 def generate(
@@ -35,6 +36,7 @@ def generate(
     ):
         if wrong:
             raise InputError(f"expected {expected}", where=where)
+    within("routing_steps", steps, where="steps")
     chosen = [_choices(Random(f"{seed}/{g}"), len(gate.experts), steps, top, zipf, persistence) for g, gate in enumerate(gates)]
     meta = {"seed": seed, "top": top, "zipf": zipf, "persistence": persistence}
     return Routing(graph, tuple(gates), tuple(zip(*chosen, strict=True)) if gates else ((),) * steps, meta)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hosim.analysis.liveness import static_peak
 from hosim.errors import InfeasibleError, InputError
+from hosim.limits import within
 from hosim.result import Result
 from hosim.study.axes import Value
 from hosim.study.rows import figure_columns, figures, frame
@@ -103,6 +104,7 @@ def frontier(
         raise InputError(
             f"expected at least 2 points, got {points}" if points < 2 else f"expected at least 0, got {refine}", source="frontier"
         )
+    within("grid_points", points + refine, source="frontier")
     graph = question.graph
     most = min(question.budget_bytes, max(static_peak(graph).bytes, 1))
     least = max((sum(graph.tensors[t].size_bytes for t in op.uses) + op.workspace_bytes for op in graph.ops), default=1)

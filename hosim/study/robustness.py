@@ -15,6 +15,7 @@ from hosim.errors import InfeasibleError, InputError, PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
+from hosim.limits import within
 from hosim.result import Result
 from hosim.study.policy_choice import PolicyChoice
 from hosim.study.run_policy import check, make_plan
@@ -52,6 +53,7 @@ def robustness(
 
     if runs < 1 or runs >= _SEEDS:
         raise InputError(f"expected at least 1 run, got {runs}", source="runs")
+    within("runs", runs, source="runs")
     if jitter.is_none:
         raise InputError("without jitter all runs are the same: give --op-sigma or --transfer-sigma", source="jitter")
     rows = [row for choice in choices for row in _rows(graph, hardware, choice, budget_bytes, jitter, runs, progress)]

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hosim.errors import InputError
+from hosim.io.bounded import csv_rows, read_bytes
 from hosim.io.reading import check_target, write_bytes
 from hosim.study.axes import Value
 from hosim.study.rows import FEASIBLE, TEXTS, Row, frame
@@ -129,9 +130,8 @@ class RowFile:
     def _resume(self) -> None:
         """Read the existing rows, without an unfinished last line."""
         assert self._stream is not None
-        content = self._stream.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        lines = list(csv.reader(io.StringIO(whole.decode("utf-8", "replace"))))
+        content = read_bytes(str(self._stream))
+        lines = csv_rows(content[: content.rfind(b"\n") + 1], str(self._path))
         if not lines:
             if content and not self._line(self._columns).startswith(content):
                 raise self._another("it is not a file of rows")

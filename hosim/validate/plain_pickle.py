@@ -14,6 +14,7 @@ from collections import deque
 from typing import Any, NoReturn
 
 from hosim.errors import InputError
+from hosim.limits import limit, refusal
 
 _ADMITTED = frozenset(
     (
@@ -52,7 +53,10 @@ def load_plain(data: bytes) -> Any:
 
 def _check(data: bytes) -> None:
     texts: deque[str] = deque(maxlen=2)
+    most = limit("values")
     for count, (instruction, argument, _) in enumerate(pickletools.genops(data)):
+        if count > most:
+            raise refusal("values")
         if isinstance(argument, str):
             texts.append(argument[:60])
         if instruction.name not in _ADMITTED:

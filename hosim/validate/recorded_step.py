@@ -6,7 +6,6 @@ duration here runs from the end of the previous op to its own end, so that the d
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.importers.kineto_blocks import RecordedBlock, blocks_of, device_of_blocks
 from hosim.importers.kineto_events import KinetoTrace, MemoryEvent
+from hosim.io import bounded
 
 _PREFIX = "hosim."
 _STEP = "hosim.step"
@@ -111,10 +111,7 @@ def last_step(trace: KinetoTrace) -> RecordedStep:
 
 def read_json(path: Path, keys: Sequence[str]) -> dict[str, Any]:
     """A file of the kit, with these keys. Raises `InputError`."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read: {error}", source=str(path)) from None
+    content = bounded.read_json(str(path), "a recording", "record it again")
     if not isinstance(content, dict) or content.get("format") != "hosim.recording/1":
         raise InputError("expected a file of hosim.record (format hosim.recording/1)", source=str(path))
     missing = [key for key in keys if key not in content]

@@ -5,9 +5,7 @@ A snapshot holds the segments at the end of a recording and the *history*: alloc
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from hosim.engine.allocators.state import SHARED_POOL, BlockState, BlockUse, PoolId, SegmentState
 from hosim.errors import InputError
+from hosim.io.bounded import check_json, read_bytes
 from hosim.validate.plain_pickle import load_plain
 
 Action = Literal[
@@ -37,9 +36,6 @@ _USES: Mapping[str, BlockUse] = {
     "active_awaiting_free": "pending",
     "inactive": "free",
 }
-
-LARGEST_BYTES = 1 << 30
-"""The largest snapshot that can be read, unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +83,20 @@ class Snapshot:
 def read_snapshot(path: Path | str) -> Snapshot:
     """The snapshot in a file: JSON, or a pickle of plain containers as ``torch.cuda.memory._dump_snapshot`` writes it; gzipped or not.
 
-    Raises `InputError` if it is neither, not a snapshot, or larger than `LARGEST_BYTES`. Nothing in a pickle is ever executed.
+    Raises `InputError` if it is neither, not a snapshot, or beyond the limits. Nothing in a pickle is ever executed.
     """
     path = Path(path)
+    data = read_bytes(str(path))
+    is_json = data[:1] in b"{[ \n\t\r"
+    if is_json:
+        check_json(data, str(path))
     try:
-        data = _content(path)
-        is_json = data[:1] in b"{[ \n\t\r"
         raw = json.loads(data) if is_json else load_plain(data)
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"expected a memory snapshot (JSON, or a pickle of plain containers): {error}", source=str(path)) from error
     except InputError as error:
         raise InputError(f"expected a memory snapshot (JSON, or a pickle of plain containers): {error.message}", source=str(path)) from None
     return parse_snapshot(raw, source=str(path), largest=len(data))
-
-
-def _content(path: Path) -> bytes:
-    with path.open("rb") as file:
-        zipped = file.read(2) == b"\x1f\x8b"
-    with gzip.open(path) if zipped else path.open("rb") as file:
-        data = file.read(LARGEST_BYTES + 1)
-    if len(data) > LARGEST_BYTES:
-        raise InputError(f"it has more than {LARGEST_BYTES} bytes; record it with fewer entries, or without stacks")
-    return data
 
 
 def parse_snapshot(raw: object, *, source: str | None = None, largest: int | None = None) -> Snapshot:

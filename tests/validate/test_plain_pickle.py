@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosim.errors import InputError
-from hosim.validate import plain_pickle, recording
+from hosim.validate import plain_pickle
 from hosim.validate.plain_pickle import load_plain
 from hosim.validate.recording import read_snapshot
 
@@ -120,10 +120,18 @@ def test_a_list_repeated_without_being_written_is_bounded(tmp_path):
         read_snapshot(path)
 
 
+def test_a_program_of_too_many_instructions_is_refused_before_it_runs(monkeypatch):
+    """A list takes one byte in the file and 56 in memory."""
+    monkeypatch.setenv("HOSIM_LIMITS", "values=100")
+    monkeypatch.setattr(plain_pickle._Unpickler, "load", None)
+    with pytest.raises(InputError, match="expected at most 100 values, got more"):
+        load_plain(b"]" * 1000 + b".")
+
+
 @pytest.mark.parametrize("zipped", [False, True])
 def test_what_is_too_large_is_not_read(tmp_path, monkeypatch, zipped):
-    monkeypatch.setattr(recording, "LARGEST_BYTES", 1000)
+    monkeypatch.setenv("HOSIM_LIMITS", "file_bytes=1000,unpacked_bytes=1000")
     path = tmp_path / "large.json"
     path.write_bytes(gzip.compress(b" " * 10_000) if zipped else b" " * 10_000)
-    with pytest.raises(InputError, match="it has more than 1000 bytes"):
+    with pytest.raises(InputError, match="expected at most 1kB "):
         read_snapshot(path)
