@@ -48,10 +48,10 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Work:
             return found
 
     class Unpacking:
-        def __init__(self, form: int) -> None:
-            self._inner = decompressobj(form)
+        def __init__(self, wbits: int) -> None:
+            self._inner = decompressobj(wbits)
 
-        def decompress(self, data: bytes, most: int) -> bytes:
+        def decompress(self, data: bytes, most: int = 0) -> bytes:
             assert most > 0
             found = self._inner.decompress(data, most)
             done.unpacked += len(found)
