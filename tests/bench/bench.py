@@ -25,7 +25,19 @@ if __name__ == "__main__":
 
 from measures import Measure  # noqa: E402
 
-SUBJECTS = ("starting", "loading", "analysing", "replaying", "many_devices", "packing", "planning", "sweep_costs", "exporting", "executing")
+SUBJECTS = (
+    "starting",
+    "loading",
+    "refusing",
+    "analysing",
+    "replaying",
+    "many_devices",
+    "packing",
+    "planning",
+    "sweep_costs",
+    "exporting",
+    "executing",
+)
 LONGEST_S = 1800
 """A measurement that takes longer has failed."""
 
