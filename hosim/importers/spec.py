@@ -67,7 +67,7 @@ def _built(spec: Mapping[str, Any], source: str) -> Graph:
     try:
         return build(spec["name"], spec["builder"])
     except InputError as error:
-        raise InputError(error.message, source=source, where=f"builder.{error.where}") from None
+        raise InputError(error.message, source=source, where=f"builder.{error.where}" if error.where else "builder") from None
 
 
 def _trained(spec: Mapping[str, Any], meta: Mapping[str, Any]) -> Graph:

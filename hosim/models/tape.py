@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from hosim.graph import Graph, GraphBuilder
+from hosim.limits import limit, refusal
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
 """Bytes of an element by dtype; the widest floating ones first."""
@@ -65,6 +66,7 @@ class Tape:
         self._maker: dict[str, str] = {}
         self._own: set[str] = set()  # gradients made for a parameter
         self._taken: set[str] = set()
+        self._most = limit("records")
         self._scope = ""
         self._phase = ""
 
@@ -80,7 +82,7 @@ class Tape:
         """A tensor that exists from the start, made at first use. ``name`` is under the current scope."""
         full = self._scope + name
         if full not in self._held:
-            self._taken.add(full)
+            self._take(full)
             value = Value(full, tuple(shape), dtype)
             self.builder.tensor(full, value.size, kind, home)
             self._held[full] = value
@@ -203,8 +205,14 @@ class Tape:
         while name in self._taken:
             name = f"{wanted}_{n}"
             n += 1
-        self._taken.add(name)
+        self._take(name)
         return name
+
+    def _take(self, name: str) -> None:
+        """Nothing else gets this name; there are no more names than a file may have records."""
+        self._taken.add(name)
+        if len(self._taken) > self._most:
+            raise refusal("records")
 
     # -- gradients ----------------------------------------------------------------------------------------------------
 

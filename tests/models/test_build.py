@@ -281,3 +281,9 @@ def test_a_gradient_that_two_values_share_is_not_changed_for_one_of_them():
         "backward.clone": (["backward.q.grad"], ()),
         "backward.clone_1": (["backward.p.grad"], ()),
     }
+
+
+def test_a_model_of_a_billion_layers_is_refused_at_the_limit(monkeypatch):
+    monkeypatch.setenv("HOSIM_LIMITS", "records=500")
+    with pytest.raises(InputError, match='expected at most 500 records, got more; HOSIM_LIMITS="records=1000"'):
+        build("x", {"model": "gpt2-xl", "phase": "train", "config": {"n_layer": 10**9}})
