@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.io.bounded import read_head
+from hosim.io.bounded import check_names, read_head
 
 __all__ = ["FORMATS", "Source", "SourceFormat", "load_any", "read_source"]
 
@@ -52,6 +52,7 @@ class SourceFormat:
         load = getattr(import_module(module), function)
         graph = load(path, dims) if self.has_dims else load(path)
         assert isinstance(graph, Graph)
+        check_names(os.fspath(path), tensors=graph.tensors, ops=graph.ops, name=[graph])
         return graph
 
 

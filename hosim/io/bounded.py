@@ -14,9 +14,9 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from hosim.errors import InputError
 from hosim.limits import limit, refusal, within
@@ -93,6 +93,20 @@ _CONSTANTS = {name: float(name) for name in ("NaN", "Infinity", "-Infinity")}
 
 def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is not a number")
+
+
+class HasName(Protocol):
+    """Anything with a name."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+def check_names(source: str | None, **listed: Iterable[HasName]) -> None:
+    """Raise the refusal of a name that is longer than is allowed; what is listed, by its place in the file."""
+    for where, named in listed.items():
+        within("name_length", max((len(one.name) for one in named), default=0), source=source, where=where)
 
 
 def csv_rows(content: bytes, source: str) -> list[list[str]]:

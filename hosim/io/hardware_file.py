@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from hosim.hardware import SCOPES, Channel, Compute, Fabric, Hardware, Tier
 from hosim.io import reading
+from hosim.io.bounded import check_names
 from hosim.io.key_tables import (
     NAME,
     TEXT,
@@ -210,7 +211,9 @@ def save_hardware(hw: Hardware, path: str | os.PathLike[str]) -> None:
 def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
     """The profile as :func:`hardware_to_dict` gives it; ``source`` names it in errors. Raises :class:`InputError`."""
     with errors_of(source):
-        return _HARDWARE.read(FORMAT.check(data, source))
+        hw = _HARDWARE.read(FORMAT.check(data, source))
+    check_names(source, name=[hw], tiers=hw.tiers, channels=hw.channels, fabrics=hw.fabrics)
+    return hw
 
 
 def hardware_to_dict(hw: Hardware) -> dict[str, Any]:

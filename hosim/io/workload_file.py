@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from hosim.errors import InputError
 from hosim.graph import KINDS, PERSISTENT_KINDS, Graph, Op, Tensor, unguarded
 from hosim.io import reading
-from hosim.io.bounded import check_json, read_bytes
+from hosim.io.bounded import check_json, check_names, read_bytes
 from hosim.io.key_tables import (
     COUNT,
     FLAG,
@@ -214,7 +214,9 @@ def _graph(checked: Mapping[str, Any], source: str | None) -> Graph:
                 op_at[op["name"]] = len(ops) - 1
         except InputError as error:
             raise inside("ops", inside(len(ops), error)) from None
-        return Graph(checked["name"], tensors, tuple(ops), checked.get("meta", {}))
+        graph = Graph(checked["name"], tensors, tuple(ops), checked.get("meta", {}))
+    check_names(source, tensors=graph.tensors, ops=graph.ops, name=[graph])
+    return graph
 
 
 def workload_to_dict(graph: Graph) -> dict[str, Any]:

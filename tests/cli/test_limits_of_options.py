@@ -135,3 +135,22 @@ def test_a_size_of_many_digits(budget: str) -> None:
     assert (outcome.exit_code, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
     with pytest.raises(Exception, match="expected a size"):
         parse_size(budget)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "where"),
+    [
+        ("workload.json", '"a"', "tensors"),
+        ("workload.json", '"f"', "ops"),
+        ("workload.json", '"toy"', "name"),
+        ("hw.json", '"ddr"', "tiers"),
+        ("hw.json", '"h2d"', "channels"),
+        ("hw.json", '"toy"', "name"),
+    ],
+)
+def test_a_long_name(file: str, old: str, where: str) -> None:
+    Path("hw.json").write_text(Path("hw.yaml").read_text())
+    Path(file).write_text(Path(file).read_text().replace(old, f'"{"n" * 10_001}"'))
+    line = stderr_of("frontier", "workload.json", "-H", "hw.json")
+    expected = f'{where}: expected at most 10000 characters in a name, got 10001; HOSIM_LIMITS="name_length=10001"'
+    assert line == f"error: {file}: {expected}{RAISES}\n"

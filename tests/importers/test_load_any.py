@@ -62,10 +62,10 @@ def test_damaged_gzip(tmp_path):
 
 
 def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
-    def refuse(path):
+    def refuse(path, mode):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)
+    monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(InputError) as caught:
         load_any(tmp_path / "x")
     assert str(caught.value) == f"{tmp_path / 'x'}: cannot be read: Permission denied"
