@@ -16,6 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hosim.plain_text import one_line
+
+LONGEST = 400
+"""Characters of an error's text, at most: what is longer loses its middle."""
+
 
 class HosimError(Exception):
     """The base of every error that hosim raises on purpose; its text is one line that says what to do.
@@ -36,6 +41,9 @@ class HosimError(Exception):
     """
 
     exit_code = 2
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(one_line(text, LONGEST))
 
 
 class InputError(HosimError):

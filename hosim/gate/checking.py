@@ -173,7 +173,8 @@ class CaseError(HosimError):
     """An error in a case; it has the exit code of the original error."""
 
     def __init__(self, case: str, message: str, exit_code: int) -> None:
-        super().__init__(case, message, exit_code)
+        super().__init__(message)
+        self.args = (case, message, exit_code)  # what a worker process needs to hand it over
         self.case = case
         self.message = message
         self.exit_code = exit_code

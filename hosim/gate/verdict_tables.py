@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.text import Text
 
 from hosim.gate.metric_verdict import IMPROVEMENT, NEW, REGRESSION, SAME, MetricVerdict
 from hosim.gate.metrics import human
 from hosim.gate.record import Record
 from hosim.gate.reports import changed_metrics, details, with_a_row
 from hosim.gate.verdict import FAILING, CaseVerdict, summary
-from hosim.report.tables import NOTHING, open_table
+from hosim.report.printed import open_table, paragraph
+from hosim.report.tables import NOTHING
 from hosim.units import human_size
 
 _STYLES = {**dict.fromkeys(FAILING, "red"), IMPROVEMENT: "green", NEW: "yellow"}
@@ -26,18 +25,18 @@ def verdicts(checked: Sequence[CaseVerdict], strict: bool = False) -> Renderable
     for v in rows:
         changed = changed_metrics(v)
         if not changed:
-            table.add_row(escape(v.case), v.verdict, NOTHING, NOTHING, NOTHING, NOTHING, style=_STYLES.get(v.verdict))
+            table.add_row(v.case, v.verdict, NOTHING, NOTHING, NOTHING, NOTHING, style=_STYLES.get(v.verdict))
         for m in changed:
             name, verdict, *values, _ = metric_cells(m)
-            table.add_row(escape(v.case), verdict, escape(name), *values, style=_STYLES.get(m.verdict))
+            table.add_row(v.case, verdict, name, *values, style=_STYLES.get(m.verdict))
     parts: list[RenderableType] = [table] if rows else []
     for v in checked:
         if v.verdict != SAME and (v.explanation or v.note):
-            listed = "".join(f"  {line}\n" for line in details(v))
-            parts.append(Text(f"{v.case}: {v.verdict}\n{listed}", style="red" if v.verdict == REGRESSION else "", overflow="ignore"))
+            listed = [f"{v.case}: {v.verdict}", *(f"  {line}" for line in details(v))]
+            parts.append(paragraph(*listed, style="red" if v.verdict == REGRESSION else "", space=True, wrapped=False))
     failing = sum(v.fails(strict) for v in checked)
     closing = f"{len(checked)} case{'s' * (len(checked) != 1)}: {summary(checked)}" + (f"; {failing} failing." if failing else ".")
-    return Group(*parts, Text(closing, style="bold red" if failing else "bold"))
+    return Group(*parts, paragraph(closing, style="bold red" if failing else "bold"))
 
 
 def metric_cells(m: MetricVerdict) -> tuple[str, ...]:
@@ -53,12 +52,12 @@ def baseline(record: Record) -> RenderableType:
     asked = ", ".join(f"{key} {text}" for key, text in record.asked.items())
     table = open_table(f"{record.case}: {asked}" if asked else record.case, "metric", "value", left=1)
     for name, value in sorted(record.metrics.items()):
-        table.add_row(escape(name), human(name, value))
+        table.add_row(name, human(name, value))
     parts: list[RenderableType] = [table]
     for tier, peak in sorted(record.peaks.items()):
         held = open_table(f"{tier} at its peak" + (f", at op {peak.op}" if peak.op is not None else ""), "kind", "bytes", left=1)
         for kind, size in sorted(peak.composition.items(), key=lambda pair: -pair[1]):
             held.add_row(kind.replace("_", " "), human_size(size))
         parts.append(held)
-    parts.append(Text(f"Written by hosim {record.hosim}, rules {record.semantics}.", style="dim"))
+    parts.append(paragraph(f"Written by hosim {record.hosim}, rules {record.semantics}.", style="dim"))
     return Group(*parts)

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.text import Text
 
-from hosim.report.tables import NOTHING, open_table
+from hosim.report.printed import open_table, paragraph
+from hosim.report.tables import NOTHING
 from hosim.units import human_rate, human_size, human_time
 
 
@@ -22,14 +21,13 @@ def calibration(data: Mapping[str, Any]) -> RenderableType:
     if launch["launch_ns"] is not None:
         gap = launch["gap_ns"]
         line = f"launch of an op: {human_time(launch['launch_ns'])}, of which {_figure(gap, human_time)} (n={gap['samples']:,}) between ops"
-        parts.append(Text(f"{line}\n"))
+        parts.append(paragraph(line, space=True))
     if launch["host_ns"] is not None:
-        parts.append(
-            Text(f"a launch occupies the host for {_figure(launch['host_ns'], human_time)} (n={launch['host_ns']['samples']:,})\n")
-        )
+        host = launch["host_ns"]
+        parts.append(paragraph(f"a launch occupies the host for {_figure(host, human_time)} (n={host['samples']:,})", space=True))
     if data["efficiency"]:
         parts.append(_efficiency(data))
-    parts += [Text(f"not fitted: {line}", style="yellow") for line in data["missing"]]
+    parts += [paragraph(f"not fitted: {line}", style="yellow") for line in data["missing"]]
     parts += [_held_out(held) for held in data["held_out"]]
     return Group(*parts)
 
@@ -51,7 +49,7 @@ def _efficiency(data: Mapping[str, Any]) -> RenderableType:
     table = open_table(f"Efficiency, against {data['base']}", *columns, left=2)
     for row in sorted(data["efficiency"], key=lambda row: -row["time_ns"]):
         figure = row["efficiency"]
-        cells = [escape(row["kind"]), row["dtype"], f"{figure['samples']:,}", human_time(row["time_ns"]), _figure(figure, _three)]
+        cells = [row["kind"], row["dtype"], f"{figure['samples']:,}", human_time(row["time_ns"]), _figure(figure, _three)]
         table.add_row(*cells, _percent(row["residuals"]["median"]), _percent(row["residuals"]["p95"]))
     return table
 
@@ -59,7 +57,7 @@ def _efficiency(data: Mapping[str, Any]) -> RenderableType:
 def _held_out(held: Mapping[str, Any]) -> RenderableType:
     counts = held["iterations"]
     parts = f"{counts['learned']} iterations predict {counts['held_out']}, " if counts and counts["learned"] else ""
-    table = open_table(escape(f"Held out: {held['trace']} ({parts}{held['parted']})"), "what", "number", "median error", "P95", "in total")
+    table = open_table(f"Held out: {held['trace']} ({parts}{held['parted']})", "what", "number", "median error", "P95", "in total")
     for name in ("ops", "transfers"):
         row = held[name]
         if row["samples"]:
@@ -72,11 +70,11 @@ def _held_out(held: Mapping[str, Any]) -> RenderableType:
     if makespan["error"] is not None:
         span = f"makespan, {human_time(makespan['measured_ns'])} measured"
         table.add_row(span, human_time(makespan["predicted_ns"]), NOTHING, NOTHING, _signed(makespan["error"]))
-    return Group(table, *(Text(f"not predicted: {line}", style="yellow") for line in held["missing"]))
+    return Group(table, *(paragraph(f"not predicted: {line}", style="yellow") for line in held["missing"]))
 
 
 def _on(data: Mapping[str, Any]) -> str:
-    return escape(f" of {data['device']}") if data["device"] else ""
+    return f" of {data['device']}" if data["device"] else ""
 
 
 def _figure(figure: Mapping[str, float], text: Any) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rich.markup import escape
 from rich.table import Table
 
 from hosim.hardware import Hardware
-from hosim.report.tables import NOTHING, open_table
+from hosim.report.printed import open_table
+from hosim.report.tables import NOTHING
 from hosim.result import Result, Spread
 from hosim.units import human_size, human_time
 
@@ -22,7 +22,7 @@ def devices(results: Sequence[Result], hardware: Hardware) -> Table:
         count = str(spread.count) if spread.feasible == spread.count else f"{spread.feasible} of {spread.count} fit"
         held = spread.peak_bytes.get(hardware.device_tier)
         cells = [*_three(spread.makespan_ns, human_time), *_three(spread.stall_ns, human_time), *_three(held, human_size)]
-        table.add_row(escape(policy), count, *cells)
+        table.add_row(policy, count, *cells)
     return table
 
 

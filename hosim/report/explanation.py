@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.text import Text
 
 from hosim.analysis.gaps import Gap
@@ -17,7 +16,8 @@ from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line, signed_time
 from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.observed import ObservedTransfer
-from hosim.report.tables import NOTHING, channels, open_table, percent, time_or_nothing
+from hosim.report.printed import lines_of, open_table, paragraph
+from hosim.report.tables import NOTHING, channels, percent, time_or_nothing
 from hosim.result import STALL_CAUSES
 from hosim.units import human_size, human_time
 
@@ -64,9 +64,9 @@ def _printed(tables: RenderableType) -> str:
 def explanation(explained: Explanation, top: int | None = None) -> RenderableType:
     """Everything: one row a gap, a transfer and a wait; ``top`` bounds the rows of each table, the most important ones first."""
     return Group(
-        Text(explained.origin + "\n"),
+        paragraph(explained.origin, space=True),
         pressure(explained, top),
-        Text(counts(explained) + "\n"),
+        paragraph(counts(explained), space=True),
         lines(explained, top),
         transfers(explained, top),
         channels([explained.result]),
@@ -92,16 +92,16 @@ def summary(explained: Explanation) -> RenderableType:
         exposed = f"exposed {human_time(line.exposed_ns)}" if line.exposed_ns else line.effect
         verdict = "; ".join([part for part in (REASONS[line.reason], exposed) if part])
         name = explained.plan.graph.tensors[line.gap.tensor].name
-        table.add_row(escape(name), *_figures(line), escape(verdict), style=None if line.moved else "dim")
+        table.add_row(name, *_figures(line), verdict, style=None if line.moved else "dim")
     left = len(ranked) - ROWS
     more = f"{left:,} more tensors. " if left > 0 else ""
     return Group(
-        Text(explained.origin),
-        Text(_peak(explained)),
-        Text(counts(explained) + "\n"),
+        paragraph(explained.origin),
+        paragraph(_peak(explained)),
+        paragraph(counts(explained), space=True),
         table,
         load(explained),
-        Text(f"{more}--top N prints every table with N rows, --all with every row; --json prints all figures.", style="dim"),
+        paragraph(f"{more}--top N prints every table with N rows, --all with every row; --json prints all figures.", style="dim"),
     )
 
 
@@ -124,7 +124,7 @@ def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
     """Where the device tier would hold more than the budget if nothing moved, and what it holds there under the plan."""
     graph, head = explained.plan.graph, _peak(explained)
     if not explained.regions:
-        return Text(f"{head}\nNothing is over budget.\n")
+        return paragraph(head, "Nothing is over budget.", space=True)
     table = open_table(
         "Pressure: over budget if nothing moved", "from op", "to op", "ops", "time", "over by", "area", "held by plan", left=2
     )
@@ -132,15 +132,15 @@ def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
         column.no_wrap, column.overflow = False, "fold"
     for region in sorted(explained.regions, key=lambda r: (-r.over_byte_ns, r.first))[:top]:
         table.add_row(
-            escape(graph.ops[region.first].name),
-            escape(graph.ops[region.last].name),
+            graph.ops[region.first].name,
+            graph.ops[region.last].name,
             f"{region.last - region.first + 1:,}",
             human_time(region.over_ns),
             human_size(region.over_bytes),
             _area(region.over_byte_ns),
             human_size(region.held_bytes),
         )
-    return Group(Text(head + "\n"), table, _more(len(explained.regions), top))
+    return Group(paragraph(head, space=True), table, _more(len(explained.regions), top))
 
 
 def _peak(explained: Explanation) -> str:
@@ -184,7 +184,7 @@ def lines(explained: Explanation, top: int | None = None) -> RenderableType:
     for line in explained.lines[:top]:
         tensor = graph.tensors[line.gap.tensor]
         table.add_row(
-            escape(f"{tensor.name}\n{tensor.kind.replace('_', ' ')}: {between(explained, line.gap)}\n{line.why}"),
+            lines_of(tensor.name, f"{tensor.kind.replace('_', ' ')}: {between(explained, line.gap)}", line.why),
             *_figures(line),
             f"{line.figures.channel_pressure:.2f}",
             _area(line.relief_byte_ns),
@@ -203,7 +203,7 @@ def between(explained: Explanation, gap: Gap) -> str:
 def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
     """One row a transfer: those that an op waits for first, the longest wait first, then in order of time."""
     if not explained.copies:
-        return Text("Transfers: none.\n")
+        return paragraph("Transfers: none.", space=True)
     table = open_table(
         "Transfers", "tensor", "channel", "issued", "start", "end", "queued", "covered", "while", "exposed", "waiting", left=2
     )
@@ -213,16 +213,16 @@ def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
     for copy in order[:top]:
         x = copy.transfer
         table.add_row(
-            escape(explained.plan.graph.tensors[x.tensor].name),
-            escape(x.channel),
+            explained.plan.graph.tensors[x.tensor].name,
+            x.channel,
             human_time(x.issue_ns),
             human_time(x.start_ns),
             human_time(x.end_ns),
             time_or_nothing(copy.queue_ns),
             percent(copy.covered_ns, x.end_ns - x.start_ns),
-            escape(_meanwhile(explained, copy)),
+            _meanwhile(explained, copy),
             time_or_nothing(copy.exposed_ns),
-            escape(", ".join(ops[i].name for i in copy.waiting)) or NOTHING,
+            ", ".join(ops[i].name for i in copy.waiting) or NOTHING,
         )
     for column in (0, 7, 9):
         table.columns[column].no_wrap, table.columns[column].overflow = False, "fold"
@@ -242,17 +242,17 @@ def load(explained: Explanation) -> RenderableType:
     """How busy each channel is over the makespan, in equal parts of it from left to right."""
     rows = [(name, shares) for name, shares in explained.loads.items() if any(shares)]
     if not rows:
-        return Text("", end="")
+        return paragraph()
     table = open_table("Load over the step", "channel", "load", left=2)
     for name, shares in rows:
-        table.add_row(escape(name), "|" + "".join(_BARS[max(int(share > 0), round(share * 8))] for share in shares) + "|")
+        table.add_row(name, "|" + "".join(_BARS[max(int(share > 0), round(share * 8))] for share in shares) + "|")
     return table
 
 
 def waits(explained: Explanation, top: int | None = None) -> RenderableType:
     """One row a wait, the longest first."""
     if not explained.waits:
-        return Text("Waits: none.\n")
+        return paragraph("Waits: none.", space=True)
     table = open_table("Waits", "op", "cause", "from", "for", left=2)
     table.add_column("transfer")
     graph = explained.plan.graph
@@ -260,12 +260,12 @@ def waits(explained: Explanation, top: int | None = None) -> RenderableType:
         x = explained.copies[wait.transfer].transfer if wait.transfer is not None else None
         blamed = f"{graph.tensors[x.tensor].name} on {x.channel}" if x is not None else NOTHING
         length = human_time(wait.end_ns - wait.start_ns)
-        table.add_row(escape(graph.ops[wait.op].name), wait.cause, human_time(wait.start_ns), length, escape(blamed))
+        table.add_row(graph.ops[wait.op].name, wait.cause, human_time(wait.start_ns), length, blamed)
     return Group(table, _more(len(explained.waits), top))
 
 
 def _more(count: int, top: int | None) -> Text:
-    return Text("", end="") if top is None or count <= top else Text(f"and {count - top:,} more\n", style="dim")
+    return paragraph(*([] if top is None or count <= top else [f"and {count - top:,} more"]), style="dim", space=True)
 
 
 def _area(byte_ns: int) -> str:

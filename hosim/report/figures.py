@@ -108,6 +108,7 @@ def style() -> Iterator[None]:
         "axes.titlelocation": "left",
         "legend.frameon": False,
         "svg.hashsalt": "hosim",
+        "text.parse_math": False,  # names are data: dollar signs in them are no mathematics
     }
     with matplotlib.style.context(["default", own]):
         yield

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from hosim.analysis.liveness import static_peak
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.report.memory_curve import memory_curve
-from hosim.report.tables import NOTHING, composition, open_table, percent
+from hosim.report.printed import open_table, paragraph
+from hosim.report.tables import NOTHING, composition, percent
 from hosim.units import human_compute, human_rate, human_size, human_time
 
 
@@ -47,7 +46,7 @@ def machines(profiles: Sequence[Hardware]) -> Table:
             [c.bandwidth_bytes_per_s for c in hw.channels if c.source == hw.device_tier],
         )
         table.add_row(
-            escape(hw.name),
+            hw.name,
             f"{human_compute(peaks[dtype])} {dtype}" if dtype else NOTHING,
             f"{device.name} {human_size(device.capacity_bytes)}",
             human_rate(device.bandwidth_bytes_per_s),
@@ -78,17 +77,17 @@ def machine(hw: Hardware) -> RenderableType:
     channels = open_table("Channels", "channel", "from", "to", "bandwidth", "latency", "engines", left=3)
     for c in hw.channels:
         row = [human_rate(c.bandwidth_bytes_per_s), human_time(c.latency_ns), str(c.engines)]
-        channels.add_row(escape(c.name), c.source, c.destination, *row)
-    parts: list[RenderableType] = [Text("\n".join(lines) + "\n"), tiers, channels]
+        channels.add_row(c.name, c.source, c.destination, *row)
+    parts: list[RenderableType] = [paragraph(*lines, space=True), tiers, channels]
     if hw.fabrics:
         fabrics = open_table("Fabrics", "fabric", "scope", "shared by", "bandwidth", left=3)
         for fabric in hw.fabrics:
-            fabrics.add_row(escape(fabric.name), fabric.scope, escape(", ".join(fabric.channels)), human_rate(fabric.bandwidth_bytes_per_s))
+            fabrics.add_row(fabric.name, fabric.scope, ", ".join(fabric.channels), human_rate(fabric.bandwidth_bytes_per_s))
         parts.append(fabrics)
     if uneven := _uneven(hw):
-        parts.append(Text("\n".join(uneven) + "\n"))
+        parts.append(paragraph(*uneven, space=True))
     if hw.source:
-        parts.append(Text(f"Source: {hw.source.strip()}"))
+        parts.append(paragraph(*f"Source: {hw.source.strip()}".splitlines()))
     return Group(*parts)
 
 
@@ -128,7 +127,7 @@ def workloads(graphs: Iterable[Graph]) -> Table:
         peak = static_peak(graph)
         flops = _work(sum(op.flops for op in graph.ops))
         row = [f"{len(graph.ops):,}", f"{len(graph.tensors):,}", flops, human_size(peak.bytes), composition(peak.breakdown)]
-        table.add_row(escape(graph.name), *row)
+        table.add_row(graph.name, *row)
     return table
 
 
@@ -151,12 +150,12 @@ def workload(graph: Graph, width: int = 100) -> RenderableType:
         accessed[op.kind] += op.bytes_accessed
     ops = open_table("Ops", "kind", "ops", "work", "bytes accessed")
     for kind in sorted(counts, key=lambda kind: (-flops[kind], -accessed[kind], kind)):
-        ops.add_row(escape(kind), f"{counts[kind]:,}", _work(flops[kind]), human_size(accessed[kind]))
+        ops.add_row(kind, f"{counts[kind]:,}", _work(flops[kind]), human_size(accessed[kind]))
     at = f", first reached at op {graph.ops[peak.op].name}" if peak.op >= 0 else ""
-    parts: list[RenderableType] = [Text(f"{workload_line(graph)}{at}\n"), memory_curve(graph, width), tensors, ops]
+    parts: list[RenderableType] = [paragraph(f"{workload_line(graph)}{at}", space=True), memory_curve(graph, width), tensors, ops]
     notes = [f"{key}: {value}" for key, value in graph.meta.items() if isinstance(value, str | int | float)]
     if notes:
-        parts.append(Text("\n".join(notes)))
+        parts.append(paragraph(*notes))
     return Group(*parts)
 
 
@@ -167,5 +166,5 @@ def policies(listed: Sequence[Listed]) -> Table:
     table.add_column("summary")
     for policy in listed:
         parameters = ", ".join(key if value is None else f"{key}={value}" for key, value in policy.parameters.items())
-        table.add_row(escape(policy.name), escape(parameters) or NOTHING, escape(policy.summary))
+        table.add_row(policy.name, parameters or NOTHING, policy.summary)
     return table

@@ -86,5 +86,5 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _plain(cell: RenderableType) -> str:
-    text = cell if isinstance(cell, Text) else Text.from_markup(str(cell))
+    text = cell if isinstance(cell, Text) else Text(str(cell))
     return text.plain.replace("\n", " ")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.report.tables import NOTHING, open_table
+from hosim.report.printed import open_table
+from hosim.report.tables import NOTHING
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def robustness(percentiles: DataFrame, jitter: Jitter) -> Table:
         ]
         nothing = infeasible == runs
         row = [NOTHING] * len(cells) if nothing else cells
-        table.add_row(escape(str(policy)), f"{runs - infeasible} of {runs}", *row, style="red" if infeasible else None)
+        table.add_row(str(policy), f"{runs - infeasible} of {runs}", *row, style="red" if infeasible else None)
     return table
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.text import Text
 
-from hosim.report.tables import NOTHING, open_table, percent
+from hosim.report.printed import open_table, paragraph
+from hosim.report.tables import NOTHING, percent
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ def predictions(rows: Sequence[Mispredictions]) -> RenderableType:
     table.columns[0].no_wrap = False
     for row in rows:
         table.add_row(
-            escape(row.policy),
+            row.policy,
             f"{row.chosen:,}",
             percent(row.resident, row.chosen),
             percent(row.prefetched, row.chosen),
@@ -39,10 +38,10 @@ def predictions(rows: Sequence[Mispredictions]) -> RenderableType:
         )
     lines = (
         "wrong: prefetched for a gate that did not choose it, with the time of these transfers. In makespan: what these took (harm), what "
-        "perfect prediction would save (lost), what predicting saved over fetching when the gate has decided (gained).\n"
+        "perfect prediction would save (lost), what predicting saved over fetching when the gate has decided (gained)."
     )
-    foresight = Text(FORESIGHT, style="dim")
-    return Group(table, Text(lines, style="dim"), foresight) if rows else foresight
+    foresight = paragraph(FORESIGHT, style="dim")
+    return Group(table, paragraph(lines, style="dim", space=True), foresight) if rows else foresight
 
 
 def _difference(value: int | None) -> str:

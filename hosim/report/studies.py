@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from hosim.hardware import Hardware
-from hosim.report.tables import NOTHING, open_table
+from hosim.report.printed import open_table, paragraph
+from hosim.report.tables import NOTHING
 from hosim.units import human_rate, human_size, human_time
 
 Row = Mapping[str, Any]
@@ -47,7 +47,7 @@ def errors(rows: Sequence[Row]) -> Text:
         if row.get("error"):
             counted[str(row["error"])] = counted.get(str(row["error"]), 0) + 1
     lines = [f"{error}{f' ({count} rows)' if count > 1 else ''}" for error, count in counted.items()]
-    return Text("\n".join(lines) + "\n", style="red") if lines else Text("", end="")
+    return paragraph(*lines, style="red", space=True)
 
 
 def cell(column: str, value: Any) -> str:
@@ -57,7 +57,7 @@ def cell(column: str, value: Any) -> str:
     for suffix, human in _HUMAN:
         if column.endswith(suffix) and isinstance(value, int):
             return human(value)
-    return escape(f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _short(column: str) -> str:
@@ -98,7 +98,7 @@ def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> Renderabl
         stalls = sum(value for column, value in row.items() if column.endswith("_stall_ns"))
         figures = [human_size(row[f"{tier}_peak_bytes"]), human_time(row["makespan_ns"]), human_time(stalls) if stalls else NOTHING]
         table.add_row(budget, *figures, "*" if row["pareto"] else "", style="green" if row["pareto"] else None)
-    return Group(table, Text(f"{verdict}.", style="bold"))
+    return Group(table, paragraph(f"{verdict}.", style="bold"))
 
 
 def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
@@ -112,11 +112,11 @@ def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
         slowdown = f"{row['slowdown']:.3f}x" if row["slowdown"] else NOTHING
         makespan = human_time(row["makespan_ns"]) if row["makespan_ns"] else NOTHING
         why = str(row["why"])
-        shown = escape(why if len(why) <= 60 else f"{why[:57]}...")
+        shown = why if len(why) <= 60 else f"{why[:57]}..."
         table.add_row(
             cell(name, row[name]), "yes" if row["within"] else "no", makespan, slowdown, shown, style="green" if row["within"] else None
         )
-    return Group(table, Text(f"{verdict}.", style="bold" if found else "bold red"))
+    return Group(table, paragraph(f"{verdict}.", style="bold" if found else "bold red"))
 
 
 def blame(rows: Sequence[Row], count: int, by_cause: Mapping[tuple[str, str], int], prices: Sequence[str], verdict: str) -> RenderableType:
@@ -137,12 +137,12 @@ def blame(rows: Sequence[Row], count: int, by_cause: Mapping[tuple[str, str], in
         waits = str(row["tensor"] or row["cause"])
         behind = human_time(row["occupied_ns"]) if row["occupied_ns"] else NOTHING
         cells = [str(row["op"]), human_time(row["start_ns"]), human_time(row["stall_ns"]), waits, str(row["channel"] or NOTHING), behind]
-        table.add_row(*map(escape, cells), escape(str(row["prevented_by"])))
+        table.add_row(*cells, str(row["prevented_by"]))
     causes = open_table("Stalls by cause", "cause", "channel", "time", left=2)
     for (cause, channel), spent in by_cause.items():
-        causes.add_row(cause, escape(channel) or NOTHING, human_time(spent))
+        causes.add_row(cause, channel or NOTHING, human_time(spent))
     parts: list[RenderableType] = [table, causes] if rows else []
-    return Group(*parts, Text("\n".join(prices) + "\n"), Text(f"{verdict}.", style="bold"))
+    return Group(*parts, paragraph(*prices, space=True), paragraph(f"{verdict}.", style="bold"))
 
 
 def diff(
@@ -151,7 +151,7 @@ def diff(
     """The figures, tensors and ops that differ, at most ``top`` of each."""
     parts: list[RenderableType] = []
     if figures:
-        table = open_table("Figures", "figure", *(escape(name) for name in names), "change")
+        table = open_table("Figures", "figure", *names, "change")
         for row in figures[:top]:
             name = str(row["figure"])
             table.add_row(column_title(name), cell(name, row["a"]), cell(name, row["b"]), _change(name, row["change"]))
@@ -160,7 +160,7 @@ def diff(
         if rows:
             more = f" (the first {top} of {len(rows):,})" if len(rows) > top else ""
             parts.append(_sides(f"{title}{more}", rows[:top], left))
-    return Group(*parts, Text(f"{verdict}.", style="bold"))
+    return Group(*parts, paragraph(f"{verdict}.", style="bold"))
 
 
 def _change(name: str, value: Any) -> str:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
+from hosim.report.printed import OpenTable, begins_bold, open_table, paragraph
 from hosim.result import STALL_CAUSES, WORKSPACE, AllocatorState, Result
 from hosim.units import human_size, human_time
 
@@ -33,7 +33,7 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
     feasible = [result for result in results if result.feasible]
     if feasible:
         parts += [peaks(feasible, hardware), channels(feasible)]
-    parts += [allocators(results), failures(results), Text(verdict(results), style="bold")]
+    parts += [allocators(results), failures(results), paragraph(verdict(results), style="bold")]
     return Group(*parts)
 
 
@@ -51,12 +51,19 @@ def replay(graph: Graph, hardware: Hardware, resident: Mapping[str, int], result
 def header(graph: Graph, hardware: Hardware, budget_bytes: int, resident: Mapping[str, int]) -> Panel:
     """The question asked: workload, hardware, budget, and what the workload holds when everything is resident."""
     peak = sum(resident.values())
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row("workload", f"[bold]{escape(graph.name)}[/]: {len(graph.ops):,} ops, {len(graph.tensors):,} tensors")
+    grid = OpenTable.grid(padding=(0, 2))
+    grid.add_row("workload", begins_bold(graph.name, f": {len(graph.ops):,} ops, {len(graph.tensors):,} tensors"))
     grid.add_row("all resident", f"peak {human_size(peak)}: {composition(resident)}")
+<<<<<<< HEAD
     grid.add_row("hardware", f"[bold]{escape(hardware.name)}[/]: {tier_line(hardware)}")
     grid.add_row("budget", f"[bold]{human_size(budget_bytes)}[/] of {hardware.device_tier}{_share_of_peak(budget_bytes, peak)}")
     return Panel(grid, expand=False)
+=======
+    grid.add_row("hardware", begins_bold(hardware.name, f": {tier_line(hardware)}"))
+    share = _share_of_peak(budget_bytes, peak)
+    grid.add_row("budget", begins_bold(human_size(budget_bytes), f" of {hardware.device_tier}{share}"))
+    return Panel(grid, box=box.ROUNDED, expand=False)
+>>>>>>> f43cd13 (Text from inputs is data wherever tables, errors and sweep files print it)
 
 
 def _share_of_peak(budget_bytes: int, peak: int) -> str:
@@ -116,14 +123,6 @@ def above(value: int, bound: int | None) -> str:
     return f"{value / bound:.2f}x" if value >= 2 * bound else f"+{percent(value - bound, bound)}"
 
 
-def open_table(title: str, *columns: str, left: int = 1) -> Table:
-    """An open table whose first ``left`` columns are text and whose others are figures."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i < left else "right", no_wrap=True)
-    return table
-
-
 def time_or_nothing(value: int | None) -> str:
     """A time as people write it, nanoseconds given; a dash for none."""
     return human_time(value) if value else NOTHING
@@ -146,11 +145,11 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
     best = min((r.makespan_ns for r in results if r.feasible and r.makespan_ns is not None), default=None)
     for result in results:
         if not result.feasible or result.makespan_ns is None:
-            table.add_row(escape(result.policy), "does not fit", *[NOTHING] * (len(STALL_CAUSES) + 3), style="red")
+            table.add_row(result.policy, "does not fit", *[NOTHING] * (len(STALL_CAUSES) + 3), style="red")
             continue
         peak_bytes = result.peak_bytes.get(hardware.device_tier, 0)
         table.add_row(
-            escape(result.policy),
+            result.policy,
             human_time(result.makespan_ns),
             above(result.makespan_ns, bound),
             *(time_or_nothing(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES),
@@ -170,7 +169,7 @@ def effort(results: Sequence[Result]) -> Text:
     """How long planning and replaying took on this machine, in one line."""
     spent = [" + ".join(human_time(round(s * 1e9)) for s in (r.planning_s, r.replay_s) if s) for r in results]
     figures = ", ".join(f"{r.policy} {seconds}" for r, seconds in zip(results, spent, strict=True))
-    return Text(f"Planning + replay took {figures}.\n", style="dim")
+    return paragraph(f"Planning + replay took {figures}.", style="dim", space=True)
 
 
 def peaks(results: Sequence[Result], hardware: Hardware, tiers: Sequence[str] = ()) -> Table:
@@ -184,7 +183,7 @@ def peaks(results: Sequence[Result], hardware: Hardware, tiers: Sequence[str] = 
         for tier in tiers:
             held = result.peak_breakdown.get(tier, {})
             row = [human_size(result.peak_bytes.get(tier, 0)), human_time(result.peak_at_ns.get(tier, 0))]
-            table.add_row(escape(result.policy), tier, *row, *(_size(held.get(kind, 0)) for kind in kinds))
+            table.add_row(result.policy, tier, *row, *(_size(held.get(kind, 0)) for kind in kinds))
     return table
 
 
@@ -196,8 +195,8 @@ def channels(results: Sequence[Result]) -> RenderableType:
         for name, channel in result.channels.items():
             if channel.transfers:
                 table.add_row(
-                    escape(result.policy),
-                    escape(name),
+                    result.policy,
+                    name,
                     f"{channel.transfers:,}",
                     human_size(channel.bytes),
                     percent(channel.utilization, 1),
@@ -206,18 +205,18 @@ def channels(results: Sequence[Result]) -> RenderableType:
                     time_or_nothing(channel.queue_ns),
                     time_or_nothing(channel.contention_ns),
                 )
-    return table if table.row_count else Text("Channels: nothing moved.\n")
+    return table if table.row_count else paragraph("Channels: nothing moved.", space=True)
 
 
 def allocators(results: Sequence[Result]) -> RenderableType:
     """The largest reservation of each result, and how the allocator stood at the peak and where memory ran out; nothing without one."""
     figures = [(result.policy, result.allocator) for result in results if result.allocator is not None]
     if not figures:
-        return Text("", end="")
+        return paragraph()
     names = ("policy", "order", "at", "allocated", "reserved", "fragmentation", "largest free", "peak reserved")
     table = open_table(f"Allocator: {figures[0][1].name}", *names, left=3)
     for policy, figure in figures:
-        table.add_row(escape(policy), figure.account, "peak", *_state_cells(figure.at_peak), human_size(figure.peak_reserved_bytes))
+        table.add_row(policy, figure.account, "peak", *_state_cells(figure.at_peak), human_size(figure.peak_reserved_bytes))
         if figure.out_of_memory is not None:
             table.add_row("", "", "out of memory", *_state_cells(figure.out_of_memory), "")
     return table
@@ -233,14 +232,14 @@ def streams(result: Result) -> Table:
     table = open_table("Streams", "stream", "busy", *(f"{cause} stall" for cause in STALL_CAUSES), "drain")
     for name, figures in result.streams.items():
         stalls = [time_or_nothing(figures.stall_ns.get(cause, 0)) for cause in STALL_CAUSES]
-        table.add_row(escape(name), time_or_nothing(figures.busy_ns), *stalls, time_or_nothing(figures.drain_ns))
+        table.add_row(name, time_or_nothing(figures.busy_ns), *stalls, time_or_nothing(figures.drain_ns))
     return table
 
 
 def failures(results: Sequence[Result]) -> RenderableType:
     """One line for each result that does not fit, with its out-of-memory report."""
     lines = [f"{result.policy} does not fit: {result.error}" for result in results if not result.feasible]
-    return Text("\n".join(lines) + "\n", style="red") if lines else Text("", end="")
+    return paragraph(*lines, style="red", space=True)
 
 
 def verdict(results: Sequence[Result]) -> str:

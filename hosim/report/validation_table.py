@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.text import Text
 
-from hosim.report.tables import NOTHING, open_table
+from hosim.report.printed import open_table, paragraph
+from hosim.report.tables import NOTHING
 from hosim.units import human_size, human_time
 
 Row = tuple[str, str, str, str]
@@ -20,10 +19,10 @@ def validation(data: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [_figures(data)]
     if data["worst"]:
         parts.append(_worst(data))
-    parts += [Text(f"not in the recording: {line}", style="yellow") for line in data["missing"]]
-    parts += [Text(f"contradiction in the recording: {line}", style="yellow") for line in data["memory"].get("mismatches", ())]
+    parts += [paragraph(f"not in the recording: {line}", style="yellow") for line in data["missing"]]
+    parts += [paragraph(f"contradiction in the recording: {line}", style="yellow") for line in data["memory"].get("mismatches", ())]
     if data["given"]:
-        parts.append(Text(taken_from_recording(data)))
+        parts.append(paragraph(taken_from_recording(data)))
     return Group(*parts)
 
 
@@ -57,7 +56,7 @@ def schemes(data: Mapping[str, Any]) -> RenderableType:
     device = f" on {data['device']}" if data["device"] else ""
     columns = [f"{figure}\n{of}" for figure in ("makespan", "peak") for of in ("measured", "predicted", "error")]
     table = open_table(
-        escape(f"{data['recording']}{device}: predicted from the resident run and the sweep"), "run", "scheme", *columns, "stall\npredicted"
+        f"{data['recording']}{device}: predicted from the resident run and the sweep", "run", "scheme", *columns, "stall\npredicted"
     )
     for run in data["runs"]:
         makespan, peak = run["makespan"], run["peak"]
@@ -86,7 +85,7 @@ def taken_from_recording(data: Mapping[str, Any]) -> str:
 
 def _figures(data: Mapping[str, Any]) -> RenderableType:
     device = f" on {data['device']}" if data["device"] else ""
-    title = escape(f"{data['trace']}{device}: {data['kernels']:,} kernels")
+    title = f"{data['trace']}{device}: {data['kernels']:,} kernels"
     table = open_table(title, "figure", "measured", "simulated", "error")
     for row in rows(data):
         table.add_row(*row)
@@ -96,7 +95,7 @@ def _figures(data: Mapping[str, Any]) -> RenderableType:
 def _worst(data: Mapping[str, Any]) -> RenderableType:
     table = open_table("Furthest off", "op", "stream", "measured start", "error")
     for op in data["worst"]:
-        table.add_row(escape(_short(op["name"])), str(op["stream"]), human_time(op["measured_start_ns"]), signed_time(op["start_error_ns"]))
+        table.add_row(_short(op["name"]), str(op["stream"]), human_time(op["measured_start_ns"]), signed_time(op["start_error_ns"]))
     return table
 
 

@@ -218,7 +218,7 @@ def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Pr
     except HosimError as error:
         return Probe(i, value, False, failure(error), None, None)
     if not result.feasible or result.makespan_ns is None:
-        why = failure(HosimError(result.error)).partition(";")[0]
+        why = failure(HosimError(result.error or "")).partition(";")[0]
         return Probe(i, value, False, f"does not fit within {human_size(result.budget_bytes)}: {why}", None, result)
     ideal = ideal_ns(asked)
     if slowdown is not None and result.makespan_ns > slowdown * ideal:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,9 @@ from hosim.study.rows import FEASIBLE, TEXTS, Row, frame
 if TYPE_CHECKING:
     from typing import Self
 
+_QUOTE = "'"
+_FORMULA = (_QUOTE, "=", "+", "-", "@", "\t", "\r")
+_INTEGER = re.compile("-?[0-9]{1,40}")
 DIED = "worker died"
 """The beginning of the error of a row whose process was killed; the next run tries that point again."""
 
@@ -33,14 +37,16 @@ DIED = "worker died"
 class RowFile:
     """Rows by key, in memory and, with a path, in a file. As a context manager it locks the file for this process.
 
-    ``columns`` begin with ``point``, the key; ``keys`` are those of all points, in order. Raises :class:`InputError` for a file of another
-    sweep, for one that another process writes to, and for a name that ends neither in ``.csv`` nor in ``.parquet``.
+    ``columns`` begin with ``point``, the key; ``keys`` are those of all points, in order; ``figures`` are the columns of whole numbers.
+    Raises :class:`InputError` for a file of another sweep, for a damaged one, for one that another process writes to, and for a name that
+    ends neither in ``.csv`` nor in ``.parquet``.
     """
 
-    def __init__(self, path: Path | None, columns: Sequence[str], keys: Sequence[str]) -> None:
+    def __init__(self, path: Path | None, columns: Sequence[str], keys: Sequence[str], figures: Collection[str] = ()) -> None:
         self._path = path
         self._columns = list(columns)
         self._keys = list(keys)
+        self._figures = frozenset(figures)
         self._descriptor = -1
         self.rows: dict[str, Row] = {}
         self._parquet = path is not None and path.suffix == ".parquet"
@@ -111,7 +117,7 @@ class RowFile:
 
     def _line(self, values: Iterable[Value]) -> bytes:
         buffer = io.StringIO()
-        csv.writer(buffer, lineterminator="\n").writerow(["true" if v is True else "false" if v is False else v for v in values])
+        csv.writer(buffer, lineterminator="\n").writerow(map(_written, values))
         return buffer.getvalue().encode()
 
     def _text(self, rows: Iterable[Row]) -> bytes:
@@ -139,10 +145,11 @@ class RowFile:
             return
         if lines[0] != self._columns:
             raise self._another("its columns differ")
-        for line in lines[1:]:
+        for number, line in enumerate(lines[1:], 2):
             if len(line) != len(self._columns):
                 raise self._another(f"it has a line of {len(line)} values, not {len(self._columns)}")
-            row = {column: _read(column, text) for column, text in zip(self._columns, line, strict=True)}
+            row = {column: self._read(number, column, text) for column, text in zip(self._columns, line, strict=True)}
+            self._complete(row, f"line {number}")
             if not str(row["error"] or "").startswith(DIED):
                 self.rows[str(row["point"])] = row
         self._none_of_another_sweep()
@@ -161,7 +168,38 @@ class RowFile:
         if list(read.columns) != self._columns:
             raise self._another("its columns differ")
         listed = read.astype(object).where(read.notna(), None).to_dict("records")
-        return [{str(column): value for column, value in row.items()} for row in listed]
+        rows: list[Row] = [{str(column): value for column, value in row.items()} for row in listed]
+        for number, row in enumerate(rows, 1):
+            for column, value in row.items():
+                if column in self._figures and not isinstance(value, int | None):
+                    raise self._damaged(f"row {number}", f"{column}: expected a whole number, got {value!r}")
+            self._complete(row, f"row {number}")
+        return rows
+
+    def _read(self, number: int, column: str, text: str) -> Value:
+        """The text of a cell."""
+        if text == "":
+            return None
+        if column == FEASIBLE:
+            if text not in ("true", "false"):
+                raise self._damaged(f"line {number}", f"{column}: expected true or false, got {text!r}")
+            return text == "true"
+        if _INTEGER.fullmatch(text) and column not in TEXTS:
+            return int(text)
+        if column in self._figures:
+            raise self._damaged(f"line {number}", f"{column}: expected a whole number, got {text!r}")
+        return text[1:] if text[0] == _QUOTE else text
+
+    def _complete(self, row: Row, where: str) -> None:
+        """Raises :class:`InputError` for a row that says that its point fits, or that it does not, without the figures of that."""
+        needed = ("budget_bytes", "makespan_ns", *(c for c in self._figures if c.endswith(("_stall_ns", "_peak_bytes"))))
+        lacking = [column for column in needed if column in self._figures and row[column] is None]
+        if row.get(FEASIBLE) and lacking:
+            raise self._damaged(where, f"{min(lacking)}: expected a whole number, got nothing")
+        if FEASIBLE in row and row[FEASIBLE] is None:
+            raise self._damaged(where, f"{FEASIBLE}: expected true or false, got nothing")
+        if row.get(FEASIBLE) is False and not row["error"]:
+            raise self._damaged(where, "error: expected why the point does not fit, got nothing")
 
     def _none_of_another_sweep(self) -> None:
         known = set(self._keys)
@@ -169,17 +207,18 @@ class RowFile:
         if other:
             raise self._another(f"{len(other):,} of its rows belong to points that this sweep does not have")
 
+    def _damaged(self, where: str, why: str) -> InputError:
+        return InputError(f"{why}; remove this row and run the same command again", source=str(self._path), where=where)
+
     def _another(self, why: str) -> InputError:
         return InputError(f"this file belongs to another sweep: {why}; name another file, or remove this one", source=str(self._path))
 
 
-def _read(column: str, text: str) -> Value:
-    """The text of a cell."""
-    if text == "":
-        return None
-    if column == FEASIBLE:
-        return text == "true"
-    return text if column in TEXTS or not text.lstrip("-").isdecimal() else int(text)
+def _written(value: Value) -> Value:
+    """The cell of a value: text that a spreadsheet would take for a formula begins with a quote, as spreadsheets have it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{_QUOTE}{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _lock(descriptor: int, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hosim.errors import InputError
 from hosim.study.axes import Settings, Value
 from hosim.study.rowfile import RowFile, unique
-from hosim.study.rows import Row, figure_columns, frame, varied, varied_columns
+from hosim.study.rows import FEASIBLE, TEXTS, Row, figure_columns, frame, varied, varied_columns
 from hosim.study.runners import Runner, here
 from hosim.study.scenario import Question, check_fields
 from hosim.study.tasks import Task, pack, point_key
@@ -55,7 +55,8 @@ def sweep(
     varying = varied_columns(points)
     columns = ["point", *varying.values(), *(c for c in figure_columns(question.hardware) if c not in varying.values())]
     settings = dict(zip(keys, points, strict=True))
-    with RowFile(path, columns, keys) as file:
+    figures = set(columns) - {*varying.values(), *TEXTS, FEASIBLE}
+    with RowFile(path, columns, keys, figures) as file:
         missing = [Task(key, packed, settings[key]) for key in keys if key not in file.rows]
         failures = sum(not row["feasible"] for row in file.rows.values())
         progress(len(file.rows), len(keys), failures)
