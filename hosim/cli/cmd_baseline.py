@@ -8,6 +8,7 @@ import typer
 
 from hosim.cli.cmd_check import Cases, Config, Jobs, NoCache, jobs_of
 from hosim.cli.options import Json, console, progress
+from hosim.cli.terminal import say
 
 app = typer.Typer(help="Write, update or show the gate's baselines.", no_args_is_help=True)
 
@@ -65,6 +66,6 @@ def _write(cases: Cases, config: Config, jobs: int, no_cache: bool, only_new: bo
     with progress() as tell:
         changed = written(suite, cases or (), only_new=only_new, jobs=jobs, kept=None if no_cache else kept_in(), tell=tell)
     for path in changed:
-        typer.echo(f"{'wrote' if path.is_file() else 'removed'} {path}", err=True)
+        say(f"{'wrote' if path.is_file() else 'removed'} {path}")
     if not changed:
-        typer.echo("nothing to write: every baseline exists" if only_new else "no baseline changed", err=True)
+        say("nothing to write: every baseline exists" if only_new else "no baseline changed")

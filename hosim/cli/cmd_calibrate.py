@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import Json, console, written
+from hosim.cli.terminal import say
 
 Recordings = Annotated[
     list[Path],
@@ -68,7 +69,7 @@ def calibrate(
     if base is None:
         try:
             chosen = likely_base(recorded.device, hardware())
-            typer.echo(f"base: {chosen}, the profile of the recorded device", err=True)
+            say(f"base: {chosen}, the profile of the recorded device")
         except InputError:
             if output is not None:
                 raise
@@ -89,7 +90,7 @@ def calibrate(
     if output is not None and chosen is not None:
         name = output.name.removesuffix(".gz").rpartition(".")[0] or output.name
         write(output, calibrated_profile(calibration, read(find_hardware(chosen), "hardware"), name))
-        typer.echo(f"wrote {output}", err=True)
+        say(f"wrote {output}")
     if json:
         from hosim.io import to_json
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import Budget, HardwareName, Json, Policy, Workload, budget_of, graph_of, hardware_of, progress, written
+from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError, InputError
 
 MindSpore = Annotated[
@@ -74,11 +75,11 @@ def export(
     data = export_to_dict(best, target, machine.device_tier, tried)
     if output is not None:
         write_bytes(output, (to_json(data) + "\n" if output.suffix == ".json" else shell(data)).encode())
-        typer.echo(f"wrote {output}: {data['strategy']} {_against(data['of_settings']['makespan_ns'], target.makespan_ns)}", err=True)
+        say(f"wrote {output}: {data['strategy']} {_against(data['of_settings']['makespan_ns'], target.makespan_ns)}")
     if json or output is None:
         typer.echo(to_json(data) if json else shell(data), nl=json)
     if interrupted:
-        typer.echo(f"the best of the {tried:,} settings tried so far", err=True)
+        say(f"the best of the {tried:,} settings tried so far")
         raise KeyboardInterrupt
 
 

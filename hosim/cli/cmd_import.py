@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import written
+from hosim.cli.terminal import say
 
 _SOURCES = (
     "A workload, a workload spec, or another tool's file: torch.export (.pt2), ONNX, MindIR, PyTorch trace or profile, Chakra, inductor "
@@ -28,10 +29,10 @@ def import_(source: Source, output: Output, dim: Dim = None) -> None:
 
     graph = load_any(source, dict(map(_size, dim or ())))
     save_workload(graph, output)
-    typer.echo(f"wrote {output}: {workload_line(graph)}", err=True)
+    say(f"wrote {output}: {workload_line(graph)}")
     missing = graph.meta.get("missing")
     for line in missing if isinstance(missing, list) else ():
-        typer.echo(f"not in the file: {line}", err=True)
+        say(f"not in the file: {line}")
 
 
 def _size(text: str) -> tuple[str, int]:

@@ -24,6 +24,7 @@ from hosim.cli.options import (
     hardware_of,
     written,
 )
+from hosim.cli.terminal import say
 from hosim.errors import InputError
 
 Policy = Annotated[
@@ -77,7 +78,7 @@ def plan(
     if plan_against == RESERVED:
         found = plan_against_reserved(graph, machine, choice, budget_bytes, counting)
         made = found.plan
-        typer.echo(f"note: {reserved_line(found)}", err=True)
+        say(f"note: {reserved_line(found)}")
     else:
         made = make_plan(graph, machine, choice, budget_bytes)
         check(made, machine, budget_bytes)
@@ -86,7 +87,7 @@ def plan(
         counts = ", ".join(
             f"{made.count(op):,} {label}" for op, label in (("prefetch", "prefetches"), ("store", "stores"), ("detach", "detaches"))
         )
-        typer.echo(f"wrote {output}: {counts}", err=True)
+        say(f"wrote {output}: {counts}")
     if explain:
         from hosim.planner.hyperoffload.explain import explain as explained
         from hosim.report import explanation

@@ -30,6 +30,7 @@ from hosim.cli.options import (
     write_picture,
     written,
 )
+from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError, InputError
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
@@ -84,7 +85,7 @@ def replay(
     check_tiers(loaded, machine, source=str(plan))
     findings = verify(loaded, machine, budget_bytes)
     for finding in findings:
-        typer.echo(f"warning: {finding}", err=True)
+        say(f"warning: {finding}")
     jitter = jitter_of(op_sigma, transfer_sigma, seed)
     result = run_policy.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
     if plot is not None:
@@ -96,13 +97,13 @@ def replay(
         from hosim.report import perfetto
 
         write(trace, perfetto.trace(loaded, machine, result))
-        typer.echo(f"wrote {trace}", err=True)
+        say(f"wrote {trace}")
     if memory_viz is not None:
         from hosim.io.reading import write_bytes
         from hosim.report import memory_viz as snapshots
 
         write_bytes(memory_viz, snapshots.to_pickle(snapshots.memory_viz(loaded, machine, result, allocator)))
-        typer.echo(f"wrote {memory_viz}, with synthetic addresses", err=True)
+        say(f"wrote {memory_viz}, with synthetic addresses")
     if html is not None or not json:
         from hosim.analysis.liveness import static_peak
         from hosim.report import device_table as spread

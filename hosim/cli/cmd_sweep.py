@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workload, console, question_of, written
+from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError, InputError
 
 Vary = Annotated[
@@ -75,7 +76,7 @@ def sweep(
     question = question_of(workload, hardware, policy, budget, devices)
     runner = cluster(scheduler) if scheduler else pool(jobs)
     for line in capped(question, listed):
-        typer.echo(f"note: {line}", err=True)
+        say(f"note: {line}")
     there = 0, len(listed)
     try:
         with bar() as tell:
@@ -88,12 +89,12 @@ def sweep(
             found = swept(question, listed, output, runner, progress)
     except KeyboardInterrupt:
         if output is not None:
-            typer.echo(f"{output} has {there[0]:,} of {there[1]:,} points: run the same command to continue", err=True)
+            say(f"{output} has {there[0]:,} of {there[1]:,} points: run the same command to continue")
         raise
     if all(row["budget_bytes"] is None for row in found.rows):
         raise InputError(f"every point failed; the first one with: {found.rows[0]['error']}", source="sweep")
     if output is not None:
-        typer.echo(f"wrote {output}: {len(found.rows):,} rows, {found.computed:,} of them computed now", err=True)
+        say(f"wrote {output}: {len(found.rows):,} rows, {found.computed:,} of them computed now")
     if json:
         from hosim.io import to_json
 

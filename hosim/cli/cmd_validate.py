@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import Json, console, written
+from hosim.cli.terminal import say
 
 Recording = Annotated[
     Path,
@@ -44,7 +45,7 @@ def validate(trace: Recording, html: Html = None, device: Accelerator = None, js
         from hosim.report.validation_page import validation_page
 
         write_bytes(html, validation_page(data, validation.drawn_ops, validation.drawn_memory).encode())
-        typer.echo(f"wrote {html}", err=True)
+        say(f"wrote {html}")
     if json:
         from hosim.io import to_json
 

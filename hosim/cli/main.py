@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -29,8 +30,10 @@ from hosim.cli import (
     cmd_sweep,
     cmd_validate,
     cmd_workload,
+    terminal,
 )
-from hosim.errors import HosimError
+from hosim.errors import LONGEST, HosimError
+from hosim.plain_text import one_line
 from hosim.version import __version__
 
 INTERRUPTED, BUG = 130, 70
@@ -45,11 +48,15 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except HosimError as error:
-            typer.echo(f"error: {error}", err=True)
+            terminal.say(f"error: {error}")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
+            terminal.say("interrupted")
             raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError as error:  # typer would end with 1, which stands for a gate
+            terminal.silence()
+            terminal.say(f"error: stdout: {error.strerror}")
+            raise typer.Exit(HosimError.exit_code) from None
 
 
 app = typer.Typer(
@@ -60,7 +67,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    epilog="Exit codes: 0 ok, 1 a gate found a regression, 2 wrong usage or bad input, 3 infeasible (nothing fits).",
+    epilog="Exit codes: 0 ok, 1 a gate found a regression, 2 wrong usage or bad input, 3 infeasible (nothing fits), 130 interrupted.",
 )
 
 
@@ -99,11 +106,34 @@ app.command("schema")(cmd_schema.schema)
 
 
 def main() -> None:
-    """Entry point of the ``hosim`` program; ends the process with the command's exit code, never with a traceback."""
+    """Runs the program and ends the process with the command's exit code, never with a traceback.
+
+    What a reader of stdout that has gone, or a full disk, leaves unwritten is an error. After the end Ctrl-C is silent.
+    """
+    terminal.prepare()
     try:
-        app(prog_name="hosim")
+        code = _run()
+    except KeyboardInterrupt:
+        terminal.say("interrupted")
+        code = INTERRUPTED
+    except OSError as error:
+        terminal.silence()
+        terminal.say(f"error: {error.filename or 'stdout'}: {error.strerror or error}")
+        code = HosimError.exit_code
     except Exception as error:
         if os.environ.get("HOSIM_DEBUG"):
             raise
-        typer.echo(f"error: this is a bug in hosim: {type(error).__name__}: {error} (HOSIM_DEBUG=1 shows where)", err=True)
-        sys.exit(BUG)
+        why = one_line(f"{type(error).__name__}: {error}", LONGEST)
+        terminal.say(f"error: internal error of hosim: {why}; HOSIM_DEBUG=1 shows where, SECURITY.md says how to report it")
+        code = BUG
+    signal.signal(signal.SIGINT, lambda *_: os._exit(code))
+    sys.exit(code)
+
+
+def _run() -> int:
+    try:
+        app(prog_name="hosim")
+    except SystemExit as ended:
+        terminal.flush()
+        return ended.code if isinstance(ended.code, int) else 0
+    return 0

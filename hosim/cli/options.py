@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hosim.cli.terminal import say
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
@@ -175,7 +177,7 @@ def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
 
     wanted, allowed = parse_budget(text, graph, hardware)
     if wanted > allowed:
-        typer.echo(f"note: using {human_size(allowed)}, all that the device has", err=True)
+        say(f"note: using {human_size(allowed)}, all that the device has")
     return allowed
 
 
@@ -216,7 +218,7 @@ def write_picture(path: Path, figure: Figure) -> None:
     from hosim.report.figures import image, image_kind
 
     write_bytes(path, image(figure, image_kind(path)))
-    typer.echo(f"wrote {path}", err=True)
+    say(f"wrote {path}")
 
 
 def write_page(path: Path, text: str) -> None:
@@ -224,7 +226,7 @@ def write_page(path: Path, text: str) -> None:
     from hosim.io.reading import write_bytes
 
     write_bytes(path, text.encode())
-    typer.echo(f"wrote {path}", err=True)
+    say(f"wrote {path}")
 
 
 def console() -> Console:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -54,16 +53,10 @@ def header(graph: Graph, hardware: Hardware, budget_bytes: int, resident: Mappin
     grid = OpenTable.grid(padding=(0, 2))
     grid.add_row("workload", begins_bold(graph.name, f": {len(graph.ops):,} ops, {len(graph.tensors):,} tensors"))
     grid.add_row("all resident", f"peak {human_size(peak)}: {composition(resident)}")
-<<<<<<< HEAD
-    grid.add_row("hardware", f"[bold]{escape(hardware.name)}[/]: {tier_line(hardware)}")
-    grid.add_row("budget", f"[bold]{human_size(budget_bytes)}[/] of {hardware.device_tier}{_share_of_peak(budget_bytes, peak)}")
-    return Panel(grid, expand=False)
-=======
     grid.add_row("hardware", begins_bold(hardware.name, f": {tier_line(hardware)}"))
     share = _share_of_peak(budget_bytes, peak)
     grid.add_row("budget", begins_bold(human_size(budget_bytes), f" of {hardware.device_tier}{share}"))
-    return Panel(grid, box=box.ROUNDED, expand=False)
->>>>>>> f43cd13 (Text from inputs is data wherever tables, errors and sweep files print it)
+    return Panel(grid, expand=False)
 
 
 def _share_of_peak(budget_bytes: int, peak: int) -> str:

@@ -1,0 +1,74 @@
+"""Standard output and error as they may be: closed, full, of a narrow encoding, or searched for commands by a CI service."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+
+import typer
+
+from hosim.plain_text import printable
+
+_SERVICES = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
+"""Variables that are set where a service takes some lines of a log for commands."""
+_COMMAND = re.compile(r"^([^\S\n]*)(?=::|##)", re.MULTILINE)
+
+
+class LogLines(io.TextIOWrapper):
+    r"""A stream in whose lines a service finds no commands: what would begin one gets a backslash.
+
+    >>> stream = LogLines(io.BytesIO(), encoding="ascii")
+    >>> _ = stream.write("a\n ::error::b\n")
+    >>> stream.flush(), stream.buffer.getvalue()
+    (None, b'a\n \\::error::b\n')
+    """
+
+    _begun = False
+
+    def write(self, text: str, /) -> int:
+        """Writes the text; returns its length, as all streams do."""
+        head, newline, rest = text.partition("\n") if self._begun else ("", "", text)
+        super().write(head + newline + _COMMAND.sub(r"\1\\", rest))
+        self._begun = not text.endswith("\n") if text else self._begun
+        return len(text)
+
+
+def prepare() -> None:
+    """Sets the streams up: what their encoding lacks is written as an escape, and a closed one takes what is written to it."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+            if any(os.environ.get(service) for service in _SERVICES):
+                stream.flush()
+                encoding, buffered = stream.encoding, stream.line_buffering
+                setattr(sys, name, LogLines(stream.detach(), encoding, "backslashreplace", line_buffering=buffered))
+
+
+def say(text: str) -> None:
+    """One line for people, on stderr."""
+    typer.echo(printable(text), err=True)
+
+
+def flush() -> None:
+    """Writes out what stdout still holds. Raises :class:`OSError` where that fails, and lets stdout take nothing more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        silence()
+        raise
+
+
+def silence() -> None:
+    """Lets nothing more reach stdout, so that what it still holds raises no error when the process ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    finally:
+        os.close(nowhere)
