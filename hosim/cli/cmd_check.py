@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import Json, console, progress, written
-from hosim.cli.terminal import say
+from hosim.cli.terminal import say, say_to_service
 
 Cases = Annotated[list[str] | None, typer.Argument(metavar="[CASE]...", help="Names of cases.  [default: all]", show_default=False)]
 Config = Annotated[
@@ -68,7 +68,7 @@ def check(
         write_page(html, check_page(verdicts, strict))
     if github:
         for line in reports.github(verdicts, strict):
-            say(line)
+            say_to_service(line)
         step = os.environ.get("GITHUB_STEP_SUMMARY")
         if step:
             with Path(step).open("a", encoding="utf-8") as stream:

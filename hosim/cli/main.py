@@ -53,9 +53,8 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             terminal.say("interrupted")
             raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError as error:  # typer would end with 1, which stands for a gate
+        except BrokenPipeError:  # nobody reads on; typer would end with 1, which stands for a gate
             terminal.silence()
-            terminal.say(f"error: stdout: {error.strerror}")
             raise typer.Exit(HosimError.exit_code) from None
 
 
@@ -116,6 +115,8 @@ def main() -> None:
     except KeyboardInterrupt:
         terminal.say("interrupted")
         code = INTERRUPTED
+    except BrokenPipeError:
+        code = HosimError.exit_code
     except OSError as error:
         terminal.silence()
         terminal.say(f"error: {error.filename or 'stdout'}: {error.strerror or error}")

@@ -34,6 +34,10 @@ class LogLines(io.TextIOWrapper):
         self._begun = not text.endswith("\n") if text else self._begun
         return len(text)
 
+    def command(self, line: str) -> None:
+        """Writes a line that the service is to take for a command."""
+        super().write(f"{line}\n")
+
 
 def prepare() -> None:
     """Sets the streams up: what their encoding lacks is written as an escape, and a closed one takes what is written to it."""
@@ -52,6 +56,14 @@ def prepare() -> None:
 def say(text: str) -> None:
     """One line for people, on stderr."""
     typer.echo(printable(text), err=True)
+
+
+def say_to_service(line: str) -> None:
+    """A command to the service that reads the log, on stderr."""
+    if isinstance(sys.stderr, LogLines):
+        sys.stderr.command(line)
+    else:
+        typer.echo(line, err=True)
 
 
 def flush() -> None:

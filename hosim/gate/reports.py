@@ -9,6 +9,7 @@ from typing import Any
 from hosim.gate.metric_verdict import SAME, MetricVerdict
 from hosim.gate.metrics import FAMILIES, family, human
 from hosim.gate.verdict import CaseVerdict, summary
+from hosim.plain_text import printable
 from hosim.version import __version__
 
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -83,11 +84,13 @@ def sarif(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, An
 
 def github(verdicts: Sequence[CaseVerdict], strict: bool = False) -> list[str]:
     """A workflow command of GitHub for each case that fails; the explanation is its text."""
-    return [
-        f"::error file={_property(v.baseline)},line=1,title={_property(headline(v))}::{_data(chr(10).join(details(v)) or headline(v))}"
-        for v in verdicts
-        if v.fails(strict)
-    ]
+    lines = []
+    for v in verdicts:
+        if v.fails(strict):
+            title = printable(headline(v))
+            text = "\n".join(map(printable, details(v))) or title
+            lines.append(f"::error file={_property(printable(v.baseline))},line=1,title={_property(title)}::{_data(text)}")
+    return lines
 
 
 def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
@@ -98,7 +101,7 @@ def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
         lines.append(f"| {_cell(v.case)} | {'**' + v.verdict + '**' if v.fails(strict) else v.verdict} | {changed} |")
     for v in verdicts:
         if v.explanation or v.fails(strict):
-            lines += ["", f"#### {_cell(v.case)}: {v.verdict}", "", "```", *details(v), "```"]
+            lines += ["", f"#### {_cell(v.case)}: {v.verdict}", "", "```", *map(printable, details(v)), "```"]
         if v.explanation and all(v.curves):
             lines += ["", "Device memory over the step, before and now:", "", "```", *curves(*v.curves), "```"]
     return "\n".join(lines) + "\n"
@@ -139,7 +142,7 @@ def curves(before: Sequence[int], now: Sequence[int]) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return printable(" ".join(text.split())).replace("|", "\\|")
 
 
 def _plain(text: str) -> str:

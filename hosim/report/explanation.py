@@ -66,7 +66,7 @@ def explanation(explained: Explanation, top: int | None = None) -> RenderableTyp
     return Group(
         paragraph(explained.origin, space=True),
         pressure(explained, top),
-        paragraph(counts(explained), space=True),
+        paragraph(*counts(explained).splitlines(), space=True),
         lines(explained, top),
         transfers(explained, top),
         channels([explained.result]),
@@ -98,7 +98,7 @@ def summary(explained: Explanation) -> RenderableType:
     return Group(
         paragraph(explained.origin),
         paragraph(_peak(explained)),
-        paragraph(counts(explained), space=True),
+        paragraph(*counts(explained).splitlines(), space=True),
         table,
         load(explained),
         paragraph(f"{more}--top N prints every table with N rows, --all with every row; --json prints all figures.", style="dim"),

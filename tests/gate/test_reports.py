@@ -162,10 +162,10 @@ def test_annotations_of_github() -> None:
         "::error file=base/wor%2Cse.toml,line=1,title=wor|se%3A 50%25%2C a%3A regression%3A peak.hbm%3A 1.27 KiB%2C was 1000 B "
         "(+300 B%2C +30.0%25)::peak.hbm: more%0A`a` 100%25%0Aby another hosim",
         "::error file=base/first.toml,line=1,title=first%3A missing%3A no baseline::no baseline",
-        "::error file=base/unfit.toml,line=1,title=unfit\x01%3A infeasible%3A out of%0Amemory::out of%0Amemory",
+        "::error file=base/unfit.toml,line=1,title=unfit\\x01%3A infeasible%3A out of\\nmemory::out of\\nmemory",
     ]
     bare = CaseVerdict("a\rb", IMPROVEMENT)
-    assert reports.github([bare], strict=True) == ["::error file=,line=1,title=a%0Db%3A improvement::a%0Db: improvement"]
+    assert reports.github([bare], strict=True) == ["::error file=,line=1,title=a\\rb%3A improvement::a\\rb: improvement"]
 
 
 def test_the_summary_of_a_step_with_memory_before_and_now() -> None:
@@ -179,7 +179,7 @@ def test_the_summary_of_a_step_with_memory_before_and_now() -> None:
         | wor\\|se: 50%, a | **regression** | makespan: 150 ns, was 100 ns (+50 ns, +50.0%)<br>{peak} |
         | better | improvement | makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0%)<br>moved.h2d: 20 B, was 30 B (-10 B, -33.3%) |
         | first | **missing** | no baseline |
-        | unfit\x01 | **infeasible** | out of memory |
+        | unfit\\x01 | **infeasible** | out of memory |
         | equal | same |  |
 
         #### wor\\|se: 50%, a: regression
@@ -217,11 +217,10 @@ def test_the_summary_of_a_step_with_memory_before_and_now() -> None:
         no baseline
         ```
 
-        #### unfit\x01: infeasible
+        #### unfit\\x01: infeasible
 
         ```
-        out of
-        memory
+        out of\\nmemory
         ```
         """)
     assert "#### better: improvement" in reports.markdown([BETTER], strict=True)
@@ -252,7 +251,7 @@ def test_the_table_of_a_check() -> None:
          better          improvement  makespan   4.00 us   3.00 us  -1.00 us
          better          drift        moved.h2d     30 B      20 B     -10 B
          first           missing      -                -         -         -
-         unfit\x01           infeasible   -                -         -         -
+         unfit\\x01       infeasible   -                -         -         -
          equal           same         -                -         -         -
          added           new          peak.[x]         -       9 B      +9 B
 
@@ -264,9 +263,8 @@ def test_the_table_of_a_check() -> None:
         first: missing
           no baseline
 
-        unfit\x01: infeasible
-          out of
-        memory
+        unfit\\x01: infeasible
+          out of\\nmemory
 
         7 cases: 1 infeasible, 1 missing, 1 regression, 1 improvement, 1 drift, 2 same; 3 failing.""")
     assert shown(verdict_tables.verdicts([LINE])) == "1 case: 1 same."

@@ -13,6 +13,7 @@ from rich.text import Text
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.report import listings, tables
+from hosim.report.printed import open_table
 from hosim.result import AllocatorFigures, AllocatorState, ChannelFigures, Result, StreamFigures
 
 GIB, MS = 1 << 30, 10**6
@@ -319,9 +320,10 @@ def test_colours_of_policies() -> None:
 
 
 def test_columns_of_a_table() -> None:
-    shown = tables.open_table("t", "a", "b", "c", left=2)
+    shown = open_table("t", "a", "b", "c", left=2)
     assert [(column.justify, column.no_wrap) for column in shown.columns] == [("left", True), ("left", True), ("right", True)]
-    assert (shown.title_style, shown.title_justify) == ("bold", "left")
+    assert isinstance(shown.title, Text)
+    assert (shown.title.plain, shown.title.style, shown.title_justify) == ("t", "bold", "left")
 
 
 def test_percentages_and_multiples() -> None:
@@ -342,7 +344,7 @@ def test_columns_of_machines() -> None:
     """Of several peaks without bf16 the largest is shown. Names stay whole, and everything else folds."""
     other = Hardware("other", SMALL.tiers, (), Compute({"fp32": 5 * 10**12, "fp16": 9 * 10**12, "int8": 10**12}), device_tier="sram")
     shown = listings.machines([SMALL, other])
-    assert list(shown.columns[1].cells) == ["-", "9.00 TFLOP/s fp16"]
+    assert [str(cell) for cell in shown.columns[1].cells] == ["-", "9.00 TFLOP/s fp16"]
     assert [(column.no_wrap, column.overflow, column.min_width) for column in shown.columns] == [
         (True, "fold", 5),
         *[(False, "fold", None)] * 6,

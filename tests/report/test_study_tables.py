@@ -317,7 +317,7 @@ def test_a_listing() -> None:
     """)
     shown = studies.listing("Found", rows, columns, left=2)
     assert [column.justify for column in shown.columns] == ["left"] * 2 + ["right"] * 4
-    assert [studies.cell("peak_bytes", value) for value in (None, 0, 1.5, "[red]x")] == ["-", "0 B", "1.5", "\\[red]x"]
+    assert [studies.cell("peak_bytes", value) for value in (None, 0, 1.5, "[red]x")] == ["-", "0 B", "1.5", "[red]x"]
 
 
 def test_only_the_last_column_of_a_blame_folds() -> None:
