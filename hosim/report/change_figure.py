@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hosim.plain_text import printable
 from hosim.report import figures
 from hosim.units import human_size, human_time
 
@@ -62,6 +63,6 @@ def change_figure(before: Curve, now: Curve, tier: str) -> Figure:
     with figures.style():
         figure, (axes,) = figures.blank([2.9])
         memory_change(axes, before, now)
-        axes.set_title(f"Memory: {tier}", pad=24)
+        axes.set_title(printable(f"Memory: {tier}"), pad=24)
         axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.0)
     return figure

@@ -7,6 +7,7 @@ matplotlib setting of the machine changes.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,7 +132,8 @@ def legend_beside(axes: Axes, **more: Any) -> None:
 def image(figure: Figure, kind: str = "png", dpi: int = 130) -> bytes:
     """The figure as a file of ``kind`` (png, svg or pdf), with ``dpi`` points an inch; equal figures give equal bytes."""
     data = io.BytesIO()
-    with style():
+    with style(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)  # a name in a script that the font lacks is a box
         figure.savefig(data, format=kind, dpi=dpi, metadata=dict(_FORMATS[kind]))
     return data.getvalue()
 

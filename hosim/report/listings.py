@@ -87,7 +87,7 @@ def machine(hw: Hardware) -> RenderableType:
     if uneven := _uneven(hw):
         parts.append(paragraph(*uneven, space=True))
     if hw.source:
-        parts.append(paragraph(*f"Source: {hw.source.strip()}".splitlines()))
+        parts.append(paragraph(*f"Source: {hw.source.strip()}".split("\n")))
     return Group(*parts)
 
 

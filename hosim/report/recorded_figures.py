@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hosim.plain_text import printable
 from hosim.report.figures import time_unit
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def timeline(axes: Axes, measured: Mapping[str, Sequence[Interval]], simulated: 
             axes.broken_barh([(start / unit, (end - start) / unit) for start, end in seen], (bottom, 0.38), rasterized=True, **style)
         ticks.append(-(row + 0.4))
         labels.append(stream)
-    axes.set_yticks(ticks, labels)
+    axes.set_yticks(ticks, [printable(label) for label in labels])
     axes.set_xlim(within[0] / unit, within[1] / unit)
     axes.set_xlabel(f"time, {name} (above: recorded, below: replayed)")
     return axes

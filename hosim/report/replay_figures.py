@@ -12,6 +12,7 @@ import numpy as np
 
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.plain_text import printable
 from hosim.report import figures
 from hosim.report.figures import CAUSE_STYLES, KIND_STYLES, LINES, OP_STYLE, TRANSFER_STYLE
 from hosim.report.timeline_curves import end_ns, sampled, stacked, thinned
@@ -48,7 +49,7 @@ def timeline(axes: Axes, graph: Graph, result: Result) -> Axes:
     for what in _STYLES:
         if what in seen:
             axes.bar([0], [0], width=0, label=_LABELS[what], **_STYLES[what])
-    axes.set_yticks([-y for y in range(len(drawn))], [row.label for row in drawn])
+    axes.set_yticks([-y for y in range(len(drawn))], [printable(row.label) for row in drawn])
     axes.set_ylim(-len(drawn) + 0.4, 0.6)
     axes.tick_params(axis="y", length=0)
     _over_time(axes, end, unit, name)
@@ -111,7 +112,7 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
     axes.set_ylim(0, 1.08 * top / size)
     axes.set_ylabel(size_name)
     _over_time(axes, end, unit, name)
-    axes.set_title(f"Memory: {tier}")
+    axes.set_title(printable(f"Memory: {tier}"))
     figures.legend_beside(axes, handleheight=1.2, reverse=True)  # as they lie one upon the other
     return axes
 
@@ -130,7 +131,7 @@ def channel_utilization(axes: Axes, result: Result) -> Axes:
     for k, (channel, carried) in enumerate(sorted(busy(recorded).items())):
         part = 100 * carried.total_ns / end if end else 0.0
         share = _closed(100 * np.array(carried.shares(end, parts)))
-        axes.step(edges, share, where="post", linewidth=1.3, label=f"{channel}: {part:.0f} %", **LINES[k % len(LINES)])
+        axes.step(edges, share, where="post", linewidth=1.3, label=printable(f"{channel}: {part:.0f} %"), **LINES[k % len(LINES)])
     axes.set_ylim(0, 104)
     axes.set_ylabel("busy, %")
     _over_time(axes, end, unit, name)
@@ -153,7 +154,7 @@ def channel_queue(axes: Axes, result: Result) -> Axes:
     most = max((int(values.max()) for _, values in queues.values()), default=0)
     size, size_name = figures.size_unit(most)
     for k, (channel, (times, values)) in enumerate(queues.items()):
-        label = f"{channel}: at most {human_size(int(values.max()))}"
+        label = printable(f"{channel}: at most {human_size(int(values.max()))}")
         x = [*(times / unit), end / unit]
         axes.step(x, _closed(values) / size, where="post", linewidth=1.3, label=label, **LINES[k % len(LINES)])
     axes.set_ylim(0, 1.08 * max(most, 1) / size)
@@ -184,5 +185,6 @@ def replay_figure(graph: Graph, hardware: Hardware, result: Result) -> Figure:
             channel_utilization(axes[-2], result)
             channel_queue(axes[-1], result)
         took = f"makespan {human_time(result.makespan_ns)}" if result.makespan_ns is not None else "does not fit"
-        figure.suptitle(f"{result.workload} on {result.hardware}, {result.policy}: {took}", x=0.01, ha="left", fontweight="bold")
+        title = printable(f"{result.workload} on {result.hardware}, {result.policy}: {took}")
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     return figure

@@ -15,6 +15,7 @@ from rich.text import Text
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.plain_text import printable
 from hosim.report import figures, page, replay_figures
 from hosim.report.interactive import Shown, widget
 from hosim.report.study_figures import comparison_figure
@@ -52,7 +53,7 @@ def _memory(graph: Graph, hardware: Hardware, result: Result) -> str:
     with figures.style():
         figure, (axes,) = figures.blank([2.7])
         replay_figures.memory(axes, graph, hardware, result, hardware.device_tier)
-        axes.set_title(f"{result.policy}: {hardware.device_tier}")
+        axes.set_title(printable(f"{result.policy}: {hardware.device_tier}"))
     return page.picture(figure, f"Memory over time, {result.policy}")
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
+from hosim.plain_text import printable
 from hosim.report import figures
 from hosim.report.figures import LINES, MARKERS
 from hosim.report.tables import least_bound
@@ -37,7 +38,7 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
     unit, name = figures.time_unit(max(times, default=0))
     for k, (r, peak, makespan) in enumerate(zip(fitting, peaks, times, strict=True)):
         shown = {"facecolor": _FILLS[k // len(MARKERS) % len(_FILLS)], "edgecolor": _colour(k), "linewidth": 1.6}
-        label = f"{r.policy}: {human_time(makespan)}, {human_size(peak)}"
+        label = printable(f"{r.policy}: {human_time(makespan)}, {human_size(peak)}")
         axes.scatter(
             [peak / size],
             [makespan / unit],
@@ -54,8 +55,8 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
         axes.axvline(budget / size, color="#b2182b", linestyle="--", linewidth=1.2, label=f"budget {human_size(budget)}")
     for r in results:
         if not r.feasible:
-            axes.plot([], [], " ", label=f"({r.policy} does not fit)")
-    axes.set_xlabel(f"peak of {device_tier}, {size_name}")
+            axes.plot([], [], " ", label=printable(f"({r.policy} does not fit)"))
+    axes.set_xlabel(printable(f"peak of {device_tier}, {size_name}"))
     axes.set_ylabel(f"makespan, {name}")
     _time_scale(axes, [*times, *([bound] if bound else [])], unit)
     axes.margins(x=0.08)
@@ -100,7 +101,7 @@ def frontier(axes: Axes, curves: Mapping[str, Sequence[tuple[int, int]]], lower_
         x, y = [peak / size for peak, _ in line], [makespan / unit for _, makespan in line]
         axes.step([*x, right], [*y, *y[-1:]], where="post", linewidth=1.2, **LINES[k % len(LINES)])
         axes.plot(x, y, MARKERS[k % len(MARKERS)], color=_colour(k), markerfacecolor="white", markersize=5)
-        axes.plot([], [], marker=MARKERS[k % len(MARKERS)], markerfacecolor="white", label=label, **LINES[k % len(LINES)])
+        axes.plot([], [], marker=MARKERS[k % len(MARKERS)], markerfacecolor="white", label=printable(label), **LINES[k % len(LINES)])
     if lower_bound_ns:
         axes.axhline(lower_bound_ns / unit, color="black", linestyle=":", linewidth=1.2, label=f"lower bound {human_time(lower_bound_ns)}")
     axes.set_xlim(right=right)
@@ -154,7 +155,7 @@ def _label_cells(axes: Axes, across: Sequence[Any], up: Sequence[Any], say_x: Ca
     """Names for at most a dozen columns and rows, the first among them."""
     for names, say, ticks in ((across, say_x, axes.set_xticks), (up, say_y, axes.set_yticks)):
         every = -(-len(names) // 12)
-        ticks([k + 0.5 for k in range(0, len(names), every)], [say(names[k]) for k in range(0, len(names), every)])
+        ticks([k + 0.5 for k in range(0, len(names), every)], [printable(say(names[k])) for k in range(0, len(names), every)])
     axes.tick_params(length=0)
     if sum(len(say_x(name)) for name in across) > 80:
         for label in axes.get_xticklabels():
@@ -199,10 +200,6 @@ def comparison_figure(results: Sequence[Result], device_tier: str) -> Figure:
     with figures.style():
         figure, (axes,) = figures.blank([4.8])
         policies(axes, results, device_tier)
-        figure.suptitle(
-            f"{results[0].workload} on {results[0].hardware}, within {human_size(results[0].budget_bytes)} of {device_tier}",
-            x=0.01,
-            ha="left",
-            fontweight="bold",
-        )
+        title = f"{results[0].workload} on {results[0].hardware}, within {human_size(results[0].budget_bytes)} of {device_tier}"
+        figure.suptitle(printable(title), x=0.01, ha="left", fontweight="bold")
     return figure

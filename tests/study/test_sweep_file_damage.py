@@ -1,0 +1,90 @@
+"""A file of rows whose cells are damaged is refused in one line that names the cell; the sweep does not go on from it."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hosim.cli.main import app
+
+WORKLOAD = """{"format": "hosim.workload/1", "name": "small",
+ "tensors": [{"name": "w", "bytes": 40, "kind": "parameter", "home": "ddr"}, {"name": "a", "bytes": 30}],
+ "ops": [{"name": "f", "kind": "matmul", "inputs": ["w"], "outputs": ["a"], "duration_ns": 50}]}"""
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> tuple[list[str], Path]:
+    """The command, and the finished file that it wrote."""
+    (tmp_path / "small.json").write_text(WORKLOAD)
+    path = tmp_path / "rows.csv"
+    command = ["sweep", str(tmp_path / "small.json"), "-H", "toy", "-p", "layerwise", "--vary", "budget=10B,90B,100B", "-o", str(path)]
+    outcome = CliRunner().invoke(app, command)
+    assert outcome.exit_code == 0, outcome.output
+    return command, path
+
+
+def damage(path: Path, line: int, column: str, text: str) -> None:
+    """Puts the text into a cell; the line numbers are those of the file."""
+    with path.open(newline="") as stream:
+        rows = list(csv.reader(stream))
+    rows[line - 1][rows[0].index(column)] = text
+    with path.open("w", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows(rows)
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "text", "why"),
+    [
+        (3, "makespan_ns", "x", "line 3: makespan_ns: expected a whole number, got 'x'"),
+        (3, "makespan_ns", "--5", "line 3: makespan_ns: expected a whole number, got '--5'"),
+        (3, "makespan_ns", "", "line 3: makespan_ns: expected a whole number, got nothing"),
+        (4, "hbm_peak_bytes", "\u0661", "line 4: hbm_peak_bytes: expected a whole number, got '\u0661'"),
+        (4, "transfer_stall_ns", "1.5", "line 4: transfer_stall_ns: expected a whole number, got '1.5'"),
+        (4, "budget_bytes", "", "line 4: budget_bytes: expected a whole number, got nothing"),
+        (2, "feasible", "True", "line 2: feasible: expected true or false, got 'True'"),
+        (2, "feasible", "", "line 2: feasible: expected true or false, got nothing"),
+        (2, "error", "", "line 2: error: expected why the point does not fit, got nothing"),
+        (2, "feasible", "true", "line 2: drain_ns: expected a whole number, got nothing"),
+    ],
+)
+def test_a_damaged_cell_is_named(sweep: tuple[list[str], Path], line: int, column: str, text: str, why: str) -> None:
+    command, path = sweep
+    damage(path, line, column, text)
+    before = path.read_bytes()
+    outcome = CliRunner().invoke(app, command)
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    if column != "feasible" or text != "true":
+        assert outcome.stderr == f"error: {path}: {why}; remove this row and run the same command again\n"
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("digits", [41, 5000])
+def test_a_number_of_too_many_digits_is_no_number(sweep: tuple[list[str], Path], digits: int) -> None:
+    command, path = sweep
+    damage(path, 3, "makespan_ns", "9" * digits)
+    outcome = CliRunner().invoke(app, command)
+    assert outcome.exit_code == 2
+    assert outcome.stderr.startswith(f"error: {path}: line 3: makespan_ns: expected a whole number, got '999")
+    assert len(outcome.stderr) < 420
+
+
+def test_a_row_that_is_removed_is_computed_again(sweep: tuple[list[str], Path]) -> None:
+    command, path = sweep
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2] + lines[3:]))
+    outcome = CliRunner().invoke(app, command)
+    assert (outcome.exit_code, outcome.stderr) == (0, f"wrote {path}: 3 rows, 1 of them computed now\n")
+    assert path.read_bytes() == whole
+
+
+def test_a_cell_longer_than_any_is_refused(sweep: tuple[list[str], Path]) -> None:
+    command, path = sweep
+    damage(path, 3, "policy", "x" * 200_000)
+    outcome = CliRunner().invoke(app, command)
+    assert outcome.exit_code == 2
+    assert outcome.stderr == (
+        f"error: {path}: this file belongs to another sweep: it is not a file of rows (field larger than field limit (131072)); name "
+        "another file, or remove this one\n"
+    )
