@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import Json, console, progress, written
-from hosim.cli.terminal import say, say_to_service
+from hosim.cli.terminal import say_to_service
 
 Cases = Annotated[list[str] | None, typer.Argument(metavar="[CASE]...", help="Names of cases.  [default: all]", show_default=False)]
 Config = Annotated[
