@@ -28,16 +28,18 @@ from typing import TYPE_CHECKING, Any
 from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
+from hosim.importers.pt2_archive import read_archive
+from hosim.importers.pt2_program import read_program
 from hosim.importers.storage_graph import StorageGraph
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from hosim.importers.torch_run import ProgramRun
+    from hosim.importers.torch_run import ProgramRun, RunnableProgram
 
 
-def import_exported(program: ExportedProgram, *, name: str, meta: Mapping[str, Any] | None = None) -> Graph:
-    """The graph of an exported program. ``meta`` is added to the graph's.
+def import_exported(program: ExportedProgram | RunnableProgram, *, name: str, meta: Mapping[str, Any] | None = None) -> Graph:
+    """The graph of an exported program, or of one that :func:`hosim.importers.torch_pt2.load` read. ``meta`` is added to the graph's.
 
     Raises :class:`InputError` for a program that cannot be run without the contents of its tensors (a shape that depends on data), and for
     higher-order ops other than those that only set a mode around a subgraph.
@@ -51,7 +53,7 @@ def import_exported(program: ExportedProgram, *, name: str, meta: Mapping[str, A
     return workload_of(torch_run.run(program), name, origin)[0]
 
 
-def import_plan(program: ExportedProgram, *, name: str, policy: str = "imported") -> Plan:
+def import_plan(program: ExportedProgram | RunnableProgram, *, name: str, policy: str = "imported") -> Plan:
     """Read the plan that stands in an exported program as cache nodes.
 
     Parameters
@@ -88,17 +90,17 @@ def import_plan(program: ExportedProgram, *, name: str, policy: str = "imported"
 def import_pt2(path: str | os.PathLike[str]) -> Graph:
     """The graph of the program in a ``.pt2`` file, as ``torch.export.save`` writes it; its name is the file's.
 
-    Raises :class:`InputError` for a damaged file and for one that would make torch run foreign code
-    (see :mod:`hosim.importers.torch_pt2`).
+    Raises :class:`InputError` for a damaged file and for one that would make other readers run foreign code. The file is judged before torch
+    is imported (see :mod:`hosim.importers.torch_pt2`).
     """
+    source = os.fspath(path)
+    found = read_program(read_archive(source))
     require_torch()
     from hosim.importers import torch_pt2
 
-    source = os.fspath(path)
+    name = os.path.basename(source)
     try:
-        return import_exported(
-            torch_pt2.load(source), name=os.path.basename(source).removesuffix(".pt2"), meta={"file": os.path.basename(source)}
-        )
+        return import_exported(torch_pt2.program_of(found, source), name=name.removesuffix(".pt2"), meta={"file": name})
     except InputError as error:
         raise error if error.source else InputError(error.message, source=source, where=error.where) from error
 

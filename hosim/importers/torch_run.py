@@ -8,7 +8,6 @@ Only registered torch ops and arithmetic on sizes are executed.
 from __future__ import annotations
 
 import logging
-import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,14 +22,13 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 
 from hosim.errors import InputError
-from hosim.importers import cache_nodes
+from hosim.importers import cache_nodes, torch_guard
 from hosim.importers.torch_kernels import Kernel, KernelRecorder, tensors
 
 CPU = torch.device("cpu")
 
 _HELD = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "buffer", InputKind.USER_INPUT: "input"}
 UPDATES = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, getattr(OutputKind, "PARAMETER_MUTATION", None)}
-_SIZE_MODULES = (operator, math)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +104,50 @@ class PlaceholderInput:
     own: bool = False
 
 
-def run(program: ExportedProgram) -> ProgramRun:
+@dataclass(frozen=True, slots=True)
+class RunnableProgram:
+    """A module with a graph, and what each placeholder takes.
+
+    ``updates``: for each output, the placeholder that it updates and the name of the copy that does so; ``None`` for a result. Without
+    ``kernels``, an op that cannot run on fake tensors is an error; with them, torch may run it on zeros.
+    """
+
+    module: torch.nn.Module
+    taken: Sequence[PlaceholderInput]
+    updates: Sequence[tuple[str, str] | None]
+    kernels: bool = True
+
+
+def run(program: ExportedProgram | RunnableProgram) -> ProgramRun:
     """Run ``program`` on fake tensors. Raises :class:`InputError` if it depends on the contents of tensors."""
-    return _run(program.graph_module, given(program), program)
+    if isinstance(program, RunnableProgram):
+        return _run(program)
+    specs = program.graph_signature.output_specs
+    updates = [(updated(program, spec), f"update.{spec.target}") if spec.kind in UPDATES else None for spec in specs]
+    return _run(RunnableProgram(program.graph_module, given(program), updates))
 
 
 def run_module(module: torch.fx.GraphModule, taken: Sequence[PlaceholderInput]) -> ProgramRun:
     """Run a graph that returns its results and nothing else. Raises :class:`InputError` as :func:`run` does."""
-    return _run(module, taken, None)
+    returned = module.graph.output_node().args[0]
+    count = len(returned) if isinstance(returned, (list, tuple)) else 1
+    return _run(RunnableProgram(module, taken, [None] * count))
 
 
-def _run(module: torch.fx.GraphModule, taken: Sequence[PlaceholderInput], program: ExportedProgram | None) -> ProgramRun:
+def _run(program: RunnableProgram) -> ProgramRun:
     recorder = KernelRecorder()
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=program.kernels)
     with torch.no_grad(), quiet(), mode:
-        values, held = _placeholders(taken, recorder)
+        values, held = _placeholders(program.taken, recorder)
         with recorder:
-            machine = _Machine(module, recorder)
-            steps = list(machine.steps(module.graph, values))
+            machine = _Machine(program.module, recorder)
+            steps = list(machine.steps(program.module.graph, values))
             results: set[int] = set()
-            specs = [None] * len(machine.returned) if program is None else program.graph_signature.output_specs
-            for spec, value in zip(specs, machine.returned, strict=True):
-                if program is not None and spec.kind in UPDATES and isinstance(value, torch.Tensor):
-                    target = values[updated(program, spec)]
+            for update, value in zip(program.updates, machine.returned, strict=True):
+                if update is not None and isinstance(value, torch.Tensor):
+                    target = values[update[0]]
                     assert isinstance(target, torch.Tensor)
-                    steps += machine.update(f"update.{spec.target}", target, value)
+                    steps += machine.update(update[1], target, value)
                 else:
                     results.update(recorder.number(t) for t in tensors((value,)))
     return ProgramRun(
@@ -174,11 +191,18 @@ def given(program: ExportedProgram) -> list[PlaceholderInput]:
             continue
         own = _own_tensor(program, spec.target)
         known = spec.target if spec.target is not None else name
-        kind = _HELD.get(spec.kind, "buffer")
-        if kind == "parameter" and "experts" in known.split("."):
-            kind = "expert"
+        kind = kind_of(_HELD.get(spec.kind, "buffer"), known)
         taken.append(PlaceholderInput(name, value if own is None else own, known, kind, own is not None))
     return taken
+
+
+def kind_of(role: str, name: str) -> str:
+    """The kind of a parameter, buffer or input: a parameter whose qualified name has a part ``experts`` is an ``expert``.
+
+    >>> kind_of("parameter", "layers.0.experts.1.weight")
+    'expert'
+    """
+    return "expert" if role == "parameter" and "experts" in name.split(".") else role
 
 
 def _placeholders(taken: Sequence[PlaceholderInput], recorder: KernelRecorder) -> tuple[dict[str, Any], list[Held]]:
@@ -273,9 +297,10 @@ class _Machine:
             elif node.op == "call_function" and cache_nodes.is_cache_node(node.target):
                 values[node] = self.cache(node.target, _resolved(node.args, values))
             elif node.op == "call_function":
-                _check_target(node)
                 args, kwargs = _resolved(node.args, values), _resolved(node.kwargs, values)
+                torch_guard.check_call(node, args, kwargs)
                 values[node], step = self.call(prefix + node.name, node.target, args, kwargs)
+                torch_guard.check_number(node, values[node])
                 if step is not None:
                     self._made += 1
                     yield step
@@ -365,26 +390,6 @@ def _resolved(value: Any, values: Mapping[Node, Any]) -> Any:
         return values[x] if isinstance(x, Node) else CPU if isinstance(x, torch.device) else x
 
     return map_aggregate(value, leaf)
-
-
-def _check_target(node: Node) -> None:
-    """Raise :class:`InputError` unless a node calls a registered torch op or does arithmetic on sizes."""
-    target: Any = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return
-    module = getattr(target, "__module__", None)
-    if module in ("_operator", "operator", "math") and getattr(target, "__name__", "") in _ARITHMETIC:
-        return
-    if module in ("torch", "torch.fx.experimental.symbolic_shapes") and getattr(target, "__name__", "").startswith("sym_"):
-        return
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        raise InputError(f"node {node.name!r} calls the higher-order op {target.name()!r}, which hosim does not import; export without it")
-    raise InputError(f"node {node.name!r} calls {target!r}; expected a registered torch op or arithmetic on sizes")
-
-
-_ARITHMETIC = frozenset(
-    ("getitem", "add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "neg", "pos", "abs", "eq", "ne", "lt", "le", "gt", "ge")
-) | {"and_", "or_", "xor", "not_", "ceil", "floor", "trunc", "sqrt"}
 
 
 def wrapped(node: Node) -> str | None:

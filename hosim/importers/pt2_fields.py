@@ -1,0 +1,96 @@
+"""Checks of single values in the JSON of a ``.pt2`` archive: each gives the value, or raises an error with its place, ``where``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.limits import within
+
+_LARGEST = 2**63 - 1
+
+
+def _shown(data: Any) -> str:
+    return "a list" if isinstance(data, list) else "an object" if isinstance(data, dict) else ascii(data)[:40]
+
+
+def whole(data: Any, where: str) -> int:
+    """``data``, if it is an integer of 64 bits."""
+    if not isinstance(data, int) or isinstance(data, bool) or not -_LARGEST - 1 <= data <= _LARGEST:
+        raise InputError(f"expected an integer of 64 bits, got {_shown(data)}", where=where)
+    return data
+
+
+def number(data: Any, where: str) -> float:
+    """``data`` as a float; torch writes the infinite ones as words."""
+    if data in ("Infinity", "-Infinity", "NaN"):
+        return float(data)
+    if isinstance(data, int):
+        return float(whole(data, where))
+    if not isinstance(data, float):
+        raise InputError(f"expected a number, got {_shown(data)}", where=where)
+    return data
+
+
+def flag(data: Any, where: str) -> bool:
+    """``data``, if it is true or false."""
+    if not isinstance(data, bool):
+        raise InputError(f"expected true or false, got {_shown(data)}", where=where)
+    return data
+
+
+def text(data: Any, where: str, *, any_length: bool = False) -> str:
+    """``data``, if it is text, and no longer than a name."""
+    if not isinstance(data, str):
+        raise InputError(f"expected text, got {_shown(data)}", where=where)
+    if not any_length:
+        within("name_length", len(data), where=where)
+    return data
+
+
+def texts(data: Any, where: str) -> None:
+    """Raise :class:`InputError` unless ``data`` is a list of texts."""
+    for item in items(data, where):
+        text(item, where, any_length=True)
+
+
+def word(data: Any, where: str) -> str:
+    """The name of a value. It must be a word: torch writes Python code with it."""
+    if not isinstance(data, str) or not data.isidentifier():
+        raise InputError(f"expected the name of a value, got {_shown(data)}", where=where)
+    return text(data, where)
+
+
+def items(data: Any, where: str) -> Sequence[Any]:
+    """``data``, if it is a list."""
+    if not isinstance(data, list):
+        raise InputError(f"expected a list, got {_shown(data)}", where=where)
+    return data
+
+
+def mapping(data: Any, where: str) -> dict[str, Any]:
+    """``data``, if it is an object."""
+    if not isinstance(data, dict):
+        raise InputError(f"expected an object, got {_shown(data)}", where=where)
+    return data
+
+
+def fields(data: Any, where: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Any]:
+    """``data``, if it is an object with these keys and no other."""
+    found = mapping(data, where)
+    for key in found:
+        if key not in required and key not in optional:
+            raise InputError(f"unknown key {key[:40]!r}; write it again with torch 2.13", where=where)
+    for key in required:
+        if key not in found:
+            raise InputError(f"key {key!r} is missing; write it again with torch.export.save", where=where)
+    return found
+
+
+def only(data: Any, where: str) -> tuple[str, Any]:
+    """Key and value of an object with one key, which says what it is."""
+    found = mapping(data, where)
+    if len(found) != 1:
+        raise InputError(f"expected an object with one key, got {len(found)}", where=where)
+    return next(iter(found.items()))

@@ -1,0 +1,96 @@
+"""What may run while a program is imported, checked before each call. Imports torch."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from hosim.errors import InputError
+
+aten = torch.ops.aten
+
+_NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
+_HIGHEST_POWER = 64
+_LARGEST = 2**63 - 1
+
+_ARITHMETIC = frozenset(
+    ("getitem", "add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "neg", "pos", "abs", "eq", "ne", "lt", "le", "gt", "ge")
+) | {"and_", "or_", "xor", "not_", "ceil", "floor", "trunc", "sqrt"}
+"""What may be called of the modules ``operator`` and ``math``."""
+
+_CUTS = {
+    aten.unbind: ("dim",),
+    aten.split: ("split_size", "dim"),
+    aten.unsafe_split: ("split_size", "dim"),
+    aten.chunk: ("chunks", "dim"),
+    aten.unsafe_chunk: ("chunks", "dim"),
+    aten.tensor_split: ("sections", "dim"),
+    aten.hsplit: ("sections",),
+    aten.vsplit: ("sections",),
+    aten.dsplit: ("sections",),
+}
+"""Ops that give a list of parts, and the names of their arguments after the tensor."""
+
+
+def check_call(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise :class:`InputError` unless a node calls a registered torch op, or does arithmetic on sizes with numbers.
+
+    A call that would give another number of tensors than the node's ``pieces`` says is an error, too: a wrong one can be huge.
+    """
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        pieces = _pieces(target.overloadpacket, args, kwargs)
+        if pieces is not None and pieces != node.meta.get("pieces", pieces):
+            raise InputError(f"node {node.name!r} gives {pieces} tensors, but the program has names for {node.meta['pieces']}")
+        return
+    if target is not operator.getitem:
+        _check_operands(node, [*args, *kwargs.values()])
+    module = getattr(target, "__module__", None)
+    if module in ("_operator", "operator", "math") and getattr(target, "__name__", "") in _ARITHMETIC:
+        return
+    if module in ("torch", "torch.fx.experimental.symbolic_shapes") and getattr(target, "__name__", "").startswith("sym_"):
+        return
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        raise InputError(f"node {node.name!r} calls the higher-order op {target.name()!r}, which hosim does not import; export without it")
+    raise InputError(f"node {node.name!r} calls {target!r}; expected a registered torch op or arithmetic on sizes")
+
+
+def _check_operands(node: Node, operands: Sequence[Any]) -> None:
+    for one in operands:
+        if isinstance(one, (list, tuple)):
+            _check_operands(node, one)
+        elif not isinstance(one, _NUMBERS):
+            raise InputError(f"node {node.name!r} does arithmetic on sizes with a {type(one).__name__}; expected numbers")
+    if node.target is operator.pow and abs(operands[-1]) > _HIGHEST_POWER:
+        raise InputError(f"node {node.name!r} raises a size to the power of {operands[-1]}; expected at most {_HIGHEST_POWER}")
+
+
+def check_number(node: Node, value: Any) -> None:
+    """Raise :class:`InputError` if arithmetic on sizes gave an integer that is no size."""
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise InputError(f"node {node.name!r} gives a size beyond 64 bits")
+
+
+def _pieces(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    """How many tensors an op gives that cuts one into equal parts; ``None`` for every other op."""
+    if packet not in _CUTS:
+        return None
+    given = {**dict(zip(("self", *_CUTS[packet]), args, strict=False)), **kwargs}
+    shape, dim = given["self"].size(), given.get("dim", 0)
+    if not isinstance(dim, int) or not -len(shape) <= dim < len(shape):
+        return None  # torch says what is wrong
+    size = int(shape[dim])
+    if packet is aten.unbind:
+        return size
+    parts = given.get(_CUTS[packet][0])
+    if not isinstance(parts, int) or parts < 1:
+        return None  # a list, as long as in the program; or torch says what is wrong
+    if packet in (aten.split, aten.unsafe_split):
+        return max(-(-size // parts), 1)
+    if packet in (aten.chunk, aten.unsafe_chunk) and size:
+        return -(-size // -(-size // parts))
+    return parts
