@@ -33,7 +33,7 @@ _EXAMPLES = "data/sample_inputs/model.pt"
 _AGAIN = "write it again with torch.export.save"
 _OF_TENSORS = re.compile(
     r"collections (OrderedDict|defaultdict|deque|Counter)|__builtin__ (set|bytearray|complex|slice)|_codecs encode"
-    r"|torch (\w+Storage|device|Size|bool|u?int\d+|b?float\d+|complex\d+|float8_\w+)|torch\.storage \w+Storage"
+    r"|torch (\w+Storage|Tensor|device|Size|bool|u?int\d+|b?float\d+|complex\d+|float8_\w+)|torch\.storage \w+Storage"
     r"|torch\._utils _rebuild_\w+|torch\._tensor _rebuild_from_type_v2|torch\.nn\.parameter Parameter|torch\.serialization _get_layout"
     r"|torch\._export\.serde\.serialize _reconstruct_fake_tensor",
     re.ASCII,

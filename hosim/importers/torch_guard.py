@@ -61,10 +61,10 @@ def check_call(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> No
 
 def _check_operands(node: Node, operands: Sequence[Any]) -> None:
     for one in operands:
-        if isinstance(one, (list, tuple)):
+        if isinstance(one, (list, tuple)) and node.target is torch.sym_sum:
             _check_operands(node, one)
         elif not isinstance(one, _NUMBERS):
-            raise InputError(f"node {node.name!r} does arithmetic on sizes with a {type(one).__name__}; expected numbers")
+            raise InputError(f"node {node.name!r} does arithmetic on sizes with {type(one).__name__} objects; expected numbers")
     if node.target is operator.pow and abs(operands[-1]) > _HIGHEST_POWER:
         raise InputError(f"node {node.name!r} raises a size to the power of {operands[-1]}; expected at most {_HIGHEST_POWER}")
 

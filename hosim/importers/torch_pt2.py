@@ -271,6 +271,8 @@ def _target(node: Pt2Node, registered: frozenset[str]) -> Any:
 
 def _arguments(node: Pt2Node, target: Any, given: Sequence[tuple[str, bool | None, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments by position and by keyword, as the schema of an op orders them."""
+    if node.target in _SIZES:
+        return tuple(value for _, _, value in given), {}
     if not isinstance(target, torch._ops.OpOverload):
         by_name = {name: value for name, how, value in given if how and name}
         return tuple(value for name, how, value in given if not how or not name), by_name

@@ -1,9 +1,7 @@
 """Programs in .pt2 files: the same graph as in memory, and nothing of the file executed."""
 
-import json
-import os
-import pickle
 import zipfile
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -34,18 +32,6 @@ def save(path, device="cpu"):
         program = torch.export.export(Tied(), (torch.zeros(8, dtype=torch.int64),), strict=False)
     torch.export.save(program, path)
     return program
-
-
-def rewritten(path, **changes):
-    """A copy of an archive with the files that end in a name of ``changes`` replaced, or added."""
-    target = path.with_name("changed.pt2")
-    with zipfile.ZipFile(path) as source, zipfile.ZipFile(target, "w") as copy:
-        for name in source.namelist():
-            content = source.read(name)
-            for end, change in changes.items():
-                content = change(content) if name.endswith(end) else content
-            copy.writestr(name, content)
-    return target
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -79,66 +65,99 @@ def test_a_zip_of_something_else(tmp_path):
         load_any(tmp_path / "a.pt2")
 
 
-def test_a_program_that_torch_cannot_read(tmp_path):
-    save(tmp_path / "tied.pt2")
-    changed = rewritten(
-        tmp_path / "tied.pt2", **{"models/model.json": lambda content: content.replace(b'"graph_module"', b'"grph_module"')}
-    )
-    with pytest.raises(InputError, match=r"changed.pt2: torch cannot load this program"):
-        import_pt2(changed)
+class Function(nn.Module):
+    """A module whose forward is a function."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, *args, **kwargs):
+        return self.function(self, *args, **kwargs)
 
 
-class Trap:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
+class Pair(NamedTuple):
+    first: Any
+    second: Any
 
 
-def test_a_pickle_is_not_executed(tmp_path):
-    save(tmp_path / "tied.pt2")
-    trap = tmp_path / "sprung"
-    torch.save(Trap(str(trap)), tmp_path / "trap.pt")
-    poison = (tmp_path / "trap.pt").read_bytes()
-    with pytest.raises(InputError, match="torch cannot load this program"):
-        import_pt2(rewritten(tmp_path / "tied.pt2", **{"sample_inputs/model.pt": lambda _: poison}))
-    assert not trap.exists()
-    assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
+torch.utils._pytree._register_namedtuple(Pair, serialized_type_name="test_torch_pt2.Pair")
 
 
-@pytest.mark.parametrize("name", ["data/constants/custom_obj_0", "data/constants/opaque_obj_0", "data/aotinductor/model/model.so"])
-def test_foreign_code_is_refused(tmp_path, name):
-    save(tmp_path / "tied.pt2")
-    with zipfile.ZipFile(tmp_path / "tied.pt2", "a") as archive:
-        archive.writestr(f"tied/{name}", pickle.dumps(Trap(str(tmp_path / "sprung"))))
-    with pytest.raises(InputError, match=f"{name} would make torch run code"):
-        import_pt2(tmp_path / "tied.pt2")
-    assert not (tmp_path / "sprung").exists()
+def autocast(m, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return m.mix(x) + 1
 
 
-@pytest.mark.parametrize(
-    "target", ["torch.hub.load", "torch.load", "builtins.eval", "_operator.attrgetter.__call__", "math.__loader__.load_module"]
-)
-def test_a_target_that_is_no_op_is_refused(tmp_path, target):
-    save(tmp_path / "tied.pt2")
-
-    def change(content):
-        model = json.loads(content)
-        model["graph_module"]["graph"]["nodes"][0]["target"] = target
-        return json.dumps(model).encode()
-
-    with pytest.raises(InputError, match="is not a registered op"):
-        import_pt2(rewritten(tmp_path / "tied.pt2", **{"models/model.json": change}))
+def without_gradients(m, x):
+    with torch.no_grad():
+        y = m.mix(x)
+    return y * 2
 
 
-def test_a_size_expression_that_is_code_is_refused(tmp_path):
-    save(tmp_path / "tied.pt2")
+def counting(m, x):
+    m.norm.running_mean.add_(x.mean())
+    return m.norm(x)
 
-    def change(content):
-        return json.dumps({**json.loads(content), "extra": {"expr_str": "__import__('os').getpid()"}}).encode()
 
-    with pytest.raises(InputError, match="is not plain arithmetic"):
-        import_pt2(rewritten(tmp_path / "tied.pt2", **{"models/model.json": change}))
+DYNAMIC = torch.export.Dim.DYNAMIC
+X = torch.rand(6, 8)
+ROWS = {"dynamic_shapes": ({0: DYNAMIC},)}
+BOTH = {"dynamic_shapes": ({0: DYNAMIC, 1: DYNAMIC},)}
+IMAGE = torch.rand(2, 3, 8, 8)
+
+HONEST = {
+    "a convolution": (Function(lambda m, x: m.mix(x).relu().flatten(1), mix=nn.Conv2d(3, 4, 3)), (IMAGE,), {}),
+    "a batch norm that trains": (Function(counting, norm=nn.BatchNorm1d(8)).train(), (X,), {}),
+    "a recurrent network": (Function(lambda m, x: m.mix(x)[0], mix=nn.LSTMCell(8, 4)), (X,), {}),
+    "an encoder": (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), (X[None],), {}),
+    "attention": (Function(lambda m, q: nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)), (X[None, None],), {}),
+    "autocast": (Function(autocast, mix=nn.Linear(8, 8)), (X,), {}),
+    "no gradients": (Function(without_gradients, mix=nn.Linear(8, 8)), (X,), {}),
+    "pieces": (Function(lambda m, x: [*x.chunk(4), *x.split(3), *x.unbind(1), *x.tensor_split(5)]), (X,), {}),
+    "items that nobody uses": (Function(lambda m, x: x.topk(2)[0] * 2), (X,), {}),
+    "a dict": (Function(lambda m, x: {"sum": x["a"] + x["b"], "none": None}), ({"a": X, "b": X},), {}),
+    "a namedtuple": (Function(lambda m, x: Pair(x + 1, [x])), (X,), {}),
+    "words": (Function(lambda m, x: torch.div(torch.einsum("ij,kj->ik", x, x), 2, rounding_mode="floor").scatter_reduce(
+        0, torch.zeros(6, 6, dtype=torch.int64), x @ x.t(), "amax")), (X,), {}),
+    "padding": (Function(lambda m, x: nn.functional.gelu(nn.functional.pad(x, (1, 2), mode="reflect"), approximate="tanh")), (X,), {}),
+    "a number": (Function(lambda m, x, n: x * n), (X, 3), {}),
+    "nothing": (Function(lambda m, x, n: x if n is None else x * n), (X, None), {}),
+    "rows": (Function(lambda m, x: m.mix(x).sum(0), mix=nn.Linear(8, 8)), (X,), ROWS),
+    "rows that are counted": (Function(lambda m, x: x.reshape(x.shape[0] * 2, -1) * x.shape[0]), (X,), ROWS),
+    "rows that are halved": (Function(lambda m, x: x[: x.shape[0] // 2].repeat(2, 1) + x.new_zeros(x.shape[0] // 2 * 2, 1)), (X,), ROWS),
+    "rows and columns": (Function(lambda m, x: torch.cat([x, x.t().reshape(x.shape)]).mean()), (X,), BOTH),
+    "two images": (Function(lambda m, x: m.mix(nn.functional.interpolate(x, scale_factor=2)), mix=nn.Conv2d(3, 4, 3)), (IMAGE,), ROWS),
+    "one embedding of many": (Function(lambda m, x: m.bag(x), bag=nn.EmbeddingBag(9, 4)), (torch.zeros(3, 2, dtype=torch.int64),), {}),
+    "a complex number": (Function(lambda m, x: torch.fft.rfft(x, norm="ortho") * 2j), (X,), {}),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_programs(name, tmp_path):
+    module, args, more = HONEST[name]
+    if "dynamic_shapes" in more:
+        more = {"dynamic_shapes": {"args": more["dynamic_shapes"]}}
+    program = torch.export.export(module, args, strict=False, **more)
+    torch.export.save(program, tmp_path / "a.pt2")
+    assert import_pt2(tmp_path / "a.pt2") == import_exported(program, name="a")
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+def test_a_functional_program(tmp_path):
+    program = torch.export.export(Function(counting, norm=nn.BatchNorm1d(8)).train(), (X,), strict=False).run_decompositions()
+    assert any("MUTATION" in str(spec.kind) for spec in program.graph_signature.output_specs)
+    torch.export.save(program, tmp_path / "a.pt2")
+    graph = import_pt2(tmp_path / "a.pt2")
+    assert graph == import_exported(program, name="a")
+    assert any(op.name.startswith("update.norm.") for op in graph.ops)
+
+
+def test_a_size_without_example(tmp_path):
+    program = torch.export.export(Function(lambda m, x: x.nonzero() * 2), (X,), strict=False)
+    torch.export.save(program, tmp_path / "a.pt2")
+    with pytest.raises(InputError, match=r"a\.pt2: .*(no example|depends on the contents)"):
+        import_pt2(tmp_path / "a.pt2")
