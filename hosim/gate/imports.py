@@ -1,7 +1,7 @@
 """Graphs of cases, and the cache folder for graphs of formats that are slow to import.
 
 A cached graph's name is a digest of the source's content, of hosim's own code and of the versions of torch and transformers. Nothing in the
-folder is ever stale, and all of it may be deleted; a file that cannot be read is imported again.
+folder is ever stale, and all of it may be deleted; what cannot be read, or was not written by this user's hosim, is imported again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def kept_in() -> Path:
 
 def graph_of_file(path: Path, kept: Path | None) -> Graph:
     """The graph in a file or folder of any known format; ``kept`` is the folder of cached graphs. Raises :class:`InputError`."""
+    from hosim.gate.kept_graphs import keep_graph, kept_graph
     from hosim.importers import load_any
-    from hosim.io import load_workload, save_workload
 
     if kept is None:
         return load_any(path)
@@ -37,15 +37,10 @@ def graph_of_file(path: Path, kept: Path | None) -> Graph:
         key = _digest_of(path)
     except OSError:  # the importer says what is wrong with it
         return load_any(path)
-    file = kept / f"{key}.json"
-    if file.is_file():
-        with suppress(HosimError):
-            return load_workload(file)
-    graph = load_any(path)
-    # a cache folder that cannot be written to only costs time
-    with suppress(OSError, HosimError):
-        kept.mkdir(parents=True, exist_ok=True)
-        save_workload(graph, file)
+    graph = kept_graph(kept, key)
+    if graph is None:
+        graph = load_any(path)
+        keep_graph(graph, kept, key)
     return graph
 
 

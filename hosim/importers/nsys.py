@@ -15,8 +15,7 @@ import re
 import sqlite3
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +23,8 @@ from typing import TypeVar
 from hosim.errors import InputError
 from hosim.importers.kineto import call_role
 from hosim.importers.kineto_events import Annotation, DeviceInfo, DeviceOp, HostCall, KinetoTrace, MemoryEvent, SyncRecord
-from hosim.limits import limit, refusal, within
+from hosim.importers.sqlite_tables import plain_tables
+from hosim.limits import within
 
 __all__ = ["is_nsys", "read_nsys"]
 
@@ -42,8 +42,6 @@ _EVENT_SYNC, _STREAM_WAIT = 1, 2
 _RANGE_TYPES = (59, 60)  # push and pop, start and end
 _NO_ID = (1 << 32) - 1
 _THREAD_BITS = 24
-_LONGEST = 1 << 20  # bytes of a text; names of kernels have thousands
-_TURN, _STEPS_OF_A_ROW = 10_000, 60  # steps of SQLite's machine: a row takes some 30, with those that find the busiest process
 _VERSION = re.compile(r"_v\d+(_ptsz|_ptds)?$")
 
 Row = tuple[int | str | None, ...]
@@ -61,64 +59,27 @@ def read_nsys(path: str | os.PathLike[str]) -> KinetoTrace:
     """
     source = os.fspath(path)
     try:
-        with Path(path).open("rb") as file:  # its error is clearer than the database's
-            within("database_bytes", os.fstat(file.fileno()).st_size, source=source)
-        with closing(sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            return _Export(_Database(connection)).trace(Path(path).stem)
+        with plain_tables(Path(path), _TABLES) as (connection, columns):
+            return _Export(connection, columns).trace(Path(path).stem)
     except InputError as error:
         raise InputError(error.message, source=source, where=error.where) from None
     except (OSError, sqlite3.Error, OverflowError) as error:
         raise InputError(f"cannot be read as an SQLite export of Nsight Systems: {error}", source=source) from None
 
 
-class _Database:
-    """A database that is only read, and no more of it than the limits allow: rows, bytes of text, and steps of work.
-
-    The steps bound a query that yields no rows: pages of a damaged or malicious database may lead in circles.
-    """
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._records, self._text = limit("records"), limit("unpacked_bytes")
-        self._turns = 1 + self._records * _STEPS_OF_A_ROW // _TURN
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
-        connection.set_progress_handler(self._turn, _TURN)
-
-    def _turn(self) -> bool:
-        """Called after each :data:`_TURN` steps of work; true ends the query."""
-        self._turns -= 1
-        return self._turns < 0
-
-    def rows(self, query: str, arguments: Sequence[int] = ()) -> Iterator[Row]:
-        """The rows of a query."""
-        try:
-            for row in self._connection.execute(query, arguments):
-                self._records -= 1
-                self._text -= sum([len(value) for value in row if isinstance(value, (str, bytes))])
-                if self._records < 0:
-                    raise refusal("records")
-                if self._text < 0:
-                    raise refusal("unpacked_bytes")
-                yield row
-        except sqlite3.OperationalError:
-            if self._turns < 0:
-                raise refusal("records") from None
-            raise
-
-
 class _Export:
-    """The tables of an export, as data on a clock that begins with its first entry."""
+    """The tables of an export, as data on a clock that begins with its first entry; of all rows and texts no more than the limits allow."""
 
-    def __init__(self, database: _Database) -> None:
-        self._database = database
-        listed = {name for (name,) in database.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        known = listed & {*_TABLES}
-        self._columns = {name: {str(row[1]) for row in database.rows(f"PRAGMA table_info({name})")} for name in known}
+    def __init__(self, connection: sqlite3.Connection, columns: Mapping[str, Collection[str]]) -> None:
+        self._connection = connection
+        self._columns = columns
+        self._records = self._length = 0
         if _STRINGS not in self._columns:
             raise InputError(f"expected the table {_STRINGS}; write it with: nsys export --type sqlite")
-        self._strings: dict[object, str] = {
-            key: value for key, value in database.rows(f"SELECT id, value FROM {_STRINGS}") if isinstance(value, str)
-        }
+        self._strings: dict[object, str] = {}
+        for key, value in self._rows(_STRINGS, ("id", "value"), (), None):
+            if isinstance(value, str):
+                self._strings[key] = value
         self._process = self._busiest_process()
 
     def trace(self, name: str) -> KinetoTrace:
@@ -247,8 +208,8 @@ class _Export:
         counts: Counter[int] = Counter()
         for table in (_KERNEL, _COPY, _MEMSET):
             if "globalPid" in self._columns.get(table, ()):
-                found = self._database.rows(f"SELECT globalPid, count(*) FROM {table} GROUP BY globalPid")
-                counts.update({pid: n for pid, n in found if isinstance(pid, int) and isinstance(n, int)})
+                found = self._connection.execute(f"SELECT globalPid, count(*) FROM {table} NOT INDEXED GROUP BY globalPid")
+                counts.update({pid: n for pid, n in found if isinstance(pid, int)})
         return max(counts, key=lambda pid: (counts[pid], -pid), default=None)
 
     def _rows(self, table: str, needed: Sequence[str], optional: Sequence[str], process: str | None = "globalPid") -> Iterator[Row]:
@@ -266,7 +227,11 @@ class _Export:
         where, arguments = "", tuple[int, ...]()
         if process in columns and self._process is not None:
             where, arguments = f' WHERE "{process}" >> {_THREAD_BITS} = ? >> {_THREAD_BITS}', (self._process,)
-        yield from self._database.rows(f'SELECT {chosen} FROM "{table}"{where} ORDER BY rowid', arguments)
+        rows = self._connection.execute(f'SELECT {chosen} FROM "{table}" NOT INDEXED{where} ORDER BY rowid', arguments)
+        for row in rows:
+            self._records = within("records", self._records + 1, where=table)
+            self._length = within("unpacked_bytes", self._length + sum([len(v) for v in row if isinstance(v, str | bytes)]), where=table)
+            yield row
 
     def _text(self, key: object) -> str | None:
         """The string with that number; newer tables may hold the text itself."""

@@ -90,8 +90,8 @@ def import_plan(program: ExportedProgram | RunnableProgram, *, name: str, policy
 def import_pt2(path: str | os.PathLike[str]) -> Graph:
     """The graph of the program in a ``.pt2`` file, as ``torch.export.save`` writes it; its name is the file's.
 
-    Raises :class:`InputError` for a damaged file and for one that would make other readers run foreign code. The file is judged before torch
-    is imported (see :mod:`hosim.importers.torch_pt2`).
+    Raises :class:`InputError` for a damaged file and for one that would make other readers run foreign code. The file is judged before
+    torch is imported (see :mod:`hosim.importers.torch_pt2`).
     """
     source = os.fspath(path)
     found = read_program(read_archive(source))

@@ -15,6 +15,14 @@ from hosim.graph import Graph
 from hosim.io import save_workload
 
 
+@pytest.fixture(autouse=True)
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the key with which graphs are signed, which this test alone has."""
+    monkeypatch.delenv("HOSIM_CACHE_KEY", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "hosim" / "cache.key"
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     put(tmp_path, Plan(step()), machine(), offloads=False)
@@ -113,3 +121,42 @@ def test_a_folder_that_is_gone_or_cannot_be_written_to_costs_only_time(source: P
     no_folder.write_text("x")
     loaded: Graph = imports.graph_of_file(source, no_folder / "kept")
     assert loaded == step()
+
+
+def test_a_graph_that_somebody_else_put_there_is_not_believed(source: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    imports.graph_of_file(source, kept)
+    (file,) = kept.iterdir()
+    own = file.read_bytes()
+    save_workload(step(2), file.with_name("other.json"))
+    other = file.with_name("other.json").read_bytes()
+    for forged in (other, own.partition(b"\n")[0] + b"\n" + other, own.replace(b"step", b"stop")):
+        assert forged != own
+        file.write_bytes(forged)
+        assert imports.graph_of_file(source, kept) == step()
+        assert file.read_bytes() == own
+
+
+def test_a_graph_under_the_name_of_another_is_not_believed(source: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    imports.graph_of_file(source, kept)
+    (first,) = kept.iterdir()
+    save_workload(step(2), source)
+    imports.graph_of_file(source, kept)
+    (second,) = set(kept.iterdir()) - {first}
+    second.write_bytes(first.read_bytes())
+    assert imports.graph_of_file(source, kept) == step(2)
+
+
+def test_the_key_is_the_users_alone(source: Path, tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "kept"
+    imports.graph_of_file(source, kept)
+    assert key.stat().st_mode & 0o777 == 0o600
+    (file,) = kept.iterdir()
+    key.chmod(0o644)  # others may have read it: nothing is believed, and nothing is kept
+    file.write_bytes(b"")
+    assert imports.graph_of_file(source, kept) == step()
+    assert file.read_bytes() == b""
+    monkeypatch.setenv("HOSIM_CACHE_KEY", "a secret of the pipeline")
+    assert imports.graph_of_file(source, kept) == step()
+    assert file.read_bytes() != b""

@@ -4,6 +4,7 @@ No real export was at hand: `make_nsys` writes them, from recordings of PyTorch'
 """
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,8 @@ from make_nsys import Export
 from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto, read_kineto
 from hosim.importers.kineto_events import DeviceInfo, DeviceOp, HostCall, SyncRecord
-from hosim.importers.nsys import _Database, is_nsys, read_nsys
+from hosim.importers.nsys import is_nsys, read_nsys
+from hosim.importers.sqlite_tables import plain_tables
 from hosim.validate.memory_replay import replay_memory
 from hosim.validate.structural_replay import structural_replay
 
@@ -301,11 +303,70 @@ def test_the_export_is_not_changed(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"x.sqlite"}
 
 
+def tables(path, *statements):
+    """A small export, after these statements."""
+    export = Export(path)
+    export.op(kernel(0, 5))
+    export.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+    return path
+
+
+COUNTING = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 100000000) SELECT x AS id, x AS value FROM c"
+
+
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        (("DROP TABLE StringIds", f"CREATE VIEW StringIds AS {COUNTING}"), "StringIds: expected a plain table, got a view"),
+        (("DROP TABLE StringIds", "CREATE VIRTUAL TABLE StringIds USING fts5(id, value)"), "StringIds: expected a plain table"),
+        (("ALTER TABLE StringIds ADD COLUMN more AS (hex(zeroblob(99999999)))",), "StringIds: expected stored columns"),
+        (
+            ("CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN DELETE FROM StringIds; END",),
+            "StringIds: .* got a trigger",
+        ),
+        (("DROP TABLE StringIds", "CREATE TABLE stringids (id, value)"), "StringIds: expected a plain table"),
+    ],
+)
+def test_what_is_computed_when_it_is_read_is_refused(tmp_path, statements, expected):
+    path = tables(tmp_path / "a.sqlite", *statements)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=f"a.sqlite: {expected}"):
+        read_nsys(path)
+    assert path.read_bytes() == before
+
+
+def test_what_is_not_read_may_be_computed(tmp_path):
+    path = tables(tmp_path / "a.sqlite", f"CREATE VIEW other AS {COUNTING}", "CREATE INDEX i ON StringIds(value)")
+    assert read_nsys(path).ops
+
+
+def test_a_file_that_takes_too_many_steps(tmp_path, monkeypatch):
+    path = tables(tmp_path / "a.sqlite", "INSERT INTO StringIds SELECT id, value FROM StringIds LEFT JOIN (WITH RECURSIVE c(x) AS "
+                  "(SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 9999) SELECT x FROM c)")  # fmt: skip
+    assert read_nsys(path).ops
+    monkeypatch.setattr("hosim.importers.sqlite_tables._STEPS", 0)
+    monkeypatch.setattr("hosim.importers.sqlite_tables._STEPS_A_BYTE", 0)
+    with pytest.raises(InputError, match="takes more steps to read than its size explains"):
+        read_nsys(path)
+
+
+def test_only_the_named_tables_can_be_had(tmp_path):
+    path = tables(tmp_path / "a.sqlite", "CREATE TABLE other (a)")
+    with plain_tables(path, ["StringIds"]) as (connection, columns):
+        assert columns == {"StringIds": {"id", "value"}}
+        for statement in ("SELECT a FROM other", "ATTACH 'b' AS b", "SELECT load_extension('x')", "PRAGMA writable_schema = ON", "VACUUM"):
+            with pytest.raises(sqlite3.DatabaseError):
+                connection.execute(statement).fetchall()
+
+
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ("records=300", r'x\.sqlite: expected at most 300 records, got more; HOSIM_LIMITS="records=600" raises this limit$'),
-        ("unpacked_bytes=1000", r"x\.sqlite: expected at most 1kB after unpacking, got more"),
+        ("records=300", r'x\.sqlite: CUPTI_ACTIVITY_KIND_KERNEL: expected at most 300 records, got 301; HOSIM_LIMITS="records=301" raises'),
+        ("unpacked_bytes=1000", r"x\.sqlite: StringIds: expected at most 1kB after unpacking, got 1.01kB"),
         ("database_bytes=8KiB", r"x\.sqlite: expected at most 8KiB in a database, got \S+; "),
     ],
 )
@@ -319,26 +380,3 @@ def test_more_rows_or_text_than_allowed(tmp_path, monkeypatch, limits, message):
     monkeypatch.setenv("HOSIM_LIMITS", limits)
     with pytest.raises(InputError, match=message):
         read_nsys(tmp_path / "x.sqlite")
-
-
-def test_a_query_that_yields_nothing_ends_too(tmp_path, monkeypatch):
-    """10,000 entries are grouped by their process, of which there is one: more than 100,000 steps for one row."""
-    table = KERNELS.replace(")", ", globalPid)")
-    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000) SELECT i, i, 0, 7, 5 FROM n"
-    path = write(tmp_path / "x.sqlite", STRINGS, table, f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL {numbers}")
-    assert len(read_nsys(path).ops) == 10_000
-    monkeypatch.setenv("HOSIM_LIMITS", "records=10")
-    yielded = []
-    monkeypatch.setattr("hosim.importers.nsys._Database.rows", counted(_Database.rows, yielded))
-    with pytest.raises(InputError, match="expected at most 10 records, got more"):
-        read_nsys(path)
-    assert not any(isinstance(row[-1], int) and row[-1] == 10_000 for row in yielded)
-
-
-def counted(rows, yielded):
-    def wrapped(*arguments):
-        for row in rows(*arguments):
-            yielded.append(row)
-            yield row
-
-    return wrapped

@@ -1,0 +1,69 @@
+"""Graphs kept in a folder, each with a signature: one that somebody else put there, or changed, is not believed.
+
+A signature is made with a key that only the user can read: ``$HOSIM_CACHE_KEY``, or a file of random bytes beside the user's other state,
+never in the folder itself, which may be shared or restored from elsewhere. Without a key nothing is kept.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from hosim.errors import HosimError
+from hosim.graph import Graph
+from hosim.io import reading
+from hosim.io.workload_file import workload_from_dict, workload_to_dict
+
+_KEY_BYTES = 32
+
+
+def kept_graph(folder: Path, name: str) -> Graph | None:
+    """The graph of that name; ``None`` if there is none, or it is not what this user's hosim has kept under this name."""
+    key = _signing_key()
+    if key is None:
+        return None
+    file = folder / name
+    with suppress(OSError, HosimError, ValueError):
+        signature, _, text = reading.read_bytes(os.fspath(file)).partition(b"\n")
+        if hmac.compare_digest(signature, _signature(key, name, text)):
+            with reading.no_collection():
+                return workload_from_dict(reading.parse(text.decode(), f"{file}.json"))
+    return None
+
+
+def keep_graph(graph: Graph, folder: Path, name: str) -> None:
+    """Keep a graph under a name. A folder that cannot be written to only costs time later."""
+    key = _signing_key()
+    if key is None:
+        return
+    text = reading.to_text(workload_to_dict(graph)).encode()
+    with suppress(OSError, HosimError):
+        folder.mkdir(parents=True, exist_ok=True)
+        reading.write_bytes(folder / name, _signature(key, name, text) + b"\n" + text)
+
+
+def _signature(key: bytes, name: str, text: bytes) -> bytes:
+    return hmac.digest(key, name.encode() + b"\n" + text, "sha256").hex().encode()
+
+
+def _signing_key() -> bytes | None:
+    """The user's key, made when it is first asked for; ``None`` where it cannot be kept from others."""
+    if given := os.environ.get("HOSIM_CACHE_KEY"):
+        return given.encode()
+    state = os.environ.get("XDG_STATE_HOME")
+    try:
+        file = (Path(state) if state else Path.home() / ".local" / "state") / "hosim" / "cache.key"
+        with suppress(FileExistsError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+                stream.write(secrets.token_bytes(_KEY_BYTES))
+        status = file.stat()
+        if os.name == "posix" and (status.st_uid != os.getuid() or status.st_mode & 0o077):
+            return None
+        key = file.read_bytes()
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home
+        return None
+    return key if len(key) == _KEY_BYTES else None
