@@ -6,8 +6,9 @@ from hosim.cli.options import console
 
 
 def policies() -> None:
-    """List the policies and their parameters."""
+    """List the policies and their parameters, and the packages they come from if some are not hosim's."""
     from hosim.policies import registry
     from hosim.report import listings
 
-    console().print(listings.policies([registry.get(name) for name in registry.names()]))
+    names = registry.names()
+    console().print(listings.policies([registry.get(name) for name in names], [registry.package_of(name) for name in names]))

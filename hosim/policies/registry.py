@@ -31,6 +31,16 @@ def names() -> tuple[str, ...]:
     return (*(policy.name for policy in BUILT_IN), *sorted(plugins))
 
 
+def package_of(name: str) -> str:
+    """The installed package that a policy comes from, with its version: ``hosim`` for its own.
+
+    >>> package_of("layerwise")
+    'hosim'
+    """
+    plugins, _ = _plugins()
+    return plugins[name][1] if name in plugins else "hosim"
+
+
 def get(name: str) -> Policy:
     """Find a policy by its name.
 
@@ -63,7 +73,7 @@ def get(name: str) -> Policy:
             return policy
     plugins, broken = _plugins()
     if name in plugins:
-        return plugins[name]
+        return plugins[name][0]
     if name in broken:
         raise PolicyError(broken[name])
     close = get_close_matches(name, names(), n=2)
@@ -72,9 +82,9 @@ def get(name: str) -> Policy:
 
 
 @cache
-def _plugins() -> tuple[dict[str, Policy], dict[str, str]]:
-    """Policies of plugins by name, and what is wrong with those that cannot be had; says the latter once."""
-    loaded: dict[str, Policy] = {}
+def _plugins() -> tuple[dict[str, tuple[Policy, str]], dict[str, str]]:
+    """Policies of plugins and their packages by name, and what is wrong with those that cannot be had; says the latter once."""
+    loaded: dict[str, tuple[Policy, str]] = {}
     broken: dict[str, str] = {}
     own = {policy.name for policy in BUILT_IN}
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
@@ -84,10 +94,14 @@ def _plugins() -> tuple[dict[str, Policy], dict[str, str]]:
         elif policy.name in own or policy.name in loaded:
             broken[point.name] = f"policy plugin {point.name!r} ({point.value}) is left out: there is a policy {policy.name!r} already"
         else:
-            loaded[policy.name] = policy
+            loaded[policy.name] = policy, _package(point)
     for message in broken.values():
         logging.getLogger("hosim").warning(message)
     return loaded, broken
+
+
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value.partition(":")[0]
 
 
 def _load(point: EntryPoint) -> Policy | str:

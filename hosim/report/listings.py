@@ -159,12 +159,16 @@ def workload(graph: Graph, width: int = 100) -> RenderableType:
     return Group(*parts)
 
 
-def policies(listed: Sequence[Listed]) -> Table:
-    """One row per policy: name, parameters with their defaults (none shown if it follows from the question), summary."""
+def policies(listed: Sequence[Listed], packages: Sequence[str]) -> Table:
+    """One row per policy: name, parameters with their defaults (none shown if it follows from the question), summary.
+
+    ``packages`` are those that the policies come from; they are shown if there is more than one.
+    """
     table = open_table("Policies", "policy")
-    table.add_column("parameters")
-    table.add_column("summary")
-    for policy in listed:
+    several = len(set(packages)) > 1
+    for column in ("package", "parameters", "summary")[not several :]:
+        table.add_column(column)
+    for policy, package in zip(listed, packages, strict=True):
         parameters = ", ".join(key if value is None else f"{key}={value}" for key, value in policy.parameters.items())
-        table.add_row(policy.name, parameters or NOTHING, policy.summary)
+        table.add_row(policy.name, *([package] if several else []), parameters or NOTHING, policy.summary)
     return table

@@ -7,8 +7,10 @@ import sys
 from importlib.metadata import EntryPoint
 
 import pytest
+from typer.testing import CliRunner
 
 from hosim.cache_plan import Plan
+from hosim.cli.main import app
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
@@ -138,6 +140,23 @@ def test_a_plugin_is_a_policy_like_any_other(plugins) -> None:
     policy = registry.get("eager")
     assert policy.plan(toy(), MACHINE, 100).policy == "eager1"
     assert policy.plan(toy(), MACHINE, 100, twice=policy.read("twice", "true")).policy == "eager2"
+
+
+def test_the_package_of_a_plugin_is_listed(monkeypatch, tmp_path) -> None:
+    (tmp_path / "theirs.py").write_text(f"from {__name__} import EAGER\n")
+    info = tmp_path / "theirs-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text("[hosim.policies]\neager = theirs:EAGER\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry._plugins.cache_clear()
+    try:
+        done = CliRunner().invoke(app, ["policies"], env={"COLUMNS": "120"})
+        (row,) = [line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["eager"]]
+        assert row[:3] == ["eager", "theirs", "1.2"]
+        assert registry.package_of("layerwise") == "hosim"
+    finally:
+        registry._plugins.cache_clear()
 
 
 def test_a_broken_plugin_is_one_warning_and_no_crash(plugins, caplog) -> None:

@@ -252,7 +252,7 @@ def test_workloads() -> None:
 
 
 def test_policies() -> None:
-    assert lines(listings.policies(POLICIES)) == table("""
+    assert lines(listings.policies(POLICIES, ["hosim", "hosim"])) == table("""
         Policies
          policy  parameters         summary
          ──────────────────────────────────────
@@ -351,3 +351,13 @@ def test_columns_of_machines() -> None:
     ]
     assert [column.justify for column in shown.columns] == ["left"] + ["right"] * 6
     assert listings.machines([]).columns[0].min_width == 0
+
+
+def test_policies_of_other_packages() -> None:
+    assert lines(listings.policies(POLICIES, ["hosim", "theirs[x] 1.0"])) == table("""
+        Policies
+         policy  package        parameters         summary
+         ─────────────────────────────────────────────────────
+         a[b]    hosim          k=4, seed, rule=x  does [this]
+         plain   theirs[x] 1.0  -                  does that
+    """)
