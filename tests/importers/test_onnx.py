@@ -277,3 +277,17 @@ def test_mutated_files_import_or_say_why(tmp_path: Path, data: st.DataObject, na
         assert "\n" not in str(error)
     else:
         assert graph.ops
+
+
+def test_a_file_that_a_model_names_is_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of rows stands in another file, as a weight and as what an operator fills its result with."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.bin").write_bytes((4).to_bytes(8, "little"))
+    rows = TensorProto(name="rows", dims=[1], data_type=INT, data_location=TensorProto.EXTERNAL)
+    rows.external_data.add(key="location", value="rows.bin")
+    x, y, reshape = value("x", FLOAT, 4), value("y", FLOAT, None), helper.make_node("Reshape", ["x", "rows"], ["y"])
+    filled = helper.make_node("ConstantOfShape", ["one"], ["rows"])
+    filled.attribute.append(helper.make_attribute("value", rows))
+    for content in (model([reshape], [x], [y], [rows]), model([filled, reshape], [x], [y], [numbers("one", 1)])):
+        with pytest.raises(InputError, match="is not known without data|does not fit|elements"):
+            read(tmp_path, content)
