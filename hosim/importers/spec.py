@@ -20,8 +20,10 @@ from hosim.io.reading import did_you_mean
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_FOREIGN_KEYS = ("attn_implementation", "experts_implementation", "auto_map", "trust_remote_code", "quantization_config")
-"""Keys of a config that would make transformers fetch code, or run another model than the named class."""
+_FOREIGN_KEYS = frozenset(("attn_implementation", "experts_implementation", "auto_map", "trust_remote_code", "quantization_config")) | {
+    *("backbone", "use_pretrained_backbone", "use_timm_backbone", "name_or_path", "use_kernels", "kernel_config"),
+}
+"""Keys of a config, or of one inside it, that would make transformers fetch code or weights, or run another model than the named class."""
 
 _READ_BY_GETATTR = {"head_dim"}
 """Keys that models look for although not every config class declares them (Qwen3-MoE: 128, where hidden_size / heads is 64)."""
@@ -133,9 +135,7 @@ def _module(model: Mapping[str, Any], dtype: Any) -> Any:
     if not is_model or cls.config_class is None:
         raise InputError(f"{name!r} is not a model class of transformers, such as LlamaForCausalLM", where="model.class")
     config = model.get("config", {})
-    for key in _FOREIGN_KEYS:
-        if key in config:
-            raise InputError(f"key {key!r} is not allowed in a spec; expected sizes and switches of the model", where=f"model.config.{key}")
+    _refuse_foreign(config, "model.config")
     _known_keys(cls.config_class, config)
     try:
         made = cls.config_class(**config, attn_implementation=model.get("attention", "sdpa"))
@@ -144,6 +144,17 @@ def _module(model: Mapping[str, Any], dtype: Any) -> Any:
     except Exception as error:  # config classes and models raise all kinds of errors
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{name} cannot be built from this config: {reason[:200]}", where="model.config") from error
+
+
+def _refuse_foreign(value: Any, where: str) -> None:
+    if isinstance(value, Mapping):
+        for key, inside in value.items():
+            if key in _FOREIGN_KEYS or str(key).startswith("_"):
+                raise InputError(f"key {key!r} is not allowed in a spec; expected sizes and switches of the model", where=f"{where}.{key}")
+            _refuse_foreign(inside, f"{where}.{key}")
+    elif isinstance(value, list):
+        for inside in value:
+            _refuse_foreign(inside, where)
 
 
 def _known_keys(config_class: Any, config: Mapping[str, Any]) -> None:

@@ -47,16 +47,14 @@ def check_call(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> No
         if pieces is not None and pieces != node.meta.get("pieces", pieces):
             raise InputError(f"node {node.name!r} gives {pieces} tensors, but the program has names for {node.meta['pieces']}")
         return
-    if target is not operator.getitem:
-        _check_operands(node, [*args, *kwargs.values()])
-    module = getattr(target, "__module__", None)
-    if module in ("_operator", "operator", "math") and getattr(target, "__name__", "") in _ARITHMETIC:
-        return
-    if module in ("torch", "torch.fx.experimental.symbolic_shapes") and getattr(target, "__name__", "").startswith("sym_"):
-        return
     if isinstance(target, torch._ops.HigherOrderOperator):
         raise InputError(f"node {node.name!r} calls the higher-order op {target.name()!r}, which hosim does not import; export without it")
-    raise InputError(f"node {node.name!r} calls {target!r}; expected a registered torch op or arithmetic on sizes")
+    module, name = getattr(target, "__module__", None), getattr(target, "__name__", "")
+    plain = module in ("_operator", "operator", "math") and name in _ARITHMETIC
+    if not plain and not (module in ("torch", "torch.fx.experimental.symbolic_shapes") and name.startswith("sym_")):
+        raise InputError(f"node {node.name!r} calls {target!r}; expected a registered torch op or arithmetic on sizes")
+    if target is not operator.getitem:
+        _check_operands(node, [*args, *kwargs.values()])
 
 
 def _check_operands(node: Node, operands: Sequence[Any]) -> None:

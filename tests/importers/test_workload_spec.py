@@ -121,6 +121,7 @@ def test_a_bad_spec(tmp_path, path, value, message):
         ("model/config/hiden_size", 3, "unknown key 'hiden_size' of LlamaConfig; did you mean 'hidden_size'"),
         ("model/config/hidden_size", "big", "cannot be built from this config"),
         ("model/config/attn_implementation", "someone/kernel", "is not allowed in a spec"),
+        ("model/config/rope_parameters", {"inner": [{"attn_implementation": "someone/kernel"}]}, "is not allowed in a spec"),
         ("inputs", {"pixels": {"shape": [1], "dtype": "fp32"}}, "cannot export LlamaForCausalLM"),
     ],
 )
