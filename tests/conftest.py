@@ -1,5 +1,6 @@
 """What every test shares: the hypothesis profile and the folder of outside data."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ settings.load_profile("ci")
 # on the tests that ran before it in the same process. So it depends on the test alone.
 if hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = lambda: providers._local_constants  # none yet
+
+os.environ.setdefault("HOSIM_CACHE_KEY", "tests")  # kept graphs are signed, and no key is made in the home of who runs the tests
 
 ROOT = Path(__file__).resolve().parent.parent
 
