@@ -40,7 +40,7 @@ def test_the_action_passes_annotates_and_fails(step: dict[str, Any], tmp_path: P
     script = ["bash", "-e", "-o", "pipefail", "-u", "-c", step["run"]]
     told = tmp_path / "summary.md"
     given = {"HOSIM_CONFIG": "", "HOSIM_ARGUMENTS": "--jobs 1", "GITHUB_STEP_SUMMARY": str(told)}
-    assert set(step["env"]) == {"HOSIM_CONFIG", "HOSIM_ARGUMENTS"}
+    assert set(step["env"]) == {"HOSIM_CONFIG", "HOSIM_ARGUMENTS", "HOSIM_CACHE_KEY"}
     passed = run(script, tmp_path, **given)
     assert passed.returncode == 0, passed.stderr
     assert "2 same" in told.read_text()
