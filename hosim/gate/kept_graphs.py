@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hosim.errors import HosimError
 from hosim.graph import Graph
-from hosim.io import reading
+from hosim.io import bounded, reading
 from hosim.io.workload_file import workload_from_dict, workload_to_dict
 
 _KEY_BYTES = 32
@@ -27,7 +27,7 @@ def kept_graph(folder: Path, name: str) -> Graph | None:
         return None
     file = folder / name
     with suppress(OSError, HosimError, ValueError):
-        signature, _, text = reading.read_bytes(os.fspath(file)).partition(b"\n")
+        signature, _, text = bounded.read_bytes(os.fspath(file)).partition(b"\n")
         if hmac.compare_digest(signature, _signature(key, name, text)):
             with reading.no_collection():
                 return workload_from_dict(reading.parse(text.decode(), f"{file}.json"))
