@@ -106,15 +106,15 @@ def _is_onnx(source: Source) -> bool:
 
 FORMATS: Sequence[SourceFormat] = (
     SourceFormat("workload (hosim.workload/1)", lambda s: s.hosim_kind == "workload", "hosim.io.workload_file:load_workload"),
-    SourceFormat("workload spec (hosim.spec/1)", lambda s: s.hosim_kind == "spec", "hosim.importers.spec:import_spec"),
-    SourceFormat("program of torch.export (.pt2)", lambda s: s.head.startswith(b"PK\x03\x04"), "hosim.importers.torch_export:import_pt2"),
-    SourceFormat("folder of the G10 simulator", _is_g10, "hosim.importers.g10_config:import_g10"),
-    SourceFormat("trace of PyTorch's profiler (Kineto JSON)", _is_kineto, "hosim.importers.kineto_workload:import_kineto"),
-    SourceFormat("execution trace of PyTorch (JSON)", _is_torch_trace, "hosim.importers.torch_trace:import_torch_trace"),
-    SourceFormat("Chakra execution trace (protobuf or JSON)", _is_chakra, "hosim.importers.chakra:import_chakra"),
-    SourceFormat("graph of torch's inductor for a simulator (JSON)", _is_inductor, "hosim.importers.inductor:import_inductor"),
-    SourceFormat("activation trace of hyper-parallel (JSON)", _is_hyper_parallel, "hosim.importers.activation_trace:import_hyper_parallel"),
-    SourceFormat("model of MindSpore (MindIR)", _is_mindir, "hosim.importers.mindir:import_mindir"),
+    SourceFormat("spec (hosim.spec/1)", lambda s: s.hosim_kind == "spec", "hosim.importers.spec:import_spec"),
+    SourceFormat("torch.export program (.pt2)", lambda s: s.head.startswith(b"PK\x03\x04"), "hosim.importers.torch_export:import_pt2"),
+    SourceFormat("G10 folder", _is_g10, "hosim.importers.g10_config:import_g10"),
+    SourceFormat("PyTorch profile (Kineto)", _is_kineto, "hosim.importers.kineto_workload:import_kineto"),
+    SourceFormat("PyTorch execution trace", _is_torch_trace, "hosim.importers.torch_trace:import_torch_trace"),
+    SourceFormat("Chakra trace", _is_chakra, "hosim.importers.chakra:import_chakra"),
+    SourceFormat("inductor graph", _is_inductor, "hosim.importers.inductor:import_inductor"),
+    SourceFormat("hyper-parallel trace", _is_hyper_parallel, "hosim.importers.activation_trace:import_hyper_parallel"),
+    SourceFormat("MindIR model", _is_mindir, "hosim.importers.mindir:import_mindir"),
     SourceFormat("ONNX model", _is_onnx, "hosim.importers.onnx_graph:import_onnx", has_dims=True),
 )
 """Every format that can be imported, in the order in which they are tried."""

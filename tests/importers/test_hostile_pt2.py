@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import subprocess
 import sys
@@ -313,7 +312,9 @@ def test_it_is_judged_before_torch_is_imported(honest, tmp_path):
     size_that_calls(records, tmp_path / "mark")
     path = write_archive(tmp_path / "bad.pt2", records)
     code = "import sys; sys.modules['torch'] = None; from hosim.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, "import", str(path), "-o", os.devnull], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "import", str(path), "-o", str(tmp_path / "out.json")], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert "is not plain arithmetic" in done.stderr
 

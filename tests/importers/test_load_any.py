@@ -70,5 +70,5 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
         load_any(tmp_path / "x")
     assert str(caught.value) == f"{tmp_path / 'x'}: cannot be read: Permission denied"
     monkeypatch.undo()
-    with pytest.raises(InputError, match=r"^a\0b: cannot be read: embedded null (byte|character)"):
+    with pytest.raises(InputError, match=r"^a\\x00b: cannot be read: embedded null (byte|character)"):
         load_any("a\0b")
