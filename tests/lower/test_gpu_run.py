@@ -73,6 +73,13 @@ def test_wrong_usage_is_one_line(tmp_path, capsys, monkeypatch, arguments, messa
     assert not (tmp_path / "out").exists()
 
 
+def test_a_decoder_that_there_is_not(capsys):
+    with pytest.raises(SystemExit) as left:
+        gpu_run.main(["--out", "x", "--config", "2b"])
+    assert left.value.code == 2
+    assert "argument --config: invalid choice: '2b' (choose from" in capsys.readouterr().err
+
+
 def test_a_folder_that_cannot_be_made(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert gpu_run.main(["--out", str(tmp_path / "file"), "--dry-run"]) == 2

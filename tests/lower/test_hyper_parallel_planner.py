@@ -32,11 +32,14 @@ from hosim.importers.activation_trace import graph_of, read_document
 from hosim.lower.hyper_parallel_planner import (
     Action,
     HosimPlanner,
+    Planned,
     _advance,
     _Away,
     _held,
+    _makespan_ns,
     _planned,
     _shrink,
+    _waits,
     document_of,
     hardware_of,
     plan_of,
@@ -322,6 +325,18 @@ def test_copies_up_move_ahead_in_their_order() -> None:
     assert ([away.fetch for away in aways], held) == ([3, 5], [10, 5, 5, 5, 5, 5])
     _advance(graph, aways, held, 10)
     assert ([away.fetch for away in aways], held) == ([1, 3], [10, 10, 10, 10, 10, 5])
+
+
+def test_what_runs_is_faster_than_what_does_not() -> None:
+    """At 15 bytes the six ops of 1 ns fit; at 14 the second has no room; without a limit there is no replay."""
+    plan = Plan(five(), "none", ())
+    hardware = hardware_of(read_document(document_of(trace_of(*GAP, sizes={1: 64, 2: 40, 3: 40}))))
+    fits, fails, unknown = (Planned((), plan, r) for r in (replay(plan, hardware, 15), replay(plan, hardware, 14), None))
+    assert [_makespan_ns(planned) for planned in (fits, fails, unknown)] == [6, 10**18, 10**18]
+    assert [_waits(planned) for planned in (fits, fails, unknown)] == [False, True, True]
+    assert fits.result is not None
+    late = replace(fits.result, stall_ns=fits.result.stall_ns | {"transfer": 1})
+    assert _waits(Planned((), plan, late))
 
 
 # ----------------------------------------------------------------------------------------------------------------- errors

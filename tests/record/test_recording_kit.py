@@ -623,3 +623,25 @@ def test_what_is_drawn_for_a_step():
     before = Workload(CpuBackend(), TINY, SCHEMES["resident"], train=True, length=8)  # one sequence, seed 1, only large storages move
     assert (before._tokens.shape, before._smallest) == ((1, 8), 1 << 20)
     assert torch.equal(before._tokens, torch.randint(96, (1, 9), generator=torch.Generator().manual_seed(1))[:, :-1])
+
+
+@pytest.mark.parametrize(
+    ("smallest", "sizes"),
+    [
+        (1, [32, 32, 128, *[512] * 8, *[1024] * 6]),
+        (33, [128, *[512] * 8, *[1024] * 6]),
+        (129, [*[512] * 8, *[1024] * 6]),
+        (512, [*[512] * 8, *[1024] * 6]),
+        (513, [1024] * 6),
+    ],
+)
+def test_which_activations_are_offloaded(smallest, sizes):
+    """Eight positions: 32 B of a norm's factors, 128 B of attention's sums, 32 numbers in half (512 B) and single precision, 64 in half.
+
+    The tables of the positions, 128 B each, stay, because all layers have the same.
+    """
+    work = Workload(CpuBackend(True), TINY, SCHEMES["offload-activations"], train=True, length=8, seed=3, smallest_offload=smallest)
+    work.step()
+    moves = [move for move in work.mover.take_moves() if move["op"] == "store"]
+    for layer in range(3):
+        assert sorted(move["bytes"] for move in moves if f"layer.{layer}." in move["tensor"]) == sizes
