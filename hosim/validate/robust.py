@@ -124,9 +124,8 @@ def _refitted(rows: Any, wanted: Any, start: Any, weights: Any) -> Any:
         aa, ab, bb, at, bt = (weight @ (left * right) for left, right in ((a, a), (a, b), (b, b), (a, wanted), (b, wanted)))
         determinant = aa * bb - ab * ab
         solvable = determinant > 1e-12 * aa * bb
-        latency = np.where(solvable, (at * bb - bt * ab) / np.where(solvable, determinant, 1), 0)
-        byte = np.where(solvable, (bt * aa - at * ab) / np.where(solvable, determinant, 1), 0)
-        byte = np.where((latency <= 0) | ~solvable, bt / np.maximum(bb, 1e-300), byte)
+        latency = np.divide(at * bb - bt * ab, determinant, out=np.zeros_like(at), where=solvable)
+        byte = np.divide(bt * aa - at * ab, determinant, out=bt / np.maximum(bb, 1e-300), where=latency > 0)
         found = np.stack([np.maximum(latency, 0), np.maximum(byte, 0)], axis=1)
     return found
 

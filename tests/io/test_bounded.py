@@ -1,5 +1,6 @@
 """How much is read, unpacked and parsed of files that are too large, damaged in their size, or of no known format."""
 
+import gc
 import gzip
 import io
 import json
@@ -16,6 +17,7 @@ from hosim.errors import InputError
 from hosim.importers import load_any
 from hosim.io import bounded, load_workload
 from hosim.io.cases_file import read_toml
+from hosim.io.reading import no_collection
 
 MIB = 1 << 20
 
@@ -271,3 +273,15 @@ def test_toml(tmp_path: Path, content: bytes, message: str | None) -> None:
     with pytest.raises(InputError) as caught:
         read_toml(str(path))
     assert str(caught.value).startswith(f"{path}: {message}; HOSIM_LIMITS=")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_pauses_and_is_as_before(enabled: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with no_collection():
+            assert not gc.isenabled()
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()

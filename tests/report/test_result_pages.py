@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 from browser import browse
 from matplotlib.figure import Figure
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Column, Table
+from rich.text import Text
 from timelines import MIB, everything, machine, many_ops, recorded, two_streams
 
 from hosim import Plan, Result
@@ -323,3 +327,18 @@ def test_the_pictures_of_a_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [tuple(figure.get_size_inches()) for figure in drawn] == [(11, 3), (11, 3), (11, 3.5), (11, 4)]
     assert {figure.get_layout_engine().__class__.__name__ for figure in drawn} == {"ConstrainedLayoutEngine"}
     assert [figure.axes[0].get_xlim() for figure in drawn[:2]] == [(0, 300), (147, 153)]
+
+
+def test_a_table_of_the_terminal_has_its_header_if_it_has_one() -> None:
+    listed = Table("name", Column("size\nin B", justify="right"), title="Sizes")
+    listed.add_row("a\nb", "1")
+    assert list(html_of(Group(Panel(listed), Text("  "), Text(" x\n"), "y"))) == [
+        "<h2>Sizes</h2>",
+        '<table>\n<thead><tr><th class="left">name</th><th>size in B</th></tr></thead>\n<tbody>\n'
+        '<tr><td class="left">a b</td><td>1</td></tr>\n</tbody>\n</table>',
+        "<p>x</p>",
+        "<p>y</p>",
+    ]
+    bare = Table("", "")
+    bare.add_row("a", "1")
+    assert list(html_of(bare)) == ['<table>\n<tbody>\n<tr><td class="left">a</td><td class="left">1</td></tr>\n</tbody>\n</table>']

@@ -259,3 +259,16 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = CliRunner().invoke(app, [*arguments, "--more-memory", "1 GB/s"])
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
     assert CliRunner().invoke(app, [*arguments[:-1], "50 B", "-p", "resident"]).exit_code == 3
+
+
+def test_the_place_of_an_earlier_issue_is_the_op_that_ended_by_then() -> None:
+    """``z`` takes no time: it has ended at 0, when w would have had to be issued; at 1, when ``f0`` runs, it is the last one, too."""
+    b = GraphBuilder("at once")
+    b.tensor("w", 40, "parameter", home="ddr")
+    b.op("z", "any", duration_ns=0)
+    b.op("f0", "any", duration_ns=5)
+    b.op("f1", "any", duration_ns=35)
+    b.op("f2", "any", inputs=["w"], duration_ns=10)
+    (stall,) = blamed(b.build(), ("w", 1))  # 5..45; f1 ends at 40
+    assert (stall.issued_ns, stall.start_ns, stall.end_ns) == (5, 40, 45)
+    assert stall.prevented_by == "w issued 5 ns earlier, at the end of z or before: h2d was idle; or 1.14 GB/s of h2d for it"

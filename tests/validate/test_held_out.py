@@ -358,3 +358,17 @@ def test_iterations_and_launches_that_are_missing() -> None:
     said = ("the makespan: no launch was recorded; record with ProfilerActivity.CPU as well", "transfers: the held-out part has none")
     assert predict_trace(sequence("ab"), learn_from([silent])).missing == said
     assert predict_trace(silent, learn_from([steps])).missing == said
+
+
+def test_the_makespan_has_the_latencies_that_were_learned() -> None:
+    """The host waits 2 us longer than the first kernel's 20 us, and 6 us later the second launch has ended: its latency is learned."""
+
+    def waited(latency: int) -> KinetoTrace:
+        after = 3 + latency + 20 + 2
+        kernels = device_op(KERNEL, "a", 3 + latency, 20, 0), device_op(KERNEL, "b", after + 6 + latency, 2, 2)
+        calls = call("cudaLaunchKernel", 0, 3, 0), call("cudaDeviceSynchronize", 4, after - 4, 1), call("cudaLaunchKernel", after + 3, 3, 2)
+        return parse_kineto(trace(*calls, *kernels), "waited")
+
+    for learned in (2, 9):
+        found = predict_trace(waited(2), learn_from([waited(learned)]))
+        assert (found.measured_ns, found.predicted_ns) == (32_000, (20 + 2 + 6 + learned + 2) * 1000)

@@ -1,0 +1,120 @@
+"""The runner of a Dask cluster against a client that is made up: what is sent when, what is let go, and what is cancelled."""
+
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hosim.errors import InputError
+from hosim.study import on_dask
+from hosim.study.tasks import solve
+
+
+class Answers:
+    """What comes back from a cluster of one worker: in the order in which it was asked."""
+
+    def __init__(self, futures: list[Any], loop: object) -> None:
+        self.futures, self.loop = list(futures), loop
+
+    def add(self, future: Any) -> None:
+        self.futures.append(future)
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.futures:
+            yield self.futures.pop(0)
+
+
+class Future(SimpleNamespace):
+    """Of a task: its row, or why there is none."""
+
+    def result(self) -> dict[str, object]:
+        return {"row of": self.task.key}
+
+    def exception(self) -> Exception:
+        return RuntimeError("the worker died\nthree times")
+
+    def release(self) -> None:
+        self.released = True
+
+    def done(self) -> bool:
+        return self.task.key == "7"
+
+
+class FakeClient:
+    """A cluster of two workers, of one thread and of none; ``broken`` are the keys of tasks that kill theirs."""
+
+    def __init__(self, broken: tuple[str, ...] = (), threads: tuple[int, ...] = (1, 0)) -> None:
+        self.broken, self.threads, self.loop = broken, threads, object()
+        self.sent: list[Future] = []
+        self.cancelled: list[str] = []
+
+    def nthreads(self) -> dict[str, int]:
+        return {f"worker{i}": count for i, count in enumerate(self.threads)}
+
+    def submit(self, function: object, task: Any, key: str, pure: bool) -> Future:
+        assert (function, key, pure) == (solve, f"hosim-{task.key}", False)
+        status = "error" if task.key in self.broken else "finished"
+        self.sent.append(Future(task=task, key=key, status=status, released=False))
+        return self.sent[-1]
+
+    def cancel(self, futures: list[Future]) -> None:
+        self.cancelled = [future.task.key for future in futures]
+
+
+TASKS: list[Any] = [SimpleNamespace(key=str(i), point={}) for i in range(9)]
+
+
+@pytest.fixture
+def distributed(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = ModuleType("distributed")
+    module.__spec__ = ModuleSpec("distributed", None)
+    monkeypatch.setitem(sys.modules, "distributed", module)
+    monkeypatch.setattr(module, "as_completed", Answers, raising=False)
+    return module
+
+
+def test_a_cluster_is_sent_three_tasks_a_thread_ahead(distributed: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three at first, and one more for each answer, whose future is let go; a task that kills its workers is a row with an error."""
+    monkeypatch.setattr(on_dask, "failed", lambda task, error: {"failed": task.key, "error": error})
+    client = FakeClient(broken=("1",))
+    rows = on_dask.cluster(client)(TASKS)  # type: ignore[arg-type]
+    assert next(rows) == {"row of": "0"}
+    assert [(future.task.key, future.released) for future in client.sent] == [("0", True), ("1", False), ("2", False), ("3", False)]
+    assert next(rows) == {"failed": "1", "error": "worker died: RuntimeError: the worker died three times"}
+    assert [row["row of"] for row in rows] == ["2", "3", "4", "5", "6", "7", "8"]
+    assert [future.task.key for future in client.sent] == [task.key for task in TASKS]
+    assert all(future.released for future in client.sent)
+    assert client.cancelled == []
+    idle = FakeClient(threads=())  # workers may still join
+    next(on_dask.cluster(idle)(TASKS))  # type: ignore[arg-type]
+    assert len(idle.sent) == 3 + 1
+
+
+def test_what_a_cluster_has_not_begun_is_cancelled_when_a_sweep_stops(distributed: ModuleType) -> None:
+    client = FakeClient(threads=(1, 2))
+    rows = on_dask.cluster(client)(TASKS)  # type: ignore[arg-type]
+    next(rows)
+    rows.close()  # type: ignore[attr-defined]
+    assert client.cancelled == ["1", "2", "3", "4", "5", "6", "8"]  # 7 is done
+
+
+def test_a_client_of_hosim_s_own_is_closed_and_nobody_else_s_default(distributed: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+
+    def connected(address: str, **how: object) -> SimpleNamespace:
+        made.append((address, how))
+        if address == "nowhere":
+            raise OSError("timed out\nafter 10 s " + "x" * 100)
+        return SimpleNamespace(close=lambda: made.append("closed"))
+
+    monkeypatch.setattr(distributed, "Client", connected, raising=False)
+    monkeypatch.setattr(on_dask, "_rows", lambda tasks, client: iter([{"of": len(tasks)}]))
+    assert list(on_dask.cluster("tcp://host:8786")(TASKS)) == [{"of": 9}]
+    assert made == [("tcp://host:8786", {"timeout": "10s", "set_as_default": False}), "closed"]
+    with pytest.raises(InputError) as refused:
+        list(on_dask.cluster("nowhere")(TASKS))
+    reason = ("timed out after 10 s " + "x" * 100)[:100]
+    assert str(refused.value) == f"nowhere: no Dask scheduler answers there ({reason}); expected an address such as tcp://host:8786"
