@@ -53,9 +53,6 @@ def machines(profiles: Sequence[Hardware]) -> Table:
             *(human_rate(max(way)) if way else NOTHING for way in ways),
             ", ".join(f"{t.name} {human_size(t.capacity_bytes)}" for t in hw.tiers if t is not device) or NOTHING,
         )
-    for column in table.columns:  # a narrow terminal folds figures; names stay whole, because people copy them
-        column.no_wrap, column.overflow = False, "fold"
-    table.columns[0].no_wrap, table.columns[0].min_width = True, max((len(hw.name) for hw in profiles), default=0)
     return table
 
 
