@@ -6,7 +6,10 @@ from hosim.cli.options import console
 
 
 def policies() -> None:
-    """List the policies and their parameters, and the packages they come from if some are not hosim's."""
+    """List the policies and their parameters.
+
+    Where some policies are not hosim's own, the table names the packages they come from.
+    """
     from hosim.policies import registry
     from hosim.report import listings
 

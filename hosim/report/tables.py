@@ -1,4 +1,4 @@
-"""Tables of results for a terminal, as rich renderables readable at 100 to 120 columns.
+"""Tables of results for a terminal, as rich renderables made for 100 to 120 columns; on a narrower one their cells fold.
 
 Pure functions turn results into renderables, and the caller chooses the console. Sizes and times are rounded to three digits, with binary
 prefixes; the exact integers are in the JSON.
@@ -126,7 +126,7 @@ def _size(value: int) -> str:
 
 
 def timing(results: Sequence[Result], hardware: Hardware) -> Table:
-    """One row per policy: makespan, distance to the lower bound, stall by cause, and the peak of the device tier.
+    """One row per policy: makespan, distance to the lower bound, stall by cause, drain if there is any, and the peak of the device tier.
 
     The bound is :func:`least_bound`, because a row's own bound depends on its initial residency, which may be worse than another's.
     """
@@ -134,11 +134,12 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
     peak = f"peak\n{hardware.device_tier}"
     bound = least_bound(results)
     title = f"Time (lower bound {human_time(bound)})" if bound else "Time"
-    table = open_table(title, "policy", "makespan", "above\nbound", *stalls, peak, "of\nbudget")
+    drain = ["drain"] if any(result.feasible and result.drain_ns for result in results) else []
+    table = open_table(title, "policy", "makespan", "above\nbound", *stalls, *drain, peak, "of\nbudget")
     best = min((r.makespan_ns for r in results if r.feasible and r.makespan_ns is not None), default=None)
     for result in results:
         if not result.feasible or result.makespan_ns is None:
-            table.add_row(result.policy, "does not fit", *[NOTHING] * (len(STALL_CAUSES) + 3), style="red")
+            table.add_row(result.policy, "does not fit", *[NOTHING] * (len(table.columns) - 2), style="red")
             continue
         peak_bytes = result.peak_bytes.get(hardware.device_tier, 0)
         table.add_row(
@@ -146,6 +147,7 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
             human_time(result.makespan_ns),
             above(result.makespan_ns, bound),
             *(time_or_nothing(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES),
+            *(time_or_nothing(result.drain_ns) for _ in drain),
             _size(peak_bytes),
             percent(peak_bytes, result.budget_bytes),
             style="green" if len(results) > 1 and result.makespan_ns == best else None,
@@ -160,6 +162,8 @@ def least_bound(results: Iterable[Result]) -> int | None:
 
 def effort(results: Sequence[Result]) -> Text:
     """How long planning and replaying took on this machine, in one line."""
+    if len(results) == 1 and not results[0].planning_s:
+        return paragraph(f"Replay took {human_time(round(results[0].replay_s * 1e9))}.", style="dim", space=True)
     spent = [" + ".join(human_time(round(s * 1e9)) for s in (r.planning_s, r.replay_s) if s) for r in results]
     figures = ", ".join(f"{r.policy} {seconds}" for r, seconds in zip(results, spent, strict=True))
     return paragraph(f"Planning + replay took {figures}.", style="dim", space=True)
@@ -243,7 +247,7 @@ def verdict(results: Sequence[Result]) -> str:
         return f"Nothing fits within {budget}: a larger budget, or a policy that moves more, is needed."
     best_ns = min(makespan for makespan, _ in fitting)
     fastest = [r for makespan, r in fitting if makespan == best_ns]
-    names = " and ".join(r.policy for r in fastest)
+    names = _enumerated([r.policy for r in fastest])
     sentence = f"{names} {'is' if len(fastest) == 1 else 'are'} fastest within {budget}: {human_time(best_ns)}"
     bound = least_bound(results)
     if bound:
@@ -254,8 +258,17 @@ def verdict(results: Sequence[Result]) -> str:
         sentence += "; " + ", ".join(f"{r.policy} takes {took}" for took, (_, r) in zip(times, slower, strict=True))
     failing = [r.policy for r in results if not r.feasible]
     if failing:
-        sentence += f"; {' and '.join(failing)} {'does' if len(failing) == 1 else 'do'} not fit"
+        sentence += f"; {_enumerated(failing)} {'does' if len(failing) == 1 else 'do'} not fit"
     return sentence + "."
+
+
+def _enumerated(names: Sequence[str]) -> str:
+    """Names as a sentence lists them.
+
+    >>> _enumerated(["a"]), _enumerated(["a", "b"]), _enumerated(["a", "b", "c"])
+    ('a', 'a and b', 'a, b and c')
+    """
+    return " and ".join([", ".join(names[:-1]), *names[-1:]] if len(names) > 1 else names)
 
 
 def _distance(value: int, bound: int) -> str:

@@ -326,6 +326,54 @@ def test_columns_of_a_table() -> None:
     assert (shown.title.plain, shown.title.style, shown.title_justify) == ("t", "bold", "left")
 
 
+def test_a_narrow_table_folds_and_loses_no_character() -> None:
+    """29 columns are enough: the widest cells, each with two for the space around it. A name up to a third of the width stays whole."""
+    shown = open_table("t", "policy", "runtime\nstall", "peak\nhbm")
+    shown.add_row("resident", "321.20x", "11.9 GiB")
+    assert lines(shown, 29) == table("""
+        t
+                   runtime      peak
+         policy      stall       hbm
+         ───────────────────────────
+         resident  321.20x  11.9 GiB
+    """)
+    assert lines(shown, 26) == table("""
+        t
+                   runti
+                      me     peak
+         policy    stall      hbm
+         ────────────────────────
+         resident  321.2     11.9
+                      0x      GiB
+    """)
+    assert lines(shown, 23) == table("""
+        t
+                runti
+         polic     me     peak
+         y      stall      hbm
+         ─────────────────────
+         resid  321.2     11.9
+         ent       0x      GiB
+    """)
+
+
+def test_drain_has_a_column_if_there_is_any() -> None:
+    shown = tables.timing([result("g10", 540 * MS, drain_ns=7 * MS), result("manual", 540 * MS), result("on_demand", None)], MACHINE)
+    headers = [str(column.header) for column in shown.columns]
+    assert headers[6:8] == ["runtime\nstall", "drain"]
+    assert [str(cell) for cell in shown.columns[7].cells] == ["7.00 ms", "-", "-"]
+    assert {len(list(column.cells)) for column in shown.columns} == {3}
+
+
+def test_a_replay_alone_names_no_time_of_planning() -> None:
+    assert tables.effort([result("manual", 540 * MS, planning_s=0.0)]).plain == "Replay took 67.0 ms.\n"
+
+
+def test_three_policies_are_listed_with_commas() -> None:
+    failing = [result(name, None) for name in "abc"]
+    assert tables.verdict([result("fast", MS), *failing]).endswith("; a, b and c do not fit.")
+
+
 def test_percentages_and_multiples() -> None:
     cases = [(99, 100), (991, 1000), (9999, 10**4), (1005, 1000), (994, 10**4), (995, 10**4), (1, 1000), (999, 10**6), (1, 0)]
     assert [tables.percent(*case) for case in cases] == ["99 %", ">99 %", ">99 %", "100 %", "9.9 %", "10 %", "0.1 %", "<0.1 %", "0 %"]
@@ -341,16 +389,11 @@ def test_percentages_and_multiples() -> None:
 
 
 def test_columns_of_machines() -> None:
-    """Of several peaks without bf16 the largest is shown. Names stay whole, and everything else folds."""
+    """Of several peaks without bf16 the largest is shown."""
     other = Hardware("other", SMALL.tiers, (), Compute({"fp32": 5 * 10**12, "fp16": 9 * 10**12, "int8": 10**12}), device_tier="sram")
     shown = listings.machines([SMALL, other])
     assert [str(cell) for cell in shown.columns[1].cells] == ["-", "9.00 TFLOP/s fp16"]
-    assert [(column.no_wrap, column.overflow, column.min_width) for column in shown.columns] == [
-        (True, "fold", 5),
-        *[(False, "fold", None)] * 6,
-    ]
     assert [column.justify for column in shown.columns] == ["left"] + ["right"] * 6
-    assert listings.machines([]).columns[0].min_width == 0
 
 
 def test_policies_of_other_packages() -> None:
