@@ -6,11 +6,12 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from traceback import extract_tb
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from hosim.cache_plan import Plan
-from hosim.errors import InfeasibleError, InputError
+from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.units import parse_size
@@ -225,7 +226,7 @@ class Policy:
         Raises
         ------
         InputError
-            If a parameter is unknown or a value is invalid.
+            If a parameter is unknown or a value is invalid, or a policy that is not hosim's own fails.
         InfeasibleError
             If an op needs more than the budget, or the policy's rule leaves no plan that fits.
         """
@@ -234,8 +235,21 @@ class Policy:
         capacity = hardware.device.capacity_bytes
         budget = capacity if budget_bytes is None else min(capacity, budget_bytes)
         _ops_fit(graph, hardware, budget)
-        plan = self._maker()(graph, hardware.fair_share, budget, **{**self.parameters, **parameters})
+        plan = self._made(graph, hardware.fair_share, budget, {**self.parameters, **parameters})
         _start_fits(plan, hardware.fair_share, budget)
+        return plan
+
+    def _made(self, graph: Graph, hardware: Hardware, budget: int, parameters: Mapping[str, Any]) -> Plan:
+        if isinstance(self.make, str):
+            return _function(self.make)(graph, hardware, budget, **parameters)
+        try:
+            plan = self.make(graph, hardware, budget, **parameters)
+        except HosimError:
+            raise
+        except Exception as error:  # a stranger's function: what it raises is no bug of hosim
+            raise PolicyError(f"policy {self.name} has a bug: {type(error).__name__}: {error} ({_place(self.make, error)})") from error
+        if not isinstance(plan, Plan):
+            raise PolicyError(f"policy {self.name} has a bug: expected a hosim.Plan, got {type(plan).__name__}")
         return plan
 
     def _setting(self, key: str) -> Parameter:
@@ -244,12 +258,19 @@ class Policy:
             raise InputError(f"no parameter {key!r} (parameters: {known})", where=f"policy {self.name}")
         return self.settings[key]
 
-    def _maker(self) -> Maker:
-        if not isinstance(self.make, str):
-            return self.make
-        module, _, function = self.make.partition(":")
-        maker: Maker = getattr(importlib.import_module(module), function)
-        return maker
+
+def _function(path: str) -> Maker:
+    module, _, name = path.partition(":")
+    maker: Maker = getattr(importlib.import_module(module), name)
+    return maker
+
+
+def _place(maker: Maker, error: Exception) -> str:
+    """Where an error was raised: the last line of the maker's own file on the way there, else the last line at all."""
+    frames = extract_tb(error.__traceback__)
+    file = getattr(getattr(maker, "__code__", None), "co_filename", None)
+    frame = ([f for f in frames if f.filename == file] or frames)[-1]
+    return f"{frame.filename}, line {frame.lineno}"
 
 
 def _ops_fit(graph: Graph, hardware: Hardware, budget: int) -> None:

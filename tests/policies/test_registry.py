@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -140,6 +141,40 @@ def test_a_plugin_is_a_policy_like_any_other(plugins) -> None:
     policy = registry.get("eager")
     assert policy.plan(toy(), MACHINE, 100).policy == "eager1"
     assert policy.plan(toy(), MACHINE, 100, twice=policy.read("twice", "true")).policy == "eager2"
+
+
+def fails(graph, hardware, budget_bytes):
+    return [][0]
+
+
+def refuses(graph, hardware, budget_bytes):
+    raise InputError("no such machine")
+
+
+def hands_back_nothing(graph, hardware, budget_bytes):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("maker", "message"),
+    [
+        (
+            fails,
+            r"^policy theirs has a bug: IndexError: list index out of range \(.*test_registry\.py, line \d+\)$",
+        ),
+        (math.sqrt, r"^policy theirs has a bug: TypeError: .*policy\.py, line \d+\)$"),
+        (hands_back_nothing, "^policy theirs has a bug: expected a hosim.Plan, got NoneType$"),
+        (refuses, "^no such machine$"),
+    ],
+)
+def test_what_a_stranger_raises_is_no_bug_of_hosim(maker, message) -> None:
+    with pytest.raises(InputError, match=message):
+        Policy("theirs", "a stranger's", maker).plan(toy(), MACHINE, 100)
+
+
+def test_what_a_policy_of_hosim_raises_is_its_own_bug() -> None:
+    with pytest.raises(TypeError):
+        Policy("ours", "hosim's", "math:sqrt").plan(toy(), MACHINE, 100)
 
 
 def test_the_package_of_a_plugin_is_listed(monkeypatch, tmp_path) -> None:
