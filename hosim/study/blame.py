@@ -105,6 +105,7 @@ class _View:
         self.capacity = min(result.budget_bytes, hardware.device.capacity_bytes)
         self.engines = {channel.name: channel.engines for channel in hardware.channels}
         self.bandwidth = {channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels}
+        self.inward = {channel.name for channel in hardware.channels if channel.destination == hardware.device_tier}
         self.traffic = Traffic(timeline)
         self.op_ends: dict[int, list[int]] = {}
         for i, end in enumerate(timeline.op_end_ns):
@@ -163,17 +164,23 @@ class _View:
             moved = human_size(sum(y.bytes for y in ahead))
             ways.append(f"{_some([self._name(y.tensor) for y in ahead])} ({moved}) not ahead of it on {x.channel}")
         if held_back >= late:
-            ways.append(f"room or its source {human_time(late)} earlier: {x.channel} was free for it")
+            ways.append(f"room for it, or a copy to read, {human_time(late)} earlier: {x.channel} was idle")
         earlier = x.issue_ns - late
         if not ways and earlier >= 0 and not self.traffic.beside(x, earlier, x.issue_ns):
             after = bisect_left(self.ended_at, earlier + 1)
             place = f"at the end of {self.graph.ops[self.ended[after - 1]].name}" if after else "at time 0"
-            ways.append(f"{name} issued {human_time(late)} earlier, {place} or before: {x.channel} was idle")
+            lacking = self._lacking(x, earlier)
+            room = f", with {human_size(lacking)} more of {self.hardware.device_tier}" if lacking > 0 else ""
+            ways.append(f"{name} issued {human_time(late)} earlier, {place} or before{room}: {x.channel} was idle")
         if x.contention_ns >= late:
             ways.append(f"no other traffic on what {x.channel} shares: that cost it {human_time(x.contention_ns)}")
         if needed is not None and needed <= _FASTER * self.bandwidth[x.channel]:
             ways.append(f"{human_rate(needed)} of {x.channel} for it")
         return "; or ".join(ways) or f"{name} kept in {self.hardware.device_tier}, or less moved before it over {x.channel}"
+
+    def _lacking(self, x: Transfer, earlier: int) -> int:
+        """Bytes of the device tier that a transfer into it would have lacked, had it started earlier than it was issued."""
+        return self.held.largest(earlier, x.issue_ns) + x.bytes - self.capacity if x.channel in self.inward else 0
 
     def _room(self, op: int, end: int) -> str:
         described, tier = self.graph.ops[op], self.hardware.device_tier

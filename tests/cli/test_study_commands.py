@@ -174,8 +174,8 @@ def test_blame() -> None:
 
                                                     queued
              before     at  stall  waits for  over  behind  prevented by
-             ────────────────────────────────────────────────────────────────────────────────────────────────────
-             g       80 ns  40 ns          w   h2d   30 ns  room or its source 40 ns earlier: h2d was free for it
+             ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+             g       80 ns  40 ns          w   h2d   30 ns  room for it, or a copy to read, 40 ns earlier: h2d was idle
 
             Stalls by cause
 

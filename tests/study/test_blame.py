@@ -57,6 +57,22 @@ def test_a_transfer_issued_late() -> None:
     assert stall.prevented_by == "w issued 40 ns earlier, at the end of e or before: h2d was idle"
 
 
+def test_a_transfer_issued_late_that_would_find_no_room_before() -> None:
+    """u holds 70 B until f0 has ended at 55, when w (40 B) is issued; 40 ns before there would be 30 B for it."""
+    b = GraphBuilder("full")
+    b.tensor("w", 40, "parameter", home="ddr")
+    b.tensor("u", 70)
+    b.op("e", "any", outputs=["u"], duration_ns=5)
+    b.op("f0", "any", inputs=["u"], duration_ns=50)
+    b.op("f1", "any", inputs=["w"], duration_ns=10)
+    plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm", 1), CacheOp("detach", 0, "hbm", None, 2)))
+    (stall,) = stalls_of(plan, MACHINE, 100)[1]
+    assert (stall.issued_ns, stall.started_ns, stall.end_ns) == (55, 55, 95)
+    assert stall.prevented_by == "w issued 40 ns earlier, at the end of e or before, with 10 B more of hbm: h2d was idle"
+    (enough,) = stalls_of(plan, MACHINE, 110)[1]
+    assert enough.prevented_by == "w issued 40 ns earlier, at the end of e or before: h2d was idle"
+
+
 def test_a_transfer_behind_another() -> None:
     (stall,) = blamed(graph(50, ("v",)), ("v", AT_START), ("w", AT_START))  # v 0..30, w 30..70, f0 ends at 55
     assert (stall.start_ns, stall.end_ns) == (55, 70)
@@ -77,7 +93,7 @@ def test_a_transfer_without_room() -> None:
     (stall,) = stalls_of(plan, MACHINE, 100)[1]
     assert (stall.issued_ns, stall.started_ns, stall.start_ns, stall.end_ns) == (5, 55, 55, 95)
     assert (stall.occupied_ns, stall.held_back_ns) == (0, 50)
-    assert stall.prevented_by == "room or its source 40 ns earlier: h2d was free for it"
+    assert stall.prevented_by == "room for it, or a copy to read, 40 ns earlier: h2d was idle"
 
 
 def test_a_transfer_that_shares_a_link() -> None:
