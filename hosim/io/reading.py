@@ -146,21 +146,25 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"expected a finite number, got {name}")
 
 
+_TITLES = {"hardware": "hardware profile"}
+"""What an error calls a kind of file, if not by the name in its format."""
+
+
 def check_format(data: object, kind: str, source: str | None = None) -> None:
     """Raise :class:`InputError` unless ``data`` is a mapping whose ``format`` is that of ``kind``, in a version known here."""
-    expected = format_of(kind)
+    expected, title = format_of(kind), _TITLES.get(kind, kind)
     if not isinstance(data, Mapping):
         found = "nothing" if data is None else "a list" if isinstance(data, list) else f"{type(data).__name__} {data!r:.40}"
-        raise InputError(f"expected a {kind} (a mapping with format: {expected}), got {found}", source=source)
+        raise InputError(f"expected a {title} (a mapping with format: {expected}), got {found}", source=source)
     if "format" not in data:
-        raise InputError(f"missing; a {kind} begins with format: {expected}", source=source, where="format")
+        raise InputError(f"missing; a {title} begins with format: {expected}", source=source, where="format")
     found = data["format"]
     if found == expected:
         return
     family, _, version = found.partition("/") if isinstance(found, str) else ("", "", "")
     other = family.removeprefix("hosim.")
     if other in KINDS and other != kind and family != other:
-        raise InputError(f"expected a {kind} ({expected}), this is a {other} ({found})", source=source, where="format")
+        raise InputError(f"expected a {title} ({expected}), this is a {_TITLES.get(other, other)} ({found})", source=source, where="format")
     if family == f"hosim.{kind}" and version.isdecimal() and int(version[:18]) > VERSION:
         advice = f"from a newer hosim, and this one reads {expected}: update hosim, or write the file again with this one"
         raise InputError(f"{found!r} is {advice}", source=source, where="format")

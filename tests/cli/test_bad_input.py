@@ -253,7 +253,7 @@ BROKEN = [
         "hw.yaml: broken YAML at line 2, column 1: found a tab character that violates indentation",
     ),
     ("hw.yaml", b"format: hosim.hardware/1\nname: [a", "hw.yaml: broken YAML at line 3, column 1: did not find expected ',' or ']'"),
-    ("hw.yaml", b"just words", "hw.yaml: expected a hardware (a mapping with format: hosim.hardware/1), got str 'just words'"),
+    ("hw.yaml", b"just words", "hw.yaml: expected a hardware profile (a mapping with format: hosim.hardware/1), got str 'just words'"),
     ("plan.json", b"null", "plan.json: expected a plan (a mapping with format: hosim.plan/1), got nothing"),
 ]
 

@@ -240,9 +240,9 @@ HARDWARE = {
         H + TIERS + "fabrics: {pcie: {bandwidth: 1 GB/s, channels: [x]}}",
         "fabrics.pcie.channels[0]: no channel 'x' (channels: none)",
     ),
-    "no format": ("name: h", "format: missing; a hardware begins with format: hosim.hardware/1"),
-    "text": ("just words", "expected a hardware (a mapping with format: hosim.hardware/1), got str 'just words'"),
-    "empty": ("# nothing\n", "expected a hardware (a mapping with format: hosim.hardware/1), got nothing"),
+    "no format": ("name: h", "format: missing; a hardware profile begins with format: hosim.hardware/1"),
+    "text": ("just words", "expected a hardware profile (a mapping with format: hosim.hardware/1), got str 'just words'"),
+    "empty": ("# nothing\n", "expected a hardware profile (a mapping with format: hosim.hardware/1), got nothing"),
 }
 
 
