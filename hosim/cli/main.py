@@ -66,7 +66,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    epilog="Exit codes: 0 ok, 1 a gate found a regression, 2 wrong usage or bad input, 3 infeasible (nothing fits), 130 interrupted.",
+    epilog="Exit codes: 0 ok, 1 a gate found a regression, 2 wrong usage or bad input, 3 infeasible (nothing fits), 70 a bug of hosim, "
+    "130 interrupted.",
 )
 
 
