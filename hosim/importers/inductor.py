@@ -56,8 +56,8 @@ def import_inductor(path: str | os.PathLike[str]) -> Graph:
         raise InputError(error.message, source=source, where=error.where) from None
 
 
-def _objects(document: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
-    listed = document.get(key)
+def _objects(document: Any, key: str) -> Sequence[Mapping[str, Any]]:
+    listed = document.get(key) if isinstance(document, dict) else None
     if not isinstance(listed, list) or not listed or not all(isinstance(raw, dict) for raw in listed):
         raise InputError("expected a list of objects, at least one", where=key)
     return listed
@@ -88,7 +88,7 @@ def _buffer(raw: Mapping[str, Any], where: str) -> _Buffer:
     return _Buffer(where, _name(raw, where), *sizes, raw["is_input"], raw["is_output"], _names(raw, "deps", where))
 
 
-def _build(name: str, document: Mapping[str, Any]) -> Graph:
+def _build(name: str, document: Any) -> Graph:
     buffers: dict[str, _Buffer] = {}
     for i, raw in enumerate(_objects(document, "buffers")):
         buffer = _buffer(raw, f"buffers[{i}]")
