@@ -136,14 +136,11 @@ def replaced(document: Any, place: Place, value: Any) -> Any:
     """The document with another value in a place."""
     if not place:
         return value
-    made = copy.deepcopy(document)
-    at = made
-    for key in place[:-1]:
-        at = at[key]
-    if value is ABSENT:
-        del at[place[-1]]
+    made = copy.copy(document)
+    if len(place) > 1 or value is not ABSENT:
+        made[place[0]] = replaced(document[place[0]], place[1:], value)
     else:
-        at[place[-1]] = value
+        del made[place[0]]
     return made
 
 
