@@ -297,19 +297,18 @@ class DeviceReplay:
             decided = True
         return decided
 
-    def make_room(self) -> bool:
-        """If nothing is under way, let the runtime policy make room for what waits; says whether it did."""
+    def make_room(self) -> None:
+        """If nothing is under way, let the runtime policy make room for what waits."""
         if self.runtime is None or self.memory.transferring:
-            return False
+            return
         if any([stream.running >= 0 or stream.inspected_at > self.clock.time for stream in self.streams]):
-            return False
+            return
         for stream in self.streams:
             if stream.done < stream.length and stream.dependency_met >= 0:
                 i = stream.queue[stream.done]
                 if self.issue_decided(self.runtime.make_room(i, self._wanted(i))):
                     self.clock.unsettled.add(self.memory.position)
-                    return True
-        return False
+                    return
 
     def _wanted(self, i: int) -> int:
         """Bytes of the device tier that op ``i`` still needs: its workspace, and of what it uses whatever is not there."""

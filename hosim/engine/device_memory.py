@@ -120,8 +120,7 @@ class DeviceMemory(DeviceState):
 
         A copy that was there at the issue may have become stale since (rule 5); then there is nothing left to release.
         """
-        due = self.due.copy()
-        self.due.clear()
+        due, self.due = self.due, []
         for t in due:
             waiting = self.pending.get(t)
             while waiting and isinstance(waiting[0], Hop):

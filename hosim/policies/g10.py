@@ -121,7 +121,7 @@ class _G10:
 
     def fits(self) -> bool:
         """Whether no op is over the line by the account so far."""
-        return bool(self.held.max(initial=0) <= self.line)
+        return not (self.held > self.line).any()
 
     def evict_unreserved(self) -> None:
         """While an op is over the line that no slots could help: idle times that cover it, the largest bytes times length first."""

@@ -37,7 +37,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     found = list(between_uses(graph, (t for t, tensor in enumerate(graph.tensors) if tensor.kind == "activation" and tensor.size_bytes)))
     found.sort(key=lambda gap: (gap.after - gap.before, -sizes[gap.tensor], gap.after))
-    peak = held.max(initial=0)
+    peak = held.max(initial=budget_bytes)
     for gap in found:
         if peak <= budget_bytes:
             break

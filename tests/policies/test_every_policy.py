@@ -19,6 +19,7 @@ from hosim.importers.g10_config import import_g10
 from hosim.io import load_hardware
 from hosim.policies import registry
 
+_BOTH_WAYS = (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9))
 RIVALS = ("resident", "on_demand", "lookahead", "layerwise", "distance", "memory_peak", "longest_gap", "belady", "g10")
 SMALL = {"distance": {"select_distance": 2, "prefetch_distance": 1}, "memory_peak": {"prefetch_distance": 1, "release_distance": 1}}
 """Parameters for graphs of a few ops: the published distances are those of large models."""
@@ -176,3 +177,14 @@ def test_a_tier_that_no_channel_joins_is_used_by_way_of_another(policy: str) -> 
     assert result.feasible, result.error
     assert result.channels["read"].bytes >= 100
     assert result.channels["read"].transfers == result.channels["read"].bytes // 20  # in chunks, not as copies in ddr
+
+
+@pytest.mark.parametrize("policy", [*RIVALS, "hyperoffload", "hybrid"])
+def test_without_ops_nothing_moves(policy: str) -> None:
+    b = GraphBuilder("nothing")
+    b.tensor("w", 40, "parameter")
+    graph = b.build()
+    machine = Hardware("toy", (Tier("hbm", 50, 10**12), Tier("ddr", 50, 10**12)), _BOTH_WAYS, Compute({}))
+    plan = registry.get(policy).plan(graph, machine, 50)
+    result = engine.replay(plan, machine, 50)
+    assert (plan.cache_ops, result.makespan_ns, result.peak_bytes) == ((), 0, {"hbm": 40, "ddr": 0})

@@ -67,6 +67,14 @@ def test_what_does_not_fit_spills_to_the_next_and_time_frees_room():
     assert not space.fits(4, 0, "ddr")
 
 
+def test_what_is_placed_from_an_earlier_op_on_takes_room_once():
+    graph = row(*[(40, "activation")] * 5)
+    space = TierSpace(graph, machine(ddr=80, pool=1, nvme=1), BELOW, {})
+    assert [space.place(4, start) for start in (4, 2, 2, 3, -1, 0)] == ["ddr"] * 6
+    assert space.place(3, 0) == "ddr"  # the other half
+    assert space.place(2, 0) is None
+
+
 def test_a_rule_is_read_from_text():
     assert read_placement("balanced", machine()) == Placement(BALANCED)
     assert read_placement("by_kind/parameter=ddr/expert=nvme", machine()) == Placement(BY_KIND, {"parameter": "ddr", "expert": "nvme"})
