@@ -131,6 +131,8 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
             return form.load(source.path, dims)
     kind = source.hosim_kind
     found = f"this is a {kind} of hosim" if kind else "its format is unknown"
+    if kind == "plan":
+        found += " where a workload belongs (hosim replay takes PLAN, then WORKLOAD)"
     known = "; ".join(form.title for form in FORMATS)
     raise InputError(f"{found}; a graph can be read from: {known}", source=os.fspath(path))
 

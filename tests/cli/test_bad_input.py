@@ -102,7 +102,8 @@ CHANGED = [
     (
         "workload.json",
         put("format", value="hosim.plan/1"),
-        "workload.json: this is a plan of hosim; a graph can be read from: workload (hosim.workload/1)...",
+        "workload.json: this is a plan of hosim where a workload belongs (hosim replay takes PLAN, then WORKLOAD); a graph can be read "
+        "from: workload (hosim.workload/1)...",
     ),
     ("workload.json", put("colour", value="red"), "workload.json: colour: unknown key 'colour' (known: format, name, meta, tensors, ops)"),
     ("workload.json", put("tensors", 0, "bytes", value=-1), "workload.json: tensors[0].bytes: expected at least 0, got -1"),
