@@ -121,8 +121,7 @@ def _numbers(
     if count is None:
         if not whole:
             raise InputError(f"expected a count after a colon, such as {text}:8, got {text!r}", source=where)
-        span = int(abs(last - first))
-        count = span + 1 if span <= WHOLE_STEPS else WHOLE_STEPS + 1
+        count = WHOLE_STEPS + 1  # of a shorter range, several round to the same number
     values = _linear(first, last, max(count, 2))
     return tuple(dict.fromkeys(write(round(value)) if whole else write(float(value)) for value in values))
 

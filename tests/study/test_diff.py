@@ -14,7 +14,7 @@ from hosim.engine import replay
 from hosim.errors import InputError, PlanError
 from hosim.io import save_hardware, save_plan, save_workload
 from hosim.study.comparands import side_of
-from hosim.study.diff import START, Side, diff
+from hosim.study.diff import START, Diff, Side, diff
 from hosim.study.policy_choice import parse_choice
 from hosim.study.run_policy import make_plan
 
@@ -163,3 +163,25 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (code, out, err.count("\n")) == (2, "", 1), (wrong, err)
     made = make_plan(GRAPH, MACHINE, parse_choice("layerwise"), 90)
     assert side_of(made, hardware=MACHINE, budget_bytes=90).result is not None
+
+
+def test_where_a_tensor_starts_and_ops_that_start_at_once() -> None:
+    """A weight of ``b`` starts in its home; the first op starts at 0 in ``b`` and waits 30 ns for its weight in ``a``."""
+    up = CacheOp("prefetch", 1, "ddr", "hbm")
+    sides = [Side(name, p, replay(p, MACHINE, record=True)) for name, p in (("a", plan(up, w0=("ddr",))), ("b", plan(w1=("hbm", "ddr"))))]
+    found = diff(*sides)
+    starts = [(row["tensor"], row.get("starts_in_a"), row.get("starts_in_b")) for row in found.tensors]
+    # all that stays to the end is there for longer in a; the activations are not
+    assert starts == [("x", "hbm", "hbm"), ("w0", "ddr", "hbm"), ("w1", "hbm", "hbm+ddr"), ("w2", "hbm", "hbm")]
+    first = next(row for row in found.ops if row["op"] == "f0")
+    assert (first["start_ns_a"], first["start_ns_b"], first["stall_ns_a"], first["stall_ns_b"]) == (30, 0, 30, 0)
+
+
+def test_a_difference_in_a_notebook_shows_twenty_rows() -> None:
+    listed = [{"figure": f"f<{i}", "a": i, "b": 0, "change": -i} for i in range(21)]
+    for count, more in ((20, ""), (21, ", the first 20 of 21")):
+        found = Diff("a<", "b", listed[:count], [], [{"op": "f", "start_ns_a": 1}])
+        shown = found._repr_html_()
+        assert shown.startswith(f"<p>a&lt; and b differ in {count} figures, 0 tensors and 1 ops</p><p><b>figures</b>{more}</p><table")
+        assert (shown.count("<tr>"), "<b>tensors</b>" in shown, "<p><b>ops</b></p><table" in shown) == (20 + 1, False, True)
+        assert "<th></th>" not in shown  # no column that counts the rows
