@@ -97,7 +97,7 @@ def _channel(block: dict[str, Any], channel: Channel, ways: Mapping[str, Channel
             block["bandwidth"] = exact_rate(own)
         block["pageable"] = exact_rate(min(slow, own))
         said.append(_way(pageable))
-    elif "pageable" in block and channel.pageable_bytes_per_s is not None:
+    elif channel.pageable_bytes_per_s is not None:
         block["pageable"] = exact_rate(min(own, channel.pageable_bytes_per_s))
     if channel.beside:
         block["beside"] = {other: exact_rate(min(own, rate)) for other, rate in channel.beside}

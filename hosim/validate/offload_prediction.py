@@ -245,7 +245,6 @@ class _Moves:
         for visit, following in zip(visits, follows, strict=True):
             phase, layer = self._phases[visit], int(visit.split(".")[1])
             name = f"layer.{layer}.{kind}"
-            prefetch(layer, self._before(visit))
             prefetch(following, self._before(visit))
             for op in range(phase.first, phase.stop):
                 self._inputs[op].append(name)

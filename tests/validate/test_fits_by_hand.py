@@ -394,3 +394,18 @@ def test_kinds_of_host_memory_in_order_of_preference() -> None:
         "launch from run, walk: gap 1.00 us (900 ns to 1.20 us, n=11), 70 ns of the shortest ops. Intervals: 95% by bootstrap"
     )
     assert calibrated_profile(calibrated(gap=None, efficiencies=()), BASE, "new")["compute"] == BASE["compute"]
+
+
+def test_a_curve_of_the_base_gives_way_to_what_was_fitted() -> None:
+    """A line was fitted to copies of pinned memory; copies of pageable memory alone say nothing about the curve."""
+    h2d = {**BASE["channels"]["h2d"], "curve": [{"size": "4 KiB", "bandwidth": "1 GB/s"}]}
+    base = {**BASE, "channels": {**BASE["channels"], "h2d": h2d}}
+    fitted_line = calibrated_profile(calibrated(fitted("h2d", "pinned")), base, "new")["channels"]["h2d"]
+    assert {key: value for key, value in fitted_line.items() if key != "source"} == {
+        "from": "ddr",
+        "to": "hbm",
+        "bandwidth": "4 GB/s",
+        "latency": "5 us",
+    }
+    kept = calibrated_profile(calibrated(fitted("h2d", "pageable")), base, "new")["channels"]["h2d"]
+    assert {key: value for key, value in kept.items() if key != "source"} == {**h2d, "pageable": "4 GB/s"}
