@@ -9,7 +9,8 @@ import pytest
 from naive_device import LARGE, MIB, SMALL, NaiveDevice
 
 from hosim.errors import InputError
-from hosim.validate.snapshot import parse_snapshot, read_snapshot, replay_snapshot, rewind
+from hosim.validate.rewind import _small_pages
+from hosim.validate.snapshot import _retries, parse_snapshot, read_snapshot, replay_snapshot, rewind
 
 REAL = [("gpt_medium_1024_inference", 1280), ("gpt_medium_1024_training", 7591), ("gpt_medium_256_training", 6624)]
 
@@ -289,3 +290,44 @@ def test_several_devices_want_a_choice():
     assert replay_snapshot(snapshot, 1).segments_matched == 1
     with pytest.raises(InputError, match="below 2"):
         replay_snapshot(snapshot, 2)
+
+
+PAGES = 0x4000000
+UNMAPPED = ("segment_unmap", PAGES, LARGE, 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "small"),
+    [
+        ([("segment_unmap", PAGES, LARGE + 2 * MIB, 0)], True),  # pages of the large pool are mapped 20 MiB at a time
+        ([UNMAPPED], False),
+        ([("alloc", PAGES, MIB, 0), UNMAPPED], True),
+        ([("alloc", PAGES, MIB + 1, 0), UNMAPPED], False),
+        ([("free_requested", PAGES + LARGE - 512, 512, 0), UNMAPPED], True),
+        ([("free_completed", PAGES + LARGE, 512, 0), UNMAPPED], False),  # right behind it
+        ([("free_completed", PAGES - 512, 512, 0), UNMAPPED], False),
+        ([("alloc", PAGES, 512, 1), UNMAPPED], False),  # on another stream
+        ([("segment_map", PAGES, 2 * MIB, 0), UNMAPPED], True),
+        ([("segment_map", PAGES, 2 * LARGE, 0), UNMAPPED], False),
+        ([("alloc", PAGES, 512, 0), ("segment_map", PAGES, LARGE, 0), UNMAPPED], False),  # the last one tells
+        ([("segment_map", PAGES, LARGE, 0), ("alloc", PAGES, 512, 0), ("segment_free", PAGES, LARGE, 0), UNMAPPED], True),
+        ([UNMAPPED, ("alloc", PAGES, 512, 0)], False),  # what comes later does not count
+    ],
+)
+def test_which_pool_unmapped_pages_were_of(rows, small):
+    history = recording(rows).histories[0]
+    assert _small_pages(history, next(i for i, entry in enumerate(history) if entry.action == "segment_unmap")) is small
+
+
+def test_where_memory_may_have_run_out_before_an_allocation():
+    """Waits that ended, then segments given back, then new ones, right before the allocation; the first two need not be."""
+
+    def found(*actions):
+        return _retries(tuple(recording([(action, i, 512, 0) for i, action in enumerate(actions)]).histories[0]))
+
+    free, new, wait = "segment_free", "segment_alloc", "free_completed"
+    assert found(wait, wait, free, "segment_unmap", new, "segment_map", "alloc") == {0: 6}
+    assert found("alloc", wait, free, new, "alloc", free, new, "alloc") == {1: 4, 5: 7}
+    assert found(free, new, "alloc") == {0: 2}
+    assert found(wait, new, "alloc") == found(free, "alloc") == found(new, free, "alloc") == found(free, new) == {}
+    assert found(free, new, wait, "alloc") == found(free, wait, new, "alloc") == {}

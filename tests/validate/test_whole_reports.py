@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,8 @@ from hosim.validate.op_times import is_transfer, size_of
 from hosim.validate.op_work import OpWork
 from hosim.validate.robust import ErrorSpread, Figure
 from hosim.validate.structural_replay import structural_replay
-from hosim.validate.validation import Validation, beside, validation_to_dict
+from hosim.validate.structure import GivenNumbers
+from hosim.validate.validation import Validation, _given, beside, validation_to_dict
 
 # ---- hosim validate
 
@@ -323,3 +325,20 @@ def test_sweeps_that_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             read_measurements([path])
         assert str(caught.value) == f"{path}: expected a bandwidth sweep (format: hosim.recording/1, with copies)"
+
+
+def test_what_a_replay_was_given_and_what_is_drawn_of_it() -> None:
+    times: Any = SimpleNamespace(given=GivenNumbers(1, 2, 4, 8, 16), constants={"wait": 3, "entry": 5})
+    assert times.given.total == 31
+    listed = _given(times)
+    assert listed == {"device_durations": 1, "host_segments": 2, "overlaps": 4, "starts": 8, "constants": {"entry": 5, "wait": 3}}
+    assert list(listed["constants"]) == ["entry", "wait"]
+    names = ("times_ns", "measured_bytes", "simulated_bytes", "measured_reserved_bytes", "simulated_reserved_bytes")
+    memory: Any = SimpleNamespace(**{name: i for i, name in enumerate(names)})
+    curves = {"allocated, recorded": 1, "allocated, replayed": 2, "reserved, recorded": 3, "reserved, replayed": 4}
+    assert Validation("t", None, None, memory, ()).drawn_memory == (0, curves)
+    nothing = Validation("t", None, None, None, ())
+    assert (nothing.drawn_memory, nothing.drawn_ops, _given(None)) == (None, [], None)
+    op = SimpleNamespace(device=1, stream=7, start_ns=2, end_ns=5)
+    times.ops = (SimpleNamespace(op=op, simulated_start_ns=3, simulated_end_ns=8),)
+    assert Validation("t", None, times, None, ()).drawn_ops == [("1:7", (2, 5), (3, 8))]
