@@ -25,6 +25,11 @@ LONGEST = 400
 class HosimError(Exception):
     """The base of every error that hosim raises on purpose; its text is one line that says what to do.
 
+    Parameters
+    ----------
+    text
+        What is wrong. Control characters become escapes, and more than 400 characters lose their middle.
+
     Attributes
     ----------
     exit_code

@@ -8,9 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from hosim.errors import InputError
+from hosim.plain_text import one_line
 from hosim.io.reading import did_you_mean
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+_LISTED = 240
+"""Characters of a list of names in an error, at most; the whole error has at most 400."""
 _WORKLOADS = (".json.gz", ".json", ".yaml")  # a workload before the spec it was made from; a builder's spec is alone, and quick
 _HARDWARE = (".yaml",)
 
@@ -117,4 +120,7 @@ def _shipped(what: str, name: str, known: dict[str, Path]) -> Path:
     if name in known:
         return known[name]
     names = ", ".join(sorted(known)) or "none"
-    raise InputError(f"no file and no shipped {what} of that name{did_you_mean(name, known)} (shipped: {names})", source=name or "''")
+    listed = names if len(names) <= _LISTED else f"{len(known)}, see 'hosim {what.split()[0]} list'"
+    raise InputError(
+        f"no file and no shipped {what} of that name{did_you_mean(name, known)} (shipped: {listed})", source=one_line(name, 100) or "''"
+    )

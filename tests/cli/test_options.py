@@ -22,7 +22,7 @@ NUMBERS = {
     "replay --op-sigma": (0.0, 0, None),
     "replay --transfer-sigma": (0.0, 0, None),
     "replay --seed": (0, 0, None),
-    "robustness --runs": (20, 1, 1_000_000),
+    "robustness --runs": (20, 1, None),
     "robustness --op-sigma": (0.05, 0, None),
     "robustness --transfer-sigma": (0.1, 0, None),
     "robustness --seed": (0, 0, None),

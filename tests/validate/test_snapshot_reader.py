@@ -134,21 +134,14 @@ def test_no_more_blocks_and_entries_than_bytes():
 
 
 def test_a_file_that_is_too_large(tmp_path, monkeypatch):
-    assert recording.LARGEST_BYTES == 1 << 30
     path = tmp_path / "snapshot.json"
     path.write_text(json.dumps(raw()))
     size = path.stat().st_size
-    for largest in (size, size - 1):
-        monkeypatch.setattr(recording, "LARGEST_BYTES", largest)
-        if largest == size:
-            assert read_snapshot(str(path)) == Snapshot({}, ())
-            continue
-        with pytest.raises(InputError) as caught:
-            read_snapshot(path)
-        assert str(caught.value) == (
-            f"{path}: expected a memory snapshot (JSON, or a pickle of plain containers): it has more than {largest} bytes; record it with "
-            "fewer entries, or without stacks"
-        )
+    monkeypatch.setenv("HOSIM_LIMITS", f"file_bytes={size}")
+    assert read_snapshot(str(path)) == Snapshot({}, ())
+    monkeypatch.setenv("HOSIM_LIMITS", f"file_bytes={size - 1}")
+    with pytest.raises(InputError, match=f"expected at most {size - 1} B in a file, got {size} B; "):
+        read_snapshot(path)
     monkeypatch.undo()
     path.write_text("{")
     with pytest.raises(InputError) as caught:
