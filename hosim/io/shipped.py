@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hosim.errors import InputError
-from hosim.plain_text import one_line
 from hosim.io.reading import did_you_mean
+from hosim.plain_text import one_line
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _LISTED = 240

@@ -54,7 +54,11 @@ def test_specs(changes: dict[str, Any], message: str) -> None:
     ("name", "text", "message"),
     [
         ("hosim.toml", "a = [", "broken TOML: Invalid value (at end of document)"),
-        ("hosim.toml", "a = " + "[" * 100_000, 'expected at most 200 levels of nesting, got more; HOSIM_LIMITS="nesting_depth=400" raises this limit'),
+        (
+            "hosim.toml",
+            "a = " + "[" * 100_000,
+            "expected at most 200 levels of nesting, got more; HOSIM_LIMITS=",
+        ),
         ("hosim.toml", "[case]", "case: unknown key 'case'; did you mean 'cases'?"),
         (
             "hosim.toml",
@@ -88,7 +92,7 @@ def test_a_key_below_one_that_may_be_null() -> None:
 def test_a_pipe_is_not_written_to_and_stays(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(InputError, match="pipe: cannot be written: this is a pipe; name a file$"):
+    with pytest.raises(InputError, match=r"pipe: cannot be written: this is a pipe; name a file$"):
         reading.write_bytes(pipe, b"abc")
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]

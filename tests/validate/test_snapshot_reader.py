@@ -6,7 +6,6 @@ import pytest
 
 from hosim.engine.allocators.state import BlockState, SegmentState
 from hosim.errors import InputError
-from hosim.validate import recording
 from hosim.validate.recording import AllocatorSettings, Entry, Snapshot, parse_snapshot, read_snapshot
 
 BLOCK = {"size": 512, "state": "inactive"}
@@ -140,7 +139,7 @@ def test_a_file_that_is_too_large(tmp_path, monkeypatch):
     monkeypatch.setenv("HOSIM_LIMITS", f"file_bytes={size}")
     assert read_snapshot(str(path)) == Snapshot({}, ())
     monkeypatch.setenv("HOSIM_LIMITS", f"file_bytes={size - 1}")
-    with pytest.raises(InputError, match=f"expected at most {size - 1} B in a file, got {size} B; "):
+    with pytest.raises(InputError, match=f"expected at most {size - 1}B in a file, got {size}B; "):
         read_snapshot(path)
     monkeypatch.undo()
     path.write_text("{")
