@@ -227,7 +227,6 @@ def least_capacity(space: Space, schedule: Schedule, conflict: Conflict) -> int:
         ("h", False, {"back_p": 25, "starts": (3, 10, 14, 24, 40, 80, 84)}, 32 + 1),
         ("h", False, {"back_p": 25, "starts": (3, 10, 14, 24, 40, 80, 84), "release_a": 23}, 32 + 1),
         ("h", False, {"back_p": 25, "starts": (3, 10, 14, 24, 40, 80, 84), "release_a": 24}, 32 + 1 + 8),
-        ("f", True, {"back_p": 1, "release_q": 2}, 10 + 65),  # q was never there
         # k could start at 50, when r comes up: it needs nothing, beside all that has come and the new o; a is gone with i
         ("k", True, {"back_p": 10, "back_q": 30, "back_r": 50}, 1 + 4 + 16 + 32 + 64 + 128),
     ],

@@ -91,16 +91,10 @@ def _held(space: Space, schedule: Schedule) -> list[tuple[int, int, int]]:
             away = taken.get((movable.tensor, a.after))
             if away is None:
                 continue
-            held.append((begin, away.release_ns if not _never_there(space, schedule, away) else -1, movable.size_bytes))
+            held.append((begin, away.release_ns, movable.size_bytes))  # what is below at time 0 is released then
             begin = starts[a.before] if a.dead else starts[count] + 1 if away.back_ns is None else away.back_ns
         held.append((begin, starts[count] + 1 if movable.survives else ends[movable.last], movable.size_bytes))
     return held
-
-
-def _never_there(space: Space, schedule: Schedule, away: TakenAbsence) -> bool:
-    device = space.hardware.device_tier
-    t = away.absence.tensor
-    return away.absence.after == AT_START and device not in schedule.initial.get(t, (space.graph.tensors[t].home or device,))
 
 
 def _fits(space: Space, held: list[tuple[int, int, int]], at: int, before: int, wanted: int) -> bool:
