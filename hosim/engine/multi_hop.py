@@ -35,7 +35,7 @@ class Routes:
         if self._memory.jitter is not None:
             route.factor = self._memory.jitter(t)
         for part in sizes:
-            self._enqueue(route, 0, part, now, -1)
+            self._enqueue(route, 0, part, now, now)
         return route
 
     def go_onward(self, now: int) -> None:

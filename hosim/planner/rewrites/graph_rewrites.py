@@ -45,18 +45,17 @@ def search(
     hardware: Hardware,
     budget_bytes: int,
     *,
-    policy: str = "hyperoffload",
-    effort: float = 1.0,
-    seed: int = 0,
-    reorder: bool = False,
-    recompute: bool = False,
+    effort: float,
+    seed: int,
+    reorder: bool,
+    recompute: bool,
 ) -> Evaluation:
     """The best outcome on the graph or a variant of it; ``plan.edits`` say which.
 
     Raises :class:`InfeasibleError`, as the graph itself does, if none of them fits.
     """
     budget = min(budget_bytes, hardware.device.capacity_bytes)
-    run = _RewriteSearch(graph, hardware, budget, {"policy": policy, "effort": effort, "seed": seed})
+    run = _RewriteSearch(graph, hardware, budget, {"policy": "hyperoffload", "effort": effort, "seed": seed})
     run.attempt(graph, Edits(graph))
     if reorder:
         ordered = better_order(graph, op_durations(graph, hardware), budget)
