@@ -32,7 +32,7 @@ from hosim.result import Result
 
 COLUMNS = ("instance", "policy", "machine", "asked", "makespan_ns", "peak_bytes", "stall_ns", "busy_channels_ns", "checksum")
 SEED = 23
-INSTANCES = range(20)
+INSTANCES = range(15)
 POLICIES = ("distance", "g10", "layerwise", "belady", "lookahead")
 """One of them for each instance, in turn; the last two decide during the replay."""
 WAYS: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
