@@ -25,7 +25,7 @@ SHARES = {
     "golden": 10,
     "importers": 60,
     "io": 20,
-    "kept": 15,
+    "kept": 30,
     "lower": 65,
     "models": 35,
     "mutants": 20,

@@ -175,6 +175,9 @@ def test_gibibytes_per_second_and_one_stream() -> None:
     assert [(c.name, c.bandwidth_bytes_per_s) for c in hardware.channels] == [("h2d", 41 * 2**29), ("d2h", 8 * 2**30)]
     assert [tier.capacity_bytes for tier in hardware.tiers] == [7, 11]
     assert [(f.bandwidth_bytes_per_s, f.channels) for f in hardware.fabrics] == [(41 * 2**29, ("h2d", "d2h"))]
+    assert (hardware.name, hardware.source) == ("hyper-parallel", "an activation trace")
+    assert hardware_of(read_document(document_of(trace))).tiers[1].capacity_bytes == HosimPlanner().host_bytes == 68_719_476_736
+    assert [tier.capacity_bytes for tier in hardware_of(replace(read_document(document_of(trace)), limit_bytes=0), 0).tiers] == [1, 1]
 
 
 # ------------------------------------------------------------------------------------------------------- any trace, any policy
@@ -375,8 +378,12 @@ def test_a_trace_that_contradicts_itself() -> None:
 
 def test_the_librarys_classes_are_taken_from_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = trace_of(*GAP, sizes={1: 64, 2: 40, 3: 40}, limit=100)
-    with pytest.raises(InputError, match="hyper-parallel cannot be imported"):
+    with pytest.raises(InputError) as raised:
         HosimPlanner().build(trace)
+    assert str(raised.value) == (
+        "HosimPlanner: hyper-parallel cannot be imported (No module named 'hyper_parallel'); "
+        "install it, or give its classes as schedule= and actions="
+    )
     parts = ["hyper_parallel", "auto_parallel", "hyper_offload", "ir", "schedule"]
     for n in range(1, len(parts) + 1):
         monkeypatch.setitem(sys.modules, ".".join(parts[:n]), ModuleType(".".join(parts[:n])))
