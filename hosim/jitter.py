@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import exp, inf, log1p, sqrt
+from math import exp, inf, log, log1p, sqrt
 
 from hosim.errors import InputError
 
@@ -21,6 +21,7 @@ _BITS = 64
 _MASK = (1 << _BITS) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _OPS, _TRANSFERS = 1, 2
+_SQUARE_IS_FINITE = 1e150
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def _lognormal(sigma: float, *numbers: int) -> float:
     bits = 0
     for number in numbers:
         bits = _mixed(bits ^ (number & _MASK))
-    s2 = log1p(sigma * sigma)
+    s2 = log1p(sigma * sigma) if sigma < _SQUARE_IS_FINITE else 2 * log(sigma)
     quantile = ((bits >> 11) + 0.5) / (1 << 53)  # 53 bits: never 0 nor 1
     return exp(sqrt(s2) * _normal_quantile()(quantile) - s2 / 2)
 

@@ -60,6 +60,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "devices": Limit(16_384, "devices", "how many devices run a program together"),
         "grid_points": Limit(100_000, "points in a grid", "the product of the numbers of values of a grid"),
         "routing_steps": Limit(10_000, "steps of a routing", "how many steps a routing has or generates"),
+        "processes": Limit(1_024, "processes", "how many processes compute together"),
         "runs": Limit(100_000, "runs", "how often a replay is repeated with other random times"),
     }
 )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.cmd_check import Cases, Config, Jobs, NoCache, jobs_of
+from hosim.cli.cmd_check import Cases, Config, Jobs, NoCache
 from hosim.cli.options import Json, console, progress
 from hosim.cli.terminal import say
 
@@ -60,11 +60,12 @@ def _write(cases: Cases, config: Config, jobs: int, no_cache: bool, only_new: bo
     from hosim.gate.cases import find_suite
     from hosim.gate.checking import write as written
     from hosim.gate.imports import kept_in
+    from hosim.study.runners import processes
 
-    jobs = jobs_of(jobs)
+    count = processes(jobs)
     suite = find_suite(config)
     with progress() as tell:
-        changed = written(suite, cases or (), only_new=only_new, jobs=jobs, kept=None if no_cache else kept_in(), tell=tell)
+        changed = written(suite, cases or (), only_new=only_new, jobs=count, kept=None if no_cache else kept_in(), tell=tell)
     for path in changed:
         say(f"{'wrote' if path.is_file() else 'removed'} {path}")
     if not changed:

@@ -50,11 +50,12 @@ def check(
     from hosim.gate.imports import kept_in
     from hosim.gate.verdict import exit_code
     from hosim.io import reading, to_json
+    from hosim.study.runners import processes
 
-    jobs = jobs_of(jobs)
+    count = processes(jobs)
     suite = find_suite(config)
     with progress() as tell:
-        verdicts = checked(suite, cases or (), jobs=jobs, kept=None if no_cache else kept_in(), tell=tell)
+        verdicts = checked(suite, cases or (), jobs=count, kept=None if no_cache else kept_in(), tell=tell)
     if junit is not None:
         reading.write_bytes(junit, reports.junit(verdicts, strict).encode())
     if sarif is not None:
@@ -82,12 +83,3 @@ def check(
             verdict_tables.verdicts(verdicts, strict), crop=False
         )  # a line of an explanation may be longer than the terminal is wide
     raise typer.Exit(exit_code(verdicts, strict))
-
-
-def jobs_of(jobs: int) -> int:
-    """The number of processes that ``--jobs`` asks for; raises :class:`InputError` for an invalid one."""
-    from hosim.errors import InputError
-
-    if jobs == 0 or jobs < -1:
-        raise InputError(f"expected a number of processes, or -1 for one per core, got {jobs}", source="jobs")
-    return jobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -32,7 +33,7 @@ def validate(trace: Recording, html: Html = None, device: Accelerator = None, js
     """
     from hosim.report import validation_table as report
 
-    if trace.is_dir():
+    if os.path.isdir(trace):
         _schemes(trace, html, json)
         return
     from hosim.validate.validation import validate as replayed

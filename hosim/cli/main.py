@@ -39,14 +39,31 @@ from hosim.version import __version__
 INTERRUPTED, BUG = 130, 70
 """Exit codes beyond those of the errors: the shell's for Ctrl-C, and EX_SOFTWARE of sysexits.h."""
 
+_WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # typer does not name it
+
+
+def _in_one_line(error: Any) -> Any:
+    """An error of wrong usage whose message is one line, however long or odd the argument that it quotes."""
+    error.message = one_line(error.message, LONGEST - len("Error: "))
+    return error
+
 
 class _Commands(TyperGroup):
     """The commands; an error of hosim becomes one line on stderr and an exit code."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Read the arguments; a message about wrong usage is one line."""
+        try:
+            return super().make_context(*args, **extra)
+        except _WrongUsage as error:
+            raise _in_one_line(error) from None
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; :class:`HosimError` and Ctrl-C end it with a line and an exit code."""
         try:
             return super().invoke(ctx)
+        except _WrongUsage as error:
+            raise _in_one_line(error) from None
         except HosimError as error:
             terminal.say(f"error: {error}")
             raise typer.Exit(error.exit_code) from None
@@ -120,7 +137,8 @@ def main() -> None:
         code = HosimError.exit_code
     except OSError as error:
         terminal.silence()
-        terminal.say(f"error: {error.filename or 'stdout'}: {error.strerror or error}")
+        told = one_line(f"{error.filename or 'stdout'}: {error.strerror or error}", LONGEST)
+        terminal.say(f"error: {told}")
         code = HosimError.exit_code
     except Exception as error:
         if os.environ.get("HOSIM_DEBUG"):

@@ -139,4 +139,4 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
 
 def read_source(path: Path) -> Source:
     """The file or folder at ``path``. Raises :class:`InputError` if it is not there, cannot be read, or is damaged gzip."""
-    return Source(path, b"") if path.is_dir() else Source(path, read_head(os.fspath(path)))
+    return Source(path, b"") if os.path.isdir(path) else Source(path, read_head(os.fspath(path)))

@@ -180,7 +180,11 @@ def _is_deeper(content: bytes, deepest: int) -> bool:
 def _opened(source: str) -> Iterator[io.BufferedReader]:
     """The file, opened; whatever is wrong with it is an :class:`InputError`."""
     try:
-        with open(source, "rb") as file:
+        with open(source, "rb", opener=_no_waiting) as file:
+            if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+                if os.path.exists(os.path.realpath(source)):  # as a shell's own pipes do not
+                    raise InputError("expected a file, this is a pipe; write it to a file first", source=source)
+                os.set_blocking(file.fileno(), True)
             yield file
     except FileNotFoundError:
         raise InputError("no such file", source=source) from None
@@ -188,6 +192,11 @@ def _opened(source: str) -> Iterator[io.BufferedReader]:
         raise InputError("expected a file, this is a directory", source=source) from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=source) from None
+
+
+def _no_waiting(path: str, flags: int) -> int:
+    """Opens a file, and a pipe that nobody writes to as well."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _no_larger(file: io.BufferedReader, source: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 from hosim.errors import InputError
+from hosim.limits import within
 from hosim.study.axes import Value
 from hosim.study.rowfile import DIED
 from hosim.study.tasks import Task, failed, solve
@@ -35,10 +36,19 @@ def pool(jobs: int) -> Runner:
 
     Raises :class:`InputError` for an invalid number.
     """
+    count = processes(jobs)
+    return here if count == 1 else lambda tasks: _pooled(tasks, min(count, max(2, len(tasks))))
+
+
+def processes(jobs: int) -> int:
+    """How many processes ``--jobs`` asks for (-1: one per core). Raises :class:`InputError` for an invalid number, or for too many.
+
+    >>> processes(4)
+    4
+    """
     if jobs == 0 or jobs < -1:
         raise InputError(f"expected a number of processes, or -1 for one per core, got {jobs}", source="jobs")
-    count = cores() if jobs == -1 else jobs
-    return here if count == 1 else lambda tasks: _pooled(tasks, count)
+    return cores() if jobs == -1 else within("processes", jobs, source="jobs")
 
 
 def cores() -> int:

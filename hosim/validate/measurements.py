@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,7 +55,7 @@ def read_measurements(paths: Sequence[Path]) -> Measurements:
     traces: list[KinetoTrace] = []
     sweeps: list[Sweep] = []
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):
             inside = sorted(path.glob("*/trace.json.gz"))
             if (path / "bandwidth.json").is_file():
                 sweeps.append(_sweep(path / "bandwidth.json", path.name))
@@ -70,7 +71,8 @@ def read_measurements(paths: Sequence[Path]) -> Measurements:
     found = Measurements(tuple(traces), tuple(sweeps))
     names = {name for name in [*(t.device_name for t in traces), *(s.device for s in sweeps)] if name}
     if len(names) > 1:
-        raise InputError(f"expected recordings of one device, got {' and '.join(sorted(names))}; calibrate each separately")
+        listed = ", ".join(map(str, paths[:3])) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+        raise InputError(f"expected recordings of one device, got {' and '.join(sorted(names))}; calibrate each separately", source=listed)
     return found
 
 

@@ -61,6 +61,8 @@ def read_trace(path: str | os.PathLike[str]) -> KinetoTrace:
 def _is_database(path: Path) -> bool:
     """Whether the file begins as an SQLite database does; those of long recordings are too large to be read for that."""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             return is_nsys(file.read(16))
     except (OSError, ValueError):  # the reader reports it

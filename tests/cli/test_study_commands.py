@@ -16,12 +16,12 @@ import pytest
 from typer.testing import CliRunner
 
 from hosim.cli import options
-from hosim.cli.cmd_check import jobs_of
 from hosim.cli.cmd_sweep import bar
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.io import save_workload
+from hosim.study.runners import cores, processes
 
 
 @pytest.fixture(autouse=True)
@@ -281,10 +281,10 @@ def test_how_wide_tables_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numbers_of_processes() -> None:
-    assert [jobs_of(jobs) for jobs in (-1, 1, 7)] == [-1, 1, 7]
+    assert [processes(jobs) for jobs in (-1, 1, 7)] == [cores(), 1, 7]
     for jobs in (0, -2):
         with pytest.raises(InputError) as refused:
-            jobs_of(jobs)
+            processes(jobs)
         assert str(refused.value) == f"jobs: expected a number of processes, or -1 for one per core, got {jobs}"
 
 

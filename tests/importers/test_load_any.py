@@ -62,7 +62,7 @@ def test_damaged_gzip(tmp_path):
 
 
 def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
-    def refuse(path, mode):
+    def refuse(path, mode, opener):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("builtins.open", refuse)

@@ -305,7 +305,7 @@ def test_sweeps_that_are_refused(tmp_path: Path) -> None:
     one, two = (sweep(tmp_path / name, device={"name": name}) for name in "ba")
     with pytest.raises(InputError) as caught:
         read_measurements([one, two])
-    assert str(caught.value) == "expected recordings of one device, got a and b; calibrate each separately"
+    assert str(caught.value) == f"{one}, {two}: expected recordings of one device, got a and b; calibrate each separately"
     damaged = [
         [],
         5,
