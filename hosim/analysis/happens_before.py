@@ -22,7 +22,6 @@ class HappensBefore:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.count = len(graph.ops)
         self.single = len(graph.streams) <= 1
         number = {name: s for s, name in enumerate(graph.streams)}
         self.stream_of = [number[op.stream] for op in graph.ops]
