@@ -146,10 +146,8 @@ def check_lines(content: bytes, source: str) -> None:
 def check_digits(content: bytes, source: str) -> None:
     """Raise the refusal of a number of more digits than is allowed."""
     most = limit("integer_digits")
-    if len(content) <= most:
-        return
     # more than ``most`` digits in a row cover two neighbours of a sample of every ``step``-th byte, and all bytes between them
-    step = most // 2 + 1
+    step = (most + 1) // 2
     long = re.compile(rb"[0-9]{%d}" % (most + 1))
     for pair in re.finditer(rb"[0-9](?=[0-9])", content[::step]):
         at = pair.start() * step

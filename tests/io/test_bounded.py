@@ -1,5 +1,6 @@
 """How much is read, unpacked and parsed of files that are too large, damaged in their size, or of no known format."""
 
+import csv
 import gc
 import gzip
 import io
@@ -285,3 +286,35 @@ def test_the_collector_pauses_and_is_as_before(enabled: bool) -> None:
         assert gc.isenabled() == enabled
     finally:
         (gc.enable if before else gc.disable)()
+
+
+def test_rows_of_csv_end_as_any_system_ends_lines() -> None:
+    """An end of a line within quotes is part of the value; the module's own limit is as before."""
+    before = csv.field_size_limit()
+    assert bounded.csv_rows(b'a,b\r\n"x\ry",2\rc,"d\r\n"\n\xff,', "rows.csv") == [["a", "b"], ["x\ry", "2"], ["c", "d\r\n"], ["\ufffd", ""]]
+    assert bounded.csv_rows(b"", "rows.csv") == []
+    with pytest.raises(InputError) as refused:
+        bounded.csv_rows(b"x" * (128 * 1024 + 1), "rows.csv")
+    assert str(refused.value).startswith("rows.csv: expected at most 128KiB in a field of CSV")
+    assert csv.field_size_limit() == before
+
+
+@pytest.mark.parametrize("digits", [999, 1000, 1001, 1500, 2001])
+@pytest.mark.parametrize("at", [0, 1, 250, 500, 501, 1000])
+def test_a_number_of_more_digits_than_are_allowed_is_found_wherever_it_stands(digits: int, at: int) -> None:
+    content = b"," * at + b"7" * digits + b",1" * 300
+    if digits <= 1000:
+        bounded.check_digits(content, "f")
+        return
+    with pytest.raises(InputError) as refused:
+        bounded.check_digits(content, "f")
+    assert str(refused.value).startswith(f"f: byte {at}: expected at most 1000 digits in a number")
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 8, 9])
+def test_small_limits_of_digits_as_well(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOSIM_LIMITS", f"integer_digits={most}")
+    for at in range(3 * most):
+        bounded.check_digits(b"a" * at + b"7" * most + b",", "f")
+        with pytest.raises(InputError, match=f"^f: byte {at}: expected at most {most} digits"):
+            bounded.check_digits(b"a" * at + b"7" * (most + 1) + b",", "f")
