@@ -8,6 +8,7 @@ another, and the walk asks :class:`~hosim.analysis.stream_clocks.StreamClocks` w
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable
 
 from hosim.analysis.finding import Finding
@@ -53,7 +54,7 @@ class _VerifierWalk:
         self.writer = [AT_START] * tensors
         self.readers: list[list[int]] = [[] for _ in range(tensors)]
         self.rewritten = [AT_START] * tensors  # the last op that wrote over valid contents in the device tier
-        self.last_users: list[dict[int, int]] = [{} for _ in range(tensors)] if self.several else []
+        self.last_users: defaultdict[int, dict[int, int]] = defaultdict(dict)  # of several streams: by tensor and stream
         self.last_cache_op: dict[int, int] = {}
         self.brought: dict[int, int] = {}  # the last prefetch into the device tier
         self.taken: dict[int, int] = {}  # the last detach from each tensor's device residency, until it is back

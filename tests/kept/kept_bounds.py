@@ -15,6 +15,7 @@ from itertools import chain
 from zlib import crc32
 
 from instances import instance
+from kept_placements import detour
 from kept_streams import machine, two_streams
 from kept_table import KeptTable, Row
 
@@ -33,9 +34,10 @@ INSTANCES = range(20)
 
 
 def machines(graph: Graph, drawn: Hardware) -> Iterator[tuple[str, Hardware]]:
-    """The drawn one; one with a tier behind another; the drawn one with its channels on a fabric and two engines up."""
+    """The drawn one; one with a tier behind another; one with three such ways; the drawn one, its channels on a fabric, two engines up."""
     yield "drawn", drawn
     yield "routed", machine(graph)
+    yield "detour", detour(graph)
     half = sum(channel.bandwidth_bytes_per_s for channel in drawn.channels) // 3
     channels = tuple(replace(c, engines=2, latency_ns=c.latency_ns + 3) if c.destination == "hbm" else c for c in drawn.channels)
     shared = Fabric("host", half, tuple(channel.name for channel in channels))
