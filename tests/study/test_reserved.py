@@ -131,6 +131,7 @@ def test_a_comparison_plans_every_choice_so():
     results = compare(chain(1), MACHINE, choices, 90 * MIB, counting=Counting("caching"), against_reserved=True)
     assert [(r.policy, r.feasible) for r in results] == [("resident", False), ("layerwise", True), ("on_demand", True)]
     assert all(r.allocator.peak_reserved_bytes <= 90 * MIB == r.budget_bytes and r.lower_bound_ns for r in results[1:])
+    assert all(r.planning_s > 0 for r in (*results, *compare(chain(1), MACHINE, choices, 90 * MIB)))
 
 
 def test_a_comparison_keeps_the_timelines_that_it_is_asked_for():

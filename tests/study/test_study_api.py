@@ -11,7 +11,8 @@ from sweeping import MACHINE, chain
 
 import hosim
 from hosim.api.inputs import machine
-from hosim.errors import InputError
+from hosim.cache_plan import CacheOp, Plan
+from hosim.errors import InputError, PlanError
 from hosim.io import find_workload, hardware_to_dict, save_hardware, save_workload, workload_to_dict
 from hosim.jitter import Jitter
 from hosim.models.build import build
@@ -186,3 +187,43 @@ def test_what_is_refused_in_full() -> None:
     assert refused(lambda: hosim.plot(hosim.replay(plan, MACHINE))) == (
         "plot: the result has no timeline: replay the plan with hosim.replay(plan, hardware, record=True)"
     )
+
+
+def test_what_is_assumed_of_arguments_that_are_left_out() -> None:
+    """Of all functions: whoever writes an example relies on it."""
+    found = {}
+    for function in (
+        hosim.blame,
+        hosim.compare,
+        hosim.diff,
+        hosim.explain,
+        hosim.fit,
+        hosim.frontier,
+        hosim.plan,
+        hosim.robustness,
+        hosim.sweep,
+    ):
+        given = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+        found[function.__name__] = {
+            name: value for name, value in given.items() if value is not inspect.Parameter.empty and value is not None
+        }
+    policy = {"policy": "hyperoffload"}
+    assert callable(found["sweep"].pop("progress"))
+    assert found == {
+        "blame": {**policy, "more_memory": "1 GB", "more_bandwidth": "10 GB/s"},
+        "compare": {},
+        "diff": {},
+        "explain": {},
+        "fit": policy,
+        "frontier": {**policy, "points": 9, "refine": 4},
+        "plan": policy,
+        "robustness": {"runs": 20, "op_sigma": 0.05, "transfer_sigma": 0.1, "seed": 0},
+        "sweep": {**policy, "jobs": -1},
+    }
+
+
+def test_a_plan_that_breaks_a_rule_is_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped = Plan(GRAPH, "sloppy", (CacheOp("detach", 1, "hbm", None),))
+    monkeypatch.setattr("hosim.study.run_policy.make_plan", lambda *given: dropped)
+    with pytest.raises(PlanError, match="policy sloppy made a plan that breaks a rule"):
+        hosim.plan(GRAPH, MACHINE)
