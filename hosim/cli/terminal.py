@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+from contextlib import suppress
 
 import typer
 
@@ -54,8 +55,9 @@ def prepare() -> None:
 
 
 def say(text: str) -> None:
-    """One line for people, on stderr."""
-    typer.echo(printable(text), err=True)
+    """One line for people, on stderr. Where stderr takes nothing, it is lost, and changes no exit code."""
+    with suppress(OSError):
+        typer.echo(printable(text), err=True)
 
 
 def say_to_service(line: str) -> None:

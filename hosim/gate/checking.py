@@ -11,12 +11,13 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from types import MappingProxyType
 
-from hosim.errors import HosimError, InfeasibleError, InputError
+from hosim.errors import LONGEST, HosimError, InfeasibleError, InputError
 from hosim.gate import baselines, matrix_file
 from hosim.gate.cases import Case, Suite
 from hosim.gate.measure import measure, measure_lines
 from hosim.gate.record import Measured
 from hosim.gate.verdict import CaseVerdict, judge
+from hosim.plain_text import one_line
 from hosim.result import SEMANTICS
 from hosim.study.runners import cores
 from hosim.version import __version__
@@ -180,7 +181,7 @@ class CaseError(HosimError):
         self.exit_code = exit_code
 
     def __str__(self) -> str:
-        return f"case {self.case}: {self.message}"
+        return one_line(f"case {self.case}: {self.message}", LONGEST)
 
 
 def _attempts(group: Sequence[Case], kept: Path | None) -> list[_Answer]:

@@ -9,7 +9,6 @@ It leaves out the host's cost of moving, and the memory bandwidth that copies ta
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,8 @@ from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.importers.kineto import read_kineto
 from hosim.importers.kineto_blocks import RecordedBlock
-from hosim.validate.recorded_step import RecordedStep, last_step, read_json
+from hosim.validate.kit_files import KitRun, bandwidth_sweep, kit_run, model_sizes
+from hosim.validate.recorded_step import RecordedStep, last_step
 from hosim.validate.reserved_replay import Change, replay_from_nothing
 
 __all__ = ["SCHEMES", "OffloadScheme", "Prediction", "Sizes", "machine_of", "plan_of", "predict", "predict_recording"]
@@ -100,16 +100,15 @@ def predict_recording(folder: Path, mode: str, length: int) -> tuple[Prediction,
 
     Raises `InputError` if the resident run or the sweep is missing or damaged.
     """
-    meta = read_json(folder / "meta.json", ["model", "smallest_offload_bytes"])
-    sizes = Sizes(int(meta["model"]["layer_parameters"]), int(meta["smallest_offload_bytes"]))
-    machine = machine_of(read_json(folder / "bandwidth.json", ["copies"]))
+    sizes = Sizes(*model_sizes(folder / "meta.json"))
+    machine = machine_of(bandwidth_sweep(folder / "bandwidth.json"))
     step = last_step(read_kineto(folder / f"{mode}-{length}-resident" / "trace.json.gz"))
     runs = {}
     for name in SCHEMES:
         path = folder / f"{mode}-{length}-{name}" / "run.json"
         if path.exists():
-            runs[name] = read_json(path, ["wall_ns", "memory"])
-    resident_ns = statistics.median_low(runs["resident"]["wall_ns"]) if "resident" in runs else None
+            runs[name] = kit_run(path)
+    resident_ns = runs["resident"].wall_ns if "resident" in runs else None
     predictions = []
     for name, scheme in SCHEMES.items():
         if name == "offload-optimizer" and not step.trains:
@@ -358,15 +357,13 @@ def _curve(sweep: Mapping[str, Any], direction: str) -> tuple[tuple[int, int], .
     return tuple(curve)
 
 
-def _with_measured(predicted: Prediction, run: Mapping[str, Any] | None, resident_ns: int | None) -> Prediction:
+def _with_measured(predicted: Prediction, run: KitRun | None, resident_ns: int | None) -> Prediction:
     if run is None:
         return predicted
-    wall = statistics.median_low(run["wall_ns"])
-    memory = run["memory"] or {}
     return replace(
         predicted,
-        measured_ns=wall,
-        measured_stall_ns=None if resident_ns is None else wall - resident_ns,
-        measured_peak_bytes=memory.get("max_memory_allocated"),
-        measured_reserved_bytes=memory.get("max_memory_reserved"),
+        measured_ns=run.wall_ns,
+        measured_stall_ns=None if resident_ns is None else run.wall_ns - resident_ns,
+        measured_peak_bytes=run.allocated_bytes,
+        measured_reserved_bytes=run.reserved_bytes,
     )

@@ -124,7 +124,7 @@ def parse_snapshot(raw: object, *, source: str | None = None, largest: int | Non
             histories.append(tuple(history))
         where = "allocator_settings"
         settings = _settings(raw.get("allocator_settings") or {})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         problem = f"expected the key {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(problem, source=source, where=where or None) from error
     return Snapshot({device: tuple(states) for device, states in segments.items()}, tuple(histories), settings)
