@@ -7,6 +7,7 @@
 # make docs   the documentation as a site, in build/site
 # make gate-all BASE=REVISION   every shipped workload, profile and policy against an earlier revision: hours
 # make mutants N=300 SEED=1  of so many small errors put into hosim at random, which ones the tests do not notice: an hour
+# make fuzz N=2000 SEED=1   hosim's commands on damaged and hostile inputs, which no two seeds share: 30 inputs a second
 #
 # All make .venv by themselves, with python3 and pip alone, and install again only when pyproject.toml has changed.
 # Another interpreter: make test PYTHON=python3.12
@@ -15,7 +16,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test rooms test-long bench truth docs gate-all mutants check clean
+.PHONY: demo test rooms test-long bench truth docs gate-all mutants fuzz check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -60,6 +61,11 @@ N ?= 60
 SEED ?= 1
 mutants: .venv/.installed-dev
 	$(BIN)/python tests/mutants/run.py -n $(N) --seed $(SEED) --jobs 2 $(MORE)
+
+# What it finds lies in tests/fuzz/found from then on; ONLY=pt2 is one kind of input, MORE=--help is the other options.
+fuzz: N = 2000
+fuzz: .venv/.installed-dev
+	$(BIN)/python tests/fuzz/run_fuzz.py -n $(N) --seed $(SEED) $(if $(ONLY),--only '$(ONLY)') $(MORE)
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

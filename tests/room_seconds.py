@@ -21,6 +21,7 @@ SHARES = {
     "costmodel": 2,
     "engine": 100,
     "files beside the rooms": 80,
+    "fuzz": 27,
     "gate": 65,
     "golden": 10,
     "importers": 60,

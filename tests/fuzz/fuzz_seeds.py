@@ -1,0 +1,309 @@
+"""One small valid input of each format. What hosim writes itself is made by its commands."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+TESTS = HERE.parent
+sys.path[:0] = [str(path) for path in (TESTS, TESTS / "importers") if str(path) not in sys.path]
+
+from kineto_toys import step  # noqa: E402
+from make_chakra import trace as chakra_stream  # noqa: E402
+from make_nsys import Export  # noqa: E402
+from recorded_toy import sweep, write  # noqa: E402
+from test_g10 import write as write_g10  # noqa: E402
+from test_hyper_parallel_trace import GOOD  # noqa: E402
+
+DATA = TESTS / "importers" / "data"
+
+WORKLOAD: dict[str, Any] = {
+    "format": "hosim.workload/1",
+    "name": "toy",
+    "meta": {"made": "by hand", "count": 3},
+    "tensors": [
+        {"name": "x", "bytes": 8, "kind": "input"},
+        {"name": "w", "bytes": 400, "kind": "parameter", "home": "ddr"},
+        {"name": "v", "bytes": 300, "kind": "parameter", "home": "hbm", "persistent": True},
+        {"name": "a", "bytes": 300, "kind": "activation"},
+        {"name": "b", "bytes": 200},
+        {"name": "c", "bytes": 100, "kind": "output"},
+    ],
+    "ops": [
+        {
+            "name": "f",
+            "kind": "matmul",
+            "stream": "compute",
+            "inputs": ["x", "v"],
+            "outputs": ["a"],
+            "duration_ns": 500,
+            "workspace_bytes": 16,
+        },
+        {"name": "side", "kind": "add", "stream": "other", "mutates": ["x"], "deps": ["f"], "duration_ns": 70},
+        {"name": "g", "kind": "matmul", "inputs": ["w"], "outputs": ["b"], "flops": 9000, "bytes_accessed": 600, "dtype": "bf16"},
+        {"name": "h", "kind": "add", "inputs": ["a", "b", "v"], "outputs": ["c"], "duration_ns": 300},
+    ],
+}
+HARDWARE: dict[str, Any] = {
+    "format": "hosim.hardware/1",
+    "name": "small",
+    "source": "by hand",
+    "devices": 2,
+    "devices_per_host": 2,
+    "device_tier": "hbm",
+    "chunk": "1 kB",
+    "compute": {"peak": {"bf16": "1 TFLOP/s"}, "efficiency": 0.5, "efficiency_of": {"matmul": {"bf16": 0.6}}, "launch": "10 ns"},
+    "runtime": {"inspect": "5 ns"},
+    "tiers": {
+        "hbm": {"capacity": "2 kB", "bandwidth": "1 TB/s", "scope": "device"},
+        "ddr": {
+            "capacity": "20 kB",
+            "bandwidth": "100 GB/s",
+            "scope": "host",
+            "pageable": ["input"],
+            "pin": {"time": "3 ns", "pool": True},
+        },
+        "nvme": {"capacity": "90 kB", "bandwidth": "1 GB/s", "scope": "global"},
+    },
+    "channels": {
+        "h2d": {"from": "ddr", "to": "hbm", "bandwidth": "1 GB/s", "latency": "7 ns", "engines": 1, "pageable": "0.5 GB/s"},
+        "d2h": {
+            "from": "hbm",
+            "to": "ddr",
+            "bandwidth": "1 GB/s",
+            "beside": {"h2d": "0.7 GB/s"},
+            "curve": [{"size": "100 B", "bandwidth": "0.2 GB/s"}],
+        },
+        "up": {"from": "nvme", "to": "ddr", "bandwidth": "0.5 GB/s"},
+        "down": {"from": "ddr", "to": "nvme", "bandwidth": "0.5 GB/s"},
+    },
+    "fabrics": {"pcie": {"bandwidth": "1.5 GB/s", "channels": ["h2d", "d2h"], "scope": "host"}},
+}
+PLAN: dict[str, Any] = {
+    "format": "hosim.plan/1",
+    "workload": "toy",
+    "policy": "manual",
+    "initial": {"w": ["ddr"], "v": ["hbm"]},
+    "cache_ops": [
+        {"op": "prefetch", "tensor": "w", "from": "ddr", "to": "hbm", "after": "f"},
+        {"op": "store", "tensor": "a", "from": "hbm", "to": "ddr", "after": "f"},
+        {"op": "detach", "tensor": "a", "from": "hbm", "after": "f"},
+        {"op": "prefetch", "tensor": "a", "from": "ddr", "to": "hbm", "after": "g"},
+        {"op": "detach", "tensor": "w", "from": "hbm", "after": "g"},
+    ],
+    "order": ["f", "side", "g", "h"],
+    "recompute": [],
+}
+EDITED: dict[str, Any] = (
+    PLAN
+    | {"initial": {}, "cache_ops": [{"op": "prefetch", "tensor": "w", "from": "ddr", "to": "hbm", "after": None}]}
+    | {
+        "order": ["f", "side", "g", "h"],
+        "recompute": [{"op": "g", "before": "h", "name": "g~2"}],
+    }
+)
+MOE: dict[str, Any] = {
+    "format": "hosim.workload/1",
+    "name": "moe",
+    "tensors": [
+        {"name": "x", "bytes": 1, "kind": "input"},
+        *({"name": f"w{e}", "bytes": 40, "kind": "expert", "home": "ddr"} for e in range(2)),
+        *({"name": name, "bytes": 1} for name in ("g", "h0", "h1")),
+        {"name": "y", "bytes": 1, "kind": "output"},
+    ],
+    "ops": [
+        {"name": "gate", "kind": "matmul", "inputs": ["x"], "outputs": ["g"], "duration_ns": 10},
+        *({"name": f"ffn{e}", "kind": "matmul", "inputs": ["x", f"w{e}"], "outputs": [f"h{e}"], "duration_ns": 50} for e in range(2)),
+        {"name": "combine", "kind": "add", "inputs": ["g", "h0", "h1"], "outputs": ["y"], "duration_ns": 20},
+    ],
+}
+ROUTING: dict[str, Any] = {
+    "format": "hosim.routing/1",
+    "workload": "moe",
+    "gates": [{"op": "gate", "experts": [{"tensors": [f"w{e}"], "ops": [f"ffn{e}"]} for e in range(2)]}],
+    "steps": [[[0]], [[1]], [[0, 1]]],
+}
+GENERATED: dict[str, Any] = {k: v for k, v in ROUTING.items() if k != "steps"} | {
+    "generate": {"steps": 3, "top": 1, "seed": 1, "zipf": 1.1, "persistence": 0.5}
+}
+SPEC = """format: hosim.spec/1
+name: my-step
+builder:
+  model: gpt2
+  config: {n_layer: 2}
+  phase: train
+  layers: 1
+  batch: 1
+  sequence: 64
+  checkpoint: true
+  dtype: bf16
+  optimizer: adamw
+"""
+CASES = """baselines = "hosim-baselines"
+tolerance = {peak = "0 B", makespan = "1%"}
+
+[cases.step]
+workload = "w.json"
+hardware = "m.yaml"
+policy = "layerwise"
+budget = "1200 B"
+tolerance = {makespan = "2%"}
+
+[cases.planned]
+workload = "w.json"
+hardware = "m.yaml"
+plan = "plan.json"
+
+[matrix.wide]
+workloads = ["w.json"]
+hardware = ["m.yaml"]
+policies = ["layerwise", "lookahead:k=2"]
+budgets = ["75%"]
+cover = "pairs"
+"""
+POINTS = b"budget,channels.h2d.bandwidth\n80%,1 GB/s\n1 kB,2 GB/s\n90%,\n"
+MIB = 1 << 20
+SNAPSHOT: dict[str, Any] = {
+    "segments": [
+        {
+            "device": 0,
+            "address": 0x1000000,
+            "total_size": 2 * MIB,
+            "allocated_size": 512,
+            "active_size": 512,
+            "stream": 0,
+            "segment_type": "small",
+            "segment_pool_id": [0, 0],
+            "is_expandable": False,
+            "blocks": [
+                {"address": 0x1000000, "size": 512, "requested_size": 500, "state": "active_allocated", "frames": []},
+                {"address": 0x1000200, "size": 2 * MIB - 512, "requested_size": 0, "state": "inactive", "frames": []},
+            ],
+        }
+    ],
+    "device_traces": [
+        [
+            {"action": action, "addr": address, "size": size, "stream": 0, "time_us": time, "frames": []}
+            for time, (action, address, size) in enumerate(
+                [
+                    ("segment_alloc", 0x1000000, 2 * MIB),
+                    ("alloc", 0x1000000, 500),
+                    ("alloc", 0x1000200, 4000),
+                    ("free_requested", 0x1000200, 4000),
+                    ("free_completed", 0x1000200, 4000),
+                    ("snapshot", 0, 0),
+                ]
+            )
+        ]
+    ],
+    "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "expandable_segments": False},
+    "external_annotations": [],
+}
+CHAKRA_JSON: dict[str, Any] = {
+    "workload_graph": [
+        {"Id": i, "Name": name, "NodeType": kind, "data_deps": deps, "runtime": took, "is_cpu_op": host}
+        for i, name, kind, deps, took, host in (
+            (1, "aten::mm(0)", 4, [], 5, True),
+            (2, "gemm", 4, [1], 40, False),
+            (3, "sum", 7, [2], 30, False),
+        )
+    ]
+}
+
+
+def text(value: Any) -> bytes:
+    """Data as JSON."""
+    return json.dumps(value, indent=1).encode()
+
+
+def nsys() -> bytes:
+    """An export of Nsight Systems with two kernels, a copy, calls and a synchronisation."""
+    from hosim.importers.kineto import read_kineto
+
+    with tempfile.TemporaryDirectory() as folder:
+        recorded = Path(folder) / "toy.json"
+        recorded.write_bytes(text(step()))
+        export = Export(os.path.join(folder, "x.sqlite"))
+        export.trace(read_kineto(recorded))
+        for time, size in ((5, 512), (9, -512)):
+            export.memory(time, 0x1000, size)
+        return Path(export.close()).read_bytes()
+
+
+def folder_files(make: Any) -> dict[str, bytes]:
+    """The files that a function writes into a folder."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make(folder)
+        return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def recording() -> dict[str, bytes]:
+    """A folder of the recording kit, with one step; its trace is not compressed again by changes."""
+    copies = sweep(1000)
+    copies["copies"] = [row | {"ns": [row["median_ns"]] * 3} for row in copies["copies"]]
+    runs = {"resident": ([2_000_000], 200_000_000), "offload-optimizer": ([3_000_000], 100_000_000)}
+    return folder_files(lambda folder: write(folder, True, 1 << 20, 5_000_000, copies, runs))
+
+
+def kineto() -> bytes:
+    """A trace of PyTorch's profiler."""
+    return text(step())
+
+
+def chakra() -> bytes:
+    """A Chakra trace in protobuf."""
+    return chakra_stream()
+
+
+def hyper_parallel() -> bytes:
+    """An activation trace."""
+    return text(GOOD)
+
+
+def g10() -> dict[str, bytes]:
+    """The two files of the G10 simulator."""
+    return folder_files(write_g10)
+
+
+def unpacked(name: str) -> bytes:
+    """A file of the importers' tests, unpacked if it is gzip."""
+    content = (DATA / name).read_bytes()
+    return gzip.decompress(content) if name.endswith(".gz") else content
+
+
+def pt2() -> bytes:
+    """A program of one linear layer and a buffer, with a batch that may vary, as torch 2.13 saved it."""
+    return (HERE / "seeds" / "toy.pt2").read_bytes()
+
+
+def small_torch_trace() -> bytes:
+    """The first nodes of the recorded execution trace."""
+    whole = json.loads(unpacked("torch_trace_mlp.json.gz"))
+    return text(whole | {"nodes": whole["nodes"][:40]})
+
+
+def pickled(value: Any) -> bytes:
+    """A value as a pickle of the protocol that torch writes."""
+    return pickle.dumps(value, 4)
+
+
+def of_commands(run: Any) -> Mapping[str, bytes]:
+    """Files that hosim writes itself, by name; ``run`` gives the outcome of commands on files."""
+    base = {"w.json": text(WORKLOAD), "m.yaml": text(HARDWARE), "plan.json": text(PLAN), "hosim.toml": CASES.encode()}
+    made = dict(base)
+    made["result.json"] = run(["replay", "plan.json", "w.json", "-H", "m.yaml", "--json"], base).stdout
+    made["comparison.json"] = run(["compare-policies", "w.json", "-H", "m.yaml", "-p", "layerwise,resident", "--json"], base).stdout
+    written = run(["baseline", "write", "-j", "1", "--no-cache"], base).files
+    made |= {name: content for name, content in written.items() if name.startswith("hosim-baselines/")}
+    rows = ["sweep", "w.json", "-H", "m.yaml", "-p", "layerwise", "--vary", "budget=60%,80%,100%", "-o", "rows.csv", "-j", "1"]
+    made["rows.csv"] = run(rows, base).files["rows.csv"]
+    return made
