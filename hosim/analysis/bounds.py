@@ -137,7 +137,7 @@ def _source_releases(hardware: Hardware, graph: Graph, ops: Sequence[int], initi
     """(op, time) for the cold tensors that start in one tier only: all that the stream needs up to the op have left it."""
     tiers = {where[0] for where in initial.values() if len(where) == 1 and where[0] != hardware.device_tier}
     cold = {t: where[0] for t, where in initial.items() if len(where) == 1 and _is_cold(graph, t, where, hardware.device_tier)}
-    for tier in sorted(tiers):
+    for tier in tiers:
         if all(channel.source == tier for channel in hardware.channels if channel.destination == hardware.device_tier):
             continue  # the channels into the device tier say it all
         cut = cut_of(hardware, [channel for channel in hardware.channels if channel.source == tier])

@@ -106,7 +106,7 @@ class CompiledPlan:
     tracked_ops: dict[int, TrackedOp]
     closing: set[int]
     after: dict[int, list[IssuedOp]]
-    initial: dict[tuple[int, ...], list[int]]
+    initial: dict[frozenset[int], list[int]]
     initial_bytes: int
     initial_composition: int
 
@@ -328,7 +328,7 @@ def _track(
     return TrackedOp(needed, reads, writes, outputs, gone, kept)
 
 
-def _initial(plan: Plan, hardware: Hardware, base: CompiledGraph, tracked: bytearray) -> dict[tuple[int, ...], list[int]]:
+def _initial(plan: Plan, hardware: Hardware, base: CompiledGraph, tracked: bytearray) -> dict[frozenset[int], list[int]]:
     """The tracked tensors that are in some tiers at time 0, by the positions of these tiers."""
     index = hardware.tier_index
     by_names: dict[tuple[str, ...], list[int]] = {}
@@ -337,7 +337,7 @@ def _initial(plan: Plan, hardware: Hardware, base: CompiledGraph, tracked: bytea
         by_names.setdefault((home or hardware.device_tier,), []).extend([t for t in listed if tracked[t] and t not in own])
     for t in sorted(own):
         by_names.setdefault(tuple(own[t]), []).append(t)
-    initial: dict[tuple[int, ...], list[int]] = {}
+    initial: dict[frozenset[int], list[int]] = {}
     for where, tensors in by_names.items():
         if not tensors:
             continue
@@ -345,5 +345,5 @@ def _initial(plan: Plan, hardware: Hardware, base: CompiledGraph, tracked: bytea
             if tier not in index:
                 text = f"tensor {plan.graph.tensors[tensors[0]].name!r} starts in tier {tier!r}, which {hardware.name} has not"
                 raise PlanError(f"{text} (tiers: {', '.join(index)})", where="initial")
-        initial.setdefault(tuple(sorted({index[tier] for tier in where})), []).extend(tensors)
+        initial.setdefault(frozenset([index[tier] for tier in where]), []).extend(tensors)
     return initial

@@ -59,7 +59,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: i
     streamed = {t for t in initial if graph.tensors[t].persistent}
     streamed |= {t for t, where in residency.items() if graph.tensors[t].kind in KINDS and device not in where and graph.users[t]}
     visited = visits(graph, streamed)
-    visits_of: dict[int, list[int]] = {t: [] for t in sorted(streamed)}
+    visits_of: dict[int, list[int]] = {t: [] for t in streamed}
     for v, visit in enumerate(visited):
         for t in visit.parameters:
             visits_of[t].append(v)

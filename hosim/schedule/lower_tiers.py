@@ -92,7 +92,7 @@ def route(hardware: Hardware, sources: Iterable[str], destination: str) -> tuple
     Raises :class:`InfeasibleError` if no channels lead there.
     """
     pending: list[tuple[int, tuple[str, ...]]] = []
-    for source in sorted(set(sources)):
+    for source in set(sources):
         heappush(pending, (0, (source,)))
     reached: set[str] = set()
     while pending:

@@ -55,7 +55,7 @@ class FastSimulator:
         for t, users in enumerate(graph.users):
             if users and not graph.survives[t]:
                 self._dying[users[-1]].append(t)
-        self._initial = sorted(graph.derived(initial_set))
+        self._initial = graph.derived(initial_set)
         self._tiers = {tier.name: k for k, tier in enumerate(hardware.tiers)}
         self._capacities = [tier.capacity_bytes for tier in hardware.tiers]
         self._channel = {ends: hardware.channels.index(c) for ends, c in hardware.channel_between.items()}
