@@ -408,3 +408,11 @@ def test_an_explanation_as_python_shows_it(made: Explanation) -> None:
     assert shown._repr_html_() == f"<pre>{html.escape(str(shown))}</pre>"
     assert shown.as_dict() == explanation.to_dict(made)
     assert shown.as_dict(1) == explanation.to_dict(made, 1)
+
+
+def test_a_peak_at_the_first_op_is_named(made: Explanation) -> None:
+    first = replace(made, peak_op=0)
+    assert lines(explanation.summary(first), 200)[1].startswith("If nothing moved, hbm would hold 49.0 KiB at op f[0]; ")
+    assert explanation.to_dict(first)["peak"]["op"] == "f[0]"
+    of_first = replace(made.waits[1], transfer=0)
+    assert explanation.to_dict(replace(made, waits=(of_first,)))["waits"][0]["transfer"] == {"tensor": "w", "channel": "up"}
