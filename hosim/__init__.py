@@ -16,19 +16,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hosim.cache_plan import CacheOp, Plan
-from hosim.errors import GraphError, HardwareError, HosimError, InfeasibleError, InputError, PlanError, UnitError
-from hosim.graph import Graph, GraphBuilder, Op, Tensor
-from hosim.hardware import Hardware
-from hosim.result import Result
-from hosim.version import __version__
-
 if TYPE_CHECKING:
     from hosim.api.inputs import load
     from hosim.api.many_runs import compare, diff, fit, frontier, robustness, sweep
     from hosim.api.one_plan import blame, explain, plan, plot, replay
+    from hosim.cache_plan import CacheOp, Plan
+    from hosim.errors import GraphError, HardwareError, HosimError, InfeasibleError, InputError, PlanError, UnitError
+    from hosim.graph import Graph, GraphBuilder, Op, Tensor
+    from hosim.hardware import Hardware
     from hosim.io import find_hardware, find_workload, load_hardware, load_plan, load_workload, save_plan, save_workload
     from hosim.lower.offload import offload
+    from hosim.result import Result
+    from hosim.version import __version__
 
 __all__ = [
     "CacheOp",
@@ -69,8 +68,24 @@ __all__ = [
     "sweep",
 ]
 
-# Modules that need third-party packages are imported when a name of theirs is first used: `import hosim` stays light.
+# A module is imported when a name of it is first used: `import hosim` stays light, and the program can answer Ctrl-C at once.
 _LAZY = {
+    "CacheOp": "hosim.cache_plan",
+    "Graph": "hosim.graph",
+    "GraphBuilder": "hosim.graph",
+    "GraphError": "hosim.errors",
+    "Hardware": "hosim.hardware",
+    "HardwareError": "hosim.errors",
+    "HosimError": "hosim.errors",
+    "InfeasibleError": "hosim.errors",
+    "InputError": "hosim.errors",
+    "Op": "hosim.graph",
+    "Plan": "hosim.cache_plan",
+    "PlanError": "hosim.errors",
+    "Result": "hosim.result",
+    "Tensor": "hosim.graph",
+    "UnitError": "hosim.errors",
+    "__version__": "hosim.version",
     "blame": "hosim.api.one_plan",
     "compare": "hosim.api.many_runs",
     "diff": "hosim.api.many_runs",

@@ -186,6 +186,17 @@ class PlanError(HosimError):
         super().__init__(f"{where}: {message}" if where else message)
 
 
+def illegal_plan(message: str, findings: Sequence[object]) -> PlanError:
+    """The error for a plan that breaks rules: the first finding after ``message``, and how many more there are.
+
+    >>> print(illegal_plan("the plan breaks a rule", ["detach of 'w' drops its last copy", "op 'f' reads 'w'"]))
+    the plan breaks a rule: detach of 'w' drops its last copy (and 1 more)
+    """
+    lines = [str(finding) for finding in findings]
+    more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+    return PlanError(f"{message}: {lines[0]}{more}", findings=lines)
+
+
 class ExecutionError(HosimError):
     """A plan could not be carried out on a real machine: a full disk, a file that vanished, an op that failed.
 

@@ -44,6 +44,9 @@ MemoryViz = Annotated[
     ),
 ]
 
+_FINDINGS = 20
+"""How many broken rules are listed; the rest are counted."""
+
 
 def replay(
     plan: PlanFile,
@@ -64,7 +67,7 @@ def replay(
 ) -> None:
     """Replay a plan, whoever made it.
 
-    Warns on stderr about each rule that the plan breaks. Exit code 3 if it runs out of memory.
+    Warns on stderr about the rules that the plan breaks. Exit code 3 if it runs out of memory.
     """
     from hosim.analysis.verifier import verify
     from hosim.io import check_tiers, load_plan
@@ -84,8 +87,10 @@ def replay(
     loaded = load_plan(plan, graph)
     check_tiers(loaded, machine, source=str(plan))
     findings = verify(loaded, machine, budget_bytes)
-    for finding in findings:
+    for finding in findings[:_FINDINGS]:
         say(f"warning: {finding}")
+    if len(findings) > _FINDINGS:
+        say(f"warning: and {len(findings) - _FINDINGS:,} more")
     jitter = jitter_of(op_sigma, transfer_sigma, seed)
     result = run_policy.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
     if plot is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -59,7 +60,7 @@ class _Commands(TyperGroup):
             raise _in_one_line(error) from None
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; :class:`HosimError` and Ctrl-C end it with a line and an exit code."""
+        """Run the command; :class:`HosimError` ends it with a line and an exit code."""
         try:
             return super().invoke(ctx)
         except _WrongUsage as error:
@@ -67,9 +68,6 @@ class _Commands(TyperGroup):
         except HosimError as error:
             terminal.say(f"error: {error}")
             raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt:
-            terminal.say("interrupted")
-            raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:  # nobody reads on; typer would end with 1, which stands for a gate
             terminal.silence()
             raise typer.Exit(HosimError.exit_code) from None
@@ -128,6 +126,7 @@ def main() -> None:
     What a reader of stdout that has gone, or a full disk, leaves unwritten is an error. After the end Ctrl-C is silent.
     """
     terminal.prepare()
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # runs last: when Python takes its own handlers down
     try:
         code = _run()
     except KeyboardInterrupt:
@@ -154,6 +153,8 @@ def _run() -> int:
     try:
         app(prog_name="hosim")
     except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # typer ended it
+            raise KeyboardInterrupt from None
         terminal.flush()
         return ended.code if isinstance(ended.code, int) else 0
     return 0

@@ -14,7 +14,7 @@ from hosim.analysis.budget import parse_budget
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.costmodel.op_time import op_durations
-from hosim.errors import InfeasibleError, PlanError
+from hosim.errors import InfeasibleError, illegal_plan
 from hosim.gate.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
 from hosim.gate.cases import Case
 from hosim.gate.imports import graph_of_entry, graph_of_file
@@ -117,9 +117,8 @@ def _plan(case: Case, choice: PolicyChoice, graph: Graph, hardware: Hardware, bu
     path = _beside(case.folder, case.plan)
     plan = load_plan(path, graph)
     check_tiers(plan, hardware, source=path)
-    findings = [str(finding) for finding in verify(plan, hardware, budget)]
-    if findings:
-        raise PlanError(f"{path}: breaks a rule: {findings[0]}", findings=findings)
+    if findings := verify(plan, hardware, budget):
+        raise illegal_plan(f"{path}: breaks a rule", findings)
     return plan
 
 

@@ -11,7 +11,7 @@ from hosim.analysis.budget import parse_budget
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
 from hosim.engine import replay
-from hosim.errors import InfeasibleError, InputError, PlanError
+from hosim.errors import InfeasibleError, InputError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.importers.torch_export import require_torch
@@ -171,9 +171,8 @@ def planned(
 
 def _checked(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
     """The replay of a plan in program order. Raises :class:`PlanError` if it breaks a rule."""
-    findings = [str(finding) for finding in verify(plan, hardware)]
-    if findings:
-        raise PlanError(f"policy {plan.policy} made a plan that breaks a rule: {findings[0]}", findings=findings)
+    if findings := verify(plan, hardware):
+        raise illegal_plan(f"policy {plan.policy} made a plan that breaks a rule", findings)
     return replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER)
 
 

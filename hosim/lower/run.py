@@ -22,7 +22,7 @@ from hosim.analysis.verifier import verify
 from hosim.cache_plan import DETACH, CacheOp
 from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.routes import chunks_of, route
-from hosim.errors import ExecutionError, InputError, PlanError
+from hosim.errors import ExecutionError, InputError, illegal_plan
 from hosim.hardware import Channel, Hardware
 from hosim.lower.measured_timeline import timeline_of
 from hosim.lower.order import last_needs, order_of
@@ -51,9 +51,8 @@ class Executor:
         self.timeline: Timeline | None = None
         """The timeline of the last recorded run: :func:`hosim.lower.measured_timeline.timeline_of`."""
         self._plan = plan = lowered.plan
-        findings = verify(plan, hardware)
-        if findings:
-            raise PlanError(f"the plan breaks a rule: {findings[0].message}", findings=[finding.message for finding in findings])
+        if findings := verify(plan, hardware):
+            raise illegal_plan("the plan breaks a rule", findings)
         self._order = order_of(lowered, hardware.device_tier)
         self._drops = last_needs(self._order.steps, self._order.sources)
         self._needed = {source for sources in self._order.sources.values() for source in sources}

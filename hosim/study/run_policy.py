@@ -10,7 +10,7 @@ from hosim.analysis.free_order_bound import free_order_bound_ns
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
 from hosim.costmodel.op_time import op_durations
-from hosim.errors import PlanError
+from hosim.errors import illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -42,12 +42,8 @@ def check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:
     """Raise :class:`PlanError` if a policy's plan breaks a rule; runtime policies decide later, and have nothing to check yet."""
     if plan.runtime is not None:
         return
-    findings = [str(finding) for finding in verify(plan, hardware, budget_bytes)]
-    if findings:
-        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        raise PlanError(
-            f"policy {plan.policy} made a plan that breaks a rule, which is a bug of the policy: {findings[0]}{more}", findings=findings
-        )
+    if findings := verify(plan, hardware, budget_bytes):
+        raise illegal_plan(f"policy {plan.policy} made a plan that breaks a rule, which is a bug of the policy", findings)
 
 
 def replay(

@@ -328,3 +328,14 @@ def test_a_name_that_nothing_has_suggests_those_that_exist(arguments: list[str],
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     assert outcome.stderr.startswith(f"error: {said}")
     assert outcome.stderr.count("\n") == 1
+
+
+def test_of_many_broken_rules_the_first_are_listed_and_the_rest_counted(folder: Path) -> None:
+    plan = deepcopy(GOOD["plan.json"])
+    plan["cache_ops"] += [{"op": "detach", "tensor": "w", "from": "hbm", "after": "f"}] * 50
+    (folder / "plan.json").write_text(json.dumps(plan))
+    for name in ("workload.json", "hw.yaml"):
+        (folder / name).write_text(json.dumps(GOOD[name]))
+    _, _, stderr = replay(folder)
+    warnings = [line for line in stderr.splitlines() if line.startswith("warning: ")]
+    assert (len(warnings), warnings[-1]) == (21, "warning: and 30 more")

@@ -1,0 +1,78 @@
+"""Ctrl-C at chosen moments of the program's life: while it loads, reads options, works and ends. Each ends with 130 and one line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_bad_input import GOOD
+
+ROOT = Path(__file__).resolve().parents[2]
+START = "from hosim.cli.start import main; main()"
+AT_AN_IMPORT = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # this process may ignore it, and its children with it
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == "MODULE":
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(interrupt)
+"""
+IN_A_CALLBACK = """
+import os, signal, sys, time, weakref
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Thing: pass
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == "hosim.cli.main":
+        thing = Thing()
+        watched.append(weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGINT)))
+    if event == "import" and arguments[0] == "hosim.cli.terminal":
+        time.sleep(600)
+watched = []
+sys.addaudithook(interrupt)
+"""
+AT_THE_END = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Thing:
+    def __del__(self, kill=os.kill, arguments=(os.getpid(), signal.SIGINT)): kill(*arguments)
+thing = Thing()
+"""
+
+
+def run(folder: Path, code: str, *arguments: str) -> tuple[int, str, str]:
+    for name, data in GOOD.items():
+        (folder / name).write_text(json.dumps(data))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code + START, *arguments]
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+PLAN = ["plan", "workload.json", "-H", "hw.yaml", "-o", "out.json"]
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("hosim.cli.main", ["--help"]),
+        ("hosim.errors", ["--help"]),
+        ("hosim.cli.cmd_workload", ["--help"]),
+        ("hosim.io.reading", PLAN),  # when it looks at the value of -o
+        ("hosim.study.run_policy", PLAN),
+        ("hosim.analysis.verifier", ["replay", "plan.json", "workload.json", "-H", "hw.yaml"]),
+        ("rich.console", ["policies"]),
+    ],
+)
+def test_while_a_module_is_loaded(module: str, arguments: list[str], tmp_path: Path) -> None:
+    assert run(tmp_path, AT_AN_IMPORT.replace("MODULE", module), *arguments) == (130, "", "interrupted\n")
+
+
+def test_while_python_runs_code_whose_errors_it_only_prints(tmp_path: Path) -> None:
+    assert run(tmp_path, IN_A_CALLBACK, "--version") == (130, "", "interrupted\n")
+
+
+def test_after_the_end_it_changes_nothing(tmp_path: Path) -> None:
+    code, said, wrong = run(tmp_path, AT_THE_END, "--version")
+    assert (code, said.startswith("hosim "), wrong) == (0, True, "")
