@@ -7,6 +7,7 @@ matplotlib setting of the machine changes.
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ _FORMATS: Mapping[str, Mapping[str, None]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 """The formats of pictures, and the metadata to leave out so that files are reproducible."""
+
+_CLIP_PATH = re.compile(rb'(clip-path="url\(#|<clipPath id=")(p[0-9a-f]{10})(?=[")])')
 
 Style = Mapping[str, Any]
 
@@ -135,7 +138,13 @@ def image(figure: Figure, kind: str = "png", dpi: int = 130) -> bytes:
     with style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)  # a name in a script that the font lacks is a box
         figure.savefig(data, format=kind, dpi=dpi, metadata=dict(_FORMATS[kind]))
-    return data.getvalue()
+    return _renumbered(data.getvalue()) if kind == "svg" else data.getvalue()
+
+
+def _renumbered(svg: bytes) -> bytes:
+    """The picture with its clip paths called after their order: some releases of matplotlib call them after addresses in memory."""
+    numbers: dict[bytes, int] = {}
+    return _CLIP_PATH.sub(lambda found: b"%sclip%d" % (found[1], numbers.setdefault(found[2], len(numbers))), svg)
 
 
 def image_kind(path: Path) -> str:

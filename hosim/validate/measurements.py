@@ -15,6 +15,7 @@ from hosim.validate.channel_fit import MeasuredCopy
 from hosim.validate.validation import read_trace
 
 _RECORDING = "hosim.recording/1"
+_LARGEST = 1 << 60
 _DIRECTIONS = ("h2d", "d2h", "both")
 
 
@@ -95,6 +96,6 @@ def _sweep(path: Path, name: str) -> Sweep:
 def _row(row: Any, source: str, i: int) -> tuple[str, int, list[int]]:
     if isinstance(row, dict) and row.get("direction") in _DIRECTIONS:
         size, times = row.get("bytes"), row.get("ns")
-        if type(size) is int and size > 0 and isinstance(times, list) and all(type(t) is int and t >= 0 for t in times):
+        if isinstance(times, list) and all(type(n) is int and 0 <= n <= _LARGEST for n in (size, *times)) and size:
             return row["direction"], size, times
     raise InputError("expected a direction (h2d, d2h, both), bytes above 0 and times in ns", source=source, where=f"copies[{i}]")

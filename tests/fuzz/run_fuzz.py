@@ -27,7 +27,7 @@ from fuzz_targets import Target, targets
 FOUND = Path(__file__).parent / "found"
 TOGETHER = 24
 """How many commands run in one child: what fails is run again alone."""
-BOUNDS = Bounds(cpu_s=20, wall_s=60, memory_bytes=1 << 30)
+BOUNDS = Bounds(cpu_s=20, wall_s=300, memory_bytes=1 << 30)
 
 
 def started(bounds: Bounds, wanted: str = "") -> tuple[Server, list[Target]]:

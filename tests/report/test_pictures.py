@@ -1,5 +1,8 @@
 """Every picture is what it was when it was looked at; what it shows follows from the replay; files are the same every time."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,6 +121,40 @@ def test_the_comparison_notices(tmp_path: Path) -> None:
 def test_the_same_picture_is_the_same_file(kind: str) -> None:
     made = [figures.image(study_figures.comparison_figure(compared(), "hbm"), kind) for _ in range(2)]
     assert made[0] == made[1]
+
+
+def test_equal_pictures_of_two_processes_are_equal_files() -> None:
+    """Whatever the order of sets, and wherever objects lie."""
+    script = Path(__file__).with_name("every_picture.py")
+    printed = [
+        subprocess.run(
+            [sys.executable, script], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True, text=True
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert printed[0] == printed[1]
+    assert len(printed[0].splitlines()) == 18
+
+
+def test_clip_paths_of_a_picture_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some releases of matplotlib name a clip path that is no rectangle after its address."""
+    from matplotlib.backends.backend_svg import RendererSVG
+    from matplotlib.patches import Circle
+
+    usual, made = RendererSVG._make_id, []
+    for salt in ("one", "two"):
+
+        def named(self: RendererSVG, kind: str, content: object, salt: str = salt) -> str:
+            return usual(self, kind, (salt if kind == "p" else "", content))
+
+        monkeypatch.setattr(RendererSVG, "_make_id", named)
+        figure, (axes,) = figures.blank([2])
+        for x in (0.2, 0.5):
+            (line,) = axes.plot([0, 1], [0, 1])
+            line.set_clip_path(Circle((x, 0.5), 0.2, transform=axes.transData))
+        made.append(figures.image(figure, "svg"))
+    assert made[0] == made[1]
+    assert made[0].count(b'clipPath id="clip') >= 2
 
 
 def test_settings_of_the_machine_change_nothing() -> None:

@@ -1,0 +1,41 @@
+"""Every kind of picture in every format: ``python every_picture.py`` prints a digest of the bytes of each, one a line."""
+
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+
+from test_pictures import compared, swept  # noqa: E402
+from timelines import everything, machine  # noqa: E402
+
+from hosim.report import change_figure, figures, recorded_figures, replay_figures, study_figures  # noqa: E402
+
+KINDS = ("svg", "pdf", "png")
+
+
+def pictures() -> Iterator[tuple[str, Figure]]:
+    """Figures by name."""
+    graph, result = everything()
+    yield "replay", replay_figures.replay_figure(graph, machine(), result)
+    yield "comparison", study_figures.comparison_figure(compared()[:3], "hbm")
+    with figures.style():
+        frontier, (axes,) = figures.blank([2])
+        study_figures.frontier(axes, {"layerwise": [(20_000, 420), (40_000, 400)]}, 200)
+        sweep, (axes,) = figures.blank([2])
+        study_figures.sweep_heat_map(axes, swept(), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns")
+        recording, (above, below) = figures.blank([2, 2])
+        recorded_figures.timeline(above, {"compute": [(0, 10), (20, 30)]}, {"compute": [(0, 12), (20, 31)]}, (0, 40))
+        recorded_figures.start_errors(below, [0, 10, 20], [0, 1, 2])
+    yield from (("frontier", frontier), ("sweep", sweep), ("recording", recording))
+    before, now = change_figure.Curve([0, 4000, 8000], 20), change_figure.Curve([0, 5000, 9000], 22)
+    yield "change", change_figure.change_figure(before, now, "hbm")
+
+
+if __name__ == "__main__":
+    for name, figure in pictures():
+        for kind in KINDS:
+            print(name, kind, sha256(figures.image(figure, kind, dpi=50)).hexdigest())
