@@ -80,6 +80,11 @@ class Snapshot:
         return device
 
 
+_LARGEST = (1 << 62) - 1
+_LARGEST_SIZE = 1 << 42
+"""Of a segment or a block: sums over a whole history stay below 64 bits."""
+
+
 def read_snapshot(path: Path | str) -> Snapshot:
     """The snapshot in a file: JSON, or a pickle of plain containers as ``torch.cuda.memory._dump_snapshot`` writes it; gzipped or not.
 
@@ -139,19 +144,19 @@ def _count(listed: int, more: Sequence[object], largest: int | None) -> int:
 
 def _segment(raw: Mapping[str, Any]) -> SegmentState:
     blocks = []
-    end = int(raw["address"])
+    end = _number(raw["address"])
     for block in raw["blocks"]:
-        size = int(block["size"])
+        size = _size(block["size"])
         if block["state"] not in _USES:
             raise ValueError(f"expected a block state of {', '.join(_USES)}, got {block['state']!r}")
-        blocks.append(BlockState(int(block.get("address", end)), size, _USES[block["state"]], int(block.get("requested_size", size))))
+        blocks.append(BlockState(_number(block.get("address", end)), size, _USES[block["state"]], _size(block.get("requested_size", size))))
         end += size
     if raw["segment_type"] not in ("small", "large"):
         raise ValueError(f"expected a segment_type 'small' or 'large', got {raw['segment_type']!r}")
     return SegmentState(
-        address=int(raw["address"]),
-        size_bytes=int(raw["total_size"]),
-        stream=int(raw["stream"]),
+        address=_number(raw["address"]),
+        size_bytes=_size(raw["total_size"]),
+        stream=_number(raw["stream"]),
         small=raw["segment_type"] == "small",
         blocks=tuple(blocks),
         expandable=bool(raw.get("is_expandable", False)),
@@ -163,15 +168,28 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     action = raw["action"]
     if action not in _ACTIONS:
         raise ValueError(f"expected an action of {', '.join(sorted(_ACTIONS))}, got {action!r}")
-    address = int(raw["addr"]) if "addr" in raw or action not in _WITHOUT_ADDRESS else 0
-    return Entry(action, address, int(raw["size"]), int(raw["stream"]), int(raw.get("time_us", 0)), _pool_id(raw.get("pool_id")))
+    address = _number(raw["addr"]) if "addr" in raw or action not in _WITHOUT_ADDRESS else 0
+    return Entry(action, address, _size(raw["size"]), _number(raw["stream"]), _number(raw.get("time_us", 0)), _pool_id(raw.get("pool_id")))
 
 
 def _pool_id(raw: Iterable[int] | None) -> PoolId | None:
     if raw is None:
         return None
     first, second = raw
-    return int(first), int(second)
+    return _number(first), _number(second)
+
+
+def _number(value: Any) -> int:
+    """An address, a time or the number of something."""
+    if not -_LARGEST <= (found := int(value)) <= _LARGEST:
+        raise ValueError("expected a number of at most 62 bits")
+    return found
+
+
+def _size(value: Any) -> int:
+    if not 0 <= (found := int(value)) <= _LARGEST_SIZE:
+        raise ValueError(f"expected a size from 0 to {_LARGEST_SIZE} bytes")
+    return found
 
 
 def _settings(raw: Mapping[str, Any]) -> AllocatorSettings:

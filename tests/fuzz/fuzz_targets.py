@@ -502,7 +502,8 @@ class _Options(Target):
             for variable in draw.sample(sorted(SURROUNDINGS), draw.choice((1, 2, 4))):
                 environment[variable] = draw.choice(SURROUNDINGS[variable])
             streams = draw.choice(STREAMS)
-            if "-j" in arguments and draw.random() < 0.5:
+            own_cache = bool(environment.get("HOME", "as it is"))  # without HOME hosim finds the user's
+            if own_cache and "-j" in arguments and draw.random() < 0.5:
                 arguments = [argument for argument in arguments if argument != "--no-cache"]
         return Case(self.name, tuple(a.replace("\0", "") for a in arguments), files, environment, streams)
 
