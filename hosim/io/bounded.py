@@ -24,6 +24,8 @@ from hosim.limits import limit, refusal, within
 HEAD = 64 * 1024
 """How many bytes of a file, once unpacked, tell its format."""
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a character, which JSON can hold and no file of text."""
 _PIECE = 1 << 18
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = 31  # zlib's number for this format
@@ -104,9 +106,15 @@ class HasName(Protocol):
 
 
 def check_names(source: str | None, **listed: Iterable[HasName]) -> None:
-    """Raise the refusal of a name that is longer than is allowed; what is listed, by its place in the file."""
+    """Raise the refusal of a name that is longer than is allowed, or no text; what is listed, by its place in the file."""
     for where, named in listed.items():
-        within("name_length", max((len(one.name) for one in named), default=0), source=source, where=where)
+        names = [one.name for one in named]
+        within("name_length", max(map(len, names), default=0), source=source, where=where)
+        if "".join(names).isascii():
+            continue
+        for name in names:
+            if _SURROGATE.search(name):
+                raise InputError(f"expected names that are text, got {name[:60]!r}", source=source, where=where)
 
 
 def csv_rows(content: bytes, source: str) -> list[list[str]]:
