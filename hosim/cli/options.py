@@ -233,7 +233,9 @@ def console() -> Console:
     """The console for tables: stdout, as wide as the terminal, or :data:`WIDTH` if there is none."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
+    given = os.environ.get("COLUMNS")
+    nothing = given is not None and not given.strip("0")  # empty or 0, in which nothing can be shown
+    width = None if not nothing and (sys.stdout.isatty() or given) else WIDTH
     return Console(width=width, highlight=False)
 
 

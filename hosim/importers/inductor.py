@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hosim.errors import InputError
+from hosim.errors import GraphError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.io.bounded import read_json
 
@@ -52,7 +52,7 @@ def import_inductor(path: str | os.PathLike[str]) -> Graph:
     document = read_json(source, "an inductor graph", "export it again")
     try:
         return _build(Path(path).name.split(".")[0], document)
-    except InputError as error:
+    except (InputError, GraphError) as error:
         raise InputError(error.message, source=source, where=error.where) from None
 
 

@@ -50,6 +50,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LARGEST = 1 << 53  # microseconds: 285 years
+_LARGEST_SIZE, _LARGEST_TOTAL = 1 << 42, 1 << 62  # bytes: a million of the former are no more than the latter
 _NO_ID = (-1, (1 << 32) - 1)
 _CATEGORIES = {
     "kernel": "op",
@@ -141,12 +142,12 @@ def _nanoseconds(microseconds: Any) -> int:
     raise ValueError("expected a time in microseconds")
 
 
-def _whole(args: Mapping[str, Any], key: str) -> int | None:
-    """A whole number (some are written as text); None if it is missing."""
+def _whole(args: Mapping[str, Any], key: str, largest: int = 1 << 64) -> int | None:
+    """A whole number below ``largest`` either way (some are written as text); None if it is missing."""
     value: Any = args.get(key)
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
         value = int(value)
-    if value is not None and (type(value) is not int or abs(value) >= 1 << 64):
+    if value is not None and (type(value) is not int or abs(value) >= largest):
         raise ValueError(f"expected a whole number in {key}")
     return None if value is None else int(value)
 
@@ -251,10 +252,11 @@ class _Reader:
 
     def _memory_event(self, raw: Mapping[str, Any]) -> MemoryEvent:
         args = _args(raw)
-        size = _whole(args, "Bytes")
+        size = _whole(args, "Bytes", _LARGEST_SIZE)
         if size is None:
             raise KeyError("Bytes")
-        rest = (_whole(args, key) for key in ("Addr", "Total Allocated", "Total Reserved", "Ev Idx"))
+        totals = (_whole(args, key, _LARGEST_TOTAL) for key in ("Total Allocated", "Total Reserved"))
+        rest = (_whole(args, "Addr"), *totals, _whole(args, "Ev Idx"))
         time = _nanoseconds(raw["ts"]) - self._origin
         return MemoryEvent(time, _id(args, "Device Type") or 0, _id(args, "Device Id") or 0, size, _thread(raw), *rest)
 

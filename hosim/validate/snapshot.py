@@ -20,7 +20,7 @@ from hosim.validate.rewind import rewind
 
 __all__ = ["Mismatch", "Snapshot", "SnapshotReplay", "parse_snapshot", "read_snapshot", "replay_snapshot", "rewind"]
 
-_UNLIMITED = 1 << 50
+_UNLIMITED = 1 << 64
 _OTHER_STREAM = -1
 
 

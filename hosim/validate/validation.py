@@ -82,9 +82,11 @@ def validate(path: str | os.PathLike[str], device: int | None = None) -> Validat
         return _of_trace(read_kineto(path), device, os.fspath(path))
     if head[:1] == b"\x80" or any(key in head for key in _SNAPSHOT_KEYS):
         snapshot = read_snapshot(Path(path))
-        return Validation(
-            Path(path).name.removesuffix(".gz").rpartition(".")[0], None, None, replay_history(snapshot, device), (_NO_TIMES,)
-        )
+        try:
+            memory = replay_history(snapshot, device)
+        except InputError as error:
+            raise InputError(error.message, source=error.source or os.fspath(path), where=error.where) from None
+        return Validation(Path(path).name.removesuffix(".gz").rpartition(".")[0], None, None, memory, (_NO_TIMES,))
     raise InputError(
         "expected a trace of the PyTorch profiler (JSON), an SQLite export of Nsight Systems, or a snapshot of torch.cuda.memory",
         source=os.fspath(path),

@@ -85,4 +85,4 @@ def test_ctrl_c_keeps_the_best_so_far(monkeypatch):
     done = run(app, [*ARGUMENTS, "--budget", "80 B", "-o", "s.json"])
     assert done.exit_code == 130
     assert json.loads(Path("s.json").read_text())["trials"] == 30
-    assert "the best of the 30 settings tried so far\ninterrupted\n" in done.stderr
+    assert done.stderr.endswith("the best of the 30 settings tried so far\n")

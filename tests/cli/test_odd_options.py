@@ -100,3 +100,11 @@ def test_a_pipe_of_the_shell_is_read() -> None:
         assert hosim(f"replay plan.json workload.json -H /dev/fd/{reading}").exit_code == 0
     finally:
         os.close(reading)
+
+
+@pytest.mark.parametrize("columns", ["", "0", "000", "1", "-5", "many"])
+def test_a_table_is_shown_whatever_the_width(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    outcome = hosim("compare-policies workload.json -H hw.yaml -b 100B")
+    assert outcome.exit_code == 0
+    assert "t" in outcome.stdout

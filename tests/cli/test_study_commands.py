@@ -233,9 +233,9 @@ def test_a_sweep_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("-j", "1", "--vary", "budget=79B,100B")
     assert hosim("sweep", *asked, "-o", "rows.csv", code=130) == (
         "",
-        "rows.csv has 1,234 of 5,000 points: run the same command to continue\ninterrupted\n",
+        "rows.csv has 1,234 of 5,000 points: run the same command to continue\n",
     )
-    assert hosim("sweep", *asked, code=130) == ("", "interrupted\n")
+    assert hosim("sweep", *asked, code=130) == ("", "")  # the program itself adds a line
 
 
 class Terminal(StringIO):
