@@ -14,7 +14,7 @@ from run_fuzz import FOUND, started
 from hosim.importers import FORMATS
 from hosim.io.reading import KINDS
 
-NUMBER = 40
+NUMBER = 30
 """Inputs of a target in ``make test``."""
 MORE = 300
 """Inputs of a target in ``make test-long``."""
