@@ -221,6 +221,7 @@ _MAKERS = (
     "matplotlib._docstring",
     "attr._make",
     "networkx.utils.decorators",
+    "torch.fx.operator_schemas",
 )
 
 
