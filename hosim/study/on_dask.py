@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from hosim.errors import InputError
+from hosim.errors import HosimError, InputError
 from hosim.study.axes import Value
 from hosim.study.rowfile import DIED
 from hosim.study.runners import Runner
@@ -17,6 +20,9 @@ from hosim.study.tasks import Task, failed, solve
 if TYPE_CHECKING:
     from distributed import Client
 
+_ADDRESS = re.compile(r"([a-z]+://)?[^\s/]+:[0-9]{1,5}|inproc://\S+")
+_SHOWN = 100
+_PAUSE_S = 0.02
 _AHEAD = 3
 """How many tasks per thread of the cluster are sent at a time."""
 
@@ -28,6 +34,8 @@ def cluster(scheduler: str | Client) -> Runner:
     """
     if find_spec("distributed") is None:
         raise InputError("--scheduler needs Dask, which is not installed; run: pip install 'hosim[dask]'", source="scheduler")
+    if isinstance(scheduler, str) and not _ADDRESS.fullmatch(scheduler):
+        raise InputError("expected the address of a Dask scheduler, such as tcp://host:8786", source=scheduler[:_SHOWN] or "scheduler")
     return lambda tasks: _run(tasks, scheduler)
 
 
@@ -37,9 +45,13 @@ def _run(tasks: Sequence[Task], scheduler: str | Client) -> Iterator[dict[str, V
         return
     from distributed import Client
 
+    logger = logging.getLogger("distributed.client")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # what it logs of a scheduler that has gone is said by the error
     try:
         client = Client(scheduler, timeout="10s", set_as_default=False)
     except (OSError, ValueError) as error:
+        logger.setLevel(level)
         reason = " ".join(str(error).split())
         raise InputError(
             f"no Dask scheduler answers there ({reason[:100]}); expected an address such as tcp://host:8786", source=scheduler
@@ -48,6 +60,7 @@ def _run(tasks: Sequence[Task], scheduler: str | Client) -> Iterator[dict[str, V
         yield from _rows(tasks, client)
     finally:
         client.close()
+        logger.setLevel(level)
 
 
 def _rows(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
@@ -67,10 +80,12 @@ def _rows(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
     threads = sum(client.nthreads().values()) or 1
     completed = as_completed(submit(_AHEAD * threads), loop=client.loop)
     try:
-        for future in completed:
+        for future in _arriving(completed, client):
             task = asked.pop(future.key, None)
             if task is None:
                 continue
+            if future.status in ("cancelled", "lost"):
+                raise _gone()
             # Dask gives up a task whose workers keep dying; solve itself raises nothing
             row = future.result() if future.status == "finished" else failed(task, f"{DIED}: {failure(future.exception())}")
             future.release()
@@ -80,3 +95,18 @@ def _rows(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
     finally:
         with suppress(Exception):  # the scheduler may be gone
             client.cancel([future for future in completed.futures if not future.done()])
+
+
+def _arriving(completed: Any, client: Any) -> Iterator[Any]:
+    """The futures as they complete; Dask itself would wait for those of a scheduler that has gone. Raises :class:`HosimError` then."""
+    while not completed.is_empty():
+        arrived = completed.next_batch(block=False)
+        if not arrived:
+            if client.status == "closed":
+                raise _gone()
+            time.sleep(_PAUSE_S)
+        yield from arrived
+
+
+def _gone() -> HosimError:
+    return HosimError("the Dask scheduler has gone; start one and run the same command again, which continues")

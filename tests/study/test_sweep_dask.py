@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from sweeping import LONG_S, POINTS, command, environment, held, start, wait_for_rows
 
+from hosim.errors import InputError
+from hosim.study.on_dask import cluster as cluster_at
+
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow
 
@@ -100,6 +103,30 @@ def test_a_client_from_python(cluster: tuple[Path, str, list["subprocess.Popen[b
         "budget: 0 B leaves no memory at all; expected whole bytes, a size such as '40 GiB' or a share of the resident peak such as '75%'"
     )
     assert done.stdout == f"[True, False, True, False] 2 {refused}\n"
+
+
+def test_the_scheduler_dies(tmp_path: Path) -> None:
+    scheduler = begin("lonely", tmp_path, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")
+    try:
+        address = said(tmp_path / "lonely.log", r"(tcp://127\.0\.0\.1:\d+)", scheduler)
+        environ = {**environment(tmp_path), "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
+        asked = command(tmp_path, "rows.csv", "--scheduler", address)
+        sweep = subprocess.Popen(asked, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        said(tmp_path / "lonely.log", r"(Receive client connection)", scheduler)
+    finally:
+        scheduler.kill()
+        scheduler.wait(LONG_S)
+    _, wrong = sweep.communicate(timeout=LONG_S)
+    assert (sweep.returncode, wrong) == (
+        2,
+        "error: the Dask scheduler has gone; start one and run the same command again, which continues\n",
+    )
+
+
+@pytest.mark.parametrize("address", ["nonsense", ":", "tcp://", "x" * 5000, "tcp://host:port", "a b:1"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(InputError, match="expected the address of a Dask scheduler, such as tcp://host:8786"):
+        cluster_at(address)
 
 
 def test_nobody_answers(tmp_path: Path) -> None:
