@@ -45,7 +45,8 @@ _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # typer does not
 
 def _in_one_line(error: Any) -> Any:
     """An error of wrong usage whose message is one line, however long or odd the argument that it quotes."""
-    error.message = one_line(error.message, LONGEST - len("Error: "))
+    if error.ctx is None or error.message != error.ctx.get_help():  # without any argument, it is the help
+        error.message = one_line(error.message, LONGEST - len("Error: "))
     return error
 
 

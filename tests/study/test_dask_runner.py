@@ -1,7 +1,6 @@
 """The runner of a Dask cluster against a client that is made up: what is sent when, what is let go, and what is cancelled."""
 
 import sys
-from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -22,9 +21,12 @@ class Answers:
     def add(self, future: Any) -> None:
         self.futures.append(future)
 
-    def __iter__(self) -> Iterator[Any]:
-        while self.futures:
-            yield self.futures.pop(0)
+    def is_empty(self) -> bool:
+        return not self.futures
+
+    def next_batch(self, block: bool) -> list[Any]:
+        assert not block
+        return [self.futures.pop(0)]
 
 
 class Future(SimpleNamespace):
@@ -106,7 +108,7 @@ def test_a_client_of_hosim_s_own_is_closed_and_nobody_else_s_default(distributed
 
     def connected(address: str, **how: object) -> SimpleNamespace:
         made.append((address, how))
-        if address == "nowhere":
+        if address == "tcp://nowhere:1":
             raise OSError("timed out\nafter 10 s " + "x" * 100)
         return SimpleNamespace(close=lambda: made.append("closed"))
 
@@ -115,6 +117,6 @@ def test_a_client_of_hosim_s_own_is_closed_and_nobody_else_s_default(distributed
     assert list(on_dask.cluster("tcp://host:8786")(TASKS)) == [{"of": 9}]
     assert made == [("tcp://host:8786", {"timeout": "10s", "set_as_default": False}), "closed"]
     with pytest.raises(InputError) as refused:
-        list(on_dask.cluster("nowhere")(TASKS))
+        list(on_dask.cluster("tcp://nowhere:1")(TASKS))
     reason = ("timed out after 10 s " + "x" * 100)[:100]
-    assert str(refused.value) == f"nowhere: no Dask scheduler answers there ({reason}); expected an address such as tcp://host:8786"
+    assert str(refused.value) == f"tcp://nowhere:1: no Dask scheduler answers there ({reason}); expected an address such as tcp://host:8786"
