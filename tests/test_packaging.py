@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     # nothing of this checkout may leak into the empty environment
-    clean = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}}
+    clean = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}} | {"COLUMNS": "120"}
     ended = subprocess.run([str(part) for part in command], cwd=cwd, env=clean, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended

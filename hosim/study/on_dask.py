@@ -45,13 +45,13 @@ def _run(tasks: Sequence[Task], scheduler: str | Client) -> Iterator[dict[str, V
         return
     from distributed import Client
 
-    logger = logging.getLogger("distributed.client")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)  # what it logs of a scheduler that has gone is said by the error
+    loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
+    levels = [logger.level for logger in loggers]
+    _set(loggers, [logging.CRITICAL] * len(loggers))  # what they log of a scheduler that has gone is said by the error
     try:
         client = Client(scheduler, timeout="10s", set_as_default=False)
     except (OSError, ValueError) as error:
-        logger.setLevel(level)
+        _set(loggers, levels)
         reason = " ".join(str(error).split())
         raise InputError(
             f"no Dask scheduler answers there ({reason[:100]}); expected an address such as tcp://host:8786", source=scheduler
@@ -60,6 +60,11 @@ def _run(tasks: Sequence[Task], scheduler: str | Client) -> Iterator[dict[str, V
         yield from _rows(tasks, client)
     finally:
         client.close()
+        _set(loggers, levels)
+
+
+def _set(loggers: Sequence[logging.Logger], levels: Sequence[int]) -> None:
+    for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
 
 
@@ -84,10 +89,14 @@ def _rows(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
             task = asked.pop(future.key, None)
             if task is None:
                 continue
-            if future.status in ("cancelled", "lost"):
+            lost = future.status in ("cancelled", "lost")
+            if lost and client.status != "running":
                 raise _gone()
             # Dask gives up a task whose workers keep dying; solve itself raises nothing
-            row = future.result() if future.status == "finished" else failed(task, f"{DIED}: {failure(future.exception())}")
+            if future.status == "finished":
+                row = future.result()
+            else:
+                row = failed(task, f"{DIED}: {'its result was lost' if lost else failure(future.exception())}")
             future.release()
             for following in submit(1):
                 completed.add(following)

@@ -13,7 +13,7 @@ MACHINE = ("--hardware", "h100-80gb-sxm", "--budget", "60%")
 
 
 def hosim(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "120"})
 
 
 @pytest.fixture(scope="module")
