@@ -36,15 +36,25 @@ def test_a_notebook_says_what_it_said(path, root):
 
 
 def texts(cell):
-    """What a cell printed and showed as text or table."""
-    said = []
+    """What a cell printed and showed as text or table; what it printed in several pieces is joined, for where they break is chance."""
+    said, stream = [], None
     for output in cell.outputs:
         assert output.output_type != "error"
-        if output.output_type == "stream":
+        before, stream = stream, output.get("name")
+        if stream is not None and stream == before:
+            said[-1] += output.text
+        elif output.output_type == "stream":
             said.append(output.text)
         else:
             said += [text for kind, text in sorted(output.data.items()) if kind in ("text/plain", "text/html")]
     return [_VARIES.sub("0x", text) for text in said]
+
+
+def test_pieces_of_one_stream_are_one_text():
+    def said(*pieces):
+        return texts(nbformat.v4.new_code_cell(outputs=[nbformat.v4.new_output("stream", name=name, text=text) for name, text in pieces]))
+
+    assert said(("stdout", "a\n"), ("stdout", "b\n"), ("stderr", "c"), ("stdout", "d")) == ["a\nb\n", "c", "d"] != said(("stdout", "a\n"))
 
 
 def pictures(cell):
