@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from contextlib import suppress
+from typing import TextIO
 
 import typer
 
@@ -45,7 +46,7 @@ def prepare() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the caller
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, _nowhere())
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
             if any(os.environ.get(service) for service in _SERVICES):
@@ -79,10 +80,15 @@ def flush() -> None:
 
 def silence() -> None:
     """Lets nothing more reach stdout, so that what it still holds raises no error when the process ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    nowhere = _nowhere()
     try:
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
     except (OSError, ValueError):
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    finally:
-        os.close(nowhere)
+        sys.stdout = nowhere
+    else:
+        nowhere.close()
+
+
+def _nowhere() -> TextIO:
+    """A stream that takes all that is written to it; it stays open in the place of another."""
+    return open(os.devnull, "w", encoding="utf-8")
