@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from hosim.errors import InputError, UnitError
@@ -75,13 +76,14 @@ def limit(name: str) -> int:
     >>> limit("devices")
     16384
     """
-    return _raised().get(name, LIMITS[name].default)
+    return _raised(os.environ.get(VARIABLE, "")).get(name, LIMITS[name].default)
 
 
-def _raised() -> Mapping[str, int]:
+@lru_cache(maxsize=1)
+def _raised(variable: str) -> Mapping[str, int]:
     """The limits that the environment variable names."""
     found: dict[str, int] = {}
-    for part in os.environ.get(VARIABLE, "").split(","):
+    for part in variable.split(","):
         if not part.strip():
             continue
         name, text = (piece.strip() for piece in part.partition("=")[::2])
