@@ -9,38 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from toy_files import GOOD, write_toy
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
-
-GOOD: dict[str, Any] = {
-    "workload.json": {
-        "format": "hosim.workload/1",
-        "name": "toy",
-        "tensors": [{"name": "w", "bytes": 40, "kind": "parameter"}, {"name": "a", "bytes": 30, "kind": "activation"}],
-        "ops": [{"name": "f", "kind": "matmul", "inputs": ["w"], "outputs": ["a"], "duration_ns": 50}],
-    },
-    "hw.yaml": {
-        "format": "hosim.hardware/1",
-        "name": "toy",
-        "compute": {"peak": {"bf16": "1 TFLOP/s"}},
-        "tiers": {"hbm": {"capacity": "100 B", "bandwidth": "1 TB/s"}, "ddr": {"capacity": "1 kB", "bandwidth": "100 GB/s"}},
-        "channels": {
-            "h2d": {"from": "ddr", "to": "hbm", "bandwidth": "1 GB/s"},
-            "d2h": {"from": "hbm", "to": "ddr", "bandwidth": "1 GB/s"},
-        },
-    },
-    "plan.json": {
-        "format": "hosim.plan/1",
-        "workload": "toy",
-        "policy": "manual",
-        "initial": {"w": ["ddr"]},
-        "cache_ops": [
-            {"op": "prefetch", "tensor": "w", "from": "ddr", "to": "hbm", "after": None},
-            {"op": "detach", "tensor": "w", "from": "hbm", "after": "f"},
-        ],
-    },
-}
 
 
 def put(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -82,8 +54,7 @@ def assert_line(stderr: str, message: str) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The toy of docs/formats.md: a workload, a machine and a plan."""
-    for name, data in GOOD.items():
-        (tmp_path / name).write_text(yaml.safe_dump(data) if name.endswith("yaml") else json.dumps(data))
+    write_toy(tmp_path)
     return tmp_path
 
 
@@ -196,7 +167,7 @@ CHANGED = [
     (
         "plan.json",
         put("cache_ops", 0, "to", value="vram"),
-        "plan.json: cache_ops[0].to: unknown tier 'vram' (known: ddr, hbm); the hardware is 'toy'",
+        "plan.json: cache_ops[0].to: unknown tier 'vram' (known: hbm, ddr); the hardware is 'toy'",
     ),
     ("plan.json", put("cache_ops", 0, "after", value="g"), "plan.json: cache_ops[0].after: unknown op 'g' (known: f)"),
     ("plan.json", drop("cache_ops", 0, "to"), "plan.json: cache_ops[0].to: missing; a prefetch names the tier it copies to"),
@@ -204,7 +175,7 @@ CHANGED = [
     (
         "plan.json",
         put("initial", value={"w": ["disk"]}),
-        "plan.json: initial.w[0]: unknown tier 'disk' (known: ddr, hbm); the hardware is 'toy'",
+        "plan.json: initial.w[0]: unknown tier 'disk' (known: hbm, ddr); the hardware is 'toy'",
     ),
 ]
 

@@ -1,13 +1,12 @@
 """Ctrl-C at chosen moments of the program's life: while it loads, reads options, works and ends. Each ends with 130 and one line."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from test_bad_input import GOOD
+from toy_files import write_toy
 
 ROOT = Path(__file__).resolve().parents[2]
 START = "from hosim.cli.start import main; main()"
@@ -42,8 +41,7 @@ thing = Thing()
 
 
 def run(folder: Path, code: str, *arguments: str) -> tuple[int, str, str]:
-    for name, data in GOOD.items():
-        (folder / name).write_text(json.dumps(data))
+    write_toy(folder)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code + START, *arguments]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_bad_input import GOOD
+from toy_files import write_toy
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
@@ -17,8 +17,7 @@ RAISES = " raises this limit"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The toy's files, in the present folder."""
     monkeypatch.chdir(tmp_path)
-    for name, data in GOOD.items():
-        Path(name).write_text(json.dumps(data))
+    write_toy(tmp_path)
     return tmp_path
 
 

@@ -1,11 +1,10 @@
 """Options with values of any size, and files that are none: a command answers within its contract, in one line."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
-from test_bad_input import GOOD
+from toy_files import write_toy
 from typer.testing import CliRunner, Result
 
 from hosim.cli.main import app
@@ -15,8 +14,7 @@ from hosim.cli.main import app
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The toy's files, in the present folder."""
     monkeypatch.chdir(tmp_path)
-    for name, data in GOOD.items():
-        Path(name).write_text(json.dumps(data))
+    write_toy(tmp_path)
     return tmp_path
 
 

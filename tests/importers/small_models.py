@@ -1,4 +1,4 @@
-"""Two small models of torch without attention, with an example of what they are called with."""
+"""Small models of torch without attention; two have an example of what they are called with."""
 
 import torch
 
@@ -24,6 +24,20 @@ class ConvNet(torch.nn.Module):
         x = torch.relu(self.stem(x))
         x = self.up(torch.relu(self.pointwise(x + self.depthwise(x))))
         return self.head(torch.flatten(self.pool(x), 1))
+
+
+class Tied(torch.nn.Module):
+    """A table of words that is also the head's weight, and a layer between, with a bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(64, 16)
+        self.mix = torch.nn.Linear(16, 16)
+        self.head = torch.nn.Linear(16, 64, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        return self.head(self.mix(self.embed(tokens)).relu_())
 
 
 SMALL = {"mlp": (Mlp, (torch.rand(32, 64),)), "conv": (ConvNet, (torch.rand(4, 3, 32, 32),))}

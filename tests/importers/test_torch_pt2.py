@@ -7,23 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from small_models import Tied  # noqa: E402
 from torch import nn  # noqa: E402
 
 from hosim.errors import InputError  # noqa: E402
 from hosim.importers import load_any  # noqa: E402
 from hosim.importers.torch_export import import_exported, import_pt2  # noqa: E402
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(64, 16)
-        self.mix = nn.Linear(16, 16)
-        self.head = nn.Linear(16, 64, bias=False)
-        self.head.weight = self.embed.weight
-
-    def forward(self, tokens):
-        return self.head(self.mix(self.embed(tokens)).relu_())
 
 
 def save(path, device="cpu"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,23 +10,14 @@ import pytest
 pytest.importorskip("ortools")
 
 from model_ranges import model_of, schedules
-from toys import machine
+from toys import Build, graph, machine
 
 from hosim.cache_plan import AT_START
-from hosim.graph import Graph, GraphBuilder
+from hosim.graph import GraphBuilder
 from hosim.hardware import Hardware
 from hosim.planner.exact.decision_space import Space
 from hosim.planner.exact.exact_schedule import Schedule, StoreAt, TakenAbsence
 from hosim.planner.exact.lazy_constraints import Conflict, conflicts, forbid, need
-
-Build = Callable[[GraphBuilder], None]
-
-
-def graph(build: Build) -> Graph:
-    """What ``build`` lists."""
-    b = GraphBuilder("toy")
-    build(b)
-    return b.build()
 
 
 def two_activations(b: GraphBuilder) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,21 +9,14 @@ import pytest
 pytest.importorskip("ortools")
 
 from model_ranges import allows, model_of, ranges, span
-from toys import machine
+from toys import Build, dead_in_between, graph, machine
 
-from hosim.graph import Graph, GraphBuilder
+from hosim.graph import GraphBuilder
 from hosim.hardware import Hardware
 from hosim.planner.exact.constraint_model import Model
 from hosim.planner.exact.decision_space import space_of
 from hosim.planner.exact.lower_capacities import add_lower_capacities
 from hosim.planner.exact.serial_schedule import serial
-
-
-def graph(build: Callable[[GraphBuilder], None]) -> Graph:
-    """What ``build`` lists."""
-    b = GraphBuilder("toy")
-    build(b)
-    return b.build()
 
 
 def away_once(b: GraphBuilder) -> None:
@@ -341,7 +333,7 @@ def test_large_sizes_are_rounded_in_favour_of_the_plan() -> None:
 # -- tiers below that could not hold everything ------------------------------------------------------------------------
 
 
-def small_below(build: Callable[[GraphBuilder], None], budget: int, horizon: int, below: int) -> Model:
+def small_below(build: Build, budget: int, horizon: int, below: int) -> Model:
     """The model with the capacity of its tier below; budgets are odd, so that no size is rounded."""
     model = model_of(graph(build), machine(below=below), budget, horizon)
     add_lower_capacities(model)
@@ -349,7 +341,7 @@ def small_below(build: Callable[[GraphBuilder], None], budget: int, horizon: int
 
 
 @pytest.mark.parametrize(("build", "budget", "least"), [(pair, 51, 90), (beside_w, 31, 30), (beside_w, 41, 20), (written, 29, 20)])
-def test_a_tier_below_holds_what_is_away_at_once(build: Callable[[GraphBuilder], None], budget: int, least: int) -> None:
+def test_a_tier_below_holds_what_is_away_at_once(build: Build, budget: int, least: int) -> None:
     """``pair``: while one is stored the other is still below. ``beside_w``: both are away at once; or a alone, with more room above."""
     assert allows(small_below(build, budget, 300, least))
     assert not allows(small_below(build, budget, 300, least - 1))
@@ -402,17 +394,7 @@ def test_what_lies_below_and_never_moves_takes_its_room() -> None:
 # -- one thing at a time -----------------------------------------------------------------------------------------------
 
 
-def dead_in_between(b: GraphBuilder) -> None:
-    """What ``use`` has read is written again: nobody needs it meanwhile."""
-    b.tensor("buf", 40, "buffer")
-    b.tensor("big", 40)
-    b.op("make", "op", outputs=["buf"], duration_ns=10)
-    b.op("use", "op", inputs=["buf"], duration_ns=10)
-    b.op("other", "op", outputs=["big"], duration_ns=10)
-    b.op("again", "op", outputs=["buf"], duration_ns=10)
-
-
-def one_at_a_time(build: Callable[[GraphBuilder], None], hardware: Hardware, budget: int) -> list[str] | None:
+def one_at_a_time(build: Build, hardware: Hardware, budget: int) -> list[str] | None:
     """The serial schedule in words."""
     toy = graph(build)
     schedule = serial(space_of(toy, hardware, [op.duration_ns or 0 for op in toy.ops], budget))
@@ -470,7 +452,7 @@ def one_at_a_time(build: Callable[[GraphBuilder], None], hardware: Hardware, bud
         (dead_in_between, 40, ["ends 40, ops (0, 10, 20, 30)", "buf use to again: None, 20..None", "buf starts in hbm"]),
     ],
 )
-def test_the_serial_schedule(build: Callable[[GraphBuilder], None], budget: int, expected: list[str]) -> None:
+def test_the_serial_schedule(build: Build, budget: int, expected: list[str]) -> None:
     assert one_at_a_time(build, machine(), budget) == expected
 
 

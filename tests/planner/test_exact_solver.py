@@ -12,6 +12,8 @@ pytest.importorskip("ortools")
 
 from every_plan import best_makespan
 from instances import instance, resident_peak, working_set
+from toys import dead_in_between
+from toys import graph as graph_of
 
 from hosim.analysis.bounds import lower_bound_ns
 from hosim.analysis.verifier import verify
@@ -130,14 +132,7 @@ def test_optimizer_states_return_to_where_they_started():
 
 
 def test_dead_contents_leave_for_nothing():
-    b = GraphBuilder("dead")
-    b.tensor("buf", 40, "buffer")
-    b.tensor("big", 40)
-    b.op("make", "op", outputs=["buf"], duration_ns=10)
-    b.op("use", "op", inputs=["buf"], duration_ns=10)
-    b.op("other", "op", outputs=["big"], duration_ns=10)
-    b.op("again", "op", outputs=["buf"], duration_ns=10)
-    solution = checked(b.build(), machine(), 40)
+    solution = checked(graph_of(dead_in_between), machine(), 40)
     assert (solution.makespan_ns, solution.proved) == (40, True)
     assert solution.plan.count("store") == solution.plan.count("prefetch") == 0
 

@@ -1,6 +1,6 @@
 """Machines and graphs small enough to plan by hand: 1 byte takes 1 ns on every channel, each way."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
@@ -8,6 +8,7 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 
 NS = 10**9
+Build = Callable[[GraphBuilder], None]
 
 
 def machine(*lower: str, capacity: int = 10**6, fabrics: Sequence[Fabric] = (), latency: int = 0, below: int = 10**6) -> Hardware:
@@ -17,6 +18,23 @@ def machine(*lower: str, capacity: int = 10**6, fabrics: Sequence[Fabric] = (), 
         tiers.append(Tier(name, below, NS))
         channels += [Channel(f"up_{name}", name, "hbm", NS >> k, latency), Channel(f"down_{name}", "hbm", name, NS >> k, latency)]
     return Hardware("toy", tuple(tiers), tuple(channels), Compute({"bf16": NS}), fabrics=tuple(fabrics))
+
+
+def graph(build: Build) -> Graph:
+    """What ``build`` lists."""
+    b = GraphBuilder("toy")
+    build(b)
+    return b.build()
+
+
+def dead_in_between(b: GraphBuilder) -> None:
+    """What ``use`` has read is written again: nobody needs it meanwhile."""
+    b.tensor("buf", 40, "buffer")
+    b.tensor("big", 40)
+    b.op("make", "op", outputs=["buf"], duration_ns=10)
+    b.op("use", "op", inputs=["buf"], duration_ns=10)
+    b.op("other", "op", outputs=["big"], duration_ns=10)
+    b.op("again", "op", outputs=["buf"], duration_ns=10)
 
 
 def hill(layers: int = 4, size: int = 10, duration: int = 20) -> Graph:

@@ -514,19 +514,10 @@ def test_what_is_trimmed_and_what_is_kept():
         "deviceProperties": [],
         "traceEvents": [metadata, {**kernel, "args": {"stream": 7, "grid": [1, 1, 1]}}, {"ph": "X", "cat": "cpu_op", "name": "aten::mm"}],
     }
-    keys = (
-        "device",
-        "address",
-        "total_size",
-        "allocated_size",
-        "active_size",
-        "stream",
-        "segment_type",
-        "segment_pool_id",
-        "is_expandable",
-    )
+    sizes = ("total_size", "allocated_size", "active_size")
+    about = ("device", "address", "stream", "segment_type", "segment_pool_id", "is_expandable")
     block = dict.fromkeys(("address", "size", "requested_size", "state"), 1)
-    segment = {**dict.fromkeys(keys, 2), "blocks": [block]}
+    segment = {**dict.fromkeys((*sizes, *about), 2), "blocks": [block]}
     entry = dict.fromkeys(("action", "addr", "size", "stream", "time_us", "pool_id", "device_free", "user_metadata"), 3)
     kept = {"segments": [segment], "device_traces": [[entry]], "allocator_settings": {}}
     noisy = {**segment, "blocks": [{**block, "frames": []}], "frames": []}

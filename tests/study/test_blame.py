@@ -41,6 +41,17 @@ def blamed(made: Graph, *moves: tuple[str, int], budget: int | None = None) -> l
     return stalls_of(Plan(made, cache_ops=(*prefetches, *drops)), MACHINE, budget)[1]
 
 
+def full_until_f0_has_ended(issued_after: int) -> Plan:
+    """u (70 B) is held from e to f0, which ends at 55; w (40 B) is for f1, and fetched after the op of this number."""
+    b = GraphBuilder("full")
+    b.tensor("w", 40, "parameter", home="ddr")
+    b.tensor("u", 70)
+    b.op("e", "any", outputs=["u"], duration_ns=5)
+    b.op("f0", "any", inputs=["u"], duration_ns=50)
+    b.op("f1", "any", inputs=["w"], duration_ns=10)
+    return Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm", issued_after), CacheOp("detach", 0, "hbm", None, 2)))
+
+
 def test_a_transfer_that_only_more_bandwidth_shortens() -> None:
     (stall,) = blamed(graph(), ("w", AT_START))  # 0..40; f0 ends at 25
     assert (stall.op, stall.cause, stall.start_ns, stall.end_ns, stall.stall_ns) == ("f1", "transfer", 25, 40, 15)
@@ -59,13 +70,7 @@ def test_a_transfer_issued_late() -> None:
 
 def test_a_transfer_issued_late_that_would_find_no_room_before() -> None:
     """u holds 70 B until f0 has ended at 55, when w (40 B) is issued; 40 ns before there would be 30 B for it."""
-    b = GraphBuilder("full")
-    b.tensor("w", 40, "parameter", home="ddr")
-    b.tensor("u", 70)
-    b.op("e", "any", outputs=["u"], duration_ns=5)
-    b.op("f0", "any", inputs=["u"], duration_ns=50)
-    b.op("f1", "any", inputs=["w"], duration_ns=10)
-    plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm", 1), CacheOp("detach", 0, "hbm", None, 2)))
+    plan = full_until_f0_has_ended(issued_after=1)
     (stall,) = stalls_of(plan, MACHINE, 100)[1]
     assert (stall.issued_ns, stall.started_ns, stall.end_ns) == (55, 55, 95)
     assert stall.prevented_by == "w issued 40 ns earlier, at the end of e or before, with 10 B more of hbm: h2d was idle"
@@ -82,15 +87,7 @@ def test_a_transfer_behind_another() -> None:
 
 def test_a_transfer_without_room() -> None:
     # u fills the device tier until f0 has ended at 55; then w has room
-    b = GraphBuilder("room")
-    b.tensor("w", 40, "parameter", home="ddr")
-    b.tensor("u", 70)
-    b.op("e", "any", outputs=["u"], duration_ns=5)
-    b.op("f0", "any", inputs=["u"], duration_ns=50)
-    b.op("f1", "any", inputs=["w"], duration_ns=10)
-    made = b.build()
-    plan = Plan(made, cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm", 0), CacheOp("detach", 0, "hbm", None, 2)))
-    (stall,) = stalls_of(plan, MACHINE, 100)[1]
+    (stall,) = stalls_of(full_until_f0_has_ended(issued_after=0), MACHINE, 100)[1]
     assert (stall.issued_ns, stall.started_ns, stall.start_ns, stall.end_ns) == (5, 55, 55, 95)
     assert (stall.occupied_ns, stall.held_back_ns) == (0, 50)
     assert stall.prevented_by == "room for it, or a copy to read, 40 ns earlier: h2d was idle"
