@@ -83,8 +83,7 @@ def read_program(archive: Pt2Archive) -> Pt2Program:
 
 
 def _json(archive: Pt2Archive, record: str, content: bytes) -> Any:
-    source = f"{archive.source}: {record}"
-    return reading.parse(reading.decode(content, source), source)
+    return reading.content_of(content, f"{archive.source}: {record}")
 
 
 def _program(model: Any, held: Mapping[str, Pt2Payload]) -> Pt2Program:

@@ -212,6 +212,13 @@ def test_a_large_program_is_refused_by_its_size(honest, tmp_path, monkeypatch):
     assert "expected at most 4KiB after unpacking" in refused(path)
 
 
+@pytest.mark.parametrize(("limits", "message"), [("values=100", "at most 100 values"), ("nesting_depth=4", "at most 4 levels of nesting")])
+def test_a_program_is_refused_before_its_values_are_objects(honest, tmp_path, monkeypatch, limits, message):
+    monkeypatch.setenv("HOSIM_LIMITS", limits)
+    path = write_archive(tmp_path / "bad.pt2", honest)
+    assert f"bad.pt2: models/model.json: expected {message}" in refused(path)
+
+
 def test_a_weight_is_never_read(honest, tmp_path):
     """The checksum of a weight is wrong, which only who reads it can tell."""
     path = write_archive(tmp_path / "good.pt2", honest)
