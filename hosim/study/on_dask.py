@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -45,27 +45,32 @@ def _run(tasks: Sequence[Task], scheduler: str | Client) -> Iterator[dict[str, V
         return
     from distributed import Client
 
+    with _without_logs():
+        try:
+            client = Client(scheduler, timeout="10s", set_as_default=False)
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"no Dask scheduler answers there ({reason[:100]}); expected an address such as tcp://host:8786", source=scheduler
+            ) from None
+        try:
+            yield from _rows(tasks, client)
+        finally:
+            client.close()
+
+
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    """What Dask logs of a scheduler that has gone is said by the error."""
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
     levels = [logger.level for logger in loggers]
-    _set(loggers, [logging.CRITICAL] * len(loggers))  # what they log of a scheduler that has gone is said by the error
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
-        client = Client(scheduler, timeout="10s", set_as_default=False)
-    except (OSError, ValueError) as error:
-        _set(loggers, levels)
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"no Dask scheduler answers there ({reason[:100]}); expected an address such as tcp://host:8786", source=scheduler
-        ) from None
-    try:
-        yield from _rows(tasks, client)
+        yield
     finally:
-        client.close()
-        _set(loggers, levels)
-
-
-def _set(loggers: Sequence[logging.Logger], levels: Sequence[int]) -> None:
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _rows(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
