@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from hosim.errors import InputError
@@ -162,4 +162,4 @@ def _located(window: ZipWindow, entry: StoredRecord) -> StoredRecord:
     data = entry.start + _LOCAL.size + int(named) + int(extra)
     if data + entry.size > window.size:
         raise _damaged("it ends too early")
-    return StoredRecord(entry.name, entry.flags, entry.crc, entry.size, entry.start, data)
+    return replace(entry, data=data)
