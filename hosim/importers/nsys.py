@@ -24,7 +24,7 @@ from hosim.errors import InputError
 from hosim.importers.kineto import call_role
 from hosim.importers.kineto_events import Annotation, DeviceInfo, DeviceOp, HostCall, KinetoTrace, MemoryEvent, SyncRecord
 from hosim.importers.sqlite_tables import plain_tables
-from hosim.limits import within
+from hosim.limits import limit, refusal
 
 __all__ = ["is_nsys", "read_nsys"]
 
@@ -228,9 +228,14 @@ class _Export:
         if process in columns and self._process is not None:
             where, arguments = f' WHERE "{process}" >> {_THREAD_BITS} = ? >> {_THREAD_BITS}', (self._process,)
         rows = self._connection.execute(f'SELECT {chosen} FROM "{table}" NOT INDEXED{where} ORDER BY rowid', arguments)
+        records, length = limit("records"), limit("unpacked_bytes")
         for row in rows:
-            self._records = within("records", self._records + 1, where=table)
-            self._length = within("unpacked_bytes", self._length + sum([len(v) for v in row if isinstance(v, str | bytes)]), where=table)
+            self._records += 1
+            self._length += sum([len(v) for v in row if isinstance(v, str | bytes)])
+            if self._records > records:
+                raise refusal("records", self._records, where=table)
+            if self._length > length:
+                raise refusal("unpacked_bytes", self._length, where=table)
             yield row
 
     def _text(self, key: object) -> str | None:
