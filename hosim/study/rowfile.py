@@ -47,6 +47,7 @@ class RowFile:
         self._columns = list(columns)
         self._keys = list(keys)
         self._figures = frozenset(figures)
+        self._needed = sorted(c for c in figures if c in ("budget_bytes", "makespan_ns") or c.endswith(("_stall_ns", "_peak_bytes")))
         self._descriptor = -1
         self.rows: dict[str, Row] = {}
         self._parquet = path is not None and path.suffix == ".parquet"
@@ -192,10 +193,9 @@ class RowFile:
 
     def _complete(self, row: Row, where: str) -> None:
         """Raises :class:`InputError` for a row that says that its point fits, or that it does not, without the figures of that."""
-        needed = ("budget_bytes", "makespan_ns", *(c for c in self._figures if c.endswith(("_stall_ns", "_peak_bytes"))))
-        lacking = [column for column in needed if column in self._figures and row[column] is None]
+        lacking = next((column for column in self._needed if row[column] is None), None)
         if row.get(FEASIBLE) and lacking:
-            raise self._damaged(where, f"{min(lacking)}: expected a whole number, got nothing")
+            raise self._damaged(where, f"{lacking}: expected a whole number, got nothing")
         if FEASIBLE in row and row[FEASIBLE] is None:
             raise self._damaged(where, f"{FEASIBLE}: expected true or false, got nothing")
         if row.get(FEASIBLE) is False and not row["error"]:
