@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from hosim.errors import InputError
 from hosim.importers.stored_zip import StoredRecord, ZipWindow, records_of
+from hosim.io.bounded import opened
 from hosim.limits import within
 
 NAMES = re.compile(
@@ -55,12 +56,8 @@ class Pt2Archive:
 def read_archive(source: str) -> Pt2Archive:
     """The records in the file ``source``. Raises :class:`InputError` if it is damaged, or has what ``torch.export.save`` does not write."""
     try:
-        with open(source, "rb") as stream:
+        with opened(source) as stream:
             return _archive(stream, source)
-    except FileNotFoundError:
-        raise InputError("no such file", source=source) from None
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=source) from None
     except InputError as error:
         raise InputError(error.message, source=source, where=error.where) from None
 

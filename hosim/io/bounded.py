@@ -35,7 +35,7 @@ _ONE_BRACKET = bytes.maketrans(b"{}", b"[]")
 
 def read_bytes(source: str) -> bytes:
     """The content of the file ``source``, unpacked if it is gzip. Raises :class:`InputError`, also for more than is allowed."""
-    with _opened(source) as file:
+    with opened(source) as file:
         _no_larger(file, source)
         if file.peek(2).startswith(_GZIP_MAGIC):
             return _collected(_unpacked(_pieces(file), source), "unpacked_bytes", source)
@@ -50,7 +50,7 @@ def mapped(source: str) -> Iterator[memoryview]:
 
     Raises :class:`InputError`.
     """
-    with _opened(source) as file:
+    with opened(source) as file:
         zipped = file.peek(2).startswith(_GZIP_MAGIC)
         size = os.fstat(file.fileno()).st_size
         if not zipped and size:
@@ -62,7 +62,7 @@ def mapped(source: str) -> Iterator[memoryview]:
 
 def read_head(source: str) -> bytes:
     """The first bytes of the file ``source``, at most :data:`HEAD`, unpacked if it is gzip. Raises :class:`InputError`."""
-    with _opened(source) as file:
+    with opened(source) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise InputError("expected a file, this is a device or a pipe; write it to a file first", source=source)
         start = file.read(HEAD)
@@ -183,8 +183,8 @@ def _is_deeper(content: bytes, deepest: int) -> bool:
 
 
 @contextmanager
-def _opened(source: str) -> Iterator[io.BufferedReader]:
-    """The file, opened; whatever is wrong with it is an :class:`InputError`."""
+def opened(source: str) -> Iterator[io.BufferedReader]:
+    """The file ``source``, opened; whatever is wrong with it is an :class:`InputError`."""
     try:
         with open(source, "rb", opener=_no_waiting) as file:
             if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):

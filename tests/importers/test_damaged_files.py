@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,21 @@ from hosim.importers.chakra import import_chakra, is_chakra
 from hosim.importers.inductor import import_inductor
 from hosim.importers.mindir import import_mindir
 from hosim.importers.onnx_graph import import_onnx
+from hosim.importers.pt2_archive import read_archive
 from hosim.importers.torch_trace import import_torch_trace
 
-READERS = [import_hyper_parallel, import_chakra, import_inductor, import_mindir, import_onnx, import_torch_trace]
+
+def archive(path: Path) -> object:
+    return read_archive(str(path))
+
+
+READERS = [import_hyper_parallel, import_chakra, import_inductor, import_mindir, import_onnx, import_torch_trace, archive]
 
 
 @pytest.mark.parametrize("read", READERS)
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, read: Callable[[Path], Any]) -> None:
-    for name, expected in (("none", "no such file"), (".", "expected a file, this is a directory")):
+    os.mkfifo(tmp_path / "pipe")
+    for name, expected in (("none", "no such file"), (".", "expected a file, this is a directory"), ("pipe", "this is a pipe")):
         with pytest.raises(InputError, match=expected) as caught:
             read(tmp_path / name)
         assert caught.value.source == str(tmp_path / name)
