@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from fuzz_case import Case
 from fuzz_contract import complaints
@@ -97,15 +98,18 @@ class Server:
         self.bounds = bounds
         shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self._folder = Path(tempfile.mkdtemp(prefix="hosim-fuzz-", dir=shared))
-        os.environ["MPLCONFIGDIR"] = str(self._folder / "matplotlib")
+        self._changes = contextlib.ExitStack()
+        pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # others reserve more addresses than the bound allows
+        self._changes.enter_context(patch.dict(os.environ, {"MPLCONFIGDIR": str(self._folder / "matplotlib"), **pool}))
         os.environ.pop("DISPLAY", None)
-        os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # others reserve more addresses than the bound allows
-        command = typer_main.get_command(app)
-        typer_main.get_command = lambda typer_instance: command  # it is made for every call, which takes longer than most commands
+        command = typer_main.get_command(app)  # it is made for every call, which takes longer than most commands
+        self._changes.enter_context(patch.object(typer_main, "get_command", lambda typer_instance: command))
         self._known = frozenset(sys.modules)
 
     def close(self) -> None:
-        """Removes the folder."""
+        """Leaves this process as it was, but for its modules, and removes the folder."""
+        self._changes.close()
+        gc.unfreeze()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def learn(self, cases: Sequence[Case]) -> None:

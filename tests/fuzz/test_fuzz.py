@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from fuzz_case import Case
 from fuzz_server import Bounds, Server
 from fuzz_targets import Target
 from run_fuzz import FOUND, started
+from typer import main as typer_main
 
 from hosim.importers import FORMATS
 from hosim.io.reading import KINDS
@@ -29,10 +31,12 @@ READ, UNPACKED = 16 << 20, 8 << 20
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[Server, list[Target]]]:
+    before = dict(os.environ), typer_main.get_command
     server, listed = started(NO_END)
     server.learn([case for target in listed if not target.heavy for case in target.valid()[: len(target.commands)]])
     yield server, listed
     server.close()
+    assert (dict(os.environ), typer_main.get_command) == before
 
 
 def broken(server: Server, cases: list[Case]) -> list[str]:

@@ -291,31 +291,33 @@ def test_actions_are_where_the_replay_of_the_plan_has_them() -> None:
     assert planned.result == replay(planned.plan, hardware_of(trace), 1000 * MIB)
 
 
+def shrunk(aways: list[_Away]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+    """What is held at each op of ``five`` and when each tensor is released and fetched: at first, with room for 10, and with room for 5."""
+    graph = five()
+    held = _held(graph, aways)
+    steps = []
+    for limit in (None, 10, 5):
+        if limit is not None:
+            _shrink(graph, aways, held, limit)
+        steps.append((list(held), [(away.release, away.fetch) for away in aways]))
+    return steps
+
+
 def test_copies_up_are_delayed_before_releases_are_advanced() -> None:
     """At op 2 the copy of a, which is needed last, is delayed; that suffices until op 3; nothing can be done about op 0."""
-    graph = five()
-    aways = [_Away(2, 0, 4, 0, 2, 1, 0), _Away(0, 0, 5, 0, 2, 1, 0)]
-    held = _held(graph, aways)
-    assert held == [10, 5, 15, 10, 10, 5]
-    _shrink(graph, aways, held, 10)
-    assert [(away.release, away.fetch) for away in aways] == [(0, 2), (0, 3)]
-    assert held == [10, 5, 10, 10, 10, 5]
-    _shrink(graph, aways, held, 5)
-    assert [(away.release, away.fetch) for away in aways] == [(0, 3), (0, 5)]
-    assert held == [10, 5, 5, 5, 5, 5]
+    assert shrunk([_Away(2, 0, 4, 0, 2, 1, 0), _Away(0, 0, 5, 0, 2, 1, 0)]) == [
+        ([10, 5, 15, 10, 10, 5], [(0, 2), (0, 2)]),
+        ([10, 5, 10, 10, 10, 5], [(0, 2), (0, 3)]),
+        ([10, 5, 5, 5, 5, 5], [(0, 3), (0, 5)]),
+    ]
 
 
 def test_releases_are_advanced_where_copies_up_are_late_already() -> None:
-    graph = five()
-    aways = [_Away(0, 0, 5, 2, 5, 3, 0), _Away(2, 0, 4, 2, 4, 3, 0)]
-    held = _held(graph, aways)
-    assert held == [10, 15, 15, 0, 5, 5]
-    _shrink(graph, aways, held, 10)
-    assert [(away.release, away.fetch) for away in aways] == [(0, 5), (2, 4)]
-    assert held == [10, 10, 10, 0, 5, 5]
-    _shrink(graph, aways, held, 5)
-    assert [(away.release, away.fetch) for away in aways] == [(0, 5), (0, 4)]
-    assert held == [10, 5, 5, 0, 5, 5]
+    assert shrunk([_Away(0, 0, 5, 2, 5, 3, 0), _Away(2, 0, 4, 2, 4, 3, 0)]) == [
+        ([10, 15, 15, 0, 5, 5], [(2, 5), (2, 4)]),
+        ([10, 10, 10, 0, 5, 5], [(0, 5), (2, 4)]),
+        ([10, 5, 5, 0, 5, 5], [(0, 5), (0, 4)]),
+    ]
 
 
 def test_copies_up_move_ahead_in_their_order() -> None:
