@@ -19,6 +19,7 @@ from hosim.gate.record import Measured
 from hosim.gate.verdict import CaseVerdict, judge
 from hosim.plain_text import one_line
 from hosim.result import SEMANTICS
+from hosim.study.new_processes import ignore_ctrl_c, without_ctrl_c
 from hosim.study.runners import cores
 from hosim.version import __version__
 
@@ -145,10 +146,11 @@ def measured(
         yield from _told(cases, chain.from_iterable(map(partial(_attempts, kept=kept), groups)), tell)
         return
     others = active_children()
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=ignore_ctrl_c) as pool:
         try:
             size = [sum(ops.get(case.name, 0) or _OPS for case in group) for group in groups]
-            started = {k: pool.submit(_attempts, groups[k], kept) for k in sorted(range(len(groups)), key=lambda k: -size[k])}
+            with without_ctrl_c():
+                started = {k: pool.submit(_attempts, groups[k], kept) for k in sorted(range(len(groups)), key=lambda k: -size[k])}
             yield from _told(cases, chain.from_iterable(started[k].result() for k in range(len(groups))), tell)
         except BrokenProcessPool:
             raise HosimError("a process that measured a case was killed, perhaps for lack of memory; try --jobs 1") from None

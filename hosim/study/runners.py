@@ -7,15 +7,16 @@ kills its process (for lack of memory, say): that task becomes a row with an err
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 
 from hosim.errors import InputError
 from hosim.limits import within
 from hosim.study.axes import Value
+from hosim.study.new_processes import ignore_ctrl_c, without_ctrl_c
 from hosim.study.rowfile import DIED
 from hosim.study.tasks import Task, failed, solve
 
@@ -90,13 +91,14 @@ def _noting(tasks: Sequence[Task], begun: list[str]) -> Iterator[Task]:
 
 def _rows(tasks: Iterator[Task], jobs: int) -> Iterator[dict[str, Value]]:
     from joblib import Parallel, delayed
+    from joblib.externals.loky.backend.resource_tracker import ensure_running
 
     parallel = Parallel(n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1, pre_dispatch=_AHEAD * jobs)
-    rows = parallel(delayed(_in_worker)(task, os.getpid()) for task in tasks)
-    try:
+    with ExitStack() as stack:
+        with without_ctrl_c(ensure_running):
+            rows = parallel(delayed(_in_worker)(task, os.getpid()) for task in tasks)
+            stack.callback(rows.close)
         yield from rows
-    finally:
-        rows.close()
 
 
 def _in_worker(task: Task, parent: int) -> dict[str, Value]:
@@ -108,8 +110,7 @@ def _in_worker(task: Task, parent: int) -> dict[str, Value]:
 @cache
 def _belong_to(parent: int) -> None:
     """Leave Ctrl-C to the parent process, which ends this one, and exit when the parent is gone."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_ctrl_c()
     if os.getppid() == parent:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 

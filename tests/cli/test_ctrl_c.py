@@ -1,4 +1,7 @@
-"""Ctrl-C at chosen moments of the program's life: while it loads, reads options, works and ends. Each ends with 130 and one line."""
+"""Ctrl-C at chosen moments of the program's life: while it loads, reads options, starts processes, works and ends.
+
+Each ends with 130 and one line.
+"""
 
 import os
 import subprocess
@@ -74,3 +77,56 @@ def test_while_python_runs_code_whose_errors_it_only_prints(tmp_path: Path) -> N
 def test_after_the_end_it_changes_nothing(tmp_path: Path) -> None:
     code, said, wrong = run(tmp_path, AT_THE_END, "--version")
     assert (code, said.startswith("hosim "), wrong) == (0, True, "")
+
+
+IN_A_WORKER = """
+import os, signal, sys
+def interrupt():
+    if not os.path.exists("came"):
+        open("came", "x").close()
+        os.killpg(os.getpgid(0), signal.SIGINT)  # as a terminal does: to all processes
+def at_an_import(event, arguments):
+    if event == "import" and arguments[0] == "MODULE":
+        interrupt()
+if any("spawn_main" in word or "popen_loky" in word for word in sys.orig_argv):
+    if "MODULE" == "":
+        interrupt()
+    sys.addaudithook(at_an_import)
+"""
+SWEEP = ["sweep", "workload.json", "-H", "hw.yaml", "-p", "layerwise", "--vary", "budget=80%,90%,100%", "-j", "2"]
+WRITE = ["baseline", "write", "-j", "2", "--no-cache"]
+CASES = "".join(
+    f'[cases.{name}]\nworkload = "workload.json"\nhardware = "hw.yaml"\npolicy = "layerwise"\nbudget = "{budget}"\n'
+    for name, budget in (("a", "90%"), ("b", "100%"))
+)
+
+
+@pytest.mark.parametrize("module", ["", "hosim.study.tasks"])
+def test_while_processes_of_a_sweep_start(module: str, tmp_path: Path) -> None:
+    assert interrupted_by_a_worker(tmp_path, module, *SWEEP) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("module", ["", "hosim.gate.checking"])
+def test_while_processes_of_a_check_start(module: str, tmp_path: Path) -> None:
+    (tmp_path / "hosim.toml").write_text(CASES)
+    assert interrupted_by_a_worker(tmp_path, module, *WRITE) == (130, "", "interrupted\n")
+
+
+def interrupted_by_a_worker(folder: Path, module: str, *arguments: str) -> tuple[int, str, str]:
+    """What a command ends with if its first worker process sends Ctrl-C as it starts (no module), or when it imports a module."""
+    (folder / "sitecustomize.py").write_text(IN_A_WORKER.replace("MODULE", module))
+    for name, data in GOOD.items():
+        (folder / name).write_text(json.dumps(data))
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n" + START
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    said, wrong = process.communicate()
+    assert (folder / "came").exists()
+    return process.returncode, said, wrong
