@@ -124,9 +124,11 @@ app.command("schema")(cmd_schema.schema)
 def main() -> None:
     """Runs the program and ends the process with the command's exit code, never with a traceback.
 
-    What a reader of stdout that has gone, or a full disk, leaves unwritten is an error. After the end Ctrl-C is silent.
+    What a reader of stdout that has gone, or a full disk, leaves unwritten is an error. After the end Ctrl-C is silent; a second one ends
+    the process at once, whatever it still waits for.
     """
     terminal.prepare()
+    os.environ["MPLBACKEND"] = "agg"  # pictures are files here; another name, or none that matplotlib knows, is of no use
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # runs last: when Python takes its own handlers down
     try:
         code = _run()
@@ -146,7 +148,7 @@ def main() -> None:
         why = one_line(f"{type(error).__name__}: {error}", LONGEST)
         terminal.say(f"error: internal error of hosim: {why}; HOSIM_DEBUG=1 shows where, SECURITY.md says how to report it")
         code = BUG
-    signal.signal(signal.SIGINT, lambda *_: os._exit(code))
+    signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, lambda *_: os._exit(code)))
     sys.exit(code)
 
 

@@ -99,9 +99,17 @@ def size_unit(most_bytes: float) -> tuple[int, str]:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw and save within this: the fonts and lines are hosim's, whatever the machine's own settings say."""
-    import matplotlib.style
+    """Draw and save within this: the fonts and lines are hosim's, whatever the machine's own settings say.
 
+    Raises :class:`InputError` if a file of settings is so damaged that matplotlib refuses to load.
+    """
+    try:
+        import matplotlib.style
+    except ImportError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise InputError(f"matplotlib cannot be loaded: {why}; look for its file of settings, matplotlibrc, in the folder") from None
     own = {
         "font.family": "DejaVu Sans",
         "font.size": 9.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hosim.report import page, recorded_figures
+from hosim.report import figures, page, recorded_figures
 from hosim.report.recorded_figures import Interval
 from hosim.report.validation_table import rows, signed_time, taken_from_recording
 from hosim.units import human_time
@@ -27,7 +27,8 @@ def validation_page(data: Mapping[str, Any], ops: Sequence[Drawn], memory: tuple
     if data["given"]:
         parts.append(page.paragraph(taken_from_recording(data)))
     if ops:
-        parts += _times(ops)
+        with figures.style():
+            parts += _times(ops)
     if data["worst"]:
         parts.append(page.heading("Furthest off"))
         worst = [
@@ -35,8 +36,9 @@ def validation_page(data: Mapping[str, Any], ops: Sequence[Drawn], memory: tuple
         ]
         parts.append(page.table(("op", "stream", "measured start", "error"), worst))
     if memory is not None:
-        figure = _figure(4)
-        recorded_figures.memory(figure.add_subplot(), *memory)
+        with figures.style():
+            figure = _figure(4)
+            recorded_figures.memory(figure.add_subplot(), *memory)
         parts += [page.heading("Memory"), page.picture(figure, "Memory over time, recorded and replayed")]
     return page.page(f"{data['trace']}{device}: recording and replay", parts)
 

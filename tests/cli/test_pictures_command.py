@@ -2,7 +2,10 @@
 
 import gzip
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,3 +86,21 @@ def test_nothing_fits(folder: Path) -> None:
     outcome = CliRunner().invoke(app, [*COMPARE, "--budget", "20B", "--plot", "out.png"])
     assert outcome.exit_code == 3
     assert (folder / "out.png").stat().st_size > 1000
+
+
+def test_settings_of_matplotlib_around_the_command(folder: Path) -> None:
+    """A backend is for windows, and hosim opens none. A file of settings that is no text keeps matplotlib from loading."""
+    command = [sys.executable, "-c", "from hosim.cli.start import main; main()", *COMPARE, "--json", "--plot", "out.svg"]
+    environment = {**os.environ, "MPLBACKEND": "nonsense", "PYTHONPATH": str(Path(__file__).parents[2])}
+    for settings, code, said in (
+        (b"backend: nonsense\n", 0, "wrote out.svg"),
+        (
+            b"\xff\n",
+            2,
+            "error: matplotlib cannot be loaded: UnicodeDecodeError: .*; look for its file of settings, matplotlibrc, in the folder",
+        ),
+    ):
+        (folder / "matplotlibrc").write_bytes(settings)
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert ended.returncode == code
+        assert re.fullmatch(said, ended.stderr.splitlines()[-1])
