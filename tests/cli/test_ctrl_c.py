@@ -115,8 +115,7 @@ def test_while_processes_of_a_check_start(module: str, tmp_path: Path) -> None:
 def interrupted_by_a_worker(folder: Path, module: str, *arguments: str) -> tuple[int, str, str]:
     """What a command ends with if its first worker process sends Ctrl-C as it starts (no module), or when it imports a module."""
     (folder / "sitecustomize.py").write_text(IN_A_WORKER.replace("MODULE", module))
-    for name, data in GOOD.items():
-        (folder / name).write_text(json.dumps(data))
+    write_toy(folder)
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n" + START
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
