@@ -82,17 +82,16 @@ def summary(explained: Explanation) -> RenderableType:
         of.setdefault(line.gap.tensor, []).append(line)
     ranked = sorted(of.values(), key=lambda found: (-sum(x.exposed_ns for x in found), -sum(x.saved_bytes for x in found)))
     title = "The tensors that matter most: ops wait for the first ones, then by bytes saved at the peak. The score decided."
-    table = open_table(title)
-    table.add_column("tensor", ratio=1, overflow="fold", no_wrap=False)
+    table = open_table(title, spare=("recompute", "uses", "idle", "score"))
+    table.add_column("tensor")
     for column in _COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    table.add_column("verdict")
+    table.add_column("exposed", justify="right", no_wrap=True)
     for found in ranked[:ROWS]:
         line = next((x for x in found if x.moved and x.reason != STARTS_BELOW), found[0])
-        exposed = f"exposed {human_time(line.exposed_ns)}" if line.exposed_ns else line.effect
-        verdict = "; ".join([part for part in (REASONS[line.reason], exposed) if part])
         name = explained.plan.graph.tensors[line.gap.tensor].name
-        table.add_row(name, *_figures(line), verdict, style=None if line.moved else "dim")
+        table.add_row(name, *_figures(line), REASONS[line.reason], time_or_nothing(line.exposed_ns), style=None if line.moved else "dim")
     left = len(ranked) - ROWS
     more = f"{left:,} more tensors. " if left > 0 else ""
     return Group(
@@ -176,7 +175,8 @@ def lines(explained: Explanation, top: int | None = None) -> RenderableType:
 
     ``pressure`` is the share of its channel's time in the gap that all candidates would take together.
     """
-    table = open_table("Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted stalls) decided.")
+    title = "Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted stalls) decided."
+    table = open_table(title, spare=("relief", "pressure", "uses", "recompute", "idle"))
     table.add_column("tensor\nkind: gap\nwhy", ratio=1, overflow="fold", no_wrap=False)
     for name in (*_COLUMNS, "pressure", "relief"):
         table.add_column(name, justify="right")

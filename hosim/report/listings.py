@@ -36,7 +36,9 @@ class Listed(Protocol):
 
 def machines(profiles: Sequence[Hardware]) -> Table:
     """One row per machine: compute (for bf16 if it has that), the device tier with its fastest channels in and out, and the other tiers."""
-    table = open_table("Hardware", "name", "compute", "memory", "bandwidth", "way in", "way out", "other tiers")
+    table = open_table(
+        "Hardware", "name", "compute", "memory", "bandwidth", "way in", "way out", "other tiers", spare=("other tiers", "bandwidth")
+    )
     for hw in profiles:
         device = hw.device
         peaks = hw.compute.peak_flops
@@ -118,7 +120,7 @@ def workload_line(graph: Graph) -> str:
 
 def workloads(graphs: Iterable[Graph]) -> Table:
     """One row per workload: its size, work and memory with everything resident."""
-    table = open_table("Workloads", "name", "ops", "tensors", "work", "resident peak")
+    table = open_table("Workloads", "name", "ops", "tensors", "work", "resident peak", spare=("of which",))
     table.add_column("of which")
     for graph in graphs:
         peak = static_peak(graph)

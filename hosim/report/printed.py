@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -9,51 +10,118 @@ from typing import Any
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
 from hosim.plain_text import printable
+from hosim.report.fitted_columns import LONG_NAME, READABLE, ColumnNeed, broken, fitted, total
 
 __all__ = ["OpenTable", "begins_bold", "lines_of", "open_table", "paragraph"]
 
 
 class OpenTable(Table):
-    """A table that prints strings as they are: what cannot be printed is an escape, and nothing in them is markup."""
+    """A table that prints strings as they are: what cannot be printed is an escape, and nothing in them is markup.
+
+    Where it is too wide for the terminal, headers break, then columns without anything in them and those in ``spare`` (the first one first)
+    are left out and named below the table; what is still too wide goes into blocks below each other, each with the first ``keys`` columns.
+    """
+
+    keys = 1
+    spare: Sequence[str] = ()
 
     def add_row(self, *cells: Any, style: Any = None, end_section: bool = False) -> None:
         """A row; a string is one line of data, a :class:`rich.text.Text` is printed as it is."""
         super().add_row(*(lines_of(c) if isinstance(c, str) else c for c in cells), style=style, end_section=end_section)
 
     def add_column(self, header: Any = "", footer: Any = "", **settings: Any) -> None:
-        """A column; its header may have several lines, and a word that is too long for a cell folds."""
+        """A column; its header may have several lines, and a word that is too long for a cell breaks."""
         settings.setdefault("overflow", "fold")
         super().add_column(lines_of(*header.split("\n")) if isinstance(header, str) else header, footer, **settings)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The table; where it is too wide for the terminal, its cells fold, and no figure loses a digit."""
-        fits = sum(2 + _widest(column, column.no_wrap) for column in self.columns) <= options.max_width
-        shown = self if fits else self._folding(options.max_width)
-        yield from Table.__rich_console__(shown, console, options)
+        """The table; no figure loses a digit, however narrow the terminal is."""
+        if not self.show_header:
+            yield from Table.__rich_console__(self, console, options)
+            return
+        width, columns = options.max_width, self.columns
+        needs = [self._need(i) for i in range(len(columns))]
+        if (whole := total(needs, range(len(needs)))) > width:
+            columns = [replace(column, header=_broken_header(column)) for column in columns]
+            needs = [replace(need, width=_width(column, not i)) for i, (column, need) in enumerate(zip(columns, needs, strict=True))]
+        found = fitted(needs, width, self.keys)
+        for number, places in enumerate(found.blocks):
+            fits = total(needs, places) <= width
+            shown = [columns[i] if fits else replace(columns[i], no_wrap=False) for i in places]
+            yield from Table.__rich_console__(self._block(shown, None if number else self.title), console, options)
+        if found.left_out:
+            yield paragraph(self._left_out(found.left_out, needs, whole), style="dim", space=True)
 
-    def _folding(self, width: int) -> Table:
-        """The same table with cells that fold; the names in its first column stay whole, unless they are long."""
-        folding = copy(self)
-        folding.columns = [replace(column, no_wrap=False, overflow="fold") for column in self.columns]
-        first = folding.columns[0]
-        if (name := _widest(first, whole=True)) <= width // 3:
-            first.no_wrap, first.min_width = True, name
-        return folding
+    def _need(self, place: int) -> ColumnNeed:
+        column = self.columns[place]
+        name = str(column.header)
+        rank = self.spare.index(name) if name in self.spare else None
+        return ColumnNeed(_width(column, not place), name.split("\n")[0], all(str(cell) in ("", "-") for cell in column.cells), rank)
+
+    def _left_out(self, places: Sequence[int], needs: Sequence[ColumnNeed], whole: int) -> str:
+        """The columns that are not shown, in a line: those that are empty, and the others with the width that shows them."""
+        empty, others = ([str(self.columns[i].header).replace("\n", " ") for i in places if needs[i].empty is e] for e in (True, False))
+        parts = [f"Empty: {', '.join(empty)}."] if empty else []
+        return " ".join([*parts, f"Not shown: {', '.join(others)}; {whole} columns show all."] if others else parts)
+
+    def _block(self, columns: Sequence[Column], title: Any) -> Table:
+        """A table of some columns, in which cells that may wrap break between words, and long words after their parts."""
+        block = copy(self)
+        block.title = title
+        block.columns = [
+            replace(column, _index=i, _cells=[cell if column.no_wrap else _Breaking(cell) for cell in column.cells])
+            for i, column in enumerate(columns)
+        ]
+        return block
 
 
-def _widest(column: Column, whole: bool) -> int:
-    """The widest line of a column, or its widest word."""
-    parts = [str(part) for part in (column.header, *column.cells)]
-    return max((cell_len(piece) for part in parts for piece in (part.split("\n") if whole else part.split())), default=0)
+class _Breaking:
+    """A cell whose text breaks where :func:`broken` says so, in whatever width it gets."""
+
+    def __init__(self, text: object) -> None:
+        self._text = str(text)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(broken(self._text, options.max_width))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, max(_widest(self._text), 1)).with_maximum(options.max_width)
 
 
-def open_table(title: str, *columns: str, left: int = 1) -> OpenTable:
-    """An open table whose first ``left`` columns are text and whose others are figures."""
+def _width(column: Column, first: bool) -> int:
+    """What a column needs: its widest line where nothing wraps, else enough to read, and in the first column whole names up to a limit."""
+    name, *rows = (str(part) for part in (column.header, *column.cells))
+    widest = _widest(name, *rows)
+    if column.no_wrap:
+        return widest
+    words = _widest(*(word for row in rows for word in row.split())) if first else 0
+    return min(widest, max(min(words, LONG_NAME), READABLE))
+
+
+def _widest(*texts: str) -> int:
+    """The width of the widest line."""
+    return max((cell_len(line) for text in texts for line in text.split("\n")), default=0)
+
+
+def _broken_header(column: Column) -> Text:
+    """The header, with a line for each word if it is wider than the cells."""
+    name = str(column.header)
+    wide = _widest(name) > _widest(*map(str, column.cells))
+    return Text(name.replace(" ", "\n") if wide else name)
+
+
+def open_table(title: str, *columns: str, left: int = 1, spare: Sequence[str] = ()) -> OpenTable:
+    """An open table whose first ``left`` columns are text and whose others are figures; a narrow terminal does without ``spare``."""
     table = OpenTable(title=lines_of(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.keys, table.spare = left, spare
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i < left else "right", no_wrap=True)
     return table

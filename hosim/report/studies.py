@@ -152,6 +152,8 @@ def diff(
     parts: list[RenderableType] = []
     if figures:
         table = open_table("Figures", "figure", *names, "change")
+        for column in table.columns[1:3]:
+            column.no_wrap = False
         for row in figures[:top]:
             name = str(row["figure"])
             table.add_row(column_title(name), cell(name, row["a"]), cell(name, row["b"]), _change(name, row["change"]))
@@ -173,7 +175,7 @@ def _sides(title: str, rows: Sequence[Row], left: int) -> Table:
     columns = [column for column in rows[0] if column in few]
     if len(columns) <= left + 1:  # no short column differs, only the places of cache ops
         columns = list(rows[0])
-    table = open_table(title, *(_side_title(column) for column in columns), left=left)
+    table = open_table(title, *(_side_title(column) for column in columns), left=left, spare=("kind",))
     for row in rows:
         cells = [cell(column.removesuffix("_a").removesuffix("_b"), row[column]) for column in columns]
         table.add_row(*(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in cells))

@@ -135,7 +135,7 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
     bound = least_bound(results)
     title = f"Time (lower bound {human_time(bound)})" if bound else "Time"
     drain = ["drain"] if any(result.feasible and result.drain_ns for result in results) else []
-    table = open_table(title, "policy", "makespan", "above\nbound", *stalls, *drain, peak, "of\nbudget")
+    table = open_table(title, "policy", "makespan", "above\nbound", *stalls, *drain, peak, "of\nbudget", spare=("of\nbudget",))
     best = min((r.makespan_ns for r in results if r.feasible and r.makespan_ns is not None), default=None)
     for result in results:
         if not result.feasible or result.makespan_ns is None:
@@ -187,7 +187,7 @@ def peaks(results: Sequence[Result], hardware: Hardware, tiers: Sequence[str] = 
 def channels(results: Sequence[Result]) -> RenderableType:
     """What each policy moved over each channel, what part of the time it was busy, and how much of that computation covered."""
     names = ("policy", "channel", "transfers", "moved", "utilization", "hidden", "exposed", "queued", "contention")
-    table = open_table("Channels", *names, left=2)
+    table = open_table("Channels", *names, left=2, spare=("contention", "queued"))
     for result in results:
         for name, channel in result.channels.items():
             if channel.transfers:

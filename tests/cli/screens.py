@@ -43,8 +43,16 @@ SCREENS = (
     "calibrate trace.json",
     "import trace.json -o traced.json && workload show traced.json",
     "check -c cases.toml && baseline write -c cases.toml && check -c cases.toml && baseline show toy -c cases.toml",
+    "hardware list  # 80 columns",
+    "policies  # 80 columns",
+    "plan w.json -H toy -b 60B --explain  # 60 columns",
+    "plan w.json -H toy -b 60B --explain --top 2  # 80 columns",
+    "compare-policies w.json -H toy -b 60B -p hyperoffload,belady --devices 2  # 80 columns",
+    "blame w.json -H toy -b 80B -p layerwise  # 80 columns",
+    "diff hyperoffload layerwise -w w.json -H toy -b 60B --top 2  # 80 columns",
+    "robustness w.json -H toy -b 60B -p hyperoffload,resident --runs 3  # 60 columns",
 )
-"""Each for itself; ``&&`` separates commands that follow one another."""
+"""Each for itself; ``&&`` separates commands that follow one another. A terminal has 120 columns unless it says otherwise."""
 _STYLE = re.compile("\x1b\\[([0-9;]*)m")
 _TOOK = re.compile(r"(?:Replay|Planning \+ replay) took.*?s\.(?:\x1b\[0m)?\s*\n", re.DOTALL)
 
@@ -71,9 +79,10 @@ def files() -> None:
 
 def screen(commands: str) -> str:
     """What commands write on both streams, and their exit codes. Behind a line stand the styles in it; how long it took is left out."""
-    terminal = {"COLUMNS": "120", "FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": None}
+    line, _, width = commands.partition("  # ")
+    terminal = {"COLUMNS": width.partition(" ")[0] or "120", "FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": None}
     lines = [f"$ hosim {commands}"]
-    for command in commands.split(" && "):
+    for command in line.split(" && "):
         shown = CliRunner().invoke(app, command.split(), env=terminal, color=True)
         written = _TOOK.sub("", shown.output.replace(f"hosim {__version__}", "hosim VERSION"))
         lines += [*map(_line, written.splitlines()), f"[{shown.exit_code}]"]

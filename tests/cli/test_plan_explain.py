@@ -131,3 +131,13 @@ def test_plans_of_other_policies_are_explained_too(llama: tuple[str, ...], polic
         assert all(line["judged"] is None for line in why["tensors"])
     else:
         assert "does not fit" in outcome.stderr or "out of memory" in outcome.stderr
+
+
+def test_an_explanation_fits_a_screen_of_80_columns_with_a_line_a_tensor(llama: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(app, ["plan", *llama, "--explain"], env={"COLUMNS": "80"}).stdout.splitlines()
+    assert len(shown) <= 45
+    assert max(map(len, shown)) <= 80
+    tensors = [line.split()[0] for line in shown if line.startswith(" model.")]
+    assert len(tensors) == 20
+    assert all(name.endswith((".weight", "_cache")) for name in tensors)
+    assert sum(line.startswith("Empty: recompute. Not shown: uses, idle, score; ") for line in shown) == 1

@@ -326,37 +326,6 @@ def test_columns_of_a_table() -> None:
     assert (shown.title.plain, shown.title.style, shown.title_justify) == ("t", "bold", "left")
 
 
-def test_a_narrow_table_folds_and_loses_no_character() -> None:
-    """29 columns are enough: the widest cells, each with two for the space around it. A name up to a third of the width stays whole."""
-    shown = open_table("t", "policy", "runtime\nstall", "peak\nhbm")
-    shown.add_row("resident", "321.20x", "11.9 GiB")
-    assert lines(shown, 29) == table("""
-        t
-                   runtime      peak
-         policy      stall       hbm
-         ───────────────────────────
-         resident  321.20x  11.9 GiB
-    """)
-    assert lines(shown, 26) == table("""
-        t
-                   runti
-                      me     peak
-         policy    stall      hbm
-         ────────────────────────
-         resident  321.2     11.9
-                      0x      GiB
-    """)
-    assert lines(shown, 23) == table("""
-        t
-                runti
-         polic     me     peak
-         y      stall      hbm
-         ─────────────────────
-         resid  321.2     11.9
-         ent       0x      GiB
-    """)
-
-
 def test_drain_has_a_column_if_there_is_any() -> None:
     shown = tables.timing([result("g10", 540 * MS, drain_ns=7 * MS), result("manual", 540 * MS), result("on_demand", None)], MACHINE)
     headers = [str(column.header) for column in shown.columns]

@@ -193,13 +193,13 @@ def test_the_summary_in_full(made: Explanation) -> None:
         *table(HEAD),
         *table(COUNTS),
         *table("""
-            The tensors that matter most: ops wait for the first ones, then by bytes saved at the
-            peak. The score decided.
-             tensor     bytes  uses     idle  recompute     score  verdict
-             ────────────────────────────────────────────────────────────────────────────────────────
-             a       2.00 KiB    22  11.0 ms          -   1.50 ms  moved: best score; exposed 7.00 ms
-             w       4.00 KiB    24  11.0 ms    6.00 ms         -  moved, not judged
-             k[1]    3.00 KiB    23  11.0 ms          -  -2.50 ms  kept: outscored; effect [3]
+            The tensors that matter most: ops wait for the first ones, then by bytes saved at
+            the peak. The score decided.
+             tensor     bytes  uses     idle  recompute     score  verdict            exposed
+             ────────────────────────────────────────────────────────────────────────────────
+             a       2.00 KiB    22  11.0 ms          -   1.50 ms  moved: best score  7.00 ms
+             w       4.00 KiB    24  11.0 ms    6.00 ms         -  moved, not judged        -
+             k[1]    3.00 KiB    23  11.0 ms          -  -2.50 ms  kept: outscored          -
         """),
         *table(LOAD),
         "--top N prints every table with N rows, --all with every row; --json prints all figures.",
@@ -214,8 +214,8 @@ def test_the_summary_of_a_gap_that_was_kept_and_one_that_starts_below(made: Expl
     """Where no score took any, the first gap listed speaks for the tensor."""
     starts, _, kept, _ = made.lines
     kept = replace(kept, figures=replace(kept.figures, gap=starts.gap))
-    for found, verdict in (((kept, starts), "kept: outscored; effect [3]"), ((starts, kept), "moved: starts below; stays away")):
-        assert any(line.endswith(verdict) for line in lines(explanation.summary(replace(made, lines=found)), 200))
+    for found, verdict in (((kept, starts), "kept: outscored"), ((starts, kept), "moved: starts below")):
+        assert any(verdict in line for line in lines(explanation.summary(replace(made, lines=found)), 200))
 
 
 def test_exactly_twenty_tensors_and_one_more(made: Explanation) -> None:
