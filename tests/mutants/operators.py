@@ -1,7 +1,7 @@
 """The mutants of a module: small changes of its text, each of which some test should notice.
 
 Left alone are docstrings, annotations, imports, decorators, f-strings, ``if TYPE_CHECKING``, dunder constants, prose (``help=``) and
-keywords that only guard (``strict=`` of zip, ``encoding=``).
+keywords that only guard (``strict=`` of zip, ``encoding=``), with their values.
 """
 
 from __future__ import annotations
@@ -166,6 +166,8 @@ class _Finder:
         for part in ast.iter_child_nodes(node):
             if isinstance(part, ast.expr):
                 yield from self._expression(part)
+            elif isinstance(part, ast.keyword) and part.arg in UNTOUCHED_KEYWORDS:
+                continue
             elif not isinstance(part, ast.expr_context | ast.operator | ast.boolop | ast.unaryop | ast.cmpop):
                 yield from self._part(part, None)
 

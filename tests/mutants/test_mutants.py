@@ -57,6 +57,16 @@ def test_every_kind_of_change() -> None:
     assert changed(14) == {"return None", 'return kept[0] if a else f"{a + 1} {b}"', "return (kept[-1])", 'return (f"{a + 1} {b}")'}
 
 
+def test_keywords_that_only_guard_are_left_alone_with_their_values() -> None:
+    text = 'zip(a, b, strict=True); open(a, encoding="utf-8", newline=""); Option(help="more" if a else "less", min=0)\n'
+    found = {m.apply(text).rstrip("\n") for m in mutants_of("hosim/toy.py", text) if differs(m, text)}
+    assert found == {
+        text.replace(', newline=""', "").rstrip("\n"),
+        text.replace("min=0", "min=1").rstrip("\n"),
+        text.replace(", min=0", "").rstrip("\n"),
+    }
+
+
 def test_mutants_of_hosim_parse_and_differ(root: Path) -> None:
     lots = random.Random(0)
     for path in lots.sample(sorted((root / "hosim").rglob("*.py")), 12):
