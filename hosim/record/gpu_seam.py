@@ -154,8 +154,8 @@ class CpuBackend:
         """A flat tensor, filled with NaN if the type has it, so that reading it too early shows."""
         return torch.full((count,), float("nan") if dtype.is_floating_point else 255, dtype=dtype)
 
-    def host(self, count: int, dtype: Any, pinned: bool = True) -> Any:
-        """As `empty`."""
+    def host(self, count: int, dtype: Any, *_: bool) -> Any:
+        """As `empty`: no memory of the stand-in is pinned."""
         return self.empty(count, dtype)
 
     def copy(self, stream: str, destination: Any, source: Any) -> None:
