@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from strategies import hardware as machines
 
@@ -63,3 +64,15 @@ def test_one_transfer_is_never_faster_than_floor_and_cut(m):
             assert fastest_ns(m, channel.source, channel.destination, size) <= alone
             assert cut_of(m, [channel]).earliest_ns(size) == alone
             assert cut_of(m, m.channels).earliest_ns(size) <= alone
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_of_routes_with_one_latency_the_widest_is_kept_and_of_equal_ones_one(order):
+    found = Channel("a", "nvme", "hbm", GB, 2), Channel("b", "nvme", "hbm", 3 * GB, 2), Channel("c", "nvme", "hbm", 3 * GB, 2)
+    assert routes(machine(*(found[i] for i in order)), "nvme", "hbm") == [(2, 3 * GB)]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_routes_with_one_bandwidth_the_quickest_is_kept(order):
+    found = Channel("a", "nvme", "hbm", GB, 2), Channel("b", "nvme", "hbm", GB, 3)
+    assert routes(machine(*(found[i] for i in order)), "nvme", "hbm") == [(2, GB)]

@@ -40,7 +40,7 @@ def test_a_whole_file() -> None:
         + text(3, text(1, varint(4)) + number(2, 18) + text(7, b"q"))
         + text(5, text(1, b"one") + text(2, floats(5)))
         + text(5, text(1, b"two") + text(2, floats(5)) + text(2, floats(6)))
-        + text(5, text(1, b"typed") + text(5, pair))
+        + text(5, text(1, b"typed") + text(5, typed) + text(5, pair))
         + text(5, text(1, b"none"))
         + text(6, text(1, b"a"))
         + text(6, text(1, b"b"))
@@ -50,7 +50,7 @@ def test_a_whole_file() -> None:
     )
     kept = text(3, attribute(b"side_effect_mem", BOOL, number(3, 1))) + text(3, attribute(b"shape", INT, number(3, 1)))
     function, prim = text(8, text(2, b"fun")), text(12, text(1, b"prim") + text(2, b"Adam") + kept)
-    read = read_model(file(main, function, prim))
+    read = read_model(file(text(2, b"another"), function, prim, text(7, main)))  # of two graphs the last is it
     shapes = (Shape((4,), F32), None)
     assert read == MindirModel(
         "2.10.0",

@@ -180,6 +180,7 @@ def test_the_whole_meta(tmp_path: Path) -> None:
         "sizes": "as inferred by the onnx package; views share the tensor that they show",
         "shapes": {"x": [2, 3], "y": [2, 3]},
     }
+    assert list(read(tmp_path, content, b=2, a=3).meta["dims"]) == ["a", "b"]
     bare = read(tmp_path, model([node("Relu", ["x"], ["y"])], [X], [Y])).meta
     assert bare["producer"] == ""
     assert "dims" not in bare

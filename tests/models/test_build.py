@@ -287,3 +287,22 @@ def test_a_model_of_a_billion_layers_is_refused_at_the_limit(monkeypatch):
     monkeypatch.setenv("HOSIM_LIMITS", "records=500")
     with pytest.raises(InputError, match='expected at most 500 records, got more; HOSIM_LIMITS="records=1000"'):
         build("x", {"model": "gpt2-xl", "phase": "train", "config": {"n_layer": 10**9}})
+
+
+def test_gradients_are_added_in_place_where_their_tensor_is_nobody_elses():
+    """g is the gradient of x and of y: what is added to that of x makes a new tensor, to which the next is added in place."""
+    tape = Tape("toy", training=True)
+    x, y, g, h, k = (tape.detached(tape.held(name, [4], "fp32", "input")) for name in "xyghk")
+    tape.give(x, g)
+    tape.give(y, g)
+    for more in (h, k, h):
+        tape.give(x, more)
+    assert tape.take(y) == g
+    tape.give(y, g)
+    tape.give(y, k)
+    graph = tape.builder.build()
+    names = [t.name for t in graph.tensors]
+    told = [([names[t] for t in op.inputs], [names[t] for t in op.outputs], [names[t] for t in op.mutates]) for op in graph.ops]
+    (total,) = told[0][1]
+    assert told == [(["g", "h"], [total], []), (["k"], [], [total]), (["h"], [], [total]), (["k"], [], ["g"])]
+    assert tape.take(x).tensor == total

@@ -93,17 +93,27 @@ class Recorded(CpuBackend):
 
     def __init__(self, snapshots):
         super().__init__()
-        self.snapshots, self.resets = snapshots, 0
+        self.snapshots, self.log = snapshots, []
+
+    def synchronize(self):
+        self.log.append("synchronize")
+        super().synchronize()
 
     def reset_peaks(self):
-        self.resets += 1
+        self.log.append("reset")
 
     def peaks(self):
+        self.log.append("peaks")
         return {"max_memory_allocated": 12}
+
+    def empty_caches(self):
+        self.log.append("empty")
 
     @contextlib.contextmanager
     def history(self, kept):
+        self.log.append("history")
         yield
+        self.log.append("kept")
         kept += self.snapshots
 
 
@@ -115,7 +125,7 @@ def test_a_run_with_counters_and_a_history(tmp_path, monkeypatch):
     profile = torch.profiler.profile
     monkeypatch.setattr(torch.profiler, "profile", lambda **given: asked.append(given) or profile(**given))
     step, made_of = command.Workload.step, []
-    monkeypatch.setattr(command.Workload, "step", lambda work: steps.append(step(work)) or steps[-1])
+    monkeypatch.setattr(command.Workload, "step", lambda work: device.log.append("step") or steps.append(step(work)) or steps[-1])
     workload = command.Workload
     monkeypatch.setattr(command, "Workload", lambda *given, **more: made_of.append((given[1:], more)) or workload(*given, **more))
     device, run = Recorded([SNAPSHOT]), command.RecordingRun("prefill", 8, "resident", 1, 3, 2, 5)
@@ -136,7 +146,11 @@ def test_a_run_with_counters_and_a_history(tmp_path, monkeypatch):
         "memory_history": True,
         "moves": [],
     }
-    assert device.resets == 1
+    timed = ["step", "synchronize"]
+    assert device.log == [
+        *("step", "step", "synchronize", "reset", *timed * 3, "peaks"),
+        *(*timed * 2, "history", "step", "step", "kept", "empty"),
+    ]
     assert json.loads(gzip.decompress((tmp_path / run.name / "memory.json.gz").read_bytes())) == trim.trim_snapshot(SNAPSHOT)
     assert {path.name for path in (tmp_path / run.name).iterdir()} == {"run.json", "trace.json.gz", "memory.json.gz"}
     assert [path.name for path in tmp_path.iterdir()] == [run.name]

@@ -10,7 +10,8 @@ from timelines import everything, machine, recorded, two_streams
 
 from hosim import GraphBuilder, Plan, Result
 from hosim.engine import replay
-from hosim.report.memory_viz import LABEL, memory_viz, to_pickle
+from hosim.graph import Graph, Tensor
+from hosim.report.memory_viz import _FIRST_ADDRESS, LABEL, _filled, _Named, memory_viz, to_pickle
 from hosim.result import Residency, Timeline
 from hosim.validate.plain_pickle import load_plain
 from hosim.validate.snapshot import parse_snapshot, replay_snapshot, rewind
@@ -271,3 +272,18 @@ def test_memory_belongs_to_the_stream_of_the_first_user() -> None:
     found = memory_viz(Plan(b.build()), machine(), replace(result, timeline=Timeline((0, 1, 2), (1, 2, 3), (), (), held)), "caching")
     trace = found["device_traces"][0]
     assert [(x["size"], x["stream"]) for x in trace if x["action"] == "alloc"] == [(10, 1), (5, 0)]
+
+
+def blocks(held: dict[int, int], whole: int) -> list[tuple[int, int, int, bool]]:
+    """The blocks of a segment that holds these sizes at these offsets: where, how large, how much was asked for, and whether it is held."""
+    live = {_FIRST_ADDRESS + offset: Residency(0, "hbm", 0, 1, size) for offset, size in held.items()}
+    filled = _filled(live, whole, _Named(Graph("toy", (Tensor("a", 1, "activation"),), ())))
+    return [(b["address"] - _FIRST_ADDRESS, b["size"], b["requested_size"], b["state"] == "active_allocated") for b in filled]
+
+
+def test_blocks_of_the_segment_of_a_static_packing() -> None:
+    """What is held at the end fills the segment, or leaves some free: no block is empty."""
+    assert blocks({0: 512, 512: 500}, 1024) == [(0, 512, 512, True), (512, 512, 500, True)]
+    some = [(0, 512, 0, False), (512, 512, 512, True), (1024, 512, 1, True), (1536, 512, 0, False)]
+    assert blocks({1024: 1, 512: 512}, 2048) == some
+    assert blocks({}, 512) == [(0, 512, 0, False)]

@@ -185,3 +185,25 @@ def test_a_difference_in_a_notebook_shows_twenty_rows() -> None:
         assert shown.startswith(f"<p>a&lt; and b differ in {count} figures, 0 tensors and 1 ops</p><p><b>figures</b>{more}</p><table")
         assert (shown.count("<tr>"), "<b>tensors</b>" in shown, "<p><b>ops</b></p><table" in shown) == (20 + 1, False, True)
         assert "<th></th>" not in shown  # no column that counts the rows
+
+
+def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    save_plan(A, path)
+    fast = replace(MACHINE, tiers=(replace(MACHINE.tiers[0], name="fast"), MACHINE.tiers[1]), channels=(), device_tier="fast")
+    for given, said in (
+        ((), "name the workload that the plan is for"),
+        ((GRAPH, fast), "cache_ops[0].to: unknown tier 'hbm'"),
+    ):
+        with pytest.raises(InputError) as refused:
+            side_of(path, *given)
+        assert str(refused.value).startswith(f"{path}: {said}")
+    path.write_text('{"format": "hosim.result/1"}')
+    with pytest.raises(InputError) as refused:
+        side_of(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    for text, kind in (('{"format": "hosim.workload/1"}', "hosim.workload/1"), ('{"format": 3}', "3"), ("[]", "another file")):
+        path.write_text(text)
+        with pytest.raises(InputError) as refused:
+            side_of(path)
+        assert str(refused.value) == f"{path}: expected a plan or a result of hosim, got {kind}"

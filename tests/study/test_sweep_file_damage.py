@@ -1,12 +1,15 @@
 """A file of rows whose cells are damaged is refused in one line that names the cell; the sweep does not go on from it."""
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
+from hosim.errors import InputError
+from hosim.study import rowfile
 
 WORKLOAD = """{"format": "hosim.workload/1", "name": "small",
  "tensors": [{"name": "w", "bytes": 40, "kind": "parameter", "home": "ddr"}, {"name": "a", "bytes": 30}],
@@ -90,3 +93,44 @@ def test_a_cell_longer_than_any_is_refused(sweep: tuple[list[str], Path]) -> Non
     assert outcome.exit_code == 2
     why = 'expected at most 128KiB in a field of CSV, got more; HOSIM_LIMITS="csv_field_bytes=256KiB" raises this limit'
     assert outcome.stderr == f"error: {path}: {why}\n"
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "kind", "why"),
+    [
+        ("makespan_ns", [None, 90.5, 90.5], "float", "row 2: makespan_ns: expected a whole number, got 90.5"),
+        ("makespan_ns", ["x", "y", "z"], "string", "row 1: makespan_ns: expected a whole number, got 'x'"),
+        ("makespan_ns", [None, 90, None], "Int64", "row 3: makespan_ns: expected a whole number, got nothing"),
+        ("error", [None, None, None], "string", "row 1: error: expected why the point does not fit, got nothing"),
+    ],
+)
+def test_a_damaged_column_of_a_table_is_named(
+    sweep: tuple[list[str], Path], column: str, values: list[object], kind: str, why: str
+) -> None:
+    pd, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    command, rows = sweep
+    path = rows.with_suffix(".parquet")
+    command = [*command[:-1], str(path)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    table = pd.read_parquet(path)
+    table[column] = pd.Series(values, dtype=kind)
+    table.to_parquet(path, index=False)
+    outcome = CliRunner().invoke(app, command)
+    assert (outcome.exit_code, outcome.stderr) == (2, f"error: {path}: {why}; remove this row and run the same command again\n")
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ValueError("a bug")])
+def test_a_file_that_cannot_be_locked_is_closed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    opened = []
+
+    def lock(descriptor: int, name: str) -> None:
+        opened.append(descriptor)
+        raise error
+
+    monkeypatch.setattr(rowfile, "_lock", lock)
+    with pytest.raises((InputError, ValueError)) as raised, rowfile.RowFile(tmp_path / "rows.csv", ["point"], []):
+        pass
+    cannot = f"{tmp_path}/rows.csv: cannot be written: Input/output error"
+    assert str(raised.value) == (cannot if isinstance(error, OSError) else "a bug")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from kineto_toys import COPY, KERNEL, call, device_op, span, trace
 
@@ -18,7 +19,19 @@ from hosim.validate.calibration import Calibration, calibrate, likely_base
 from hosim.validate.channel_fit import ChannelFit, MeasuredCopy, _bent, _points, copies_of, fit_ways
 from hosim.validate.measurements import Measurements, Sweep
 from hosim.validate.op_fit import Efficiency
-from hosim.validate.robust import ErrorSpread, Figure, clock_tick, draws, figure, fit_line, fit_slope, inverse, median_figure, spread
+from hosim.validate.robust import (
+    ErrorSpread,
+    Figure,
+    _refitted,
+    clock_tick,
+    draws,
+    figure,
+    fit_line,
+    fit_slope,
+    inverse,
+    median_figure,
+    spread,
+)
 
 # ---- figures and errors
 
@@ -409,3 +422,18 @@ def test_a_curve_of_the_base_gives_way_to_what_was_fitted() -> None:
     }
     kept = calibrated_profile(calibrated(fitted("h2d", "pageable")), base, "new")["channels"]["h2d"]
     assert {key: value for key, value in kept.items() if key != "source"} == {**h2d, "pageable": "4 GB/s"}
+
+
+def test_a_latency_below_a_nanosecond_is_one() -> None:
+    """Exactly 0.5 + 2 x; what goes through 0 instead has another slope. Weights do not matter to samples on a line."""
+    rows = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]])
+    found = _refitted(rows, np.array([2.5, 4.5, 6.5]), np.array([0.0, 1.0]), np.array([[1.0, 1.0, 1.0], [3.0, 1.0, 2.0]]))
+    assert found.tolist() == [[pytest.approx(0.5), pytest.approx(2.0)]] * 2
+
+
+def test_a_latency_below_0_is_none() -> None:
+    """2 x - 1 at 1 and 2 goes through 0 with the slope (1 + 6) / (1 + 4), where weights are those of the loss at the end."""
+    rows, wanted = np.array([[1.0, 1.0], [1.0, 2.0]]), np.array([1.0, 3.0])
+    ((latency, slope),) = _refitted(rows, wanted, np.array([0.0, 1.0]), np.array([[1.0, 1.0]])).tolist()
+    weight = 1 / np.sqrt(1 + (rows[:, 1] * slope - wanted) ** 2)
+    assert (latency, slope) == (0, pytest.approx((weight @ [1, 6]) / (weight @ [1, 4])))

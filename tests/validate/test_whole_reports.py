@@ -27,7 +27,7 @@ from hosim.validate.op_work import OpWork
 from hosim.validate.robust import ErrorSpread, Figure
 from hosim.validate.structural_replay import structural_replay
 from hosim.validate.structure import GivenNumbers
-from hosim.validate.validation import Validation, _given, beside, validation_to_dict
+from hosim.validate.validation import Validation, _given, beside, read_trace, validate, validation_to_dict
 
 # ---- hosim validate
 
@@ -342,3 +342,15 @@ def test_what_a_replay_was_given_and_what_is_drawn_of_it() -> None:
     op = SimpleNamespace(device=1, stream=7, start_ns=2, end_ns=5)
     times.ops = (SimpleNamespace(op=op, simulated_start_ns=3, simulated_end_ns=8),)
     assert Validation("t", None, times, None, ()).drawn_ops == [("1:7", (2, 5), (3, 8))]
+
+
+def test_a_file_that_cannot_be_opened_is_left_to_the_reader_of_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, mode: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "trace.json").write_text("{}")
+    monkeypatch.setattr(Path, "open", refuse)
+    for read, expected in ((read_trace, "a profiler trace: "), (validate, "a trace of the PyTorch profiler (JSON), ")):
+        with pytest.raises(InputError) as refused:
+            read(tmp_path / "trace.json")
+        assert str(refused.value).startswith(f"{tmp_path}/trace.json: expected {expected}")

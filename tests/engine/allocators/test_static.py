@@ -130,6 +130,8 @@ def test_what_never_lives_takes_nothing():
         (([0], [1], [1, 2]), {}, "as many lower and upper ends as sizes, got 1, 1 and 2"),
         (([2], [1], [1]), {}, r"no end before the start, got 1 in \[2, 1\)"),
         (([0], [1], [-1]), {}, "size of at least 0"),
+        (([0, 1], [1, 3], [0, -1]), {}, r"size of at least 0 and no end before the start, got -1 in \[1, 3\)"),
+        (([0, 2], [0, 1], [0, 0]), {}, r"got 0 in \[2, 1\)"),  # a size of 0 and an empty range are none
         (([0], [1], [1]), {"alignment": 0}, "alignment: expected at least 1"),
     ],
 )
