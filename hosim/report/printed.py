@@ -53,7 +53,9 @@ class OpenTable(Table):
         for number, places in enumerate(found.blocks):
             fits = total(needs, places) <= width
             shown = [columns[i] if fits else replace(columns[i], no_wrap=False) for i in places]
-            yield from Table.__rich_console__(self._block(shown, None if number else self.title), console, options)
+            if not number and self.title:
+                yield self.title
+            yield from Table.__rich_console__(self._block(shown), console, options)
         if found.left_out:
             yield paragraph(self._left_out(found.left_out, needs, whole), style="dim", space=True)
 
@@ -69,10 +71,10 @@ class OpenTable(Table):
         parts = [f"Empty: {', '.join(empty)}."] if empty else []
         return " ".join([*parts, f"Not shown: {', '.join(others)}; {whole} columns show all."] if others else parts)
 
-    def _block(self, columns: Sequence[Column], title: Any) -> Table:
+    def _block(self, columns: Sequence[Column]) -> Table:
         """A table of some columns, in which cells that may wrap break between words, and long words after their parts."""
         block = copy(self)
-        block.title = title
+        block.title = None
         block.columns = [
             replace(column, _index=i, _cells=[cell if column.no_wrap else _Breaking(cell) for cell in column.cells])
             for i, column in enumerate(columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,10 +22,10 @@ _HUMAN = (("_bytes_per_s", human_rate), ("_bytes", human_size), ("_ns", human_ti
 
 def sweep(rows: Sequence[Row], fields: Sequence[str], hardware: Hardware) -> RenderableType:
     """One row per point: the varied fields, makespan, sum of stalls, peak of the device tier; the fastest is green, errors are below."""
-    varied = [column for column in rows[0] if any(column.startswith(field) for field in fields) and column != "policy"]
+    varied = [c for c in rows[0] if any(c.startswith(field) for field in fields) and c not in ("policy", "budget_bytes")]
     named = ["policy"] if len({row["policy"] for row in rows}) > 1 else []
     columns = [*varied, *named]
-    shown = [_short(column) for column in columns]
+    shown = ["budget\nasked" if column == "budget" else _short(column) for column in columns]
     table = open_table("Sweep", *shown, "budget", "makespan", "stalls", f"peak\n{hardware.device_tier}", left=len(columns))
     best = min((row["makespan_ns"] for row in rows if row["feasible"]), default=None)
     for row in rows:
@@ -105,16 +106,18 @@ def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
     """One row per value tried, and the answer in a sentence."""
     name = next(iter(rows[0]))
     first, *others = name.split(" + ")
-    table = open_table(
-        "Tried", first + (f"\nand {len(others)} more" if others else ""), "within\nlimits", "makespan", "slowdown", "why not"
-    )
+    table = open_table("Tried", first + (f"\nand {len(others)} more" if others else ""), "within\nlimits", "makespan", "slowdown")
+    table.add_column("why not")
     for row in rows:
         slowdown = f"{row['slowdown']:.3f}x" if row["slowdown"] else NOTHING
         makespan = human_time(row["makespan_ns"]) if row["makespan_ns"] else NOTHING
-        why = str(row["why"])
-        shown = why if len(why) <= 60 else f"{why[:57]}..."
         table.add_row(
-            cell(name, row[name]), "yes" if row["within"] else "no", makespan, slowdown, shown, style="green" if row["within"] else None
+            cell(name, row[name]),
+            "yes" if row["within"] else "no",
+            makespan,
+            slowdown,
+            str(row["why"]),
+            style="green" if row["within"] else None,
         )
     return Group(table, paragraph(f"{verdict}.", style="bold" if found else "bold red"))
 
@@ -170,21 +173,42 @@ def _change(name: str, value: Any) -> str:
 
 
 def _sides(title: str, rows: Sequence[Row], left: int) -> Table:
-    """Rows with columns of both sides; the texts of cache ops may be long and are cut."""
+    """Rows with columns of both sides: the short ones; where these are equal in some row, the cache ops as well; and else all."""
     few = {"tensor", "kind", "size_bytes", "op", *(f"{name}_{side}" for name in _SHOWN for side in "ab")}
-    columns = [column for column in rows[0] if column in few]
-    if len(columns) <= left + 1:  # no short column differs, only the places of cache ops
-        columns = list(rows[0])
+    every = list(rows[0])
+    choices = ([c for c in every if c in few], [c for c in every if c in few or c in _CACHE_OPS], every)
+    columns = next((chosen for chosen in choices if all(_differs(row, chosen) for row in rows)), every)
     table = open_table(title, *(_side_title(column) for column in columns), left=left, spare=("kind",))
+    for column, shown in zip(columns, table.columns, strict=True):
+        if column in _CACHE_OPS:
+            shown.no_wrap, shown.justify = False, "left"
     for row in rows:
-        cells = [cell(column.removesuffix("_a").removesuffix("_b"), row[column]) for column in columns]
-        table.add_row(*(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in cells))
+        own = _own(*(row.get(column) for column in _CACHE_OPS))
+        named = {column: cell(column.removesuffix("_a").removesuffix("_b"), row[column]) for column in columns}
+        table.add_row(*(own.get(column, text) for column, text in named.items()))
     return table
+
+
+def _differs(row: Row, columns: Sequence[str]) -> bool:
+    return any(row[column] != row.get(f"{column[:-1]}b") for column in columns if column.endswith("_a"))
+
+
+def _own(*sides: Any) -> dict[str, str]:
+    """The first cache ops that only one side has, and how many more these are."""
+    of = [Counter(str(side).split(", ") if side else ()) for side in sides]
+    texts = {}
+    for column, own, other in zip(_CACHE_OPS, of, reversed(of), strict=True):
+        listed = list(((own - other) or own).elements())
+        more = f" and {len(listed) - _MOST:,} more" if len(listed) > _MOST else ""
+        texts[column] = (", ".join(listed[:_MOST]) + more) or NOTHING
+    return texts
 
 
 _SHOWN = ("moved_bytes", "resident_ns", "start_ns", "stall_ns", "prefetches", "stores")
 """The columns of tensors and ops that are shown if they differ; the JSON has all of them."""
-_LONGEST = 40
+_CACHE_OPS = ("cache_ops_a", "cache_ops_b")
+_MOST = 3
+"""Cache ops that a row names."""
 
 
 def _side_title(column: str) -> str:

@@ -87,6 +87,7 @@ def _figures(data: Mapping[str, Any]) -> RenderableType:
     device = f" on {data['device']}" if data["device"] else ""
     title = f"{data['trace']}{device}: {data['kernels']:,} kernels"
     table = open_table(title, "figure", "measured", "simulated", "error")
+    table.columns[0].no_wrap = False
     for row in rows(data):
         table.add_row(*row)
     return table

@@ -94,7 +94,7 @@ def test_fit() -> None:
             Tried
 
                                      within
-             channels.h2d.bandwidth  limits  makespan  slowdown                                                why not
+             channels.h2d.bandwidth  limits  makespan  slowdown  why not
              ─────────────────────────────────────────────────────────────────────────────────────────────────────────
              1 GB/s                      no    100 ns    1.429x  takes 1.429 times as long as with everything resident
              2 GB/s                     yes     85 ns    1.214x
@@ -209,11 +209,11 @@ def test_sweep(folder: Path) -> None:
         dedent("""\
             Sweep
 
-                                                       peak
-             budget  budget  budget  makespan  stalls   hbm
-             ──────────────────────────────────────────────
-             79 B    79B       79 B    140 ns   70 ns  50 B
-             100 B   100B     100 B    100 ns   30 ns  80 B
+             budget                            peak
+             asked   budget  makespan  stalls   hbm
+             ──────────────────────────────────────
+             79B       79 B    140 ns   70 ns  50 B
+             100B     100 B    100 ns   30 ns  80 B
             """),
         "",
     )

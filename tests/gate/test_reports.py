@@ -294,16 +294,14 @@ def test_the_table_of_a_baseline() -> None:
         {"hbm": held, "ddr": PeakRecord(None, {}, Listing())}, {}, Listing(), Listing(), (), "0.5", 7,
     )  # fmt: skip
     assert shown(verdict_tables.baseline(made)) == dedent("""\
-        step: workload w.json,
-        policy p
+        step: workload w.json, policy p
 
          metric         value
          ────────────────────
          makespan     1.50 us
          peak.[hbm]  2.00 KiB
 
-        ddr at its
-        peak
+        ddr at its peak
 
          kind  bytes
          ───────────

@@ -107,10 +107,10 @@ def test_a_fit() -> None:
     assert lines(studies.fit(rows, "found", True)) == table("""
         Tried
          a.b         within
-         and 1 more  limits  makespan  slowdown                                                       why not
-         ────────────────────────────────────────────────────────────────────────────────────────────────────
+         and 1 more  limits  makespan  slowdown  why not
+         ─────────────────────────────────────────────────────────────────────────────────────────────────────
          2,000          yes   3.00 ms    1.046x
-         3,000           no         -         -  wwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwww...
+         3,000           no         -         -  wwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwww
          4,000           no   1.00 ms    2.500x  [x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x]
         found.
     """)
@@ -118,7 +118,7 @@ def test_a_fit() -> None:
                        within
          budget_bytes  limits  makespan  slowdown  why not
          ─────────────────────────────────────────────────
-         2.00 MiB          no         -         -       no
+         2.00 MiB          no         -         -  no
         none.
     """)
 
@@ -159,7 +159,7 @@ def test_a_diff() -> None:
         {"figure": "peak_bytes", "a": 4 << 20, "b": 1 << 20, "change": 0},
         {"figure": "policy", "a": "x", "b": None, "change": None},
     ]
-    ops = [{"op": "f", "cache_ops_a": "s" * 41, "cache_ops_b": "t" * 40}]
+    ops = [{"op": "f", "cache_ops_a": "store u, store v", "cache_ops_b": "store v, detach w"}]
     assert lines(studies.diff(figures, TENSORS, ops, "different", ("a[1]", "b"), 3)) == table("""
         Figures
          figure        a[1]         b    change
@@ -174,10 +174,10 @@ def test_a_diff() -> None:
          w       parameter   1.00 MiB  2.00 MiB  3.00 MiB
          v       activation  5.00 MiB  6.00 MiB  7.00 MiB
         Ops
-                                            cache ops                                 cache ops
-         op                                         a                                         b
-         ──────────────────────────────────────────────────────────────────────────────────────
-         f   sssssssssssssssssssssssssssssssssssss...  tttttttttttttttttttttttttttttttttttttttt
+             cache ops  cache ops
+         op  a          b
+         ────────────────────────
+         f   store u    detach w
         different.
     """)
 
@@ -295,11 +295,42 @@ def test_a_diff_of_places_alone_shows_them() -> None:
     assert lines(studies.diff([], tensors, [], "different", ("a", "b"), 3)) == table("""
         Tensors
                                       cache ops  cache ops
-         tensor  kind           size          a          b
+         tensor  kind           size  a          b
          ─────────────────────────────────────────────────
-         w       parameter  1.00 MiB          q          r
+         w       parameter  1.00 MiB  q          r
         different.
     """)
+
+
+def test_cache_ops_that_both_sides_begin_with_hide_no_difference() -> None:
+    """Of ten each, nine are shared. Of five that one side has, the first three are named. What has no short difference shows them."""
+    shared = ", ".join(f"prefetch after op_{i}" for i in range(9))
+    many = ", ".join(f"detach after g{i}" for i in range(5))
+    tensors = [
+        {
+            "tensor": "w",
+            "prefetches_a": 9,
+            "prefetches_b": 9,
+            "cache_ops_a": f"{shared}, store after f",
+            "cache_ops_b": f"{shared}, store after g",
+        },
+        {"tensor": "v", "prefetches_a": 1, "prefetches_b": 0, "cache_ops_a": many, "cache_ops_b": None},
+    ]
+    assert lines(studies.diff([], tensors, [], "different", ("a", "b"), 3)) == table("""
+        Tensors
+                 prefetches  prefetches  cache ops                                                     cache ops
+         tensor           a           b  a                                                             b
+         ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+         w                9           9  store after f                                                 store after g
+         v                1           0  detach after g0, detach after g1, detach after g2 and 2 more  -
+        different.
+    """)
+    assert "cache ops" not in "".join(lines(studies.diff([], tensors[1:], [], "different", ("a", "b"), 3)))
+
+
+def test_ops_that_differ_in_what_no_table_shows_show_everything() -> None:
+    ops = [{"op": "f", "cache_ops_a": None, "cache_ops_b": None, "took_ns_a": 5, "took_ns_b": 6}]
+    assert lines(studies.diff([], [], ops, "different", ("a", "b"), 3))[-2].split() == ["f", "-", "-", "5", "ns", "6", "ns"]
 
 
 def test_a_listing() -> None:

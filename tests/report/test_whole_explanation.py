@@ -140,8 +140,7 @@ def test_all_of_it(made: Explanation) -> None:
         """),
         *table(COUNTS),
         *table("""
-            Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted stalls)
-            decided.
+            Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted stalls) decided.
              tensor
              kind: gap
              why                       bytes  uses     idle  recompute     score  pressure      relief
@@ -193,8 +192,7 @@ def test_the_summary_in_full(made: Explanation) -> None:
         *table(HEAD),
         *table(COUNTS),
         *table("""
-            The tensors that matter most: ops wait for the first ones, then by bytes saved at
-            the peak. The score decided.
+            The tensors that matter most: ops wait for the first ones, then by bytes saved at the peak. The score decided.
              tensor     bytes  uses     idle  recompute     score  verdict            exposed
              ────────────────────────────────────────────────────────────────────────────────
              a       2.00 KiB    22  11.0 ms          -   1.50 ms  moved: best score  7.00 ms
@@ -241,8 +239,7 @@ def test_an_explanation_of_nothing(made: Explanation) -> None:
         "0 gaps, 0 used; 0 tensors (0 B) have no gap: short-lived, never moved.",
         "Cache ops: 1,001 prefetches, 0 stores, 0 detaches.",
         *table("""
-            Gaps by bytes saved at the peak. The score (over-budget time
-            covered, less weighted stalls) decided.
+            Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted stalls) decided.
              tensor
              kind: gap
              why        bytes  uses  idle  recompute  score  pressure  relief
