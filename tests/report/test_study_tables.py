@@ -319,10 +319,10 @@ def test_cache_ops_that_both_sides_begin_with_hide_no_difference() -> None:
     assert lines(studies.diff([], tensors, [], "different", ("a", "b"), 3)) == table("""
         Tensors
                  prefetches  prefetches  cache ops                                                     cache ops
-         tensor           a           b  a                                                             b
-         ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-         w                9           9  store after f                                                 store after g
-         v                1           0  detach after g0, detach after g1, detach after g2 and 2 more  -
+         tensor  a                    b  a                                                             b
+         ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+         w       9                    9  store after f                                                 store after g
+         v       1                    0  detach after g0, detach after g1, detach after g2 and 2 more  -
         different.
     """)
     assert "cache ops" not in "".join(lines(studies.diff([], tensors[1:], [], "different", ("a", "b"), 3)))
