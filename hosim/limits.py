@@ -58,6 +58,13 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "integer_digits": Limit(1_000, "digits in a number", "how long a number is written"),
         "name_length": Limit(10_000, "characters in a name", "how long a name is"),
         "csv_field_bytes": _size("128 KiB", "in a field of CSV", "how long a field of a CSV file is"),
+        "layers": Limit(1_000, "layers", "how many layers a model of a spec has"),
+        "model_parts": Limit(
+            50_000,
+            "parts of a model",
+            "how many experts or blocks of a cache a built model keeps apart, over all layers; how many modules of torch a spec makes",
+        ),
+        "kernels": Limit(100_000, "kernels", "how many kernels a torch program launches, and into how many parts an op cuts a tensor"),
         "devices": Limit(16_384, "devices", "how many devices run a program together"),
         "grid_points": Limit(100_000, "points in a grid", "the product of the numbers of values of a grid"),
         "routing_steps": Limit(10_000, "steps of a routing", "how many steps a routing has or generates"),

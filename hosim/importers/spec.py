@@ -8,14 +8,18 @@ inputs, strict=False)``; ``torch_train`` traces a training step of the same mode
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers.torch_export import import_exported, require_torch
 from hosim.io.reading import did_you_mean
+from hosim.limits import limit, refusal, within
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -24,6 +28,9 @@ _FOREIGN_KEYS = frozenset(("attn_implementation", "experts_implementation", "aut
     *("backbone", "use_pretrained_backbone", "use_timm_backbone", "name_or_path", "use_kernels", "kernel_config"),
 }
 """Keys of a config, or of one inside it, that would make transformers fetch code or weights, or run another model than the named class."""
+
+_REPEATED = re.compile(r"layer|depth|block|stage|codebook")
+"""Keys of a config that say how often something is built."""
 
 _READ_BY_GETATTR = {"head_dim"}
 """Keys that models look for although not every config class declares them (Qwen3-MoE: 128, where hidden_size / heads is 64)."""
@@ -47,6 +54,7 @@ def make(spec: Mapping[str, Any], source: str) -> Graph:
     try:
         if "training" in spec and spec["importer"] != "torch_train":
             raise InputError("only the importer torch_train takes it; expected importer: torch_train", where="training")
+        _check_repeated(spec["model"].get("config", {}), "model.config")
         _require_transformers()
         import transformers
 
@@ -139,11 +147,43 @@ def _module(model: Mapping[str, Any], dtype: Any) -> Any:
     _known_keys(cls.config_class, config)
     try:
         made = cls.config_class(**config, attn_implementation=model.get("attention", "sdpa"))
-        with torch.device("meta"), default_dtype(dtype):
+        with torch.device("meta"), default_dtype(dtype), _counted_modules():
             return cls(made).eval()
+    except InputError:
+        raise
     except Exception as error:  # config classes and models raise all kinds of errors
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{name} cannot be built from this config: {reason[:200]}", where="model.config") from error
+
+
+@contextmanager
+def _counted_modules() -> Iterator[None]:
+    """Raise the refusal as soon as more modules have been made than the limit: sizes of any name can make a config do that."""
+    from torch.nn.modules.module import register_module_module_registration_hook
+
+    most, made = limit("model_parts"), count(1)
+
+    def note(*_: Any) -> None:
+        if next(made) > most:
+            raise refusal("model_parts", where="model.config")
+
+    handle = register_module_module_registration_hook(note)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _check_repeated(value: Any, where: str, key: str = "") -> None:
+    """Raise the refusal for a config with too many layers, before anything is imported; config classes make lists of that length."""
+    if isinstance(value, Mapping):
+        for inner, inside in value.items():
+            _check_repeated(inside, f"{where}.{inner}", str(inner))
+    elif isinstance(value, list):
+        for inside in value:
+            _check_repeated(inside, where, key)
+    elif isinstance(value, int) and _REPEATED.search(key) and not key.endswith(("_size", "_dim", "_id")):
+        within("layers", value, where=where)
 
 
 def _refuse_foreign(value: Any, where: str) -> None:

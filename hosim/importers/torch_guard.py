@@ -43,9 +43,9 @@ def check_call(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> No
     """
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
-        pieces = _pieces(target.overloadpacket, args, kwargs)
-        if pieces is not None and pieces != node.meta.get("pieces", pieces):
-            raise InputError(f"node {node.name!r} gives {pieces} tensors, but the program has names for {node.meta['pieces']}")
+        found = pieces(target.overloadpacket, args, kwargs)
+        if found is not None and found != node.meta.get("pieces", found):
+            raise InputError(f"node {node.name!r} gives {found} tensors, but the program has names for {node.meta['pieces']}")
         return
     if isinstance(target, torch._ops.HigherOrderOperator):
         raise InputError(f"node {node.name!r} calls the higher-order op {target.name()!r}, which hosim does not import; export without it")
@@ -73,7 +73,7 @@ def check_number(node: Node, value: Any) -> None:
         raise InputError(f"node {node.name!r} gives a size beyond 64 bits")
 
 
-def _pieces(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+def pieces(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
     """How many tensors an op gives that cuts one into equal parts; ``None`` for every other op."""
     if packet not in _CUTS:
         return None

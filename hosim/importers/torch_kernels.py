@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import bmm_flop, flop_registry
 
 from hosim.errors import InputError
+from hosim.importers import torch_guard
+from hosim.limits import limit, refusal, within
 
 aten = torch.ops.aten
 
@@ -71,6 +73,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
         self.kernels: list[Kernel] = []
         self.live_bytes = 0
         self.peak_bytes = 0
+        self._calls, self._most = 0, limit("kernels")
         self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}  # by address, which is unique among the living
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -98,6 +101,12 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self._calls += 1
+        if self._calls > self._most:
+            raise refusal("kernels")
+        pieces = torch_guard.pieces(func.overloadpacket, args, kwargs)
+        if pieces is not None:
+            within("kernels", pieces)
         try:
             result = func(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:

@@ -347,6 +347,8 @@ class _Machine:
         recorder.kernels = []
         try:
             result = target(*args, **kwargs)
+        except InputError as error:
+            raise InputError(f"node {name!r} ({target}): {error.message}") from error
         except Exception as error:
             raise _cannot_run(name, target, error) from error
         kernels = recorder.kernels

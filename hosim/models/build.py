@@ -10,8 +10,9 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from hosim.errors import InputError, UnitError
 from hosim.expert_routing import Gate, realise
 from hosim.graph import Graph
+from hosim.limits import within
 from hosim.models.attention import MODES
-from hosim.models.config import Layered, RoutingDraw, Run
+from hosim.models.config import Layered, RoutingDraw, Run, layers_of
 from hosim.models.families import FAMILIES
 from hosim.models.presets import PRESETS
 from hosim.models.routing_draw import generate
@@ -60,6 +61,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         raise InputError(f"{model} is built for {', '.join(family.phases)}; got {run.phase!r}", where="phase")
     _check_shards(config, run)
     _check_choices(config, run)
+    _check_size(config, run)
     meta = {"source": "hosim.models", "builder": {key: parameters[key] for key in sorted(parameters)}}
     graph, gates = step(name, family.forward, config, run, meta)
     return graph if routed is None else replace(_realised(graph, gates, run, routed), name=name)
@@ -160,6 +162,15 @@ def _check_choices(config: Any, run: Run) -> None:
         raise InputError("kv_block works only for decoding with heads of keys and values", where="kv_block")
     if run.kv_block is not None and run.chosen_experts is not None:
         raise InputError("give only one of kv_block and chosen_experts: a trace has one kind of choice", where="kv_block")
+
+
+def _check_size(config: Layered, run: Run) -> None:
+    """Raise :class:`InputError` if the device's part of the model has too many layers, or too much of its own in each of them."""
+    layers = within("layers", len(layers_of(config, run)), where="config" if run.layers is None else "layers")
+    if run.chosen_experts is not None:
+        within("model_parts", layers * (int(getattr(config, "num_experts", 0)) // run.expert), where="config.num_experts")
+    if run.kv_block is not None:
+        within("model_parts", layers * -(-run.context // run.kv_block), where="kv_block")
 
 
 def _link(value: object) -> int:

@@ -199,6 +199,32 @@ def test_an_archive_on_which_readers_disagree(name, honest, tmp_path):
     assert expected in refused(path)
 
 
+def steps_of_a_gru(path: Path, steps: int) -> Path:
+    """A program that runs a GRU over so many steps, as its file says."""
+    torch.export.save(torch.export.export(Recurrent(), (torch.zeros(17, 1, 2),), strict=False), path)
+    records = {name: content.replace(b'"as_int": 17}', b'"as_int": %d}' % steps) for name, content in records_in(path).items()}
+    return write_archive(path, records)
+
+
+class Recurrent(torch.nn.Module):
+    """A GRU as an op of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = torch.nn.ParameterList([torch.zeros(6, 2), torch.zeros(6, 2)])
+
+    def forward(self, x):
+        return torch.gru(x, torch.zeros(1, 1, 2), list(self.weights), False, 1, 0.0, False, False, False)[0]
+
+
+def test_an_op_that_launches_a_kernel_for_each_of_many_steps(tmp_path, monkeypatch):
+    assert f"expected at most 100000 kernels, got {10**9};" in refused(steps_of_a_gru(tmp_path / "bad.pt2", 10**9))
+    monkeypatch.setenv("HOSIM_LIMITS", "kernels=500")  # each step is some ten of them
+    assert "expected at most 500 kernels, got more;" in refused(steps_of_a_gru(tmp_path / "bad.pt2", 100))
+    monkeypatch.delenv("HOSIM_LIMITS")
+    assert len(import_pt2(steps_of_a_gru(tmp_path / "good.pt2", 17)).ops) == 2
+
+
 def test_a_compressed_record_is_not_unpacked(honest, tmp_path):
     bomb = {**honest, MODEL: b" " * 10_000_000}
     path = write_archive(tmp_path / "bad.pt2", bomb, method=zipfile.ZIP_DEFLATED)

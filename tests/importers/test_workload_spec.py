@@ -1,6 +1,7 @@
 """Specs: strict, and the same workload every time."""
 
 import copy
+import sys
 
 import pytest
 import yaml
@@ -132,3 +133,26 @@ def test_a_spec_that_the_model_does_not_take(tmp_path, path, value, message):
         load(tmp_path, changed(path, value))
     assert str(caught.value).startswith(str(tmp_path / "tiny.yaml"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where"),
+    [
+        ("model/config/num_hidden_layers", 10**9, "num_hidden_layers"),
+        ("model/config/n_layer", 1001, "n_layer"),
+        ("model/config/vision_config", {"depths": [2, 10**9]}, "vision_config.depths"),
+    ],
+)
+def test_a_config_of_too_many_layers_is_refused_before_torch_is_loaded(tmp_path, path, value, where, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(InputError, match=rf"model.config.{where}: expected at most 1000 layers, got {10**9 if value != 1001 else 1001};"):
+        load(tmp_path, changed(path, value))
+
+
+def test_a_config_that_makes_many_modules_is_refused_while_they_are_made(tmp_path, monkeypatch):
+    """Llama has 13 modules a layer, and 8 around them."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    monkeypatch.setenv("HOSIM_LIMITS", "model_parts=20")
+    with pytest.raises(InputError, match=r"tiny.yaml: model.config: expected at most 20 parts of a model, got more; HOSIM_LIMITS="):
+        load(tmp_path, changed("model/config/num_hidden_layers", 2))

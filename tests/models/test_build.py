@@ -283,10 +283,42 @@ def test_a_gradient_that_two_values_share_is_not_changed_for_one_of_them():
     }
 
 
-def test_a_model_of_a_billion_layers_is_refused_at_the_limit(monkeypatch):
+@pytest.mark.parametrize(
+    ("parameters", "where", "message"),
+    [
+        ({"model": "gpt2-xl", "phase": "train", "config": {"n_layer": 10**9}}, "config", "1000 layers, got 1000000000;"),
+        ({"model": "t5-large", "phase": "train", "config": {"num_layers": 1001}}, "config", "1000 layers, got 1001;"),
+        ({"model": "gpt2-xl", "config": {"n_layer": 2000}, "layers": 2000}, "layers", "1000 layers, got 2000;"),
+        # 48 layers with 1042 experts each are 50,016
+        (
+            {"model": "qwen3-30b-a3b", "config": {"num_experts": 1042}, "chosen_experts": 8},
+            "config.num_experts",
+            "50000 parts of a model, got 50016;",
+        ),
+        # 32 layers with 2^40 blocks each are 2^45
+        (
+            {"model": "llama-3.1-8b", "phase": "decode", "context": 2**40, "kv_block": 1},
+            "kv_block",
+            f"50000 parts of a model, got {2**45};",
+        ),
+    ],
+)
+def test_a_model_of_too_many_parts_is_refused_before_it_is_built(parameters, where, message, monkeypatch):
+    monkeypatch.setattr("hosim.models.build.step", None)
+    with pytest.raises(InputError) as raised:
+        build("x", parameters)
+    assert str(raised.value).startswith(f"{where}: expected at most {message}")
+
+
+def test_only_the_layers_of_the_stage_count():
+    shape = {"config": {"num_hidden_layers": 2000}, "pipeline": 1000}
+    assert len(build("x", {"model": "llama-3.1-8b", **shape}).ops) < 100
+
+
+def test_whatever_else_makes_many_ops_is_refused_while_it_is_built(monkeypatch):
     monkeypatch.setenv("HOSIM_LIMITS", "records=500")
     with pytest.raises(InputError, match='expected at most 500 records, got more; HOSIM_LIMITS="records=1000"'):
-        build("x", {"model": "gpt2-xl", "phase": "train", "config": {"n_layer": 10**9}})
+        build("x", {"model": "gpt2-xl", "phase": "train", "config": {"n_layer": 900}})
 
 
 def test_gradients_are_added_in_place_where_their_tensor_is_nobody_elses():
