@@ -7,6 +7,7 @@ limit is asked for. Whoever reads input asks :func:`limit` before it allocates, 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,9 @@ from hosim.units import exact_size, parse_size
 
 VARIABLE = "HOSIM_LIMITS"
 """The environment variable that replaces defaults: ``NAME=VALUE``, separated by commas."""
+
+_OF_PYTHON = "PYTHONINTMAXSTRDIGITS"
+"""The environment variable that says how many digits Python reads, 4300 without it."""
 
 _LARGEST = 2**63 - 1
 
@@ -106,6 +110,9 @@ def _value(asked: Limit, text: str, name: str) -> int:
     """The value that a text gives a limit; raises :class:`InputError`."""
     digits = text.replace("_", "")
     if digits.isascii() and digits.isdecimal() and len(digits) < 20 and 0 < int(digits) <= _LARGEST:
+        if int(digits) > _most_of(name):
+            expected = f"expected at most {_most_of(name)}, what Python itself reads, got {digits}"
+            raise InputError(f"{expected}; {_OF_PYTHON}={digits} raises that", source=VARIABLE, where=name)
         return int(digits)
     if asked.in_bytes:
         try:
@@ -115,6 +122,11 @@ def _value(asked: Limit, text: str, name: str) -> int:
             pass
     expected = "a size above 0 such as 8GiB" if asked.in_bytes else "a whole number above 0"
     raise InputError(f"expected {expected}, got {text[:60]!r}", source=VARIABLE, where=name)
+
+
+def _most_of(name: str) -> int:
+    """What a limit can be raised to: Python has one of its own for digits, which has a variable, too."""
+    return sys.get_int_max_str_digits() or _LARGEST if name == "integer_digits" else _LARGEST
 
 
 def refusal(name: str, found: int | None = None, *, source: str | None = None, where: str | None = None) -> InputError:
@@ -130,8 +142,11 @@ def refusal(name: str, found: int | None = None, *, source: str | None = None, w
     asked, most = LIMITS[name], limit(name)
     exact = None if found is None or found > _LARGEST else found
     told = "more" if exact is None else asked.text(exact)
-    enough = asked.text(min(2 * most, _LARGEST) if exact is None else exact)
-    message = f'expected at most {asked.text(most)} {asked.counted}, got {told}; {VARIABLE}="{name}={enough}" raises this limit'
+    enough = min(2 * most, _LARGEST) if exact is None else exact
+    raises = f'{VARIABLE}="{name}={asked.text(enough)}" raises this limit'
+    if enough > _most_of(name):
+        raises = f"with {_OF_PYTHON}={enough}, {raises}"
+    message = f"expected at most {asked.text(most)} {asked.counted}, got {told}; {raises}"
     return InputError(message, source=source, where=where)
 
 

@@ -1,5 +1,8 @@
 """The table of limits, the variable that raises them, and what a refusal says."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +30,10 @@ def test_a_limit_has_its_default_or_what_the_variable_says(monkeypatch: pytest.M
         ("devices=²", "HOSIM_LIMITS: devices: expected a whole number above 0, got '²'"),
         ("file_bytes=lots", "HOSIM_LIMITS: file_bytes: expected a size above 0 such as 8GiB, got 'lots'"),
         ("file_bytes=0 B", "HOSIM_LIMITS: file_bytes: expected a size above 0 such as 8GiB, got '0 B'"),
+        (
+            "integer_digits=10_000",
+            "HOSIM_LIMITS: integer_digits: expected at most 4300, what Python itself reads, got 10000; PYTHONINTMAXSTRDIGITS=10000 raises",
+        ),
         ("runs=1,runs=2", "HOSIM_LIMITS: runs: is given twice; keep one"),
     ],
 )
@@ -50,6 +57,26 @@ def test_what_a_refusal_recommends_lets_the_input_pass(monkeypatch: pytest.Monke
         within(name, found)
     monkeypatch.setenv("HOSIM_LIMITS", raises_enough(name, found))
     assert within(name, found) == found
+
+
+def test_digits_beyond_what_python_reads_need_both_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOSIM_LIMITS", "integer_digits=4300")
+    assert limit("integer_digits") == 4300
+    expected = 'got more; with PYTHONINTMAXSTRDIGITS=8600, HOSIM_LIMITS="integer_digits=8600" raises this limit'
+    assert str(refusal("integer_digits")).endswith(expected)
+    monkeypatch.setattr("sys.get_int_max_str_digits", lambda: 8600)
+    monkeypatch.setenv("HOSIM_LIMITS", "integer_digits=8600")
+    assert limit("integer_digits") == 8600
+
+
+def test_a_number_of_many_digits_is_read_with_both_variables(tmp_path: Path) -> None:
+    (tmp_path / "w.json").write_text('{"format": "hosim.workload/1", "name": 1%s}' % ("0" * 9000))
+    variables = {"HOSIM_LIMITS": "integer_digits=10000", "PYTHONINTMAXSTRDIGITS": "10000"}
+    command = [sys.executable, "-c", "from hosim.cli.start import main; main()", "workload", "show", "w.json"]
+    environment = {**os.environ, **variables, "PYTHONPATH": str(Path(__file__).parents[1])}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: w.json: name: expected")
 
 
 def test_a_limit_itself_passes_and_one_more_does_not() -> None:
