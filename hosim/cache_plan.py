@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hosim.edits import Edits
 from hosim.graph import Graph
+from hosim.plain_text import counted
 
 if TYPE_CHECKING:
     import networkx
@@ -222,3 +223,8 @@ class RuntimeFactory(Protocol):
 
     def __call__(self) -> RuntimePolicy:
         """A fresh policy object."""
+
+
+def counted_cache_ops(plan: Plan) -> str:
+    """How many cache ops of each kind a plan has, in words."""
+    return ", ".join(counted(plan.count(op), op) for op in (PREFETCH, STORE, DETACH))

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["one_line", "printable"]
+__all__ = ["counted", "one_line", "printable"]
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, in the singular for 1.
+
+    >>> counted(1, "tensor"), counted(1234, "op"), counted(2, "prefetch")
+    ('1 tensor', '1,234 ops', '2 prefetches')
+    """
+    plural = "" if number == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
+    return f"{number:,} {noun}{plural}"
 
 
 def printable(text: str) -> str:

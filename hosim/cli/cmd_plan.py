@@ -57,6 +57,7 @@ def plan(
     --top N and --all print every table, --json prints all figures. Exit code 3 if the policy finds no plan, or the plan to explain does
     not fit.
     """
+    from hosim.cache_plan import counted_cache_ops
     from hosim.io import save_plan
     from hosim.study.policy_choice import parse_choice
     from hosim.study.reserved_budget import plan_against_reserved, reserved_line
@@ -84,10 +85,7 @@ def plan(
         check(made, machine, budget_bytes)
     if output is not None:
         save_plan(made, output)
-        counts = ", ".join(
-            f"{made.count(op):,} {label}" for op, label in (("prefetch", "prefetches"), ("store", "stores"), ("detach", "detaches"))
-        )
-        say(f"wrote {output}: {counts}")
+        say(f"wrote {output}: {counted_cache_ops(made)}")
     if explain:
         from hosim.planner.hyperoffload.explain import explain as explained
         from hosim.report import explanation

@@ -63,6 +63,7 @@ def sweep(
     A field is a parameter of the workload's spec or of the policy, a path in the hardware profile, or the budget; several fields make a
     grid. A point that fails is a row with its error. Exit code 3 if none fits.
     """
+    from hosim.plain_text import counted
     from hosim.report import studies
     from hosim.study.axes import read_points, read_vary
     from hosim.study.bottlenecks import capped
@@ -94,7 +95,7 @@ def sweep(
     if all(row["budget_bytes"] is None for row in found.rows):
         raise InputError(f"every point failed; the first one with: {found.rows[0]['error']}", source="sweep")
     if output is not None:
-        say(f"wrote {output}: {len(found.rows):,} rows, {found.computed:,} of them computed now")
+        say(f"wrote {output}: {counted(len(found.rows), 'row')}, {found.computed:,} of them computed now")
     if json:
         from hosim.io import to_json
 

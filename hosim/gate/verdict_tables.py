@@ -11,6 +11,7 @@ from hosim.gate.metrics import human
 from hosim.gate.record import Record
 from hosim.gate.reports import changed_metrics, details, with_a_row
 from hosim.gate.verdict import FAILING, CaseVerdict, summary
+from hosim.plain_text import counted
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING
 from hosim.units import human_size
@@ -35,7 +36,7 @@ def verdicts(checked: Sequence[CaseVerdict], strict: bool = False) -> Renderable
             listed = [f"{v.case}: {v.verdict}", *(f"  {line}" for line in details(v))]
             parts.append(paragraph(*listed, style="red" if v.verdict == REGRESSION else "", space=True, wrapped=False))
     failing = sum(v.fails(strict) for v in checked)
-    closing = f"{len(checked)} case{'s' * (len(checked) != 1)}: {summary(checked)}" + (f"; {failing} failing." if failing else ".")
+    closing = f"{counted(len(checked), 'case')}: {summary(checked)}" + (f"; {failing} failing." if failing else ".")
     return Group(*parts, paragraph(closing, style="bold red" if failing else "bold"))
 
 

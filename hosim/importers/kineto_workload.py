@@ -27,6 +27,7 @@ from hosim.importers.kineto_events import CpuOp, DeviceOp, KinetoTrace
 from hosim.importers.kineto_waits import ProgramOrder, blocks, program_order, stream_of, waits
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.traced_tensors import DTYPES
+from hosim.plain_text import counted
 
 __all__ = ["import_kineto", "workload_of"]
 
@@ -78,7 +79,7 @@ def _missing(trace: KinetoTrace, found: Blocks, device: int | None, uses: _Block
     yield "idle time of the device: the host, and what waits for it, are left out"
     unlaunched = sum(op.call is None for op in trace.ops)
     if unlaunched:
-        yield f"the launches of {unlaunched} ops, made before the recording: they come first on their streams"
+        yield f"the launches of {counted(unlaunched, 'op')}, made before the recording: they come first on their streams"
     if any(call.role == "wait" for call in trace.calls) and not trace.syncs:
         yield "which streams a wait joins: inferred from the launches around it"
     if device is None:

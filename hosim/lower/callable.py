@@ -22,6 +22,7 @@ from hosim.lower.insert import insert
 from hosim.lower.run import Executor
 from hosim.lower.torch_program import TorchProgram, capture
 from hosim.lower.training import Loss, capture_training
+from hosim.plain_text import counted
 from hosim.result import Result
 
 
@@ -149,7 +150,7 @@ class OffloadedModel:
         self.close()
 
     def __repr__(self) -> str:
-        state = f"{len(self.plan.graph.ops)} ops, {len(self.plan.cache_ops)} cache ops, policy {self.plan.policy}"
+        state = f"{counted(len(self.plan.graph.ops), 'op')}, {counted(len(self.plan.cache_ops), 'cache op')}, policy {self.plan.policy}"
         return f"<offloaded {self.program.graph.name}: {state}, peak {self.predicted_peak_bytes:,} B>"
 
 

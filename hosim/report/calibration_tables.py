@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
+from hosim.plain_text import counted
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING
 from hosim.units import human_rate, human_size, human_time
@@ -56,7 +57,8 @@ def _efficiency(data: Mapping[str, Any]) -> RenderableType:
 
 def _held_out(held: Mapping[str, Any]) -> RenderableType:
     counts = held["iterations"]
-    parts = f"{counts['learned']} iterations predict {counts['held_out']}, " if counts and counts["learned"] else ""
+    learned = counts["learned"] if counts else 0
+    parts = f"{counted(learned, 'iteration')} {'predicts' if learned == 1 else 'predict'} {counts['held_out']}, " if learned else ""
     table = open_table(f"Held out: {held['trace']} ({parts}{held['parted']})", "what", "number", "median error", "P95", "in total")
     for name in ("ops", "transfers"):
         row = held[name]

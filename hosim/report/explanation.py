@@ -12,7 +12,8 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from hosim.analysis.gaps import Gap
-from hosim.cache_plan import AT_START
+from hosim.cache_plan import AT_START, counted_cache_ops
+from hosim.plain_text import counted
 from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line, signed_time
 from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.observed import ObservedTransfer
@@ -93,7 +94,7 @@ def summary(explained: Explanation) -> RenderableType:
         name = explained.plan.graph.tensors[line.gap.tensor].name
         table.add_row(name, *_figures(line), REASONS[line.reason], time_or_nothing(line.exposed_ns), style=None if line.moved else "dim")
     left = len(ranked) - ROWS
-    more = f"{left:,} more tensors. " if left > 0 else ""
+    more = f"{counted(left, 'more tensor')}. " if left > 0 else ""
     return Group(
         paragraph(explained.origin),
         paragraph(_peak(explained)),
@@ -159,11 +160,10 @@ def counts(explained: Explanation) -> str:
     moved = [line for line in found if line.moved]
     reasons = sorted(Counter(line.reason for line in found).items(), key=_most_first)
     parts = ", ".join(f"{number:,} {REASONS[reason]}" for reason, number in reasons)
-    cache_ops = ", ".join(
-        f"{plan.count(op):,} {label}" for op, label in (("prefetch", "prefetches"), ("store", "stores"), ("detach", "detaches"))
-    )
-    short = f"{explained.without_gap_tensors:,} tensors ({human_size(explained.without_gap_bytes)}) have no gap: short-lived, never moved"
-    return f"{len(found):,} gaps, {len(moved):,} used" + (f" ({parts})" if parts else "") + f"; {short}.\nCache ops: {cache_ops}."
+    tensors, have = counted(explained.without_gap_tensors, "tensor"), "has" if explained.without_gap_tensors == 1 else "have"
+    short = f"{tensors} ({human_size(explained.without_gap_bytes)}) {have} no gap: short-lived, never moved"
+    used = f"{counted(len(found), 'gap')}, {len(moved):,} used" + (f" ({parts})" if parts else "")
+    return f"{used}; {short}.\nCache ops: {counted_cache_ops(plan)}."
 
 
 def _most_first(item: tuple[str, int]) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from rich.table import Table
 from hosim.analysis.liveness import static_peak
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
+from hosim.plain_text import counted
 from hosim.report.memory_curve import memory_curve
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING, composition, percent
@@ -62,7 +63,7 @@ def machine(hw: Hardware) -> RenderableType:
     """Everything in a profile: compute, tiers, channels, fabrics, and the sources of its figures."""
     compute = ", ".join(f"{dtype} {human_compute(peak)}" for dtype, peak in hw.compute.peak_flops.items()) or "none"
     lines = [
-        f"{hw.name}: {hw.devices} device{'s' if hw.devices > 1 else ''}{_hosts(hw)}",
+        f"{hw.name}: {counted(hw.devices, 'device')}{_hosts(hw)}",
         f"compute    {compute}; {percent(hw.compute.efficiency, 1)} of it reached, {human_time(hw.compute.launch_ns)} to launch an op",
         *(
             f"           {', '.join(f'{percent(of[dtype], 1)} of {dtype}' for dtype in of)} reached by {kind}"
@@ -115,7 +116,7 @@ def workload_line(graph: Graph) -> str:
     """A workload in one line: its size, and what it holds with everything resident."""
     peak = static_peak(graph)
     held = f"resident peak {human_size(peak.bytes)} ({composition(peak.breakdown)})"
-    return f"{graph.name}: {len(graph.ops):,} ops, {len(graph.tensors):,} tensors, {held}"
+    return f"{graph.name}: {counted(len(graph.ops), 'op')}, {counted(len(graph.tensors), 'tensor')}, {held}"
 
 
 def workloads(graphs: Iterable[Graph]) -> Table:

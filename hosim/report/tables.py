@@ -15,6 +15,7 @@ from rich.text import Text
 
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
+from hosim.plain_text import counted
 from hosim.report.printed import OpenTable, begins_bold, open_table, paragraph
 from hosim.result import STALL_CAUSES, WORKSPACE, AllocatorState, Result
 from hosim.units import human_size, human_time
@@ -51,7 +52,7 @@ def header(graph: Graph, hardware: Hardware, budget_bytes: int, resident: Mappin
     """The question asked: workload, hardware, budget, and what the workload holds when everything is resident."""
     peak = sum(resident.values())
     grid = OpenTable.grid(padding=(0, 2))
-    grid.add_row("workload", begins_bold(graph.name, f": {len(graph.ops):,} ops, {len(graph.tensors):,} tensors"))
+    grid.add_row("workload", begins_bold(graph.name, f": {counted(len(graph.ops), 'op')}, {counted(len(graph.tensors), 'tensor')}"))
     grid.add_row("all resident", f"peak {human_size(peak)}: {composition(resident)}")
     grid.add_row("hardware", begins_bold(hardware.name, f": {tier_line(hardware)}"))
     share = _share_of_peak(budget_bytes, peak)

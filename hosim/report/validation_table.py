@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
+from hosim.plain_text import counted
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING
 from hosim.units import human_size, human_time
@@ -78,14 +79,15 @@ def taken_from_recording(data: Mapping[str, Any]) -> str:
     given, waits = data["given"], data["stream_waits"]
     dropped = f"; {waits['contradicted']:,} inferred waits dropped, as a recorded start contradicts them" if waits["contradicted"] else ""
     return (
-        f"given: durations of {given['device_durations']:,} device ops and {given['host_segments']:,} host segments, {given['overlaps']:,} "
-        f"overlaps, {given['starts']:,} starts, {len(given['constants']):,} fitted constants{dropped}"
+        f"given: durations of {counted(given['device_durations'], 'device op')} and {counted(given['host_segments'], 'host segment')}, "
+        f"{counted(given['overlaps'], 'overlap')}, {counted(given['starts'], 'start')}, "
+        f"{counted(len(given['constants']), 'fitted constant')}{dropped}"
     )
 
 
 def _figures(data: Mapping[str, Any]) -> RenderableType:
     device = f" on {data['device']}" if data["device"] else ""
-    title = f"{data['trace']}{device}: {data['kernels']:,} kernels"
+    title = f"{data['trace']}{device}: {counted(data['kernels'], 'kernel')}"
     table = open_table(title, "figure", "measured", "simulated", "error")
     table.columns[0].no_wrap = False
     for row in rows(data):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.errors import InputError
+from hosim.plain_text import counted
 from hosim.result import STALL_CAUSES, Result
 from hosim.study.axes import Value
 
@@ -67,7 +68,7 @@ class Diff:
     def __str__(self) -> str:
         if self.same:
             return f"{self.a} and {self.b} are the same"
-        counts = f"{len(self.figures)} figures, {len(self.tensors)} tensors and {len(self.ops)} ops"
+        counts = f"{counted(len(self.figures), 'figure')}, {counted(len(self.tensors), 'tensor')} and {counted(len(self.ops), 'op')}"
         return f"{self.a} and {self.b} differ in {counts}"
 
     __repr__ = __str__

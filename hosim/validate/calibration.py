@@ -13,6 +13,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.hardware import Hardware
+from hosim.plain_text import counted
 from hosim.validate.channel_fit import ChannelFit, copies_of, fit_ways
 from hosim.validate.measurements import Measurements
 from hosim.validate.op_fit import Efficiency, fit_efficiencies, fit_gap, fit_host_launch, fixed_time
@@ -75,9 +76,9 @@ def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibrati
     """
     missing: list[str] = []
     ways = _ways(measured, missing)
-    counted = [work_of(trace) for trace in measured.traces]
-    works = [work for one in counted for work in one.works]
-    left, time_left = sum(one.kernels_left_out for one in counted), sum(one.time_left_out_ns for one in counted)
+    each = [work_of(trace) for trace in measured.traces]
+    works = [work for one in each for work in one.works]
+    left, time_left = sum(one.kernels_left_out for one in each), sum(one.time_left_out_ns for one in each)
     gap, host = fit_gap(measured.traces), fit_host_launch(measured.traces)
     fixed = fixed_time(works)
     efficiencies: tuple[Efficiency, ...] = ()
@@ -92,7 +93,9 @@ def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibrati
         missing += unknown
         if left:
             share = time_left / max(1, time_left + sum(work.time_ns for work in works))
-            missing.append(f"efficiency of {left} kernels, {share:.0%} of the time: their work does not follow from recorded shapes")
+            missing.append(
+                f"efficiency of {counted(left, 'kernel')}, {share:.0%} of the time: their work does not follow from recorded shapes"
+            )
     if not ways and gap is None and not works:
         raise InputError("nothing to calibrate from: no copy to or from the host, no queued launches, no shapes", source=measured.names[0])
     both = _both(measured)

@@ -22,6 +22,7 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.importers.kineto_events import DeviceOp, KinetoTrace
 from hosim.importers.kineto_waits import program_order, waits
+from hosim.plain_text import counted
 from hosim.validate.channel_fit import ChannelFit, copies_of, fit_ways
 from hosim.validate.latencies import Latencies, fit_latencies
 from hosim.validate.op_times import LEVELS, OpTimes, is_transfer, keys_of, learn
@@ -198,9 +199,10 @@ def _within(trace: KinetoTrace, share: float) -> HeldOut:
     out = set(chosen)
     recorded = [(op, keys[i]) for i, op in enumerate(trace.ops) if i not in out and not is_transfer(op)]
     learned = _learned([trace], recorded, (), makespan=False)
+    unlike = sum(len(group) == 1 for group in groups.values())
     missing = (
         "one iteration only: parted within groups of like ops, the first of each group predict the others",
-        f"{sum(len(group) == 1 for group in groups.values())} ops, {alone / max(total, 1):.0%} of the time, are like no other: left out",
+        f"{counted(unlike, 'op')}, {alone / max(total, 1):.0%} of the time, {'is' if unlike == 1 else 'are'} like no other: left out",
         "the makespan: the rest of the iteration is what it would be learned from",
     )
     return _predict(trace, found, learned, sorted(chosen), "within groups of like ops", None, missing)

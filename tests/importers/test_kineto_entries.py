@@ -318,7 +318,7 @@ def test_the_whole_meta_without_memory() -> None:
         "inputs_unknown": 0,
         "missing": [
             "idle time of the device: the host, and what waits for it, are left out",
-            "the launches of 1 ops, made before the recording: they come first on their streams",
+            "the launches of 1 op, made before the recording: they come first on their streams",
             "which streams a wait joins: inferred from the launches around it",
             "tensors: record with profile_memory=True",
         ],

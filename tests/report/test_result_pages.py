@@ -323,7 +323,7 @@ def test_the_pictures_of_a_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     us = 1000
     ops = [("0:7", (0, 100 * us), (0, 300 * us)), ("0:13", (150 * us, 250 * us), (159 * us, 160 * us))]
     text = validation_page(data, ops, (np.array([1], np.int64), {"recorded": np.array([1], np.int64)}))
-    assert "<p>given: durations of 1 device ops and 2 host segments, 3 overlaps, 4 starts, 1 fitted constants</p>" in text
+    assert "<p>given: durations of 1 device op and 2 host segments, 3 overlaps, 4 starts, 1 fitted constant</p>" in text
     assert [tuple(figure.get_size_inches()) for figure in drawn] == [(11, 3), (11, 3), (11, 3.5), (11, 4)]
     assert {figure.get_layout_engine().__class__.__name__ for figure in drawn} == {"ConstrainedLayoutEngine"}
     assert [figure.axes[0].get_xlim() for figure in drawn[:2]] == [(0, 300), (147, 153)]

@@ -103,7 +103,7 @@ def test_the_whole_comparison_fits_a_hundred_columns_without_cutting_a_word(grap
     output = text(tables.comparison(graph, hardware, {"parameter": 15 * GIB, "activation": GIB}, results))
     assert max(len(line) for line in output.splitlines()) <= 100
     assert "…" not in output
-    assert "1 ops, 2 tensors" in output
+    assert "1 op, 2 tensors" in output
     assert "12.0 GiB of hbm, 75 % of the resident peak" in output
     assert "peak 16.0 GiB: parameter 15.0 GiB, activation 1.00 GiB" in output
     assert "resident does not fit: out of memory at 3.20 ms: op 'linear_3' wanted 1073741824 B" in output
@@ -165,7 +165,7 @@ def test_a_machine_is_shown_whole(hardware: Hardware) -> None:
 
 def test_a_workload_is_shown_by_kind(graph: Graph) -> None:
     output = text(listings.workload(graph))
-    assert output.startswith("toy: 1 ops, 2 tensors, resident peak 70 B (parameter 40 B, activation 30 B), first reached at op f")
+    assert output.startswith("toy: 1 op, 2 tensors, resident peak 70 B (parameter 40 B, activation 30 B), first reached at op f")
     assert row(output, "parameter") == "parameter 1 40 B 40 B"
     assert row(output, "matmul") == "matmul 1 2.00 kFLOP 70 B"
     assert "source: by hand" in output

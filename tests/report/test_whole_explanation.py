@@ -221,7 +221,7 @@ def test_exactly_twenty_tensors_and_one_more(made: Explanation) -> None:
     graph = replace(made.plan.graph, tensors=tuple(tensors))
     of = made.lines[3]
     found = tuple(replace(of, figures=replace(of.figures, gap=Gap(i, 2, 3))) for i in range(21))
-    for count, more in ((20, ""), (21, "1 more tensors. ")):
+    for count, more in ((20, ""), (21, "1 more tensor. ")):
         many = replace(made, plan=replace(made.plan, graph=graph), lines=found[:count])
         shown = lines(explanation.summary(many), 200)
         assert shown[-1] == f"{more}--top N prints every table with N rows, --all with every row; --json prints all figures."

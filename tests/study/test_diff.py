@@ -182,7 +182,7 @@ def test_a_difference_in_a_notebook_shows_twenty_rows() -> None:
     for count, more in ((20, ""), (21, ", the first 20 of 21")):
         found = Diff("a<", "b", listed[:count], [], [{"op": "f", "start_ns_a": 1}])
         shown = found._repr_html_()
-        assert shown.startswith(f"<p>a&lt; and b differ in {count} figures, 0 tensors and 1 ops</p><p><b>figures</b>{more}</p><table")
+        assert shown.startswith(f"<p>a&lt; and b differ in {count} figures, 0 tensors and 1 op</p><p><b>figures</b>{more}</p><table")
         assert (shown.count("<tr>"), "<b>tensors</b>" in shown, "<p><b>ops</b></p><table" in shown) == (20 + 1, False, True)
         assert "<th></th>" not in shown  # no column that counts the rows
 

@@ -290,7 +290,7 @@ def test_what_a_recording_lacks_is_said() -> None:
     assert found.base == "toy"
     assert found.missing[-2:] == (
         "efficiency of kinds with fewer than 3 ops: elementwise fp32",
-        "efficiency of 1 kernels, 75% of the time: their work does not follow from recorded shapes",
+        "efficiency of 1 kernel, 75% of the time: their work does not follow from recorded shapes",
     )
     with pytest.raises(InputError) as caught:
         calibrate(Measurements((parsed(*kernel(0, 1, 5)),)))

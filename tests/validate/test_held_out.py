@@ -232,7 +232,7 @@ def test_the_report_of_a_part_in_full() -> None:
         "worst": [{"name": "k", "ops": 6, "measured_ns": 18_000, "predicted_ns": 12_000}],
         "missing": [
             "one iteration only: parted within groups of like ops, the first of each group predict the others",
-            "1 ops, 9% of the time, are like no other: left out",
+            "1 op, 9% of the time, is like no other: left out",
             "the makespan: the rest of the iteration is what it would be learned from",
             "transfers: the held-out part has none",
         ],

@@ -17,6 +17,7 @@ from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.hardware import Hardware
+from hosim.plain_text import counted
 from hosim.planner.hyperoffload.choices import insert
 from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
 from hosim.planner.hyperoffload.judged_gaps import BEST_SCORE, ENOUGH, NO_PRESSURE, NO_TIER, OUTSCORED, STARTS_BELOW, JudgedGap
@@ -179,7 +180,7 @@ def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> s
         return f"Plan of {judgement.rival}: the planner found no better one of its own, and did not judge what this one moves."
     again = plan.recomputes
     changes = ["in another order"] if plan.edits is not None and plan.edits.order else []
-    changes += [f"with {again:,} {'op' if again == 1 else 'ops'} run again"] if again else []
+    changes += [f"with {counted(again, 'op')} run again"] if again else []
     changed = " and ".join(changes)
     graph = f" on the graph {changed}" if changed else ""
     if judgement.source == EVERYTHING:
