@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from traceback import extract_tb
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -14,9 +13,10 @@ from hosim.cache_plan import Plan
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.units import parse_size
 
-__all__ = ["Maker", "Parameter", "Policy", "PolicyError"]
+__all__ = ["Maker", "Parameter", "Policy"]
 
 Maker = Callable[..., Plan]
 """``make(graph, hardware, budget_bytes, **parameters)``, with every parameter given."""
@@ -27,10 +27,6 @@ _EXPECTED = {
     "bool": "true or false",
     "size": "a size such as '4 GiB'",
 }
-
-
-class PolicyError(InputError):
-    """An unknown policy, or one whose plugin cannot be loaded."""
 
 
 class Parameter(NamedTuple):
@@ -246,11 +242,11 @@ class Policy:
             plan = self.make(graph, hardware, budget, **parameters)
         except HosimError:
             raise
-        except Exception as error:  # a stranger's function: what it raises is no bug of hosim
-            raise PolicyError(f"policy {self.name} has a bug: {type(error).__name__}: {error} ({_place(self.make, error)})") from error
+        except FAILURES as error:
+            raise bug(self.name, error) from error
         if not isinstance(plan, Plan):
             raise PolicyError(f"policy {self.name} has a bug: expected a hosim.Plan, got {type(plan).__name__}")
-        return plan
+        return plan if plan.runtime is None else replace(plan, runtime=guarded(self.name, plan.runtime, len(plan.graph.tensors)))
 
     def _setting(self, key: str) -> Parameter:
         if key not in self.settings:
@@ -263,14 +259,6 @@ def _function(path: str) -> Maker:
     module, _, name = path.partition(":")
     maker: Maker = getattr(importlib.import_module(module), name)
     return maker
-
-
-def _place(maker: Maker, error: Exception) -> str:
-    """Where an error was raised: the last line of the maker's own file on the way there, else the last line at all."""
-    frames = extract_tb(error.__traceback__)
-    file = getattr(getattr(maker, "__code__", None), "co_filename", None)
-    frame = ([f for f in frames if f.filename == file] or frames)[-1]
-    return f"{frame.filename}, line {frame.lineno}"
 
 
 def _ops_fit(graph: Graph, hardware: Hardware, budget: int) -> None:

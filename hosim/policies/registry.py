@@ -5,8 +5,8 @@ A plugin is a package with an entry point in the group ``hosim.policies`` that r
     [project.entry-points."hosim.policies"]
     mine = "my_package.offload:POLICY"
 
-hosim's own are listed without importing what plans; plugins are imported when first asked for. One that cannot be loaded is one warning,
-and an error to whoever asks for it by name.
+hosim's own are listed without importing what plans; plugins are imported when first asked for. One that cannot be loaded is one warning to
+whoever asks for all names, and an error to whoever asks for its own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
+from hosim.errors import LONGEST
+from hosim.plain_text import one_line
 from hosim.policies.catalogue import BUILT_IN
-from hosim.policies.policy import Parameter, Policy, PolicyError
+from hosim.policies.policy import Parameter, Policy
+from hosim.policies.strangers import FAILURES, PolicyError
 
 __all__ = ["GROUP", "Parameter", "Policy", "get", "names"]
 
@@ -27,7 +30,9 @@ GROUP = "hosim.policies"
 
 def names() -> tuple[str, ...]:
     """Every policy: hosim's own in the order of their history, then those of plugins that load, by name."""
-    plugins, _ = _plugins()
+    plugins, broken = _plugins()
+    for message in broken.values():
+        _warn(message)
     return (*(policy.name for policy in BUILT_IN), *sorted(plugins))
 
 
@@ -83,7 +88,7 @@ def get(name: str) -> Policy:
 
 @cache
 def _plugins() -> tuple[dict[str, tuple[Policy, str]], dict[str, str]]:
-    """Policies of plugins and their packages by name, and what is wrong with those that cannot be had; says the latter once."""
+    """Policies of plugins and their packages by name, and what is wrong with those that cannot be had."""
     loaded: dict[str, tuple[Policy, str]] = {}
     broken: dict[str, str] = {}
     own = {policy.name for policy in BUILT_IN}
@@ -95,9 +100,13 @@ def _plugins() -> tuple[dict[str, tuple[Policy, str]], dict[str, str]]:
             broken[point.name] = f"policy plugin {point.name!r} ({point.value}) is left out: there is a policy {policy.name!r} already"
         else:
             loaded[policy.name] = policy, _package(point)
-    for message in broken.values():
-        logging.getLogger("hosim").warning(message)
     return loaded, broken
+
+
+@cache
+def _warn(message: str) -> None:
+    """Say it once."""
+    logging.getLogger("hosim").warning("%s", one_line(message, LONGEST))
 
 
 def _package(point: EntryPoint) -> str:
@@ -109,7 +118,7 @@ def _load(point: EntryPoint) -> Policy | str:
     where = f"policy plugin {point.name!r} ({point.value})"
     try:
         policy = point.load()
-    except Exception as error:  # whatever a stranger's module raises must not stop hosim
+    except FAILURES as error:
         return f"{where} cannot be loaded: {type(error).__name__}: {error}"
     if not isinstance(policy, Policy):
         return f"{where} is of type {type(policy).__name__}: expected a hosim.policies.registry.Policy"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -10,11 +11,12 @@ from importlib.metadata import EntryPoint
 import pytest
 from typer.testing import CliRunner
 
-from hosim.cache_plan import Plan
+from hosim.cache_plan import CacheOp, Plan
 from hosim.cli.main import app
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.io import save_workload
 from hosim.policies import registry
 from hosim.policies.policy import Parameter, Policy
 
@@ -42,6 +44,7 @@ def plugins(monkeypatch):
         found = [EntryPoint(name, value, registry.GROUP) for name, value in points.items()]
         monkeypatch.setattr(registry, "entry_points", lambda group: found if group == registry.GROUP else [])
         registry._plugins.cache_clear()
+        registry._warn.cache_clear()
 
     yield announce
     registry._plugins.cache_clear()
@@ -172,6 +175,65 @@ def test_what_a_stranger_raises_is_no_bug_of_hosim(maker, message) -> None:
         Policy("theirs", "a stranger's", maker).plan(toy(), MACHINE, 100)
 
 
+class Odd:
+    """Decides during the replay, in one of several wrong ways."""
+
+    def __init__(self, way):
+        self.way = way
+        if way == "not iterable positions":
+            self.inspected = 3
+
+    def before_op(self, op, view):
+        if self.way == "makes room":
+            return [CacheOp("prefetch", 0, "ddr", "hbm")]
+        if self.way == "later":
+            return (1 // 0 for _ in (1,))
+        if self.way == "ends":
+            raise SystemExit(0)
+        if self.way == "index":
+            return [view.is_resident(99)]
+        return {"number": [3], "nothing": None, "far": [CacheOp("prefetch", 99, "ddr", "hbm")]}[self.way]
+
+    def make_room(self, op, wanted_bytes, view):
+        raise KeyError("room")
+
+
+def decides(graph, hardware, budget_bytes, *, way):
+    if way == "makes nothing":
+        return Plan(graph, "theirs", runtime=lambda: 1 // 0)
+    return Plan(graph, "theirs", runtime=lambda: Odd(way))
+
+
+THEIRS = Policy("theirs", "a stranger's", decides, {"way": Parameter("number", "str", "what is wrong")}, runtime=True)
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("later", r"ZeroDivisionError: .* \(.*test_registry\.py, line \d+\)"),
+        ("ends", r"SystemExit: 0 \(.*test_registry\.py, line \d+\)"),
+        ("index", r"IndexError: .* \(.*test_registry\.py, line \d+\)"),
+        ("makes room", r"KeyError: 'room' \(.*test_registry\.py, line \d+\)"),
+        ("makes nothing", r"ZeroDivisionError: .* \(.*test_registry\.py, line \d+\)"),
+        ("not iterable positions", r"TypeError: .*"),
+        ("number", "expected cache ops to issue, got int"),
+        ("nothing", "expected cache ops to issue, got NoneType"),
+        ("far", "its prefetch names tensor 99; there are 2"),
+    ],
+)
+def test_what_a_stranger_raises_during_a_replay_is_no_bug_of_hosim(plugins, tmp_path, way, message) -> None:
+    plugins(theirs=f"{__name__}:THEIRS")
+    builder = GraphBuilder("toy")  # v leaves no room for w
+    builder.tensor("w", 40, "parameter", home="ddr")
+    builder.tensor("v", 40, "parameter")
+    for name in "wv":
+        builder.op(f"use {name}", "matmul", inputs=[name], duration_ns=50)
+    save_workload(builder.build(), tmp_path / "w.json")
+    done = CliRunner().invoke(app, ["compare-policies", str(tmp_path / "w.json"), "-H", "toy", "-b", "75B", "-p", f"theirs:way={way}"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert re.fullmatch(f"error: policy theirs has a bug: {message}\n", done.stderr), done.stderr
+
+
 def test_what_a_policy_of_hosim_raises_is_its_own_bug() -> None:
     with pytest.raises(TypeError):
         Policy("ours", "hosim's", "math:sqrt").plan(toy(), MACHINE, 100)
@@ -202,8 +264,18 @@ def test_a_broken_plugin_is_one_warning_and_no_crash(plugins, caplog) -> None:
     assert len(lines) == 2
     assert lines[0].startswith("policy plugin 'gone' (no_such_package_of_anybody:POLICY) cannot be loaded: ModuleNotFoundError")
     assert lines[1] == f"policy plugin 'odd' ({__name__}:NO_POLICY) is of type int: expected a hosim.policies.registry.Policy"
+    assert registry.names() == registry.names()
+    assert len(caplog.records) == 2
+
+
+def test_whoever_asks_for_a_broken_plugin_gets_an_error_and_no_warning(plugins, caplog) -> None:
+    plugins(gone="no_such_package_of_anybody:POLICY", ends=f"{__name__}:THERE_IS_NONE")
     with pytest.raises(InputError, match="policy plugin 'gone'"):
         registry.get("gone")
+    with pytest.raises(InputError, match=r"policy plugin 'ends' .* cannot be loaded: AttributeError"):
+        registry.get("ends")
+    assert registry.get("layerwise").name == "layerwise"
+    assert caplog.records == []
 
 
 def test_a_plugin_does_not_replace_a_policy_of_hosim(plugins, caplog) -> None:
