@@ -49,16 +49,17 @@ def fitted(columns: Sequence[ColumnNeed], width: int, keys: int) -> FittedColumn
     keys = max(keys, 1)
     shown = list(range(len(columns)))
     candidates = [i for i in reversed(shown[keys:]) if columns[i].empty]
-    candidates += sorted(
-        (i for i in shown[keys:] if columns[i].rank is not None and i not in candidates), key=lambda i: columns[i].rank or 0
-    )
+    spare = [(rank, i) for i in shown[1:] if i not in candidates and (rank := columns[i].rank) is not None]
+    candidates += [i for _, i in sorted(spare)]
     left_out: list[int] = []
     while candidates and total(columns, shown) > width:
         left_out.append(candidates.pop(0))
         shown.remove(left_out[-1])
     if total(columns, shown) <= width:
         return FittedColumns((tuple(shown),), tuple(sorted(left_out)))
-    first = shown[:keys] if total(columns, shown[:keys]) <= width // 2 else shown[:1]
+    first = [i for i in shown if i < keys]
+    if total(columns, first) > width // 2:
+        first = shown[:1]
     blocks, block = [], list(first)
     rest = [i for i in shown if i not in first]
     for _, grouped in groupby(rest, key=lambda i: columns[i].group):

@@ -177,7 +177,8 @@ def _sides(title: str, rows: Sequence[Row], left: int) -> Table:
     few = {"tensor", "kind", "size_bytes", "op", *(f"{name}_{side}" for name in _SHOWN for side in "ab")}
     every = list(rows[0])
     choices = ([c for c in every if c in few], [c for c in every if c in few or c in _CACHE_OPS], every)
-    columns = next((chosen for chosen in choices if all(_differs(row, chosen) for row in rows)), every)
+    chosen = next((columns for columns in choices if all(_differs(row, columns) for row in rows)), every)
+    columns = sorted(chosen, key=_CACHE_OPS.__contains__)  # the longest last
     table = open_table(title, *(_side_title(column) for column in columns), left=left, spare=("kind",))
     for column, shown in zip(columns, table.columns, strict=True):
         if column in _CACHE_OPS:

@@ -43,6 +43,12 @@ def test_blocks_begin_with_the_keys_unless_they_take_more_than_half() -> None:
     assert fitted(columns, 23, 2).blocks == ((0, 1, 2), (0, 3, 4), (0, 5))
 
 
+def test_a_spare_key_goes_as_others_do() -> None:
+    """The first column never does. Without column 1 the keys are 0 alone."""
+    assert fitted(needs(4, 4, 4, spare=(0, 1)), 17, 2) == FittedColumns(((0, 2),), (1,))
+    assert fitted(needs(4, 4, 4, 4, 4, spare=(1,)), 18, 2) == FittedColumns(((0, 2, 3), (0, 4)), (1,))
+
+
 def test_a_group_is_parted_only_where_it_has_no_room() -> None:
     """5 * (4 + 2) = 30 do not fit; the group of columns 2 to 4 takes 18 beside the key's 6."""
     columns = [ColumnNeed(4, group) for group in ("key", "a", "b", "b", "b")]

@@ -330,7 +330,7 @@ def test_cache_ops_that_both_sides_begin_with_hide_no_difference() -> None:
 
 def test_ops_that_differ_in_what_no_table_shows_show_everything() -> None:
     ops = [{"op": "f", "cache_ops_a": None, "cache_ops_b": None, "took_ns_a": 5, "took_ns_b": 6}]
-    assert lines(studies.diff([], [], ops, "different", ("a", "b"), 3))[-2].split() == ["f", "-", "-", "5", "ns", "6", "ns"]
+    assert lines(studies.diff([], [], ops, "different", ("a", "b"), 3))[-2].split() == ["f", "5", "ns", "6", "ns", "-", "-"]
 
 
 def test_a_listing() -> None:
@@ -362,3 +362,8 @@ def test_only_the_last_column_of_a_blame_folds() -> None:
     table_, note, foresight = predicted.renderables  # type: ignore[attr-defined]
     assert [column.no_wrap for column in table_.columns] == [False] + [True] * 10
     assert (note.style, foresight.style) == ("dim", "dim")
+
+
+def test_who_sees_the_routing_is_said_in_a_line_of_its_own() -> None:
+    (said,) = lines(predictions([]), 200)
+    assert said.endswith("hybrid and on_demand do not.")
