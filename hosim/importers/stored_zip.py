@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import BinaryIO
 
 from hosim.errors import InputError
@@ -44,7 +45,7 @@ class ZipWindow:
 
     def read(self, position: int, length: int) -> bytes:
         """The bytes at a position. Raises :class:`InputError` if they are not there."""
-        if position < 0 or length < 0 or position + length > self.size:
+        if position < 0 or position + length > self.size:
             raise _damaged("it ends too early")
         self.stream.seek(self.begin + position)
         data = self.stream.read(length)
@@ -77,12 +78,12 @@ def records_of(window: ZipWindow) -> Mapping[str, StoredRecord]:
     found: dict[str, StoredRecord] = {}
     folded: set[str] = set()
     for entry in _entries(window.read(start, length), count):
-        if entry.name in found or entry.name.casefold() in folded:
+        if entry.name.casefold() in folded:
             raise _damaged(f"{ascii(entry.name)[:60]} is there twice")
         folded.add(entry.name.casefold())
         found[entry.name] = _located(window, entry)
-    ranges = sorted((record.start, record.data + record.size) for record in found.values())
-    if any(stop > following for (_, stop), (following, _) in zip(ranges, [*ranges[1:], (start, start)], strict=True)):
+    ranges = [*sorted((record.start, record.data + record.size) for record in found.values()), (start, start)]
+    if any(stop > following for (_, stop), (following, _) in pairwise(ranges)):
         raise _damaged("two of its records overlap")
     return found
 
