@@ -198,6 +198,8 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path: Path) -> None
         with pytest.raises(InputError) as refused:
             side_of(path, *given)
         assert str(refused.value).startswith(f"{path}: {said}")
+    with pytest.raises(InputError, match=r"^nonesuch: neither a file nor a policy "):
+        side_of("nonesuch")
     path.write_text('{"format": "hosim.result/1"}')
     with pytest.raises(InputError) as refused:
         side_of(path)
