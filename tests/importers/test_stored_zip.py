@@ -156,8 +156,9 @@ def test_how_much_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(caught.value).startswith(f"{'n' * 60}: expected at most 47B after unpacking, got 48B; HOSIM_LIMITS=")
     monkeypatch.setenv("HOSIM_LIMITS", "unpacked_bytes=46")
     assert refused(found).startswith("directory of the archive: expected at most 46B after unpacking, got 47B; HOSIM_LIMITS=")
-    monkeypatch.setenv("HOSIM_LIMITS", "archive_records=0")
-    assert "records" in refused(found)
+    monkeypatch.setenv("HOSIM_LIMITS", "archive_records=1")
+    assert list(records_of(found)) == ["a"]
+    assert refused(archive(local(), entry(), 2)).startswith("expected at most 1 ")
 
 
 DIRECTORY = len(entry())
@@ -243,7 +244,12 @@ def test_a_record_up_to_the_end_of_the_file_is_no_record() -> None:
 
 
 def test_sizes_that_stand_elsewhere_before_the_data_too() -> None:
-    assert list(records_of(archive(local(size=ELSEWHERE, packed=ELSEWHERE), entry()))) == ["a"]
+    for size, packed in ((ELSEWHERE, ELSEWHERE), (8, ELSEWHERE), (ELSEWHERE, 8)):
+        assert list(records_of(archive(local(size=size, packed=packed), entry()))) == ["a"]
+
+
+def test_a_record_without_a_name() -> None:
+    assert list(records_of(archive(local(b""), entry(name=b"")))) == [""]
 
 
 def test_a_file_without_records_is_refused_in_one_line(tmp_path: Path) -> None:
