@@ -246,3 +246,17 @@ def test_what_a_text_stands_for() -> None:
 def test_a_short_range_of_whole_numbers_has_all_of_them(span: int) -> None:
     assert parse_axis(f"a=-3..{span - 3}").values == tuple(range(-3, span - 2))
     assert parse_axis(f"a={span}..0").values == tuple(range(span, -1, -1))
+
+
+def test_a_field_with_values_of_two_kinds_has_no_unit() -> None:
+    assert varied_columns([{"f": "25 GB/s"}, {"f": "4 ns"}]) == {"f": "f"}
+    assert varied_columns([{"f": "25 GB/s"}, {"f": "4 GB/s"}]) == {"f": "f_bytes_per_s"}
+
+
+def test_the_types_of_columns() -> None:
+    rows = [
+        {"policy": "a", "error": "b", "policy.x": 1.5, "policy.k": 3},
+        {"policy": "b", "error": None, "policy.x": 2.5, "policy.k": None},
+    ]
+    made = frame(rows, ["policy", "error", "policy.x", "policy.k"])
+    assert [str(kind) for kind in made.dtypes] == ["str", "object", "float64", "Int64"]

@@ -437,3 +437,14 @@ def test_a_latency_below_0_is_none() -> None:
     ((latency, slope),) = _refitted(rows, wanted, np.array([0.0, 1.0]), np.array([[1.0, 1.0]])).tolist()
     weight = 1 / np.sqrt(1 + (rows[:, 1] * slope - wanted) ** 2)
     assert (latency, slope) == (0, pytest.approx((weight @ [1, 6]) / (weight @ [1, 4])))
+
+
+def test_a_line_that_would_begin_below_0_begins_at_0() -> None:
+    latency, byte = fit_line([100, 1000, 10_000] * 6, [100, 1900, 19_900] * 6)  # 2 x - 100
+    assert 0 <= latency.value < 1e-3
+    assert 1.9 < byte.value < 2
+
+
+def test_the_interval_of_a_median_is_that_of_all_values() -> None:
+    """Of two values drawn twice, the median is the one, the other, or the middle."""
+    assert median_figure([10, 20]) == Figure(15, 10, 20, 2)
