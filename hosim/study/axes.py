@@ -77,12 +77,12 @@ def _once(values: Iterable[Value]) -> tuple[Value, ...]:
 
 
 def scalar(text: str) -> Value:
-    """The value that a text stands for: a whole number, a number, true, false, null, or text."""
+    """The value that a text stands for: a whole number, a finite number, true, false, null, or text."""
     if text in _WORDS:
         return _WORDS[text]
     if re.fullmatch(r"[+-]?\d{1,18}", text):
         return int(text)
-    return float(text) if _NUMBER.fullmatch(text) and "_" not in text else text
+    return float(text) if _NUMBER.fullmatch(text) and "_" not in text and isfinite(float(text)) else text
 
 
 def _range(text: str, where: str, count: int | None) -> tuple[Value, ...]:

@@ -260,3 +260,8 @@ def test_the_types_of_columns() -> None:
     ]
     made = frame(rows, ["policy", "error", "policy.x", "policy.k"])
     assert [str(kind) for kind in made.dtypes] == ["str", "object", "float64", "Int64"]
+
+
+def test_a_number_that_is_not_finite_is_text() -> None:
+    """What is printed as JSON has no infinity."""
+    assert [scalar(text) for text in ("1e999", "-1e999", "1e308")] == ["1e999", "-1e999", 1e308]
