@@ -118,7 +118,7 @@ class _MindirWalk:
                 if node.operator == "Constant":
                     self.constants[node.output] = self._constant(node)
         result = self._run(main, values, (main.name,))
-        meta = {"source": "MindIR", "mindspore": self.model.version, **_NOTES, **self.recording.missing()}
+        meta = {"source": "MindIR", "mindspore": self.model.version[:100], **_NOTES, **self.recording.missing()}
         return self.recording.graph(name, meta, _tensors(result))
 
     def _made(self, name: str, shape: Shape | tuple[Any, ...] | None, kind: str = "activation") -> Any:

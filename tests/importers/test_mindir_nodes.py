@@ -405,3 +405,13 @@ def test_a_choice_that_depends_on_data(tmp_path: Path) -> None:
 )
 def test_kinds_of_operators(name: str, kind: str) -> None:
     assert operator_kind(name) == kind
+
+
+def test_a_version_of_any_length_is_cut(tmp_path: Path) -> None:
+    """A workload with a text of more than a thousand digits would not be read again."""
+    path = tmp_path / "x.mindir"
+    path.write_bytes(file(value(5, b"x", 2) + primitive(b"ReLU", [b"x"], 2) + value(6, b"y", 2)).replace(b"2.10.0", b"9" * 6))
+    assert import_mindir(path).meta["mindspore"] == "9" * 6
+    long = text(1, b"1.1") + text(2, b"MindSpore") + text(5, b"9" * 2000)
+    path.write_bytes(long + text(7, value(5, b"x", 2) + primitive(b"ReLU", [b"x"], 2) + value(6, b"y", 2)))
+    assert import_mindir(path).meta["mindspore"] == "9" * 100
