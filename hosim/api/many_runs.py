@@ -306,7 +306,7 @@ def diff(
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     >>> print(hosim.diff("layerwise", "on_demand", b.build(), "toy"))
-    layerwise and on_demand differ in 3 figures, 1 tensors and 2 ops
+    layerwise and on_demand differ in 3 figures, 1 tensor and 2 ops
     """
     from hosim.study.comparands import side_of
     from hosim.study.diff import diff as differ
