@@ -139,7 +139,7 @@ def check_json(content: bytes, source: str) -> None:
     """
     opened = content.count(b"[") + content.count(b"{")
     within("values", opened + content.count(b","), source=source)
-    check_digits(content, source)
+    check_digits(content, source, is_json=True)
     deepest = limit("nesting_depth")
     if opened > deepest and _is_deeper(content, deepest):
         raise refusal("nesting_depth", source=source)
@@ -151,16 +151,32 @@ def check_lines(content: bytes, source: str) -> None:
     check_digits(content, source)
 
 
-def check_digits(content: bytes, source: str) -> None:
-    """Raise the refusal of a number of more digits than is allowed."""
+def check_digits(content: bytes, source: str, *, is_json: bool = False) -> None:
+    """Raise the refusal of a number of more digits than is allowed. Digits in a string of JSON are no number."""
     most = limit("integer_digits")
     # more than ``most`` digits in a row cover two neighbours of a sample of every ``step``-th byte, and all bytes between them
     step = (most + 1) // 2
-    long = re.compile(rb"[0-9]{%d}" % (most + 1))
+    long = re.compile(rb"[0-9]{%d,}" % (most + 1))
+    in_string, known = False, 0
     for pair in re.finditer(rb"[0-9](?=[0-9])", content[::step]):
         at = pair.start() * step
-        if content[at : at + step].isdigit() and (found := long.search(content, max(0, at - most), at + 2 * most)):
+        if at < known or not content[at : at + step].isdigit() or not (found := long.search(content, max(known, at - most), at + 2 * most)):
+            continue
+        in_string ^= is_json and _opens_string(content[known : found.start()])
+        if not in_string:
             raise refusal("integer_digits", source=source, where=f"byte {found.start()}")
+        end = _DIGITS.match(content, found.end())
+        known = found.end() if end is None else end.end()
+
+
+_DIGITS = re.compile(rb"[0-9]*")
+
+
+def _opens_string(text: bytes) -> bool:
+    """Whether as many strings of JSON end in a text as begin, but for one."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return text.count(b'"') % 2 == 1
 
 
 def _is_deeper(content: bytes, deepest: int) -> bool:

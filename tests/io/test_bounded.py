@@ -299,6 +299,21 @@ def test_rows_of_csv_end_as_any_system_ends_lines() -> None:
     assert csv.field_size_limit() == before
 
 
+pieces = st.sampled_from(['"', "\\", "x", "5", "5" * 30, "é"])
+
+
+@given(st.lists(st.lists(pieces, max_size=6).map("".join) | st.sampled_from([int("5" * n) for n in (1, 19, 20, 21, 45)]), max_size=8))
+def test_digits_in_a_string_of_json_are_no_number(values: list[str | int]) -> None:
+    text = json.dumps(values, ensure_ascii=False).encode()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HOSIM_LIMITS", "integer_digits=20")
+        if any(isinstance(value, int) and len(str(value)) > 20 for value in values):
+            with pytest.raises(InputError, match="at most 20 digits"):
+                bounded.check_json(text, "x")
+        else:
+            bounded.check_json(text, "x")
+
+
 @pytest.mark.parametrize("digits", [999, 1000, 1001, 1500, 2001])
 @pytest.mark.parametrize("at", [0, 1, 250, 500, 501, 1000])
 def test_a_number_of_more_digits_than_are_allowed_is_found_wherever_it_stands(digits: int, at: int) -> None:
