@@ -188,3 +188,6 @@ def test_without_ops_nothing_moves(policy: str) -> None:
     plan = registry.get(policy).plan(graph, machine, 50)
     result = engine.replay(plan, machine, 50)
     assert (plan.cache_ops, result.makespan_ns, result.peak_bytes) == ((), 0, {"hbm": 40, "ddr": 0})
+    if policy in ("hyperoffload", "resident"):  # where there is no room, nothing can move either
+        with pytest.raises(InfeasibleError):
+            registry.get(policy).plan(graph, machine, 20)

@@ -97,7 +97,7 @@ def search(
         moved = evaluate(everything(problem))
         if moved.cost < best.cost:
             best, source = moved, EVERYTHING
-    if count <= _SMALL and placement is None and not _at(best, floor_ns):  # the search tries any tier
+    if 0 < count <= _SMALL and placement is None and not _at(best, floor_ns):  # the search tries any tier
         refined = _refined(evaluate, best, floor_ns, effort, seed)
         if refined.cost < best.cost:
             best, source = refined, LOCAL_SEARCH
