@@ -6,15 +6,20 @@ The child has its own folder, streams, environment and limits. An audit hook see
 from __future__ import annotations
 
 import contextlib
+import csv
 import gc
 import io
+import json
 import os
 import pickle
+import pickletools
 import resource
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
+import tomllib
 import traceback
 import zlib
 from collections.abc import Iterator, Sequence
@@ -75,12 +80,16 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended. ``wrong`` is what it broke of the contract; ``files`` and streams only if they are asked for."""
+    """How a command ended. ``wrong`` is what it broke of the contract; ``files`` and streams only if they are asked for.
+
+    ``unpacked`` and ``read`` are bytes; ``parsed`` are values of JSON, YAML and TOML, rows, fields of messages, instructions of pickles.
+    """
 
     code: int | None
     wrong: tuple[str, ...]
     unpacked: int = 0
     read: int = 0
+    parsed: int = 0
     stdout: bytes = b""
     stderr: bytes = b""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -183,11 +192,12 @@ class _Watch:
         self.on = False
         self.seen: list[str] = []
         self.unpacked = 0
+        self.parsed = 0
         self._tops = {name.partition(".")[0] for name in known} | set(sys.stdlib_module_names)
         self._roots: tuple[str, ...] = ()
 
     def begin(self, *roots: str) -> None:
-        self.seen, self._roots, self.on, self.unpacked = [], roots, True, 0
+        self.seen, self._roots, self.on, self.unpacked, self.parsed = [], roots, True, 0, 0
 
     def hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.on:
@@ -256,11 +266,57 @@ class _Counted:
         return getattr(self._inner, name)
 
 
+def _count_parsed(watch: _Watch) -> None:
+    """Let every parser that hosim calls count what it parses."""
+    from hosim.importers import wire
+    from hosim.io import yamltext
+
+    def texts(owner: Any, name: str, at: int, marks: str) -> None:
+        """A function of a text: values are counted as the limits count them, before they are made."""
+        inner = getattr(owner, name)
+
+        def parse(*given: Any, **named: Any) -> Any:
+            watch.parsed += sum(map(given[at].count, marks)) if isinstance(given[at], str) else 0
+            return inner(*given, **named)
+
+        setattr(owner, name, parse)
+
+    def items(owner: Any, name: str) -> None:
+        """A function that gives items one after another."""
+        inner = getattr(owner, name)
+
+        def give(*given: Any, **named: Any) -> Iterator[Any]:
+            for item in inner(*given, **named):
+                watch.parsed += 1
+                yield item
+
+        setattr(owner, name, give)
+
+    class Cursor(sqlite3.Cursor):
+        def __next__(self) -> Any:
+            watch.parsed += 1
+            return super().__next__()
+
+    class Connection(sqlite3.Connection):
+        def execute(self, *given: Any) -> Any:
+            return self.cursor(Cursor).execute(*given)
+
+    texts(json.JSONDecoder, "decode", 1, ",[{")
+    texts(yamltext, "load", 0, "\n,[{")
+    texts(tomllib, "loads", 0, "\n,[{")
+    items(csv, "reader")
+    items(pickletools, "genops")
+    items(wire, "places")
+    connect = sqlite3.connect
+    sqlite3.connect = lambda *given, **named: connect(*given, **{"factory": Connection} | named)  # type: ignore[assignment]
+
+
 def _run_all(cases: Sequence[Case], place: Path, results: Path, bounds: Bounds, known: frozenset[str], keep: bool) -> None:
     watch = _Watch(known)
     sys.addaudithook(watch.hook)
     decompressobj = zlib.decompressobj
     zlib.decompressobj = lambda *given, **named: _Counted(watch, decompressobj(*given, **named))  # type: ignore[assignment,return-value]
+    _count_parsed(watch)
     # -u and other settings of this process do not reach the commands
     saved = [os.dup(1), os.dup(2)]
     own = {name: value for name, value in os.environ.items() if name not in _TAKEN}
@@ -312,13 +368,13 @@ def _run_one(case: Case, place: Path, bounds: Bounds, watch: _Watch, own: dict[s
         os.dup2(saved[0], 1)
         os.dup2(saved[1], 2)
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-    read = _bytes_read() - used
+    read, unpacked, parsed = _bytes_read() - used, watch.unpacked, watch.parsed  # what is judged below is read again
     printed = [(base / f"stream{n}").read_bytes() if how == "file" else b"" for n, how in enumerate(case.streams, start=1)]
     wrong = (*raised, *dict.fromkeys(watch.seen), *complaints(case, code, printed[0], printed[1], folder))
     if not keep:
-        return Outcome(code, wrong, watch.unpacked, read, stderr=printed[1][-2000:] + os.environ.get("FUZZ_LINE", "").encode())
+        return Outcome(code, wrong, unpacked, read, parsed, stderr=printed[1][-2000:] + os.environ.get("FUZZ_LINE", "").encode())
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return Outcome(code, wrong, watch.unpacked, read, printed[0], printed[1], files, tuple(sys.modules))
+    return Outcome(code, wrong, unpacked, read, parsed, printed[0], printed[1], files, tuple(sys.modules))
 
 
 def _bytes_read() -> int:

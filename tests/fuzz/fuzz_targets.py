@@ -12,6 +12,7 @@ from typing import Any
 import fuzz_seeds as seeds
 from fuzz_binaries import changed_archive, changed_bytes, changed_database, changed_message, changed_stream, packed
 from fuzz_case import Case
+from fuzz_programs import changed_program
 from fuzz_trees import changed_csv, changed_json, changed_lines, changed_pickle, changed_toml, changed_yaml
 from fuzz_values import TEXTS
 
@@ -220,7 +221,7 @@ def _imports() -> list[Target]:
             ("import m.onnx -o out.json --dim batch=1",),
         ),
         Target("g10", g10, list(g10), [changed_lines], (IMPORT.format("g10"),), (), ["G10 folder"]),
-        _with(of("pt2", "toy.pt2", seeds.pt2(), [changed_archive], "torch.export program (.pt2)"), heavy=True),
+        _with(of("pt2", "toy.pt2", seeds.pt2(), [changed_archive, *[changed_program] * 3], "torch.export program (.pt2)"), heavy=True),
     ]
 
 
@@ -436,11 +437,11 @@ PLAIN = (
     "hardware show m.yaml",
     "workload show w.json",
     "hardware list",
-    "workload list",
     "policies",
     "schema plan",
 )
 WIDE = (
+    "workload list",
     "frontier w.json -H m.yaml -p layerwise -n 3 --refine 1",
     "fit w.json -H m.yaml -p layerwise --smallest tiers.hbm.capacity=1..3kB:3",
     "robustness w.json -H m.yaml -p layerwise --runs 2",

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import yaml
-from fuzz_values import TEXTS, Raw, other_text, other_value
+from fuzz_values import TEXTS, Raw, extreme_value, other_text, other_value
 
 
 class Members(list[list[Any]]):
@@ -75,6 +75,26 @@ def change(draw: Random, tree: Any) -> Any:
         holder[at] = draw.choice(([holder[at]], Members([["x", holder[at]]]), [holder[at], holder[at]], []))
     else:
         _change_container(draw, draw.choice([c for c in _containers(tree) if c] or [holder]), way)
+    return tree
+
+
+def extreme(draw: Random, tree: Any) -> Any:
+    """The tree with one value at the edge of its type. Each key is as likely as the others, however often it comes."""
+    by_key: dict[str, list[tuple[Any, int]]] = {}
+    todo: list[tuple[Any, str]] = [(tree, "")]
+    while todo:
+        container, key = todo.pop()
+        named = isinstance(container, Members)
+        for i, pair in enumerate(container):
+            holder, at = (pair, 1) if named else (container, i)
+            inner = str(pair[0]) if named else key
+            if isinstance(holder[at], list) and holder[at]:
+                todo.append((holder[at], inner))
+            else:
+                by_key.setdefault(inner, []).append((holder, at))
+    if by_key:
+        holder, at = draw.choice(by_key[draw.choice(sorted(by_key))])
+        holder[at] = extreme_value(draw, holder[at])
     return tree
 
 
@@ -212,6 +232,9 @@ def changed_pickle(draw: Random, content: bytes) -> bytes:
 
 
 def _changed(draw: Random, tree: Any) -> Any:
+    """The tree with one to four changes; of one in four times a single value is at the edge of its type."""
+    if draw.random() < 0.25 and isinstance(tree, list):
+        return extreme(draw, tree)
     for _ in range(draw.choice((1, 1, 1, 1, 2, 4))):
         tree = change(draw, tree)
     return tree

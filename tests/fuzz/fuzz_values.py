@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -265,3 +266,66 @@ def other_value(draw: Random, value: Any) -> Any:
         return draw.choice(NUMBERS)
     pool = draw.choice((NUMBERS, NUMBERS, OTHERS, TEXTS, TEXTS, OTHERS, NESTED))
     return draw.choice(pool)
+
+
+EXTREMES: Mapping[type, tuple[Any, ...]] = {
+    int: (
+        0,
+        -0.0,
+        -1,
+        1,
+        2,
+        3,
+        10**6,
+        2**31,
+        2**53 + 1,
+        2**63 - 1,
+        2**64,
+        10**30,
+        0.5,
+        1e-9,
+        5e-324,
+        1e300,
+        *map(Raw, ("1e999", "NaN", "Infinity")),
+    ),
+    str: (
+        "",
+        " ",
+        "\x00",
+        "\x1b[31m",
+        "\n",
+        "x" * 9_999,
+        "x" * 10_001,
+        "\u202e",
+        "0",
+        "-1",
+        "0 B",
+        "0%",
+        "100%",
+        "1e300 GB",
+        "nan",
+        "inf%",
+        "1e-9%",
+    ),
+    bool: (True, False, 0, "", "true"),
+    type(None): (0, "", False),
+}
+"""Values at the edge of what a type allows, by that type; numbers are both kinds."""
+ANY: tuple[Any, ...] = (
+    None,
+    0,
+    "",
+    True,
+    Raw("[]"),
+    Raw("{}"),
+    Raw("9" * 5000),
+    Raw("9" * 1000),
+    Raw("[" * 199 + "]" * 199),
+    Raw("[" * 300 + "]" * 300),
+)
+
+
+def extreme_value(draw: Random, value: Any) -> Any:
+    """A value at the edge of the type of ``value``, or seldom one of another type."""
+    kind = int if isinstance(value, float) else type(value)
+    return draw.choice(EXTREMES[kind] if kind in EXTREMES and draw.random() < 0.85 else ANY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,19 +17,21 @@ from typer import main as typer_main
 from hosim.importers import FORMATS
 from hosim.io.reading import KINDS
 
-NUMBER = 30
+NUMBER = 300
 """Inputs of a target in ``make test``."""
-MORE = 300
-"""Inputs of a target in ``make test-long``."""
+FEWER = {"options": 100, "surroundings": 60, "names": 60}
+"""What is no format: these run the commands on valid files, which takes longer."""
+MORE = 600
+"""Inputs of a target in ``make test-long``, and of those that import torch from the first on."""
 NO_END = Bounds(cpu_s=300, wall_s=600)
 """No verdict depends on the clock: this ends what never ends."""
 LIMITS = {
     "HOSIM_LIMITS": "file_bytes=1MiB,unpacked_bytes=1MiB,records=20000,values=200000,yaml_values=50000,grid_points=100,devices=64,runs=50"
 }
-READ, UNPACKED = 16 << 20, 8 << 20
-"""Bytes that a command may read and unpack under these limits: of files of at most 1 MiB, each read a few times."""
-DRAWN = 128 << 20
-"""What it may read beside that for the pictures of a page: every text in them reads the fonts again."""
+READ, UNPACKED, PARSED = 16 << 20, 8 << 20, 100_000
+"""Bytes that a command may read and unpack under these limits, of files of at most 1 MiB, each read a few times; and the values in them."""
+FONTS = 128 << 20
+"""What it may read beside that for pictures: every text in them reads the fonts again."""
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +49,9 @@ def broken(server: Server, cases: list[Case]) -> list[str]:
     found = []
     for case, outcome in zip(cases, server.run(cases, together=True), strict=True):
         wrong = list(outcome.wrong)
-        if outcome.read > READ + ("--html" in case.arguments) * DRAWN or outcome.unpacked > UNPACKED:
-            wrong.append(f"read {outcome.read} and unpacked {outcome.unpacked} bytes")
+        draws = any(argument.endswith((".html", ".png", ".svg", ".pdf")) for argument in case.arguments)
+        if outcome.read > READ + FONTS * draws or outcome.unpacked > UNPACKED or outcome.parsed > PARSED:
+            wrong.append(f"read {outcome.read} and unpacked {outcome.unpacked} bytes, parsed {outcome.parsed} values")
         if wrong:
             found.append(f"{case.target}: hosim {' '.join(case.arguments)!r}: {'; '.join(wrong)}: {outcome.stderr[-300:]!r}")
     return found
@@ -56,6 +60,34 @@ def broken(server: Server, cases: list[Case]) -> list[str]:
 def limited(case: Case) -> Case:
     """The case under limits that make work small; those of a case that sets its own stay."""
     return Case(case.target, case.arguments, case.files, {**LIMITS, **case.environment}, case.streams)
+
+
+def number_of(target: Target) -> int:
+    """How many inputs of a target ``make test`` tries."""
+    return 0 if target.heavy else FEWER.get(target.name, NUMBER)
+
+
+def test_work_is_counted(running: tuple[Server, list[Target]]) -> None:
+    """Of a result of 2,000 spaces and 1,001 values, packed: each is counted once for each time that it is read."""
+    server, listed = running
+    (target,) = [target for target in listed if target.name == "result"]
+    content = gzip.compress(b'{"format": "hosim.result/1", "x": [' + b"0," * 999 + b"0" + b" " * 2000 + b"]}")
+    case = Case("result", ("diff", "a.json", "b.json"), {**target.files, "a.json": content})
+    (outcome,) = server.run([case])
+    assert outcome.code == 2
+    for counted, once in ((outcome.parsed, 1002), (outcome.unpacked, 4000), (outcome.read, len(content))):
+        assert once <= counted < 20 * once + 2**16
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("nsys", 10), ("chakra", 10), ("mindir", 10), ("onnx", 10), ("snapshot", 50), ("rows", 3), ("cases", 10), ("spec", 10), ("plan", 10)],
+)
+def test_each_parser_counts(running: tuple[Server, list[Target]], name: str, least: int) -> None:
+    server, listed = running
+    (case, *_) = next(target.valid() for target in listed if target.name == name)
+    (outcome,) = server.run([case])
+    assert outcome.parsed >= least
 
 
 def test_valid_files_are_read(running: tuple[Server, list[Target]]) -> None:
@@ -77,7 +109,7 @@ def test_what_was_found_stays_mended(running: tuple[Server, list[Target]], path:
 
 def test_inputs_of_fixed_seeds(running: tuple[Server, list[Target]]) -> None:
     server, listed = running
-    cases = [limited(target.case(number, quick=True)) for target in listed if not target.heavy for number in range(NUMBER)]
+    cases = [limited(target.case(number, quick=True)) for target in listed if not target.heavy for number in range(number_of(target))]
     assert broken(server, cases) == []
 
 
@@ -85,7 +117,7 @@ def test_inputs_of_fixed_seeds(running: tuple[Server, list[Target]]) -> None:
 def test_more_inputs_of_fixed_seeds(running: tuple[Server, list[Target]]) -> None:
     server, listed = running
     server.learn([case for target in listed for case in target.valid()])
-    cases = [limited(target.case(number, quick=False)) for target in listed for number in range(0 if target.heavy else NUMBER, MORE)]
+    cases = [limited(target.case(number, quick=False)) for target in listed for number in range(number_of(target), MORE)]
     assert broken(server, cases) == []
 
 
