@@ -188,6 +188,16 @@ def test_without_ops_nothing_moves(policy: str) -> None:
     plan = registry.get(policy).plan(graph, machine, 50)
     result = engine.replay(plan, machine, 50)
     assert (plan.cache_ops, result.makespan_ns, result.peak_bytes) == ((), 0, {"hbm": 40, "ddr": 0})
-    if policy in ("hyperoffload", "resident"):  # where there is no room, nothing can move either
+
+
+@pytest.mark.parametrize(("free", "fits"), [(50, True), (30, False)])
+def test_without_ops_tensors_lie_below_where_there_is_room(free: int, fits: bool) -> None:
+    b = GraphBuilder("nothing")
+    b.tensor("w", 40, "parameter")
+    machine = Hardware("toy", (Tier("hbm", 50, 10**12), Tier("ddr", free, 10**12)), _BOTH_WAYS, Compute({}))
+    if fits:
+        plan = registry.get("hyperoffload").plan(b.build(), machine, 20)
+        assert (plan.cache_ops, engine.replay(plan, machine, 20).peak_bytes) == ((), {"hbm": 0, "ddr": 40})
+    else:
         with pytest.raises(InfeasibleError):
-            registry.get(policy).plan(graph, machine, 20)
+            registry.get("hyperoffload").plan(b.build(), machine, 20)

@@ -97,7 +97,7 @@ def search(
         moved = evaluate(everything(problem))
         if moved.cost < best.cost:
             best, source = moved, EVERYTHING
-    if 0 < count <= _SMALL and placement is None and not _at(best, floor_ns):  # the search tries any tier
+    if graph.ops and count <= _SMALL and placement is None and not _at(best, floor_ns):  # the search tries any tier
         refined = _refined(evaluate, best, floor_ns, effort, seed)
         if refined.cost < best.cost:
             best, source = refined, LOCAL_SEARCH
@@ -216,7 +216,7 @@ class _Sweeper:
 
 def _explain(problem: Problem, budget: int, best: Evaluation, full: str) -> str:
     """Why nothing fits."""
-    floor = max(problem.floor_bytes)
+    floor = max(problem.floor_bytes, default=0)
     below = f"; of the tiers below, {full}" if full else ""
     return (
         f"no plan found within {human_size(budget)} ({budget} B); the largest single op uses {human_size(floor)} ({floor} B), "
