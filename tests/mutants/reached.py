@@ -152,6 +152,8 @@ def record(tree: Path, files: list[str], place: Path, processes: int, known: Ite
     found = _read(data, tree)
     if not found.seconds and not known:
         raise SystemExit(f"no test ran: see {place / 'output.txt'}")
+    if found.seconds and not found.lines:
+        raise SystemExit("coverage.py saw no line of hosim: install it, with its .pth file, into the environment that runs this")
     return found
 
 

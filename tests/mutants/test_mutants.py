@@ -1,12 +1,14 @@
 """The mutants drawn are small errors of the kinds meant, and the map finds the tests that reach them."""
 
 import ast
+import json
 import random
+import subprocess
 from pathlib import Path
 
 import pytest
 from operators import differs, mutants_of
-from reached import Reached, carried
+from reached import Reached, carried, record
 from reaching import Reaching
 
 MODULE = '''
@@ -97,3 +99,15 @@ def test_lines_keep_their_tests_when_files_move(tmp_path: Path) -> None:
     known = Reached({"t": 1.0, "u": 1.0}, {"hosim/one.py": {"t": 1 << 2 | 1 << 3, "u": 1 << 1}}, [])
     found = carried(known, tmp_path / "old", tmp_path / "new")
     assert found.lines == {"hosim/two.py": {"t": 1 << 4 | 1 << 5 | 1 << 6, "u": 1 << 3 | 1 << 5}}
+
+
+def test_a_run_of_the_tests_that_coverage_did_not_see_is_no_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, every mutant would be one that no test reaches."""
+
+    def tests_run(*command: object, **options: object) -> None:
+        line = json.dumps({"context": "t", "uses": [], "test": True, "seconds": 1.0, "failed": False})
+        (tmp_path / "records/records-1.jsonl").write_text(line)
+
+    monkeypatch.setattr(subprocess, "run", tests_run)
+    with pytest.raises(SystemExit, match=r"coverage\.py saw no line of hosim"):
+        record(tmp_path / "tree", ["test_a.py"], tmp_path, 1)
