@@ -456,8 +456,8 @@ SURROUNDINGS: Mapping[str, Sequence[str | None]] = {
     "LANG": ("C", "xx_YY", "de_DE.UTF-8", ""),
     "LC_ALL": ("C", "POSIX"),
     "PYTHONIOENCODING": ("ascii", "latin-1", "utf-8:strict", "ascii:strict", "cp1252", "koi8-r"),
-    "HOME": (None, "/nonexistent", "/dev/null", ""),
-    "XDG_CACHE_HOME": ("/dev/null", "/nonexistent/x", "/proc/x", "w.json"),
+    "HOME": (None, "/proc/nonexistent", "/dev/null", ""),  # where root can make no folder either
+    "XDG_CACHE_HOME": ("/dev/null", "/proc/nonexistent/x", "/proc/x", "w.json"),
     "HOSIM_CACHE": ("/dev/null/x", "/proc/x", "w.json", "cache"),
     "HOSIM_LIMITS": (
         "devices=1",
