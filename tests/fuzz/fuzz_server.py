@@ -221,7 +221,7 @@ class _Watch:
         if isinstance(path, int):
             return True
         found = os.path.realpath(os.fsdecode(path))
-        return found.startswith((*self._roots, "/dev/"))
+        return found.startswith((*self._roots, "/dev/", "/proc/x", "/proc/nonexistent"))  # where nobody can make a file
 
 
 _MAKERS = (
