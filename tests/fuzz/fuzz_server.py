@@ -221,7 +221,8 @@ class _Watch:
         if isinstance(path, int):
             return True
         found = os.path.realpath(os.fsdecode(path))
-        return found.startswith((*self._roots, "/dev/", "/proc/x", "/proc/nonexistent"))  # where nobody can make a file
+        nobodys = ("/dev/", "/proc/x", "/proc/nonexistent")  # where nobody can make a file
+        return found == "/proc" or found.startswith((*self._roots, *nobodys))
 
 
 _MAKERS = (
