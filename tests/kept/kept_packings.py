@@ -69,8 +69,8 @@ def rows(number: int) -> Iterator[Row]:
     most = max(sum(s for a, b, s in alive if a <= at < b) for at in range(int(last.max())))
     duration = last - first
     for above in (-1, 0, 1, 3):
-        search = SkylineSearch(first, last, size, duration, most + above)
-        found, spent = search.run(STEPS, number)
+        search = SkylineSearch(first, last, size, duration, most + above, number)
+        found, spent = search.run(STEPS)
         yield name, f"search {above} above", str(spent), str(search.exhausted), _checksum(None if found is None else found.tolist())
     for enough in (most, most + 4):
         greedy = improve(first, last, size, duration, enough, number)

@@ -26,6 +26,8 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
+from hosim.engine.allocators.restarts import restart_length
+
 _Ints = npt.NDArray[np.int64]
 _OVERHEAD = 20_000
 _PER_CELL = 3
@@ -64,10 +66,10 @@ class _OutOfEffortError(Exception):
 class SkylineSearch:
     """The search for a packing of tensors of ``size``, living over sections ``[first, last)``, that is no higher than ``target``.
 
-    ``duration`` only guides the order of choices. ``exhausted`` says that the search ended without a packing: there is none.
+    ``duration`` and ``seed`` only guide the order of choices. ``exhausted`` says that the search ended without a packing: there is none.
     """
 
-    def __init__(self, first: _Ints, last: _Ints, size: _Ints, duration: _Ints, target: int) -> None:
+    def __init__(self, first: _Ints, last: _Ints, size: _Ints, duration: _Ints, target: int, seed: int) -> None:
         sections = np.arange(int(last.max()))
         self._first, self._last, self._size, self._duration = first, last, size, duration
         self._target = target
@@ -81,19 +83,23 @@ class SkylineSearch:
         self._sizes: list[int] = size.tolist()
         self._hopeless: set[bytes] = set()
         self._offsets = np.zeros(len(size), np.int64)
+        self._rng = random.Random(seed)
+        self._attempts = count()
         self._rank: list[float] = []
         self._low_first = False
         self._left = 0
         self.exhausted = False
 
-    def run(self, effort: int, seed: int) -> tuple[_Ints | None, int]:
-        """The offsets of a packing, or None, and the steps spent, which exceed ``effort`` by one state at most."""
-        rng = random.Random(seed)
+    def run(self, effort: int) -> tuple[_Ints | None, int]:
+        """The offsets of a packing, or None, and the steps spent, which exceed ``effort`` by one state at most.
+
+        Called again, it goes on with further attempts.
+        """
         spent = 0
-        for number in count():
+        for number in self._attempts:
             attempt, self._low_first = number // 2, number % 2 == 1
-            self._rank = self._ranks(attempt, rng)
-            limit = min(_restart_length(attempt) * _ATTEMPT, effort - spent)
+            self._rank = self._ranks(attempt)
+            limit = min(restart_length(attempt) * _ATTEMPT, effort - spent)
             self._left = limit
             try:
                 found = self._search()
@@ -108,12 +114,12 @@ class SkylineSearch:
                 break
         return None, spent
 
-    def _ranks(self, attempt: int, rng: random.Random) -> list[float]:
+    def _ranks(self, attempt: int) -> list[float]:
         """The order of choices of an attempt: the longest, the largest area or the largest first, with noise, or just any."""
         weights = (self._duration, self._duration * self._size, self._size, None)[attempt % 4]
         if weights is None:
-            return [rng.random() for _ in self._sizes]
-        return [-weight * rng.uniform(0.5, 2) for weight in weights.tolist()]
+            return [self._rng.random() for _ in self._sizes]
+        return [-weight * self._rng.uniform(0.5, 2) for weight in weights.tolist()]
 
     def _search(self) -> bool:
         """Depth first, without recursion: all parts of a choice have to be solved, for one of the choices at each edge."""
@@ -253,18 +259,6 @@ class SkylineSearch:
             starts = state.starts.copy()
             starts[here] = np.maximum(starts[here], raised)
             yield _State(tensors, state.tops, starts)
-
-
-def _restart_length(attempt: int) -> int:
-    """The Luby series 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ..., the best there is for attempts of unknown luck (Luby, Sinclair, Zuckerman 1993).
-
-    >>> [_restart_length(attempt) for attempt in range(15)]
-    [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
-    """
-    position = attempt + 1
-    while position & (position + 1):
-        position -= (1 << (position.bit_length() - 1)) - 1
-    return (position + 1) // 2
 
 
 def _valleys(heights: list[int], outside: int) -> list[tuple[int, int, int]]:

@@ -1,8 +1,9 @@
 """Static allocation: one offset for each tensor of a whole plan, so that tensors that live at the same time do not overlap.
 
 This is dynamic storage allocation, which is NP-hard: rectangles of fixed place and width in time and of given height are packed as low as
-possible. `pack` first places greedily in many orders (`hosim.engine.allocators.greedy`), then searches exactly for a packing that is as low
-as the most that ever lives at once (`hosim.engine.allocators.skyline`), and for the heights between if there is none.
+possible. `pack` first places greedily in many orders (`hosim.engine.allocators.greedy`), then searches for a packing that is as low as the
+most that ever lives at once, exactly (`hosim.engine.allocators.skyline`) and by a sweep over time that finds it where little memory is ever
+free (`hosim.engine.allocators.tiling`), and for the heights between if there is none.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import numpy.typing as npt
 
 from hosim.engine.allocators.greedy import improve
 from hosim.engine.allocators.skyline import SkylineSearch
+from hosim.engine.allocators.tiling import TilingSearch
 from hosim.errors import InputError
 
 _Ints = npt.NDArray[np.int64]
-DEFAULT_EFFORT = 4_000_000_000
+DEFAULT_EFFORT = 8_000_000_000
 _LARGEST_SEARCH = 500_000
 """With more cells than this (tensors times sections of time), the exact search is not tried."""
 
@@ -48,7 +50,7 @@ def pack(
     """Offsets for tensors of ``sizes`` bytes that live over the half-open ``[lower, upper)``; every offset is a multiple of ``alignment``.
 
     With a ``capacity`` it stops at the first packing that is no higher; without, or if there is none, it packs as low as it can. ``effort``
-    limits the exact search, in steps of about 5 ns; 0 leaves it out. The result depends on the arguments alone, never on the clock. Raises
+    limits the searches, in steps of about 5 ns; 0 leaves it out. The result depends on the arguments alone, never on the clock. Raises
     `InputError` for arguments that contradict each other.
     """
     lower, upper, size = _checked(lowers, uppers, sizes, alignment)
@@ -105,32 +107,63 @@ def _lowest(problem: _Problem, enough: int, effort: int, seed: int) -> tuple[_In
     best = improve(problem.first, problem.last, problem.load, problem.duration, enough, seed)
     if len(best) * int(problem.last.max()) > _LARGEST_SEARCH:
         effort = 0
-    impossible = problem.floor - 1
-
-    def search(target: int, share: int) -> bool:
-        nonlocal best, effort, impossible
-        skyline = SkylineSearch(problem.first, problem.last, problem.load, problem.duration, target)
-        found, spent = skyline.run(min(share, effort), seed)
-        effort -= spent
-        best = best if found is None else found
-        impossible = max(impossible, target) if skyline.exhausted else impossible
-        return found is not None
-
-    # At the target first: where next to nothing may be wasted, there are few choices. If that fails, in steps above it until something is
-    # found, and last between what failed and what was found.
-    target, share, failed, found = enough, effort // 2, enough - 1, False
-    while effort > 0 and failed < target < _height(problem, best):
-        if search(target, share):
+    search = _Search(problem, best, effort, seed)
+    if search.height <= enough or not effort:
+        return best, search.height == problem.floor
+    # At the target first, for where next to nothing may be wasted, there are few choices: by either search in turn, as what the one misses
+    # the other mostly finds at once. If that fails, in steps above it until something is found, and last between what failed and what was
+    # found.
+    if any(search.fill(enough, effort // part) or search.tile(enough, effort // 4) for part in (16, 4)):
+        return search.best, search.height == search.impossible + 1
+    target, share, failed, found = enough + enough // 50 + 1, search.left // 16 + 1, enough, False
+    while search.left > 0 and failed < target < search.height:
+        if search.fill(target, share):
             found = True
         else:
             failed = target
-        target = (failed + _height(problem, best)) // 2 if found else failed + enough // 50 + 1
-        share = effort // 4 + 1 if found else effort // 16 + 1
-    return best, _height(problem, best) == impossible + 1
+        target = (failed + search.height) // 2 if found else failed + enough // 50 + 1
+        share = search.left // 4 + 1 if found else search.left // 16 + 1
+    return search.best, search.height == search.impossible + 1
 
 
-def _height(problem: _Problem, offsets: _Ints) -> int:
-    return int((offsets + problem.load).max())
+class _Search:
+    """The best packing found so far, the steps that are left, and the highest target that is known to be impossible."""
+
+    def __init__(self, problem: _Problem, best: _Ints, effort: int, seed: int) -> None:
+        self._problem, self._seed = problem, seed
+        self._skylines: dict[int, SkylineSearch] = {}
+        self._tiling = TilingSearch(problem.first, problem.last, problem.load, problem.floor, seed)
+        self.best = best
+        self.left = effort
+        self.impossible = problem.floor - 1
+
+    @property
+    def height(self) -> int:
+        """The height of the best packing."""
+        return int((self.best + self._problem.load).max())
+
+    def fill(self, target: int, share: int) -> bool:
+        """Search exactly for a packing no higher than ``target``, with up to ``share`` steps more; whether it is found."""
+        problem = self._problem
+        if target <= self.impossible:
+            return False
+        if target not in self._skylines:
+            self._skylines = {target: SkylineSearch(problem.first, problem.last, problem.load, problem.duration, target, self._seed)}
+        skyline = self._skylines[target]
+        found = self._keep(*skyline.run(min(share, self.left)))
+        if skyline.exhausted:
+            self.impossible = target
+        return found
+
+    def tile(self, target: int, share: int) -> bool:
+        """Sweep for a packing as low as the most that lives at once, with up to ``share`` steps more; whether it is found."""
+        return target > self.impossible and self._keep(*self._tiling.run(min(share, self.left)))
+
+    def _keep(self, offsets: _Ints | None, spent: int) -> bool:
+        self.left -= spent
+        if offsets is not None:
+            self.best = offsets
+        return offsets is not None
 
 
 def _checked(lowers: Sequence[int], uppers: Sequence[int], sizes: Sequence[int], alignment: int) -> tuple[_Ints, _Ints, _Ints]:
