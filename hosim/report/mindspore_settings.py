@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hosim.plain_text import printable
 from hosim.units import human_size, human_time
 
 
@@ -20,5 +21,5 @@ def shell(data: Mapping[str, Any]) -> str:
         f"peak {human_size(theirs['peak_bytes'])} (plan: {human_size(ours['peak_bytes'])}, {more})",
         f'to be used with jit(..., auto_offload="{data["auto_offload"]}")',
     ]
-    lines = [*(f"# {' '.join(text.split())}" for text in comments), *(f"export {name}={v}" for name, v in data["environment"].items())]
+    lines = [*(f"# {printable(text)}" for text in comments), *(f"export {name}={v}" for name, v in data["environment"].items())]
     return "\n".join(lines) + "\n"
