@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import HosimError, InputError
@@ -25,6 +26,8 @@ _SHOWN = 100
 _PAUSE_S = 0.02
 _AHEAD = 3
 """How many tasks per thread of the cluster are sent at a time."""
+_AGAIN = 3
+"""How often a task is sent again after a worker has gone with its result, before anybody had fetched it."""
 
 
 def cluster(scheduler: str | Client) -> Runner:
@@ -77,34 +80,34 @@ def _rows(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
     from distributed import as_completed
 
     waiting = iter(tasks)
-    asked = {}
+    asked: dict[str, tuple[Task, int]] = {}
 
-    def submit(count: int) -> list[Any]:
-        sent = []
-        for _, task in zip(range(count), waiting, strict=False):
-            future = client.submit(solve, task, key=f"hosim-{task.key}", pure=False)
-            asked[future.key] = task
-            sent.append(future)
-        return sent
+    def send(task: Task, again: int = 0) -> Any:
+        future = client.submit(solve, task, key=f"hosim-{task.key}" + again * "-again", pure=False)
+        asked[future.key] = task, again
+        return future
 
     threads = sum(client.nthreads().values()) or 1
-    completed = as_completed(submit(_AHEAD * threads), loop=client.loop)
+    completed = as_completed([send(task) for task in islice(waiting, _AHEAD * threads)], loop=client.loop)
     try:
         for future in _arriving(completed, client):
-            task = asked.pop(future.key, None)
-            if task is None:
+            if future.key not in asked:
                 continue
+            task, again = asked.pop(future.key)
             lost = future.status in ("cancelled", "lost")
             if lost and client.status != "running":
                 raise _gone()
+            if lost and again < _AGAIN:
+                completed.add(send(task, again + 1))
+                continue
             # Dask gives up a task whose workers keep dying; solve itself raises nothing
             if future.status == "finished":
                 row = future.result()
             else:
                 row = failed(task, f"{DIED}: {'its result was lost' if lost else failure(future.exception())}")
             future.release()
-            for following in submit(1):
-                completed.add(following)
+            for following in islice(waiting, 1):
+                completed.add(send(following))
             yield row
     finally:
         with suppress(Exception):  # the scheduler may be gone

@@ -46,10 +46,15 @@ class Future(SimpleNamespace):
 
 
 class FakeClient:
-    """A cluster of two workers, of one thread and of none; ``broken`` are the keys of tasks that kill theirs."""
+    """A cluster of two workers, of one thread and of none.
 
-    def __init__(self, broken: tuple[str, ...] = (), threads: tuple[int, ...] = (1, 0)) -> None:
-        self.broken, self.threads, self.loop = broken, threads, object()
+    ``broken`` are the keys of tasks that kill theirs, ``lost`` how often the result of a task goes with its worker.
+    """
+
+    status = "running"
+
+    def __init__(self, broken: tuple[str, ...] = (), threads: tuple[int, ...] = (1, 0), lost: dict[str, int] | None = None) -> None:
+        self.broken, self.threads, self.lost, self.loop = broken, threads, lost or {}, object()
         self.sent: list[Future] = []
         self.cancelled: list[str] = []
 
@@ -57,8 +62,9 @@ class FakeClient:
         return {f"worker{i}": count for i, count in enumerate(self.threads)}
 
     def submit(self, function: object, task: Any, key: str, pure: bool) -> Future:
-        assert (function, key, pure) == (solve, f"hosim-{task.key}", False)
-        status = "error" if task.key in self.broken else "finished"
+        again = sum(future.task is task for future in self.sent)
+        assert (function, key, pure) == (solve, f"hosim-{task.key}" + again * "-again", False)
+        status = "lost" if again < self.lost.get(task.key, 0) else "error" if task.key in self.broken else "finished"
         self.sent.append(Future(task=task, key=key, status=status, released=False))
         return self.sent[-1]
 
@@ -93,6 +99,20 @@ def test_a_cluster_is_sent_three_tasks_a_thread_ahead(distributed: ModuleType, m
     idle = FakeClient(threads=())  # workers may still join
     next(on_dask.cluster(idle)(TASKS))  # type: ignore[arg-type]
     assert len(idle.sent) == 3 + 1
+
+
+def test_a_task_whose_result_goes_with_its_worker_is_sent_again_three_times(
+    distributed: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not failed: nobody had fetched its row yet. A fourth time, it is a row with an error."""
+    monkeypatch.setattr(on_dask, "failed", lambda task, error: {"failed": task.key, "error": error})
+    client = FakeClient(lost={"1": 3, "2": 4})
+    rows = list(on_dask.cluster(client)(TASKS))  # type: ignore[arg-type]
+    assert {"row of": "1"} in rows
+    assert {"failed": "2", "error": "worker died: its result was lost"} in rows
+    assert sorted(str(next(iter(row.values()))) for row in rows) == [task.key for task in TASKS]
+    assert [future.key for future in client.sent if future.task.key == "1"] == ["hosim-1" + again * "-again" for again in range(4)]
+    assert len(client.sent) == len(TASKS) + 3 + 3
 
 
 def test_what_a_cluster_has_not_begun_is_cancelled_when_a_sweep_stops(distributed: ModuleType) -> None:
