@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from hosim.derived import Deriving
 from hosim.edits import Edits
 from hosim.graph import Graph
 from hosim.plain_text import counted
@@ -103,7 +104,7 @@ class RuntimePolicy(Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Deriving):
     """What a policy returns and the engine replays.
 
     Parameters

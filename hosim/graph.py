@@ -7,19 +7,21 @@ The listed order of the ops is the execution order of every stream. :class:`Grap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from hosim.collector import no_collection
+from hosim.derived import Deriving
 from hosim.errors import GraphError
 
 if TYPE_CHECKING:
     import networkx
 
-P = ParamSpec("P")
 T = TypeVar("T")
-M = TypeVar("M")
+N = TypeVar("N")
 
 KINDS = (
     "parameter",
@@ -152,14 +154,19 @@ class Op:
         return tuple(dict.fromkeys(self.inputs + self.outputs + self.mutates))
 
 
-def unguarded(frozen: type[T]) -> Callable[..., T]:
-    """The constructor of a frozen dataclass with slots, without the guard that makes the class four times as slow to make as any other.
+def twin_of(frozen: type[Any]) -> type[Any]:
+    """A class with the slots of a frozen dataclass, without the guard that makes that one four times as slow to make as any other.
 
-    It makes a twin that is not frozen, with the same slots, and gives it the frozen one's class. ``__post_init__`` is not called.
+    Giving what it makes the frozen one's class, as ``__class__``, is all that is left to do: ``__post_init__`` is not called.
     """
     # mypy knows fields of instances only
-    listed = [(f.name, f.type, field(default=f.default)) for f in fields(frozen)]  # type: ignore[arg-type]
-    twin: Callable[..., Any] = make_dataclass(frozen.__name__, listed, slots=True)
+    listed = [(f.name, f.type, field(default=f.default)) for f in fields(frozen)]
+    return make_dataclass(frozen.__name__, listed, slots=True)
+
+
+def unguarded(frozen: type[T]) -> Callable[..., T]:
+    """The constructor of a frozen dataclass with slots, by :func:`twin_of` it."""
+    twin = twin_of(frozen)
 
     def make(*values: Any, **named: Any) -> T:
         made = twin(*values, **named)
@@ -170,8 +177,11 @@ def unguarded(frozen: type[T]) -> Callable[..., T]:
     return make
 
 
+_TensorTwin, _OpTwin = twin_of(Tensor), twin_of(Op)
+
+
 @dataclass(frozen=True)
-class Graph:
+class Graph(Deriving):
     """A workload: tensors, and ops in the order in which each stream runs them.
 
     Parameters
@@ -232,10 +242,18 @@ class Graph:
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
         """For each tensor, the positions of the ops that use it, ascending."""
-        users: list[list[int]] = [[] for _ in self.tensors]
+        users: list[Any] = [()] * len(self.tensors)  # tuples while they are short: most are, and lists take more room
         for i, op in enumerate(self.ops):
-            for t in op.uses:
-                users[t].append(i)
+            for t in op.inputs + op.outputs + op.mutates:
+                known = users[t]
+                if known and known[-1] == i:
+                    continue
+                if len(known) < 4:
+                    users[t] = (*known, i)
+                elif len(known) == 4:
+                    users[t] = [*known, i]
+                else:
+                    known.append(i)
         return tuple(map(tuple, users))
 
     @cached_property
@@ -253,13 +271,15 @@ class Graph:
 
         These are the persistent ones, and those that are used before the step produces them.
         """
-        held = []
-        for t, tensor in enumerate(self.tensors):
-            first = self.users[t][0] if self.users[t] else None
-            read_first = first is not None and t in self.ops[first].reads
-            if tensor.persistent or read_first:
-                held.append(t)
-        return tuple(held)
+        held = bytearray([bool(tensor.persistent) for tensor in self.tensors])
+        seen = bytearray(len(self.tensors))
+        for op in self.ops:
+            for t in op.inputs + op.mutates:
+                if not seen[t]:
+                    seen[t] = held[t] = 1
+            for t in op.outputs:
+                seen[t] = 1
+        return tuple([t for t, is_held in enumerate(held) if is_held])
 
     @cached_property
     def survives(self) -> tuple[bool, ...]:
@@ -292,52 +312,6 @@ class Graph:
                 readers[t] = []
             all_producers.append(tuple(sorted(before)))
         return tuple(all_producers)
-
-    def derived(self, compute: Callable[Concatenate[Graph, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Compute something from the graph once, and keep it with the graph.
-
-        Parameters
-        ----------
-        compute
-            A pure function of the graph and of the arguments.
-        *args
-            Hashable arguments.
-        **kwargs
-            Hashable arguments.
-
-        Returns
-        -------
-        object
-            ``compute(graph, *args, **kwargs)``.
-        """
-        memo: dict[Hashable, Any] = self.__dict__.setdefault("_derived", {})
-        key = (compute, args, tuple(sorted(kwargs.items())))
-        if key not in memo:
-            memo[key] = compute(self, *args, **kwargs)
-        result: T = memo[key]
-        return result
-
-    def derived_on(self, machine: M, compute: Callable[[Graph, M], T]) -> T:
-        """Compute something from the graph and a machine, and keep it until another machine is given.
-
-        Parameters
-        ----------
-        machine
-            The machine, told apart by identity.
-        compute
-            A pure function of the graph and the machine.
-
-        Returns
-        -------
-        object
-            ``compute(graph, machine)``.
-        """
-        memo: dict[Hashable, Any] = self.__dict__.setdefault("_derived", {})
-        known = memo.get(compute)
-        if known is None or known[0] is not machine:
-            known = memo[compute] = machine, compute(self, machine)
-        result: T = known[1]
-        return result
 
     def to_networkx(self) -> networkx.DiGraph[str]:
         """Ops as nodes (named, with their fields), producer relations as edges with the tensors that carry them."""
@@ -464,10 +438,12 @@ class GraphBuilder:
     def __init__(self, name: str, meta: Mapping[str, Any] | None = None) -> None:
         self.name = name
         self.meta = dict(meta or {})
-        self._tensors: list[Tensor] = []
-        self._ops: list[Op] = []
+        # rows of fields until the graph is built: unlike objects, the garbage collector need not look at them again and again
+        self._tensors: list[Any] = []
+        self._ops: list[Any] = []
         self._tensor_index: dict[str, int] = {}
         self._op_index: dict[str, int] = {}
+        self._numbers: dict[Any, Any] = {}
 
     def tensor(self, name: str, size_bytes: int, kind: str = "activation", home: str | None = None, persistent: bool | None = None) -> str:
         """Add a tensor.
@@ -498,7 +474,9 @@ class GraphBuilder:
         if name in self._tensor_index:
             raise GraphError(f"tensor name {name!r} is listed twice", where=f"tensors[{len(self._tensors)}].name")
         self._tensor_index[name] = len(self._tensors)
-        self._tensors.append(Tensor(name, size_bytes, kind, home, persistent))
+        if persistent is None:
+            persistent = kind in PERSISTENT_KINDS
+        self._tensors.append((name, self._same(size_bytes), kind, home, persistent))
         return name
 
     def op(
@@ -556,36 +534,59 @@ class GraphBuilder:
         GraphError
             If the name is taken, or a tensor or an op is unknown.
         """
-        where = f"ops[{len(self._ops)}]"
         if name in self._op_index:
-            raise GraphError(f"op name {name!r} is listed twice", where=f"{where}.name")
-        op = Op(
+            raise GraphError(f"op name {name!r} is listed twice", where=f"ops[{len(self._ops)}].name")
+        found = self._tensor_index.get
+        read, written = tuple(map(found, inputs)), tuple(map(found, outputs))
+        mutated = tuple(map(found, mutates)) if mutates else ()
+        awaited = tuple(map(self._op_index.get, deps)) if deps else ()
+        if None in read or None in written or None in mutated or None in awaited:
+            for label, names, positions in (
+                ("inputs", inputs, read),
+                ("outputs", outputs, written),
+                ("mutates", mutates, mutated),
+                ("deps", deps, awaited),
+            ):
+                self._check_known(label, names, positions)
+        row = (
             name,
             kind,
-            self._positions(inputs, self._tensor_index, f"{where}.inputs", "tensor"),
-            self._positions(outputs, self._tensor_index, f"{where}.outputs", "tensor"),
-            self._positions(mutates, self._tensor_index, f"{where}.mutates", "tensor"),
-            self._positions(deps, self._op_index, f"{where}.deps", "earlier op"),
+            read,
+            written,
+            mutated,
+            awaited,
             stream,
-            duration_ns,
-            flops,
-            bytes_accessed,
+            duration_ns and self._same(duration_ns),
+            flops and self._same(flops),
+            bytes_accessed and self._same(bytes_accessed),
             dtype,
-            workspace_bytes,
+            workspace_bytes and self._same(workspace_bytes),
         )
         self._op_index[name] = len(self._ops)
-        self._ops.append(op)
+        self._ops.append(row)
         return name
 
-    @staticmethod
-    def _positions(names: Iterable[str], index: Mapping[str, int], where: str, what: str) -> tuple[int, ...]:
-        positions = []
-        for j, name in enumerate(names):
-            if name not in index:
-                raise GraphError(f"unknown {what} {name!r}", where=f"{where}[{j}]")
-            positions.append(index[name])
-        return tuple(positions)
+    def _check_known(self, label: str, names: Iterable[str], positions: Sequence[int | None]) -> None:
+        if None in positions:
+            what, j = "earlier op" if label == "deps" else "tensor", positions.index(None)
+            unknown = next(islice(names, j, None), "")
+            raise GraphError(f"unknown {what} {unknown!r}", where=f"ops[{len(self._ops)}].{label}[{j}]")
+
+    def _same(self, number: N) -> N:
+        """The number, as one object with those that equal it: a large graph has few sizes and durations."""
+        return self._numbers.setdefault(number, number) if type(number) is int else number
 
     def build(self) -> Graph:
         """The graph so far, checked."""
+        _make_of_rows(self._tensors, _TensorTwin, Tensor)
+        _make_of_rows(self._ops, _OpTwin, Op)
         return Graph(self.name, tuple(self._tensors), tuple(self._ops), self.meta)
+
+
+def _make_of_rows(rows: list[Any], twin: type[Any], frozen: type[Any]) -> None:
+    """Make what is still a row of fields in a list an object of the class whose twin is given, in its place."""
+    with no_collection():
+        for i, row in enumerate(rows):
+            if type(row) is tuple:
+                rows[i] = made = twin(*row)
+                made.__class__ = frozen

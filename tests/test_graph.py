@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from strategies import graphs
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import GraphError
-from hosim.graph import Graph, GraphBuilder
+from hosim.graph import Graph, GraphBuilder, Op, Tensor
 
 
 def toy() -> Graph:
@@ -118,3 +120,27 @@ def test_the_main_stream() -> None:
         return b.build().main_stream
 
     assert [of("a", "compute"), of("b", "a"), of()] == ["compute", "b", "compute"]
+
+
+def test_a_builder_goes_on_after_it_has_built():
+    """And after an op that it refused."""
+    b = GraphBuilder("toy")
+    b.tensor("a", 30), b.op("f", "matmul", outputs=["a"])
+    first = b.build()
+    with pytest.raises(GraphError, match=r"ops\[1\]\.inputs\[1\]: unknown tensor 'c'"):
+        b.op("g", "matmul", inputs=["a", "c"])
+    b.tensor("c", 30)
+    b.op("g", "matmul", inputs=(name for name in ("a",)), outputs=["c"], deps=["f"])
+    second = b.build()
+    assert (len(first.ops), len(second.ops)) == (1, 2)
+    assert second.ops[0] is first.ops[0]
+    assert second.ops[1] == Op("g", "matmul", inputs=(0,), outputs=(1,), deps=(0,))
+    assert second.tensors == (Tensor("a", 30), Tensor("c", 30))
+
+
+@given(graphs(max_ops=6, max_streams=2))
+def test_users_and_initial_residents_are_those_of_the_definition(graph):
+    users = [tuple(i for i, op in enumerate(graph.ops) if t in op.uses) for t in range(len(graph.tensors))]
+    assert graph.users == tuple(users)
+    held = [t for t, tensor in enumerate(graph.tensors) if tensor.persistent or (users[t] and t in graph.ops[users[t][0]].reads)]
+    assert graph.initial == tuple(held)

@@ -8,7 +8,7 @@ by bisection. The verifier has clocks of its own (:mod:`hosim.analysis.stream_cl
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hosim.cache_plan import AT_START
 from hosim.graph import Graph
@@ -24,12 +24,12 @@ class HappensBefore:
     def __init__(self, graph: Graph) -> None:
         self.single = len(graph.streams) <= 1
         number = {name: s for s, name in enumerate(graph.streams)}
-        self.stream_of = [number[op.stream] for op in graph.ops]
-        self.queues: list[list[int]] = [[] for _ in number]
-        self.place: list[int] = []
-        for i, s in enumerate(self.stream_of):
-            self.place.append(len(self.queues[s]))
-            self.queues[s].append(i)
+        self.stream_of: Sequence[int] = bytes(len(graph.ops))
+        self.queues: Sequence[Sequence[int]] = [range(len(graph.ops)) for _ in number]
+        self.place: Sequence[int] = range(len(graph.ops))
+        if not self.single:
+            self.stream_of = [number[op.stream] for op in graph.ops]
+            self.queues, self.place = _places(self.stream_of, len(number))
         self.clock: list[list[int]] = []
         for i, s in enumerate(self.stream_of if not self.single else ()):
             clock = self.known_before(i).copy()
@@ -83,3 +83,13 @@ class HappensBefore:
             if first <= last:
                 best = max(best, queue[last])
         return best
+
+
+def _places(stream_of: Sequence[int], streams: int) -> tuple[list[list[int]], list[int]]:
+    """The ops of each stream, and each op's place among them."""
+    queues: list[list[int]] = [[] for _ in range(streams)]
+    places = []
+    for i, s in enumerate(stream_of):
+        places.append(len(queues[s]))
+        queues[s].append(i)
+    return queues, places

@@ -12,6 +12,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
+from hosim.collector import no_collection
 from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.io import bounded, reading
@@ -29,7 +30,7 @@ def kept_graph(folder: Path, name: str) -> Graph | None:
     with suppress(OSError, HosimError, ValueError):
         signature, _, text = bounded.read_bytes(os.fspath(file)).partition(b"\n")
         if hmac.compare_digest(signature, _signature(key, name, text)):
-            with reading.no_collection():
+            with no_collection():
                 return workload_from_dict(reading.parse(text.decode(), f"{file}.json"))
     return None
 

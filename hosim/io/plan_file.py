@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.collector import no_collection
 from hosim.costmodel.routes import route
 from hosim.edits import Edits, Recompute
 from hosim.errors import InputError
@@ -139,7 +140,7 @@ def load_plan(path: str | os.PathLike[str], graph: Graph) -> Plan:
     ...     load_plan(os.path.join(folder, "plan.json"), plan.graph) == plan
     True
     """
-    with reading.no_collection():
+    with no_collection():
         return plan_from_dict(reading.read(path, "plan"), graph, source=os.fspath(path))
 
 

@@ -6,14 +6,13 @@ replaces a file as a whole or not at all.
 
 from __future__ import annotations
 
-import gc
 import gzip
 import io
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -91,21 +90,6 @@ def _is_json(start: str, source: str) -> bool:
     """Whether a file is JSON and not YAML: its name decides, or else the content."""
     name = source.removesuffix(".gz")
     return start.lstrip()[:1] in ("{", "[") if not name.endswith((".json", ".yaml", ".yml")) else name.endswith(".json")
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Pauses the cyclic garbage collector.
-
-    A large file becomes a million objects without a cycle, which the collector would walk again and again (half of the loading time).
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def decode(content: bytes, source: str) -> str:

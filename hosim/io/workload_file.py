@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hosim.collector import no_collection
 from hosim.errors import InputError
 from hosim.graph import KINDS, PERSISTENT_KINDS, Graph, Op, Tensor, unguarded
 from hosim.io import reading
@@ -127,7 +128,7 @@ def load_workload(path: str | os.PathLike[str]) -> Graph:
     True
     """
     source = os.fspath(path)
-    with reading.no_collection():
+    with no_collection():
         raw = read_bytes(source)
         if raw.startswith(b"{"):
             check_json(raw, source)
@@ -172,7 +173,7 @@ def save_workload(graph: Graph, path: str | os.PathLike[str]) -> None:
     ...     load_workload(os.path.join(folder, "toy.json.gz")) == b.build()
     True
     """
-    with reading.no_collection():
+    with no_collection():
         reading.write(path, workload_to_dict(graph))
 
 

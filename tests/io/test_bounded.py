@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosim.collector import no_collection
 from hosim.errors import InputError
 from hosim.importers import load_any
 from hosim.io import bounded, load_workload
 from hosim.io.cases_file import read_toml
-from hosim.io.reading import no_collection
 
 MIB = 1 << 20
 

@@ -1,0 +1,60 @@
+"""What is computed from frozen data once, and kept with it for as long as it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+M = TypeVar("M")
+
+
+class Deriving:
+    """Frozen data that keeps what is derived from it: a graph, a plan."""
+
+    def derived(self, compute: Callable[Concatenate[Self, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Compute something from this once, and keep it.
+
+        Parameters
+        ----------
+        compute
+            A pure function of this and of the arguments.
+        *args
+            Hashable arguments.
+        **kwargs
+            Hashable arguments.
+
+        Returns
+        -------
+        object
+            ``compute(self, *args, **kwargs)``.
+        """
+        memo: dict[Hashable, Any] = self.__dict__.setdefault("_derived", {})
+        key = (compute, args, tuple(sorted(kwargs.items())))
+        if key not in memo:
+            memo[key] = compute(self, *args, **kwargs)
+        result: T = memo[key]
+        return result
+
+    def derived_on(self, machine: M, compute: Callable[[Self, M], T]) -> T:
+        """Compute something from this and a machine, and keep it until another machine is given.
+
+        Parameters
+        ----------
+        machine
+            The machine, told apart by identity.
+        compute
+            A pure function of this and the machine.
+
+        Returns
+        -------
+        object
+            ``compute(self, machine)``.
+        """
+        memo: dict[Hashable, Any] = self.__dict__.setdefault("_derived", {})
+        known = memo.get(compute)
+        if known is None or known[0] is not machine:
+            known = memo[compute] = machine, compute(self, machine)
+        result: T = known[1]
+        return result
