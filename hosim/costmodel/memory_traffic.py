@@ -19,9 +19,12 @@ from hosim.hardware import Fabric, Hardware
 _NS_PER_S = 10**9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MemoryUse:
-    """An op that copies may slow down: ``launch_ns`` of its time, which they do not, and ``share`` as in :meth:`slowdown`."""
+    """Ops that copies slow down alike: ``launch_ns`` of their time, which they do not, and ``share`` as in :meth:`slowdown`.
+
+    Told apart by identity, which is what makes looking one up quick.
+    """
 
     launch_ns: int
     share: Fraction
@@ -65,15 +68,18 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
     bandwidth, tier = hardware.device.bandwidth_bytes_per_s, hardware.device_tier
     copies = sum(c.bandwidth_bytes_per_s for c in hardware.channels if tier in (c.source, c.destination))
     uses = {}
-    shares: dict[tuple[int, int, str, str], Fraction] = {}  # layers have the same ops again and again
+    known: dict[tuple[int, int, int, str, str], MemoryUse | None] = {}  # layers have the same ops again and again
     for i, op in enumerate(graph.ops):
         launch = hardware.compute.launch_ns if op.duration_ns is None else 0
         busy = durations[i] - launch
         if busy > 0 and op.bytes_accessed:
-            key = busy, op.bytes_accessed, op.kind, op.dtype
-            if key not in shares:
+            key = launch, busy, op.bytes_accessed, op.kind, op.dtype
+            if key in known:
+                use = known[key]
+            else:
                 efficiency = hardware.compute.efficiency_for(op.kind, op.dtype)
-                shares[key] = min(Fraction(bandwidth), op.bytes_accessed * _NS_PER_S / (busy * efficiency))
-            if shares[key] > bandwidth - copies:
-                uses[i] = MemoryUse(launch, shares[key])
+                share = min(Fraction(bandwidth), op.bytes_accessed * _NS_PER_S / (busy * efficiency))
+                known[key] = use = MemoryUse(launch, share) if share > bandwidth - copies else None
+            if use is not None:
+                uses[i] = use
     return uses

@@ -24,7 +24,7 @@ class IssuedTransfer:
     that is less than its channel's. A :class:`Chunk` has a ``route``.
     """
 
-    route: Route | None = None
+    route: Route | None
     sequence: float
     start_ns: int
     end_ns: int
@@ -39,6 +39,7 @@ class IssuedTransfer:
         "end_ns",
         "hop",
         "issue_ns",
+        "route",
         "sequence",
         "size",
         "start_ns",
@@ -47,6 +48,7 @@ class IssuedTransfer:
     )
 
     def __init__(self, sequence: int, cache_op: int, tensor: int, hop: Hop, channel: ChannelQueue, size: int, now: int) -> None:
+        self.route = None
         self.sequence = sequence
         self.cache_op = cache_op
         self.tensor = tensor
@@ -84,7 +86,7 @@ class Chunk(IssuedTransfer):
 
     route: Route
 
-    __slots__ = ("leg", "route", "staged_ns")
+    __slots__ = ("leg", "staged_ns")
 
     def __init__(self, sequence: int, route: Route, leg: int, channel: ChannelQueue, size: int, now: int, staged_ns: int) -> None:
         super().__init__(sequence, route.cache_op, route.tensor, route.hops[leg], channel, size, now)
@@ -107,7 +109,8 @@ class ChannelQueue:
 
     ``bandwidth`` is what a transfer gets alone: the least of the channel's and its fabrics'. ``links`` are what its transfers
     share with others, ``limit`` is what each gets at most of the others, and ``beside`` what its own link, the first one, carries
-    while another link does something, as (the other one, bytes per second). A channel that shares bandwidth hands a transfer that begins,
+    while another link does something, as (the other one, bytes per second). It is ``undivided`` if a transfer that is alone in it and in
+    what it shares gets all of ``bandwidth``. A channel that shares bandwidth hands a transfer that begins,
     and the instant from which its bytes flow, to ``share``. One that shares nothing has no ``share``: its own process, which ``alarm``
     wakes, ends its one transfer, ``current``. ``ended`` is told of every end. ``has_overheads`` says whether some transfers take longer
     than their bytes alone: then ``begin`` needs a ceiling and the time to pin memory.
@@ -116,12 +119,13 @@ class ChannelQueue:
     alarm: Alarm
     current: IssuedTransfer
     ended: Callable[[IssuedTransfer], None]
-    share: Callable[[IssuedTransfer, int], None] | None = None
-    limit: Fraction | None = None
-    beside: tuple[tuple[Link, int], ...] = ()
-    has_overheads = False
 
     def __init__(self, index: int, name: str, bandwidth: int, latency: int, engines: int, links: tuple[Link, ...], device: int) -> None:
+        self.share: Callable[[IssuedTransfer, int], None] | None = None  # in the object, where looking them up is quickest
+        self.limit: Fraction | None = None
+        self.beside: tuple[tuple[Link, int], ...] = ()
+        self.undivided = True
+        self.has_overheads = False
         self.index = index
         self.device = device
         self.name = name
@@ -162,13 +166,6 @@ class ChannelQueue:
             self.alarm.ring_at(now + alone)
         else:
             self.share(transfer, now + pin_ns + self.latency)
-
-    def end(self, transfer: IssuedTransfer, now: int) -> None:
-        """Give the engine back and note the figures."""
-        transfer.end_ns = now
-        self.running -= 1
-        if not self.running:
-            self.busy_ns += now - self.busy_since
 
     def run_alone(self) -> Process:
         """The process of a channel that shares nothing: sleeps until its one transfer's end, which is known at its start."""

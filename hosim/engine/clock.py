@@ -18,6 +18,9 @@ from simpy.events import NORMAL
 Process = Generator[None, simpy.Event, None]
 """What a stream or a channel does: sleeps at each ``yield`` until its alarm rings."""
 
+NEVER = 2**62
+"""Later than anything, in nanoseconds."""
+
 
 class Clock(simpy.Environment):
     """A simpy environment whose :meth:`run_instants` calls back at the end of each instant that asked for it.
@@ -38,15 +41,15 @@ class Clock(simpy.Environment):
         The loop body is that of simpy's ``step``, without a call for each event, as it is the hottest line of hosim; and an alarm keeps
         its callback, to ring again. An error in a callback ends the run.
         """
-        schedule = self.schedule
-        while self.unsettled and (not schedule or schedule[0][0] > self.time):
+        schedule, unsettled = self.schedule, self.unsettled
+        while unsettled and (not schedule or schedule[0][0] > self.time):
             settle()
         while schedule:
             self.time, _, _, event = heappop(schedule)
             self._now = self.time
             for callback in event.callbacks:
                 callback(event)
-            while self.unsettled and (not schedule or schedule[0][0] > self.time):
+            while unsettled and (not schedule or schedule[0][0] > self.time):
                 settle()
 
 

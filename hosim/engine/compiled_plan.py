@@ -8,16 +8,17 @@ plans touch no tracked tensor, and cost accordingly.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from hosim.analysis.happens_before import HappensBefore
-from hosim.cache_plan import DETACH, PREFETCH, Plan
+from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.costmodel.routes import route
 from hosim.engine.ledger import composition_of
 from hosim.errors import PlanError
-from hosim.graph import Graph
+from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
 from hosim.result import WORKSPACE
 
@@ -30,6 +31,14 @@ Launch = tuple[int, int, Waits]
 Finish = tuple[int, int, tuple[int, ...]]
 """What the end of an op releases (bytes, and as a composition), and which tensors it perhaps releases, being used on several streams."""
 
+Step = tuple[int, int]
+"""What the end of an op releases and the start of the next one on its stream allocates, as one sum (bytes, and as a composition)."""
+
+ABSENT, PENDING, VALID = 0, 1, 2
+"""State of a tracked tensor's copy in a tier: no bytes held; bytes held but being written; valid."""
+
+STARTS, DIES = 1, 2
+"""What there is to know of a tensor: that it is valid at time 0; that the end of its last user listed surely releases it."""
 
 SEVERAL = -2
 """In the place of a channel: a route over several."""
@@ -55,20 +64,22 @@ IssuedOp = tuple[int, int, Hop]
 class CompiledGraph:
     """What replaying a graph needs whatever the plan, with no tensor tracked. Lists are indexed by op or tensor position.
 
-    ``dying`` are the tensors that the end of an op surely releases, ``users_left`` counts the users of those with users on several
-    streams, ``allocates`` are the tensors that the start of an op allocates, and ``homes`` those that hold a valid copy at time 0 by
-    default, by their home (``None``: the device tier).
+    ``users_left`` counts the users of tensors with users on several streams, ``fates`` are :data:`STARTS` and :data:`DIES`, and ``homes``
+    those that hold a valid copy at time 0 by default, by their home (``None``: the device tier). ``steps`` are from each op to the next
+    one on its stream, ``None`` where either does more than release and allocate; ``previous`` is the op before each on its stream, -1 for
+    the first, so that there is one more step, which is always ``None``.
     """
 
     sizes: tuple[int, ...]
     compositions: tuple[int, ...]
-    stream_of: tuple[int, ...]
-    queues: tuple[tuple[int, ...], ...]
+    stream_of: Sequence[int]
+    queues: Sequence[Sequence[int]]
     launch: list[Launch]
     finish: list[Finish]
-    dying: dict[int, tuple[int, ...]]
+    steps: list[Step | None]
+    previous: Sequence[int]
     users_left: dict[int, int]
-    allocates: dict[int, tuple[int, ...]]
+    fates: bytes
     homes: dict[str | None, list[int]]
 
 
@@ -88,25 +99,30 @@ class TrackedOp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompiledPlan:
-    """A ``plan`` on a machine. ``launch`` and ``finish`` are the graph's, less what is tracked, which ``tracked_ops`` has.
+    """A plan on a machine: its ``cache_ops``, and whether a runtime policy ``decides``.
 
-    ``closing`` are the ops whose end may change something tracked.
+    ``launch`` and ``finish`` are the graph's, less what is tracked, which ``tracked_ops`` has; ``closing`` are the ops whose end may change
+    something tracked. ``steps`` are the graph's where neither op touches anything tracked, and the first one issues nothing.
 
     ``after[i]`` are the cache ops that the end of op i issues, in the plan's order. ``initial`` has the tracked tensors that are in some
-    tiers at time 0, by the positions of these; ``initial_bytes`` and ``initial_composition`` are what the others take of the device tier
-    then.
+    tiers at time 0, by the positions of these, and ``initial_copies`` the same as states by tier and tensor; ``initial_below`` counts those
+    that are not in the device tier. ``initial_bytes`` and ``initial_composition`` are what the others take of the device tier then.
     """
 
-    plan: Plan
+    cache_ops: tuple[CacheOp, ...]
+    decides: bool
     graph: CompiledGraph
     durations: tuple[int, ...]
     launch: list[Launch]
     finish: list[Finish]
+    steps: list[Step | None]
     tracked: bytearray
     tracked_ops: dict[int, TrackedOp]
     closing: set[int]
     after: dict[int, list[IssuedOp]]
     initial: dict[frozenset[int], list[int]]
+    initial_copies: list[bytes]
+    initial_below: bytes
     initial_bytes: int
     initial_composition: int
 
@@ -131,31 +147,24 @@ def resolve_hop(op: str, source: str, destination: str | None, hardware: Hardwar
 
 def compile_graph(graph: Graph) -> CompiledGraph:
     """The part of a program that every plan of the graph shares; O(ops + uses). Call it through :meth:`Graph.derived`."""
-    ops = graph.ops
+    ops, users, survives = graph.ops, graph.users, graph.survives
     order = graph.derived(HappensBefore)
     waits = _waits(graph, order)
-    dying: dict[int, list[int]] = {}
-    shared: dict[int, list[int]] = {}
+    fates = bytearray(len(users))
     users_left: dict[int, int] = {}
-    allocates: dict[int, list[int]] = {}
-    initial = set(graph.initial)
-    for t, users in enumerate(graph.users):
-        if not users:
+    shared: dict[int, list[int]] = {}
+    for t, listed in enumerate(users):
+        if not listed or survives[t]:
             continue
-        if t not in initial:
-            allocates.setdefault(users[0], []).append(t)
-        if graph.survives[t]:
-            continue
-        last = users[-1]
-        if order.single or all([order.ended_by(u, last) for u in users]):
-            dying.setdefault(last, []).append(t)  # whatever the timing, the last one listed is the last to end
+        if order.single or all([order.ended_by(u, listed[-1]) for u in listed]):
+            fates[t] |= DIES  # whatever the timing, the last one listed is the last to end
         else:
-            users_left[t] = len(users)
-            for u in users:
+            users_left[t] = len(listed)
+            for u in listed:
                 shared.setdefault(u, []).append(t)
-
     homes: dict[str | None, list[int]] = {}
     for t in graph.initial:
+        fates[t] |= STARTS
         homes.setdefault(graph.tensors[t].home, []).append(t)
     sizes = tuple([t.size_bytes for t in graph.tensors])
     known: dict[tuple[str, int], int] = {}  # equal compositions are one object: many tensors are alike
@@ -165,22 +174,54 @@ def compile_graph(graph: Graph) -> CompiledGraph:
     launches: dict[Launch, Launch] = {}  # so are equal launches and finishes: what few objects there are stay in the processor's cache
     finishes: dict[Finish, Finish] = {}
     for i, op in enumerate(ops):
-        start: Launch = (*_total(allocates.get(i, ()), sizes, compositions, op.workspace_bytes), waits.get(i, ()))
-        end: Finish = (*_total(dying.get(i, ()), sizes, compositions, op.workspace_bytes), tuple(shared.get(i, ())))
+        start: Launch = (*_total(allocated(op, i, users, fates), sizes, compositions, op.workspace_bytes), waits.get(i, ()))
+        end: Finish = (*_total(dying(op, i, users, fates), sizes, compositions, op.workspace_bytes), tuple(shared.get(i, ())))
         launch.append(launches.setdefault(start, start))
         finish.append(finishes.setdefault(end, end))
+    queues = tuple(map(tuple, order.queues)) if not order.single else (range(len(ops)),) * len(order.queues)
     return CompiledGraph(
         sizes,
         compositions,
-        tuple(order.stream_of),
-        tuple(map(tuple, order.queues)),
+        bytes(order.stream_of) if len(order.queues) < 256 else tuple(order.stream_of),
+        queues,
         launch,
         finish,
-        {i: tuple(ts) for i, ts in dying.items()},
+        *_steps(queues, launch, finish),
         users_left,
-        {i: tuple(ts) for i, ts in allocates.items()},
+        bytes(fates),
         homes,
     )
+
+
+def allocated(op: Op, i: int, users: Sequence[Sequence[int]], fates: Sequence[int]) -> list[int]:
+    """The tensors that the start of op ``i`` allocates, ascending."""
+    return sorted([t for t in op.outputs if users[t][0] == i and not fates[t] & STARTS])
+
+
+def dying(op: Op, i: int, users: Sequence[Sequence[int]], fates: Sequence[int]) -> list[int]:
+    """The tensors that the end of op ``i`` surely releases, ascending."""
+    return sorted([t for t in op.uses if fates[t] & DIES and users[t][-1] == i])
+
+
+def _steps(queues: Sequence[Sequence[int]], launch: list[Launch], finish: list[Finish]) -> tuple[list[Step | None], Sequence[int]]:
+    """The steps of a graph, and the op before each on its stream."""
+    steps: list[Step | None] = [None] * (len(launch) + 1)
+    previous: Sequence[int] = range(-1, len(launch) - 1)
+    if len(queues) > 1:
+        previous = [-1] * len(launch)
+        for queue in queues:
+            for before, i in pairwise(queue):
+                previous[i] = before
+    known: dict[tuple[Launch, Finish], Step] = {}  # equal ones are one object, as launches and finishes are
+    for i, before in enumerate(previous):
+        start = launch[i]
+        if before >= 0 and not start[2] and not finish[before][2]:
+            pair = start, finish[before]
+            step = known.get(pair)
+            if step is None:
+                step = known[pair] = start[0] - pair[1][0], start[1] - pair[1][1]
+            steps[before] = step
+    return steps, previous
 
 
 def _waits(graph: Graph, order: HappensBefore) -> dict[int, Waits]:
@@ -217,24 +258,25 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     base = graph.derived(compile_graph)
     hops: dict[tuple[str, str, str | None], Hop] = {}
     after: dict[int, list[IssuedOp]] = {}
-    copies: dict[int, list[tuple[int, int]]] = {}
+    copies: dict[int, int | list[int]] = {}
     moving = set(range(len(graph.tensors)) if track_all else plan.initial)
     for k, c in enumerate(plan.cache_ops):
-        position, t, destination = c.after, c.tensor, c.destination
-        key = (c.op, c.source, destination)
-        does = hops.get(key)
+        position, t, kind = c.after, c.tensor, (c.op, c.source, c.destination)
+        does = hops.get(kind)
         if does is None:
-            does = hops[key] = resolve_hop(*key, hardware, f"cache_ops[{k}]")
+            does = hops[kind] = resolve_hop(*kind, hardware, f"cache_ops[{k}]")
         if position in after:
             after[position].append((k, t, does))
         else:
             after[position] = [(k, t, does)]
         moving.add(t)
-        if key[0] != DETACH:
-            if t in copies:
-                copies[t].append((position, k))
+        if does[0] != DETACH:
+            if t not in copies:
+                copies[t] = k  # most are copied once: then a list would be waste
+            elif isinstance(known := copies[t], list):
+                known.append(k)
             else:
-                copies[t] = [(position, k)]
+                copies[t] = [known, k]
     for home, tensors in base.homes.items():
         if home is not None and home != device:
             moving.update(tensors)
@@ -242,43 +284,71 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     for t in moving:
         tracked[t] = 1
 
-    touched: dict[int, list[int]] = {i: [] for i in range(len(graph.ops))} if track_all else {}
+    touched: dict[int, int | list[int]] = {i: [] for i in range(len(graph.ops))} if track_all else {}
     users = graph.users
     for t in moving:
         for i in users[t]:
-            if i in touched:
-                touched[i].append(t)
+            if i not in touched:
+                touched[i] = t
+            elif isinstance(others := touched[i], list):
+                others.append(t)
             else:
-                touched[i] = [t]
-    launch, finish = base.launch.copy(), base.finish.copy()
+                touched[i] = [others, t]
+    del moving
+    launch, finish = base.launch, base.finish
     needed = _awaited(plan, copies, device)
+    del copies
     tracked_ops: dict[int, TrackedOp] = {}
     closing: set[int] = set()
     none: tuple[int, ...] = ()
     ops, survives = graph.ops, graph.survives
-    for i, ts in touched.items():
-        op = ops[i]
-        if len(ts) == 1 and survives[ts[0]] and not op.mutates and ts[0] not in op.outputs:
-            # a parameter that is read: most of what most plans move
-            tracked_ops[i] = TrackedOp(needed.get(i, none), (ts[0],), none, none, none, none)
-        else:
-            tracked_ops[i] = _track(graph, base, i, ts, needed.get(i, none), tracked, launch, finish)
-            closing.add(i)
+    for i, found in touched.items():
+        if not isinstance(found, list):
+            if survives[found] and not ops[i].mutates and found not in ops[i].outputs:
+                # a parameter that is read: most of what most plans move
+                tracked_ops[i] = TrackedOp(needed.get(i, none), (found,), none, none, none, none)
+                continue
+            found = [found]
+        if launch is base.launch:
+            launch, finish = base.launch.copy(), base.finish.copy()
+        tracked_ops[i] = _track(graph, base, i, found, needed.get(i, none), tracked, launch, finish)
+        closing.add(i)
+    steps, previous = base.steps.copy(), base.previous
+    for i in (*after, *closing):
+        if i < len(ops):
+            steps[i] = None
+    for i in tracked_ops:
+        steps[previous[i]] = None
     initial = _initial(plan, hardware, base, tracked)
     resident = _total([t for tensors in base.homes.values() for t in tensors if not tracked[t]], base.sizes, base.compositions)
-    return CompiledPlan(plan, base, durations, launch, finish, tracked, tracked_ops, closing, after, initial, *resident)
+    return CompiledPlan(
+        plan.cache_ops,
+        plan.runtime is not None,
+        base,
+        durations,
+        launch,
+        finish,
+        steps,
+        tracked,
+        tracked_ops,
+        closing,
+        after,
+        initial,
+        *_initial_states(initial, len(graph.tensors), hardware),
+        *resident,
+    )
 
 
-def _awaited(plan: Plan, copies: dict[int, list[tuple[int, int]]], device: str) -> dict[int, tuple[int, ...]]:
-    """For each op the cache ops that must have ended before it starts (rule 1). ``copies`` are those of each tensor that copy it, by place.
+def _awaited(plan: Plan, copies: dict[int, int | list[int]], device: str) -> dict[int, tuple[int, ...]]:
+    """For each op the cache ops that must have ended before it starts (rule 1). ``copies`` are those of each tensor that copy it.
 
     Of what the op reads, the last prefetch into the device tier that stands before it, not what is staged below. Of what it writes, all
     that stand between it and the op that wrote the tensor before, which has waited for the others.
     """
     needed: dict[int, tuple[int, ...]] = {}
     ops, users, cache_ops = plan.graph.ops, plan.graph.users, plan.cache_ops
-    for t, listed in copies.items():
-        listed.sort()
+    for t, ks in copies.items():
+        listed = sorted([(cache_ops[k].after, k) for k in (ks if isinstance(ks, list) else (ks,))])
         arriving = [(after, k) for after, k in listed if cache_ops[k].destination == device and cache_ops[k].op == PREFETCH]
         written = 0
         for i in users[t]:
@@ -314,16 +384,15 @@ def _track(
         if outputs:
             reads = tuple([t for t in op.reads if tracked[t]])
     writes = tuple([t for t in op.writes if tracked[t]]) if op.mutates else outputs
-    dying, gone = base.dying.get(i, none), none
-    if dying:
-        gone = tuple([t for t in dying if tracked[t]])
+    released = dying(op, i, graph.users, base.fates)
+    gone = tuple([t for t in released if tracked[t]])
     shared = finish[i][2]
     kept = tuple([t for t in shared if tracked[t]]) if shared else none
     if gone or kept:
-        left = [t for t in dying if not tracked[t]]
+        left = [t for t in released if not tracked[t]]
         finish[i] = (*_total(left, base.sizes, base.compositions, op.workspace_bytes), tuple([t for t in shared if not tracked[t]]))
     if outputs:
-        fresh = [t for t in base.allocates.get(i, none) if not tracked[t]]
+        fresh = [t for t in allocated(op, i, graph.users, base.fates) if not tracked[t]]
         launch[i] = (*_total(fresh, base.sizes, base.compositions, op.workspace_bytes), launch[i][2])
     return TrackedOp(needed, reads, writes, outputs, gone, kept)
 
@@ -347,3 +416,15 @@ def _initial(plan: Plan, hardware: Hardware, base: CompiledGraph, tracked: bytea
                 raise PlanError(f"{text} (tiers: {', '.join(index)})", where="initial")
         initial.setdefault(frozenset([index[tier] for tier in where]), []).extend(tensors)
     return initial
+
+
+def _initial_states(initial: dict[frozenset[int], list[int]], tensors: int, hardware: Hardware) -> tuple[list[bytes], bytes]:
+    """The states of all copies at time 0, by tier and tensor, and how many of each tensor are not in the device tier."""
+    copies, below = [bytearray(tensors) for _ in hardware.tiers], bytearray(tensors)
+    device = hardware.tier_index[hardware.device_tier]
+    for where, placed in initial.items():
+        for tier in where:
+            for t in placed:
+                copies[tier][t] = VALID
+                below[t] += tier != device
+    return [bytes(states) for states in copies], bytes(below)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hosim.engine.channels import IssuedTransfer
-from hosim.engine.clock import Alarm, Clock, Process
-from hosim.engine.compiled_plan import CompiledPlan, IssuedOp, TrackedOp
+from hosim.engine.clock import NEVER, Alarm, Clock, Process
+from hosim.engine.compiled_plan import PENDING, VALID, CompiledPlan, IssuedOp, TrackedOp
 from hosim.engine.device_memory import DeviceMemory
-from hosim.engine.device_state import PENDING, VALID
 from hosim.engine.memory_contention import MemoryContention
 from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.runtime import Runtime
@@ -25,6 +24,7 @@ class DeviceReplay:
     """The streams of one device over its :class:`~hosim.engine.device_memory.DeviceMemory`.
 
     ``issued`` are the cache ops that the ends of ops at this instant issue, ``decided`` whether a runtime policy has issued some.
+    ``sleeper`` is the one stream whose next op waits for transfers, if no other waits for more than its producers.
     """
 
     def __init__(
@@ -54,6 +54,8 @@ class DeviceReplay:
         self.contention = contention
         self.issued: list[IssuedOp] = []
         self.decided = False
+        self.direct = runtime is None and recorder is None and self.arena is None
+        self.sleeper: Stream | None = None
         self.executed = {"prefetch": 0, "store": 0, "detach": 0}
         self.main = next((stream for stream in streams if stream.name == graph.main_stream), None)
         for stream in streams:
@@ -69,11 +71,11 @@ class DeviceReplay:
         left to be settled. Both come to the same, and this is what most ops of most plans take.
         """
         clock, ledger, memory, issued, streams = self.clock, self.ledger, self.memory, self.issued, self.streams
-        unsettled, position = clock.unsettled, memory.position
-        launch, tracked_ops, durations = self.launch, self.tracked_ops, self.durations
+        unsettled, position, contention = clock.unsettled, memory.position, self.contention
+        launch, tracked_ops, durations, steps = self.launch, self.tracked_ops, self.durations, self.program.steps
         finish, after, closing = self.program.finish, self.program.after, self.closing
         queue, length, capacity, schedule = stream.queue, stream.length, ledger.capacity, clock.schedule
-        direct = self.runtime is None and self.recorder is None and self.arena is None and self.contention is None
+        direct = self.direct
         skipped = False
         while True:
             if not skipped:
@@ -84,6 +86,14 @@ class DeviceReplay:
             if i < 0:  # an inspection is over
                 unsettled.add(position)
                 continue
+            if contention is not None and not contention.has_ended(stream, i, now):
+                continue
+            alone = direct and not (unsettled or memory.stuck or (schedule and schedule[0][0] == now))
+            if alone and steps[i] is not None:
+                i = self._run_on(stream, i, now)
+                if i < 0:
+                    continue
+                now = clock.time
             size, composition, shared = finish[i]
             if size:
                 ledger.held -= size
@@ -94,9 +104,7 @@ class DeviceReplay:
                 self._finish_tracked(i)
             stream.done = done = stream.done + 1
             issues = after.get(i)
-            if not direct or unsettled or memory.stuck or (schedule and schedule[0][0] == now):
-                if self.contention is not None:
-                    self.contention.end(stream, i, now)
+            if not alone:
                 if issues is not None:
                     issued += issues
                 stream.rest(now)
@@ -127,9 +135,15 @@ class DeviceReplay:
                     memory.start_transfers(now, stuck)
                 continue
             tracked = tracked_ops.get(i)
-            if ledger.held + size > capacity or (tracked is not None and (tracked.writes or not self._resident(tracked))):
+            if ledger.held + size > capacity or (tracked is not None and tracked.writes):
                 stream.rest(now)
                 unsettled.add(position)
+                continue
+            if tracked is not None and not self._resident(tracked):
+                stream.rest(now)
+                stream.dependency_met = now
+                self.sleeper = stream
+                memory.start_transfers(now, True)
                 continue
             if size:
                 ledger.held = held = ledger.held + size
@@ -139,12 +153,90 @@ class DeviceReplay:
             stream.running = i
             if issues is not None:
                 memory.start_transfers(now, False)
-            end = now + durations[i]
+            end = now + durations[i] if contention is None else contention.begin(stream, i, now, durations[i])
             if schedule and schedule[0][0] <= end:
                 stream.alarm.ring_at(end)
             else:  # nothing else happens until this op ends: its end need not go through the schedule
                 clock.time = end
                 skipped = True
+
+    def _run_on(self, stream: Stream, i: int, now: int) -> int:
+        """Run the ops that follow one that ends now, as far as each end only starts the next one and nothing else happens before it.
+
+        Gives the op that ends where that is over, at the clock's time then; -1 if its end is in the schedule.
+        """
+        clock, ledger, steps, durations, queue = self.clock, self.ledger, self.program.steps, self.durations, stream.queue
+        held, total, peak, capacity = ledger.held, ledger.composition, ledger.peak, ledger.capacity
+        done, last, schedule = stream.done, stream.awaited - 1, clock.schedule
+        event = schedule[0][0] if schedule else NEVER
+        contention, slowed = self.contention, 0
+        speeds = contention.speeds if contention is not None and contention.speeds.copying else None
+        while True:
+            step = steps[i]
+            if step is None or done >= last or held + step[0] > capacity:
+                clock.time = now
+                break
+            held += step[0]
+            total += step[1]
+            if held > peak:
+                peak = held
+                ledger.peak, ledger.peak_at, ledger.peak_composition = held, now, total
+            done += 1
+            i = queue[done]
+            duration = taken = durations[i]
+            if speeds is not None and contention is not None and (use := contention.uses.get(i)) is not None:
+                taken = speeds.duration(use, duration)
+            if event <= now + taken:
+                stream.alarm.ring_at(now + taken if contention is None else contention.begin(stream, i, now, duration))
+                stream.running, i = i, -1
+                break
+            now += taken
+            slowed += taken - duration
+        if slowed and contention is not None:
+            contention.slow(stream, slowed)
+        ledger.held, ledger.composition, stream.done = held, total, done
+        if i >= 0:
+            stream.running = i
+        return i
+
+    # -- transfers ---------------------------------------------------------------------------------------------
+
+    def end_transfer(self, transfer: IssuedTransfer) -> None:
+        """A transfer has ended.
+
+        Where the next op of one stream waited for it, and nothing else ends at this instant, the op starts here; otherwise the instant
+        is left to be settled. Both come to the same.
+        """
+        clock, memory, stream = self.clock, self.memory, self.sleeper
+        unsettled, schedule, now = clock.unsettled, clock.schedule, clock.time
+        alone = stream is not None and not unsettled and not (schedule and schedule[0][0] == now)
+        memory.end_transfer(transfer)
+        if not alone or stream is None or memory.due or transfer.route is not None or len(unsettled) != 1:
+            return
+        i = stream.queue[stream.done]
+        size, composition, _ = self.launch[i]
+        tracked, ledger = self.tracked_ops[i], self.ledger
+        held = ledger.held + size
+        if tracked.writes or held > ledger.capacity or not self._resident(tracked):
+            return
+        self.sleeper = None
+        unsettled.clear()
+        if size:
+            ledger.held = held
+            ledger.composition += composition
+            if held > ledger.peak:
+                ledger.mark_peak(now)
+        if stream.dependency_met == stream.free_since:  # all of the wait is this transfer's, in most of them
+            stream.stalls["transfer"] += now - stream.free_since
+            stream.exposed_ns[transfer.channel.index] += now - stream.free_since
+        elif now > stream.free_since:
+            stream.residency_met = now
+            stream.waited_for = transfer if now > stream.dependency_met else None
+            stream.divide(i, now)
+        stream.running = i
+        duration = self.durations[i]
+        stream.alarm.ring_at(now + duration if self.contention is None else self.contention.begin(stream, i, now, duration))
+        memory.start_transfers(now, False)
 
     # -- ops (rule 1) ------------------------------------------------------------------------------------------
 
@@ -154,6 +246,7 @@ class DeviceReplay:
         Says whether one waits for something else than its producers.
         """
         stuck = False
+        self.sleeper = None
         for stream in self.streams:
             if stream.running >= 0 or stream.done == stream.length:
                 continue
@@ -161,6 +254,7 @@ class DeviceReplay:
             if producer is not None and producer.done < stream.needed:
                 stream.wait_for(producer, stream.needed)
             elif not self._try_op(stream, now) and stream.dependency_met >= 0:
+                self.sleeper = stream if self.direct and not stuck and stream.residency_met < 0 else None
                 stuck = True
         return stuck
 
@@ -230,12 +324,14 @@ class DeviceReplay:
         awaited, reads, writes, _, _, _ = tracked
         memory = self.memory
         for k in awaited:
-            if k not in memory.ended_cache_ops:
+            if not memory.ended_cache_ops[k]:
                 return False
         resident = memory.resident
         for t in reads:
             if resident[t] != VALID:
                 return False
+        if not writes:
+            return True
         pending = memory.pending
         return not any([t in pending and (t in memory.transferring or memory.decided_to_move(t)) for t in writes])
 
@@ -246,6 +342,8 @@ class DeviceReplay:
         this instant; of several that have, it is the one issued last.
         """
         memory = self.memory
+        if len(memory.just_ended) == 1:
+            return memory.just_ended[0]
         waited = [
             x for x in memory.just_ended if x.tensor in tracked.writes or (x.tensor in tracked.reads and x.hop.destination == memory.tier)
         ]
@@ -286,6 +384,12 @@ class DeviceReplay:
                 self.ledger.release(memory.sizes[t], memory.compositions[t])
 
     # -- runtime policies --------------------------------------------------------------------------------------
+
+    def issue_ended(self, now: int) -> None:
+        """Issue the cache ops that the ends of ops at this instant issue."""
+        self.issued.sort()  # by place in the plan
+        self.memory.issue(self.issued, now)
+        self.issued.clear()
 
     def issue_decided(self, cache_ops: Iterable[IssuedOp]) -> bool:
         """Issue cache ops that a runtime policy has decided on; says whether there were any."""

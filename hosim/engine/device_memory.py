@@ -13,8 +13,8 @@ from hosim.cache_plan import PREFETCH
 from hosim.engine.arenas import Arena
 from hosim.engine.channels import ChannelQueue, Chunk, IssuedTransfer, Route
 from hosim.engine.clock import Clock
-from hosim.engine.compiled_plan import SEVERAL, CompiledPlan, Hop, IssuedOp
-from hosim.engine.device_state import VALID, DeviceState
+from hosim.engine.compiled_plan import SEVERAL, VALID, CompiledPlan, Hop, IssuedOp
+from hosim.engine.device_state import DeviceState
 from hosim.engine.ledger import Ledger, SharedLedger
 from hosim.engine.link_groups import LinkGroup
 from hosim.engine.multi_hop import Routes
@@ -80,7 +80,7 @@ class DeviceMemory(DeviceState):
         self.users_ended: dict[int, int] = {}
         self.users_left = program.graph.users_left.copy()
         self.released = bytearray(len(graph.tensors))
-        self.ended_cache_ops: set[int] = set()
+        self.ended_cache_ops = bytearray(len(program.cache_ops) + 1)  # the last one stands for all that a runtime policy decides
         self.just_ended: list[IssuedTransfer] = []
         self.due: list[int] = []
         self.stuck = False
@@ -104,8 +104,9 @@ class DeviceMemory(DeviceState):
                 else:
                     entry = hop
             else:
-                self.queued += 1
                 channel = self.channels[c]
+                if not channel.queue:
+                    self.waiting.append(channel)
                 entry = IssuedTransfer(next(self.sequence), k, t, hop, channel, self.sizes[t], now)
                 if self.jitter is not None:
                     entry.volume = round(entry.volume * self.jitter(t))
@@ -136,7 +137,8 @@ class DeviceMemory(DeviceState):
         copies = self.copies
         if not copies[tier][t]:
             raise PlanError(f"{self._detach_of(t)}: it holds no bytes there")
-        if tier == self.tier:
+        user = self._next_user(t)
+        if user is not None and tier == self.tier:
             for stream in self.streams:
                 tracked = self.tracked_ops.get(stream.running)
                 if tracked is not None and (t in tracked.reads or t in tracked.writes):
@@ -145,12 +147,11 @@ class DeviceMemory(DeviceState):
             if copy[t] == VALID and other != tier:
                 break
         else:
-            if self._still_needed(t):
+            if self._still_needed(t, user):
                 raise PlanError(f"{self._detach_of(t)} would drop its last valid copy")
-        if tier == self.tier and self.program.plan.runtime is None:  # a runtime policy may still bring it back
-            awaits = self._awaits(t)
-            if awaits is not None:
-                raise PlanError(f"{self._detach_of(t)}: op {awaits!r} awaits it, and no prefetch brings it back before")
+        # a runtime policy may still bring it back
+        if user is not None and tier == self.tier and not self.program.decides and self._awaits(user, t):
+            raise PlanError(f"{self._detach_of(t)}: op {self.graph.ops[user].name!r} awaits it, and no prefetch brings it back before")
         self.release(t, tier)
 
     def _detach_of(self, t: int) -> str:
@@ -159,27 +160,28 @@ class DeviceMemory(DeviceState):
     def _next_user(self, t: int) -> int | None:
         """The first op in listed order that uses the tensor and has not ended."""
         users, stream_of = self.graph.users[t], self.program.graph.stream_of
+        last = users[-1] if users else -1
+        if last < 0 or (len(self.streams) == 1 and self.streams[0].has_ended(last)):  # most of what is detached
+            return None
         ended = self.users_ended.get(t, 0)
         while ended < len(users) and self.streams[stream_of[users[ended]]].has_ended(users[ended]):
             ended += 1
         self.users_ended[t] = ended
         return users[ended] if ended < len(users) else None
 
-    def _still_needed(self, t: int) -> bool:
+    def _still_needed(self, t: int, user: int | None) -> bool:
         """Whether the tensor's contents are: they are not if the next user writes it anew."""
-        user = self._next_user(t)
         return t in self.graph.ops[user].reads if user is not None else self.graph.survives[t]
 
-    def _awaits(self, t: int) -> str | None:
-        """The op that reads the tensor next, if no prefetch of it that the op waits for is still to end."""
-        user = self._next_user(t)
-        if user is None or t not in self.graph.ops[user].reads:
-            return None
+    def _awaits(self, user: int, t: int) -> bool:
+        """Whether an op reads a tensor, and no prefetch of it that the op waits for is still to end."""
+        if t not in self.graph.ops[user].reads:
+            return False
         for k in self.tracked_ops[user].awaited:
-            c = self.program.plan.cache_ops[k]
-            if c.tensor == t and c.op == PREFETCH and c.destination == self.tier_name and k not in self.ended_cache_ops:
-                return None
-        return self.graph.ops[user].name
+            c = self.program.cache_ops[k]
+            if c.tensor == t and c.op == PREFETCH and c.destination == self.tier_name and not self.ended_cache_ops[k]:
+                return False
+        return True
 
     def decided_to_move(self, t: int) -> bool:
         """Whether a copy of the tensor that a runtime policy has decided on is issued and has not ended."""
@@ -193,13 +195,16 @@ class DeviceMemory(DeviceState):
         ``stuck`` says whether an op is left waiting for something else than its producers.
         """
         self.stuck = stuck
-        if self.queued:
-            free = []
-            for channel in self.channels:
-                if channel.queue and channel.running < channel.engines:
-                    free.append(channel)  # noqa: PERF401 (a loop in this frame takes less than a comprehension in its own)
+        if len(self.waiting) == 1:
+            channel = self.waiting[0]
+            while channel.running < channel.engines and channel.queue:
+                if not self.begin(channel, now):
+                    self.stuck = True
+                    break
+        elif self.waiting:
+            free = [channel for channel in self.waiting if channel.running < channel.engines]
             while free:
-                channel = free[0] if len(free) == 1 else min(free, key=lambda c: c.queue[0].sequence)
+                channel = min(free, key=lambda c: c.queue[0].sequence)
                 if self.begin(channel, now):
                     if channel.queue and channel.running < channel.engines:
                         continue
@@ -223,23 +228,27 @@ class DeviceMemory(DeviceState):
         if pinned < 0:
             return False
         self.transferring[t] = transfer
-        self.queued -= 1
         if channel.has_overheads and self.overheads is not None:
             channel.begin(now, self.overheads.ceiling(transfer), pinned)
         else:
             channel.begin(now)
+        if not channel.queue:
+            self.waiting.remove(channel)
         return True
 
     def end_transfer(self, transfer: IssuedTransfer) -> None:
         """The bytes are through: the copy is valid, and the tensor's next cache ops may take effect."""
         channel, t = transfer.channel, transfer.tensor
         now = self.last_end = self.clock.time
-        channel.end(transfer, now)
+        transfer.end_ns = now
+        channel.running -= 1
+        if not channel.running:
+            channel.busy_ns += now - channel.busy_since
         if transfer.route is not None and not self.routes.passed(cast("Chunk", transfer)):
             return
         del self.transferring[t]
         self.copies[transfer.hop[2]][t] = VALID
-        self.ended_cache_ops.add(transfer.cache_op)
+        self.ended_cache_ops[transfer.cache_op] = 1
         if self.recorder is not None:
             self.recorder.transfer(transfer)
         pending = self.pending
@@ -257,7 +266,7 @@ class DeviceMemory(DeviceState):
             if self.just_ended and self.just_ended[0].end_ns < now:
                 self.just_ended.clear()
             self.just_ended.append(transfer)
-            if (transfer.route or transfer).start_ns < now:
+            if self.program.closing and (transfer.route or transfer).start_ns < now:
                 self._interrupted(t)
         elif channel.queue:
             self.unsettled.add(self.position)
@@ -299,9 +308,8 @@ def start_together(memories: Sequence[DeviceMemory], now: int) -> None:
     """Start the transfers of several devices: what they share goes to the transfers in order of issue, whosever they are."""
     heads: list[tuple[float, DeviceMemory, ChannelQueue]] = []
     for memory in memories:
-        if memory.queued:
-            free = [channel for channel in memory.channels if channel.queue and channel.running < channel.engines]
-            heads.extend([(channel.queue[0].sequence, memory, channel) for channel in free])
+        free = [channel for channel in memory.waiting if channel.running < channel.engines]
+        heads.extend([(channel.queue[0].sequence, memory, channel) for channel in free])
     heapify(heads)
     while heads:
         _, memory, channel = heappop(heads)

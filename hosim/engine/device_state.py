@@ -10,31 +10,29 @@ from collections.abc import Callable, Iterator, Sequence
 from hosim.engine.arenas import Arena
 from hosim.engine.channels import ChannelQueue, IssuedTransfer, Route
 from hosim.engine.clock import Clock
-from hosim.engine.compiled_plan import CompiledPlan, Hop
+from hosim.engine.compiled_plan import ABSENT, PENDING, VALID, CompiledPlan, Hop
 from hosim.engine.ledger import Ledger, SharedLedger
 from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.transfer_overheads import TransferOverheads
 from hosim.graph import Graph
-
-ABSENT, PENDING, VALID = 0, 1, 2
-"""State of a tracked tensor's copy in a tier: no bytes held; bytes held but being written; valid."""
 
 
 class DeviceState:
     """Copies, bytes and issued cache ops. ``ledgers`` and ``copies`` are indexed by tier position; ``tier`` is the device tier's.
 
     ``position`` is the device's among those of the clock. What it holds of a tier that it shares with others is in its own ledger and in
-    the tier's one of ``pools`` (``None`` where nothing is shared).
+    the tier's one of ``pools`` (``None`` where nothing is shared). ``asks`` says of which tiers a transfer has to ask for more than bytes.
 
     ``copies[tier][t]`` is the state of a tracked tensor, ``resident`` is that of the device tier; of the others only their ops' amounts are
     known. ``pending[t]`` are the issued cache ops of a tensor that have not taken effect, in order (a transfer, a route, or a detach's
-    hop); ``transferring[t]`` is the one under way, ``queued`` counts the transfers that wait on a channel. ``sequence`` numbers transfers
+    hop); ``transferring[t]`` is the one under way, ``waiting`` are the channels on which transfers wait. ``sequence`` numbers transfers
     in the order of issue. ``overheads`` is there if some channel has any, and ``jitter``, if there is some, has the factor on a tensor's
     next transfer.
     """
 
     __slots__ = (  # more attributes than a shared dictionary takes: without, each access would be slower
         "arena",
+        "asks",
         "channels",
         "clock",
         "compositions",
@@ -48,7 +46,6 @@ class DeviceState:
         "pools",
         "position",
         "program",
-        "queued",
         "recorder",
         "resident",
         "sequence",
@@ -56,6 +53,7 @@ class DeviceState:
         "tier",
         "transferring",
         "unsettled",
+        "waiting",
     )
 
     def __init__(
@@ -89,20 +87,20 @@ class DeviceState:
         self.channels = channels
         self.recorder = recorder
         self.arena = arena
-        tensors = len(graph.tensors)
-        self.copies = [bytearray(tensors) for _ in ledgers]
+        self.copies = [bytearray(valid) for valid in program.initial_copies]
         self.resident = self.copies[device_tier]
-        self.copies_below = bytearray(tensors)
+        self.copies_below = bytearray(program.initial_below)
         self.pending: dict[int, list[IssuedTransfer | Route | Hop]] = {}
         self.transferring: dict[int, IssuedTransfer | Route] = {}
         self.sequence = sequence
-        self.queued = 0
+        self.waiting: list[ChannelQueue] = []
+        self.asks = [pool is not None or (tier == device_tier and arena is not None) for tier, pool in enumerate(pools)]
         self._place_initial()
 
     def _place_initial(self) -> None:
         self.ledgers[self.tier].allocate(self.program.initial_bytes, self.program.initial_composition, 0)
         for where, tensors in self.program.initial.items():
-            size, composition = sum([self.sizes[t] for t in tensors]), sum([self.compositions[t] for t in tensors])
+            size, composition = sum(map(self.sizes.__getitem__, tensors)), sum(map(self.compositions.__getitem__, tensors))
             for tier in where:
                 self.ledgers[tier].allocate(size, composition, 0)
                 pool = self.pools[tier]
@@ -110,11 +108,8 @@ class DeviceState:
                     pool.allocate(size, composition, 0)
                 if self.overheads is not None:
                     self.overheads.place(tensors, tier)
-                copies, below = self.copies[tier], tier != self.tier
-                for t in tensors:
-                    copies[t] = VALID
-                    self.copies_below[t] += below
-                    if self.recorder is not None:
+                if self.recorder is not None:
+                    for t in tensors:
                         self.recorder.hold(t, tier, 0)
 
     def place_residents(self) -> bool:
@@ -124,6 +119,16 @@ class DeviceState:
     def has_valid(self, t: int, tier: int) -> bool:
         """Whether the tensor has a valid copy in the tier."""
         return self.copies[tier][t] == VALID
+
+    def enqueue(self, channel: ChannelQueue) -> None:
+        """Say that a transfer is about to wait on a channel."""
+        if not channel.queue:
+            self.waiting.append(channel)
+
+    def dequeued(self, channel: ChannelQueue) -> None:
+        """Say that a transfer has begun that waited on a channel."""
+        if not channel.queue:
+            self.waiting.remove(channel)
 
     def release(self, t: int, tier: int) -> None:
         """Give a tensor's bytes in a tier back."""
@@ -161,24 +166,28 @@ class DeviceState:
         copies = self.copies[destination]
         if copies[t] != ABSENT:
             return 0
-        ledger, size = self.ledgers[destination], self.sizes[t]
-        held = ledger.held + size
-        if held > ledger.capacity:
-            return -1
-        pool = self.pools[destination]
-        if pool is not None and not pool.has_room(size, self.position):
+        ledger = self.ledgers[destination]
+        held = ledger.held + self.sizes[t]
+        if held > ledger.capacity or (self.asks[destination] and not self._granted(t, destination, now)):
             return -1
         if destination != self.tier:
             self.copies_below[t] += 1
-        elif self.arena is not None and not self.arena.take(t):
-            return -1
-        if pool is not None:
-            pool.allocate(size, self.compositions[t], now)
         ledger.held = held
         ledger.composition += self.compositions[t]
         if held > ledger.peak:
             ledger.mark_peak(now)
+        copies[t] = PENDING
         if self.recorder is not None:
             self.recorder.hold(t, destination, now)
-        copies[t] = PENDING
         return self.overheads.pin(t, destination) if self.overheads is not None else 0
+
+    def _granted(self, t: int, destination: int, now: int) -> bool:
+        """Whether the devices that share a tier leave room for a tensor, and the arena a place: then it has them."""
+        pool = self.pools[destination]
+        if pool is not None and not pool.has_room(self.sizes[t], self.position):
+            return False
+        if destination == self.tier and self.arena is not None and not self.arena.take(t):
+            return False
+        if pool is not None:
+            pool.allocate(self.sizes[t], self.compositions[t], now)
+        return True

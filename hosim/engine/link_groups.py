@@ -2,14 +2,10 @@
 
 Channels that share a fabric, on one device or across devices, and a channel with several engines, form a :class:`LinkGroup`: its
 transfers flow at max-min fair rates, and one process wakes when the next one ends. A channel of its own with one engine needs no
-sharing: its transfer's end is known at its start.
+sharing: its transfer's end is known at its start. So it is in a group while only one transfer is under way.
 
-Flows that cross the same links, and may go equally fast on what is theirs alone, always have the same rate: they form a
-:class:`FlowClass`. What has flowed to each of them since a given instant is then one number for all, and the one with the least to come
-ends first whatever the rates will be. So a change takes as much time as there are classes, not flows: hundreds of devices that share
+A change takes as much time as there are classes of flows (:mod:`hosim.engine.flow_class`), not flows: hundreds of devices that share
 a pool are one class a direction.
-
-Nothing drifts: a rate is a whole number of parts of a byte a second, of which a class takes as many as its rates need.
 """
 
 from __future__ import annotations
@@ -17,61 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from heapq import heappop, heappush
-from math import lcm
 
 from hosim.costmodel.fair_sharing import Link, max_min_rates
 from hosim.engine.channels import ChannelQueue, IssuedTransfer
-from hosim.engine.clock import Alarm, Clock, Process
+from hosim.engine.clock import NEVER, Alarm, Clock, Process
+from hosim.engine.flow_class import FlowClass
 from hosim.hardware import Hardware
-
-NEVER = 2**62
-"""Later than anything, in nanoseconds."""
 
 KEPT_RATES = 10_000
 """How many of the rates found for some numbers of flows are kept to be found again."""
 
-
-class FlowClass:
-    """Flows that have the same rate at any time: that cross the same ``links``, each at most at ``limit`` bytes per second.
-
-    A flow's volume is its bytes times nanoseconds a second, so that bytes per second times nanoseconds give it. ``served`` is the volume
-    that has flowed to one that was there all the time, in ``scale`` parts; ``step`` are the parts that flow in a nanosecond.
-    ``ends`` are the flows by the ``served`` at which they are through (a heap), then in order of issue.
-    """
-
-    __slots__ = ("ends", "limit", "links", "rate", "scale", "served", "step")
-
-    def __init__(self, limit: Fraction | None, links: tuple[Link, ...]) -> None:
-        self.limit = limit
-        self.links = links
-        self.ends: list[tuple[int, float, IssuedTransfer]] = []
-        self.served = 0
-        self.scale = 1
-        self.step = 0
-        self.rate = Fraction(0)
-
-    def admit(self, transfer: IssuedTransfer) -> None:
-        """Let a transfer's bytes flow from now on."""
-        if not self.ends:
-            self.served, self.scale, self.step, self.rate = 0, 1, 0, Fraction(0)
-        heappush(self.ends, (self.served + transfer.volume * self.scale, transfer.sequence, transfer))
-
-    def set_rate(self, rate: Fraction) -> None:
-        """Flow at ``rate`` bytes per second from now on."""
-        if rate == self.rate:
-            return
-        self.rate = rate
-        scale = lcm(self.scale, rate.denominator)
-        if scale != self.scale:
-            factor = scale // self.scale
-            self.scale = scale
-            self.served *= factor
-            self.ends = [(end * factor, sequence, transfer) for end, sequence, transfer in self.ends]  # still a heap
-        self.step = rate.numerator * (scale // rate.denominator)
-
-    def nanoseconds_left(self) -> int:
-        """Whole nanoseconds until the first flow is through, at the present rate."""
-        return -((self.served - self.ends[0][0]) // self.step)
+Flows = tuple[tuple[FlowClass, int], ...]
+"""Which classes flow, and how many flows each has."""
 
 
 class LinkGroup:
@@ -80,16 +33,28 @@ class LinkGroup:
     ``capacity`` is bytes per second by link, while no channel is disturbed by another; ``beside`` what a link carries at most while
     another one does something. Rates are computed anew once an instant, after everything has ended and started at it. The alarm never
     rings too late: where rates fall it stays as it was, rings too soon and is set again. ``watch``, if there is one, is told of new rates.
+
+    A transfer that begins while no other is under way is ``_lone`` until another one joins it. Its bytes flow from ``_lone_since`` on, and
+    it ends at ``_lone_end`` unless that happens; ``_lone_flows`` says that the watch has been told. ``ordered`` knows no lone transfers:
+    it also keeps the order of what ends at one instant in several groups, which recordings and allocators can tell.
     """
 
-    def __init__(self, clock: Clock, capacity: Mapping[Link, Fraction], beside: Mapping[Link, Sequence[tuple[Link, Fraction]]]) -> None:
+    def __init__(
+        self, clock: Clock, capacity: Mapping[Link, Fraction], beside: Mapping[Link, Sequence[tuple[Link, Fraction]]], ordered: bool
+    ) -> None:
         self._clock = clock
+        self._ordered = ordered
         self._capacity = capacity
         self._beside = beside
         self._classes: dict[tuple[Fraction | None, tuple[Link, ...]], FlowClass] = {}
+        self._class_of_channel: dict[ChannelQueue, FlowClass] = {}
         self._flowing: list[FlowClass] = []
         self._latent: list[tuple[int, float, IssuedTransfer]] = []
-        self._known_rates: dict[tuple[tuple[FlowClass, int], ...], list[Fraction]] = {}
+        self._lone: IssuedTransfer | None = None
+        self._lone_since = 0
+        self._lone_end = 0
+        self._lone_flows = False
+        self._known_rates: dict[Flows, list[Fraction]] = {}
         self._since = 0
         self._rings_at = NEVER
         self._alarm = Alarm(clock, self._run())
@@ -99,24 +64,31 @@ class LinkGroup:
 
     def start(self, transfer: IssuedTransfer, flowing_since: int) -> None:
         """Begin the transfer's latency; its bytes flow from the instant given on."""
+        if self._lone is None and not self._latent and not self._flowing and not self._ordered:
+            self._lone, self._lone_since, self._lone_flows = transfer, flowing_since, False
+            undivided = transfer.channel.undivided
+            self._lone_end = transfer.start_ns + transfer.alone_ns if undivided else flowing_since + self._alone_ns(transfer)
+            self._rings_at = self._lone_end if self.watch is None else flowing_since
+            self._alarm.ring_at(self._rings_at)
+            return
+        if self._lone is not None:
+            self._join(self._lone)
         heappush(self._latent, (flowing_since, transfer.sequence, transfer))
         self.dirty = True
 
     def settle(self, now: int) -> None:
         """After something started or ended at this instant: set the rates anew, and the alarm to the next change."""
         self.dirty = False
+        if self._lone is not None:  # it has begun after the last of the others has ended: nothing flows
+            self._changed = False
+            if self.watch is not None:
+                self.watch(self, now)
+            return
         self._advance(now)
         latent, flowing = self._latent, self._flowing
         if self._changed:
             self._changed = False
-            key = self.key
-            rates = self._known_rates.get(key)
-            if rates is None:
-                if len(self._known_rates) > KEPT_RATES:
-                    self._known_rates.clear()
-                rates = self._known_rates[key] = max_min_rates([(n, c.limit, c.links) for c, n in key], self._carried())
-            for flow_class, rate in zip(flowing, rates, strict=True):
-                flow_class.set_rate(rate)
+            self._set_rates()
             if self.watch is not None:
                 self.watch(self, now)
         change = latent[0][0] if latent else NEVER
@@ -132,26 +104,72 @@ class LinkGroup:
             self._rings_at = change
 
     @property
-    def key(self) -> tuple[tuple[FlowClass, int], ...]:
+    def flows(self) -> Flows:
         """What flows: rates are the same for the same."""
+        if self._lone is not None:
+            return ((self._class_of(self._lone), 1),) if self._lone_flows else ()
         return tuple([(flow_class, len(flow_class.ends)) for flow_class in self._flowing])
 
     def rates(self) -> Iterator[tuple[ChannelQueue, Fraction]]:
         """The channel and the bytes per second of each transfer that flows."""
+        if self._lone is not None and self._lone_flows:
+            yield self._lone.channel, self._rates_of(self.flows)[0]
         for flow_class in self._flowing:
             for _, _, transfer in flow_class.ends:
                 yield transfer.channel, flow_class.rate
 
-    def _carried(self) -> Mapping[Link, Fraction]:
-        """What each link carries now, beside the others."""
+    def _set_rates(self) -> None:
+        for flow_class, rate in zip(self._flowing, self._rates_of(self.flows), strict=True):
+            flow_class.set_rate(rate)
+
+    def _rates_of(self, flows: Flows) -> list[Fraction]:
+        """The rate of each class if so many of each flow; the same object again for the same ones."""
+        rates = self._known_rates.get(flows)
+        if rates is None:
+            if len(self._known_rates) > KEPT_RATES:
+                self._known_rates.clear()
+            carried = self._carried([flow_class for flow_class, _ in flows])
+            rates = self._known_rates[flows] = max_min_rates([(n, c.limit, c.links) for c, n in flows], carried)
+        return rates
+
+    def _carried(self, flowing: Sequence[FlowClass]) -> Mapping[Link, Fraction]:
+        """What each link carries while these flow, beside the others."""
         if not self._beside:
             return self._capacity
-        active = {link for flow_class in self._flowing for link in flow_class.links}
+        active = {link for flow_class in flowing for link in flow_class.links}
         lessened = {
             link: min([self._capacity[link], *(carried for other, carried in beside if other in active)])
             for link, beside in self._beside.items()
         }
         return {**self._capacity, **lessened}
+
+    def _class_of(self, transfer: IssuedTransfer) -> FlowClass:
+        """The class of a transfer's flow; transfers without a ceiling of their own are of their channel's class."""
+        channel, ceiling = transfer.channel, transfer.ceiling
+        known = self._class_of_channel.get(channel) if ceiling is None else None
+        if known is None:
+            limit = channel.limit if ceiling is None or (channel.limit is not None and channel.limit <= ceiling) else ceiling
+            key = limit, channel.links
+            if key not in self._classes:
+                self._classes[key] = FlowClass(*key)
+            known = self._classes[key]
+            if ceiling is None:
+                self._class_of_channel[channel] = known
+        return known
+
+    def _alone_ns(self, transfer: IssuedTransfer) -> int:
+        """Nanoseconds for which the bytes of a transfer flow if it stays alone."""
+        rate = self._rates_of(((self._class_of(transfer), 1),))[0]
+        return -(-transfer.volume * rate.denominator // rate.numerator)
+
+    def _join(self, lone: IssuedTransfer) -> None:
+        """Another one begins: the transfer that was alone is one of several from now on, with what has flowed of it so far."""
+        self._lone = None
+        heappush(self._latent, (self._lone_since, lone.sequence, lone))
+        if self._lone_since <= self._clock.time:
+            self._since = self._lone_since
+            self._advance(self._lone_since)
+            self._set_rates()
 
     def _advance(self, now: int) -> None:
         """Let bytes flow until now, and what has spent its latency begin to."""
@@ -163,12 +181,7 @@ class LinkGroup:
         latent = self._latent
         while latent and latent[0][0] <= now:
             transfer = heappop(latent)[2]
-            channel, ceiling = transfer.channel, transfer.ceiling
-            limit = channel.limit if ceiling is None or (channel.limit is not None and channel.limit <= ceiling) else ceiling
-            key = limit, channel.links
-            if key not in self._classes:
-                self._classes[key] = FlowClass(*key)
-            flow_class = self._classes[key]
+            flow_class = self._class_of(transfer)
             if not flow_class.ends:
                 self._flowing.append(flow_class)
             flow_class.admit(transfer)
@@ -178,6 +191,17 @@ class LinkGroup:
         while True:
             yield
             self._rings_at = NEVER
+            lone = self._lone
+            if lone is not None:
+                if self.watch is None or not self._lone_flows_on():
+                    self._lone = None
+                    if self.watch is not None:
+                        self.watch(self, self._lone_end)
+                    channel = lone.channel
+                    if not channel.undivided:
+                        channel.contention_ns += self._lone_end - lone.start_ns - lone.alone_ns
+                    channel.ended(lone)
+                continue
             now = self._clock.time
             self._advance(now)
             done = []
@@ -197,14 +221,26 @@ class LinkGroup:
                 self._clock.unsettled.add(channel.device)
                 channel.ended(transfer)
 
+    def _lone_flows_on(self) -> bool:
+        """Tell the watch that the latency of the transfer that is alone is over; False if the transfer is, too."""
+        now = self._clock.time
+        if now == self._lone_end:
+            return False
+        self._lone_flows = True
+        self._rings_at = self._lone_end
+        self._alarm.ring_at(self._lone_end)
+        assert self.watch is not None
+        self.watch(self, now)
+        return True
+
 
 def drive_channels(
-    channels: Sequence[ChannelQueue], hardware: Hardware, clock: Clock, divided: bool = False, grouped: bool = False
+    channels: Sequence[ChannelQueue], hardware: Hardware, clock: Clock, divided: bool = False, grouped: bool = False, ordered: bool = False
 ) -> dict[ChannelQueue, LinkGroup]:
     """Give the channels of all devices the processes that end their transfers; returns the group of each that shares bandwidth.
 
     With ``divided``, the channels are those of one device, and get its part of each link while all that share it do the same. With
-    ``grouped``, every channel is in a group, so that the rates of all transfers can be watched.
+    ``grouped``, every channel is in a group, so that the rates of all transfers can be watched. ``ordered`` is that of the groups.
     """
     bandwidth = {("channel", c.name): c.bandwidth_bytes_per_s for c in hardware.channels}
     bandwidth |= {("fabric", f.name): f.bandwidth_bytes_per_s for f in hardware.fabrics}
@@ -233,6 +269,7 @@ def drive_channels(
         channel.limit = min([capacity[link] for link in alone], default=None)
         wide = [link for link in channel.links if link[0] == "fabric" and wanted[link] <= capacity[link]]  # never the bottleneck
         channel.links = tuple([link for link in channel.links if link not in alone and link not in wide])
+        channel.undivided = min([capacity[link] for link in (*alone, *channel.links)]) == channel.bandwidth
     groups: dict[ChannelQueue, LinkGroup] = {}
     for members in _joined(channels, beside):
         first = members[0]
@@ -240,7 +277,12 @@ def drive_channels(
             first.alarm = Alarm(clock, first.run_alone())
             continue
         links = {link for channel in members for link in channel.links}
-        group = LinkGroup(clock, {link: capacity[link] for link in links}, {link: beside[link] for link in links if link in beside})
+        ordered = ordered or any(
+            channel.device != first.device for channel in members
+        )  # several devices begin together more often than not
+        group = LinkGroup(
+            clock, {link: capacity[link] for link in links}, {link: beside[link] for link in links if link in beside}, ordered
+        )
         for channel in members:
             channel.share = group.start
             groups[channel] = group

@@ -1,82 +1,155 @@
 """Copies take bandwidth of the device tier's memory; ops that need it go slower while they flow (:mod:`hosim.costmodel.memory_traffic`).
 
 One :class:`MemoryContention` a device. An op's speed changes when the rates of transfers do: then what it has done is noted and its end is
-set anew. Exact: speeds and work done are fractions, an op ends at the first whole nanosecond at which all its work is done.
+set anew. Exact: speeds and work done are ratios of integers, an op ends at the first whole nanosecond at which all its work is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from math import gcd
 
 from hosim.costmodel.memory_traffic import MemoryUse
-from hosim.engine.link_groups import NEVER, LinkGroup
+from hosim.engine.clock import NEVER
+from hosim.engine.link_groups import LinkGroup
 from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.stream import Stream
 
+Ratio = tuple[int, int]
+"""A fraction in lowest terms, numerator first: quick to look things up by, unlike a ``Fraction``."""
+
+NOTHING: Ratio = 0, 1
+"""Of the memory's bandwidth."""
+
+
+class _Speeds:
+    """How fast ops go where copies leave them ``left`` bytes per second; ``copying`` says whether copies take any."""
+
+    __slots__ = ("_durations", "_left", "_slowdowns", "copying")
+
+    def __init__(self, left: Fraction, copying: bool) -> None:
+        self._left = left
+        self._slowdowns: dict[MemoryUse, Ratio | None] = {}
+        self._durations: dict[tuple[MemoryUse, int], int] = {}
+        self.copying = copying
+
+    def slowdown(self, use: MemoryUse) -> Ratio | None:
+        """How much longer such ops take, launch aside; ``None``: they cannot go on."""
+        if use not in self._slowdowns:
+            factor = use.slowdown(self._left)
+            self._slowdowns[use] = None if factor is None else factor.as_integer_ratio()
+        return self._slowdowns[use]
+
+    def duration(self, use: MemoryUse, alone: int) -> int:
+        """Nanoseconds that such an op takes, which alone would take so many, if nothing changes."""
+        known = self._durations.get((use, alone))
+        if known is None:
+            ratio = self.slowdown(use)
+            known = NEVER if ratio is None else use.launch_ns - (-(alone - use.launch_ns) * ratio[0] // ratio[1])
+            self._durations[use, alone] = known
+        return known
+
 
 class _Running:
-    """An op that runs: ``left_ns`` of its time alone is still to be done from ``since`` on, at 1 / ``slowdown`` of the speed."""
+    """An op that runs since ``start`` and ends at ``end`` if nothing changes; its alarm rings at ``rings_at``, which is never later.
 
-    __slots__ = ("ends_alone", "left_ns", "since", "slowdown", "use")
+    Once something has changed, ``left`` of its time alone is still to be done from ``since`` on, in parts of a nanosecond of which it has
+    ``parts``.
+    """
 
-    def __init__(self, use: MemoryUse, now: int, duration: int) -> None:
+    __slots__ = ("duration", "end", "left", "parts", "rings_at", "since", "speeds", "start", "use")
+
+    left: int
+    since: int
+
+    def __init__(self, use: MemoryUse, start: int, duration: int, end: int, speeds: _Speeds) -> None:
         self.use = use
-        self.ends_alone = now + duration
-        self.since = now + use.launch_ns
-        self.left_ns = Fraction(duration - use.launch_ns)
-        self.slowdown: Fraction | None = Fraction(1)
+        self.start = start
+        self.duration = duration
+        self.end = self.rings_at = end
+        self.speeds = speeds
+        self.parts = 0
 
-    def advance(self, now: int) -> None:
-        """Note what is done by now."""
-        if now > self.since:
-            if self.slowdown is not None:
-                self.left_ns -= (now - self.since) / self.slowdown
-            self.since = now
-
-    @property
-    def end(self) -> int:
-        """The first whole nanosecond at which all is done, at the present speed."""
-        return NEVER if self.slowdown is None else self.since - int(-self.left_ns * self.slowdown // 1)
+    def change(self, speeds: _Speeds, now: int) -> None:
+        """Note what is done by now; from now on it goes at other speeds."""
+        before, self.speeds = self.speeds, speeds
+        launched = self.start + self.use.launch_ns
+        if now <= launched:
+            self.end = self.start + speeds.duration(self.use, self.duration)
+            return
+        if not self.parts:
+            self.since, self.left, self.parts = launched, self.duration - self.use.launch_ns, 1
+        done = before.slowdown(self.use)
+        if done is not None:
+            longer, alone = done  # so many nanoseconds for so many of its time alone
+            finer = longer // gcd(longer, self.parts)
+            self.parts *= finer
+            self.left = self.left * finer - (now - self.since) * alone * (self.parts // longer)
+        self.since = now
+        ratio = speeds.slowdown(self.use)
+        self.end = NEVER if ratio is None else max(now, now - (-self.left * ratio[0] // (ratio[1] * self.parts)))
 
 
 class MemoryContention:
-    """The running ops of one device and the copies that flow there. ``slowed_ns`` is what the ops of each stream, by name, took longer."""
+    """The running ops of one device and the copies that flow there.
+
+    ``uses`` are the ops that copies can slow down, ``speeds`` are those of now. ``slowed_ns`` is what the ops of each stream, by name, took
+    longer.
+    """
 
     def __init__(self, uses: Mapping[int, MemoryUse], bandwidth_bytes_per_s: int, recorder: TimelineRecorder | None) -> None:
-        self._uses = uses
-        self._left = self._bandwidth = Fraction(bandwidth_bytes_per_s)
-        self._taken: dict[LinkGroup, Fraction] = {}
+        self.uses = uses
+        self._bandwidth = Fraction(bandwidth_bytes_per_s)
+        self._taken: dict[LinkGroup, Ratio] = {}
+        self._known: dict[tuple[Ratio, ...], _Speeds] = {}
+        self.speeds = _Speeds(self._bandwidth, copying=False)
         self._running: dict[Stream, _Running] = {}
         self._recorder = recorder
         self.slowed_ns: dict[str, int] = {}
 
     def begin(self, stream: Stream, i: int, now: int, duration: int) -> int:
         """Op ``i`` starts, which alone would take so long: the instant at which it ends if nothing changes."""
-        use = self._uses.get(i)
+        use = self.uses.get(i)
         if use is None:
             return now + duration
-        running = self._running[stream] = _Running(use, now, duration)
-        running.slowdown = use.slowdown(self._left)
-        return running.end
+        end = now + (self.speeds.duration(use, duration) if self.speeds.copying else duration)
+        self._running[stream] = _Running(use, now, duration, end, self.speeds)
+        return end
 
-    def end(self, stream: Stream, i: int, now: int) -> None:
-        """Op ``i`` has ended."""
-        running = self._running.pop(stream, None)
-        if running is not None and now > running.ends_alone:
-            self.slowed_ns[stream.name] = self.slowed_ns.get(stream.name, 0) + now - running.ends_alone
+    def has_ended(self, stream: Stream, i: int, now: int) -> bool:
+        """Whether op ``i`` is through, now that its alarm rings; if not, the alarm is set anew."""
+        running = self._running.get(stream)
+        if running is None:
+            return True
+        if running.end > now:
+            running.rings_at = running.end
+            stream.alarm.ring_at(running.end)
+            return False
+        del self._running[stream]
+        if now > running.start + running.duration:
+            self.slow(stream, now - running.start - running.duration)
             if self._recorder is not None:
                 self._recorder.op_ended(i, now)
+        return True
 
-    def take(self, group: LinkGroup, rate: Fraction, now: int) -> None:
+    def slow(self, stream: Stream, ns: int) -> None:
+        """Ops of a stream have taken so much longer."""
+        self.slowed_ns[stream.name] = self.slowed_ns.get(stream.name, 0) + ns
+
+    def take(self, group: LinkGroup, rate: Ratio, now: int) -> None:
         """The transfers of a group take ``rate`` bytes per second of the device tier's memory from now on."""
-        if self._taken.get(group, 0) == rate:
+        if self._taken.get(group, NOTHING) == rate:
             return
         self._taken[group] = rate
-        self._left = self._bandwidth - sum(self._taken.values())
+        taken = tuple(self._taken.values())
+        speeds = self._known.get(taken)
+        if speeds is None:
+            all_of_them = sum([Fraction(*part) for part in taken])
+            speeds = self._known[taken] = _Speeds(self._bandwidth - all_of_them, copying=all_of_them > 0)
+        self.speeds = speeds
         for stream, running in self._running.items():
-            slowdown = running.use.slowdown(self._left)
-            if slowdown != running.slowdown:
-                running.advance(now)
-                running.slowdown = slowdown
-                stream.alarm.move_to(max(now, running.end))
+            running.change(speeds, now)
+            if running.end < running.rings_at:
+                running.rings_at = running.end
+                stream.alarm.move_to(running.end)

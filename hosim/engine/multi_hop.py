@@ -70,8 +70,8 @@ class Routes:
             route.start_ns = now
             memory.transferring[t] = route
         route.under_way.add(chunk.leg)
-        memory.queued -= 1
         chunk.channel.begin(now, memory.overheads.ceiling(chunk) if memory.overheads is not None else None, pin_ns)
+        memory.dequeued(chunk.channel)
         return True
 
     def passed(self, chunk: Chunk) -> bool:
@@ -98,8 +98,8 @@ class Routes:
 
     def _enqueue(self, route: Route, leg: int, size: int, now: int, staged_ns: int) -> None:
         memory = self._memory
-        memory.queued += 1
         channel = memory.channels[route.hops[leg].channel]
+        memory.enqueue(channel)
         chunk = Chunk(next(memory.sequence), route, leg, channel, size, now, staged_ns)
         if memory.jitter is not None:
             chunk.volume = round(chunk.volume * route.factor)

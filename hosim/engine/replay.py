@@ -9,7 +9,6 @@ settled again.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from fractions import Fraction
 from itertools import count
 
 from hosim.cache_plan import AT_START, Plan
+from hosim.collector import no_collection
 from hosim.costmodel.memory_traffic import MemoryUse, copies_compete, memory_uses, with_memories
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import oom, result_figures
@@ -93,21 +93,16 @@ def replay(
     if jitter is not None and jitter.is_none:
         jitter = None
     begin = time.perf_counter()
-    collecting = gc.isenabled()
-    gc.disable()  # a replay leaves no cycles while it runs, and looking for them among the objects of a large graph takes longer than it
-    try:
+    with no_collection():  # a replay leaves no cycles while it runs
         placing = allocator, reserve_bytes
         folded = fold and jitter is None and _alike(hardware)
-        # named, so that it outlives the collection that begins with enable(): freeing all of it is no part of a replay
+        # named, so that it outlives the collection that begins afterwards: freeing all of it is no part of a replay
         run = _Replay(plan, hardware, budget_bytes, record, placing, jitter, compete, folded=folded)
         try:
             result = run.run()
         except AsymmetryError:
             run = _Replay(plan, hardware, budget_bytes, record, placing, jitter, compete)
             result = run.run()
-    finally:
-        if collecting:
-            gc.enable()
     return replace(result, replay_s=time.perf_counter() - begin)
 
 
@@ -176,21 +171,24 @@ class _Replay:
         self.sequence = count(1)
         graph = plan.graph
         track_all = record or plan.runtime is not None or placing[0] != LEDGER
-        self.program = compile_plan(plan, hardware, _durations(graph, hardware), track_all=track_all)
-        competes = graph.derived(copies_compete) if compete is None else compete
-        self.uses = graph.derived_on(hardware, _memory_uses) if competes else None
-        self.machine = with_memories(hardware) if competes else hardware
+        self.program = (
+            compile_plan(plan, hardware, _durations(graph, hardware), True) if track_all else plan.derived_on(hardware, _compiled)
+        )
+        self.competes = graph.derived(copies_compete) if compete is None else compete
+        self.uses = graph.derived_on(hardware, _memory_uses) if self.competes else {}
+        self.machine = with_memories(hardware) if self.competes else hardware
         tier = hardware.device_tier
         self.at_device = [tier in (c.source, c.destination) for c in hardware.channels]
-        self._taken_rates: dict[object, tuple[Fraction, ...]] = {}
+        self._taken_rates: dict[object, tuple[tuple[int, int], ...]] = {}
         self.pools: dict[tuple[int, int], SharedLedger] = {}
         self.devices = [self._device(d, record, placing) for d in range(1 if folded else hardware.devices)]
         channels = [channel for device in self.devices for channel in device.memory.channels]
-        group_of = drive_channels(channels, self.machine, self.clock, divided=folded, grouped=self.uses is not None)
+        ordered = record or placing[0] != LEDGER
+        group_of = drive_channels(channels, self.machine, self.clock, divided=folded, grouped=bool(self.uses), ordered=ordered)
         for device in self.devices:
             groups = [group_of[channel] for channel in device.memory.channels if channel in group_of]
             device.memory.groups = list(dict.fromkeys(groups))
-            for group in groups if self.uses is not None else ():
+            for group in groups if self.uses else ():
                 group.watch = self._rates_changed
 
     def _device(self, position: int, record: bool, placing: _Placing) -> DeviceReplay:
@@ -232,10 +230,10 @@ class _Replay:
             overheads,
             factor,
         )
-        for channel in channels:
-            channel.ended = memory.end_transfer
-        contention = None if self.uses is None else MemoryContention(self.uses, hardware.device.bandwidth_bytes_per_s, recorder)
+        contention = MemoryContention(self.uses, hardware.device.bandwidth_bytes_per_s, recorder) if self.uses else None
         device = DeviceReplay(self.clock, graph, program, streams, memory, recorder, runtime, contention)
+        for channel in channels:
+            channel.ended = device.end_transfer
         if runtime is not None:
             runtime.attach(DeviceView(memory, streams, self.tier_names))
         return device
@@ -262,8 +260,28 @@ class _Replay:
             for device in self.devices:
                 device.memory.issue(self.program.after.get(AT_START, ()), 0)
                 self.clock.unsettled.add(device.memory.position)
-            self.clock.run_instants(self.settle)
+            self.clock.run_instants(self.settle_one if len(self.devices) == 1 else self.settle)
         return self.result(error)
+
+    def settle_one(self) -> None:
+        """What :meth:`settle` does, of one device."""
+        now, device = self.clock.time, self.devices[0]
+        memory = device.memory
+        self.clock.unsettled.clear()
+        if memory.due:
+            memory.detach_due()
+        if memory.routes.onward:
+            memory.routes.go_onward(now)
+        if device.issued:
+            device.issue_ended(now)
+        stuck = device.start_ops(now)
+        while device.decided:  # a runtime policy's decisions may have set another stream free
+            device.decided = False
+            stuck = device.start_ops(now)
+        self.clock.unsettled.clear()
+        memory.start_transfers(now, stuck)
+        if device.runtime is not None:
+            device.make_room()
 
     def settle(self) -> None:
         """Everything of this instant has ended: detaches that were behind it, issue, start ops, start transfers, set rates.
@@ -280,9 +298,7 @@ class _Replay:
                 device.memory.routes.go_onward(now)
         for device in touched:
             if device.issued:
-                device.issued.sort()  # by place in the plan
-                device.memory.issue(device.issued, now)
-                device.issued.clear()
+                device.issue_ended(now)
         for device in touched:
             stuck = device.start_ops(now)
             while device.decided:  # a runtime policy's decisions may have set another stream free
@@ -303,7 +319,7 @@ class _Replay:
 
     def _rates_changed(self, group: LinkGroup, now: int) -> None:
         """Tell the ops of each device what the transfers of a group take of its memory."""
-        key = group.key
+        key = group.flows
         rates = self._taken_rates.get(key)
         if rates is None:
             if len(self._taken_rates) > KEPT_RATES:
@@ -312,12 +328,12 @@ class _Replay:
             for channel, rate in group.rates():
                 if self.at_device[channel.index]:
                     found[channel.device] += rate
-            rates = tuple(found)
+            rates = tuple([rate.as_integer_ratio() for rate in found])
             if len(self.devices) == 1:  # else the key does not say whose transfers they are
                 self._taken_rates[key] = rates
-        for device, rate in zip(self.devices, rates, strict=True):
+        for device, taken in zip(self.devices, rates, strict=True):
             if device.contention is not None:
-                device.contention.take(group, rate, now)
+                device.contention.take(group, taken, now)
 
     def _taken(self) -> list[DeviceReplay]:
         """The devices that are unsettled, in order, and from now on are not."""
@@ -350,7 +366,8 @@ class _Replay:
                 device.memory.check_persistence(self.tier_names)
                 arena = device.memory.arena
                 error = arena.failure() if arena is not None else None
-            results.append(result_figures.of_device(device, self.plan, self.hardware, self.budget, error, self.jitter))
+            slowed = (device.contention.slowed_ns if device.contention is not None else {}) if self.competes else None
+            results.append(result_figures.of_device(device, self.plan, self.hardware, self.budget, error, self.jitter, slowed))
         if self.hardware.devices == 1:
             return results[0]
         return result_figures.together(results, self.devices, self.pools, self.hardware, self.folded)
@@ -376,6 +393,11 @@ def _transfer_factors(jitter: Jitter, device: int) -> Callable[[int], float] | N
 def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     """Nanoseconds of each op; measured ones do not depend on the machine and are kept with the graph."""
     return graph.derived(_measured) or graph.derived_on(hardware, op_durations)
+
+
+def _compiled(plan: Plan, hardware: Hardware) -> CompiledPlan:
+    """The program of a plan that tracks only what has to be; not to be changed, as every replay has the same."""
+    return compile_plan(plan, hardware, _durations(plan.graph, hardware))
 
 
 def _memory_uses(graph: Graph, hardware: Hardware) -> dict[int, MemoryUse]:

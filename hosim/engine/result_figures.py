@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median_low
@@ -19,14 +20,25 @@ Pools = Mapping[tuple[int, int], SharedLedger]
 """The instances of tiers that several devices share, by the tier's position and which instance it is."""
 
 
-def of_device(device: DeviceReplay, plan: Plan, hardware: Hardware, budget_bytes: int, error: str | None, jitter: Jitter | None) -> Result:
-    """The result of one device; ``error`` is its out-of-memory report, if it has one."""
+def of_device(
+    device: DeviceReplay,
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int,
+    error: str | None,
+    jitter: Jitter | None,
+    slowed_ns: Mapping[str, int] | None,
+) -> Result:
+    """The result of one device; ``error`` is its out-of-memory report, if it has one.
+
+    ``slowed_ns`` is what copies cost the ops of each stream, by name, and ``None`` where they do not compete.
+    """
     memory = device.memory
     ledgers = {tier.name: ledger for tier, ledger in zip(hardware.tiers, memory.ledgers, strict=True)}
     feasible = error is None
     makespan = max([memory.last_end, *(s.free_since for s in device.streams)])
-    slowed = device.contention.slowed_ns if device.contention is not None else {}
-    busy = [sum([device.durations[i] for i in s.queue]) + slowed.get(s.name, 0) for s in device.streams]
+    slowed = slowed_ns or {}
+    busy = [sum(map(device.durations.__getitem__, s.queue)) + slowed.get(s.name, 0) for s in device.streams]
     figures = {s.name: s.figures(b, makespan) for s, b in zip(device.streams, busy, strict=True)} if feasible else {}
     main = figures.pop(device.main.name, None) if device.main is not None else None
     exposed = device.main.exposed_ns if device.main is not None else [0] * len(memory.channels)
@@ -49,7 +61,7 @@ def of_device(device: DeviceReplay, plan: Plan, hardware: Hardware, budget_bytes
         channels={c.name: _channel(c, exposed[c.index], makespan) for c in memory.channels},
         plan=_counts(device, plan),
         streams=figures,
-        slowed_ns=sum(slowed.values()) if device.contention is not None else None,
+        slowed_ns=None if slowed_ns is None else sum(slowed.values()),
         allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
         jitter=jitter,
         timeline=timeline,
@@ -111,5 +123,6 @@ def _channel(channel: ChannelQueue, exposed: int, makespan: int) -> ChannelFigur
 
 def _counts(device: DeviceReplay, plan: Plan) -> dict[str, int]:
     labels = {PREFETCH: "prefetches", STORE: "stores", DETACH: "detaches"}
-    counts = {label: plan.count(op) + device.executed[op] for op, label in labels.items()}
+    planned = Counter([cache_op.op for cache_op in plan.cache_ops])
+    counts = {label: planned[op] + device.executed[op] for op, label in labels.items()}
     return counts | {"recomputes": plan.recomputes} if plan.recomputes else counts

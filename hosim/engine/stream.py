@@ -94,15 +94,19 @@ class Stream:
         runtime = max(self.inspected_at, begin)
         dependency = max(self.dependency_met, runtime)
         residency = max(self.residency_met, dependency)
-        for cause, start, end in (
-            ("runtime", begin, runtime),
-            ("dependency", runtime, dependency),
-            ("transfer", dependency, residency),
-            ("capacity", residency, now),
-        ):
-            if end > start:
-                self.stalls[cause] += end - start
-                if self.recorder is not None:
+        stalls = self.stalls
+        stalls["runtime"] += runtime - begin
+        stalls["dependency"] += dependency - runtime
+        stalls["transfer"] += residency - dependency
+        stalls["capacity"] += now - residency
+        if self.recorder is not None:
+            for cause, start, end in (
+                ("runtime", begin, runtime),
+                ("dependency", runtime, dependency),
+                ("transfer", dependency, residency),
+                ("capacity", residency, now),
+            ):
+                if end > start:
                     self.recorder.stall(i, cause, start, end, self.waited_for if cause == "transfer" else None)
         if self.waited_for is not None:
             self.exposed_ns[self.waited_for.channel.index] += residency - dependency
