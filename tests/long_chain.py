@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hosim.cache_plan import CacheOp, Plan
-from hosim.graph import GraphBuilder
+from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 
 GB = 10**9
@@ -45,6 +45,22 @@ def chain_and_branches(ops: int, streams: int) -> Plan:
         w = graph.tensor_index[f"w{i}"]
         cache_ops += [CacheOp("prefetch", w, "ddr", "hbm", max(i - 8, -1)), CacheOp("detach", w, "hbm", None, i)]
     return Plan(graph, "ahead", tuple(cache_ops))
+
+
+def on(hardware: Hardware, plan: Plan) -> tuple[Plan, Hardware]:
+    """The plan for a machine as it is but for room: parameters come from the tier that its first channel into the device tier leaves."""
+    below = next(c.source for c in hardware.channels if c.destination == hardware.device_tier)
+    tensors = tuple(replace(t, home=t.home and below) for t in plan.graph.tensors)
+    cache_ops = tuple(replace(c, source=below) if c.op == "prefetch" else c for c in plan.cache_ops)
+    roomy = tuple(replace(tier, capacity_bytes=max(tier.capacity_bytes, 1000 * GB)) for tier in hardware.tiers)
+    graph = Graph(plan.graph.name, tensors, plan.graph.ops)
+    return replace(plan, graph=graph, cache_ops=cache_ops), replace(hardware, tiers=roomy)
+
+
+def modelled(plan: Plan, bytes_accessed: int = 2_000_000) -> Plan:
+    """The plan with ops whose times are the cost model's, and which the memory's bandwidth bounds: copies slow them down."""
+    ops = tuple(replace(op, duration_ns=None, bytes_accessed=bytes_accessed + 1000 * (i % 13)) for i, op in enumerate(plan.graph.ops))
+    return replace(plan, graph=Graph(plan.graph.name, plan.graph.tensors, ops))
 
 
 def pooled(ops: int) -> Plan:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 from counting import lines_run
-from long_chain import MACHINE, chain_and_branches, pooled, supernode
+from long_chain import MACHINE, chain_and_branches, modelled, on, pooled, supernode
 
 from hosim.cache_plan import Plan
+from hosim.costmodel.fair_sharing import max_min_rates
+from hosim.costmodel.memory_traffic import MemoryUse
 from hosim.engine import replay
 from hosim.engine.clock import Clock
 from hosim.engine.compiled_plan import compile_plan
+from hosim.io import load_hardware
 from hosim.jitter import Jitter
+
+PROFILES = sorted((Path(__file__).resolve().parents[2] / "hardware_profiles").glob("*.yaml"))
 
 
 class Watched(Clock):
@@ -67,6 +74,45 @@ def test_the_work_grows_with_the_ops(streams):
     replay(chain_and_branches(8, streams), MACHINE)
     few, many = (lines_run(replay, chain_and_branches(ops, streams), MACHINE) for ops in (2000, 4000))
     assert many <= 2.01 * few
+
+
+@pytest.mark.parametrize("way", ["measured", "compete", "modelled"])
+@pytest.mark.parametrize("profile", PROFILES, ids=[profile.stem for profile in PROFILES])
+def test_rates_are_found_once_where_nobody_contends(monkeypatch, profile, way):
+    """Fabrics and memories that transfers could share cost nothing for each transfer where they do not."""
+    found, slowdowns = [], []
+    monkeypatch.setattr("hosim.engine.link_groups.max_min_rates", lambda *asked: found.append(asked) or max_min_rates(*asked))
+    slowdown = MemoryUse.slowdown
+    monkeypatch.setattr(MemoryUse, "slowdown", lambda use, left: slowdowns.append(use) or slowdown(use, left))
+    plan = chain_and_branches(400, 1)
+    here, machine = on(load_hardware(profile), modelled(plan) if way == "modelled" else plan)
+    result = replay(here, machine, compete=True if way == "compete" else None)
+    assert sum(channel.transfers for channel in result.channels.values()) == 100
+    assert sum(channel.contention_ns for channel in result.channels.values()) == 0
+    assert len(found) <= (way == "modelled")  # told to the ops that go slower meanwhile; otherwise the end is known without
+    assert len(slowdowns) <= 2 * 13 * (way == "modelled")  # one for each of the 13 kinds of ops, while a copy flows and while none does
+    assert (result.slowed_ns is None) == (way == "measured")
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_fabrics_that_nobody_contends_for_make_no_events(clocks, streams):
+    plan, machine = on(load_hardware(PROFILES[0]), chain_and_branches(400, streams))
+    results = [replay(plan, h) for h in (machine, replace(machine, fabrics=()))]
+    assert machine.fabrics
+    assert results[0].makespan_ns == results[1].makespan_ns
+    assert events(clocks[0]) == events(clocks[1])
+
+
+def test_a_plan_that_is_replayed_again_is_not_compiled_again(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(sys.modules["hosim.engine.replay"], "compile_plan", lambda *asked: compiled.append(asked) or compile_plan(*asked))
+    plan = chain_and_branches(8, 1)
+    first = replay(plan, MACHINE)
+    assert replay(plan, MACHINE, jitter=Jitter(1, 0.1, 0.1)) != first == replay(plan, MACHINE)
+    assert len(compiled) == 1
+    replay(plan, MACHINE, record=True)  # follows all tensors
+    replay(plan, replace(MACHINE, name="other"))
+    assert len(compiled) == 3
 
 
 def test_what_the_plan_moves_is_all_that_is_tracked():
