@@ -7,10 +7,9 @@ The listed order of the ops is the execution order of every stream. :class:`Grap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hosim.collector import no_collection
@@ -536,6 +535,7 @@ class GraphBuilder:
         """
         if name in self._op_index:
             raise GraphError(f"op name {name!r} is listed twice", where=f"ops[{len(self._ops)}].name")
+        inputs, outputs, mutates, deps = tuple(inputs), tuple(outputs), tuple(mutates), tuple(deps)  # an iterator has its names once
         found = self._tensor_index.get
         read, written = tuple(map(found, inputs)), tuple(map(found, outputs))
         mutated = tuple(map(found, mutates)) if mutates else ()
@@ -566,11 +566,10 @@ class GraphBuilder:
         self._ops.append(row)
         return name
 
-    def _check_known(self, label: str, names: Iterable[str], positions: Sequence[int | None]) -> None:
+    def _check_known(self, label: str, names: Sequence[str], positions: Sequence[int | None]) -> None:
         if None in positions:
             what, j = "earlier op" if label == "deps" else "tensor", positions.index(None)
-            unknown = next(islice(names, j, None), "")
-            raise GraphError(f"unknown {what} {unknown!r}", where=f"ops[{len(self._ops)}].{label}[{j}]")
+            raise GraphError(f"unknown {what} {names[j]!r}", where=f"ops[{len(self._ops)}].{label}[{j}]")
 
     def _same(self, number: N) -> N:
         """The number, as one object with those that equal it: a large graph has few sizes and durations."""

@@ -144,3 +144,11 @@ def test_users_and_initial_residents_are_those_of_the_definition(graph):
     assert graph.users == tuple(users)
     held = [t for t, tensor in enumerate(graph.tensors) if tensor.persistent or (users[t] and t in graph.ops[users[t][0]].reads)]
     assert graph.initial == tuple(held)
+
+
+@pytest.mark.parametrize(("label", "what"), [("inputs", "tensor"), ("outputs", "tensor"), ("mutates", "tensor"), ("deps", "earlier op")])
+def test_an_unknown_name_that_an_iterator_gives_is_named(label, what):
+    builder = GraphBuilder("toy")
+    with pytest.raises(GraphError) as refused:
+        builder.op("f", "matmul", **({"inputs": (), "outputs": ()} | {label: iter(["lost"])}))
+    assert str(refused.value) == f"ops[0].{label}[0]: unknown {what} 'lost'"
