@@ -11,7 +11,7 @@ else:
     # Run as a folder: it becomes a package under its own name, so that its files shadow no other modules.
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
-    spec = importlib.util.spec_from_file_location("hosim_record", here / "__init__.py", submodule_search_locations=[str(here)])
+    spec = importlib.util.spec_from_file_location("hosim_record", here / "__init__.py")
     assert spec is not None
     sys.modules["hosim_record"] = importlib.util.module_from_spec(spec)
     main = importlib.import_module("hosim_record.command").main

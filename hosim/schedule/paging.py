@@ -196,7 +196,6 @@ class Paging:
                     self._stale(t)
                     self.victims.discard(t)
                     self.coming.discard(t)
-                    self.leaving.discard(t)
                     self.stored.discard(t)
         for t in node.uses:
             users, n = self.graph.users[t], self.next_user[t]

@@ -200,7 +200,7 @@ def _ascending(axis: Axis) -> tuple[Value, ...]:
 
 def _check_besides(order: Sequence[int], probes: dict[int, Probe], within: Callable[[int], bool]) -> None:
     """Probe :data:`CHECKS` more values on each side of the limit: the middles of the widest stretches not probed yet."""
-    limit = max((n for n in range(len(order)) if order[n] in probes and probes[order[n]].within), default=-1)
+    limit = max((n for n in range(len(order)) if order[n] in probes and probes[order[n]].within), default=0)
     for side in (range(limit), range(limit + 1, len(order))):
         for _ in range(CHECKS):
             known = [side.start - 1, *(n for n in side if order[n] in probes), side.stop]
