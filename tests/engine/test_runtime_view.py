@@ -81,6 +81,7 @@ def test_a_cache_op_that_cannot_be(op: str, source: str, destination: str | None
     with pytest.raises(PlanError) as raised:
         resolve_hop(op, source, destination, MACHINE, "there")
     assert str(raised.value) == message
+    assert raised.value.where == message.partition(":")[0]
 
 
 def test_a_tensor_cannot_start_in_a_tier_that_is_not_there() -> None:

@@ -312,6 +312,10 @@ DAMAGED = {
         lambda model: nodes_of(model)[0]["inputs"][0].update(arg={"as_custom_obj": {"name": "a", "class_fqn": "b"}}),
         "the argument is 'as_custom_obj'",
     ),
+    "a complex number of texts": (
+        lambda model: nodes_of(model)[0]["inputs"][0].update(arg={"as_complex": {"real": 1, "imag": "2"}}),
+        "graph.nodes[0]: expected a number, got '2'",
+    ),
     "an argument that the op lacks": (lambda model: nodes_of(model)[0]["inputs"][0].update(name="selves"), "an argument 'selves'"),
     "an input less": (lambda model: model["graph_module"]["signature"]["input_specs"].pop(), "as many inputs and outputs"),
     "an unknown input": (lambda model: model["graph_module"]["signature"]["input_specs"].append({"token": {}}), "the input is 'token'"),

@@ -392,6 +392,13 @@ def test_a_branch_that_is_known(tmp_path: Path, chosen: bool, expected: list[str
     assert [op.name for op in graph.ops] == [f"if/{kind}" for kind in (["Relu_0"] if chosen else ["Exp_0", "Tanh_1"])]
 
 
+def test_branches_without_a_condition(tmp_path: Path) -> None:
+    """An empty name is an input left out: nothing says which branch it is, as where the data decide."""
+    nodes = [node("If", [""], ["y"], then_branch=way("a", "Relu"), else_branch=way("b", "Exp", "Tanh"))]
+    graph = read(tmp_path, model(nodes, [X], [Y]))
+    assert [made for _, _, (made,) in uses(graph)] == ["b0", "b1"]
+
+
 def test_branches_by_their_work(tmp_path: Path) -> None:
     """More FLOP counts before more bytes; what a branch declares holds inside it alone; a constant of the other is not there."""
     product = helper.make_graph([node("MatMul", ["x", "w"], ["p"])], "p", [], [Y], [weight("w", 3, 1)])

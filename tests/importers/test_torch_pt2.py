@@ -12,7 +12,9 @@ from torch import nn  # noqa: E402
 
 from hosim.errors import InputError  # noqa: E402
 from hosim.importers import load_any  # noqa: E402
+from hosim.importers.pt2_graph import Pt2Node  # noqa: E402
 from hosim.importers.torch_export import import_exported, import_pt2  # noqa: E402
+from hosim.importers.torch_pt2 import _arguments  # noqa: E402
 
 
 def save(path, device="cpu"):
@@ -120,6 +122,7 @@ HONEST = {
     "rows and columns": (Function(lambda m, x: torch.cat([x, x.t().reshape(x.shape)]).mean()), (X,), BOTH),
     "two images": (Function(lambda m, x: m.mix(nn.functional.interpolate(x, scale_factor=2)), mix=nn.Conv2d(3, 4, 3)), (IMAGE,), ROWS),
     "one embedding of many": (Function(lambda m, x: m.bag(x), bag=nn.EmbeddingBag(9, 4)), (torch.zeros(3, 2, dtype=torch.int64),), {}),
+    "a layout": (Function(lambda m, x: torch.empty_like(x, layout=torch.strided).copy_(x)), (X,), {}),
     "a complex number": (Function(lambda m, x: torch.fft.rfft(x, norm="ortho") * 2j), (X,), {}),
 }  # fmt: skip
 
@@ -143,6 +146,13 @@ def test_a_functional_program(tmp_path):
     graph = import_pt2(tmp_path / "a.pt2")
     assert graph == import_exported(program, name="a")
     assert any(op.name.startswith("update.norm.") for op in graph.ops)
+
+
+def test_arguments_of_what_has_no_schema():
+    """Those said to be given by keyword keep their names; one without a name goes by its place."""
+    node = Pt2Node("around", "torch.ops.higher_order.wrap_with_autocast", (), None)
+    given = [("a", True, 1), ("b", False, 2), ("", True, 3), ("c", None, 4)]
+    assert _arguments(node, torch.ops.higher_order.wrap_with_autocast, given) == ((2, 3, 4), {"a": 1})
 
 
 def test_a_size_without_example(tmp_path):

@@ -113,6 +113,16 @@ def test_views_workspace_and_writes(tmp_path: Path) -> None:
     assert graph.meta["left_out"] == 2
 
 
+def test_what_an_op_writes_is_listed_in_the_order_of_first_use(tmp_path: Path) -> None:
+    swap = "aten::swap_(Tensor(a!) self, Tensor(b!) other) -> ()"
+    graph = read(
+        tmp_path,
+        node(10, "aten::exp", UNARY, [tensor(1, 10)], [tensor(2, 20)]),
+        node(20, "aten::swap_", swap, [tensor(2, 20), tensor(1, 10)], []),
+    )
+    assert operands(graph)[1] == ("swap_.20", [], [], [40, 80], 0)
+
+
 @pytest.mark.parametrize(
     ("change", "where"),
     [

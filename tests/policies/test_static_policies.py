@@ -241,6 +241,19 @@ def test_memory_peak_adapts_distances_to_transfer_times() -> None:
     assert listed == [("store", "a0", 0), ("detach", "a0", 1), ("prefetch", "a0", 4)]
 
 
+def test_memory_peak_waits_from_the_start_for_what_starts_below() -> None:
+    # w is counted out from op 2 on: 20 bytes at 1 GB/s take as long as ops 0 and 1. So op 2 needs its workspace and a, and a stays.
+    b = GraphBuilder("below")
+    b.tensor("w", 20, "parameter", "ddr")
+    b.tensor("a", 10)
+    b.op("f0", "m", outputs=["a"], duration_ns=10)
+    b.op("f1", "m", duration_ns=10)
+    b.op("f2", "m", workspace_bytes=20, duration_ns=10)
+    b.op("f3", "m", inputs=["w", "a"], duration_ns=10)
+    adapt = {"enable_adaptive_release_distance": True, "d2h_bandwidth_gbps": 1.0}
+    assert moves("memory_peak", b.build(), 30, **adapt, **PEAK)[0] == [("prefetch", "w", 2), ("detach", "w", 3)]
+
+
 # ---------------------------------------------------------------------------------------------------------- longest_gap
 
 

@@ -264,7 +264,8 @@ def outline(text: str) -> list[str]:
 
 
 def test_the_parts_of_each_page_in_order(replayed: tuple[Plan, Result], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "image", lambda figure: b"drawn")
+    drawn: list[Figure] = []
+    monkeypatch.setattr(parts, "image", lambda figure: drawn.append(figure) or b"drawn")
     plan, result = replayed
     one = replay_page(plan, machine(), result, ())
     assert outline(one) == ["two streams on toy: by hand", "Timeline", "Pictures", "Timeline, memory and channels"]
@@ -278,6 +279,9 @@ def test_the_parts_of_each_page_in_order(replayed: tuple[Plan, Result], monkeypa
         "Memory over time",
         "Memory over time, by hand",
     ]
+    (memory,) = drawn[-1].axes
+    assert memory.get_title("left") == "by hand: hbm"
+    assert (memory.get_ylabel(), memory.dataLim.ymax) == ("MiB", 90)
 
 
 def test_the_page_of_a_validation_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,6 +212,32 @@ def test_a_victim_is_stored_beside_the_fetch_if_a_workspace_needs_its_room() -> 
     assert (result.makespan_ns, result.plan["prefetches"], result.plan["stores"]) == (50, 2, 1)
 
 
+class FullMemory:
+    """A view in which every tensor is in the device tier, none is used, and nothing is free."""
+
+    now_ns = capacity_bytes = free_bytes = 0
+
+    def residents(self):
+        return ()
+
+    def is_resident(self, tensor: int) -> bool:
+        return True
+
+    def is_busy(self, tensor: int) -> bool:
+        return False
+
+    def tiers_of(self, tensor: int):
+        return ()
+
+
+def test_an_op_that_asks_for_room_again_and_again_gets_no_more() -> None:
+    """Each time a victim is stored or detached, 64 times at most; another op's asking is counted anew."""
+    graph = readers(*range(70), home="hbm")
+    policy = registry.get("on_demand").plan(graph, MACHINE, 1000).runtime()
+    asked = [len(policy.make_room(op, 10, FullMemory())) for op in [69] * 65 + [68]]
+    assert asked == [1] * 64 + [0, 1]
+
+
 def test_what_finds_its_tier_full_goes_to_the_next_one() -> None:
     # ddr has room for one activation of two. Both are stored 20..30, one to each tier; w comes 30..50, big 50..60;
     # both come back 60..70, use 70..80.

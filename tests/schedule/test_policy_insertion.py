@@ -69,6 +69,10 @@ def test_contents_that_are_overwritten_unread_are_dropped() -> None:
     assert moves(line("w", "r", "-", "w", "r"), Absence(0, 1, 3, 1, 1, 2, "ddr")) == [("detach", 1)]
 
 
+def test_contents_that_nobody_uses_again_are_left_to_die() -> None:
+    assert moves(line("w", "r", "-"), Absence(0, 1, 3, 1, 1, 2, "ddr")) == []
+
+
 def test_a_parameter_of_the_device_tier_leaves_and_comes_back_across_the_step() -> None:
     graph = line("-", "-", "r", "-", kind="parameter")
     away = [Absence(0, AT_START, 2, AT_START, AT_START, 1, "ddr"), Absence(0, 2, 4, 2, 2, 3, "ddr")]

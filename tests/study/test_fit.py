@@ -143,6 +143,14 @@ def test_which_values_are_tried(monkeypatch: pytest.MonkeyPatch, wanted: module.
     assert not found.contradictions
 
 
+def test_which_values_are_tried_where_none_is_within_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ends; then the middles of the widest stretches: 49 of 0 and 99, 74 of 49 and 99."""
+    monkeypatch.setattr(module, "_probe", lambda q, axis, i, s: module.Probe(i, axis.values[i], False, "too much", None, None))
+    found = fit(question(), "largest", Axis(("channels.h2d.engines",), tuple(range(100))))
+    assert [probe.value for probe in found.probes] == [0, 49, 74, 99]
+    assert found.answer is None
+
+
 @pytest.mark.parametrize(
     ("text", "slowdown", "said"),
     [

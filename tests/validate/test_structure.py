@@ -406,6 +406,27 @@ def test_the_graph_of_ops_launched_before_the_recording() -> None:
     assert built.streams == ((0, 2, 3), (1,))
 
 
+def test_the_graph_of_ops_without_a_launch_among_others() -> None:
+    """Before the first call that begins once they have started, and given their starts; a gap is the middle of 2 and 12 us."""
+    without = [device_op(KERNEL, "between", 20, 5, 99), device_op(KERNEL, "last", 60, 5, 98)]
+    built = structure(of(*launch(0, 1, 8, 10), *without, *launch(30, 2, 38, 10)))
+    assert listed(built) == [
+        ("host.0", "host11", 5_000, (), 0),
+        ("latency.1", "lane0.host11", 3_000, (0,), 0),
+        ("kernel.2", "stream7", 10_000, (1,), 0),
+        ("given.3", "given1", 20_000, (), 0),
+        ("gap.4", "stream7", 7_000, (), 0),
+        ("kernel.5", "stream7", 5_000, (3,), 0),
+        ("host.6", "host11", 30_000, (), 0),
+        ("latency.7", "lane0.host11", 3_000, (6,), 0),
+        ("gap.8", "stream7", 7_000, (), 0),
+        ("kernel.9", "stream7", 10_000, (7,), 0),
+        ("given.10", "given2", 60_000, (), 0),
+        ("gap.11", "stream7", 7_000, (), 0),
+        ("kernel.12", "stream7", 5_000, (10,), 0),
+    ]
+
+
 def test_a_launch_that_has_just_ended_frees_its_lane() -> None:
     """A launch every 5 us, each 25 us under way: the sixth has done 30 us of work, and the first one's lane is free from then on."""
     events = [event for i in range(8) for event in launch(5 * i, 1 + i, 5 * i + 30, 3)]
