@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hosim.errors import InputError
+from hosim.errors import HosimError, InputError
 from hosim.study import on_dask
 from hosim.study.tasks import solve
 
@@ -113,6 +113,27 @@ def test_a_task_whose_result_goes_with_its_worker_is_sent_again_three_times(
     assert sorted(str(next(iter(row.values()))) for row in rows) == [task.key for task in TASKS]
     assert [future.key for future in client.sent if future.task.key == "1"] == ["hosim-1" + again * "-again" for again in range(4)]
     assert len(client.sent) == len(TASKS) + 3 + 3
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "expected"),
+    [
+        ("running", ConnectionResetError("reset by peer"), "^the Dask scheduler has gone; start one"),  # not noticed by the client yet
+        ("closed", RuntimeError("the client is closed"), "^the Dask scheduler has gone; start one"),
+        ("running", RuntimeError("an error of ours"), "^an error of ours$"),
+    ],
+)
+def test_a_connection_that_breaks_while_the_scheduler_is_asked(
+    distributed: ModuleType, status: str, error: Exception, expected: str
+) -> None:
+    """Dask raises an OSError, or one of its own of a client that has closed: neither is an error of stdout or of hosim's."""
+
+    def nthreads() -> dict[str, int]:
+        raise error
+
+    client = SimpleNamespace(status=status, nthreads=nthreads)
+    with pytest.raises(HosimError if expected.startswith("^the") else RuntimeError, match=expected):
+        list(on_dask.cluster(client)(TASKS))  # type: ignore[arg-type]
 
 
 def test_what_a_cluster_has_not_begun_is_cancelled_when_a_sweep_stops(distributed: ModuleType) -> None:
