@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hosim.collector import no_collection
 from hosim.derived import Deriving
 from hosim.errors import GraphError
+from hosim.units import LARGEST
 
 if TYPE_CHECKING:
     import networkx
@@ -338,7 +339,8 @@ def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
     op_names = {op.name for op in ops}
     if len(names) < len(tensors) or len(op_names) < len(ops) or "" in names or "" in op_names:
         return False
-    if not {tensor.kind for tensor in tensors} <= _KNOWN_KINDS or min([tensor.size_bytes for tensor in tensors], default=0) < 0:
+    sizes = [tensor.size_bytes for tensor in tensors]
+    if not {tensor.kind for tensor in tensors} <= _KNOWN_KINDS or min(sizes, default=0) < 0 or max(sizes, default=0) > LARGEST:
         return False
     there = [bool(tensor.persistent or tensor.home) for tensor in tensors]
     count = len(tensors)
@@ -360,9 +362,15 @@ def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
             return False
         if op.deps and not (min(op.deps) >= 0 and max(op.deps) < i):
             return False
-        if op.flops < 0 or op.bytes_accessed < 0 or op.workspace_bytes < 0 or (op.duration_ns is not None and op.duration_ns < 0):
+        if not (0 <= op.flops <= LARGEST and 0 <= op.bytes_accessed <= LARGEST and 0 <= op.workspace_bytes <= LARGEST):
+            return False
+        if op.duration_ns is not None and not 0 <= op.duration_ns <= LARGEST:
             return False
     return True
+
+
+def _too_large(figure: int) -> str:
+    return f"expected an integer up to 2^63-1, got {figure if figure < 10**30 else 'one of more than 30 digits'}"
 
 
 def _explain(graph: Graph) -> None:
@@ -376,6 +384,8 @@ def _explain(graph: Graph) -> None:
             raise GraphError(f"unknown kind {tensor.kind!r}; expected one of {', '.join(KINDS)}", where=f"tensors[{i}].kind")
         if tensor.size_bytes < 0:
             raise GraphError(f"expected bytes of at least 0, got {tensor.size_bytes}", where=f"tensors[{i}].bytes")
+        if tensor.size_bytes > LARGEST:
+            raise GraphError(_too_large(tensor.size_bytes), where=f"tensors[{i}].bytes")
     names.clear()
     written = bytearray(len(graph.tensors))
     for i, op in enumerate(graph.ops):
@@ -386,6 +396,8 @@ def _explain(graph: Graph) -> None:
             value = getattr(op, label)
             if value is not None and value < 0:
                 raise GraphError(f"expected at least 0, got {value}", where=f"ops[{i}].{label}")
+            if value is not None and value > LARGEST:
+                raise GraphError(_too_large(value), where=f"ops[{i}].{label}")
         for label in ("inputs", "outputs", "mutates"):
             listed: tuple[int, ...] = getattr(op, label)
             for j, t in enumerate(listed):

@@ -14,15 +14,13 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from hosim.errors import InputError, UnitError
-from hosim.units import exact_size, parse_size
+from hosim.units import LARGEST, exact_size, parse_size
 
 VARIABLE = "HOSIM_LIMITS"
 """The environment variable that replaces defaults: ``NAME=VALUE``, separated by commas."""
 
 _OF_PYTHON = "PYTHONINTMAXSTRDIGITS"
 """The environment variable that says how many digits Python reads, 4300 without it."""
-
-_LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ def _raised(variable: str) -> Mapping[str, int]:
 def _value(asked: Limit, text: str, name: str) -> int:
     """The value that a text gives a limit; raises :class:`InputError`."""
     digits = text.replace("_", "")
-    if digits.isascii() and digits.isdecimal() and len(digits) < 20 and 0 < int(digits) <= _LARGEST:
+    if digits.isascii() and digits.isdecimal() and len(digits) < 20 and 0 < int(digits) <= LARGEST:
         if int(digits) > _most_of(name):
             expected = f"expected at most {_most_of(name)}, what Python itself reads, got {digits}"
             raise InputError(f"{expected}; {_OF_PYTHON}={digits} raises that", source=VARIABLE, where=name)
@@ -126,7 +124,7 @@ def _value(asked: Limit, text: str, name: str) -> int:
 
 def _most_of(name: str) -> int:
     """What a limit can be raised to: Python has one of its own for digits, which has a variable, too."""
-    return sys.get_int_max_str_digits() or _LARGEST if name == "integer_digits" else _LARGEST
+    return sys.get_int_max_str_digits() or LARGEST if name == "integer_digits" else LARGEST
 
 
 def refusal(name: str, found: int | None = None, *, source: str | None = None, where: str | None = None) -> InputError:
@@ -140,9 +138,9 @@ def refusal(name: str, found: int | None = None, *, source: str | None = None, w
     trace.json.gz: expected at most 192MiB after unpacking, got more; HOSIM_LIMITS="unpacked_bytes=384MiB" raises this limit
     """
     asked, most = LIMITS[name], limit(name)
-    exact = None if found is None or found > _LARGEST else found
+    exact = None if found is None or found > LARGEST else found
     told = "more" if exact is None else asked.text(exact)
-    enough = min(2 * most, _LARGEST) if exact is None else exact
+    enough = min(2 * most, LARGEST) if exact is None else exact
     raises = f'{VARIABLE}="{name}={asked.text(enough)}" raises this limit'
     if enough > _most_of(name):
         raises = f"with {_OF_PYTHON}={enough}, {raises}"

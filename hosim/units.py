@@ -23,7 +23,8 @@ _RATE = {f"{unit}/s": factor for unit, factor in _SIZE.items()}
 _COMPUTE = {f"{p}FLOP/s": f for p, f in _PREFIXES.items() if not p.endswith("i")}
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*")
-_LARGEST = 2**63 - 1
+LARGEST = 2**63 - 1
+"""The most bytes, nanoseconds or FLOP that a file of hosim holds."""
 
 
 def _parse(text: object, units: dict[str, int], what: str, example: str) -> int:
@@ -42,7 +43,7 @@ def _parse(text: object, units: dict[str, int], what: str, example: str) -> int:
         value = (Decimal(number.replace("_", "")) * units[unit]).to_integral_value(rounding=ROUND_HALF_EVEN)
     except ArithmeticError:  # an exponent beyond what decimals have
         raise UnitError(f"expected {what} such as '{example}', got {text!r}") from None
-    if not 0 <= value <= _LARGEST:
+    if not 0 <= value <= LARGEST:
         raise UnitError(f"expected {what} from 0 to 2^63-1 of the smallest unit, got {text!r}")
     return int(value)
 

@@ -138,6 +138,12 @@ UNMADE = "before any op produces it; list its producer first, or give the tensor
         (op(name=""), "ops[1].name: op name '' is empty"),
         *((op(**{label: -2}), f"ops[1].{label}: expected at least 0, got -2") for label in ("duration_ns", "flops", "bytes_accessed")),
         (op(workspace_bytes=-2), "ops[1].workspace_bytes: expected at least 0, got -2"),
+        (tensor(size_bytes=2**63), f"tensors[1].bytes: expected an integer up to 2^63-1, got {2**63}"),
+        *(
+            (op(**{label: 2**63}), f"ops[1].{label}: expected an integer up to 2^63-1, got {2**63}")
+            for label in ("duration_ns", "flops", "bytes_accessed", "workspace_bytes")
+        ),
+        (op(flops=10**30), "ops[1].flops: expected an integer up to 2^63-1, got one of more than 30 digits"),
         (op(inputs=(0, 3)), "ops[1].inputs[1]: no tensor number 3"),
         (op(inputs=(-1,)), "ops[1].inputs[0]: no tensor number -1"),
         (op(outputs=(3,)), "ops[1].outputs[0]: no tensor number 3"),

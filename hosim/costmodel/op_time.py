@@ -14,6 +14,7 @@ from fractions import Fraction
 from hosim.errors import HardwareError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
+from hosim.units import LARGEST
 
 WIDER_DTYPES: Mapping[str, tuple[str, ...]] = {
     "fp4": ("fp8", "fp16", "bf16", "tf32", "fp32", "fp64"),
@@ -45,13 +46,13 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     ``duration_ns`` where the op has it; else ``launch_ns + max(flops / (peak * efficiency), bytes_accessed / (bandwidth *
     efficiency))``, the maximum rounded up to a whole nanosecond, with the peak of the op's dtype (see :data:`WIDER_DTYPES`)
     and the bandwidth of the device tier. Raises :class:`HardwareError` for an op with FLOP in a dtype for which
-    the profile has no peak.
+    the profile has no peak, and for one that would take more than 2^63-1 ns.
     """
     bandwidth = hardware.device.bandwidth_bytes_per_s
     launch = hardware.compute.launch_ns
     peaks: dict[str, int] = {}
     efficiencies: dict[tuple[str, str], Fraction] = {}
-    durations = []
+    durations: list[int] = []
     for op in graph.ops:
         if op.duration_ns is not None:
             durations.append(op.duration_ns)
@@ -65,6 +66,11 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
             if op.dtype not in peaks:
                 peaks[op.dtype] = _peak(op, hardware)
             busy = max(busy, -(-op.flops * scale // (peaks[op.dtype] * share)))
+        if busy > LARGEST:
+            raise HardwareError(
+                f"op {op.name!r} would take more than 2^63-1 ns (292 years) at an efficiency of {float(efficiencies[which]):g}",
+                where="compute",
+            )
         durations.append(launch + busy)
     return tuple(durations)
 

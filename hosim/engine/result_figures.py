@@ -12,9 +12,11 @@ from hosim.engine import oom
 from hosim.engine.channels import ChannelQueue
 from hosim.engine.device import DeviceReplay
 from hosim.engine.ledger import Ledger, SharedLedger
+from hosim.errors import HardwareError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread
+from hosim.units import LARGEST
 
 Pools = Mapping[tuple[int, int], SharedLedger]
 """The instances of tiers that several devices share, by the tier's position and which instance it is."""
@@ -37,6 +39,10 @@ def of_device(
     ledgers = {tier.name: ledger for tier, ledger in zip(hardware.tiers, memory.ledgers, strict=True)}
     feasible = error is None
     makespan = max([memory.last_end, *(s.free_since for s in device.streams)])
+    if makespan > LARGEST:
+        raise HardwareError(
+            "the replay takes more than 2^63-1 ns (292 years); check the rates of its channels and its compute", where=hardware.name
+        )
     slowed = slowed_ns or {}
     busy = [sum(map(device.durations.__getitem__, s.queue)) + slowed.get(s.name, 0) for s in device.streams]
     figures = {s.name: s.figures(b, makespan) for s, b in zip(device.streams, busy, strict=True)} if feasible else {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from hosim.errors import InputError
+from hosim.errors import GraphError, InputError
 from hosim.graph import Graph
 from hosim.io.bounded import check_names, read_head
 
@@ -50,7 +50,10 @@ class SourceFormat:
             raise InputError(f"a {self.title} has no free dimensions to size", source=os.fspath(path))
         module, _, function = self.loader.partition(":")
         load = getattr(import_module(module), function)
-        graph = load(path, dims) if self.has_dims else load(path)
+        try:
+            graph = load(path, dims) if self.has_dims else load(path)
+        except GraphError as error:
+            raise InputError(f"the graph that it describes is not a valid one: {error}", source=os.fspath(path)) from None
         assert isinstance(graph, Graph)
         check_names(os.fspath(path), tensors=graph.tensors, ops=graph.ops, name=[graph])
         return graph

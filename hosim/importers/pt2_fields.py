@@ -7,8 +7,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.limits import within
-
-_LARGEST = 2**63 - 1
+from hosim.units import LARGEST
 
 
 def _shown(data: Any) -> str:
@@ -17,7 +16,7 @@ def _shown(data: Any) -> str:
 
 def whole(data: Any, where: str) -> int:
     """``data``, if it is an integer of 64 bits."""
-    if not isinstance(data, int) or isinstance(data, bool) or not -_LARGEST - 1 <= data <= _LARGEST:
+    if not isinstance(data, int) or isinstance(data, bool) or not -LARGEST - 1 <= data <= LARGEST:
         raise InputError(f"expected an integer of 64 bits, got {_shown(data)}", where=where)
     return data
 

@@ -10,12 +10,12 @@ import torch
 from torch.fx import Node
 
 from hosim.errors import InputError
+from hosim.units import LARGEST
 
 aten = torch.ops.aten
 
 _NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
 _HIGHEST_POWER = 64
-_LARGEST = 2**63 - 1
 
 _ARITHMETIC = frozenset(
     ("getitem", "add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "neg", "pos", "abs", "eq", "ne", "lt", "le", "gt", "ge")
@@ -69,7 +69,7 @@ def _check_operands(node: Node, operands: Sequence[Any]) -> None:
 
 def check_number(node: Node, value: Any) -> None:
     """Raise :class:`InputError` if arithmetic on sizes gave an integer that is no size."""
-    if isinstance(value, int) and abs(value) > _LARGEST:
+    if isinstance(value, int) and abs(value) > LARGEST:
         raise InputError(f"node {node.name!r} gives a size beyond 64 bits")
 
 

@@ -14,13 +14,13 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from hosim.errors import InputError, UnitError
 from hosim.io.reading import check_format, did_you_mean
-from hosim.units import parse_compute, parse_rate, parse_size, parse_time
+from hosim.units import LARGEST, parse_compute, parse_rate, parse_size, parse_time
 
 T = TypeVar("T")
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 
-Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
 """A number of bytes, nanoseconds or FLOP that fits in 64 bits with a sign."""
 
 Name = Annotated[str, Field(min_length=1)]
@@ -126,7 +126,7 @@ def _explain(error: ErrorDetails, schema: Mapping[str, Any]) -> tuple[str, str]:
         name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in error.get("ctx", {}).items()
     }
     expected = _EXPECTED[kind].format(**context) if kind in _EXPECTED else error["msg"]
-    if kind == "less_than_equal" and context.get("le") == 2**63 - 1:
+    if kind == "less_than_equal" and context.get("le") == LARGEST:
         expected = "expected an integer up to 2^63-1"
     return f"{expected}, got {_found(error['input'])}", where
 

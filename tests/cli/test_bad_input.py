@@ -109,6 +109,11 @@ CHANGED = [
         put("ops", 0, "deps", value=["g"]),
         "workload.json: ops[0].deps[0]: unknown earlier op 'g'; there is no earlier op at all",
     ),
+    (  # 40 ns of prefetch come on top
+        "workload.json",
+        put("ops", 0, "duration_ns", value=2**63 - 1),
+        "toy: the replay takes more than 2^63-1 ns (292 years); check the rates of its channels and its compute",
+    ),
     (
         "workload.json",
         put("ops", 0, value={"name": "f", "kind": "matmul", "outputs": ["a"], "flops": 9, "dtype": "int3"}),

@@ -61,6 +61,13 @@ def test_rounding_is_up_and_has_no_binary_residue():
     assert duration(machine(), flops=10**18 + 1) == 10**18 + 1
 
 
+def test_a_time_that_no_file_could_hold_is_an_error():
+    assert duration(machine(), flops=2**63 - 1) == 2**63 - 1
+    for flops, efficiency in ((2**63 - 1, 0.5), (1, 5e-324)):
+        with pytest.raises(HardwareError, match=rf"^compute: op 'f' would take .* at an efficiency of {efficiency:g}$"):
+            duration(machine(efficiency=efficiency), flops=flops)
+
+
 def test_a_missing_dtype_takes_the_next_wider_one():
     wide = machine(peak={"fp32": 10**9, "fp64": 10**8})
     assert duration(wide, flops=7, dtype="bf16") == 7
@@ -74,7 +81,7 @@ def test_a_dtype_without_any_peak_is_an_error_that_names_it():
     assert duration(machine(), bytes_accessed=3, dtype="fp32") == 3
 
 
-@given(flops=st.integers(0, 10**20), peak=st.integers(1, 10**16), percent=st.integers(1, 100))
+@given(flops=st.integers(0, 10**16), peak=st.integers(10**9, 10**16), percent=st.integers(1, 100))
 def test_it_is_the_first_whole_nanosecond_at_which_the_work_is_done(flops, peak, percent):
     ns = duration(machine(peak={"bf16": peak}, efficiency=percent / 100), flops=flops)
     # work done in t ns, times 100e9: peak * percent * t

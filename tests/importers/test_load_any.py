@@ -1,6 +1,7 @@
 """What a file is, by its contents and not by its name."""
 
 import gzip
+import re
 
 import pytest
 
@@ -72,3 +73,13 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(InputError, match=r"^a\\x00b: cannot be read: embedded null (byte|character)"):
         load_any("a\0b")
+
+
+def test_a_model_whose_figures_no_workload_could_hold(tmp_path):
+    spec = tmp_path / "huge.yaml"
+    spec.write_text("format: hosim.spec/1\nname: huge\nbuilder: {model: gpt2, phase: train, layers: 1, batch: 4294967296, sequence: 64}\n")
+    with pytest.raises(InputError) as refused:
+        load_any(spec)
+    start = f"{spec}: the graph that it describes is not a valid one: ops["
+    assert str(refused.value).startswith(start)
+    assert re.fullmatch(r"\d+\]\.flops: expected an integer up to 2\^63-1, got \d{20}", str(refused.value).removeprefix(start))
