@@ -41,6 +41,8 @@ def plain_tables(path: Path, names: Collection[str]) -> Iterator[tuple[sqlite3.C
         connection.set_progress_handler(lambda: next(left, None) is None, _STEPS_A_CALL)
         try:
             yield connection, {name: _columns(connection, name) for name in _tables(connection, names)}
+        except UnicodeDecodeError:  # of the text of one of SQLite's own errors
+            raise sqlite3.DatabaseError("damaged: its text is not UTF-8") from None
         except sqlite3.OperationalError as error:
             if str(error) == "interrupted":
                 raise InputError("takes more steps to read than its size explains; write it again") from None

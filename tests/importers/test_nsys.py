@@ -294,6 +294,18 @@ def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
+def test_an_error_of_sqlite_whose_text_is_no_unicode_is_one_of_the_file(tmp_path):
+    path = write(tmp_path / "x.sqlite", STRINGS, "CREATE TABLE OTHER (a)")
+    data = path.read_bytes()
+    named = data.replace(b"tableOTHEROTHER", b"tableOTH\xff\xfeOTH\xff\xfe")
+    damaged = named.replace(b"CREATE TABLE OTHER", b"CREATE TABEL OTHER")
+    assert len({data, named, damaged}) == 3
+    path.write_bytes(damaged)
+    with pytest.raises(InputError) as refused:
+        read_nsys(path)
+    assert str(refused.value) == f"{path}: cannot be read as an SQLite export of Nsight Systems: damaged: its text is not UTF-8"
+
+
 def test_the_export_is_not_changed(tmp_path):
     export = Export(tmp_path / "x.sqlite")
     export.op(kernel(1, 2))
