@@ -1,0 +1,245 @@
+"""The classes of kernels whose time follows from their sizes, and the dtypes in which they are measured.
+
+A class has the names of its sizes, which a row of a table and an op of a workload both have; a function from constants, processor and sizes
+to microseconds; and its constants, with where a fit of them starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from hosim.costmodel.kernels.attention_time import ContextConstants, GenerationConstants, context_us, generation_us
+from hosim.costmodel.kernels.collective_time import CollectiveConstants, CustomConstants, collective_us, custom_us
+from hosim.costmodel.kernels.expert_loads import TILES, expected_loads
+from hosim.costmodel.kernels.gemm_time import GemmConstants, gemm_us
+from hosim.costmodel.kernels.latent_time import LatentConstants, latent_us
+from hosim.costmodel.kernels.moe_time import MoeConstants, moe_us
+from hosim.costmodel.kernels.processor import Array, Processor, Shapes
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDtype:
+    """What a kernel computes in, and the bytes of an element of what it reads and writes."""
+
+    compute: str
+    weight_bytes: float = 2
+    input_bytes: float = 2
+    kv_bytes: float = 2
+    output_bytes: float = 2
+
+
+DTYPES: Mapping[str, KernelDtype] = {
+    "fp16": KernelDtype("fp16"),
+    "fp8": KernelDtype("fp8", 1, 1, 1),
+    "fp8_block": KernelDtype("fp8", 1, 1, 1),
+    "int8_weights": KernelDtype("fp16", 1),
+    "int4_weights": KernelDtype("fp16", 0.5),
+    "int4_weights_fp8": KernelDtype("fp8", 0.5, 1),
+    "fp16_fp8_cache": KernelDtype("fp16", kv_bytes=1),
+}
+"""By the name that tables and constants have. ``bf16`` is as ``fp16``; the cache of latent attention has 16 bits in all of them."""
+
+
+def dtype_label(dtype: str) -> str:
+    """The name in :data:`DTYPES` for an op's dtype; that of 16 bits for every other one."""
+    return dtype if dtype in DTYPES else "fp16"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelClass:
+    """One class. ``start`` and ``limits`` are where a fit of the constants starts and what it stays within."""
+
+    name: str
+    sizes: tuple[str, ...]
+    constants: type[Any]
+    us: Callable[[Any, Processor, Shapes], Array]
+    start: tuple[float, ...]
+    limits: tuple[tuple[float, float], ...]
+    given: Mapping[str, float]
+    """What the function needs beyond the sizes, the same for all kernels of the class."""
+    tried: Mapping[str, tuple[float, ...]]
+    """Constants that a fit tries one by one: the time jumps with them."""
+
+    def constants_from(self, values: Mapping[str, float]) -> Any:
+        """The constants by name. Raises :class:`TypeError` unless they are exactly those of the class."""
+        return self.constants(**values)
+
+    @property
+    def constant_names(self) -> tuple[str, ...]:
+        """The names of the constants."""
+        return tuple(f.name for f in fields(self.constants))
+
+    def shapes(self, sizes: Mapping[str, Array], dtype: str, distribution: str = "uniform") -> Shapes:
+        """What the function reads, from the sizes of many kernels of one dtype (:data:`DTYPES`) and one distribution of tokens."""
+        kind = DTYPES[dtype]
+        count = len(next(iter(sizes.values())))
+        shapes = {name: np.full(count, float(value)) for name, value in self.given.items()}
+        for name in ("weight_bytes", "input_bytes", "kv_bytes", "output_bytes"):
+            shapes[name] = np.full(count, float(getattr(kind, name)))
+        shapes |= {name: np.asarray(values, float) for name, values in sizes.items()}
+        shapes.setdefault("kv_heads", shapes.get("heads", shapes["weight_bytes"]))
+        return _with_loads(shapes, distribution) if self.name == "moe" else shapes
+
+
+def _with_loads(shapes: Shapes, distribution: str) -> Shapes:
+    keys = zip(*(shapes[name].astype(int).tolist() for name in ("tokens", "top", "experts", "ranks")), strict=True)
+    loads = [expected_loads(*key, distribution) for key in keys]
+    shapes["rows"] = np.array([load.rows for load in loads])
+    shapes["touched"] = np.array([load.touched for load in loads])
+    for i, tile in enumerate(TILES):
+        shapes[f"padded_{tile}"] = np.array([load.padded[i] for load in loads])
+    shapes["width"] = shapes["intermediate"] / shapes["tensor"]
+    return shapes
+
+
+Constants = Mapping[str, tuple[float, float, float]]
+
+
+def _kernel(
+    name: str,
+    sizes: str,
+    constants: type[Any],
+    us: Callable[[Any, Processor, Shapes], Array],
+    fitted: Constants,
+    given: Mapping[str, float] | None = None,
+    tried: Mapping[str, tuple[float, ...]] | None = None,
+) -> KernelClass:
+    """``fitted`` has (least, start, most) of each constant."""
+    order = [fitted[f.name] for f in fields(constants)]
+    starts, limits = tuple(start for _, start, _ in order), tuple((least, most) for least, _, most in order)
+    return KernelClass(name, tuple(sizes.split()), constants, us, starts, limits, given or {}, tried or {})
+
+
+_CYCLES = (1.0, 1e6)
+
+
+def _cycles(start: float) -> tuple[float, float, float]:
+    return (_CYCLES[0], start, _CYCLES[1])
+
+
+def _context(name: str, sizes: str, given: Mapping[str, float]) -> KernelClass:
+    constants = {
+        "fixed_cycles": _cycles(20000),
+        "block_cycles": _cycles(3000),
+        "peak_share": (0.02, 0.6, 1.0),
+        "move_share": (0.05, 0.5, 2.0),
+        "longest_share": (0.3, 0.9, 1.0),
+    }
+    return _kernel(name, sizes, ContextConstants, context_us, constants, given)
+
+
+def _collective(name: str, passes: float) -> KernelClass:
+    constants = {
+        "fixed_cycles": _cycles(12000),
+        "rank_cycles": _cycles(2000),
+        "large_cycles": _cycles(30000),
+        "small_share": (0.02, 0.3, 1.0),
+        "large_share": (0.05, 0.8, 1.2),
+        "few_ranks": (0.01, 0.5, 1.2),
+        "switched": (0.1, 1.0, 3.0),
+    }
+    return _kernel(name, "ranks bytes", CollectiveConstants, collective_us, constants, {"passes": passes})
+
+
+_HALF_TILE = (1.0, 90.0, 300.0)
+_LARGEST = (0.2, 1.8, 2.5)
+
+NO_WINDOW = 2.0**40
+"""The window of attention that sees all keys before a query."""
+
+_HEAD = {"width": 128.0, "value_width": 128.0, "before": 0.0, "window": NO_WINDOW}
+
+CLASSES: Mapping[str, KernelClass] = {
+    kernel.name: kernel
+    for kernel in (
+        _kernel(
+            "gemm",
+            "m n k",
+            GemmConstants,
+            gemm_us,
+            {
+                "fixed_cycles": _cycles(5000),
+                "bandwidth_share": (0.2, 0.85, 1.2),
+                "largest_share": _LARGEST,
+                "half_tile": _HALF_TILE,
+                "tile_cycles": _cycles(300),
+                "sum_cycles": _cycles(2500),
+                "cache_ratio": (1.0, 4.0, 10.0),
+            },
+        ),
+        _context("context_attention", "batch queries before heads kv_heads width window", _HEAD),
+        _kernel(
+            "generation_attention",
+            "batch keys heads kv_heads width",
+            GenerationConstants,
+            generation_us,
+            {
+                "group_fixed_cycles": _cycles(9500),
+                "group_block_cycles": _cycles(8000),
+                "group_head_cycles": _cycles(100),
+                "group_key_cycles": _cycles(22),
+                "group_bytes": (0.02, 0.5, 2.0),
+                "group_merge_cycles": _cycles(6000),
+                "single_first_cycles": _cycles(15000),
+                "single_block_cycles": _cycles(3000),
+                "single_few_keys_cycles": _cycles(3000),
+                "single_key_cycles": _cycles(30),
+                "single_bandwidth_share": (0.2, 0.9, 1.2),
+                "single_parts": (0.2, 1.6, 16.0),
+                "single_merge_cycles": _cycles(9000),
+                "single_shared_read": (0.005, 0.3, 1.0),
+            },
+            _HEAD,
+        ),
+        _context("context_latent", "batch queries before heads", {**_HEAD, "width": 192.0}),
+        _kernel(
+            "latent_attention",
+            "batch keys heads",
+            LatentConstants,
+            latent_us,
+            {
+                "fixed_cycles": _cycles(15000),
+                "block_cycles": _cycles(5000),
+                "key_cycles": (0.1, 100.0, 1000.0),
+                "bandwidth_share": (0.2, 0.9, 1.2),
+                "query_traffic": (0.1, 2.0, 20.0),
+                "least_keys": (16.0, 192.0, 2048.0),
+                "waves": (0.0, 0.0, 16.0),
+                "merge_cycles": _cycles(5000),
+                "crowding": (0.05, 1.0, 4.0),
+            },
+            tried={"waves": (0.0, 1.0, 2.0)},
+        ),
+        _kernel(
+            "moe",
+            "tokens hidden intermediate top experts tensor ranks",
+            MoeConstants,
+            moe_us,
+            {
+                "fixed_cycles": _cycles(50000),
+                "bandwidth_share": (0.2, 0.85, 1.2),
+                "largest_share": _LARGEST,
+                "half_tile": _HALF_TILE,
+                "tile_cycles": _cycles(3000),
+                "row_traffic": (0.05, 1.0, 10.0),
+                "token_traffic": (0.05, 2.0, 20.0),
+            },
+        ),
+        _collective("all_reduce", 2),
+        _collective("all_gather", 1),
+        _collective("reduce_scatter", 1),
+        _collective("all_to_all", 1),
+        _kernel(
+            "custom_all_reduce",
+            "ranks bytes",
+            CustomConstants,
+            custom_us,
+            {"fixed_cycles": _cycles(5000), "rank_cycles": _cycles(200), "link_share": (0.02, 0.5, 2.0)},
+        ),
+    )
+}
+"""All classes by name."""

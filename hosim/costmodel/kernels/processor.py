@@ -1,0 +1,50 @@
+"""What the vendor of a processor says of it, as far as the times of its kernels depend on that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+"""One figure for each of many kernels."""
+
+Shapes = dict[str, Array]
+"""The sizes of many kernels, by name: as :mod:`hosim.costmodel.kernels.classes` lists them for each class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """A vendor's figures.
+
+    ``peak_flops`` is FLOP per second in the dtype that the kernels compute in, dense; ``bandwidth`` and ``link_bandwidth`` are bytes per
+    second of the device's memory, and of its links to other devices in one direction. ``multiprocessors`` are the units that run blocks of
+    threads beside each other, at ``clock_hz``.
+    """
+
+    peak_flops: float
+    bandwidth: float
+    multiprocessors: int
+    clock_hz: float
+    link_bandwidth: float = 0.0
+
+    @property
+    def cycle_us(self) -> float:
+        """Microseconds of one cycle: fixed times of kernels are the same number of cycles on fast and slow processors."""
+        return 1e6 / self.clock_hz
+
+    @property
+    def flops_per_us(self) -> float:
+        """FLOP of one multiprocessor in a microsecond."""
+        return self.peak_flops / self.multiprocessors / 1e6
+
+    @property
+    def bytes_per_us(self) -> float:
+        """Bytes of the device's memory in a microsecond."""
+        return self.bandwidth / 1e6
+
+
+def together(one: Array, other: Array) -> Array:
+    """The time of two kinds of work that run beside each other: the longer one, and a little more where they are alike."""
+    return np.sqrt(one * one + other * other)

@@ -1,0 +1,109 @@
+"""Tables of measured kernel times, in the layouts that there are."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from hosim.errors import InputError
+from hosim.importers.kernel_tables import read_kernel_tables
+
+
+def written(tmp_path, text, name="table.csv"):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+def only(path):
+    (table,) = read_kernel_tables(path)
+    return table
+
+
+def test_products(tmp_path) -> None:
+    text = "machine,dtype,m,n,k,latency_us\na,float16,1,2,3,4.5\nb,int8_wo,4,5,6,7\na,float16,7,8,9,10\n"
+    first, second = read_kernel_tables(written(tmp_path, text, "gemm.csv.gz"))
+    assert (first.machine, first.kernel, first.dtype, len(first)) == ("a", "gemm", "fp16", 2)
+    assert (first.sizes["m"].tolist(), first.latency_us.tolist()) == ([1, 7], [4.5, 10])
+    assert (second.machine, second.dtype, second.sizes["k"].tolist()) == ("b", "int8_weights", [6])
+
+
+def test_aiconfigurators_own_files_have_longer_names_and_milliseconds(tmp_path) -> None:
+    text = "framework,version,device,op_name,kernel_source,gemm_dtype,m,n,k,latency\nTRTLLM,1.0,NVIDIA H200,gemm,default,fp8,1,2,3,0.25\n"
+    table = only(written(tmp_path, text))
+    assert (table.machine, table.kernel, table.dtype, table.latency_us.tolist()) == ("NVIDIA H200", "gemm", "fp8", [250.0])
+
+
+def test_attention_counts_queries_or_keys(tmp_path) -> None:
+    text = (
+        "machine,op,dtype,kv_cache_dtype,batch,isl,step,heads,kv_heads,head_dim,latency_us\n"
+        "a,context,float16,float16,2,64,0,8,4,128,1\na,generation,float16,fp8,2,1,63,8,4,128,2\n"
+    )
+    context, generation = read_kernel_tables(written(tmp_path, text))
+    assert (context.kernel, context.dtype, context.sizes["queries"].tolist()) == ("context_attention", "fp16", [64])
+    assert (generation.kernel, generation.dtype, generation.sizes["keys"].tolist()) == ("generation_attention", "fp16_fp8_cache", [64])
+
+
+def test_latent_attention(tmp_path) -> None:
+    head = "machine,op,dtype,kv_cache_dtype,heads,batch,isl,tp,step,latency_us\n"
+    text = head + "a,context_mla,float16,fp8,64,1,16,1,0,18\na,generation_mla,float16,fp8,64,1,1,1,31,9\n"
+    context, generation = read_kernel_tables(written(tmp_path, text))
+    assert (context.kernel, context.sizes["queries"].tolist()) == ("context_latent", [16])
+    assert (generation.kernel, generation.sizes["keys"].tolist()) == ("latent_attention", [32])
+
+
+def test_mixtures_by_distribution(tmp_path) -> None:
+    row = "float16,8,64,32,2,4,1,2,{},5\n"
+    text = (
+        "dtype,tokens,hidden,intermediate,topk,experts,moe_tp,moe_ep,distribution,latency_us\n"
+        + row.format("balanced")
+        + row.format("power_law_1.2")
+    )
+    even, uneven = read_kernel_tables(written(tmp_path, text))
+    assert (even.distribution, uneven.distribution) == ("uniform", "power_law_1.2")
+    assert {name: values.tolist() for name, values in even.sizes.items()} == {
+        "tokens": [8], "hidden": [64], "intermediate": [32], "top": [2], "experts": [4], "tensor": [1], "ranks": [2],
+    }  # fmt: skip
+
+
+def test_collectives_count_bytes_and_know_who_ran_them(tmp_path) -> None:
+    text = (
+        "machine,library,op,dtype,gpus,message_elements_or_bytes,latency_us\n"
+        "a,TRTLLM,all_reduce,float16,2,1024,3\na,TRTLLM,all_reduce,float16,2,2097152,50\na,NCCL,all_reduce,int8,4,1024,9\na,NCCL,alltoall,half,4,1024,9\n"
+    )
+    tables = {table.kernel: table for table in read_kernel_tables(written(tmp_path, text))}
+    assert tables["custom_all_reduce"].sizes["bytes"].tolist() == [2048]
+    assert tables["all_reduce"].sizes["bytes"].tolist() == [2 * 2097152, 1024]
+    assert tables["all_to_all"].sizes["ranks"].tolist() == [4]
+
+
+def test_hosims_own_layout_has_any_class(tmp_path) -> None:
+    text = "kernel,dtype,m,n,k,ranks,bytes,latency_us\ngemm,bfloat16,1,2,3,,,4\nall_gather,fp16,,,,8,4096,11\n"
+    gemm, gather = read_kernel_tables(written(tmp_path, text))
+    assert (gemm.kernel, gemm.dtype, gemm.sizes["n"].tolist()) == ("gemm", "fp16", [2])
+    assert (gather.kernel, gather.sizes["bytes"].tolist(), gather.latency_us.tolist()) == ("all_gather", [4096], [11])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n", "line 1: expected a column latency_us"),
+        ("a,latency_us\n1,2\n", "line 1: unknown columns"),
+        ("dtype,m,n,k,latency_us\nfloat16,1,2,x,4\n", "line 2: expected a number of at least 1 as k"),
+        ("dtype,m,n,k,latency_us\nfloat16,1,2,3,4\nfloat16,1,2,3,0\n", "line 3: expected a number of at least 1e-09 as latency_us"),
+        ("dtype,m,n,k,latency_us\nfp7,1,2,3,4\n", "line 2: unknown dtype 'fp7'; expected one of"),
+        ("kernel,dtype,m,latency_us\ngemm,fp16,1,2\n", "line 1: rows of gemm need a column n"),
+        ("m,m,latency_us\n1,1,1\n", "unknown columns"),
+        ('"', "expected a text of comma-separated values"),
+    ],
+)
+def test_what_is_wrong_with_a_file(tmp_path, text, message) -> None:
+    with pytest.raises(InputError) as error:
+        read_kernel_tables(written(tmp_path, text))
+    assert message in str(error.value)
+
+
+def test_parts_of_a_table(tmp_path) -> None:
+    table = only(written(tmp_path, "dtype,m,n,k,latency_us\nfp16,1,2,3,4\nfp16,5,6,7,8\n"))
+    assert table.part(np.array([False, True])).sizes["m"].tolist() == [5]
+    assert table.part(np.array([1, 0])).latency_us.tolist() == [8, 4]

@@ -1,0 +1,77 @@
+"""Constants of kernels from tables: those that made a table are found again, and shapes that no fit saw are predicted."""
+
+import numpy as np
+import pytest
+from kernel_rows import FOLDER, held_out, kernel_tables, processor
+
+from hosim.costmodel.kernels.classes import CLASSES
+from hosim.costmodel.kernels.processor import Processor
+from hosim.importers.kernel_tables import KernelTable
+from hosim.validate.kernel_fit import errors_of_tables, fit_kernel, summary
+
+MACHINE = Processor(3e14, 2e12, 100, 1.5e9, 3e11)
+
+
+def made(kernel, values, count=300):
+    """A table that the class's own function gives, with every tenth row three times too long."""
+    random = np.random.default_rng(1)
+    ranges = {"m": (0, 4), "n": (2, 4), "k": (2, 4), "ranks": (0.31, 0.9), "bytes": (3, 9)}
+    sizes = {name: np.round(10 ** random.uniform(*ranges[name], count)) for name in CLASSES[kernel].sizes}
+    time = CLASSES[kernel].us(CLASSES[kernel].constants_from(values), MACHINE, CLASSES[kernel].shapes(sizes, "fp16"))
+    time[::10] *= 3
+    return KernelTable("made", kernel, "fp16", "uniform", sizes, time)
+
+
+def test_constants_that_made_a_table_are_found_again() -> None:
+    values = {"fixed_cycles": 9000.0, "rank_cycles": 1000.0, "link_share": 0.4}
+    fit = fit_kernel([made("custom_all_reduce", values)], MACHINE)
+    assert fit.values == pytest.approx(values, rel=0.02)
+    assert fit.errors.median < 0.02
+    assert fit.errors.worst == pytest.approx(2 / 3, rel=0.05)  # a third of what a long row says
+
+
+def test_a_product_that_is_bound_by_memory_tells_the_bandwidth() -> None:
+    values = dict(zip(CLASSES["gemm"].constant_names, (8000.0, 0.6, 1.5, 60.0, 500.0, 4000.0, 4.0), strict=True))
+    fit = fit_kernel([made("gemm", values)], MACHINE)
+    assert fit.values["bandwidth_share"] == pytest.approx(0.6, rel=0.05)
+    assert fit.values["fixed_cycles"] == pytest.approx(8000, rel=0.1)
+    assert fit.errors.median < 0.02
+
+
+def test_errors_are_relative_to_what_was_measured() -> None:
+    found = summary(np.array([-0.5, 0.1, 0.2]))
+    assert (found.rows, found.median, found.worst, found.bias) == (3, 0.2, 0.5, 0.1)
+
+
+measured = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no {FOLDER}")
+
+
+@measured
+def test_the_same_third_of_shapes_is_held_out_for_ever() -> None:
+    a100, h100 = (next(t for t in kernel_tables("gemm") if (t.machine, t.dtype) == (m, "fp16")) for m in ("a100_sxm", "h100_sxm"))
+    assert int(held_out(a100).sum()) == int(held_out(h100).sum()) == 3104
+    first = np.flatnonzero(held_out(a100))[:2]
+    assert [[int(a100.sizes[name][i]) for name in "mnk"] for i in first] == [[8192, 65536, 6144], [8192, 65536, 8192]]
+
+
+BARS = [
+    ("gemm", "gemm", 0.08),
+    ("attention", "context_attention", 0.08),
+    ("attention", "generation_attention", 0.08),
+    ("moe", "moe", 0.08),
+    ("mla", "context_latent", 0.15),
+    ("mla", "latent_attention", 0.15),
+]
+
+
+@measured
+@pytest.mark.long
+@pytest.mark.parametrize(("file", "kernel", "bar"), BARS, ids=[kernel for _, kernel, _ in BARS])
+@pytest.mark.parametrize("machine", ["a100_sxm", "h100_sxm"])
+def test_shapes_held_out_are_predicted(compared, machine, file, kernel, bar) -> None:
+    tables = [t for t in kernel_tables(file) if (t.machine, t.kernel, t.dtype) == (machine, kernel, "fp16")]
+    fit = fit_kernel([t.part(~held_out(t)) for t in tables], processor(machine, "fp16"))
+    errors = errors_of_tables([t.part(held_out(t)) for t in tables], processor(machine, "fp16"), fit.values)
+    compared(
+        "aiconfigurator's tables", f"{kernel} on {machine}", f"median error, {errors.rows} rows held out", 0.0, errors.median, slack=bar
+    )
