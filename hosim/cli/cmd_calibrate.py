@@ -78,11 +78,14 @@ def calibrate(
         raise InputError("--hold-out needs a trace: a bandwidth sweep has no iterations", source="--hold-out")
     if predict and not recorded.traces:
         raise InputError("--predict needs a trace to fit: a bandwidth sweep has no ops", source="--predict")
-    predictions = [held(trace, hold_out) for trace in recorded.traces] if hold_out is not None else []
     seen = recorded
-    if hold_out is not None:
-        seen = Measurements(tuple(learned_part(trace, hold_out) for trace in recorded.traces), recorded.sweeps)
-    calibration = fitted(seen, machine)
+    try:
+        predictions = [held(trace, hold_out) for trace in recorded.traces] if hold_out is not None else []
+        if hold_out is not None:
+            seen = Measurements(tuple(learned_part(trace, hold_out) for trace in recorded.traces), recorded.sweeps)
+        calibration = fitted(seen, machine)
+    except InputError as error:  # of a recording, by its name
+        raise InputError(error.message, source=recorded.files.get(error.source or "", error.source), where=error.where) from None
     if others:
         learned = learn_from(seen.traces, calibration.ways)
         predictions += [predict_trace(trace, learned) for trace in others]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from urllib.parse import quote, unquote
 
 from hosim.errors import InputError
 from hosim.gate.baselines import HEADER, quoted, save_text
@@ -40,7 +41,7 @@ def load(path: str | os.PathLike[str], matrix: str) -> dict[str, Measured]:
                 source=os.fspath(path),
                 where=f"cases.{name}",
             )
-        metrics = {metric: int(value) for metric, value in values.items()}
+        metrics = {unquote(metric, errors="surrogatepass"): int(value) for metric, value in values.items()}
         found[case] = Measured(brief(case, {}, prints, metrics, hosim=data["hosim"], semantics=data["semantics"]))
     return found
 
@@ -67,8 +68,15 @@ def _lines(known: Mapping[str, Measured], hosim: str, semantics: int) -> Iterato
         if record is None:
             yield f"{name} = {quoted(UNFIT)}"
             continue
-        words = [f"{metric} {value}" for metric, value in sorted(record.metrics.items()) if value]
+        words = [f"{_word(metric)} {value}" for metric, value in sorted(record.metrics.items()) if value]
         words += [f"{key} {record.fingerprints[key]}" for key in FINGERPRINTS]
-        peaks = [f"{m.partition('.')[2]} {human(m, value)}" for m, value in sorted(record.metrics.items()) if value and family(m) == PEAK]
+        peaks = [
+            f"{_word(m.partition('.')[2])} {human(m, value)}" for m, value in sorted(record.metrics.items()) if value and family(m) == PEAK
+        ]
         told = ", ".join([human(MAKESPAN, record.metrics.get(MAKESPAN, 0)), *peaks])
         yield f"{name} = {quoted(' '.join(words))}  # {told}"
+
+
+def _word(name: str) -> str:
+    """A name as one word of a line, however many it has; ``unquote`` gives it back."""
+    return "".join(c if c.isprintable() and c not in " %" else quote(c, safe="", errors="surrogatepass") for c in name)

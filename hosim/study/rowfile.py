@@ -144,7 +144,7 @@ class RowFile:
                 raise self._another("it is not a file of rows")
             self._replace([])
             return
-        if lines[0] != self._columns:
+        if lines[0] != [_written(column) for column in self._columns]:
             raise self._another("its columns differ")
         for number, line in enumerate(lines[1:], 2):
             if len(line) != len(self._columns):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,11 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Traces and sweeps of one device."""
+    """Traces and sweeps of one device; ``files`` they are from, by their names."""
 
     traces: tuple[KinetoTrace, ...]
     sweeps: tuple[Sweep, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -55,7 +56,9 @@ def read_measurements(paths: Sequence[Path]) -> Measurements:
     """
     traces: list[KinetoTrace] = []
     sweeps: list[Sweep] = []
+    files: dict[str, str] = {}
     for path in paths:
+        known = len(traces), len(sweeps)
         if os.path.isdir(path):
             inside = sorted(path.glob("*/trace.json.gz"))
             if (path / "bandwidth.json").is_file():
@@ -69,7 +72,8 @@ def read_measurements(paths: Sequence[Path]) -> Measurements:
             sweeps.append(_sweep(path, path.parent.name or path.name))
         else:
             traces.append(read_trace(path))
-    found = Measurements(tuple(traces), tuple(sweeps))
+        files |= {read.name: str(path) for read in (*traces[known[0] :], *sweeps[known[1] :])}
+    found = Measurements(tuple(traces), tuple(sweeps), files)
     names = {name for name in [*(t.device_name for t in traces), *(s.device for s in sweeps)] if name}
     if len(names) > 1:
         listed = ", ".join(map(str, paths[:3])) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toy_files import write_toy
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
@@ -233,3 +234,31 @@ def test_a_case_of_a_matrix_is_shown(folder: Path) -> None:
     assert "70 B" in hosim("baseline", "show", "m/toy.json/toy/resident/100 B")[0]
     assert "does not fit" in hosim("baseline", "show", "m/toy.json/toy/resident/60 B", code=2)[1]
     assert "unknown case 'm/x'" in hosim("baseline", "show", "m/x", code=2)[1]
+
+
+TABLES = {
+    "case": '[cases.a]\nworkload = "workload.json"\nhardware = "hw.yaml"\npolicy = "layerwise"\nbudget = "90 B"\n',
+    "matrix": '[matrix.a]\nworkloads = ["workload.json"]\nhardware = ["hw.yaml"]\npolicies = ["layerwise"]\nbudgets = ["90 B"]\n',
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("name", ["d\nr = 1", "d\r\nr", "d d 5 d", "50%25", "d\u2028r"])
+def test_baselines_keep_names_of_tiers_and_channels(name: str, table: str, folder: Path) -> None:
+    write_toy(folder)
+    for old in ('"ddr"', '"h2d"'):
+        (folder / "hw.yaml").write_text((folder / "hw.yaml").read_text().replace(old, json.dumps(name)))
+    (folder / "hosim.toml").write_text(TABLES[table])
+    hosim("baseline", "write")
+    assert "1 case: 1 same." in hosim("check", "--no-cache")[0]
+
+
+def test_a_plan_that_breaks_rules_is_one_line_with_the_count_of_the_rest(folder: Path) -> None:
+    """51 detaches of one copy: the first is legal, and what follows drops nothing."""
+    write_toy(folder)
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["cache_ops"] += [{"op": "detach", "tensor": "w", "from": "hbm", "after": "f"}] * 50
+    (folder / "plan.json").write_text(json.dumps(plan))
+    (folder / "hosim.toml").write_text('[cases.a]\nworkload = "workload.json"\nhardware = "hw.yaml"\nplan = "plan.json"\n')
+    out, err = hosim("baseline", "write", code=2)
+    assert (out, err.count("\n"), "and 49 more" in err) == ("", 1, True), err

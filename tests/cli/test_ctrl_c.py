@@ -6,13 +6,16 @@ Each ends with 130 and one line.
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from toy_files import write_toy
 
 ROOT = Path(__file__).resolve().parents[2]
-START = "from hosim.cli.start import main; main()"
+MODULE, _, FUNCTION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["hosim"].partition(":")
+START = f"from {MODULE} import {FUNCTION} as program; program()"
+"""What the program ``hosim`` does."""
 AT_AN_IMPORT = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # this process may ignore it, and its children with it
@@ -58,6 +61,7 @@ PLAN = ["plan", "workload.json", "-H", "hw.yaml", "-o", "out.json"]
     ("module", "arguments"),
     [
         ("hosim.cli.main", ["--help"]),
+        ("typer", ["--help"]),
         ("hosim.errors", ["--help"]),
         ("hosim.cli.cmd_workload", ["--help"]),
         ("hosim.io.reading", PLAN),  # when it looks at the value of -o

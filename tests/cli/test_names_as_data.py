@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from toy_files import write_toy
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
@@ -117,6 +118,20 @@ def test_text_in_a_file_of_rows_is_no_formula_and_is_read_back(tmp_path: Path) -
     assert cells == [*(f"'{text}" for text in FORMULAS[:-1]), "x"]
     with RowFile(path, columns, keys) as file:
         assert file.finish() == rows
+
+
+def test_names_in_a_file_of_rows_that_would_be_formulas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workload's, in a cell, and a tier's, in a heading; the file is read back by a second run."""
+    monkeypatch.chdir(tmp_path)
+    write_toy(tmp_path)
+    for name, old, new in (("workload.json", '"name": "toy"', '"name": "=1+2"'), ("hw.yaml", '"ddr"', '"=ddr"')):
+        Path(name).write_text(Path(name).read_text().replace(old, new))
+    for computed in (1, 0):
+        outcome = CliRunner().invoke(app, "sweep workload.json -H hw.yaml -p layerwise --vary budget=90B -o rows.csv".split())
+        assert (outcome.exit_code, outcome.stderr) == (0, f"wrote rows.csv: 1 row, {computed} of them computed now\n")
+    with Path("rows.csv").open(newline="") as stream:
+        heads, cells = csv.reader(stream)
+    assert [text for text in heads + cells if text.lstrip("'").startswith("=")] == ["'=ddr_peak_bytes", "'=1+2"]
 
 
 def test_lines_that_a_service_would_take_for_commands_get_a_backslash() -> None:

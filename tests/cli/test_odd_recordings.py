@@ -63,6 +63,14 @@ def test_an_inductor_graph_whose_ops_contradict_each_other(tmp_path: Path) -> No
         {"name": f"buf{i}", "size_alloc": 8, "size_free": 8, "is_input": False, "is_output": False, "deps": [f"buf{i - 1}"] if i else []}
         for i in range(2)
     ]
-    document = {"nodes": [{"name": f"op{i}", "buffer_names": ["buf1"] if i else []} for i in range(2)], "buffers": buffers}
+    nodes = [{"name": f"op{i}", "buffer_names": ["buf1"] if i else [], "unmet_deps": []} for i in range(2)]
+    document = {"nodes": nodes, "buffers": buffers}
     said = refused("import", tmp_path / "graph.json", json.dumps(document))
     assert said.startswith("ops[1].inputs[0]: op 'op1' uses tensor 'buf0' before any op produces it")
+
+
+@pytest.mark.parametrize(("options", "problem"), [("", "nothing to calibrate from: "), ("--hold-out 0.5", "nothing can be held out: ")])
+def test_a_recording_with_too_little_to_calibrate_from(options: str, problem: str, tmp_path: Path) -> None:
+    """A trace of one kernel."""
+    kernel = {"ph": "X", "pid": 1, "tid": 7, "ts": 1, "dur": 2, "cat": "kernel", "name": "k", "args": {"device": 0, "stream": 7}}
+    assert refused(f"calibrate {options}", tmp_path / "one.json", json.dumps({"traceEvents": [kernel]})).startswith(problem)

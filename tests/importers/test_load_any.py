@@ -4,7 +4,9 @@ import gzip
 import re
 
 import pytest
+from typer.testing import CliRunner
 
+from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.importers import FORMATS, load_any
@@ -38,6 +40,15 @@ def test_an_unknown_file_is_answered_with_what_is_known(tmp_path, content):
         load_any(tmp_path / "x")
     assert all(form.title in str(caught.value) for form in FORMATS)
     assert str(tmp_path / "x") in str(caught.value)
+
+
+@pytest.mark.parametrize(("beyond", "code"), [(-10, 0), (10, 2)])
+def test_what_stands_after_64_kib_says_nothing_of_the_format(tmp_path, beyond, code):
+    """The line with the format ends ``beyond`` bytes after them."""
+    line = "format: hosim.workload/1\n"
+    (tmp_path / "w.yaml").write_text("#" * (64 * 1024 + beyond - len(line)) + "\n" + line + "name: w\ntensors: []\nops: []\n")
+    outcome = CliRunner().invoke(app, ["import", str(tmp_path / "w.yaml"), "-o", str(tmp_path / "out.json")])
+    assert (outcome.exit_code, "its format is unknown" in outcome.stderr) == (code, code == 2)
 
 
 def test_another_file_of_hosim(tmp_path):
