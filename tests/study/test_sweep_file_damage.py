@@ -134,3 +134,21 @@ def test_a_file_that_cannot_be_locked_is_closed_again(tmp_path: Path, monkeypatc
     assert str(raised.value) == (cannot if isinstance(error, OSError) else "a bug")
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(opened[0])
+
+
+FORMULAS = ("=1+2", "+1", "-1x", "@x", "\tx", "'x", "x")
+
+
+def test_text_in_a_file_of_rows_is_no_formula_and_is_read_back(tmp_path: Path) -> None:
+    rows = [{"point": f"p{k}", "policy": text, "feasible": True, "error": None} for k, text in enumerate(FORMULAS)]
+    path = tmp_path / "rows.csv"
+    columns, keys = ["point", "policy", "feasible", "error"], [str(row["point"]) for row in rows]
+    with rowfile.RowFile(path, columns, keys) as file:
+        for row in rows:
+            file.append(row)
+        file.finish()
+    with path.open(newline="") as stream:
+        cells = [line[1] for line in csv.reader(stream)][1:]
+    assert cells == [*(f"'{text}" for text in FORMULAS[:-1]), "x"]
+    with rowfile.RowFile(path, columns, keys) as file:
+        assert file.finish() == rows
