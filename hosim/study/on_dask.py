@@ -89,6 +89,11 @@ def _rows(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
 def _results(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
     from distributed import as_completed
 
+    with _scheduler_of(client):
+        yield from _answers(tasks, client, as_completed)
+
+
+def _answers(tasks: Sequence[Task], client: Any, as_completed: Any) -> Iterator[dict[str, Value]]:
     waiting = iter(tasks)
     asked: dict[str, tuple[Task, int]] = {}
 
@@ -122,6 +127,19 @@ def _results(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
     finally:
         with suppress(Exception):  # the scheduler may be gone
             client.cancel([future for future in completed.futures if not future.done()])
+
+
+@contextmanager
+def _scheduler_of(client: Any) -> Iterator[None]:
+    """Within it, a connection that ends and a client that is closed are a scheduler that has gone. Raises :class:`HosimError`."""
+    try:
+        yield
+    except OSError:  # what Dask raises of a connection that has ended is one
+        raise _gone() from None
+    except Exception as error:
+        if isinstance(error, HosimError) or client.status == "running":
+            raise
+        raise _gone() from None
 
 
 def _arriving(completed: Any, client: Any) -> Iterator[Any]:

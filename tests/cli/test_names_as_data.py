@@ -104,7 +104,7 @@ def test_names_in_a_file_of_rows_that_would_be_formulas(tmp_path: Path, monkeypa
     sweep = ["sweep", "workload.json", "-H", "hw.yaml", "-p", "layerwise", "--vary", "budget=90B", "-o", "rows.csv"]
     for computed in (1, 0):
         outcome = CliRunner().invoke(app, sweep)
-        assert (outcome.exit_code, outcome.stderr) == (0, f"wrote rows.csv: 1 row, {computed} of them computed now\n")
+        assert (outcome.exit_code, outcome.stderr.endswith(f" {computed} of them computed now\n")) == (0, True), outcome.stderr
     with Path("rows.csv").open(newline="") as stream:
         heads, cells = csv.reader(stream)
     assert [text for text in heads + cells if text.lstrip("'").startswith("=")] == ["'=ddr_peak_bytes", "'=1+2"]

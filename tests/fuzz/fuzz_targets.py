@@ -13,7 +13,16 @@ import fuzz_seeds as seeds
 from fuzz_binaries import changed_archive, changed_bytes, changed_database, changed_message, changed_stream, packed
 from fuzz_case import Case
 from fuzz_programs import changed_program
-from fuzz_trees import changed_csv, changed_json, changed_lines, changed_pickle, changed_toml, changed_yaml
+from fuzz_trees import (
+    changed_csv,
+    changed_json,
+    changed_kernels,
+    changed_lines,
+    changed_pickle,
+    changed_toml,
+    changed_yaml,
+    mildly_changed_json,
+)
 from fuzz_values import TEXTS
 
 Change = Callable[[Random, bytes], bytes]
@@ -155,7 +164,7 @@ def targets(made: Mapping[str, bytes]) -> list[Target]:
     )
     for name, routing in (("routing", seeds.ROUTING), ("generated routing", seeds.GENERATED)):
         files = {"moe.json": seeds.text(seeds.MOE), "m.yaml": hardware, "r.json": seeds.text(routing)}
-        found.append(Target(name, files, ["r.json"], hosim_json, routed, (), ["routing"]))
+        found.append(Target(name, files, ["r.json"], (*hosim_json, mildly_changed_json, mildly_changed_json), routed, (), ["routing"]))
     checks = (
         "check -j 1 --no-cache",
         "check step -j 1 --no-cache --json --strict",
@@ -220,7 +229,7 @@ def _imports() -> list[Target]:
             [changed_message],
             ("import m.onnx -o out.json --dim batch=1",),
         ),
-        Target("g10", g10, list(g10), [changed_lines], (IMPORT.format("g10"),), (), ["G10 folder"]),
+        Target("g10", g10, list(g10), [changed_lines, changed_kernels, changed_kernels], (IMPORT.format("g10"),), (), ["G10 folder"]),
         _with(of("pt2", "toy.pt2", seeds.pt2(), [changed_archive, *[changed_program] * 3], "torch.export program (.pt2)"), heavy=True),
     ]
 

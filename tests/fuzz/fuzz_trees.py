@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import pickle
+import re
 import tomllib
 from collections.abc import Callable
 from copy import deepcopy
@@ -142,6 +143,39 @@ def changed_json(draw: Random, content: bytes) -> bytes:
     return json_text(_changed(draw, read_json(content))).encode()
 
 
+def mildly_changed_json(draw: Random, content: bytes) -> bytes:
+    """Valid more often than not: lists in another order, shorter and longer, numbers a little off, values of one key swapped."""
+    tree = read_json(content)
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        _mild(draw, tree)
+    return json_text(tree).encode()
+
+
+def _mild(draw: Random, tree: Any) -> None:
+    """Changes the tree a little."""
+    way = draw.randrange(5)
+    lists = [c for c in _containers(tree) if c and isinstance(c, list)]
+    if way < 2:
+        by_key: dict[str, list[list[Any]]] = {}
+        for pair in [pair for c in lists if isinstance(c, Members) for pair in c]:
+            by_key.setdefault(pair[0], []).append(pair)
+        one, other = (draw.choice(by_key[draw.choice(sorted(by_key))]) for _ in range(2))
+        if way == 0 and one[0] == other[0] and type(one[1]) is type(other[1]):
+            one[1], other[1] = other[1], one[1]
+        elif isinstance(one[1], int | float):
+            one[1] += draw.choice((1, -1, 0.5)) if isinstance(one[1], float) else draw.choice((1, -1, 7, 100))
+        return
+    plain_lists = [c for c in lists if not isinstance(c, Members)] or lists
+    chosen = draw.choice(plain_lists)
+    at = draw.randrange(len(chosen))
+    if way == 2:
+        draw.shuffle(chosen)
+    elif way == 3:
+        del chosen[at]
+    else:
+        chosen.insert(draw.randrange(len(chosen) + 1), deepcopy(chosen[at]))
+
+
 def changed_yaml(draw: Random, content: bytes) -> bytes:
     """As block or flow style."""
     tree = _changed(draw, tree_of(yaml.safe_load(content)))
@@ -205,6 +239,33 @@ def changed_lines(draw: Random, content: bytes) -> bytes:
     return "\n".join(
         " ".join(map(_cell, line)) if isinstance(line, list) else _cell(line) for line in _listed(_changed(draw, tree))
     ).encode("utf-8", "surrogatepass")
+
+
+def changed_kernels(draw: Random, content: bytes) -> bytes:
+    """Of the kernels of the G10 simulator, valid more often than not: their order, number, times, names and tensors; numbered again."""
+    bar = re.compile("^_+\n", re.MULTILINE)
+    text = content.decode()
+    kernels = [kernel.splitlines() for kernel in bar.split(text) if kernel.strip()]
+    if not text.startswith("Kernel"):
+        return changed_lines(draw, content)
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        kernel, way = draw.choice(kernels), draw.randrange(6)
+        tensors = [i for i, line in enumerate(kernel) if line.startswith("tensor")]
+        if way == 0:
+            draw.shuffle(kernels)
+        elif way == 1:
+            kernels.insert(draw.randrange(len(kernels) + 1), list(kernel))
+        elif way == 2 and len(kernels) > 1:
+            kernels.remove(kernel)
+        elif way == 3:
+            kernel[:] = [re.sub(r"^(Execution Time: )\d+", rf"\g<1>{draw.choice((0, 1, 7, 10**6, 10**12))}", line) for line in kernel]
+        elif way == 4 and tensors:
+            del kernel[draw.choice(tensors)]
+        elif tensors:
+            other = draw.choice(kernels)
+            kernel.insert(draw.choice(tensors), draw.choice([line for line in other if line.startswith("tensor")] or [kernel[tensors[0]]]))
+    numbered = [[re.sub(r"^Kernel ID: \d+", f"Kernel ID: {i}", line) for line in kernel] for i, kernel in enumerate(kernels)]
+    return "".join("\n".join(kernel) + "\n" + "_" * 68 + "\n" for kernel in numbered).encode()
 
 
 def _listed(tree: Any) -> list[Any]:

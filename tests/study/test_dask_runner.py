@@ -161,3 +161,19 @@ def test_a_client_of_hosim_s_own_is_closed_and_nobody_else_s_default(distributed
         list(on_dask.cluster("tcp://nowhere:1")(TASKS))
     reason = ("timed out after 10 s " + "x" * 100)[:100]
     assert str(refused.value) == f"tcp://nowhere:1: no Dask scheduler answers there ({reason}); expected an address such as tcp://host:8786"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "status"), [("nthreads", ConnectionResetError(104, "reset"), "running"), ("submit", RuntimeError("closed"), "closed")]
+)
+def test_a_scheduler_that_goes_at_the_first_question(
+    call: str, error: Exception, status: str, distributed: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(*given: object, **named: object) -> None:
+        raise error
+
+    client = FakeClient()
+    monkeypatch.setattr(client, call, raises, raising=False)
+    monkeypatch.setattr(client, "status", status, raising=False)
+    with pytest.raises(HosimError, match=r"^the Dask scheduler has gone; start one and run the same command again, which continues$"):
+        list(on_dask.cluster(client)(TASKS))
