@@ -72,13 +72,13 @@ def read_measurements(paths: Sequence[Path]) -> Measurements:
             sweeps.append(_sweep(path, path.parent.name or path.name))
         else:
             traces.append(read_trace(path))
-        names = [*(trace.name for trace in traces[known[0] :]), *(sweep.name for sweep in sweeps[known[1] :])]
-        files |= dict.fromkeys(names, str(path))
+        added = [*(trace.name for trace in traces[known[0] :]), *(sweep.name for sweep in sweeps[known[1] :])]
+        files |= dict.fromkeys(added, str(path))
     found = Measurements(tuple(traces), tuple(sweeps), files)
-    devices = {name for name in [*(t.device_name for t in traces), *(s.device for s in sweeps)] if name}
-    if len(devices) > 1:
+    names = {name for name in [*(t.device_name for t in traces), *(s.device for s in sweeps)] if name}
+    if len(names) > 1:
         listed = ", ".join(map(str, paths[:3])) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
-        raise InputError(f"expected recordings of one device, got {' and '.join(sorted(devices))}; calibrate each separately", source=listed)
+        raise InputError(f"expected recordings of one device, got {' and '.join(sorted(names))}; calibrate each separately", source=listed)
     return found
 
 
