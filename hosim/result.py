@@ -222,7 +222,7 @@ class Result:
     drain_ns
         Nanoseconds between its last op and the end.
     lower_bound_ns
-        Nanoseconds that no plan from the same initial residency can beat; ``None`` where nobody computed it.
+        Nanoseconds that no plan can beat, wherever its tensors start; ``None`` where nobody computed it.
     peak_bytes
         The largest number of bytes held, by tier.
     peak_at_ns

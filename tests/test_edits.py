@@ -69,7 +69,7 @@ def test_edited_graphs_are_planned_verified_and_replayed_like_any(data):
     result = replay(plan, machine)
     assert result.feasible
     assert result.plan.get("recomputes", 0) == len(edit.recompute)
-    bound = free_order_bound_ns(graph, op_durations(graph, machine), machine, plan.residency(machine.device_tier))
+    bound = free_order_bound_ns(graph, op_durations(graph, machine), machine)
     assert bound <= result.makespan_ns
 
 

@@ -1,197 +1,172 @@
-"""A lower bound on the makespan of any plan: what no order of transfers can beat.
+"""A lower bound on the makespan of any plan, wherever its tensors start: what no order of transfers can beat.
 
-Every figure here holds for each plan of the graph that starts from the same residency, fits the budget and keeps the
-rules of docs/contract.md; the bound is the largest of them. One forward sweep gives each op a *head*, a time
-before which it cannot start: its producers and its stream, and what must have moved by then. One backward sweep
-gives each its *tail*, the time that must pass from its start: what follows it, and what must move after it. Then
-makespan >= head + tail for every op.
-
-What must have moved before an op starts:
-
-- *Arrival.* A tensor that starts outside the device tier and is read before anything replaces its contents comes in
-  before its first user, along the fastest route at best. All those that a stream needs up to an op come in together
-  over the channels into the device tier; those that start in one tier only, over the channels out of that.
-- *Budget, in.* Besides these, :func:`~hosim.analysis.forced_traffic.arrivals` has the bytes that must return by then
-  for everything to fit: counted from time 0, and again from the end of the ops where memory is tightest, as what
-  does not fit there is still to come.
-- *Budget, out.* Contents that are nowhere else are stored before they leave, over the channels out of the device
-  tier (:func:`~hosim.analysis.forced_traffic.departures`).
-
-What must move after an op: tensors that it, or a later op of its stream, writes for the last time, and that rule 2
-wants valid in another tier, are stored after that.
-
-Bytes are added up only where they belong to different transfers; latencies, engines and fabrics count as in
-:mod:`hosim.analysis.cuts`. A single stream of ops with everything resident gives exactly the sum of durations.
+The longest chain of ops is one. Where memory is short, :mod:`hosim.analysis.traffic_program` adds what has to move: at each of some ops,
+the *pressure points*, what does not fit lies elsewhere, and its bytes cross the channels before, after, or both. The derivation is in
+docs/lower-bound.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from math import ceil
 
-from hosim.analysis.critical_path import stream_predecessors, tails
-from hosim.analysis.cuts import Cut, cut_of, fastest_ns
-from hosim.analysis.forced_traffic import Demand, arrivals, demands, departures
+from hosim.analysis.bound_search import BoundSearch
+from hosim.analysis.critical_path import earliest_starts, tails
+from hosim.analysis.op_bandwidth import free_bytes
+from hosim.analysis.passages import Passages
+from hosim.analysis.pressure_points import Points, points_of, tightest
+from hosim.analysis.tensor_lives import Life, lives
+from hosim.analysis.traffic_program import Group, Times, TrafficProgram
+from hosim.costmodel.memory_traffic import copies_compete, with_memories
+from hosim.costmodel.op_time import op_durations
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 
 Residency = Mapping[int, Sequence[str]]
 """Tiers of the valid copies at time 0, by tensor position."""
 
-_WINDOWS, _WINDOWS_IF_LARGE, _LARGE = 8, 3, 20_000
-"""From how many places of a stream the bytes to come are counted anew; fewer on streams with many ops, as each costs a sweep."""
+_EVERY_OP, _POINTS = 48, 12
+"""On graphs of up to so many ops every op is a point, on larger ones there are so many."""
+
+_APART, _GAPS = 160, 1000
+"""Up to so many tensors each is its own group; otherwise those of one life are taken together, and groups count, large ones first, until
+their gaps have so many points inside."""
+
+_ROUNDING = 1e-6
 
 
 def lower_bound_ns(
     graph: Graph,
     durations: Sequence[int],
     hardware: Hardware,
-    initial_residency: Residency,
+    initial_residency: Residency | None = None,
     budget_bytes: int | None = None,
     *,
     repeats: bool = True,
+    compete: bool | None = None,
 ) -> int:
-    """Nanoseconds below which no feasible replay of ``graph`` on ``hardware`` ends under any plan.
+    """Nanoseconds below which no feasible replay of ``graph`` on ``hardware`` ends, under any plan.
 
-    ``durations`` are nanoseconds by op position, ``initial_residency`` is what :meth:`hosim.cache_plan.Plan.residency` gives,
-    ``budget_bytes`` the budget of the device tier, if it has one. ``repeats`` false leaves out what rule 2 wants moved so
-    that the step can repeat, for replays that do not keep it. Time O(n log n) in ops and uses.
+    ``durations`` are nanoseconds by op position, ``budget_bytes`` is the budget of the device tier, if it has one. Tensors that
+    ``initial_residency`` lists start there, all others wherever the plan likes. ``repeats`` false is for plans that do not restore what
+    rule 2 wants restored. ``compete`` says whether copies take memory bandwidth from ops, as in :func:`hosim.engine.replay`.
     """
-    device = hardware.device_tier
+    moved = _bound(graph, durations, hardware, initial_residency or {}, budget_bytes, True, compete)
+    if repeats:
+        return moved
+    return min(moved, _bound(graph, durations, hardware, initial_residency or {}, budget_bytes, False, compete))
+
+
+class LowerBounds:
+    """The lower bounds of one graph on one machine; each is computed once."""
+
+    def __init__(self, graph: Graph, hardware: Hardware) -> None:
+        self._graph = graph
+        self._hardware = hardware
+        self._known: dict[tuple[int | None, bool, bool | None], int] = {}
+
+    def bound_ns(self, budget_bytes: int | None, *, repeats: bool, compete: bool | None) -> int:
+        """As :func:`lower_bound_ns`, for any initial residency."""
+        key = budget_bytes, repeats, compete
+        if key not in self._known:
+            durations = op_durations(self._graph, self._hardware)
+            self._known[key] = lower_bound_ns(self._graph, durations, self._hardware, None, budget_bytes, repeats=repeats, compete=compete)
+        return self._known[key]
+
+
+def _bound(
+    graph: Graph,
+    durations: Sequence[int],
+    hardware: Hardware,
+    starts: Residency,
+    budget_bytes: int | None,
+    repeats: bool,
+    compete: bool | None,
+) -> int:
     capacity = hardware.device.capacity_bytes if budget_bytes is None else min(budget_bytes, hardware.device.capacity_bytes)
-    into = cut_of(hardware, [channel for channel in hardware.channels if channel.destination == device])
-    out = cut_of(hardware, [channel for channel in hardware.channels if channel.source == device])
-    both = cut_of(hardware, [channel for channel in hardware.channels if device in (channel.source, channel.destination)])
-
-    release = _route_releases(graph, hardware, initial_residency)
-    windows: dict[int, list[tuple[int, int]]] = {}
-    whole, last_windows = [0], []
-    for stream in graph.streams:
-        ops = [i for i, op in enumerate(graph.ops) if op.stream == stream]
-        demand_in, demand_out = demands(graph, stream, capacity, initial_residency, device, repeats)
-        come, gone, cold = arrivals(demand_in), departures(demand_out), _cold_transfers(demand_in)
-        for p, i in enumerate(ops):
-            release[i] = max(release[i], _earliest(into, come[p], cold[p]), _earliest(out, gone[p]))
-        for i, floor in _source_releases(hardware, graph, ops, initial_residency):
-            release[i] = max(release[i], floor)
-        whole += [_earliest(into, come[-1], cold[-1]), _earliest(out, gone[-1]), _earliest(both, come[-1] + gone[-1], cold[-1])]
-        for begin in _tight_places(demand_in):
-            later = arrivals(demand_in, begin)
-            for p in range(begin + 1, len(ops)):
-                if later[p] > later[p - 1]:
-                    windows.setdefault(ops[p], []).append((ops[begin], _earliest(into, later[p])))
-            last_windows.append((ops[begin], _earliest(into, later[-1])))
-
-    heads = _heads(graph, durations, release, windows)
-    after = _stores_after(graph, hardware, initial_residency, out) if repeats else None
-    through = (head + tail for head, tail in zip(heads, tails(graph, durations, after), strict=True))
-    to_the_end = (heads[begin] + durations[begin] + elapsed for begin, elapsed in last_windows)
-    return max([*whole, *through, *to_the_end])
+    earliest, tail = earliest_starts(graph, durations), tails(graph, durations)
+    longest = max((e + t for e, t in zip(earliest, tail, strict=True)), default=0)
+    excess = _excess(graph, capacity)
+    cold = any(hardware.device_tier not in tiers for tiers in starts.values())
+    if not graph.ops or (max(excess) <= 0 and not cold and _initial_bytes(graph) <= capacity):
+        return longest  # everything fits, all the time
+    machine = with_memories(hardware) if (graph.derived(copies_compete) if compete is None else compete) else hardware
+    passages = Passages(machine)
+    if not passages.into:
+        return longest  # nothing comes in: if a plan exists at all, nothing has to
+    points = points_of(graph, tightest(excess, _POINTS) if len(graph.ops) > _EVERY_OP else range(len(graph.ops)))
+    groups = _groups(graph, lives(graph, points, starts, repeats), passages)
+    used = [sum(graph.tensors[t].size_bytes for t in graph.ops[i].uses) + graph.ops[i].workspace_bytes for i in points.ops]
+    free = free_bytes(graph, machine, durations) if machine is not hardware else None
+    times = _times(graph, durations, earliest, tail, points, free)
+    found = BoundSearch(TrafficProgram(points, groups, used, capacity, passages, times)).bound_ns()
+    return max(longest, ceil(found - _ROUNDING * (found + 1)))
 
 
-def _earliest(cut: Cut | None, size_bytes: int, transfers: int = 0) -> int:
-    """Nanoseconds for ``size_bytes`` to cross, in at least ``transfers`` transfers (one, if there are bytes at all).
-
-    A cut without channels lets nothing through: no plan exists then, and any bound is true.
-    """
-    return cut.earliest_ns(size_bytes, max(transfers, size_bytes > 0)) if cut is not None else 0
+def _initial_bytes(graph: Graph) -> int:
+    return sum(graph.tensors[t].size_bytes for t in graph.initial if graph.users[t])
 
 
-def _heads(graph: Graph, durations: Sequence[int], release: Sequence[int], windows: Mapping[int, Iterable[tuple[int, int]]]) -> list[int]:
-    """Earliest start of each op; ``windows`` has, by op, (an earlier op, nanoseconds that must pass from its end)."""
-    heads: list[int] = []
-    for i, (before, producers) in enumerate(zip(stream_predecessors(graph), graph.producers, strict=True)):
-        head = release[i]
-        if before >= 0:
-            head = max(head, heads[before] + durations[before])
-        for p in producers:
-            head = max(head, heads[p] + durations[p])
-        for begin, elapsed in windows.get(i, ()):
-            head = max(head, heads[begin] + durations[begin] + elapsed)
-        heads.append(head)
-    return heads
+def _excess(graph: Graph, capacity: int) -> list[int]:
+    """By op, what the device tier would have to hold beyond its capacity, in listed order and with everything there; an estimate."""
+    change = [0] * (len(graph.ops) + 1)
+    initial = set(graph.initial)
+    for t, users in enumerate(graph.users):
+        if users:
+            size = graph.tensors[t].size_bytes
+            change[0 if t in initial else users[0]] += size
+            if not graph.survives[t]:
+                change[users[-1] + 1] -= size
+    return [held + op.workspace_bytes - capacity for held, op in zip(accumulate(change), graph.ops, strict=False)]
 
 
-def _is_cold(graph: Graph, t: int, where: Sequence[str], device: str) -> bool:
-    """Whether the contents of tensor ``t`` must come into the device tier before its first user."""
-    users = graph.users[t]
-    return bool(users) and bool(where) and device not in where and t in graph.ops[users[0]].reads
+def _groups(graph: Graph, found: Mapping[Life, Sequence[int]], passages: Passages) -> list[Group]:
+    apart = sum(map(len, found.values())) <= _APART
+    groups = []
+    for life, tensors in found.items():
+        for members in [[t] for t in tensors] if apart else [tensors]:
+            size = sum(graph.tensors[t].size_bytes for t in members)
+            time = {c: sum(passages.time(c, graph.tensors[t]) for t in members) for c in (*passages.into, *passages.out)}
+            groups.append(Group(life, float(size), len(members) == 1, time))
+    groups.sort(key=lambda group: -group.size)
+    inside = accumulate(sum(gap.inside.bit_count() for gap in group.life.gaps) for group in groups)
+    return groups if apart else [group for group, points in zip(groups, inside, strict=True) if points <= _GAPS]
 
 
-def _route_releases(graph: Graph, hardware: Hardware, initial: Residency) -> list[int]:
-    """For each op, the time at which the slowest of the cold tensors that it is the first to use has come."""
-    release = [0] * len(graph.ops)
-    times: dict[tuple[tuple[str, ...], int], int] = {}
-    for t, where in initial.items():
-        if _is_cold(graph, t, where, hardware.device_tier):
-            key = (tuple(where), graph.tensors[t].size_bytes)
-            if key not in times:
-                routes = [fastest_ns(hardware, tier, hardware.device_tier, key[1]) for tier in where]
-                times[key] = min([time for time in routes if time is not None], default=0)
-            first = graph.users[t][0]
-            release[first] = max(release[first], times[key])
-    return release
-
-
-def _source_releases(hardware: Hardware, graph: Graph, ops: Sequence[int], initial: Residency) -> Iterator[tuple[int, int]]:
-    """(op, time) for the cold tensors that start in one tier only: all that the stream needs up to the op have left it."""
-    tiers = {where[0] for where in initial.values() if len(where) == 1 and where[0] != hardware.device_tier}
-    cold = {t: where[0] for t, where in initial.items() if len(where) == 1 and _is_cold(graph, t, where, hardware.device_tier)}
-    for tier in tiers:
-        if all(channel.source == tier for channel in hardware.channels if channel.destination == hardware.device_tier):
-            continue  # the channels into the device tier say it all
-        cut = cut_of(hardware, [channel for channel in hardware.channels if channel.source == tier])
-        size = count = 0
-        seen: set[int] = set()
-        for i in ops:
-            new = {t for t in graph.ops[i].uses if cold.get(t) == tier} - seen
-            if new:
-                seen |= new
-                size += sum(graph.tensors[t].size_bytes for t in new)
-                count += len(new)
-                yield i, _earliest(cut, size, count)
-
-
-def _stores_after(graph: Graph, hardware: Hardware, initial: Residency, out: Cut | None) -> list[int]:
-    """For each op, the time that must pass from its end until all that rule 2 wants stored after it has been.
-
-    Along the fastest route for each tensor that the op writes last; over the channels out of the device tier for all that
-    it and the later ops of its stream write last.
-    """
-    device = hardware.device_tier
-    after, sizes, counts = ([0] * len(graph.ops) for _ in range(3))
-    for t, where in initial.items():
-        below = [tier for tier in where if tier != device]
-        writer = next((u for u in reversed(graph.users[t]) if t in graph.ops[u].writes), None)
-        if below and writer is not None and graph.tensors[t].persistent:
-            sizes[writer] += graph.tensors[t].size_bytes
-            counts[writer] += 1
-            times = [fastest_ns(hardware, device, tier, graph.tensors[t].size_bytes) for tier in below]
-            after[writer] = max([after[writer], *(time for time in times if time is not None)])
-    totals: dict[str, tuple[int, int]] = {}
-    for i in range(len(graph.ops) - 1, -1, -1):
-        if counts[i]:
-            stream = graph.ops[i].stream
-            size, count = totals.get(stream, (0, 0))
-            totals[stream] = size, count = size + sizes[i], count + counts[i]
-            after[i] = max(after[i], _earliest(out, size, count))
-    return after
-
-
-def _cold_transfers(demand: Demand) -> list[int]:
-    """By place (the end of the step last), how many cold tensors the stream has needed by then."""
-    counts = [0] * (len(demand.excess) + 1)
-    for (_, right, _), forced in zip(demand.intervals, demand.forced, strict=True):
-        counts[right] += forced
-    return list(accumulate(counts))
-
-
-def _tight_places(demand: Demand) -> Iterator[int]:
-    """Places where most does not fit, at most one in each of a few equal parts of the stream."""
-    count = len(demand.excess)
-    parts = _WINDOWS if count <= _LARGE else _WINDOWS_IF_LARGE
-    for k in range(parts):
-        part = range(count * k // parts, count * (k + 1) // parts)
-        place = max(part, key=lambda p: (demand.excess[p], p), default=None)
-        if place is not None and demand.excess[place] > 0:
-            yield place
+def _times(
+    graph: Graph, durations: Sequence[int], earliest: Sequence[int], tail: Sequence[int], points: Points, free: Sequence[float] | None
+) -> Times:
+    passed = dict.fromkeys(graph.streams, 0)
+    spare = dict.fromkeys(graph.streams, 0.0)
+    by_stream, spare_before = {}, {}
+    for i, op in enumerate(graph.ops):
+        by_stream[i], spare_before[i] = passed[op.stream], spare[op.stream]
+        passed[op.stream] += durations[i]
+        if free is not None:
+            spare[op.stream] += free[i]
+    between = []
+    last: dict[str, int] = {}
+    for k, i in enumerate(points.ops):
+        stream = graph.ops[i].stream
+        if stream in last:
+            between.append((last[stream], k, by_stream[i] - by_stream[points.ops[last[stream]]]))
+        last[stream] = k
+        known = points.before[i]
+        covered = 0
+        for p in range(k - 1, -1, -1):
+            if known >> p & 1 and not covered >> p & 1:
+                between.append((p, k, durations[points.ops[p]]))
+                covered |= points.before[points.ops[p]]
+    return Times(
+        duration=[durations[i] for i in points.ops],
+        earliest=[earliest[i] for i in points.ops],
+        tail=[tail[i] for i in points.ops],
+        between=between,
+        longest=max((e + t for e, t in zip(earliest, tail, strict=True)), default=0),
+        stream=[graph.ops[i].stream for i in points.ops],
+        passed=[by_stream[i] for i in points.ops],
+        in_all=passed,
+        spare=None if free is None else [(spare_before[i], free[i]) for i in points.ops],
+        spare_in_all=spare,
+    )

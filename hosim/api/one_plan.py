@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hosim import engine
+from hosim.analysis.bounded_result import bounded
+from hosim.analysis.verifier import verify
 from hosim.api.inputs import Budget, Machine, Workload, budget_of, machine, question
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
@@ -115,7 +117,8 @@ def replay(
     Returns
     -------
     Result
-        Times in nanoseconds, sizes in bytes. If the plan does not fit, ``feasible`` is false, ``error`` says why, times are ``None``, and
+        Times in nanoseconds, sizes in bytes; ``lower_bound_ns`` is a time that no plan can beat. If the plan does not fit, ``feasible`` is
+        false, ``error`` says why, times are ``None``, and
         peaks are those reached until then.
 
     Raises
@@ -145,10 +148,11 @@ def replay(
         raise InputError("give one of budget and budget_bytes", source="replay")
     profile = machine(hardware)
     check_tiers(plan, profile, source="plan")
-    return engine.replay(
+    usable = budget_bytes if budget is None else budget_of(budget, plan.workload, profile)
+    result = engine.replay(
         plan,
         profile,
-        budget_bytes if budget is None else budget_of(budget, plan.workload, profile),
+        usable,
         record=record,
         allocator=allocator,
         account=account,
@@ -157,6 +161,7 @@ def replay(
         reserve_bytes=reserve_bytes,
         compete=compete,
     )
+    return bounded(result, plan, profile, usable, repeats=not verify(plan, profile, usable), compete=compete)
 
 
 def plot(result: Result | DataFrame, path: str | os.PathLike[str] | None = None) -> Figure:

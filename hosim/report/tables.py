@@ -129,7 +129,7 @@ def _size(value: int) -> str:
 def timing(results: Sequence[Result], hardware: Hardware) -> Table:
     """One row per policy: makespan, distance to the lower bound, stall by cause, drain if there is any, and the peak of the device tier.
 
-    The bound is :func:`least_bound`, because a row's own bound depends on its initial residency, which may be worse than another's.
+    The bound is :func:`least_bound`: plans that edit the graph or need not restore anything have lower bounds than others.
     """
     stalls = [f"{cause}\nstall" for cause in STALL_CAUSES]
     peak = f"peak\n{hardware.device_tier}"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hosim import engine
-from hosim.analysis.bounds import lower_bound_ns
-from hosim.analysis.free_order_bound import free_order_bound_ns
+from hosim.analysis.bounded_result import bounded
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
-from hosim.costmodel.op_time import op_durations
 from hosim.errors import illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -57,11 +55,10 @@ def replay(
     jitter: Jitter | None = None,
     record: bool = False,
 ) -> Result:
-    """The result of one plan, with the lower bound on what any plan takes from the same initial residency.
+    """The result of one plan, with the lower bound on what any plan takes (:func:`hosim.analysis.bounded_result.bounded`).
 
-    For a plan that edits the graph, the bound covers all edits of the workload. Set ``repeats`` to false for a plan that does not put every
-    copy back (rule 2), and so may be faster than one that does. ``reserve_bytes`` is what an allocator may reserve, if not the budget. With
-    ``jitter`` there is no bound. ``record`` keeps the timeline.
+    Set ``repeats`` to false for a plan that does not put every copy back (rule 2), and so may be faster than one that does.
+    ``reserve_bytes`` is what an allocator may reserve, if not the budget. ``record`` keeps the timeline.
     """
     account = counting.account if plan.runtime is None else IN_TIME
     result = engine.replay(
@@ -74,13 +71,7 @@ def replay(
         reserve_bytes=reserve_bytes,
         jitter=jitter,
     )
-    if not result.feasible or result.jitter is not None:
-        return result
-    durations = op_durations(plan.workload, hardware)
-    residency = plan.residency(hardware.device_tier)
-    if plan.edits is not None:
-        return replace(result, lower_bound_ns=free_order_bound_ns(plan.workload, durations, hardware, residency))
-    return replace(result, lower_bound_ns=lower_bound_ns(plan.graph, durations, hardware, residency, budget_bytes, repeats=repeats))
+    return bounded(result, plan, hardware, budget_bytes, repeats=repeats)
 
 
 def unplanned(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, error: str) -> Result:

@@ -1,0 +1,31 @@
+"""A result with the lower bound on the makespan of any plan of its workload, on its machine and within its budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hosim.analysis.bounds import LowerBounds
+from hosim.analysis.free_order_bound import free_order_bound_ns
+from hosim.cache_plan import Plan
+from hosim.costmodel.op_time import op_durations
+from hosim.hardware import Hardware
+from hosim.result import Result
+
+
+def bounded(
+    result: Result, plan: Plan, hardware: Hardware, budget_bytes: int | None, *, repeats: bool = True, compete: bool | None = None
+) -> Result:
+    """The result of a plan's replay with ``lower_bound_ns``; as it is if the plan did not fit, or if times varied.
+
+    The bound holds for every plan, wherever its tensors start. For a plan that edits the graph it covers all edits of the workload.
+    ``repeats`` says whether the plan keeps rule 2 of docs/contract.md: one that does not may be faster than all that do, and its bound is
+    that of such plans. So is that of a runtime policy, which need not restore anything. ``compete`` is that of the replay.
+    """
+    if not result.feasible or result.jitter is not None:
+        return result
+    workload = plan.workload
+    if plan.edits is not None:
+        durations = op_durations(workload, hardware)
+        return replace(result, lower_bound_ns=free_order_bound_ns(workload, durations, hardware, budget_bytes))
+    known = workload.derived_on(hardware, LowerBounds)
+    return replace(result, lower_bound_ns=known.bound_ns(budget_bytes, repeats=repeats and plan.runtime is None, compete=compete))

@@ -1,0 +1,66 @@
+"""Some ops of a graph, its pressure points, and how every other op lies to them whatever the timing.
+
+Between the points nothing is looked at, so that a bound made of them costs the same on graphs of any size. On small graphs every op is
+a point; on larger ones the ops are divided into parts, and each part gives the op at which most does not fit.
+
+A set of points is a whole number whose bit ``k`` stands for point ``k``. Op a *precedes* op b where a has ended when b starts in every
+replay: producers and the order of a stream say so, and what follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hosim.analysis.critical_path import stream_predecessors
+from hosim.graph import Graph
+
+
+@dataclass(frozen=True)
+class Points:
+    """``ops`` are the points, in listed order; ``before[i]`` the points that precede op ``i`` and ``after[i]`` those it precedes."""
+
+    ops: tuple[int, ...]
+    before: Sequence[int]
+    after: Sequence[int]
+    number: dict[int, int]
+
+    def at(self, i: int) -> int:
+        """The set of point ``i`` alone; empty if the op is no point."""
+        return 1 << self.number[i] if i in self.number else 0
+
+
+def points_of(graph: Graph, ops: Sequence[int]) -> Points:
+    """The points ``ops`` (ascending) of a graph; O(ops + dependencies)."""
+    count = len(graph.ops)
+    number = {i: k for k, i in enumerate(ops)}
+    before, after = [0] * count, [0] * count
+    if len(graph.streams) <= 1:
+        passed, every = 0, (1 << len(ops)) - 1
+        for i in range(count):
+            here = 1 << number[i] if i in number else 0
+            before[i] = passed
+            passed |= here
+            after[i] = every & ~passed
+        return Points(tuple(ops), before, after, number)
+    sooner, producers = stream_predecessors(graph), graph.producers
+    for i in range(count):
+        known = 0
+        for p in (*producers[i], sooner[i]):
+            if p >= 0:
+                known |= before[p] | (1 << number[p] if p in number else 0)
+        before[i] = known
+    for i in range(count - 1, -1, -1):
+        known = after[i] | (1 << number[i] if i in number else 0)
+        for p in (*producers[i], sooner[i]):
+            if p >= 0:
+                after[p] |= known
+    return Points(tuple(ops), before, after, number)
+
+
+def tightest(excess: Sequence[int], parts: int) -> list[int]:
+    """Every op of a small graph; of a larger one the op with the largest ``excess`` in each of ``parts`` equal parts."""
+    count = len(excess)
+    if count <= parts:
+        return list(range(count))
+    return [max(range(count * k // parts, count * (k + 1) // parts), key=excess.__getitem__) for k in range(parts)]
