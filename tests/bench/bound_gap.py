@@ -1,0 +1,53 @@
+"""How far the lower bound is below proved optima: ``python tests/bench/bound_gap.py --known tests/bench/optima_seed_0.csv``.
+
+Of the instances of ``tests/instances.py`` that the file has as proved it prints the mean and the largest gap and CPU seconds, for two
+bounds: that on plans which leave tensors where the workload puts them below, as all plans do that the solver chooses from, and that on
+plans of any initial residency, which may truly be faster than the optimum. ``--step`` takes every n-th instance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from instances import instance
+from optimality import read_known
+
+from hosim.analysis.bounds import lower_bound_ns
+from hosim.costmodel.op_time import op_durations
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--known", type=Path, required=True, help="file with what the solver found")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--step", type=int, default=1)
+    given = parser.parse_args()
+    gaps: dict[str, list[tuple[float, str]]] = {"homes below kept": [], "any initial residency": []}
+    broken = 0
+    begin = time.process_time()
+    for number, (best, proved) in sorted(read_known(given.known).items())[:: given.step]:
+        if best != proved:
+            continue
+        drawn = instance(number, given.seed)
+        graph, hardware = drawn.graph, drawn.hardware
+        durations = op_durations(graph, hardware)
+        homes = {t: (home,) for t in graph.initial if (home := graph.tensors[t].home) not in (None, hardware.device_tier)}
+        for which, starts in zip(gaps, (homes, None), strict=True):
+            bound = lower_bound_ns(graph, durations, hardware, starts, drawn.budget_bytes)
+            broken += bound > best
+            gaps[which].append((1 - bound / best, drawn.name))
+    for which, found in gaps.items():
+        mean = sum(gap for gap, _ in found) / len(found)
+        print(f"{which}: {len(found)} instances, mean {mean:.2%} below the optimum, largest {max(found)[0]:.2%} ({max(found)[1]})")
+    count = sum(map(len, gaps.values()))
+    print(f"bounds above an optimum: {broken}; CPU seconds a bound: {(time.process_time() - begin) / count:.2f}")
+    return bool(broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
