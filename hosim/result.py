@@ -222,7 +222,7 @@ class Result:
     drain_ns
         Nanoseconds between its last op and the end.
     lower_bound_ns
-        Nanoseconds that no plan can beat, wherever its tensors start; ``None`` where nobody computed it.
+        Nanoseconds that no plan can beat (docs/lower-bound.md); ``None`` where nobody computed it.
     peak_bytes
         The largest number of bytes held, by tier.
     peak_at_ns
@@ -295,3 +295,10 @@ class Result:
     timeline: Timeline | None = field(default=None, compare=False, repr=False)
     replayed: tuple[Plan, Hardware] | None = field(default=None, compare=False, repr=False)
     by_device: tuple[Result, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def above_bound(self) -> float | None:
+        """By what share the makespan is above the lower bound, 0.02 for 2 %; ``None`` where either is missing."""
+        if self.makespan_ns is None or not self.lower_bound_ns:
+            return None
+        return self.makespan_ns / self.lower_bound_ns - 1

@@ -60,10 +60,13 @@ class BoundSearch:
             self._limits.append((weight, np.where(self._follows, 0.0, -np.inf), limit.sharers))
         self._limits += self._slowed()
         self._done: set[tuple[int, int, int]] = set()
+        self._enough = float("inf")
         self._alone = all(limit.sharers == 1 for limit in program.passages.limits)
 
-    def bound_ns(self) -> float:
-        """Nanoseconds that no plan beats; 0 if the solver finds nothing out."""
+    def bound_ns(self, enough: int | None = None) -> float:
+        """Nanoseconds that no plan beats; 0 if the solver finds nothing out. The search ends at ``enough``, if it gets there."""
+        if enough is not None:
+            self._enough = enough / self._of.unit
         try:
             root = self._refined({}, _ROUNDS)
         except SolverStopped:
@@ -82,7 +85,8 @@ class BoundSearch:
             floor, x = found
             idle = 0 if floor > best * (1 + _GAIN) else idle + 1
             best = max(best, floor)
-            if idle > (_IDLE_ROUNDS if self._of.program.entries <= _LARGE else 0) or not self._add_rows(x) + self._add_covers(x):
+            last = best >= self._enough or idle > (_IDLE_ROUNDS if self._of.program.entries <= _LARGE else 0)
+            if last or not self._add_rows(x) + self._add_covers(x):
                 break
         return best, x
 
@@ -92,7 +96,7 @@ class BoundSearch:
         budget = min(_BRANCHES, _BRANCH_WORK // entries) if self._alone and entries <= _LARGE else 0
         leaves: list[tuple[float, int, dict[int, float], Any]] = [(root[0], 0, {}, root[1])]
         count = 0
-        while leaves and count < budget:
+        while leaves and count < budget and leaves[0][0] < self._enough:
             floor, number, fixed, x = heappop(leaves)
             variable, _ = max(self._of.choices, key=lambda c: min(x[c[0]], 1 - x[c[0]]) * c[1], default=(-1, 0.0))
             if variable < 0 or min(x[variable], 1 - x[variable]) < _SLIGHT:

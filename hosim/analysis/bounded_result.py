@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hosim.analysis.bounds import LowerBounds
+from hosim.analysis.bounds import LowerBounds, homes_below
 from hosim.analysis.free_order_bound import free_order_bound_ns
 from hosim.cache_plan import Plan
 from hosim.costmodel.op_time import op_durations
@@ -17,15 +17,24 @@ def bounded(
 ) -> Result:
     """The result of a plan's replay with ``lower_bound_ns``; as it is if the plan did not fit, or if times varied.
 
-    The bound holds for every plan, wherever its tensors start. For a plan that edits the graph it covers all edits of the workload.
-    ``repeats`` says whether the plan keeps rule 2 of docs/contract.md: one that does not may be faster than all that do, and its bound is
-    that of such plans. So is that of a runtime policy, which need not restore anything. ``compete`` is that of the replay.
+    The bound holds for every plan that starts what the workload puts below there (docs/contract.md, rule 2), wherever all else starts. For
+    a plan that starts such tensors elsewhere, it holds for every plan whatever. For one that edits the graph it covers all edits of the
+    workload. ``repeats`` says whether the plan restores what rule 2 wants restored: one that does not may be faster than all that do, and
+    its bound is that of such plans. So is that of a runtime policy, which need not restore anything. ``compete`` is that of the replay.
     """
-    if not result.feasible or result.jitter is not None:
+    if not result.feasible or result.makespan_ns is None or result.jitter is not None:
         return result
     workload = plan.workload
     if plan.edits is not None:
         durations = op_durations(workload, hardware)
         return replace(result, lower_bound_ns=free_order_bound_ns(workload, durations, hardware, budget_bytes))
     known = workload.derived_on(hardware, LowerBounds)
-    return replace(result, lower_bound_ns=known.bound_ns(budget_bytes, repeats=repeats and plan.runtime is None, compete=compete))
+    below = homes_below(workload, hardware)
+    found = known.bound_ns(
+        budget_bytes,
+        result.makespan_ns,
+        repeats=repeats and plan.runtime is None,
+        homes_kept=all(plan.initial.get(t, home) == home for t, home in below.items()),
+        compete=compete,
+    )
+    return replace(result, lower_bound_ns=found)

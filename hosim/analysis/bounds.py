@@ -52,10 +52,17 @@ def lower_bound_ns(
     ``initial_residency`` lists start there, all others wherever the plan likes. ``repeats`` false is for plans that do not restore what
     rule 2 wants restored. ``compete`` says whether copies take memory bandwidth from ops, as in :func:`hosim.engine.replay`.
     """
-    moved = _bound(graph, durations, hardware, initial_residency or {}, budget_bytes, True, compete)
+    starts = initial_residency or {}
+    moved = _bound(graph, durations, hardware, starts, budget_bytes, True, compete, None)
     if repeats:
         return moved
-    return min(moved, _bound(graph, durations, hardware, initial_residency or {}, budget_bytes, False, compete))
+    return min(moved, _bound(graph, durations, hardware, starts, budget_bytes, False, compete, None))
+
+
+def homes_below(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
+    """The tensors that the workload puts into tiers below at time 0, each with its tier."""
+    tensors = graph.tensors
+    return {t: (home,) for t in graph.initial if (home := tensors[t].home) not in (None, hardware.device_tier)}
 
 
 class LowerBounds:
@@ -64,14 +71,20 @@ class LowerBounds:
     def __init__(self, graph: Graph, hardware: Hardware) -> None:
         self._graph = graph
         self._hardware = hardware
-        self._known: dict[tuple[int | None, bool, bool | None], int] = {}
+        self._known: dict[tuple[int | None, bool, bool, bool | None], int] = {}
 
-    def bound_ns(self, budget_bytes: int | None, *, repeats: bool, compete: bool | None) -> int:
-        """As :func:`lower_bound_ns`, for any initial residency."""
-        key = budget_bytes, repeats, compete
+    def bound_ns(self, budget_bytes: int | None, makespan_ns: int, *, repeats: bool, homes_kept: bool, compete: bool | None) -> int:
+        """As :func:`lower_bound_ns`; if ``homes_kept``, on plans that start what the workload puts below there.
+
+        ``makespan_ns`` is that of such a plan: the search for a bound ends when it is reached.
+        """
+        key = budget_bytes, repeats, homes_kept, compete
         if key not in self._known:
-            durations = op_durations(self._graph, self._hardware)
-            self._known[key] = lower_bound_ns(self._graph, durations, self._hardware, None, budget_bytes, repeats=repeats, compete=compete)
+            graph, hardware = self._graph, self._hardware
+            starts = homes_below(graph, hardware) if homes_kept else {}
+            durations = op_durations(graph, hardware)
+            moved = [_bound(graph, durations, hardware, starts, budget_bytes, r, compete, makespan_ns) for r in {True, repeats}]
+            self._known[key] = min(moved)
         return self._known[key]
 
 
@@ -83,13 +96,15 @@ def _bound(
     budget_bytes: int | None,
     repeats: bool,
     compete: bool | None,
+    enough: int | None,
 ) -> int:
+    """The bound; ``enough`` is a makespan that some plan has, if one is known, so that nothing above it need be tried."""
     capacity = hardware.device.capacity_bytes if budget_bytes is None else min(budget_bytes, hardware.device.capacity_bytes)
     earliest, tail = earliest_starts(graph, durations), tails(graph, durations)
     longest = max((e + t for e, t in zip(earliest, tail, strict=True)), default=0)
     excess = _excess(graph, capacity)
     cold = any(hardware.device_tier not in tiers for tiers in starts.values())
-    if not graph.ops or (max(excess) <= 0 and not cold and _initial_bytes(graph) <= capacity):
+    if not graph.ops or longest == enough or (max(excess) <= 0 and not cold and _initial_bytes(graph) <= capacity):
         return longest  # everything fits, all the time
     machine = with_memories(hardware) if (graph.derived(copies_compete) if compete is None else compete) else hardware
     passages = Passages(machine)
@@ -100,7 +115,7 @@ def _bound(
     used = [sum(graph.tensors[t].size_bytes for t in graph.ops[i].uses) + graph.ops[i].workspace_bytes for i in points.ops]
     free = free_bytes(graph, machine, durations) if machine is not hardware else None
     times = _times(graph, durations, earliest, tail, points, free)
-    found = BoundSearch(TrafficProgram(points, groups, used, capacity, passages, times)).bound_ns()
+    found = BoundSearch(TrafficProgram(points, groups, used, capacity, passages, times)).bound_ns(enough)
     return max(longest, ceil(found - _ROUNDING * (found + 1)))
 
 

@@ -65,7 +65,7 @@ def fit(
     axis = parse_axis(text)
     question = question_of(workload, hardware, policy, budget, devices)
     with progress() as tell:
-        found = fitted(question, "largest" if largest else "smallest", axis, slowdown, tell)
+        found = fitted(question, "largest" if largest else "smallest", axis, slowdown, tell, bounds=json)
     if json:
         from hosim.io import to_json
 

@@ -40,7 +40,7 @@ def frontier(
 
     question = question_of(workload, hardware, policy, budget, devices)
     with progress() as tell:
-        found = traced(question, points, refine, tell)
+        found = traced(question, points, refine, tell, bounds=json)
     if json:
         from hosim.io import to_json
 

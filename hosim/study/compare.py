@@ -58,7 +58,7 @@ def compare(
             progress(f"{choice.label}: replaying")
             result = replay(plan, hardware, budget_bytes, counting=counting, jitter=jitter, record=record)
         elif record:
-            again = replay(plan, hardware, found.planned_bytes, counting=counting, reserve_bytes=budget_bytes, record=True)
+            again = replay(plan, hardware, found.planned_bytes, counting=counting, reserve_bytes=budget_bytes, record=True, bounds=False)
             result = replace(result, timeline=again.timeline, by_device=again.by_device)
         results.append(replace(result, policy=choice.label, planning_s=planning_s))
         keep(choice, plan, results[-1])

@@ -19,7 +19,7 @@ from hosim.errors import HosimError, InputError
 from hosim.study.axes import Axis, Value, as_integer
 from hosim.study.frontier import attempt
 from hosim.study.rows import figure_columns, figures, frame
-from hosim.study.scenario import Question, check_fields, failure
+from hosim.study.scenario import Question, bounded_attempt, check_fields, failure
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -129,12 +129,14 @@ def fit(
     axis: Axis,
     slowdown: float | None = None,
     progress: Callable[[str], None] = lambda doing: None,
+    *,
+    bounds: bool = True,
 ) -> Fit:
     """The ``largest`` or ``smallest`` of the axis' values with which the policy fits within the budget.
 
     ``slowdown`` also bounds the makespan, as a multiple of the one with everything resident (1.05: five per cent more). A value that the
-    workload or the machine refuses is outside the limits. Raises :class:`InputError` for an unknown field, fewer than two values, and a
-    slowdown below 1.
+    workload or the machine refuses is outside the limits. ``bounds``: with lower bounds. Raises :class:`InputError` for an unknown field,
+    fewer than two values, and a slowdown below 1.
     """
     check_fields(question, axis.fields)
     if len(axis.values) < 2:
@@ -160,6 +162,8 @@ def fit(
     else:
         within(order[-1])
     _check_besides(order, probes, within)
+    if bounds:
+        probes = {i: replace(probe, result=probe.result and bounded_attempt(probe.result)) for i, probe in probes.items()}
     found = [n for n in range(len(order)) if order[n] in probes and probes[order[n]].within]
     answer = found[-1] if found else None
     outside = [n for n in range(len(order)) if order[n] in probes and not probes[order[n]].within]

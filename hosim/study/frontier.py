@@ -21,7 +21,7 @@ from hosim.result import Result
 from hosim.study.axes import Value
 from hosim.study.rows import figure_columns, figures, frame
 from hosim.study.run_policy import unplanned
-from hosim.study.scenario import Question
+from hosim.study.scenario import Question, bounded_attempt
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -94,11 +94,13 @@ def frontier(
     points: int = 9,
     refine: int = 4,
     progress: Callable[[str], None] = lambda doing: None,
+    *,
+    bounds: bool = True,
 ) -> Frontier:
     """The curve of the question's policy, from the smallest feasible budget to the question's own (or the resident peak, if that is less).
 
-    It probes ``points`` evenly spaced budgets, including both ends, then ``refine`` more where the curve has its largest steps. Raises
-    :class:`InputError` for fewer than 2 points.
+    It probes ``points`` evenly spaced budgets, including both ends, then ``refine`` more where the curve has its largest steps. ``bounds``:
+    with lower bounds. Raises :class:`InputError` for fewer than 2 points.
     """
     if points < 2 or refine < 0:
         raise InputError(
@@ -125,16 +127,16 @@ def frontier(
             if between is None:
                 break
             probe(between)
-    results = [probed[budget] for budget in sorted(probed)]
+    results = [bounded_attempt(probed[budget]) if bounds else probed[budget] for budget in sorted(probed)]
     fitting = [result.budget_bytes for result in results if result.feasible]
     below = [result.budget_bytes for result in results if not result.feasible and fitting and result.budget_bytes < fitting[0]]
     return Frontier(question, results, fitting[0] if fitting else None, max(below, default=None), list(_contradictions(results)))
 
 
 def attempt(question: Question) -> Result:
-    """The question's result; an infeasible one if the policy has no plan."""
+    """The question's result, without its lower bound; an infeasible one if the policy has no plan."""
     try:
-        return question.answer()
+        return question.attempt()
     except InfeasibleError as error:
         return unplanned(question.graph, question.hardware, question.choice, question.budget_bytes, str(error))
 

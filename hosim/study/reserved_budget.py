@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from hosim.analysis.bounded_result import bounded
 from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
@@ -74,7 +75,7 @@ def plan_against_reserved(graph: Graph, hardware: Hardware, choice: PolicyChoice
         if found is None or found.makespan_ns > best.makespan_ns:
             break
         best = found
-    return best
+    return replace(best, result=bounded(best.result, best.plan, hardware, budget_bytes))
 
 
 def reserved_line(found: Reserved) -> str:
@@ -114,7 +115,7 @@ class _BudgetSearch:
             self.failure = self.failure or str(error)
             return None
         check(plan, self._hardware, planned)
-        result = replay(plan, self._hardware, planned, counting=self._counting, reserve_bytes=self._budget)
+        result = replay(plan, self._hardware, planned, counting=self._counting, reserve_bytes=self._budget, bounds=False)
         if not result.feasible:
             self.failure = self.failure or str(result.error)
             return None
@@ -122,5 +123,5 @@ class _BudgetSearch:
 
     def waits(self, found: Reserved) -> bool:
         """Whether the plan takes longer with the allocator than without."""
-        freely = replay(found.plan, self._hardware, found.planned_bytes)
+        freely = replay(found.plan, self._hardware, found.planned_bytes, bounds=False)
         return found.makespan_ns > (freely.makespan_ns or 0)

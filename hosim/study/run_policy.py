@@ -54,11 +54,13 @@ def replay(
     reserve_bytes: int | None = None,
     jitter: Jitter | None = None,
     record: bool = False,
+    bounds: bool = True,
 ) -> Result:
     """The result of one plan, with the lower bound on what any plan takes (:func:`hosim.analysis.bounded_result.bounded`).
 
     Set ``repeats`` to false for a plan that does not put every copy back (rule 2), and so may be faster than one that does.
-    ``reserve_bytes`` is what an allocator may reserve, if not the budget. ``record`` keeps the timeline.
+    ``reserve_bytes`` is what an allocator may reserve, if not the budget. ``record`` keeps the timeline. ``bounds`` false leaves the bound
+    out, which takes longer than many a replay: for results that nobody sees.
     """
     account = counting.account if plan.runtime is None else IN_TIME
     result = engine.replay(
@@ -71,7 +73,7 @@ def replay(
         reserve_bytes=reserve_bytes,
         jitter=jitter,
     )
-    return bounded(result, plan, hardware, budget_bytes, repeats=repeats)
+    return bounded(result, plan, hardware, budget_bytes, repeats=repeats) if bounds else result
 
 
 def unplanned(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, error: str) -> Result:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from hosim.analysis.bounded_result import bounded
 from hosim.analysis.budget import parse_budget
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
@@ -64,12 +65,25 @@ class Question:
 
         Raises :class:`InfeasibleError` if the policy finds no plan, and :class:`PlanError` if its plan breaks a rule.
         """
+        return bounded_attempt(self.attempt())
+
+    def attempt(self) -> Result:
+        """The answer without its lower bound, for one of many that nobody may see; :func:`bounded_attempt` adds the bound."""
         begin = time.perf_counter()
         budget = self.budget_bytes
         plan = make_plan(self.graph, self.hardware, self.choice, budget)
         planning_s = time.perf_counter() - begin
         check(plan, self.hardware, budget)
-        return replace(replay(plan, self.hardware, budget), policy=self.choice.label, planning_s=planning_s)
+        result = replay(plan, self.hardware, budget, bounds=False)
+        return replace(result, policy=self.choice.label, planning_s=planning_s, replayed=(plan, self.hardware))
+
+
+def bounded_attempt(result: Result) -> Result:
+    """What :meth:`Question.attempt` has found, with its lower bound."""
+    if result.replayed is None:
+        return result
+    plan, hardware = result.replayed
+    return bounded(replace(result, replayed=None), plan, hardware, result.budget_bytes)
 
 
 def check_fields(question: Question, fields: Iterable[str]) -> None:
