@@ -41,7 +41,7 @@ def bandwidth_sweep(path: Path) -> Mapping[str, Any]:
         where = f"copies[{i}]"
         if _object(row, source, where).get("direction") not in _DIRECTIONS:
             raise InputError(f"expected one of {', '.join(_DIRECTIONS)}", source=source, where=f"{where}.direction")
-        _whole(row.get("bytes"), source, f"{where}.bytes")
+        _whole(row.get("bytes"), source, f"{where}.bytes", least=1)
         _whole(row.get("median_ns"), source, f"{where}.median_ns")
         if not isinstance(row.get("pinned"), bool):
             raise InputError("expected true or false", source=source, where=f"{where}.pinned")
@@ -67,7 +67,7 @@ def _object(value: object, source: str, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _whole(value: object, source: str, where: str) -> int:
-    if type(value) is not int or not 0 <= value <= _LARGEST:
-        raise InputError("expected a whole number of at least 0", source=source, where=where)
+def _whole(value: object, source: str, where: str, least: int = 0) -> int:
+    if type(value) is not int or not least <= value <= _LARGEST:
+        raise InputError(f"expected a whole number of at least {least}", source=source, where=where)
     return value

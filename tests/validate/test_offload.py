@@ -12,6 +12,7 @@ from recorded_toy import LAYERS, START_BYTES, TEMPORARY, recorded, sweep, write
 from hosim.errors import InputError
 from hosim.hardware import Channel, Tier
 from hosim.importers.kineto import parse_kineto
+from hosim.validate.kit_files import bandwidth_sweep
 from hosim.validate.offload_prediction import SCHEMES, Sizes, _memory, machine_of, plan_of, predict, predict_recording
 from hosim.validate.recorded_step import last_step
 from hosim.validate.scheme_report import validate_schemes
@@ -407,3 +408,17 @@ def test_a_folder_without_a_resident_run(tmp_path):
     assert str(caught.value) == (
         f"{tmp_path}: no resident run (MODE-LENGTH-resident) to predict from; record it with: python -m hosim.record"
     )
+
+
+@pytest.mark.parametrize(("key", "least"), [("bytes", 1), ("median_ns", 0)])
+def test_a_copy_of_nothing_is_refused(tmp_path, key, least):
+    """Its rate would be divided by its bytes; a clock may well say that a copy took no time."""
+    row = {"direction": "h2d", "bytes": 1, "median_ns": 0, "pinned": True}
+    path = tmp_path / "bandwidth.json"
+    sweep = {"format": "hosim.recording/1", "copies": [row, row]}
+    path.write_text(json.dumps(sweep))
+    assert bandwidth_sweep(path) == sweep
+    path.write_text(json.dumps(sweep | {"copies": [row, row | {key: least - 1}]}))
+    with pytest.raises(InputError) as refused:
+        bandwidth_sweep(path)
+    assert str(refused.value) == f"{path}: copies[1].{key}: expected a whole number of at least {least}"
