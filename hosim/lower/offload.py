@@ -18,6 +18,7 @@ from hosim.importers.torch_export import require_torch
 from hosim.io import find_hardware, load_hardware
 from hosim.policies import registry
 from hosim.result import IN_PROGRAM_ORDER, Result
+from hosim.schedule.late_prefetches import late_prefetches
 from hosim.units import human_size
 
 if TYPE_CHECKING:
@@ -141,14 +142,14 @@ def planned(
 ) -> tuple[Plan, Result]:
     """A plan that keeps within ``budget_bytes`` in program order, which is how torch allocates, and its replay with that account.
 
-    The policy gets less than the budget until its plan fits: first without effort, if it has such a parameter, and then with the wanted
-    effort at the share found. ``replayed`` checks and replays a plan; by default the verifier and a replay do. Raises
-    :class:`InfeasibleError` if no plan fits.
+    If a plan does not fit, its prefetches are issued later (:mod:`hosim.schedule.late_prefetches`). If it still does not, the policy gets
+    less than the budget until its plan fits: first without effort, if it has such a parameter, and then with the wanted effort at the share
+    found. ``replayed`` checks and replays a plan; by default the verifier and a replay do. Raises :class:`InfeasibleError` if no plan fits.
     """
     chosen = registry.get(policy)
     asked = dict(parameters or {})
     quick = {**asked, "effort": 0.0} if "effort" in chosen.settings else asked
-    failure = ""
+    check, failure = replayed or _checked, ""
     for share in _SHARES:
         drafts = []
         for settings in (quick, asked) if quick != asked else (asked,):
@@ -159,7 +160,11 @@ def planned(
                 break
             if plan.runtime is not None:
                 raise InputError(f"policy {policy} decides during the run; expected one that plans beforehand", source="policy")
-            result = (replayed or _checked)(plan, hardware, budget_bytes)
+            result = check(plan, hardware, budget_bytes)
+            timeline = None if result.feasible else replay(plan, hardware, budget_bytes, record=True).timeline
+            if timeline is not None:
+                plan = late_prefetches(plan, hardware.device_tier, timeline)
+                result = check(plan, hardware, budget_bytes)
             if not result.feasible:
                 failure = failure or str(result.error)
                 break

@@ -8,6 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hosim  # noqa: E402
+from hosim.analysis.verifier import verify  # noqa: E402
+from hosim.costmodel.op_time import op_durations  # noqa: E402
+from hosim.costmodel.transfer_time import transfer_ns  # noqa: E402
 from hosim.errors import ExecutionError, InfeasibleError, InputError  # noqa: E402
 
 HARDWARE = "h100-80gb-sxm"
@@ -64,6 +67,22 @@ def test_positional_inputs(inputs):
         result = offloaded(inputs["x"] + 1)
     with torch.no_grad():
         assert torch.equal(result["x"], model(inputs["x"] + 1)["x"])
+
+
+@pytest.mark.parametrize("budget", ["50%", "40%"])
+def test_one_weight_at_a_time(budget):
+    """There is room for one of three equal weights: each is allocated where the one before is dropped, and comes when that op has ended."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(3)))
+    x = torch.linspace(-1, 1, 4 * 1024).reshape(4, 1024)
+    wanted = model(x)
+    machine = hosim.load_hardware(hosim.find_hardware(HARDWARE))
+    with hosim.offload(model, x, hardware=machine, budget=budget) as offloaded:
+        (h2d,) = (channel for channel in machine.channels if channel.name == "h2d")
+        alone = transfer_ns(4 << 20, h2d.bandwidth_bytes_per_s, h2d.latency_ns)
+        assert offloaded.predicted_makespan_ns == 3 * alone + sum(op_durations(offloaded.plan.graph, machine))
+        assert offloaded.predicted_peak_bytes <= offloaded.result.budget_bytes < 2 * (4 << 20)
+        assert verify(offloaded.plan, machine, offloaded.result.budget_bytes) == ()
+        assert torch.equal(offloaded(x), wanted)
 
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD], ids=["adamw", "sgd"])
