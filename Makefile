@@ -4,6 +4,7 @@
 # make rooms  make test, with the CPU seconds of each room of the tests beside its share
 # make bench  what hosim takes in time and memory, as a table: an hour on a slow machine
 # make truth  hosim's figures beside those of others, as a table
+# make kernels  the constants of kernels again, fitted to the measured tables beside the project: a minute
 # make docs   the documentation as a site, in build/site
 # make gate-all BASE=REVISION   every shipped workload, profile and policy against an earlier revision: hours
 # make mutants N=300 SEED=1  of so many small errors put into hosim at random, which ones the tests do not notice: an hour
@@ -16,7 +17,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test rooms test-long bench truth docs gate-all mutants fuzz check clean
+.PHONY: demo test rooms test-long bench truth kernels docs gate-all mutants fuzz check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -40,6 +41,9 @@ bench: .venv/.installed-dev
 # What needs recordings that do not lie beside the repository is left out.
 truth: .venv/.installed-dev
 	$(BIN)/pytest -m truth --truth-table --quiet --numprocesses=2
+
+kernels: .venv/.installed-dev
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_kernels.py && ../$(BIN)/ruff format --quiet ../hosim/costmodel/kernels
 
 # NO_MKDOCS_2_WARNING: not a page about the next release of MkDocs at every build.
 docs: .venv/.installed-dev

@@ -114,6 +114,10 @@ class Op:
         The data type, which chooses the peak of the processor.
     workspace_bytes
         Bytes held in the device tier while it runs.
+    kernel
+        The class of kernels that it is one of, such as ``gemm``; empty: none that hosim knows.
+    sizes
+        The sizes of that class, in its order.
 
     References
     ----------
@@ -137,6 +141,8 @@ class Op:
     bytes_accessed: int = 0
     dtype: str = "bf16"
     workspace_bytes: int = 0
+    kernel: str = ""
+    sizes: tuple[int, ...] = ()
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -455,6 +461,7 @@ class GraphBuilder:
         self._tensor_index: dict[str, int] = {}
         self._op_index: dict[str, int] = {}
         self._numbers: dict[Any, Any] = {}
+        self._shared: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def tensor(self, name: str, size_bytes: int, kind: str = "activation", home: str | None = None, persistent: bool | None = None) -> str:
         """Add a tensor.
@@ -505,6 +512,8 @@ class GraphBuilder:
         bytes_accessed: int = 0,
         dtype: str = "bf16",
         workspace_bytes: int = 0,
+        kernel: str = "",
+        sizes: tuple[int, ...] = (),
     ) -> str:
         """Add an op after those already there.
 
@@ -534,6 +543,10 @@ class GraphBuilder:
             The data type.
         workspace_bytes
             Bytes held in the device tier while it runs.
+        kernel
+            The class of kernels that it is one of.
+        sizes
+            The sizes of that class, in its order.
 
         Returns
         -------
@@ -573,6 +586,8 @@ class GraphBuilder:
             bytes_accessed and self._same(bytes_accessed),
             dtype,
             workspace_bytes and self._same(workspace_bytes),
+            kernel,
+            sizes and self._shared.setdefault(sizes, sizes),
         )
         self._op_index[name] = len(self._ops)
         self._ops.append(row)

@@ -89,18 +89,53 @@ class Fabric:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessorFigures:
+    """What the vendor says of the processor beyond its peaks, as far as times of kernels depend on that.
+
+    ``multiprocessors`` run blocks of threads beside each other, at ``clock_hz``: the one that the peaks are stated for. ``cache_bytes`` is
+    the last cache before memory; ``link_bytes_per_s`` are the links to other devices, in one direction.
+    """
+
+    multiprocessors: int
+    clock_hz: int
+    cache_bytes: int = 0
+    link_bytes_per_s: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredTimes:
+    """Measured times of one class of kernels in one dtype: microseconds of each of ``sizes``, which are in the order of the class.
+
+    ``distribution`` is how tokens spread over experts; ``file`` is where the times were read.
+    """
+
+    file: str
+    kernel: str
+    dtype: str
+    distribution: str
+    sizes: tuple[tuple[int, ...], ...]
+    us: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Compute:
     """The processor, as the cost model needs it.
 
     ``peak_flops`` is FLOP per second by dtype, dense; ``efficiency`` the fraction of the peak (of FLOP and of device
     bandwidth) that kernels reach; ``launch_ns`` the fixed time of an op. ``efficiency_of`` has the fraction of some kinds of ops,
     by kind and dtype; ``efficiency`` is that of all others.
+
+    With ``processor``, ops that say which kernel they are take what that takes: by ``tables`` of measured times, and by constants of
+    the class: those of ``kernels``, by class, dtype and name, or else those of the machine that is most like it.
     """
 
     peak_flops: Mapping[str, int]
     efficiency: float = 1.0
     launch_ns: int = 0
     efficiency_of: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    processor: ProcessorFigures | None = None
+    kernels: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    tables: tuple[MeasuredTimes, ...] = ()
 
     def efficiency_for(self, kind: str, dtype: str) -> Fraction:
         """The fraction that an op of this kind reaches in this dtype; exactly the decimal that was written."""
@@ -376,6 +411,12 @@ def _check(hardware: Hardware) -> None:
             if not 0 < fraction <= 1:
                 where = f"compute.efficiency_of.{kind}.{dtype}"
                 raise HardwareError(f"expected an efficiency above 0 and at most 1, got {fraction}", where=where)
+    if compute.processor is not None:
+        for label, figure in (("multiprocessors", compute.processor.multiprocessors), ("clock", compute.processor.clock_hz)):
+            if figure < 1:
+                raise HardwareError("expected a figure above 0", where=f"compute.processor.{label}")
+    elif compute.kernels or compute.tables:
+        raise HardwareError("times of kernels need the vendor's figures: multiprocessors and clock", where="compute.processor")
     if compute.launch_ns < 0:
         raise HardwareError("expected a launch time of at least 0 ns", where="compute.launch")
     if hardware.inspect_ns < 0:

@@ -21,6 +21,7 @@ _TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60
 _SIZE = {f"{prefix}B": factor for prefix, factor in _PREFIXES.items()}
 _RATE = {f"{unit}/s": factor for unit, factor in _SIZE.items()}
 _COMPUTE = {f"{p}FLOP/s": f for p, f in _PREFIXES.items() if not p.endswith("i")}
+_FREQUENCY = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*")
 LARGEST = 2**63 - 1
@@ -84,6 +85,15 @@ def parse_compute(text: object) -> int:
     return _parse(text, _COMPUTE, "a compute rate", "989 TFLOP/s")
 
 
+def parse_frequency(text: object) -> int:
+    """Cycles per second of a frequency such as ``1.41 GHz``.
+
+    >>> parse_frequency("1.41 GHz")
+    1410000000
+    """
+    return _parse(text, _FREQUENCY, "a frequency", "1.41 GHz")
+
+
 def _exact(value: int, units: dict[str, int]) -> str:
     """The text with the fewest digits, over ``units``, that parses back to ``value`` exactly; ties go to the larger unit."""
     whole = next(f"{value} {unit}" for unit, factor in units.items() if factor == 1)
@@ -132,6 +142,15 @@ def exact_compute(value: int) -> str:
     '989 TFLOP/s'
     """
     return _exact(value, _COMPUTE)
+
+
+def exact_frequency(value: int) -> str:
+    """The text with the fewest digits that parses back to exactly ``value`` cycles per second.
+
+    >>> exact_frequency(1_410_000_000)
+    '1.41 GHz'
+    """
+    return _exact(value, _FREQUENCY)
 
 
 def _human(value: int, steps: list[tuple[int, str]]) -> str:

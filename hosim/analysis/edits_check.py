@@ -31,8 +31,8 @@ def check_edits(graph: Graph, edits: Edits) -> Iterator[Finding]:
         first, should_see = expected[name]
         if op.name != name and op.mutates:
             yield Finding("edit", f"op {op.name!r} runs {name!r} again, which changes a tensor in place", i)
-        if (op.kind, op.stream, op.duration_ns, op.flops, op.bytes_accessed, op.workspace_bytes) != (
-            first.kind, first.stream, first.duration_ns, first.flops, first.bytes_accessed, first.workspace_bytes
+        if (op.kind, op.stream, op.duration_ns, op.flops, op.bytes_accessed, op.workspace_bytes, op.kernel, op.sizes) != (
+            first.kind, first.stream, first.duration_ns, first.flops, first.bytes_accessed, first.workspace_bytes, first.kernel, first.sizes
         ):  # fmt: skip
             yield Finding("edit", f"op {op.name!r} is not the op {name!r} of {base.name!r}", i)
         if len(seen) != len(should_see):

@@ -11,7 +11,7 @@ from hosim.cli.options import Json, console, written
 from hosim.cli.terminal import say
 
 Recordings = Annotated[
-    list[Path],
+    list[Path] | None,
     typer.Argument(
         metavar="TRACE...",
         help="Traces of the PyTorch profiler, SQLite exports of Nsight Systems, or what python -m hosim.record wrote (a folder, or its "
@@ -37,20 +37,74 @@ HoldOut = Annotated[
 ]
 Predict = Annotated[list[Path] | None, typer.Option("--predict", metavar="TRACE", help="Predict this trace, which the fit does not use.")]
 
+Kernels = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--kernels", metavar="TABLE", help="Fit the constants of kernels to this table of measured times instead; may be repeated."
+    ),
+]
+Machine = Annotated[str | None, typer.Option("--machine", metavar="NAME", help="With --kernels: the machine in tables of several.")]
+
 
 def calibrate(
-    traces: Recordings,
+    traces: Recordings = None,
     output: Output = None,
     base: Base = None,
     hold_out: HoldOut = None,
     predict: Predict = None,
+    kernels: Kernels = None,
+    machine: Machine = None,
     json: Json = False,
 ) -> None:
     """Fit a hardware profile to recordings of a real device.
 
     It fits channels by direction, size and kind of host memory; the launch time; and the efficiency of ops by kind and dtype, if shapes
-    were recorded. Every figure comes with its interval, its number of samples and its residuals.
+    were recorded. Every figure comes with its interval, its number of samples and its residuals. With --kernels it fits the constants of
+    the base profile's kernels to tables of measured times.
     """
+    from hosim.errors import InputError
+
+    if kernels:
+        if traces or predict or hold_out is not None:
+            raise InputError("--kernels fits tables alone: give no TRACE, --predict or --hold-out", source="calibrate")
+        _fit_kernels(kernels, machine, base, output, json)
+    elif machine is not None:
+        raise InputError("--machine requires --kernels", source="calibrate")
+    elif not traces:
+        raise InputError("nothing to fit: give a TRACE, or --kernels TABLE", source="calibrate")
+    else:
+        _fit_traces(traces, output, base, hold_out, predict, json)
+
+
+def _fit_kernels(files: list[Path], name: str | None, base: str | None, output: Path | None, json: bool) -> None:
+    from hosim.errors import InputError
+    from hosim.importers.kernel_tables import of_machine, read_kernel_tables
+    from hosim.io import find_hardware, load_hardware
+    from hosim.io.reading import read, write
+    from hosim.report import calibration_tables as report
+    from hosim.validate.calibrated_kernels import fit_kernels, kernels_report, profile_with_kernels
+
+    if base is None:
+        raise InputError("--kernels needs --base: the profile that has the vendor's figures of the machine", source="--base")
+    path = find_hardware(base)
+    tables = of_machine([table for file in files for table in read_kernel_tables(file)], name, "--machine")
+    fits = fit_kernels(tables, load_hardware(path))
+    if output is not None:
+        stem = output.name.removesuffix(".gz").rpartition(".")[0] or output.name
+        write(output, profile_with_kernels(fits, read(path, "hardware"), stem, [file.name for file in files]))
+        say(f"wrote {output}")
+    data = kernels_report(fits, [file.name for file in files], base)
+    if json:
+        from hosim.io import to_json
+
+        typer.echo(to_json(data))
+    else:
+        console().print(report.kernels(data))
+
+
+def _fit_traces(
+    traces: list[Path], output: Path | None, base: str | None, hold_out: float | None, predict: list[Path] | None, json: bool
+) -> None:
     from hosim.errors import InputError
     from hosim.io import find_hardware, load_hardware
     from hosim.io.reading import read, write

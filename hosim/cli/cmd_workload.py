@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from hosim.cli.options import Workload, console, graph_of
+from hosim.cli.options import Workload, console, graph_of, hardware_of
 
 app = typer.Typer(help="List the shipped workloads, or show one.", no_args_is_help=True)
 
@@ -18,10 +20,22 @@ def list_() -> None:
     console().print(listings.workloads([graph_of(name) for name in shipped.workloads()]))
 
 
-@app.command()
-def show(workload: Workload) -> None:
-    """Show a workload: its live memory, tensors, ops and source."""
-    from hosim.report import listings
+Machine = Annotated[
+    str | None, typer.Option("--hardware", "-H", metavar="HW", help="Show how long ops take on this machine, and where that is from.")
+]
+EveryOp = Annotated[bool, typer.Option("--ops", help="With --hardware: a row for each op.")]
 
-    out = console()
-    out.print(listings.workload(graph_of(workload), out.width))
+
+@app.command()
+def show(workload: Workload, hardware: Machine = None, ops: EveryOp = False) -> None:
+    """Show a workload: its live memory, tensors, ops and source."""
+    from hosim.errors import InputError
+    from hosim.report import listings
+    from hosim.report.op_time_table import op_times
+
+    if ops and hardware is None:
+        raise InputError("--ops requires --hardware", source="workload show")
+    out, graph = console(), graph_of(workload)
+    out.print(listings.workload(graph, out.width))
+    if hardware is not None:
+        out.print(op_times(graph, hardware_of(hardware, None), ops))

@@ -23,6 +23,7 @@ from hosim.cli import (
     cmd_frontier,
     cmd_hardware,
     cmd_import,
+    cmd_import_kernels,
     cmd_plan,
     cmd_policies,
     cmd_replay,
@@ -112,6 +113,7 @@ app.command("diff", epilog=cmd_diff.EXAMPLES)(cmd_diff.diff)
 app.command("check")(cmd_check.check)
 app.add_typer(cmd_baseline.app, name="baseline")
 app.command("import")(cmd_import.import_)
+app.command("import-kernels")(cmd_import_kernels.import_kernels)
 app.command("export", epilog=cmd_export.EXAMPLES)(cmd_export.export)
 app.command("validate")(cmd_validate.validate)
 app.command("calibrate")(cmd_calibrate.calibrate)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from hosim.costmodel.op_time import kernel_times_of
 from hosim.graph import Graph
 from hosim.hardware import Fabric, Hardware
 
@@ -69,8 +70,9 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
     copies = sum(c.bandwidth_bytes_per_s for c in hardware.channels if tier in (c.source, c.destination))
     uses = {}
     known: dict[tuple[int, int, int, str, str], MemoryUse | None] = {}  # layers have the same ops again and again
+    kernels = kernel_times_of(graph, hardware)
     for i, op in enumerate(graph.ops):
-        launch = hardware.compute.launch_ns if op.duration_ns is None else 0
+        launch = hardware.compute.launch_ns if op.duration_ns is None and i not in kernels else 0
         busy = durations[i] - launch
         if busy > 0 and op.bytes_accessed:
             key = launch, busy, op.bytes_accessed, op.kind, op.dtype

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from hosim.costmodel.kernels.classes import CLASSES, DTYPES, NO_WINDOW
 from hosim.costmodel.kernels.collective_time import CUSTOM_BYTES
 from hosim.costmodel.kernels.processor import Array
 from hosim.errors import InputError
+from hosim.hardware import MeasuredTimes
 from hosim.io.bounded import read_bytes
 
 
@@ -249,3 +250,34 @@ def _kind(has: set[str]) -> str | None:
         "collectives": {"gpus", "message_elements_or_bytes"},
     }
     return next((kind for kind, columns in needed.items() if columns | {"dtype"} <= has), None)
+
+
+def measured_times(table: KernelTable, file: str) -> MeasuredTimes:
+    """A table as part of a profile, read from ``file``."""
+    columns = [table.sizes[name].astype(np.int64).tolist() for name in CLASSES[table.kernel].sizes]
+    rows = tuple(zip(*columns, strict=True))
+    return MeasuredTimes(file, table.kernel, table.dtype, table.distribution, rows, tuple(table.latency_us.tolist()))
+
+
+def tables_text(tables: Sequence[KernelTable]) -> str:
+    """Tables in hosim's own layout: one header with all sizes of their classes, then a line for each row."""
+    sizes = list(dict.fromkeys(name for table in tables for name in CLASSES[table.kernel].sizes))
+    lines = [",".join(("machine", "kernel", "dtype", "distribution", *sizes, "latency_us"))]
+    for table in tables:
+        before = [table.machine.replace(",", " "), table.kernel, table.dtype, table.distribution]
+        columns = [table.sizes.get(name) for name in sizes]
+        for i, us in enumerate(table.latency_us.tolist()):
+            figures = ["" if column is None else str(int(column[i])) for column in columns]
+            lines.append(",".join([*before, *figures, f"{us:.10g}"]))
+    return "\n".join(lines) + "\n"
+
+
+def of_machine(tables: Sequence[KernelTable], machine: str | None, option: str) -> list[KernelTable]:
+    """The tables of one machine; ``None``: the only one there is. Raises :class:`InputError`, which names ``option``, otherwise."""
+    machines = sorted({table.machine for table in tables})
+    if machine is None and len(machines) == 1:
+        return list(tables)
+    if machine not in machines:
+        said = "the tables have several machines" if machine is None else f"the tables have no machine {machine!r}"
+        raise InputError(f"{said}; expected one of {', '.join(machines) or 'none'}", source=option)
+    return [table for table in tables if table.machine == machine]

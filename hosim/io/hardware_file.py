@@ -14,7 +14,8 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
-from hosim.hardware import SCOPES, Channel, Compute, Fabric, Hardware, Tier
+from hosim.errors import InputError
+from hosim.hardware import SCOPES, Channel, Compute, Fabric, Hardware, MeasuredTimes, ProcessorFigures, Tier
 from hosim.io import reading
 from hosim.io.bounded import check_names
 from hosim.io.key_tables import (
@@ -31,15 +32,34 @@ from hosim.io.key_tables import (
     note,
     several,
 )
-from hosim.io.validators import STRICT, ComputeRate, Format, Name, Rate, Size, Time
-from hosim.units import exact_compute, exact_rate, exact_size, exact_time
+from hosim.io.validators import STRICT, ComputeRate, Format, Frequency, Name, Rate, Size, Time
+from hosim.units import exact_compute, exact_frequency, exact_rate, exact_size, exact_time
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Constant = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 SIZE, RATE, TIME, COMPUTE_RATE = Kind(Size, exact_size), Kind(Rate, exact_rate), Kind(Time, exact_time), Kind(ComputeRate, exact_compute)
 SCOPE, POSITIVE, FRACTION = literal(*SCOPES), Kind(Positive), Kind(Fraction, float)
+
+_PROCESSOR = KeyTable(
+    "ProcessorModel",
+    "What the vendor says of the processor beyond its peaks; with it, ops that say which kernel they are take what that takes.",
+    ProcessorFigures,
+    Key("multiprocessors", POSITIVE),
+    Key("clock", Kind(Frequency, exact_frequency), "clock_hz"),
+    Key("cache", SIZE, "cache_bytes"),
+    Key("links", RATE, "link_bytes_per_s"),
+    note("source"),
+)
+
+_OPTIONAL_PROCESSOR = Kind(_PROCESSOR.kind.type, lambda p: None if p is None else _PROCESSOR.write(p), _PROCESSOR.kind.read)
+
+
+def _files(compute: Compute) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(table.file for table in compute.tables))
+
 
 _COMPUTE = KeyTable(
     "ComputeModel",
@@ -52,6 +72,9 @@ _COMPUTE = KeyTable(
     Key("efficiency", FRACTION),
     Key("launch", TIME, "launch_ns"),
     Key("efficiency_of", mapping(mapping(Kind(Fraction), Name), Name), brief=True),
+    Key("processor", _OPTIONAL_PROCESSOR, brief=True),
+    Key("kernels", mapping(mapping(mapping(Kind(Constant, float), Name), Name), Name), brief=True),
+    Key("tables", Kind(list[str], list, lambda _: ()), get=_files, brief=True),  # read by hardware_from_dict, which knows the folder
     note("source"),
 )
 
@@ -211,9 +234,39 @@ def save_hardware(hw: Hardware, path: str | os.PathLike[str]) -> None:
 def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
     """The profile as :func:`hardware_to_dict` gives it; ``source`` names it in errors. Raises :class:`InputError`."""
     with errors_of(source):
-        hw = _HARDWARE.read(FORMAT.check(data, source))
+        checked = FORMAT.check(data, source)
+        hw = _HARDWARE.read(checked)
+    compute = checked.get("compute", {})
+    if compute.get("kernels"):
+        from hosim.costmodel.kernels.constants import check_constants
+
+        with errors_of(source):
+            check_constants(hw.compute.kernels)
+    if compute.get("tables"):
+        with errors_of(source):
+            hw = replace(hw, compute=replace(hw.compute, tables=_tables(compute["tables"], source)))
     check_names(source, name=[hw], tiers=hw.tiers, channels=hw.channels, fabrics=hw.fabrics)
     return hw
+
+
+def _tables(files: list[str], source: str | None) -> tuple[MeasuredTimes, ...]:
+    """What the tables in files say; their names are relative to the folder of the profile. Tables have one machine."""
+    from hosim.importers.kernel_tables import measured_times, read_kernel_tables
+
+    folder = os.path.dirname(source) if source is not None else ""
+    found: list[MeasuredTimes] = []
+    for j, name in enumerate(files):
+        path = os.path.join(folder, name)
+        tables = read_kernel_tables(path)
+        machines = sorted({table.machine for table in tables})
+        if len(machines) > 1:
+            listed = ", ".join(machines)
+            raise InputError(
+                f"{name!r} has times of several machines ({listed}); keep those of one with hosim import-kernels --machine",
+                where=f"compute.tables[{j}]",
+            )
+        found += [measured_times(table, path) for table in tables]
+    return tuple(found)
 
 
 def hardware_to_dict(hw: Hardware) -> dict[str, Any]:

@@ -188,10 +188,10 @@ def write(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
         content = yamltext.dump(data).encode()
     else:
         content = to_text(data).encode()
-    write_bytes(target, _compressed(content) if target.endswith(".gz") else content)
+    write_bytes(target, compressed(content) if target.endswith(".gz") else content)
 
 
-def _compressed(content: bytes) -> bytes:
+def compressed(content: bytes) -> bytes:
     """Gzip without a file name or a time in its header, so that equal contents give equal bytes."""
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=buffer, mtime=0) as stream:

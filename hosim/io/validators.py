@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from hosim.errors import InputError, UnitError
 from hosim.io.reading import check_format, did_you_mean
-from hosim.units import LARGEST, parse_compute, parse_rate, parse_size, parse_time
+from hosim.units import LARGEST, parse_compute, parse_frequency, parse_rate, parse_size, parse_time
 
 T = TypeVar("T")
 
@@ -49,6 +49,8 @@ Size = Annotated[int, _read_by(parse_size), _written("([kMGTPE]i?)?B", "80 GiB")
 Rate = Annotated[int, _read_by(parse_rate), _written("([kMGTPE]i?)?B/s", "55 GB/s")]
 Time = Annotated[int, _read_by(parse_time), _written("(ns|us|µs|ms|s|min)", "10 us")]
 ComputeRate = Annotated[int, _read_by(parse_compute), _written("[kMGTPE]?FLOP/s", "989 TFLOP/s")]
+
+Frequency = Annotated[int, _read_by(parse_frequency), _written("[kMG]?Hz", "1.41 GHz")]
 
 
 class Format(Generic[T]):

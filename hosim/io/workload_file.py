@@ -72,6 +72,8 @@ def _op(tensors: Names, ops: Names) -> KeyTable[Op]:
         *keys(COUNT, "flops", "bytes_accessed", brief=True),
         Key("dtype", NAME, brief=True),
         Key("workspace_bytes", COUNT, brief=True),
+        Key("kernel", NAME, brief=True),
+        Key("sizes", several(COUNT), brief=True),
         make=_new_op,
     )
 

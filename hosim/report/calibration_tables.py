@@ -33,6 +33,16 @@ def calibration(data: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
+def kernels(data: Mapping[str, Any]) -> RenderableType:
+    """Everything in a ``hosim.kernel_calibration/1``."""
+    table = open_table(f"Kernels, on the processor of {data['base']}", "kernel", "dtype", "rows", "median error", "P90", "worst", left=2)
+    for fit in data["kernels"]:
+        errors = fit["errors"]
+        cells = [_percent(errors[name]) for name in ("median", "p90", "worst")]
+        table.add_row(fit["kernel"], fit["dtype"], f"{errors['rows']:,}", *cells)
+    return table
+
+
 def _channels(data: Mapping[str, Any]) -> RenderableType:
     columns = ("way", "host memory", "copies", "sizes", "bandwidth", "latency", "median error", "P95")
     table = open_table(f"Channels{_on(data)}", *columns, left=2)

@@ -13,10 +13,12 @@ from rich.text import Text
 
 from hosim.analysis.gaps import Gap
 from hosim.cache_plan import AT_START, counted_cache_ops
+from hosim.costmodel.op_time import time_origins
 from hosim.plain_text import counted
 from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line, signed_time
 from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.observed import ObservedTransfer
+from hosim.report.op_time_table import origin_lines
 from hosim.report.printed import lines_of, open_table, paragraph
 from hosim.report.tables import NOTHING, channels, percent, time_or_nothing
 from hosim.result import STALL_CAUSES
@@ -97,7 +99,7 @@ def summary(explained: Explanation) -> RenderableType:
     more = f"{counted(left, 'more tensor')}. " if left > 0 else ""
     return Group(
         paragraph(explained.origin),
-        paragraph(_peak(explained)),
+        paragraph(*_peak(explained)),
         paragraph(*counts(explained).splitlines(), space=True),
         table,
         load(explained),
@@ -124,7 +126,7 @@ def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
     """Where the device tier would hold more than the budget if nothing moved, and what it holds there under the plan."""
     graph, head = explained.plan.graph, _peak(explained)
     if not explained.regions:
-        return paragraph(head, "Nothing is over budget.", space=True)
+        return paragraph(*head, "Nothing is over budget.", space=True)
     table = open_table(
         "Pressure: over budget if nothing moved", "from op", "to op", "ops", "time", "over by", "area", "held by plan", left=2
     )
@@ -140,18 +142,19 @@ def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
             _area(region.over_byte_ns),
             human_size(region.held_bytes),
         )
-    return Group(paragraph(head, space=True), table, _more(len(explained.regions), top))
+    return Group(paragraph(*head, space=True), table, _more(len(explained.regions), top))
 
 
-def _peak(explained: Explanation) -> str:
-    """What the device tier would hold if nothing moved, and what it holds under the plan."""
+def _peak(explained: Explanation) -> list[str]:
+    """What the device tier would hold if nothing moved, what it holds under the plan, and where the ops' times are from."""
     graph, result = explained.plan.graph, explained.result
     device = explained.hardware.device_tier
     at = f" at op {graph.ops[explained.peak_op].name}" if explained.peak_op >= 0 else ""
-    return (
+    held = (
         f"If nothing moved, {device} would hold {human_size(explained.peak_bytes)}{at}; the plan holds "
         f"{human_size(result.peak_bytes[device])} at most, within a budget of {human_size(result.budget_bytes)}."
     )
+    return [held, *origin_lines(graph, explained.hardware)]
 
 
 def counts(explained: Explanation) -> str:
@@ -293,6 +296,7 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
         "origin": explained.origin,
         "budget_bytes": result.budget_bytes,
         "makespan_ns": result.makespan_ns,
+        "op_time_origins": dict(Counter(time_origins(graph, explained.hardware))),
         "stall_ns": {cause: result.stall_ns.get(cause, 0) for cause in STALL_CAUSES},
         "peak": {
             "op": ops[explained.peak_op].name if explained.peak_op >= 0 else None,

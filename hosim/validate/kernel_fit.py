@@ -79,7 +79,12 @@ def predicted_us(table: KernelTable, processor: Processor, values: dict[str, flo
 
 def errors_of_tables(tables: Sequence[KernelTable], processor: Processor, values: dict[str, float]) -> KernelErrors:
     """The errors over all rows of tables of one class and dtype."""
-    return summary(np.concatenate([predicted_us(table, processor, values) / table.latency_us - 1 for table in tables]))
+    return summary(np.concatenate([errors_by_row(table, processor, values) for table in tables]))
+
+
+def errors_by_row(table: KernelTable, processor: Processor, values: dict[str, float]) -> Array:
+    """The relative error of each row."""
+    return predicted_us(table, processor, values) / table.latency_us - 1
 
 
 def summary(errors: Array) -> KernelErrors:

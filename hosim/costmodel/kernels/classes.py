@@ -17,7 +17,7 @@ from hosim.costmodel.kernels.collective_time import CollectiveConstants, CustomC
 from hosim.costmodel.kernels.expert_loads import TILES, expected_loads
 from hosim.costmodel.kernels.gemm_time import GemmConstants, gemm_us
 from hosim.costmodel.kernels.latent_time import LatentConstants, latent_us
-from hosim.costmodel.kernels.moe_time import MoeConstants, moe_us
+from hosim.costmodel.kernels.moe_time import MoeConstants, expert_product_us, moe_us
 from hosim.costmodel.kernels.processor import Array, Processor, Shapes
 
 
@@ -44,9 +44,8 @@ DTYPES: Mapping[str, KernelDtype] = {
 """By the name that tables and constants have. ``bf16`` is as ``fp16``; the cache of latent attention has 16 bits in all of them."""
 
 
-def dtype_label(dtype: str) -> str:
-    """The name in :data:`DTYPES` for an op's dtype; that of 16 bits for every other one."""
-    return dtype if dtype in DTYPES else "fp16"
+LABELS: Mapping[str, str] = {"bf16": "fp16", "fp16": "fp16", "fp8": "fp8"}
+"""By the dtype of an op, the name that its kernels have; ops in other dtypes are not timed as kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class KernelClass:
             shapes[name] = np.full(count, float(getattr(kind, name)))
         shapes |= {name: np.asarray(values, float) for name, values in sizes.items()}
         shapes.setdefault("kv_heads", shapes.get("heads", shapes["weight_bytes"]))
-        return _with_loads(shapes, distribution) if self.name == "moe" else shapes
+        return _with_loads(shapes, distribution) if "experts" in self.sizes else shapes
 
 
 def _with_loads(shapes: Shapes, distribution: str) -> Shapes:
@@ -92,7 +91,8 @@ def _with_loads(shapes: Shapes, distribution: str) -> Shapes:
     shapes["touched"] = np.array([load.touched for load in loads])
     for i, tile in enumerate(TILES):
         shapes[f"padded_{tile}"] = np.array([load.padded[i] for load in loads])
-    shapes["width"] = shapes["intermediate"] / shapes["tensor"]
+    if "intermediate" in shapes:
+        shapes["width"] = shapes["intermediate"] / shapes["tensor"]
     return shapes
 
 
@@ -147,6 +147,16 @@ def _collective(name: str, passes: float) -> KernelClass:
 
 _HALF_TILE = (1.0, 90.0, 300.0)
 _LARGEST = (0.2, 1.8, 2.5)
+
+_MIXTURE = {
+    "fixed_cycles": _cycles(50000),
+    "bandwidth_share": (0.2, 0.85, 1.2),
+    "largest_share": _LARGEST,
+    "half_tile": _HALF_TILE,
+    "tile_cycles": _cycles(3000),
+    "row_traffic": (0.05, 1.0, 10.0),
+    "token_traffic": (0.05, 2.0, 20.0),
+}
 
 NO_WINDOW = 2.0**40
 """The window of attention that sees all keys before a query."""
@@ -214,21 +224,8 @@ CLASSES: Mapping[str, KernelClass] = {
             },
             tried={"waves": (0.0, 1.0, 2.0)},
         ),
-        _kernel(
-            "moe",
-            "tokens hidden intermediate top experts tensor ranks",
-            MoeConstants,
-            moe_us,
-            {
-                "fixed_cycles": _cycles(50000),
-                "bandwidth_share": (0.2, 0.85, 1.2),
-                "largest_share": _LARGEST,
-                "half_tile": _HALF_TILE,
-                "tile_cycles": _cycles(3000),
-                "row_traffic": (0.05, 1.0, 10.0),
-                "token_traffic": (0.05, 2.0, 20.0),
-            },
-        ),
+        _kernel("moe", "tokens hidden intermediate top experts tensor ranks", MoeConstants, moe_us, _MIXTURE),
+        _kernel("expert_product", "tokens top experts ranks columns depth", MoeConstants, expert_product_us, _MIXTURE),
         _collective("all_reduce", 2),
         _collective("all_gather", 1),
         _collective("reduce_scatter", 1),

@@ -46,14 +46,37 @@ def moe_us(constants: MoeConstants, processor: Processor, shapes: Shapes) -> Arr
     hidden, width, rows = shapes["hidden"], shapes["width"], shapes["rows"]
     weights = shapes["touched"] * 3 * hidden * width * shapes["weight_bytes"] / (constants.bandwidth_share * processor.bytes_per_us)
     passed = rows * (4 * hidden + 5 * width) * 2 * constants.row_traffic + shapes["tokens"] * hidden * 4 * constants.token_traffic
-    best = np.full(len(rows), np.inf)
-    for high in TILES:
-        for wide in _COLUMNS:
-            share = constants.largest_share / (1 + constants.half_tile * (high + wide) / (high * wide))
-            time = np.zeros(len(rows))
-            for columns, depth in ((2 * width, hidden), (hidden, width)):
-                tile = 2 * high * wide * depth / (processor.flops_per_us * share) + constants.tile_cycles * processor.cycle_us
-                tiles = shapes[f"padded_{high}"] / high * np.ceil(columns / wide)
-                time = time + np.maximum(tiles / processor.multiprocessors, 1) * tile
-            best = np.minimum(best, time)
+    best = np.min(
+        [
+            _tiled_us(constants, processor, shapes[f"padded_{high}"] / high, (high, wide), 2 * width, hidden)
+            + _tiled_us(constants, processor, shapes[f"padded_{high}"] / high, (high, wide), hidden, width)
+            for high in TILES
+            for wide in _COLUMNS
+        ],
+        axis=0,
+    )
     return constants.fixed_cycles * processor.cycle_us + passed / processor.bytes_per_us + together(best, weights)
+
+
+def expert_product_us(constants: MoeConstants, processor: Processor, shapes: Shapes) -> Array:
+    """Microseconds of one of the grouped products of a mixture by itself: rows [.., depth] by each expert's [depth, columns]."""
+    rows, columns, depth = shapes["rows"], shapes["columns"], shapes["depth"]
+    weights = shapes["touched"] * columns * depth * shapes["weight_bytes"] / (constants.bandwidth_share * processor.bytes_per_us)
+    passed = rows * (columns + depth) * 2 * constants.row_traffic / processor.bytes_per_us
+    best = np.min(
+        [
+            _tiled_us(constants, processor, shapes[f"padded_{high}"] / high, (high, wide), columns, depth)
+            for high in TILES
+            for wide in _COLUMNS
+        ],
+        axis=0,
+    )
+    return passed + together(best, weights)
+
+
+def _tiled_us(constants: MoeConstants, processor: Processor, high: Array, tile: tuple[int, int], columns: Array, depth: Array) -> Array:
+    """A grouped product whose rows fill ``high`` tiles, of this many rows and columns."""
+    rows, wide = tile
+    share = constants.largest_share / (1 + constants.half_tile * (rows + wide) / (rows * wide))
+    each = 2 * rows * wide * depth / (processor.flops_per_us * share) + constants.tile_cycles * processor.cycle_us
+    return np.maximum(high * np.ceil(columns / wide) / processor.multiprocessors, 1) * each

@@ -1,0 +1,60 @@
+"""Which constants a machine's kernels have: its profile's own, or those of the measured machine that is most like it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hosim.costmodel.kernels.classes import CLASSES, DTYPES
+from hosim.costmodel.kernels.fitted_a100 import A100
+from hosim.costmodel.kernels.fitted_h100 import H100
+from hosim.errors import HardwareError
+from hosim.hardware import Hardware
+
+Constants = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""By class, dtype and name."""
+
+FITTED: Mapping[str, Constants] = {"a100_sxm": A100, "h100_sxm": H100}
+"""By machine, as in the tables that they were fitted to."""
+
+CONSTANTS_OF = {"expert_product": "moe"}
+"""Classes that have another one's constants: nobody measures them alone."""
+
+
+def check_constants(kernels: Constants) -> None:
+    """Raise :class:`HardwareError` for a class, a dtype or a constant that there is not, and for one that is missing."""
+    for kernel, dtypes in kernels.items():
+        where = f"compute.kernels.{kernel}"
+        if kernel not in CLASSES or kernel in CONSTANTS_OF:
+            known = ", ".join(name for name in CLASSES if name not in CONSTANTS_OF)
+            raise HardwareError(f"unknown class of kernels; expected one of {known}", where=where)
+        names = CLASSES[kernel].constant_names
+        for dtype, values in dtypes.items():
+            if dtype not in DTYPES:
+                raise HardwareError(f"unknown dtype; expected one of {', '.join(DTYPES)}", where=f"{where}.{dtype}")
+            missing, beyond = [name for name in names if name not in values], [name for name in values if name not in names]
+            if missing or beyond:
+                what = f"expected the constant {missing[0]!r} too" if missing else f"unknown constant {beyond[0]!r}"
+                raise HardwareError(f"{what}; {kernel} has {', '.join(names)}", where=f"{where}.{dtype}")
+
+
+def constants_for(hardware: Hardware, kernel: str, dtype: str) -> Any:
+    """The constants of a class in a dtype (16 bits if that has none), or ``None`` if neither the profile nor any machine has them."""
+    found: Mapping[str, float] | None = None
+    for kernels in (hardware.compute.kernels, FITTED[most_like(hardware)]):
+        dtypes = kernels.get(CONSTANTS_OF.get(kernel, kernel), {})
+        found = found or dtypes.get(dtype) or dtypes.get("fp16")
+    return CLASSES[kernel].constants_from(found) if found else None
+
+
+def most_like(hardware: Hardware) -> str:
+    """The measured machine whose multiprocessors do as much in a cycle as those of this one, as nearly as any: its generation."""
+    figures, peaks = hardware.compute.processor, hardware.compute.peak_flops
+    assert figures is not None
+    peak = next((peaks[dtype] for dtype in ("fp16", "bf16") if dtype in peaks), max(peaks.values(), default=1))
+    each = peak / figures.multiprocessors / figures.clock_hz
+    return min(sorted(_EACH), key=lambda name: max(each / _EACH[name], _EACH[name] / each))
+
+
+_EACH = {"a100_sxm": 2048.0, "h100_sxm": 4096.0}
+"""FLOP of one multiprocessor in a cycle, 16 bits, dense."""

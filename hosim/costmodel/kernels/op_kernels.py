@@ -1,0 +1,113 @@
+"""The times of a graph's ops that say which kernel they are, and where each is from: a table, or the fitted model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import ceil
+
+import numpy as np
+
+from hosim.costmodel.kernels.classes import CLASSES, DTYPES, LABELS
+from hosim.costmodel.kernels.constants import constants_for
+from hosim.costmodel.kernels.expert_loads import expected_loads
+from hosim.costmodel.kernels.processor import Array, Processor
+from hosim.costmodel.kernels.table_lookup import Sizes, TimeTable
+from hosim.costmodel.origins import MODEL, TABLE
+from hosim.costmodel.peaks import peak_for
+from hosim.errors import GraphError, HardwareError
+from hosim.graph import MAIN_STREAM, Graph, Op
+from hosim.hardware import Hardware, MeasuredTimes
+
+Timed = tuple[int, str]
+"""Nanoseconds, and where they are from."""
+
+
+def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
+    """The time of each op, by position, that has no measured duration and says which kernel it is, if the profile has a processor.
+
+    Ops without the constants of their class, and collectives on a machine whose profile has no links, are left out. Raises
+    :class:`HardwareError` for an unknown kernel, and for one with another number of sizes.
+    """
+    if hardware.compute.processor is None:
+        return {}
+    distribution = _distribution(graph)
+    wanted: defaultdict[tuple[str, str, str], dict[Sizes, list[int]]] = defaultdict(dict)
+    for i, op in enumerate(graph.ops):
+        if op.kernel and op.duration_ns is None and (op.dtype in LABELS or op.stream != MAIN_STREAM):
+            wanted[op.kernel, LABELS.get(op.dtype, "fp16"), distribution].setdefault(op.sizes, []).append(i)
+    times: dict[int, Timed] = {}
+    for (kernel, dtype, distribution), places in wanted.items():
+        first = graph.ops[next(iter(places.values()))[0]]
+        _check(first, [graph.ops[at[0]] for at in places.values()])
+        found = kernel_us(hardware, kernel, dtype, distribution, list(places))
+        if found is not None:
+            for (us, origin), at in zip(found, places.values(), strict=True):
+                times.update(dict.fromkeys(at, (ceil(us * 1000), origin)))
+    return times
+
+
+def _distribution(graph: Graph) -> str:
+    """How the graph's tokens spread over experts, as its ``meta`` says."""
+    distribution = str(graph.meta.get("routing_distribution", "uniform"))
+    try:
+        expected_loads(1, 1, 1, 1, distribution)
+    except ValueError as error:
+        raise GraphError(str(error), where="meta.routing_distribution") from None
+    return distribution
+
+
+def _check(first: Op, ops: Sequence[Op]) -> None:
+    if first.kernel not in CLASSES:
+        raise HardwareError(f"op {first.name!r} is an unknown kernel {first.kernel!r}; expected one of {', '.join(CLASSES)}")
+    names = CLASSES[first.kernel].sizes
+    for op in ops:
+        if len(op.sizes) != len(names):
+            raise HardwareError(f"op {op.name!r}, a kernel {op.kernel!r}, has {len(op.sizes)} sizes; expected {', '.join(names)}")
+
+
+def kernel_us(hardware: Hardware, kernel: str, dtype: str, distribution: str, sizes: Sequence[Sizes]) -> list[tuple[float, str]] | None:
+    """Microseconds of kernels of one class and dtype, and where each is from; ``None`` where nothing says it."""
+    constants, processor = constants_for(hardware, kernel, dtype), processor_for(hardware, dtype)
+    if constants is None or (CLASSES[kernel].sizes == ("ranks", "bytes") and not processor.link_bandwidth):
+        return None
+    model = _KernelModel(hardware, kernel, dtype, distribution)
+    tables = [t for t in hardware.compute.tables if (t.kernel, t.dtype, t.distribution) == (kernel, dtype, distribution)]
+    if not tables:
+        return [(us, MODEL) for us in model.us(sizes).tolist()]
+    us, inside = _time_table(tuple(tables), model).us(sizes)
+    return [(time, TABLE if within else MODEL) for time, within in zip(us.tolist(), inside, strict=True)]
+
+
+class _KernelModel:
+    """The model's times of one class, dtype and distribution on a machine; equal to another of the same machine."""
+
+    def __init__(self, hardware: Hardware, kernel: str, dtype: str, distribution: str) -> None:
+        self.hardware = hardware
+        self.which = (kernel, dtype, distribution)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _KernelModel) and self.hardware is other.hardware and self.which == other.which
+
+    def __hash__(self) -> int:
+        return hash((id(self.hardware), self.which))
+
+    def us(self, sizes: Sequence[Sizes]) -> Array:
+        kernel, dtype, distribution = self.which
+        columns = np.array(sizes, float).reshape(len(sizes), -1).T
+        shapes = CLASSES[kernel].shapes(dict(zip(CLASSES[kernel].sizes, columns, strict=True)), dtype, distribution)
+        return CLASSES[kernel].us(constants_for(self.hardware, kernel, dtype), processor_for(self.hardware, dtype), shapes)
+
+
+@lru_cache(maxsize=64)
+def _time_table(tables: tuple[MeasuredTimes, ...], model: _KernelModel) -> TimeTable:
+    return TimeTable(tables, model.us)
+
+
+def processor_for(hardware: Hardware, dtype: str) -> Processor:
+    """The processor of a profile that has one, for kernels of this label (:data:`hosim.costmodel.kernels.classes.DTYPES`)."""
+    figures = hardware.compute.processor
+    assert figures is not None
+    peak = peak_for(hardware, DTYPES[dtype].compute)
+    return Processor(peak or 0, hardware.device.bandwidth_bytes_per_s, figures.multiprocessors, figures.clock_hz, figures.link_bytes_per_s)

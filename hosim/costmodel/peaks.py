@@ -1,0 +1,34 @@
+"""The peak of a dtype, or of the dtype that stands in for it where a profile does not list it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hosim.hardware import Hardware
+
+WIDER_DTYPES: Mapping[str, tuple[str, ...]] = {
+    "fp4": ("fp8", "fp16", "bf16", "tf32", "fp32", "fp64"),
+    "fp8": ("fp16", "bf16", "tf32", "fp32", "fp64"),
+    "fp16": ("bf16", "tf32", "fp32", "fp64"),
+    "bf16": ("fp16", "tf32", "fp32", "fp64"),
+    "tf32": ("fp32", "fp64"),
+    "fp32": ("fp64",),
+    "int4": ("int8", "fp8", "fp16", "bf16", "fp32", "fp64"),
+    "int8": ("fp16", "bf16", "fp32", "fp64"),
+    "uint8": ("int8", "fp16", "bf16", "fp32", "fp64"),
+    "bool": ("int8", "fp16", "bf16", "fp32", "fp64"),
+    "int16": ("fp32", "fp64"),
+    "int32": ("fp32", "fp64"),
+    "int64": ("fp64", "fp32"),
+}
+"""Where a profile lists no peak for a dtype: the dtypes whose peak is taken instead, the first one listed.
+
+Data of a narrow dtype computes in a wider unit; ``fp16`` and ``bf16`` stand in for each other, as tensor cores run both at one
+rate. Integers that no matrix unit takes run beside the floating-point ones.
+"""
+
+
+def peak_for(hardware: Hardware, dtype: str) -> int | None:
+    """FLOP per second of ``hardware`` for a dtype, or for the first wider one that the profile lists; ``None`` if it lists none of them."""
+    peaks = hardware.compute.peak_flops
+    return next((peaks[name] for name in (dtype, *WIDER_DTYPES.get(dtype, ())) if name in peaks), None)

@@ -1,0 +1,57 @@
+"""Kernels fitted to tables, as a report and as part of a hardware profile."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict
+from typing import Any
+
+from hosim.costmodel.kernels.op_kernels import processor_for
+from hosim.errors import InputError
+from hosim.hardware import Hardware
+from hosim.importers.kernel_tables import KernelTable
+from hosim.io.hardware_file import hardware_from_dict
+from hosim.validate.kernel_fit import KernelFit, fit_kernel
+
+FORMAT = "hosim.kernel_calibration/1"
+
+
+def fit_kernels(tables: Sequence[KernelTable], hardware: Hardware) -> list[KernelFit]:
+    """A fit for each class and dtype in tables of one machine, whose vendor's figures ``hardware`` has. Raises :class:`InputError`."""
+    figures = hardware.compute.processor
+    if figures is None:
+        raise InputError("lacks the vendor's figures: multiprocessors and clock", source=hardware.name, where="compute.processor")
+    sorted_tables: defaultdict[tuple[str, str], list[KernelTable]] = defaultdict(list)
+    for table in tables:
+        sorted_tables[table.kernel, table.dtype].append(table)
+    fits = []
+    for (kernel, dtype), listed in sorted_tables.items():
+        processor = processor_for(hardware, dtype)
+        if not processor.peak_flops:
+            raise InputError(f"has no peak for {dtype}, in which {kernel} was measured", source=hardware.name, where="compute.peak")
+        if "ranks" in listed[0].sizes and "bytes" in listed[0].sizes and not processor.link_bandwidth:
+            raise InputError(f"has no links, over which {kernel} was measured", source=hardware.name, where="compute.processor.links")
+        fits.append(fit_kernel(listed, processor))
+    return fits
+
+
+def profile_with_kernels(fits: Sequence[KernelFit], base: Mapping[str, Any], name: str, files: Sequence[str]) -> dict[str, Any]:
+    """The file of the base profile with the fitted constants in place of its own, under another name."""
+    data = deepcopy(dict(base))
+    data["name"] = name
+    compute = data["compute"] = dict(data.get("compute", {}))
+    kernels = compute["kernels"] = {kernel: dict(dtypes) for kernel, dtypes in compute.get("kernels", {}).items()}
+    for fit in fits:
+        kernels.setdefault(fit.kernel, {})[fit.dtype] = dict(fit.values)
+    errors = "; ".join(f"{fit.kernel} {fit.dtype} {fit.errors.median:.1%} (n={fit.errors.rows})" for fit in fits)
+    said = f"kernels from {', '.join(files)}, median error on the rows fitted: {errors}"
+    compute["source"] = f"{said}. Before: {compute['source']}" if compute.get("source") else said
+    hardware_from_dict(data, source=name)
+    return data
+
+
+def kernels_report(fits: Sequence[KernelFit], files: Sequence[str], base: str) -> dict[str, Any]:
+    """The JSON report."""
+    return {"format": FORMAT, "sources": list(files), "base": base, "kernels": [asdict(fit) for fit in fits]}

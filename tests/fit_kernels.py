@@ -1,0 +1,62 @@
+"""Fit the constants of all kernels to the measured tables beside the project, and write them into the package: ``make kernels``.
+
+Only shapes that are not held out are fitted.
+"""
+
+import sys
+from pathlib import Path
+
+from kernel_rows import held_out, kernel_tables, processor
+
+import hosim
+from hosim.costmodel.kernels.classes import CLASSES
+from hosim.costmodel.kernels.constants import CONSTANTS_OF
+from hosim.validate.kernel_fit import KernelFit, fit_kernel
+
+FILES = ("gemm", "attention", "mla", "moe", "collectives")
+FOLDER = Path(hosim.__file__).parent / "costmodel" / "kernels"
+MACHINES = {"a100_sxm": "A100", "h100_sxm": "H100"}
+
+HEAD = '''"""Constants of kernels on the {name} by class, dtype and name, as ``make kernels`` fitted them: not to be edited.
+
+From the tables of aiconfigurator 0.4.0 (Apache-2.0; TensorRT-LLM 1.0.0 on A100, 1.0.0rc3 on H100; NCCL 2.27.3), without the third of the
+shapes that is held out. Before each: the rows fitted, and the median error on them.
+"""
+
+from collections.abc import Mapping
+
+{name}: Mapping[str, Mapping[str, Mapping[str, float]]] = {{
+'''
+
+
+def fits(machine: str) -> list[KernelFit]:
+    """A fit for each class and dtype of a machine."""
+    tables = [table for kind in FILES for table in kernel_tables(kind) if table.machine == machine]
+    found = []
+    for kernel in CLASSES:
+        if kernel not in CONSTANTS_OF:
+            for dtype in sorted({table.dtype for table in tables if table.kernel == kernel}):
+                seen = [table.part(~held_out(table)) for table in tables if (table.kernel, table.dtype) == (kernel, dtype)]
+                found.append(fit_kernel(seen, processor(machine, dtype)))
+                print(machine, kernel, dtype, found[-1].errors, file=sys.stderr, flush=True)
+    return found
+
+
+def text(machine: str) -> str:
+    """The module with the constants of a machine."""
+    lines = []
+    listed = fits(machine)
+    for kernel in dict.fromkeys(fit.kernel for fit in listed):
+        lines.append(f'    "{kernel}": {{')
+        for fit in (fit for fit in listed if fit.kernel == kernel):
+            lines.append(f"        # {fit.errors.rows:,} rows, {fit.errors.median:.1%}")
+            lines.append(f'        "{fit.dtype}": {{')
+            lines += [f'            "{name}": {value!r},' for name, value in fit.values.items()]
+            lines.append("        },")
+        lines.append("    },")
+    return HEAD.format(name=MACHINES[machine]) + "\n".join(lines) + "\n}\n"
+
+
+if __name__ == "__main__":
+    for machine, name in MACHINES.items():
+        (FOLDER / f"fitted_{name.lower()}.py").write_text(text(machine))
