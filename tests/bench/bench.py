@@ -34,6 +34,7 @@ SUBJECTS = (
     "many_devices",
     "packing",
     "planning",
+    "searching",
     "sweep_costs",
     "exporting",
     "executing",
