@@ -86,6 +86,17 @@ def test_it_stays_before_the_next_use_and_the_next_cache_op() -> None:
     assert late(plan, 30) == plan
 
 
+def test_it_stays_before_a_use_that_takes_no_time() -> None:
+    """x has no bytes: behind w it begins and ends at 10 ns, and so does f1, which reads it."""
+    b = GraphBuilder("empty")
+    b.tensor("w", 10, "parameter", "ddr")
+    b.tensor("x", 0, "parameter", "ddr")
+    b.op("f0", "m", duration_ns=5)
+    b.op("f1", "m", inputs=["x"], duration_ns=0)
+    b.op("f2", "m", inputs=["w"], duration_ns=5)
+    assert late(Plan(b.build(), cache_ops=(up(0, AT_START), up(1, AT_START))), 10).cache_ops == (up(0, AT_START), up(1, 0))
+
+
 def test_a_detach_of_the_same_place_follows_its_prefetch() -> None:
     """x comes when w has come, 20 to 70 ns: f1 has ended by then, but x leaves ddr for good where its prefetch stands."""
     b = GraphBuilder("moved")
