@@ -60,20 +60,19 @@ class IssuedTransfer:
 
 
 class Route:
-    """One issued cache op over several channels: ``left`` chunks have not arrived, the first one started at ``start_ns`` (-1: none has).
+    """One issued cache op over several channels: ``left`` chunks have not arrived.
 
     ``under_way`` are the hops, by number, on which one of its chunks holds an engine. ``factor`` is jitter's on the time for which the
     bytes of each chunk flow, on every hop.
     """
 
-    __slots__ = ("cache_op", "factor", "hops", "left", "start_ns", "tensor", "under_way")
+    __slots__ = ("cache_op", "factor", "hops", "left", "tensor", "under_way")
 
     def __init__(self, cache_op: int, tensor: int, hops: tuple[Hop, ...], chunks: int) -> None:
         self.cache_op = cache_op
         self.tensor = tensor
         self.hops = hops
         self.left = chunks
-        self.start_ns = -1
         self.under_way: set[int] = set()
         self.factor = 1.0
 

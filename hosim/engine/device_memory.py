@@ -266,7 +266,7 @@ class DeviceMemory(DeviceState):
             if self.just_ended and self.just_ended[0].end_ns < now:
                 self.just_ended.clear()
             self.just_ended.append(transfer)
-            if self.program.closing and (transfer.route or transfer).start_ns < now:
+            if self.program.closing and (transfer.route is not None or transfer.start_ns < now):  # a route's hops begin one by one
                 self._interrupted(t)
         elif channel.queue:
             self.unsettled.add(self.position)

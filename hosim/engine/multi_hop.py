@@ -66,9 +66,7 @@ class Routes:
                 account.allocate(chunk.size, self._composition(chunk), now)
         if not chunk.arrives and memory.recorder is not None:
             memory.recorder.stage(t, destination, now, chunk.size)
-        if route.start_ns < 0:
-            route.start_ns = now
-            memory.transferring[t] = route
+        memory.transferring[t] = route
         route.under_way.add(chunk.leg)
         chunk.channel.begin(now, memory.overheads.ceiling(chunk) if memory.overheads is not None else None, pin_ns)
         memory.dequeued(chunk.channel)

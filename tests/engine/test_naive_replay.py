@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_replay import NaiveReplay
 from strategies import cases, graphs, hardware, sized, wild_plans
 
+from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import PlanError
+from hosim.graph import GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.timeline import blamed
 
 
@@ -81,6 +85,30 @@ def compare(plan, machine, budget, compete=False):
             assert result.timeline.op_start_ns == starts
             assert sorted(map(moved, result.timeline.transfers)) == transfers
             assert waited(result.timeline) == waits
+
+
+@pytest.mark.parametrize(
+    ("size", "to", "transfer"),
+    [(0, "ddr", 0), (10, "ddr", 40), (0, "nvme", 30), (10, "nvme", 50)],
+)
+def test_a_store_while_its_writer_waits_for_room(size, to, transfer):
+    """f may begin from the start but for y, for which there is room at 50 ns. The store of t, which f writes, begins at 30 ns.
+
+    While it lasts f may not begin; it lasts no time where t has no bytes, but on two hops f is looked at after the first.
+    """
+    tiers = (Tier("hbm", 100, 10**12, "device"), Tier("ddr", 1000, 10**11), Tier("nvme", 1000, 10**10))
+    channels = (Channel("d2h", "hbm", "ddr", 10**9), Channel("write", "ddr", "nvme", 10**9))
+    builder = GraphBuilder("waits")
+    builder.tensor("t", size, "parameter")
+    builder.tensor("y", 50)
+    builder.op("hold", "m", stream="other", workspace_bytes=60, duration_ns=50)
+    builder.op("f", "m", mutates=["t"], outputs=["y"], duration_ns=5)
+    builder.op("g", "m", stream="side", duration_ns=30)
+    plan = Plan(builder.build(), cache_ops=(CacheOp("store", 0, "hbm", to, 2),))
+    machine = Hardware("deep", tiers, channels, Compute({}))
+    compare(plan, machine, None)
+    stalls = replay(plan, machine).stall_ns
+    assert (stalls["transfer"], stalls["capacity"]) == (transfer, 50 - transfer)
 
 
 @settings(max_examples=300, deadline=None)
