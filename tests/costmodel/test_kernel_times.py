@@ -78,6 +78,11 @@ def test_a_window_limits_the_keys_and_a_chunk_has_those_before_it() -> None:
     assert us("context_attention", CONTEXT, **sizes, before=1000, window=2**40) == pytest.approx(unit * (1280 + 4 * 1000))
 
 
+def test_the_gradient_of_attention_has_five_products_for_the_two_going_forward() -> None:
+    sizes = {"batch": 10, "queries": 512, "before": 0, "heads": 1, "kv_heads": 1, "width": 128, "window": 2**40}
+    assert us("context_gradient", CONTEXT, **sizes) == pytest.approx(2.5 * us("context_attention", CONTEXT, **sizes))
+
+
 def test_one_head_cannot_fill_the_machine() -> None:
     # four blocks on ten multiprocessors: as long as one of the mean, or the longest
     longest = replace(CONTEXT, longest_share=1.0)
@@ -135,6 +140,12 @@ def test_a_mixture_reads_the_experts_that_have_tokens() -> None:
     assert us("moe", MOE, fast, tokens=1, **sizes) == pytest.approx(2 * expert)
     assert us("moe", MOE, fast, tokens=1000, **sizes) == pytest.approx(8 * expert)
     assert us("moe", MOE, fast, tokens=4, **sizes) == pytest.approx(8 * (1 - 0.75**4) * expert)  # 5.47 of them
+
+
+def test_one_product_of_a_mixture_reads_its_part_of_the_experts() -> None:
+    fast = replace(TEN, peak_flops=1e20)
+    sizes = {"top": 2, "experts": 8, "ranks": 1, "columns": 64, "depth": 32}
+    assert us("expert_product", MOE, fast, tokens=1, **sizes) == pytest.approx(2 * 64 * 32 * 2 / 1e6)
 
 
 def test_an_all_reduce_sends_its_bytes_almost_twice() -> None:

@@ -101,6 +101,13 @@ def test_corners_that_were_not_measured_do_not_count() -> None:
     assert (np.log2(us), inside) == (pytest.approx(wanted), True)
 
 
+def test_rows_of_equal_sizes_count_as_their_mean() -> None:
+    rows = ((1, 1), (1, 1))
+    table = TimeTable([MeasuredTimes("", "all_gather", "fp16", "uniform", rows, (2.0, 8.0))], lambda sizes: np.ones(len(sizes)))
+    (us,), _ = table.us([(1, 1)])
+    assert us == pytest.approx(4)  # in the logarithms
+
+
 def test_the_nearest_rows_count_where_no_corner_was_measured() -> None:
     rows = ((1, 9), (9, 1), (20, 20))
     table = TimeTable([MeasuredTimes("", "all_gather", "fp16", "uniform", rows, (4.0, 4.0, 4.0))], lambda sizes: np.ones(len(sizes)))

@@ -60,6 +60,15 @@ def context_us(constants: ContextConstants, processor: Processor, shapes: Shapes
     return time
 
 
+GRADIENT = 2.5
+"""How many times as long the gradient takes: five products for the two going forward (FlashAttention-2), at their pace."""
+
+
+def context_gradient_us(constants: ContextConstants, processor: Processor, shapes: Shapes) -> Array:
+    """Microseconds of the gradient of :func:`context_us`, which nobody's table has."""
+    return GRADIENT * context_us(constants, processor, shapes)
+
+
 _GROUP = 32
 """How many heads that share keys one block takes at most; beyond, each head goes over the cache by itself."""
 _LEAST_KEYS = 128

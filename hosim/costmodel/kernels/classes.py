@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hosim.costmodel.kernels.attention_time import ContextConstants, GenerationConstants, context_us, generation_us
+from hosim.costmodel.kernels.attention_time import ContextConstants, GenerationConstants, context_gradient_us, context_us, generation_us
 from hosim.costmodel.kernels.collective_time import CollectiveConstants, CustomConstants, collective_us, custom_us
 from hosim.costmodel.kernels.expert_loads import TILES, expected_loads
 from hosim.costmodel.kernels.gemm_time import GemmConstants, gemm_us
@@ -121,7 +121,7 @@ def _cycles(start: float) -> tuple[float, float, float]:
     return (_CYCLES[0], start, _CYCLES[1])
 
 
-def _context(name: str, sizes: str, given: Mapping[str, float]) -> KernelClass:
+def _context(name: str, sizes: str, given: Mapping[str, float], us: Callable[[Any, Processor, Shapes], Array] = context_us) -> KernelClass:
     constants = {
         "fixed_cycles": _cycles(20000),
         "block_cycles": _cycles(3000),
@@ -129,7 +129,7 @@ def _context(name: str, sizes: str, given: Mapping[str, float]) -> KernelClass:
         "move_share": (0.05, 0.5, 2.0),
         "longest_share": (0.3, 0.9, 1.0),
     }
-    return _kernel(name, sizes, ContextConstants, context_us, constants, given)
+    return _kernel(name, sizes, ContextConstants, us, constants, given)
 
 
 def _collective(name: str, passes: float) -> KernelClass:
@@ -182,6 +182,7 @@ CLASSES: Mapping[str, KernelClass] = {
             },
         ),
         _context("context_attention", "batch queries before heads kv_heads width window", _HEAD),
+        _context("context_gradient", "batch queries before heads kv_heads width window", _HEAD, context_gradient_us),
         _kernel(
             "generation_attention",
             "batch keys heads kv_heads width",

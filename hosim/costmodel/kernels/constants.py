@@ -17,7 +17,7 @@ Constants = Mapping[str, Mapping[str, Mapping[str, float]]]
 FITTED: Mapping[str, Constants] = {"a100_sxm": A100, "h100_sxm": H100}
 """By machine, as in the tables that they were fitted to."""
 
-CONSTANTS_OF = {"expert_product": "moe"}
+CONSTANTS_OF = {"expert_product": "moe", "context_gradient": "context_attention"}
 """Classes that have another one's constants: nobody measures them alone."""
 
 

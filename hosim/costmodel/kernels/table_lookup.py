@@ -7,6 +7,7 @@ tiles and waves. Where a size lies beyond a table, that ratio is the one at the 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import exp, log
@@ -23,13 +24,16 @@ _NEAREST = 4
 
 
 class TimeTable:
-    """Rows of one class, dtype and distribution, with the model's times of the same sizes."""
+    """Rows of one class, dtype and distribution, with the model's times of the same sizes. Rows of equal sizes count as their mean."""
 
     def __init__(self, times: Sequence[MeasuredTimes], model_us: Callable[[Sequence[Sizes]], Array]) -> None:
         rows = [row for part in times for row in part.sizes]
         measured = np.array([us for part in times for us in part.us])
         off = np.log(measured / model_us(rows))
-        self._ratio: dict[Sizes, float] = dict(zip(rows, off.tolist(), strict=True))
+        several: defaultdict[Sizes, list[float]] = defaultdict(list)
+        for row, ratio in zip(rows, off.tolist(), strict=True):
+            several[row].append(ratio)
+        self._ratio = {row: sum(ratios) / len(ratios) for row, ratios in several.items()}
         self._axes = [sorted(set(column)) for column in zip(*rows, strict=True)]
         self._model_us = model_us
 
