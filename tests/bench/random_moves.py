@@ -33,7 +33,7 @@ class Moves:
     def __init__(self, graph: Graph, hardware: Hardware, draw: Random) -> None:
         self.graph, self.draw, self.device = graph, draw, hardware.device_tier
         self.last = len(graph.ops) - 1
-        self.below = sorted({c.destination for c in hardware.channels if c.source == self.device})
+        self.below = [tier.name for tier in hardware.tiers if tier.name != self.device]
         self.users = graph.users
         self.free = {t for t, tensor in enumerate(graph.tensors) if tensor.persistent and tensor.home in (None, self.device)}
         self.used = [t for t in range(len(graph.tensors)) if self.users[t] and graph.tensors[t].size_bytes]
@@ -211,7 +211,10 @@ class Moves:
         t = self._chosen(state, op, tensor, width)
         if t is None or len(self.below) < 2:
             return None
-        one, other = self.draw.sample(self.below, 2)
+        one = self.draw.choice(
+            sorted({tier for e in state.entries[t] for tier in (e.source, e.destination) if tier not in (None, self.device)})
+        )
+        other = self.draw.choice([tier for tier in self.below if tier != one])
         return {x: renamed_tier(state.entries[x], one, other) for x in self._scope(t) if x in state.entries}, {
             x: tuple(other if tier == one else tier for tier in state.initial[x])
             for x in self._scope(t)
@@ -254,7 +257,7 @@ class Moves:
 
     def _give(self, state: State, op: int, size: int | None = None) -> Move | None:
         """A tensor that lies in the device tier unused around an op goes below for that time."""
-        for _ in range(8 if self.large else 0):
+        for _ in range(8 if self.large and self.below else 0):
             t = self.draw.choice(self.large)
             if size is not None and not size // 2 <= self.graph.tensors[t].size_bytes <= size * 4:
                 continue
@@ -265,7 +268,7 @@ class Moves:
             entries: dict[int, Entries] = {}
             initial: dict[int, tuple[str, ...]] = {}
             store = self.draw.random() < 0.6
-            where = self.draw.choice(self.below)
+            where = self.draw.choice([*[self.below[0]] * 3, *self.below])
             for x in self._scope(t):
                 own = self._gap_of(state, x, gap)
                 if own is not None:

@@ -21,6 +21,9 @@ from hosim.errors import HosimError
 from hosim.hardware import Hardware
 from hosim.result import Result
 
+_TRIES = 20
+"""How many changes are drawn for each replay that is asked for, at most: one that changes nothing is not replayed."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -64,13 +67,13 @@ class _Search:
         self.plan, self.hardware, self.budget = plan, hardware, budget_bytes
         self.draw = Random(seed)
         self.begin = time.process_time()
-        self.replays = self.verified = 0
+        self.tried = self.replays = self.verified = 0
         self.state = self.best = state_of(plan)
         result = self._replay(plan, record=True)
         if result is None:
             raise ValueError("expected a plan that fits")
         self.makespan = self.best_ns = self.begin_ns = self._ns(result)
-        self.best_plan = plan
+        self.best_plan = self.kept_plan = plan
         self.moves = Moves(plan.graph, hardware, self.draw)
         self.moves.look(result, self.state)
 
@@ -78,12 +81,12 @@ class _Search:
         """The best of all plans seen."""
         stale, told, stuck = 0, 0.0, 0
         while (spent := self._spent(replays, seconds)) < 1 and self._gain() < enough:
-            threshold = 0.004 * (1 - spent) ** 2
+            threshold = 0.0004 * (1 - spent)
             kept = self._step(threshold)
             stale = 0 if kept == 2 else stale + 1
             stuck = 0 if kept else stuck + 1
             if stale > 400 + 800 * spent and self.state is not self.best:  # back to the best
-                self.state, self.makespan, stale = self.best, self.best_ns, 0
+                self.state, self.makespan, self.kept_plan, stale = self.best, self.best_ns, self.best_plan, 0
                 self._look()
             if stuck > 60:
                 self.moves.anywhere()
@@ -99,18 +102,21 @@ class _Search:
     def _spent(self, replays: int | None, seconds: float | None) -> float:
         parts = [0.0]
         if replays is not None:
-            parts.append(self.replays / replays)
+            parts += [self.replays / replays, self.tried / (_TRIES * replays)]
         if seconds is not None:
             parts.append((time.process_time() - self.begin) / max(seconds, 1e-9))
         return max(parts)
 
     def _step(self, threshold: float) -> int:
         """Tries one change: 0 it is refused, 1 kept, 2 the best so far."""
+        self.tried += 1
         move = self.moves.draw_move(self.state)
         if move is None:
             return 0
         state = self.state.changed(*move)
         plan = plan_of(state, self.plan)
+        if plan == self.kept_plan:
+            return 0
         result = self._replay(plan)
         if result is None or self._ns(result) > self.makespan * (1 + threshold):
             return 0
@@ -120,7 +126,7 @@ class _Search:
         if verify(plan, self.hardware, self.budget):
             return 0
         self.moves.learn(max(0.0, 1 - self._ns(result) / self.makespan))
-        self.state, self.makespan = state, self._ns(result)
+        self.state, self.makespan, self.kept_plan = state, self._ns(result), plan
         better = self.makespan < self.best_ns
         if better:
             self.best, self.best_ns, self.best_plan = state, self.makespan, plan
