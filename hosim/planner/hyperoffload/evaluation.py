@@ -35,9 +35,11 @@ class Evaluation:
 
     @property
     def waits(self) -> bool:
-        """Whether anything waits for a transfer or for room, or ends after the last op."""
-        stall = self.result.stall_ns
-        return bool(stall["transfer"] or stall["capacity"] or self.result.drain_ns)
+        """Whether an op of any stream waits for a transfer or for room, or a transfer ends after the last op of all."""
+        result = self.result
+        stalls = [result.stall_ns, *(stream.stall_ns for stream in result.streams.values())]
+        drains = [result.drain_ns or 0, *(stream.drain_ns for stream in result.streams.values())]
+        return any([stall["transfer"] or stall["capacity"] for stall in stalls]) or min(drains) > 0
 
 
 @dataclass
