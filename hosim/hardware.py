@@ -285,13 +285,18 @@ class Hardware:
             self,
             devices=1,
             devices_per_host=None,
-            tiers=tuple(replace(t, capacity_bytes=self._part(t.capacity_bytes, self.tier_scope(t.name))) for t in self.tiers),
+            tiers=tuple(self._part_of_tier(t) for t in self.tiers),
             channels=tuple(self._part_of_channel(c) for c in self.channels),
             fabrics=tuple(replace(f, bandwidth_bytes_per_s=self._part(f.bandwidth_bytes_per_s, f.scope)) for f in self.fabrics),
         )
 
     def _part(self, whole: int, scope: str) -> int:
         return max(1, whole // self.sharers(scope))
+
+    def _part_of_tier(self, tier: Tier) -> Tier:
+        scope = self.tier_scope(tier.name)
+        room, bandwidth = self._part(tier.capacity_bytes, scope), self._part(tier.bandwidth_bytes_per_s, scope)
+        return replace(tier, capacity_bytes=room, bandwidth_bytes_per_s=bandwidth)
 
     def _part_of_channel(self, channel: Channel) -> Channel:
         scope = self.channel_scope(channel)

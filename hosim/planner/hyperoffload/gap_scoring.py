@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from hosim.analysis.gaps import Gap, initial_set
 from hosim.cache_plan import AT_START
+from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.transfer_time import alone_ns, channel_bandwidth
 from hosim.planner.hyperoffload.channel_reservations import ChannelTimeline, left_rates, timelines, usual_size
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
@@ -87,7 +88,8 @@ class GapScoring:
     def __init__(self, problem: Problem, budget: int, weights: Weights) -> None:
         self.problem = problem
         self.weights = weights
-        graph, hardware = problem.graph, problem.hardware
+        graph, hardware = problem.graph, machine_of_copies(problem.graph, problem.hardware)
+        self.hardware = hardware
         self.count = len(graph.ops)
         self.start_ns, self.end_ns = problem.start_ns, problem.end_ns
         self.horizon = problem.horizon_ns
@@ -107,7 +109,7 @@ class GapScoring:
         own = {channel: channel_bandwidth(hardware, channel) for channel, _ in left}
         self._shared = {channel: (own[channel], rate) for channel, rate in left if rate < own[channel]}
         starts_below = {t: (tier,) for t, tier in problem.starts_below.items()}
-        self.space = TierSpace(graph, hardware, [b.name for b in problem.below], starts_below, weights.placement)
+        self.space = TierSpace(graph, problem.hardware, [b.name for b in problem.below], starts_below, weights.placement)
         fastest = [problem.below[0].up, problem.below[0].down] if problem.below else []
         self._per_byte = [alone_ns(hardware, channel.name, _LONG) / _LONG * weights.slow for channel in fastest]
         self._round_trips: dict[str, dict[int, RoundTrip]] = {b.name: {} for b in problem.below}
@@ -128,7 +130,7 @@ class GapScoring:
 
     def _time(self, channel: str, size: int) -> int:
         own, left = self._shared.get(channel, (1, 1))
-        return int((alone_ns(self.problem.hardware, channel, size) + size * 10**9 // left - size * 10**9 // own) * self.weights.slow)
+        return int((alone_ns(self.hardware, channel, size) + size * 10**9 // left - size * 10**9 // own) * self.weights.slow)
 
     def _over_until(self, at: int) -> int:
         """Over-budget time before ``at``, of the pressure as it was before anything left."""
