@@ -20,10 +20,20 @@ from hosim.schedule.insertion import Absence
 
 def between_uses(graph: Graph, tensors: Iterable[int] | None = None) -> Iterator[Gap]:
     """Gaps between two uses, by tensor and position; those that end with an op that reads (else the contents are dead)."""
+    found = graph.derived(_between_uses)
     for t in range(len(graph.tensors)) if tensors is None else tensors:
-        for gap in tensor_gaps(graph, t):
-            if gap.after != AT_START and gap.before < len(graph.ops) and gap.returns:
-                yield gap
+        yield from found[t]
+
+
+def _between_uses(graph: Graph) -> tuple[tuple[Gap, ...], ...]:
+    """Those gaps of each tensor, kept with the graph: every policy and each of its settings asks for them."""
+    end = len(graph.ops)
+    return tuple(
+        [
+            tuple([gap for gap in tensor_gaps(graph, t) if gap.after != AT_START and gap.before < end and gap.returns])
+            for t in range(len(graph.tensors))
+        ]
+    )
 
 
 def below_at_ends(graph: Graph, residency: Mapping[int, tuple[str, ...]], device_tier: str) -> Iterator[Gap]:

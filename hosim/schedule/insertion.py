@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 
 from hosim.analysis.happens_before import HappensBefore
@@ -73,14 +72,28 @@ def insert(
     plan = Plan(graph, policy, (), dict(initial or {}))
     residency = plan.residency(hardware.device_tier)
     placed: list[PlacedCacheOp] = []
+    routes = _known_routes(hardware)
     for t in (*residency, *(t for t in by_tensor if t not in residency)):
         start = residency.get(t, ())
         if start == (hardware.device_tier,) and t not in by_tensor:
             continue
         steps = _steps(graph, hardware, t, start, sorted(by_tensor.get(t, ()), key=lambda a: a.after))
-        placed += tensor_cache_ops(graph, hardware.device_tier, partial(route, hardware), t, start, steps)
+        placed += tensor_cache_ops(graph, hardware.device_tier, routes, t, start, steps)
     placed.sort(key=lambda entry: (entry[2].after, entry[1]))  # what is needed first is issued first; a tensor's own keep their order
     return Plan(graph, policy, tuple([cache_op for _, _, cache_op in placed]), plan.initial)
+
+
+def _known_routes(hardware: Hardware) -> Route:
+    """The quickest routes on a machine, each of them looked for once."""
+    known: dict[tuple[str, ...], Sequence[str]] = {}
+
+    def routes(sources: Iterable[str], destination: str) -> Sequence[str]:
+        key = (*sources, destination)
+        if key not in known:
+            known[key] = route(hardware, key[:-1], destination)
+        return known[key]
+
+    return routes
 
 
 def _steps(graph: Graph, hardware: Hardware, t: int, start: Sequence[str], absences: Sequence[Absence]) -> Iterator[Absence | WriteBack]:
@@ -95,7 +108,7 @@ def _steps(graph: Graph, hardware: Hardware, t: int, start: Sequence[str], absen
         yield Absence(t, AT_START, users[0], AT_START, AT_START, AT_START, own[0])
     for absence in absences:
         tiers = joined or (own if absence.before == end else ())
-        yield replace(absence, tier=tiers[0]) if tiers else absence
+        yield replace(absence, tier=tiers[0]) if tiers and tiers[0] != absence.tier else absence
     if graph.survives[t]:
         yield from (WriteBack(end, tier) for tier in own)
 

@@ -24,6 +24,7 @@ class ChannelTimeline:
         self._smallest = smallest
         self._starts: list[int] = []
         self._ends: list[int] = []
+        self._full: dict[int, int] = {}  # by length: no free interval of that length starts before
 
     def reserve(self, start: int, length: int) -> None:
         """Mark ``[start, start + length)`` busy; it must be free."""
@@ -47,11 +48,14 @@ class ChannelTimeline:
     def earliest(self, release: int, length: int) -> int:
         """Earliest start at or after ``release`` of a free interval of ``length``."""
         starts, ends = self._starts, self._ends
-        k, count = bisect_right(ends, release), len(starts)
-        start = release
+        known = self._full.get(length, 0)
+        start = max(release, known)
+        k, count = bisect_right(ends, start), len(starts)
         while k < count and starts[k] - start < length:
             start = ends[k]  # as they are in order, and the first one ends after the release
             k += 1
+        if release <= known:
+            self._full[length] = start
         return start
 
     def latest(self, deadline: int, length: int, release: int) -> int | None:
