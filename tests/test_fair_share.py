@@ -36,7 +36,9 @@ def test_what_is_shared_is_divided_and_rounded_down() -> None:
     share = MACHINE.fair_share
     assert (share.devices, share.devices_per_host) == (1, None)
     assert [tier.capacity_bytes for tier in share.tiers] == [101, 50, 25, 105, 1]
-    assert [replace(a, capacity_bytes=0) for a in share.tiers] == [replace(a, capacity_bytes=0) for a in TIERS]
+    assert [tier.bandwidth_bytes_per_s for tier in share.tiers] == [1000, 500, 250, 1003, 251]
+    alike = [[replace(a, capacity_bytes=0, bandwidth_bytes_per_s=0) for a in tiers] for tiers in (share.tiers, TIERS)]
+    assert alike[0] == alike[1]
     assert share.channels == (
         CHANNELS[0],
         CHANNELS[1],
