@@ -6,7 +6,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import hyperoffload, registry
-from hosim.policies.hyperoffload import RIVALS
+from hosim.policies.rivals import RIVALS
 from hosim.schedule.freeze_runtime import freeze_runtime
 
 GB = 10**9

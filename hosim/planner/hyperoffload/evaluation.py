@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hosim.cache_plan import DETACH, Plan
+from hosim.costmodel.transfer_time import alone_ns
 from hosim.engine import replay
+from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.choices import Choices, insert
 from hosim.planner.hyperoffload.problem import Problem
 from hosim.result import Result
@@ -41,10 +43,15 @@ class Evaluation:
         drains = [result.drain_ns or 0, *(stream.drain_ns for stream in result.streams.values())]
         return any([stall["transfer"] or stall["capacity"] for stall in stalls]) or min(drains) > 0
 
+    @property
+    def slowed(self) -> bool:
+        """Whether copies slow ops down by the memory bandwidth that they use: fewer of them might do better, though nothing waits."""
+        return bool(self.result.slowed_ns) and self.cost.moved_bytes > 0
+
 
 @dataclass
 class Evaluator:
-    """Replays choices within a budget, at most ``replays`` times. ``left`` counts down."""
+    """Replays choices within a budget. ``left`` counts down, whether they are new or not: what made them was work, too."""
 
     problem: Problem
     budget_bytes: int
@@ -54,10 +61,16 @@ class Evaluator:
 
     def __call__(self, choices: Choices) -> Evaluation:
         """The outcome of choices; the same choices are replayed once."""
-        plan = insert(self.problem, choices, self.policy)
+        return self._replayed(choices, insert(self.problem, choices, self.policy))
+
+    def plan(self, plan: Plan) -> Evaluation:
+        """The outcome of a plan that follows from no choices."""
+        return self._replayed({}, plan)
+
+    def _replayed(self, choices: Choices, plan: Plan) -> Evaluation:
         key = (plan.cache_ops, tuple(plan.initial.items()))
+        self.left -= 1
         if key not in self._seen:
-            self.left -= 1
             result = replay(plan, self.problem.hardware, self.budget_bytes)
             self._seen[key] = Evaluation(choices, plan, plan_cost(plan, result), result)
         return self._seen[key]
@@ -74,3 +87,17 @@ def plan_cost(plan: Plan, result: Result) -> PlanCost:
     """How good the replay of a plan is."""
     moved = sum(plan.graph.tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != DETACH)
     return PlanCost(not result.feasible, result.makespan_ns or 0, moved)
+
+
+def moving_ns(plan: Plan, hardware: Hardware) -> int:
+    """Nanoseconds for which the plan's transfers keep some channel busy: its replay takes no less."""
+    busy: dict[str, int] = {}
+    alone: dict[tuple[str, int], int] = {}
+    for cache_op in plan.cache_ops:
+        channel = hardware.channel_between.get((cache_op.source, cache_op.destination or ""))
+        if channel is not None and channel.engines == 1:
+            key = channel.name, plan.graph.tensors[cache_op.tensor].size_bytes
+            if key not in alone:
+                alone[key] = alone_ns(hardware, *key)
+            busy[channel.name] = busy.get(channel.name, 0) + alone[key]
+    return max(busy.values(), default=0)

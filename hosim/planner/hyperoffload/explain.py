@@ -21,7 +21,7 @@ from hosim.plain_text import counted
 from hosim.planner.hyperoffload.choices import insert
 from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
 from hosim.planner.hyperoffload.judged_gaps import BEST_SCORE, ENOUGH, NO_PRESSURE, NO_TIER, OUTSCORED, STARTS_BELOW, JudgedGap
-from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, Judgement
+from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SPREAD, Judgement
 from hosim.planner.hyperoffload.observed import ObservedTransfer, copies, loads
 from hosim.planner.hyperoffload.problem import Problem, analyse
 from hosim.planner.hyperoffload.selection import uses_gap
@@ -30,12 +30,14 @@ from hosim.timeline import Interval, Spans, Steps, occupancy, residence
 from hosim.units import human_size, human_time
 
 FROM_HOME, SEARCH_MOVED, UNJUDGED_MOVED = "from_home", "search_moved", "unjudged_moved"
-NO_PLACE, SEARCH_KEPT, UNJUDGED_KEPT = "no_place", "search_kept", "unjudged_kept"
+NO_PLACE, SEARCH_KEPT, UNJUDGED_KEPT, SPREAD_KEPT = "no_place", "search_kept", "unjudged_kept", "spread_kept"
 REASONS: Mapping[str, str] = {
     BEST_SCORE: "moved: best score",
     STARTS_BELOW: "moved: starts below",
     FROM_HOME: "moved: lives below",
     EVERYTHING: "moved: all must move",
+    SPREAD: "moved: spread evenly",
+    SPREAD_KEPT: "kept: enough moved",
     SEARCH_MOVED: "moved by local search",
     UNJUDGED_MOVED: "moved, not judged",
     NO_PRESSURE: "kept: no pressure",
@@ -174,6 +176,13 @@ def _judgement(plan: Plan, problem: Problem) -> Judgement | None:
 
 
 def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> str:
+    text = _maker(plan, judgement, lines)
+    if judgement is None or not judgement.tried:
+        return text
+    return f"{text} Tried as well: {', '.join(judgement.tried)}."
+
+
+def _maker(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> str:
     if judgement is None:
         return f"Plan of {plan.policy}: hosim's planner did not judge it."
     if judgement.source == RIVAL:
@@ -185,6 +194,8 @@ def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> s
     graph = f" on the graph {changed}" if changed else ""
     if judgement.source == EVERYTHING:
         return f"No selection fits{graph}, so all that can move does, and returns as late as it can."
+    if judgement.source == SPREAD:
+        return f"Parameters that fit are kept{graph}, the others come up for each use and leave after it, spread evenly over the step."
     assert judgement.selection is not None
     text = f"Selection judged every gap{graph}, for a budget of {human_size(judgement.selection.budget_bytes)}"
     if judgement.source == LOCAL_SEARCH:
@@ -331,6 +342,9 @@ class _Lines:
             return NO_PLACE, "chosen, but at no point of the step is it safe to detach it, as streams overlap"
         if judgement.source == EVERYTHING and moved:
             return EVERYTHING, "no selection fits, so all that can move does"
+        if judgement.source == SPREAD:
+            even = "what moves is spread evenly over the step"
+            return (SPREAD, even) if moved else (SPREAD_KEPT, f"{even}, and the rest fits")
         if judgement.changed(gap):
             took = (SEARCH_MOVED, "by local search, though selection left it")
             return took if moved else (SEARCH_KEPT, "by local search, though selection took it")

@@ -6,8 +6,8 @@ Most of the planning time goes into these scores: what depends on a tensor's siz
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ class Weights:
     before its use a prefetch should have ended, ``slow`` what transfer times are multiplied with (above 1: room for contention; below:
     the step is stretched). ``copies`` says whether persistent tensors may start with a second copy below, ``tiers`` how many tiers
     below are used, the fastest first, and ``placement`` by which rule a tensor gets its tier: None takes the one that hides most.
+    ``assigned`` has the tier of some tensors, which others get only where that one is full.
     """
 
     waiting: float = 0.0
@@ -42,6 +43,7 @@ class Weights:
     slow: float = 1.0
     tiers: int = 99
     placement: Placement | None = None
+    assigned: Mapping[int, str] = field(default_factory=dict)
 
 
 class Departure(NamedTuple):
@@ -165,7 +167,7 @@ class GapScoring:
                 continue
             if best is None or scored.score > best.score:
                 best = scored
-            if self.weights.placement is not None:
+            if self.weights.placement is not None or t in self.weights.assigned:
                 break
         return best
 
@@ -181,6 +183,8 @@ class GapScoring:
 
     def _preferred(self, t: int) -> Sequence[LowerTier]:
         """The tiers below that may take a tensor; with a placement rule the first that does is taken."""
+        if t in self.weights.assigned:
+            return sorted(self.problem.below, key=lambda below: below.name != self.weights.assigned[t])
         if self.weights.placement is None:
             return self.tiers
         named = {b.name: b for b in self.problem.below}

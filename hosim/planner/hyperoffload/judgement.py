@@ -10,8 +10,9 @@ from hosim.planner.hyperoffload.choices import Choices
 from hosim.planner.hyperoffload.judged_gaps import JudgedGap, judged_gaps
 from hosim.planner.hyperoffload.selection import Selection, uses_gap
 
-SELECTION, LOCAL_SEARCH, EVERYTHING, RIVAL = "selection", "local_search", "everything", "rival"
-"""What made the plan: a sweep of the selection, the search over single decisions after it, moving all that can move, or another policy."""
+SELECTION, SPREAD, LOCAL_SEARCH, EVERYTHING, RIVAL = "selection", "spread", "local_search", "everything", "rival"
+"""What made the plan: a sweep of the selection, an even spread, the search over single decisions after these, moving all that can move, or
+another policy."""
 
 
 @dataclass(frozen=True)
@@ -19,13 +20,15 @@ class Judgement:
     """What the planner noted about a plan of its own; :class:`hosim.cache_plan.Plan` carries it, and no file does.
 
     ``choices`` are those of the plan. ``selection`` is the sweep that they come from, or that local search began with; ``rival`` names
-    the policy whose plan was taken because it was better, in which case there are no choices.
+    the policy whose plan was taken because it was better, in which case there are no choices. ``tried`` names, in words, what was planned
+    for besides the budget and the machine as they are.
     """
 
     source: str
     choices: Choices
     selection: Selection | None = None
     rival: str = ""
+    tried: tuple[str, ...] = ()
 
     @cached_property
     def by_gap(self) -> dict[Gap, JudgedGap]:

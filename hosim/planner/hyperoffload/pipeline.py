@@ -2,49 +2,71 @@
 
 1. :func:`hosim.planner.hyperoffload.problem.analyse`: lifetimes, pressure points, gaps.
 2. :func:`hosim.planner.hyperoffload.selection.select`: which gaps to use, judged on the channels' timelines, under several weightings.
-3. :func:`hosim.planner.hyperoffload.choices.insert`: the cache ops, placed in the graph with their dependencies.
-4. Replay in the engine; then refinement: the op times of the best replay, waits and all, are planned for anew, since a stall gives
+3. :func:`hosim.planner.hyperoffload.early_returns.advance`: where waits are left, the same gaps with returns as early as there is room;
+   and :func:`hosim.planner.hyperoffload.early_returns.evenly`, for steps in which the channels are what takes the time.
+4. :func:`hosim.planner.hyperoffload.choices.insert`: the cache ops, placed in the graph with their dependencies.
+5. Replay in the engine; then refinement: the op times of the best replay, waits and all, are planned for anew, since a stall gives
    transfers more time than an undisturbed step does.
-5. Tightening: where the replay still waits for memory, or does not fit, a smaller budget is planned for.
+6. Tightening: where the replay still waits for memory, or does not fit, a smaller budget is planned for.
    What no sweep makes fit may fit with everything moved that can be (:func:`hosim.planner.hyperoffload.choices.everything`).
-6. On small graphs, :func:`hosim.planner.hyperoffload.local_search.improve` over single decisions, judged by
+7. Where several tiers are below, each rule of :mod:`hosim.schedule.placement`, with the same sweeps that a plan by that rule gets.
+8. The plans of others, if the caller has some (:data:`Others`): the best is taken, so no plan here is worse than any of them.
+9. On small graphs, :func:`hosim.planner.hyperoffload.local_search.improve` over single decisions, judged by
    :mod:`hosim.planner.hyperoffload.fast_simulator`.
 
-Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its cost
-``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidate's stall and waiting amount to on an idle channel.
+All but the first sweeps are for steps that wait. Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its
+cost ``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidate's stall and waiting amount to on an idle channel.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import product
 
 from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.choices import Choices, everything
-from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
+from hosim.planner.hyperoffload.early_returns import advance, evenly, usual_bytes
+from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, moving_ns
 from hosim.planner.hyperoffload.fast_simulator import FastSimulator
 from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, SELECTION, Judgement
+from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, SPREAD, Judgement
 from hosim.planner.hyperoffload.local_search import improve
 from hosim.planner.hyperoffload.problem import Problem, analyse, check_floor
 from hosim.planner.hyperoffload.selection import Selection, select
-from hosim.schedule.placement import Placement
+from hosim.planner.hyperoffload.tier_assignment import assigned_tiers
+from hosim.schedule.lower_tiers import space_below
+from hosim.schedule.placement import BALANCED, BY_KIND, FASTEST, NEAREST, Placement
 from hosim.units import human_size
 
-_SLOW = (1.0, 0.9, 0.8, 0.7, 0.55, 0.4, 0.3)
+Others = Callable[[Graph, Hardware, int, int | None, bool], Iterable[tuple[str, Plan]]]
+"""Plans of other origin for a graph, a machine and a budget, each with its name: static ones, which the planner replays.
+
+Then come the makespan in nanoseconds that they have to beat (None: nothing fits so far), and whether waits are left, so that it pays to
+look further than at the most likely ones.
+"""
+
+_SLOW = (1.0, 0.7, 0.4)
 """What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that much more time for them."""
+_SLOW_IF_SMALL = (1.0, 0.9, 0.8, 0.7, 0.55, 0.4, 0.3)
+"""The same for small graphs, where an attempt costs little."""
 
 _WORK = 40_000
 """Ops replayed and gaps judged in all, about (a gap is half as much work): so many attempts there are, but at least ``_FEWEST``."""
 _FEWEST, _MOST = 3, 1500
+_RULES = 8
+"""The part of those attempts that each placement rule gets: an eighth, but at least two."""
 _LARGE, _CLOSE = 5_000, 5_000
 """Above so many ops, a makespan within a ``_CLOSE``-th of one without any wait is good enough."""
 _SMALL = 200
 """Ops up to which single decisions are searched."""
 _SIMULATED, _MOST_SIMULATIONS = 320_000, 8_000
 """About how many ops that search simulates, and the most simulations."""
+_SPARE = (0, 1, 2, 4)
+"""Room beside what an even spread holds, in tensors of the usual size: what may be on its way."""
 
 
 def plan(
@@ -60,8 +82,8 @@ def plan(
     """The best plan found within ``budget_bytes`` of the device tier.
 
     ``effort`` scales the number of replays spent; ``seed`` that of the search on small graphs. ``placement`` is the rule by which a tensor
-    gets its tier below; without one it is the tier that hides most. Raises :class:`InfeasibleError`, naming the
-    smallest budget found feasible, if nothing fits.
+    gets its tier below; without one it is the tier that hides most, or what some rule says where that does better. Raises
+    :class:`InfeasibleError`, naming the smallest budget found feasible, if nothing fits.
     """
     return search(graph, hardware, budget_bytes, policy=policy, effort=effort, seed=seed, placement=placement).plan
 
@@ -75,8 +97,9 @@ def search(
     effort: float = 1.0,
     seed: int = 0,
     placement: Placement | None = None,
+    others: Others | None = None,
 ) -> Evaluation:
-    """Like :func:`plan`, with the choices and the replay's result."""
+    """Like :func:`plan`, with the choices and the replay's result. ``others`` are asked for plans where waits are left."""
     budget = min(budget_bytes, hardware.device.capacity_bytes)
     problem = analyse(graph, hardware)
     check_floor(problem, budget)
@@ -84,31 +107,61 @@ def search(
     floor_ns = problem.horizon_ns
     if count > _LARGE:
         floor_ns += floor_ns // _CLOSE
-    allowance = max(_FEWEST, int(effort * min(_MOST, _WORK / (count + len(problem.gaps) / 2))))
-    evaluate = Evaluator(problem, budget, policy, allowance)
+    attempts = max(_FEWEST, int(effort * min(_MOST, _WORK / (count + len(problem.gaps) / 2))))
+    by_rule = max(2, attempts // _RULES)
+    evaluate = Evaluator(problem, budget, policy, attempts if placement is None else by_rule)
     if len(graph.streams) > 1:  # streams that overlap may hold less than the listed order says
         selection = select(problem, max(problem.held_bytes), Weights(placement=placement))
         unmoved = evaluate(selection.choices)
         if _at(unmoved, floor_ns):
             return _judged(unmoved, SELECTION, selection)
     sweeps = _sweeps(evaluate, problem, budget, floor_ns, placement)
-    best, source = sweeps.best, SELECTION
+    best, source, selection_of_best, tried = sweeps.best, sweeps.source, sweeps.selection, []
     if best.cost.infeasible and placement is None:
         moved = evaluate(everything(problem))
         if moved.cost < best.cost:
             best, source = moved, EVERYTHING
+    if placement is None and not _at(best, floor_ns):
+        for rule in _rules(problem):
+            evaluate.left = by_rule
+            ruled = _sweeps(evaluate, problem, budget, floor_ns, rule)
+            tried.append(f"placement {rule.rule}")
+            if ruled.best.cost < best.cost:
+                best, source, selection_of_best = ruled.best, ruled.source, ruled.selection
+    rival = ""
+    if others is not None and (not _at(best, floor_ns) or best.slowed):
+        to_beat_ns = None if best.cost.infeasible else best.cost.makespan_ns
+        for name, other in others(graph, hardware, budget, to_beat_ns, not _at(best, floor_ns)):
+            tried.append(name)
+            if best.cost.infeasible or moving_ns(other, hardware) < best.cost.makespan_ns:
+                outcome = evaluate.plan(replace(other, policy=policy))
+                if outcome.cost < best.cost:
+                    best, source, rival = outcome, RIVAL, name
     if graph.ops and count <= _SMALL and placement is None and not _at(best, floor_ns):  # the search tries any tier
-        refined = _refined(evaluate, best, floor_ns, effort, seed)
+        refined = _refined(evaluate, sweeps.roomy, floor_ns, effort, seed)
         if refined.cost < best.cost:
-            best, source = refined, LOCAL_SEARCH
+            best, source, selection_of_best = refined, LOCAL_SEARCH, sweeps.selection
     if best.cost.infeasible:
         raise InfeasibleError(_explain(problem, budget, best, sweeps.full), report=best.result.error or "")
-    return _judged(best, source, sweeps.selection)
+    if source == RIVAL:
+        return _judged(best, RIVAL, None, rival, tried)
+    return _judged(best, source, selection_of_best, "", tried)
 
 
-def _judged(outcome: Evaluation, source: str, selection: Selection | None) -> Evaluation:
+def _rules(problem: Problem) -> list[Placement]:
+    """The placement rules that may put tensors elsewhere than the sweeps without one do: none where one tier is below."""
+    if len(problem.below) < 2:
+        return []
+    sizes = {tensor.size_bytes: t for t, tensor in enumerate(problem.graph.tensors)}
+    near, fast = (space_below(problem.graph, problem.hardware, {}, Placement(rule)) for rule in (NEAREST, FASTEST))
+    alike = all(tuple(near.order(t)) == tuple(fast.order(t)) for t in sizes.values())
+    return [Placement(rule) for rule in (NEAREST, *([] if alike else [FASTEST]), BALANCED, BY_KIND)]
+
+
+def _judged(outcome: Evaluation, source: str, selection: Selection | None, rival: str = "", tried: Iterable[str] = ()) -> Evaluation:
     """An outcome whose plan carries where it comes from."""
-    return replace(outcome, plan=replace(outcome.plan, judgement=Judgement(source, outcome.choices, selection)))
+    judgement = Judgement(source, outcome.choices, selection, rival, tuple(dict.fromkeys(tried)))
+    return replace(outcome, plan=replace(outcome.plan, judgement=judgement))
 
 
 def _refined(evaluate: Evaluator, best: Evaluation, floor_ns: int, effort: float, seed: int) -> Evaluation:
@@ -141,25 +194,29 @@ def _at(outcome: Evaluation, floor_ns: int) -> bool:
 def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, placement: Placement | None) -> _Sweeper:
     """Sweeps on the unhindered step, stretched until transfers fit in it; then for the op times of the best replay, while that helps."""
     best = _Sweeper(evaluate, problem, budget, floor_ns, Weights(placement=placement))
-    for slow in _SLOW:
-        if not best.attempt(replace(best.first, slow=slow)) and best.outcome is not None and best.since > 1:
-            break
-    best.vary()
-    while not best.finished and best.outcome is not None and not best.outcome.cost.infeasible:
-        before = best.outcome.cost
-        best.problem = analyse(problem.graph, problem.hardware, evaluate.times(best.outcome))
-        best.attempt(replace(best.weights, slow=1.0))
-        best.attempt(replace(best.weights, slow=0.9))
-        if before <= best.outcome.cost:
-            break
+    small = len(problem.graph.ops) <= _SMALL
+    for slow in _SLOW_IF_SMALL if small else _SLOW:
+        best.attempt(replace(best.first, slow=slow))
+    if placement is None:
+        if small:
+            best.vary()
+        best.spread()
+    while best.refine():
+        pass
+    while placement is None and best.full and best.assign():
+        pass
+    while placement is None and not best.finished:
         best.vary()
+        if not best.refine():
+            break
     return best
 
 
 class _Sweeper:
     """The best sweep so far, and how to look around it.
 
-    ``full`` names, in words, the lower tiers that were full in the sweep that found most of them so.
+    ``full`` names, in words, the lower tiers that were full in the sweep that found most of them so. ``source`` says whether the best
+    outcome is that of a sweep, ``selection``, or an even spread.
     """
 
     def __init__(self, evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, first: Weights) -> None:
@@ -170,15 +227,23 @@ class _Sweeper:
         self.first = self.weights = first
         self.target = 1.0
         self.outcome: Evaluation | None = None
+        self.source = SELECTION
         self.selection: Selection | None = None
+        self.late: Evaluation | None = None
         self.full = ""
-        self.since = 0
+        self.returns: tuple[bool, ...] = (False, True)
+        """Whether returns are those of the sweep or as early as can be; both until it is known which do better here."""
 
     @property
     def best(self) -> Evaluation:
         """The best outcome; there is one after the first attempt."""
         assert self.outcome is not None
         return self.outcome
+
+    @property
+    def roomy(self) -> Evaluation:
+        """Where a search of a small graph begins: with the best of the outcomes with late returns, which leave it room to move others."""
+        return self.best if self.late is None or self.late.cost.infeasible else self.late
 
     @property
     def finished(self) -> bool:
@@ -191,14 +256,53 @@ class _Sweeper:
             return False
         target = target or self.target
         selection = select(self.problem, int(self.budget * target), weights)
-        outcome = self.evaluate(selection.choices)
         if len(selection.full) > len(self.full):
             self.full = selection.full
-        if self.outcome is None or outcome.cost < self.outcome.cost:
-            self.outcome, self.selection, self.weights, self.target, self.since = outcome, selection, weights, target, 0
-            return True
-        self.since += 1
-        return False
+        better = False
+        for early in self.returns:
+            choices = advance(self.problem, selection.choices, self.budget) if early else selection.choices
+            outcome = self.evaluate(choices)
+            if not early and (self.late is None or outcome.cost < self.late.cost):
+                self.late = outcome
+            if self.outcome is None or outcome.cost < self.outcome.cost:
+                self.outcome, self.source, self.selection = outcome, SELECTION, selection
+                self.weights, self.target, better = weights, target, True
+                found = early
+            if _at(self.best, self.floor_ns):
+                break
+        if better and len(self.problem.graph.ops) > _SMALL:
+            self.returns = (found,)
+        return better
+
+    def spread(self) -> None:
+        """Even spreads over one tier below and over all, with and without what the step writes, with more and more room to spare."""
+        usual = usual_bytes(self.problem)
+        counts = (1, len(self.problem.below)) if len(self.problem.below) > 1 else (1,)
+        for tiers, written in product(counts, (False, True)):
+            last = None
+            for spare in _SPARE:
+                choices = evenly(self.problem, self.budget, spare * usual, written, tiers) if not self.finished else None
+                if choices is None:
+                    break
+                outcome = self.evaluate(advance(self.problem, choices, self.budget))
+                if outcome.cost < self.best.cost:
+                    self.outcome, self.source = outcome, SPREAD
+                if last is not None and not last.infeasible and last < outcome.cost:
+                    break
+                last = outcome.cost
+
+    def refine(self) -> bool:
+        """Sweep for the op times of the best replay; says whether that helps."""
+        if self.finished or self.best.cost.infeasible:
+            return False
+        self.problem = analyse(self.problem.graph, self.problem.hardware, self.evaluate.times(self.best))
+        better = self.attempt(replace(self.weights, slow=1.0))
+        return self.attempt(replace(self.weights, slow=0.9)) or better
+
+    def assign(self) -> bool:
+        """Sweep with tiers assigned by interval to what the best outcome moves; says whether that helps."""
+        assigned = {} if self.finished or self.best.cost.infeasible else assigned_tiers(self.problem, self.best.choices)
+        return bool(assigned) and self.attempt(replace(self.weights, assigned=assigned))
 
     def vary(self) -> None:
         """Look around the best, one weight after the other."""

@@ -1,0 +1,74 @@
+"""Plans of other policies that hyperoffload tries where waits are left: if a rule of thumb does better on some graph, its plan is taken.
+
+All are tried with their defaults on graphs of any size, and on graphs of up to :data:`MOST_OPS` ops with a grid of settings, too. What a
+runtime would decide is put into the graph (:mod:`hosim.schedule.freeze_runtime`): the plan is a static one, unless nothing else fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from hosim.cache_plan import Plan
+from hosim.errors import InfeasibleError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.planner.hyperoffload.evaluation import moving_ns
+from hosim.policies import registry
+from hosim.schedule.freeze_runtime import freeze_runtime
+
+RIVALS = ("resident", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
+"""Policies whose plans are tried."""
+
+MOST_OPS = 20_000
+"""Settings other than the defaults are tried on graphs of up to this many ops; beyond, that would take most of the time."""
+
+SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    *(("memory_peak", {"peak_modeled_headroom_bytes": 0, "prefetch_distance": ahead}) for ahead in (5, 10, 20, 50, 100, 200)),
+    *(("memory_peak", {"prefetch_distance": ahead}) for ahead in (10, 20, 100)),
+    ("memory_peak", {"peak_modeled_headroom_bytes": 0, "enable_adaptive_prefetch_distance": True}),
+    ("memory_peak", {"peak_modeled_headroom_bytes": 0, "prefetch_distance": 20, "score_weight_size": 0.0}),
+    ("memory_peak", {"peak_modeled_headroom_bytes": 0, "prefetch_distance": 20, "score_weight_neighbor_impact": 10.0}),
+    *(("distance", {"select_num": 10**6, "select_distance": idle, "prefetch_distance": idle // 2}) for idle in (20, 50, 100, 200, 400)),
+    *(("layerwise", {"layers_ahead": layers}) for layers in (2, 3, 4)),
+)
+"""The grid: a policy, and the parameters that differ from its defaults."""
+
+_FAR = 1.2
+"""Times the makespan to beat: where the transfers of a default plan take longer than that, settings do not make up for it."""
+
+
+def static_rivals(graph: Graph, hardware: Hardware, budget_bytes: int, to_beat_ns: int | None, waits: bool) -> Iterator[tuple[str, Plan]]:
+    """The rivals' plans that are legal ahead of the run, each with the policy's name and settings as ``--policy`` takes them.
+
+    The grid is for plans that wait (``waits``).
+    ``to_beat_ns`` is the makespan of the plan in hand: the grid leaves out policies whose default plan alone moves far too much for it.
+    """
+    choices: list[tuple[str, Mapping[str, Any]]] = [(name, MappingProxyType({})) for name in RIVALS]
+    if waits and len(graph.ops) <= MOST_OPS:
+        choices += SETTINGS
+    hopeless: set[str] = set()
+    for name, settings in choices:
+        if name in hopeless:
+            continue
+        try:
+            plan = registry.get(name).plan(graph, hardware, budget_bytes, **settings)
+        except InfeasibleError:
+            continue
+        static = freeze_runtime(plan, hardware, budget_bytes)
+        if static is not None:
+            if to_beat_ns is not None and not settings and moving_ns(static, hardware) > _FAR * to_beat_ns:
+                hopeless.add(name)
+            yield ":".join([name, *(f"{key}={value}" for key, value in settings.items())]), static
+
+
+def rivals_at_runtime(graph: Graph, hardware: Hardware, budget_bytes: int) -> Iterator[Plan]:
+    """The rivals' plans that are decided while they run and cannot be put into the graph."""
+    for name in RIVALS:
+        try:
+            plan = registry.get(name).plan(graph, hardware, budget_bytes)
+        except InfeasibleError:
+            continue
+        if freeze_runtime(plan, hardware, budget_bytes) is None:
+            yield plan
