@@ -77,6 +77,19 @@ def training(layers: int = 3, duration: int = 40) -> Graph:
     return b.build()
 
 
+def pairs(count: int, weight: int, gather_ns: int, compute_ns: int, gathered: int = 1) -> Graph:
+    """Ops on a stream of their own that read a weight each, and behind each of them one on ``compute`` that uses what it gathered."""
+    b = GraphBuilder(f"{count} pairs")
+    for k in range(count):
+        b.tensor(f"w{k}", weight, "parameter")
+        b.tensor(f"g{k}", gathered)
+        b.tensor(f"a{k}", gathered)
+        b.op(f"gather{k}", "all_gather", inputs=[f"w{k}"], outputs=[f"g{k}"], duration_ns=gather_ns, stream="aux")
+        before = [f"a{k - 1}"] if k else []
+        b.op(f"f{k}", "matmul", inputs=[f"g{k}", *before], outputs=[f"a{k}"], duration_ns=compute_ns)
+    return b.build()
+
+
 def renamed(graph: Graph, tensor_names: Sequence[str], op_names: Sequence[str]) -> Graph:
     """The same graph under other names."""
     return Graph(

@@ -1,0 +1,147 @@
+"""hyperoffload is never the worse choice: on several streams and devices, on long graphs, and beside every placement rule and setting."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import graphs, hardware, sized
+from toys import machine, pairs, plateau, training
+
+from hosim.analysis.budget import parse_budget
+from hosim.engine import replay
+from hosim.errors import InfeasibleError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.importers import load_any
+from hosim.io.hardware_file import load_hardware
+from hosim.io.shipped import find_hardware, find_workload
+from hosim.planner.hyperoffload.explain import explain
+from hosim.planner.hyperoffload.judgement import Judgement
+from hosim.planner.hyperoffload.problem import analyse
+from hosim.policies import registry, rivals
+from hosim.schedule.placement import PLACEMENTS
+
+MIB = 2**20
+
+
+def makespan(graph: Graph, hw: Hardware, budget: int | str, policy: str = "hyperoffload", **parameters: object) -> int:
+    """Of a policy's plan that fits."""
+    _, allowed = parse_budget(budget, graph, hw)
+    result = replay(registry.get(policy).plan(graph, hw, allowed, **parameters), hw, allowed)
+    assert result.makespan_ns is not None
+    return result.makespan_ns
+
+
+def shipped(name: str) -> Hardware:
+    return load_hardware(find_hardware(name))
+
+
+# -- several streams -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "gathered", "most_ns"),
+    [(40, "40%", 1, 22_340_000), (120, "30%", 1, 69_360_000), (120, "30%", 40 * MIB, 69_360_000)],
+)
+def test_waits_of_a_second_stream_count(count: int, share: str, gathered: int, most_ns: int) -> None:
+    graph = pairs(count, 40 * MIB, 180_000, 360_000, gathered)
+    assert makespan(graph, shipped("h100-80gb-sxm"), share, effort=0.3) <= most_ns
+
+
+def test_more_memory_is_no_slower_where_a_second_stream_waits() -> None:
+    # on the machine toy, 1 byte a nanosecond: 10 B a pair come up in 10 ns, and a pair takes 12 ns
+    graph, hw = pairs(10, 10, 8, 12, 2), shipped("toy")
+    taken = [makespan(graph, hw, f"{share}%", effort=0.3) for share in range(20, 41, 5)]
+    assert taken == sorted(taken, reverse=True)
+    assert taken[0] > taken[-1] == 8 + 10 * 12
+
+
+# -- several devices -------------------------------------------------------------------------------------------
+
+
+def test_a_plan_for_several_devices_knows_their_shares_of_memory_bandwidth() -> None:
+    graph = load_any(find_workload("llama-3.1-8b-prefill-4k"))
+    assert makespan(graph, replace(shipped("h100-80gb-sxm"), devices=8), 12 * 2**30, effort=0.5) <= 130_000_000
+
+
+# -- long graphs, and what is tried ----------------------------------------------------------------------------
+
+
+def judgement_of(graph: Graph, hw: Hardware, budget: int) -> Judgement:
+    judged = registry.get("hyperoffload").plan(graph, hw, budget, effort=0.02).judgement
+    assert isinstance(judged, Judgement)
+    return judged
+
+
+def test_rivals_are_tried_at_every_size_and_settings_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    # the transfers of 10 ns that each op of 5 ns waits for leave waits, whoever plans
+    graph, hw = plateau(6, duration=5), machine()
+    most = judgement_of(graph, hw, 30).tried
+    monkeypatch.setattr(rivals, "MOST_OPS", 5)
+    fewer = judgement_of(graph, hw, 30).tried
+    assert "layerwise" in fewer
+    assert "layerwise:layers_ahead=2" in most
+    assert not [name for name in fewer if ":" in name]
+    assert set(fewer) < set(most)
+    assert len(rivals.SETTINGS) == 20
+
+
+def test_nothing_is_tried_where_nothing_waits() -> None:
+    assert judgement_of(plateau(6), machine(), 60).tried == ()
+
+
+def test_an_explanation_says_what_was_tried() -> None:
+    graph, hw = plateau(6, duration=5), machine()
+    plan = registry.get("hyperoffload").plan(graph, hw, 30, effort=0.02)
+    assert " Tried as well: memory_peak, " in explain(plan, hw, 30).origin
+
+
+def test_no_setting_of_the_grid_does_better() -> None:
+    graph, hw = training(3), machine()
+    ours = makespan(graph, hw, 150, effort=0.02)
+    for name, given_settings in rivals.SETTINGS:
+        try:
+            plan = registry.get(name).plan(graph, hw, 150, **given_settings)
+        except InfeasibleError:
+            continue
+        result = replay(plan, hw, 150)
+        assert result.makespan_ns is None or result.makespan_ns >= ours
+
+
+# -- tiers below -----------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+def test_no_placement_rule_does_better(data: st.DataObject) -> None:
+    graph = data.draw(graphs(max_ops=8, homes=("hbm",)))
+    hw = sized(data.draw(hardware()), graph)
+    problem = analyse(graph, hw)
+    budget = data.draw(st.integers(max(problem.floor_bytes), max(1, *problem.held_bytes)))
+
+    def planned(placement: str) -> int | None:
+        try:
+            plan = registry.get("hyperoffload").plan(graph, hw, budget, effort=0.02, placement=placement)
+        except InfeasibleError:
+            return None
+        return replay(plan, hw, budget).makespan_ns
+
+    ours = planned("planned")
+    for rule in PLACEMENTS:
+        ruled = planned(rule)
+        assert ruled is None or (ours is not None and ours <= ruled)
+
+
+# -- slower channels -------------------------------------------------------------------------------------------
+
+
+def test_a_faster_channel_is_no_slower() -> None:
+    graph, hw = load_any(find_workload("llama-3.1-8b-prefill-4k")), shipped("h100-80gb-sxm")
+
+    def at(gigabytes_per_s: int) -> int:
+        channels = [replace(c, bandwidth_bytes_per_s=gigabytes_per_s * 10**9) if c.name == "h2d" else c for c in hw.channels]
+        return makespan(graph, replace(hw, channels=tuple(channels)), 12 * 2**30, effort=0.3)
+
+    taken = [at(rate) for rate in (9, 12, 28)]
+    assert taken == sorted(taken, reverse=True)
