@@ -1,28 +1,95 @@
-"""Is hyperoffload ever the worse choice? ``python tests/bench/grid.py``: every shipped workload, 4 machines, 4 budgets, all policies.
+"""Is hyperoffload ever the worse choice? ``python tests/bench/grid.py --out cells.jsonl``: every policy on every cell of a grid.
 
-A line for each cell: the makespan of hyperoffload, the best rival's, their ratio, how far both are from the lower bound, and times of
-planning. At the end how many cells there were, and those in which a rival is faster, or fits where hyperoffload does not.
+Cells are every shipped workload, five graphs of several streams and three of more than 20,000 ops; six machines, five budgets, one device
+and eight. A line for each cell: the makespan of hyperoffload, the best rival's, their ratio, how far the plan is from the lower bound, and
+times of planning. At the end how many cells there were, and those in which a rival is faster, or fits where hyperoffload does not.
+
+With ``--out`` each cell is written when it is done, and a later run leaves out those that are in the file: it can be stopped at any time.
+``--sample N`` takes N cells at random, by ``--seed``. The whole grid takes about 20 hours on 2 cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
 
 from hosim.analysis.budget import parse_budget
+from hosim.graph import Graph, GraphBuilder
 from hosim.importers import load_any
 from hosim.io.hardware_file import load_hardware
 from hosim.io.shipped import find_hardware, find_workload, workloads
 from hosim.study.compare import compare
 from hosim.study.policy_choice import parse_choices
 
-MACHINES = ("a100-80gb-sxm", "h100-80gb-sxm", "gh200-96gb", "ascend-910c-supernode")
-SHARES = ("90%", "75%", "60%", "45%")
+MACHINES = ("a100-80gb-sxm", "h100-80gb-sxm", "h200-141gb-sxm", "gh200-96gb", "rtx-4090", "ascend-910c-supernode")
+SHARES = ("90%", "75%", "60%", "45%", "30%")
+DEVICES = (1, 8)
 OWN = "hyperoffload"
+MIB = 2**20
+
+
+def pairs(count: int, gathered: int) -> Graph:
+    """Ops that gather a weight each on a stream of their own, and ops that use what was gathered."""
+    b = GraphBuilder(f"pairs-{count}-{gathered // MIB}MiB")
+    for k in range(count):
+        b.tensor(f"w{k}", 40 * MIB, "parameter")
+        b.tensor(f"g{k}", gathered)
+        b.tensor(f"a{k}", MIB)
+        b.op(f"gather{k}", "all_gather", inputs=[f"w{k}"], outputs=[f"g{k}"], duration_ns=180_000, stream="gathering")
+        b.op(f"f{k}", "matmul", inputs=[f"g{k}", *([f"a{k - 1}"] if k else [])], outputs=[f"a{k}"], duration_ns=360_000)
+    return b.build()
+
+
+def towers(layers: int, streams: int) -> Graph:
+    """Towers of layers, forward and backward, each on a stream of its own; one op joins them halfway."""
+    b = GraphBuilder(f"towers-{layers}-on-{streams}")
+    names = ["compute", *(f"tower{s}" for s in range(1, streams))]
+    for s, layer in product(range(streams), range(layers)):
+        b.tensor(f"w{s}.{layer}", (8 + 4 * s) * MIB, "parameter")
+        b.tensor(f"a{s}.{layer}", 24 * MIB)
+    for layer, s in product(range(layers), range(streams)):
+        before = [f"a{s}.{layer - 1}"] if layer else []
+        b.op(f"f{s}.{layer}", "matmul", inputs=[f"w{s}.{layer}", *before], outputs=[f"a{s}.{layer}"], duration_ns=200_000, stream=names[s])
+    b.op("loss", "norm", inputs=[f"a{s}.{layers - 1}" for s in range(streams)], outputs=[b.tensor("loss", MIB)], duration_ns=50_000)
+    last = dict.fromkeys(range(streams), "loss")
+    for layer, s in product(reversed(range(layers)), range(streams)):
+        b.tensor(f"d{s}.{layer}", 24 * MIB)
+        uses = [last[s], f"w{s}.{layer}", f"a{s}.{layer}"]
+        b.op(f"b{s}.{layer}", "matmul", inputs=uses, outputs=[f"d{s}.{layer}"], duration_ns=400_000, stream=names[s])
+        last[s] = f"d{s}.{layer}"
+    return b.build()
+
+
+def chain(count: int, every: int, home: str | None) -> Graph:
+    """A long chain in which one op in so many reads a weight."""
+    b = GraphBuilder(f"chain-{count}-{every}-{home or 'hbm'}")
+    for k in range(count):
+        uses = [f"a{k - 1}"] if k else []
+        if k % every == 0:
+            uses.append(b.tensor(f"w{k}", 8 * MIB, "parameter", home))
+        b.op(f"f{k}", "matmul", inputs=uses, outputs=[b.tensor(f"a{k}", MIB)], duration_ns=100_000)
+    return b.build()
+
+
+MADE: Mapping[str, Callable[[], Graph]] = {
+    "pairs-40": lambda: pairs(40, MIB),
+    "pairs-120": lambda: pairs(120, 40 * MIB),
+    "towers-2": lambda: towers(40, 2),
+    "towers-3": lambda: towers(24, 3),
+    "towers-2-deep": lambda: towers(160, 2),
+    "chain-21000": lambda: chain(21_000, 1, "ddr"),
+    "chain-24000": lambda: chain(24_000, 8, None),
+    "towers-5200": lambda: towers(5_200, 2),
+}
+"""Graphs that are not shipped: five of several streams, three of more than 20,000 ops."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +99,16 @@ class Cell:
     workload: str
     machine: str
     share: str
+    devices: int
     own_ns: int | None
     rival: str
     rival_ns: int | None
     bound_ns: int | None
     planning_s: float
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        return self.workload, self.machine, self.share, self.devices
 
     @property
     def worse(self) -> bool:
@@ -46,45 +118,55 @@ class Cell:
         over = f"{self.own_ns / self.bound_ns:.3f}" if self.own_ns and self.bound_ns else "-"
         against = f"{self.own_ns / self.rival_ns:.4f}" if self.own_ns and self.rival_ns else "-"
         figures = f"own {self.own_ns} {self.rival or 'no rival'} {self.rival_ns} ratio {against} over bound {over}"
-        return (
-            f"{'WORSE' if self.worse else 'ok':5} {self.workload} {self.machine} {self.share}: {figures} planned in {self.planning_s:.1f} s"
-        )
+        where = f"{self.workload} {self.machine} {self.share} x{self.devices}"
+        return f"{'WORSE' if self.worse else 'ok':5} {where}: {figures} planned in {self.planning_s:.1f} s"
 
 
-def measure(workload: str, machine: str, share: str) -> Cell:
-    """All policies on one workload, machine and budget."""
-    graph = load_any(find_workload(workload))
-    hardware = load_hardware(find_hardware(machine))
+def measure(workload: str, machine: str, share: str, devices: int) -> Cell:
+    """All policies on one workload, machine, budget and number of devices."""
+    graph = MADE[workload]() if workload in MADE else load_any(find_workload(workload))
+    hardware = replace(load_hardware(find_hardware(machine)), devices=devices)
     _, budget = parse_budget(share, graph, hardware)
     results = compare(graph, hardware, parse_choices(None), budget)
     own = next(r for r in results if r.policy == OWN)
     fitting = [r for r in results if r.policy != OWN and r.makespan_ns is not None]
     best = min(fitting, key=lambda r: (r.makespan_ns, r.policy), default=None)
-    return Cell(
-        workload,
-        machine,
-        share,
-        own.makespan_ns,
-        best.policy if best else "",
-        best.makespan_ns if best else None,
-        own.lower_bound_ns,
-        own.planning_s or 0.0,
-    )
+    rival, rival_ns = (best.policy, best.makespan_ns) if best else ("", None)
+    return Cell(workload, machine, share, devices, own.makespan_ns, rival, rival_ns, own.lower_bound_ns, own.planning_s or 0.0)
+
+
+def known(out: Path | None) -> list[Cell]:
+    """The cells that an earlier run has written."""
+    if out is None or not out.exists():
+        return []
+    return [Cell(**json.loads(line)) for line in out.read_text().splitlines()]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workloads", default=",".join(workloads()))
+    parser.add_argument("--workloads", default=",".join([*workloads(), *MADE]))
     parser.add_argument("--machines", default=",".join(MACHINES))
     parser.add_argument("--shares", default=",".join(SHARES))
+    parser.add_argument("--devices", default=",".join(map(str, DEVICES)))
     parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--sample", type=int)
+    parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    todo = [(w, m, s) for w in given.workloads.split(",") for m in given.machines.split(",") for s in given.shares.split(",")]
-    cells = []
+    axes = (given.workloads.split(","), given.machines.split(","), given.shares.split(","), map(int, given.devices.split(",")))
+    todo = list(product(*axes))
+    if given.sample is not None:
+        todo = random.Random(given.seed).sample(todo, min(given.sample, len(todo)))
+    wanted = set(todo)
+    cells = [cell for cell in known(given.out) if cell.key in wanted]
+    have = {cell.key for cell in cells}
     with ProcessPoolExecutor(given.processes) as pool:
-        for done in as_completed([pool.submit(measure, *cell) for cell in todo]):
+        for done in as_completed([pool.submit(measure, *cell) for cell in todo if cell not in have]):
             cells.append(done.result())
             print(cells[-1], flush=True)
+            if given.out is not None:
+                with given.out.open("a") as file:
+                    file.write(json.dumps(asdict(cells[-1])) + "\n")
     worse = [cell for cell in cells if cell.worse]
     print(f"{len(cells)} cells, hyperoffload worse in {len(worse)}")
     for cell in worse:
