@@ -33,6 +33,7 @@ SUBJECTS = (
     "replaying",
     "many_devices",
     "packing",
+    "judging",
     "planning",
     "searching",
     "sweep_costs",

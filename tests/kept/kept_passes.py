@@ -21,16 +21,17 @@ from kept_table import KeptTable, Row
 from hosim.analysis.liveness import static_curve
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
+from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
 from hosim.planner.hyperoffload.choices import everything, insert
 from hosim.planner.hyperoffload.explain import explain
-from hosim.planner.hyperoffload.fast_simulator import FastSimulator
 from hosim.planner.hyperoffload.gap_figures import gap_figures
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judged_gaps import JudgedGap, judged_gaps
-from hosim.planner.hyperoffload.local_search import improve, neighbours_of
 from hosim.planner.hyperoffload.pipeline import search
-from hosim.planner.hyperoffload.problem import Problem, analyse, gaps_by_tensor
+from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.problem import Problem, analyse
 from hosim.planner.hyperoffload.selection import select
+from hosim.planner.hyperoffload.window_search import improve
 from hosim.planner.rewrites.recompute import apply, candidates, cheapest, recomputes, segments
 from hosim.planner.rewrites.reorder import reorder
 
@@ -83,13 +84,15 @@ def _noted(judged: JudgedGap) -> object:
 
 def _searches(problem: Problem, budgets: list[int]) -> Iterator[Made]:
     for budget in budgets[:2]:
-        simulate = FastSimulator(problem, budget)
+        simulator = PlanSimulator(problem, budget)
+        moves = ChoiceMoves(problem, simulator.tiers)
+        gaps = [gap for t in sorted(moves.gaps) for gap in moves.gaps[t]]
         for seed in (0, 1):
             choices = select(problem, budget, Weights()).choices
-            found = improve(problem, simulate, choices, problem.horizon_ns, 150, seed)
-            yield "local search", f"{budget} seed {seed}", simulate(found), sorted(found.items())
-            near = list(neighbours_of(problem, found, gaps_by_tensor(problem)))
-            yield "neighbours", f"{budget} seed {seed}", (len(near), 0, 0), [sorted(choices.items()) for choices in near]
+            found = improve(simulator, choices, problem.horizon_ns, 5_000, seed)
+            yield "local search", f"{budget} seed {seed}", simulator.begin(found), sorted(found.items())
+            near = list(moves.neighbours(found, gaps))
+            yield "neighbours", f"{budget} seed {seed}", (len(near), 0, 0), [sorted(changes.items()) for changes in near]
     moved = insert(problem, everything(problem), "kept")
     yield "everything", "", (moved.count("store"), moved.count("prefetch"), moved.count("detach")), (moved.cache_ops, moved.initial)
 

@@ -1,6 +1,6 @@
 """The planner from end to end where kept_passes.py does not go: two streams, several tiers, links that are shared, placement rules.
 
-There the fast simulator does not know the machine, so that replays judge each step. A row for each way to ask. After a change that is
+A row for each way to ask. After a change that is
 meant to alter plans::
 
     python tests/kept/write.py kept_searches

@@ -93,8 +93,10 @@ def _absences(problem: Problem, t: int, choice: TensorChoice, gaps: list[Gap] | 
             yield gap, None
 
 
-def evenly(problem: Problem, budget_bytes: int, ahead_bytes: int, written: bool, tiers: int) -> Choices | None:
+def evenly(problem: Problem, budget_bytes: int, ahead_bytes: int | None, written: bool, tiers: int) -> Choices | None:
     """Persistent tensors that only the step's own uses bring up, spread evenly, so many that all fits with ``ahead_bytes`` to spare.
+
+    With ``None`` to spare these are all of them.
 
     ``written`` says whether those that the step writes may be among them, ``tiers`` how many tiers below take them, the fastest first:
     each the bytes that its channel can bring up in the same time. None if there are not enough tensors, or not enough room below. Returns
@@ -105,13 +107,13 @@ def evenly(problem: Problem, budget_bytes: int, ahead_bytes: int, written: bool,
     if not problem.below:
         return None
     parts = _Parts(problem, tiers)
-    excess = max(problem.held_bytes) + ahead_bytes - budget_bytes
-    if excess <= 0:
-        return forced
     open_gaps = gaps_by_tensor(problem)
     free = _spreadable(problem, open_gaps, written)
     sizes = [graph.tensors[t].size_bytes for _, t in free]
     total = sum(sizes)
+    excess = total if ahead_bytes is None else max(problem.held_bytes) + ahead_bytes - budget_bytes
+    if excess <= 0:
+        return forced
     if total < excess:
         return None
     choices: dict[int, TensorChoice] = dict(forced)

@@ -38,14 +38,14 @@ REASONS: Mapping[str, str] = {
     EVERYTHING: "moved: all must move",
     SPREAD: "moved: spread evenly",
     SPREAD_KEPT: "kept: enough moved",
-    SEARCH_MOVED: "moved by local search",
+    SEARCH_MOVED: "moved by search",
     UNJUDGED_MOVED: "moved, not judged",
     NO_PRESSURE: "kept: no pressure",
     ENOUGH: "kept: enough moved",
     OUTSCORED: "kept: outscored",
     NO_TIER: "kept: no lower tier",
     NO_PLACE: "kept: no safe place",
-    SEARCH_KEPT: "kept by local search",
+    SEARCH_KEPT: "kept by search",
     UNJUDGED_KEPT: "kept, not judged",
 }
 """Every verdict on a gap, by its code, in a few words; :attr:`Line.why` says it in full."""
@@ -179,7 +179,10 @@ def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> s
     text = _maker(plan, judgement, lines)
     if judgement is None or not judgement.tried:
         return text
-    return f"{text} Tried as well: {', '.join(judgement.tried)}."
+    named = [name for name in judgement.tried if ":" not in name]
+    settings = len(judgement.tried) - len(named)
+    rest = f"; {counted(settings, 'other setting')} of these" if settings else ""
+    return f"{text} Tried as well: {', '.join(named)}{rest}."
 
 
 def _maker(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> str:

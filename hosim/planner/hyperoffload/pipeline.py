@@ -11,8 +11,8 @@
    What no sweep makes fit may fit with everything moved that can be (:func:`hosim.planner.hyperoffload.choices.everything`).
 7. Where several tiers are below, each rule of :mod:`hosim.schedule.placement`, with the same sweeps that a plan by that rule gets.
 8. The plans of others, if the caller has some (:data:`Others`): the best is taken, so no plan here is worse than any of them.
-9. On small graphs, :func:`hosim.planner.hyperoffload.local_search.improve` over single decisions, judged by
-   :mod:`hosim.planner.hyperoffload.fast_simulator`.
+9. :func:`hosim.planner.hyperoffload.window_search.improve` around what still waits, judged by
+   :mod:`hosim.planner.hyperoffload.plan_simulator`.
 
 All but the first sweeps are for steps that wait. Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its
 cost ``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidate's stall and waiting amount to on an idle channel.
@@ -20,24 +20,27 @@ cost ``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import product
+from random import Random
 
 from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.choices import Choices, everything
+from hosim.planner.hyperoffload.choices_of_plan import choices_of
 from hosim.planner.hyperoffload.early_returns import advance, evenly, usual_bytes
-from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, moving_ns
-from hosim.planner.hyperoffload.fast_simulator import FastSimulator
+from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, PlanCost, moving_ns
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, SPREAD, Judgement
-from hosim.planner.hyperoffload.local_search import improve
+from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.problem import Problem, analyse, check_floor
+from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
 from hosim.planner.hyperoffload.selection import Selection, select
 from hosim.planner.hyperoffload.tier_assignment import assigned_tiers
+from hosim.planner.hyperoffload.window_search import improve
 from hosim.schedule.lower_tiers import space_below
 from hosim.schedule.placement import BALANCED, BY_KIND, FASTEST, NEAREST, Placement
 from hosim.units import human_size
@@ -55,18 +58,29 @@ _SLOW_IF_SMALL = (1.0, 0.9, 0.8, 0.7, 0.55, 0.4, 0.3)
 """The same for small graphs, where an attempt costs little."""
 
 _WORK = 40_000
-"""Ops replayed and gaps judged in all, about (a gap is half as much work): so many attempts there are, but at least ``_FEWEST``."""
-_FEWEST, _MOST = 3, 1500
+"""Ops replayed and gaps judged in all, about (a gap is half as much work): so many attempts there are, but at least ``_FEWEST``.
+
+With little effort they are fewer, but no fewer than one in ``_PART_AT_LEAST``."""
+_WORK_IF_SMALL = 120_000
+"""The same for small graphs."""
+_FEWEST, _MOST, _PART_AT_LEAST = 3, 4500, 20
 _RULES = 8
 """The part of those attempts that each placement rule gets: an eighth, but at least two."""
 _LARGE, _CLOSE = 5_000, 5_000
 """Above so many ops, a makespan within a ``_CLOSE``-th of one without any wait is good enough."""
 _SMALL = 200
-"""Ops up to which single decisions are searched."""
-_SIMULATED, _MOST_SIMULATIONS = 320_000, 8_000
-"""About how many ops that search simulates, and the most simulations."""
+"""Ops up to which many sweeps are tried, and replays judge what the simulator does not cover."""
+_LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
+"""Parts of the budget that are planned for, too: a plan for less memory is a plan, and with more room some returns are too early."""
+_LATE, _ALL, _PART = "", "all", "part"
+"""Returns as the sweep has them; as early as the budget allows; as early as the part of it allows that the sweep was for."""
 _SPARE = (0, 1, 2, 4)
 """Room beside what an even spread holds, in tensors of the usual size: what may be on its way."""
+_LEFT = 0.6
+"""The part of all gaps that other choices to search from are made of."""
+_SIMULATED, _SIMULATED_PER_OP, _SIMULATED_AT_MOST_PER_OP, _SIMULATED_AT_LEAST = 150_000, 15, 10_000, 8_000
+"""Instants that the search around the stalls simulates: so many, and so many more for each op; on the smallest graphs fewer. With little
+effort they are fewer, too, but not fewer than the last figure, which takes no time to speak of."""
 
 
 def plan(
@@ -81,9 +95,9 @@ def plan(
 ) -> Plan:
     """The best plan found within ``budget_bytes`` of the device tier.
 
-    ``effort`` scales the number of replays spent; ``seed`` that of the search on small graphs. ``placement`` is the rule by which a tensor
-    gets its tier below; without one it is the tier that hides most, or what some rule says where that does better. Raises
-    :class:`InfeasibleError`, naming the smallest budget found feasible, if nothing fits.
+    ``effort`` scales the number of replays and simulations spent; ``seed`` is that of the search around the stalls. ``placement`` is the
+    rule by which a tensor gets its tier below; without one it is the tier that hides most, or what some rule says where that does better.
+    Raises :class:`InfeasibleError`, naming the smallest budget found feasible, if nothing fits.
     """
     return search(graph, hardware, budget_bytes, policy=policy, effort=effort, seed=seed, placement=placement).plan
 
@@ -107,7 +121,8 @@ def search(
     floor_ns = problem.horizon_ns
     if count > _LARGE:
         floor_ns += floor_ns // _CLOSE
-    attempts = max(_FEWEST, int(effort * min(_MOST, _WORK / (count + len(problem.gaps) / 2))))
+    affordable = min(_MOST, int((_WORK if count > _SMALL else _WORK_IF_SMALL) / (count + len(problem.gaps) / 2)))
+    attempts = max(_FEWEST, int(effort * affordable), affordable // _PART_AT_LEAST)
     by_rule = max(2, attempts // _RULES)
     evaluate = Evaluator(problem, budget, policy, attempts if placement is None else by_rule)
     if len(graph.streams) > 1:  # streams that overlap may hold less than the listed order says
@@ -128,7 +143,7 @@ def search(
             tried.append(f"placement {rule.rule}")
             if ruled.best.cost < best.cost:
                 best, source, selection_of_best = ruled.best, ruled.source, ruled.selection
-    rival = ""
+    own, rival = best, ""
     if others is not None and (not _at(best, floor_ns) or best.slowed):
         to_beat_ns = None if best.cost.infeasible else best.cost.makespan_ns
         for name, other in others(graph, hardware, budget, to_beat_ns, not _at(best, floor_ns)):
@@ -137,8 +152,11 @@ def search(
                 outcome = evaluate.plan(replace(other, policy=policy))
                 if outcome.cost < best.cost:
                     best, source, rival = outcome, RIVAL, name
-    if graph.ops and count <= _SMALL and placement is None and not _at(best, floor_ns):  # the search tries any tier
-        refined = _refined(evaluate, sweeps.roomy, floor_ns, effort, seed)
+    if graph.ops and placement is None and not _at(best, floor_ns):  # the search tries any tier
+        if rival:  # a search can go on from what another policy planned
+            own = min(own, evaluate(choices_of(problem, best.plan)), key=lambda outcome: outcome.cost)
+        late = [sweeps.late] if sweeps.late is not None and count <= _SMALL and sweeps.late.choices != own.choices else []
+        refined = _refined(evaluate, [*late, own], floor_ns, effort, seed)
         if refined.cost < best.cost:
             best, source, selection_of_best = refined, LOCAL_SEARCH, sweeps.selection
     if best.cost.infeasible:
@@ -164,23 +182,29 @@ def _judged(outcome: Evaluation, source: str, selection: Selection | None, rival
     return replace(outcome, plan=replace(outcome.plan, judgement=judgement))
 
 
-def _refined(evaluate: Evaluator, best: Evaluation, floor_ns: int, effort: float, seed: int) -> Evaluation:
-    """What the search over single decisions finds, replayed.
+def _refined(evaluate: Evaluator, begun: Sequence[Evaluation], floor_ns: int, effort: float, seed: int) -> Evaluation:
+    """What the search around the stalls finds from one or several outcomes on, replayed.
 
-    The fast simulator judges each decision; replays do where the fast simulator does not cover the machine or the graph.
+    Where the simulator does not cover the machine, on small graphs only.
     """
     problem = evaluate.problem
+    simulator = PlanSimulator(problem, evaluate.budget_bytes)
     count = len(problem.graph.ops)
-    simulate = FastSimulator(problem, evaluate.budget_bytes)
-    if simulate.exact:
-        tries = int(effort * min(_MOST_SIMULATIONS, _SIMULATED / count))
-        return evaluate(improve(problem, simulate, best.choices, floor_ns, tries, seed))
+    judge: PlanSimulator | ReplayedChoices = simulator
+    if not all([simulator.covers(outcome.choices) for outcome in begun]):
+        if count > _SMALL:
+            return begun[-1]
+        judge = ReplayedChoices(problem, evaluate.budget_bytes)
+    work = max(_SIMULATED_AT_LEAST, int(effort * min(_SIMULATED + _SIMULATED_PER_OP * count, _SIMULATED_AT_MOST_PER_OP * count)))
 
-    def replayed(choices: Choices) -> tuple[int, int, int]:
-        cost = evaluate(choices).cost
-        return int(cost.infeasible), cost.makespan_ns, cost.moved_bytes
+    def restart(rng: Random) -> Choices:
+        left = tuple([gap for gap in problem.gaps if rng.random() < _LEFT])
+        weights = Weights(waiting=rng.choice((0.0, 0.1, 0.3, 1.0)), slow=rng.uniform(0.4, 1.0), copies=rng.random() < 0.5)
+        found = select(replace(problem, gaps=left), int(evaluate.budget_bytes * rng.uniform(0.9, 1.0)), weights).choices
+        return found if judge is not simulator or simulator.covers(found) else begun[-1].choices
 
-    return evaluate(improve(problem, replayed, best.choices, floor_ns, int(effort * min(_MOST, _WORK / count)), seed))
+    found = [evaluate(improve(judge, outcome.choices, floor_ns, work // len(begun), seed, restart)) for outcome in begun]
+    return min(found, key=lambda outcome: outcome.cost)
 
 
 def _at(outcome: Evaluation, floor_ns: int) -> bool:
@@ -229,21 +253,17 @@ class _Sweeper:
         self.outcome: Evaluation | None = None
         self.source = SELECTION
         self.selection: Selection | None = None
-        self.late: Evaluation | None = None
         self.full = ""
-        self.returns: tuple[bool, ...] = (False, True)
-        """Whether returns are those of the sweep or as early as can be; both until it is known which do better here."""
+        self.late: Evaluation | None = None
+        """The best outcome with the returns of a sweep: they leave a search room to move others."""
+        self.returns: tuple[str, ...] = (_LATE, _ALL, _PART)
+        """How early returns are; all ways until it is known which one does best here."""
 
     @property
     def best(self) -> Evaluation:
         """The best outcome; there is one after the first attempt."""
         assert self.outcome is not None
         return self.outcome
-
-    @property
-    def roomy(self) -> Evaluation:
-        """Where a search of a small graph begins: with the best of the outcomes with late returns, which leave it room to move others."""
-        return self.best if self.late is None or self.late.cost.infeasible else self.late
 
     @property
     def finished(self) -> bool:
@@ -259,15 +279,18 @@ class _Sweeper:
         if len(selection.full) > len(self.full):
             self.full = selection.full
         better = False
-        for early in self.returns:
-            choices = advance(self.problem, selection.choices, self.budget) if early else selection.choices
+        for room in self.returns:
+            if room == _PART and target == 1 and len(self.returns) > 1:
+                continue  # that is the same
+            within = int(self.budget * (target if room != _ALL else 1))
+            choices = advance(self.problem, selection.choices, within) if room else selection.choices
             outcome = self.evaluate(choices)
-            if not early and (self.late is None or outcome.cost < self.late.cost):
+            if not room and (self.late is None or outcome.cost < self.late.cost):
                 self.late = outcome
             if self.outcome is None or outcome.cost < self.outcome.cost:
                 self.outcome, self.source, self.selection = outcome, SELECTION, selection
                 self.weights, self.target, better = weights, target, True
-                found = early
+                found = room
             if _at(self.best, self.floor_ns):
                 break
         if better and len(self.problem.graph.ops) > _SMALL:
@@ -275,21 +298,33 @@ class _Sweeper:
         return better
 
     def spread(self) -> None:
-        """Even spreads over one tier below and over all, with and without what the step writes, with more and more room to spare."""
+        """Even spreads over one tier below and over all, with and without what the step writes, with more and more room to spare.
+
+        The last one of each spreads all: what less memory would need may be what this one needs.
+        """
         usual = usual_bytes(self.problem)
         counts = (1, len(self.problem.below)) if len(self.problem.below) > 1 else (1,)
         for tiers, written in product(counts, (False, True)):
             last = None
             for spare in _SPARE:
-                choices = evenly(self.problem, self.budget, spare * usual, written, tiers) if not self.finished else None
+                choices = None if self.finished else evenly(self.problem, self.budget, spare * usual, written, tiers)
                 if choices is None:
                     break
-                outcome = self.evaluate(advance(self.problem, choices, self.budget))
-                if outcome.cost < self.best.cost:
-                    self.outcome, self.source = outcome, SPREAD
-                if last is not None and not last.infeasible and last < outcome.cost:
+                outcome = self._spread_out(choices)
+                if outcome is None or (last is not None and not last.infeasible and last < outcome):
                     break
-                last = outcome.cost
+                last = outcome
+            if not self.finished:
+                self._spread_out(evenly(self.problem, self.budget, None, written, tiers))
+
+    def _spread_out(self, choices: Choices | None) -> PlanCost | None:
+        """The cost of an even spread with returns as early as can be."""
+        if choices is None:
+            return None
+        outcome = self.evaluate(advance(self.problem, choices, self.budget))
+        if outcome.cost < self.best.cost:
+            self.outcome, self.source = outcome, SPREAD
+        return outcome.cost
 
     def refine(self) -> bool:
         """Sweep for the op times of the best replay; says whether that helps."""
@@ -311,7 +346,7 @@ class _Sweeper:
                 self.attempt(replace(self.weights, waiting=waiting))
         for slow in (0.93, 1.07):
             self.attempt(replace(self.weights, slow=self.weights.slow * slow))
-        for target in (0.97, 0.92):
+        for target in _LESS:
             self.attempt(self.weights, target)
         if len(self.problem.below) > 1 and self.weights.placement is None:
             self.attempt(replace(self.weights, tiers=1))

@@ -1,0 +1,163 @@
+"""Small changes of choices: what a search may try next.
+
+A change concerns a tensor or two: a prefetch issued elsewhere in its gap; a store issued earlier or later; an absence dropped, or a gap
+used that was not; another start, or another tier below; a tensor that stays in the place of another one that leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+
+from hosim.analysis.gaps import Gap, initial_set
+from hosim.cache_plan import AT_START
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choices, TensorChoice
+from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
+
+Changes = Mapping[int, TensorChoice | None]
+"""By tensor what it does instead; None: it stays."""
+
+Present = Mapping[int, TensorChoice | None]
+"""Choices, of which some may be none."""
+
+_NEAR = (-3, -2, -1, 1, 2, 3)
+
+
+class ChoiceMoves:
+    """The changes of choices that a problem allows, with tensors in ``tiers`` below alone."""
+
+    def __init__(self, problem: Problem, tiers: Sequence[str]) -> None:
+        self.problem = problem
+        self.tiers = tiers
+        self.gaps = gaps_by_tensor(problem)
+        self._count = len(problem.graph.ops)
+        self._initial = problem.graph.derived(initial_set)
+
+    def random(self, rng: Random, choices: Present, gap: Gap, others: Sequence[Gap]) -> Changes:
+        """A change of the tensor of ``gap``, most of all there; in one of ten it changes places with one of ``others``."""
+        t = gap.tensor
+        choice = choices.get(t)
+        what = rng.random()
+        if what < 0.1 and others:
+            return self._exchange(rng, choices, gap, rng.choice(others))
+        if choice is not None and gap.after in choice.away and what < 0.7:
+            back = choice.away[gap.after]
+            if back is not None and what < 0.5:
+                moved = back + rng.choice(_NEAR) if rng.random() < 0.5 else rng.randrange(gap.after, gap.before)
+                return {t: choice.with_return(gap.after, max(gap.after, min(gap.before - 1, moved)))}
+            if choice.start != BELOW or gap.after != AT_START:
+                return {t: choice.with_store(gap.after, rng.randint(gap.written, _last_store(gap)))}
+        changes = list(self._decisions(t, choice, [gap] if rng.random() < 0.5 else self.gaps[t]))
+        return {t: kept(rng.choice(changes))} if changes else {}
+
+    def neighbours(self, choices: Choices, gaps: Sequence[Gap]) -> Iterator[Changes]:
+        """Every change of one decision in these gaps."""
+        by_tensor: dict[int, list[Gap]] = {}
+        for gap in gaps:
+            by_tensor.setdefault(gap.tensor, []).append(gap)
+        for t, listed in by_tensor.items():
+            choice = choices.get(t)
+            for changed in self._decisions(t, choice, listed):
+                yield {t: kept(changed)}
+            for gap in listed if choice is not None else ():
+                assert choice is not None
+                back = choice.away.get(gap.after)
+                if back is not None:
+                    for position in _shifts(gap, back):
+                        yield {t: choice.with_return(gap.after, position)}
+                if gap.after in choice.away and (choice.start != BELOW or gap.after != AT_START):
+                    for position in _stores(gap, choice.stores.get(gap.after, gap.after)):
+                        yield {t: choice.with_store(gap.after, position)}
+
+    def without(self, choices: Choices, t: int, after: int) -> Changes:
+        """One absence of a tensor dropped, if it has that and need not have it."""
+        choice = choices.get(t)
+        if choice is None or after not in choice.away or (after == AT_START and t in self.problem.starts_below):
+            return {}
+        return {t: kept(replace(choice.without(after), start=HOME if after == AT_START else choice.start))}
+
+    def _exchange(self, rng: Random, choices: Present, one: Gap, other: Gap) -> Changes:
+        """Of two gaps the one that is used is not any more, and the other one is."""
+        if choices.get(one.tensor) is None:
+            one, other = other, one
+        choice = choices.get(one.tensor)
+        if choice is None or one.tensor == other.tensor or one.tensor in self.problem.starts_below:
+            return {}
+        u = other.tensor
+        begins = other.after == AT_START and self.problem.graph.tensors[u].persistent
+        back = rng.randrange(other.after, other.before) if other.returns and other.after < other.before else None
+        taken = choices.get(u)
+        if taken is None:
+            taken = TensorChoice(self.problem.starts_below.get(u, choice.below), BELOW if begins else HOME, {other.after: back})
+        elif other.after not in taken.away and not (begins or (taken.start == BELOW and other.before == self._count)):
+            taken = taken.with_return(other.after, back)
+        left = choice.without(one.after) if len(choice.away) > 1 and one.after in choice.away and one.after != AT_START else None
+        return {one.tensor: kept(left), u: taken}
+
+    def _decisions(self, t: int, choice: TensorChoice | None, gaps: Sequence[Gap]) -> Iterator[TensorChoice | None]:
+        """Other absences, starts and tiers of one tensor; ``None``: it stays."""
+        problem = self.problem
+        forced = t in problem.starts_below
+        tiers = [problem.starts_below[t]] if forced else self.tiers
+        if not tiers:
+            return
+        base = choice or TensorChoice(tiers[0])
+        for gap in gaps:
+            if gap.after in base.away:
+                if not (forced and gap.after == AT_START):
+                    yield replace(base.without(gap.after), start=HOME if gap.after == AT_START else base.start)
+            elif gap.after == AT_START and not forced:
+                yield from self._from_the_start(base, gap)
+            elif not (base.start == BELOW and gap.before == self._count):
+                for again in _positions(gap):
+                    yield base.with_return(gap.after, again)
+        if not forced and choice is not None and t in self._initial and problem.graph.tensors[t].persistent:
+            for start in (HOME, COPY):
+                if start != base.start:
+                    yield replace(base, start=start)
+        if base.start == BELOW:
+            yield None
+        if choice is not None:
+            for tier in tiers:
+                if tier != base.below:
+                    yield replace(base, below=tier)
+
+    def _from_the_start(self, base: TensorChoice, gap: Gap) -> Iterator[TensorChoice]:
+        """Ways to be away before the first use: to start below, or to leave at once (where starting below means a store at the end)."""
+        graph, t = self.problem.graph, gap.tensor
+        last = max(graph.users[t], default=AT_START)
+        persistent = graph.tensors[t].persistent
+        for again in _positions(gap):
+            if persistent:
+                yield replace(base.without(last), start=BELOW).with_return(AT_START, again)
+            if not persistent or graph.writers[t]:
+                yield replace(base, start=HOME).with_return(AT_START, again)
+
+
+def kept(choice: TensorChoice | None) -> TensorChoice | None:
+    """A choice that moves nothing is none."""
+    return choice if choice is not None and (choice.away or choice.start == BELOW) else None
+
+
+def _positions(gap: Gap) -> list[int | None]:
+    """Where a new absence might return: late, in the middle, at once."""
+    if not gap.returns:
+        return [None]
+    last = gap.before - 1
+    return list(dict.fromkeys([last, max(gap.after, last - 1), max(gap.after, last - 2), (gap.after + last) // 2, gap.after]))
+
+
+def _shifts(gap: Gap, back: int) -> list[int]:
+    moved = (back - 1, back + 1, back - 2, back + 2, back - 3, back + 3, back - 4, back + 4, gap.after, gap.before - 1)
+    return [p for p in dict.fromkeys(moved) if gap.after <= p < gap.before and p != back]
+
+
+def _stores(gap: Gap, now: int) -> list[int]:
+    """Where else its store might be issued: as soon as the contents are made, at the last place, or near where it is."""
+    last = _last_store(gap)
+    return [p for p in dict.fromkeys((gap.written, last, now - 1, now + 1)) if gap.written <= p <= last and p != now]
+
+
+def _last_store(gap: Gap) -> int:
+    return gap.before - 1 if gap.after == AT_START else gap.after

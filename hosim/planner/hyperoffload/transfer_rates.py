@@ -1,0 +1,133 @@
+"""How fast the transfers of a simulated plan flow: each channel alone, or max-min fairly with those that it shares bandwidth with.
+
+The figures are those of docs/contract.md, rules 6, 11, 13 and 14, exact as the engine's: a rate that is no whole number of bytes per
+second is a fraction. While all devices of a machine do the same, each has its part of what they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from hosim.costmodel.fair_sharing import NS_PER_S, Link, max_min_rates
+from hosim.costmodel.transfer_time import is_pageable, pin_ns
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+
+Rate = int | Fraction
+"""Bytes per second."""
+
+
+def _whole(rate: Fraction) -> Rate:
+    """An integer where the fraction is one: arithmetic with integers takes a tenth of the time."""
+    return rate.numerator if rate.denominator == 1 else rate
+
+
+class TransferRates:
+    """The rates of transfers of ``graph`` on ``hardware``, whose fabrics include memories if copies share their bandwidth.
+
+    ``alone[c]`` says that nothing changes the rate of channel c's transfers once they flow.
+    A flow class is a channel with the ceiling of some of its transfers.
+    """
+
+    def __init__(self, graph: Graph, hardware: Hardware) -> None:
+        self._graph, self._hardware = graph, hardware
+        self._capacity: dict[Link, Fraction] = {}
+        self._links: list[tuple[Link, ...]] = []
+        wanted: dict[Link, int] = {}
+        for channel in hardware.channels:
+            own: Link = ("channel", channel.name, 0)
+            self._capacity[own] = Fraction(channel.bandwidth_bytes_per_s, hardware.sharers(hardware.channel_scope(channel)))
+            shared: list[Link] = []
+            for fabric in hardware.fabrics:
+                if channel.name in fabric.channels:
+                    link: Link = ("fabric", fabric.name, 0)
+                    shared.append(link)
+                    self._capacity[link] = Fraction(fabric.bandwidth_bytes_per_s, hardware.sharers(fabric.scope))
+                    wanted[link] = wanted.get(link, 0) + channel.bandwidth_bytes_per_s
+            self._links.append((own, *shared))
+        narrow = {link for link, most in wanted.items() if most > self._capacity[link]}  # the others never bind
+        self._links = [(links[0], *[link for link in links[1:] if link in narrow]) for links in self._links]
+        self._beside = {
+            ("channel", c.name, 0): [
+                (("channel", other, 0), Fraction(bandwidth, hardware.sharers(hardware.channel_scope(c)))) for other, bandwidth in c.beside
+            ]
+            for c in hardware.channels
+            if c.beside
+        }
+        groups = self._groups()
+        single = [c.engines == 1 for c in hardware.channels]
+        self.alone = [single[c] and groups.count(g) == 1 for c, g in enumerate(groups)]
+        self._class_of: dict[tuple[int, Fraction | None], int] = {}
+        self.classes: list[tuple[int, Fraction | None]] = []
+        self._of_transfer: dict[tuple[int, int], int] = {}
+        self._known: dict[tuple[int, ...], tuple[tuple[Rate, ...], Rate]] = {}
+        self._at_device = [hardware.device_tier in (c.source, c.destination) for c in hardware.channels]
+        self._top = [
+            min([Fraction(c.bandwidth_bytes_per_s), *(Fraction(f.bandwidth_bytes_per_s) for f in hardware.fabrics if c.name in f.channels)])
+            for c in hardware.channels
+        ]
+
+    def _groups(self) -> list[int]:
+        """The channels joined by links, or by one disturbing another: by channel, the first channel of its group."""
+        groups = list(range(len(self._links)))
+
+        def join(a: int, b: int) -> None:
+            first, second = sorted((groups[a], groups[b]))
+            groups[:] = [first if g == second else g for g in groups]
+
+        for a, links in enumerate(self._links):
+            for b in range(a):
+                if set(links) & set(self._links[b]):
+                    join(a, b)
+            for other, _ in self._beside.get(links[0], ()):
+                join(a, next(k for k, its in enumerate(self._links) if its[0] == other))
+        return groups
+
+    def class_of(self, channel: int, t: int) -> int:
+        """The flow class of a tensor's transfer on a channel."""
+        key = channel, t
+        if key not in self._of_transfer:
+            tensor, c = self._graph.tensors[t], self._hardware.channels[channel]
+            ceiling = c.ceiling(tensor.size_bytes, is_pageable(self._hardware, c, tensor.kind))
+            if ceiling is not None and ceiling >= self._top[channel]:
+                ceiling = None
+            known = channel, None if ceiling is None else Fraction(ceiling)
+            if known not in self._class_of:
+                self._class_of[known] = len(self.classes)
+                self.classes.append(known)
+            self._of_transfer[key] = self._class_of[known]
+        return self._of_transfer[key]
+
+    def of(self, flowing: Sequence[int]) -> tuple[tuple[Rate, ...], Rate]:
+        """The rate of each of the transfers that flow, given by their classes, and what they take of the device tier's bandwidth."""
+        key = tuple(flowing)
+        known = self._known.get(key)
+        if known is None:
+            carried = self._capacity
+            if self._beside:
+                active = {link for k in key for link in self._links[self.classes[k][0]]}
+                carried = carried | {
+                    link: min([carried[link], *(bandwidth for other, bandwidth in beside if other in active)])
+                    for link, beside in self._beside.items()
+                }
+            flows = [(1, self.classes[k][1], self._links[self.classes[k][0]]) for k in key]
+            rates = tuple([_whole(rate) for rate in max_min_rates(flows, carried)])
+            taken = sum([rate for k, rate in zip(key, rates, strict=True) if self._at_device[self.classes[k][0]]])
+            known = self._known[key] = rates, taken
+        return known
+
+    def pinning_ns(self, t: int, tier: str) -> int:
+        """Nanoseconds to pin a tensor's bytes in a tier, if no pool has them."""
+        tensor = self._graph.tensors[t]
+        return pin_ns(self._hardware, tier, tensor.kind) if tensor.size_bytes else 0
+
+
+def flow_ns(left: Rate, rate: Rate) -> int:
+    """Whole nanoseconds until ``left``, in bytes times nanoseconds a second, is through at ``rate``."""
+    return int(-(-left // rate))
+
+
+def volume(size_bytes: int) -> int:
+    """What has to flow, in bytes times nanoseconds a second."""
+    return size_bytes * NS_PER_S

@@ -1,0 +1,58 @@
+"""What judging a plan takes in the planner's search: a change of a few choices on a graph of 2,000 ops, in time and in replays."""
+
+from random import Random
+
+from measures import cpu_seconds, measure
+from planning import training
+
+from hosim.engine import replay
+from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
+from hosim.planner.hyperoffload.choices import insert
+from hosim.planner.hyperoffload.gap_scoring import Weights
+from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.problem import Problem, analyse
+from hosim.planner.hyperoffload.selection import select
+
+LAYERS, CHANGES = 400, 400
+"""Layers of five ops each, and changes judged."""
+
+
+def within_a_share(share: float) -> Problem:
+    """A step of 2,000 ops, with memory for ``share`` of it, on a machine whose two channels share a fabric."""
+    held = 10_000 * LAYERS
+    hardware = Hardware(
+        "bench",
+        (Tier("hbm", int(held * share), 10**12, "device"), Tier("ddr", 100 * held, 10**11)),
+        (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)),
+        Compute({}),
+        fabrics=(Fabric("half duplex", 15 * 10**8, ("h2d", "d2h")),),
+    )
+    return analyse(training(LAYERS), hardware)
+
+
+def judging(share: float) -> tuple[float, float]:
+    """CPU seconds of a judgement and of a replay: random changes of a sweep's choices, one in two with what the search would accept."""
+    problem = within_a_share(share)
+    budget = problem.hardware.device.capacity_bytes
+    choices = select(problem, budget, Weights()).choices
+    simulator = PlanSimulator(problem, budget)
+    cost = simulator.begin(choices)
+    moves, draw = ChoiceMoves(problem, simulator.tiers), Random(0)
+    gaps = [gap for t in sorted(choices) for gap in moves.gaps[t]]
+    changes = [moves.random(draw, choices, draw.choice(gaps), gaps) for _ in range(CHANGES)]
+    taken = cpu_seconds(lambda: [simulator.judge(each, cost[1] if k % 2 else None) for k, each in enumerate(changes)])
+    plan = insert(problem, choices, "bench")
+    whole = min(cpu_seconds(lambda: replay(plan, problem.hardware, budget)) for _ in range(3))
+    return taken / CHANGES, whole
+
+
+@measure("judging a change of a plan of 2,000 ops, 1,000 times", most=1, unit="s")
+def thousand() -> float:
+    return judging(0.6)[0] * 1000
+
+
+@measure("a judgement on 2,000 ops, in hundredths of a replay", most=5, unit="hundredths")
+def in_replays() -> float:
+    judged, whole = judging(0.6)
+    return 100 * judged / whole
