@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hosim.cache_plan import DETACH, CacheOp, Plan
+from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError, PlanError
 from hosim.graph import Graph, GraphBuilder
@@ -124,6 +124,26 @@ def test_a_plan_is_verified_and_replayed_in_program_order(use: Any) -> None:
     plan, result = planned(toy(), MACHINE, 1000, "scripted")
     assert result == replay(plan, MACHINE, 1000, account="program")
     assert policy.asked == [(1000, {})]
+
+
+@pytest.mark.parametrize(("budget", "places"), [(80, [-1, -1, 1, 2]), (79, [-1, 1, 1, 2])])
+def test_prefetches_are_late_only_where_the_plan_does_not_fit(use: Any, budget: int, places: list[int]) -> None:
+    """Both weights of 40 B are prefetched at the start. The second one begins at 40 ns; within 79 B at 90, when the first has left."""
+    builder = GraphBuilder("two")
+    builder.op("f", "m", duration_ns=10)
+    for i in range(2):
+        builder.tensor(f"w{i}", 40, "parameter", "ddr")
+        builder.op(f"f{i}", "m", inputs=[f"w{i}"], duration_ns=50)
+    cache_ops = [CacheOp(PREFETCH, i, "ddr", "hbm") for i in range(2)] + [CacheOp(DETACH, i, "hbm", None, i + 1) for i in range(2)]
+
+    class Early(Scripted):
+        def plan(self, graph: Graph, hardware: Hardware, budget: int, **settings: Any) -> Plan:
+            return Plan(graph, "early", tuple(cache_ops))
+
+    use(Early({}, {}, {}))
+    plan, result = planned(builder.build(), MACHINE, budget, "scripted")
+    assert [cache_op.after for cache_op in plan.cache_ops] == places
+    assert result.makespan_ns == (140 if budget == 80 else 180)
 
 
 def test_example_inputs_by_name() -> None:
