@@ -8,7 +8,7 @@ from hosim.costmodel.kernels.constants import most_like
 from hosim.costmodel.kernels.table_lookup import TimeTable
 from hosim.costmodel.op_time import op_durations, time_origins
 from hosim.errors import GraphError, HardwareError, InputError
-from hosim.graph import Graph
+from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import MeasuredTimes
 from hosim.io import hardware_from_dict, hardware_to_dict, workload_to_dict
 from hosim.io.workload_file import workload_from_dict
@@ -19,6 +19,14 @@ def test_a_kernel_takes_what_its_class_says_and_other_ops_are_guessed() -> None:
     # two ranks: 7 + 2 cycles, and half of 4 MB at 1 TB/s; four: 7 + 3 x 2; the other op: launch 5 us, 1 MB in 1 us
     assert op_durations(graph, machine) == (11_000, 13_000, 6_000)
     assert time_origins(graph, machine) == ("fitted model", "fitted model", "guess")
+
+
+def test_no_kernel_takes_its_bytes_faster_than_memory_gives_them() -> None:
+    builder = GraphBuilder("g")
+    for i, size in enumerate((8_000_000, 30_000_000)):
+        builder.op(f"g{i}", "all_gather", kernel="all_gather", sizes=(2, 0), bytes_accessed=size)
+    # 9 us by the model; 8 MB at 1 TB/s are 8 us, 30 MB are 30
+    assert op_durations(builder.build(), kernel_machine()) == (9_000, 30_000)
 
 
 def test_a_measured_duration_wins() -> None:

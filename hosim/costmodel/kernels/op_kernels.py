@@ -20,12 +20,17 @@ from hosim.errors import GraphError, HardwareError
 from hosim.graph import MAIN_STREAM, Graph, Op
 from hosim.hardware import Hardware, MeasuredTimes
 
+_NS_PER_S = 10**9
+
 Timed = tuple[int, str]
 """Nanoseconds, and where they are from."""
 
 
 def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
     """The time of each op, by position, that has no measured duration and says which kernel it is, if the profile has a processor.
+
+    None takes less than its bytes at the memory's full bandwidth: kernels are measured again and again on the same data, part of which
+    then lies in a cache, as it does not in a step.
 
     Ops without the constants of their class, and collectives on a machine whose profile has no links, are left out. Raises
     :class:`HardwareError` for an unknown kernel, and for one with another number of sizes.
@@ -44,7 +49,9 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
         found = kernel_us(hardware, kernel, dtype, distribution, list(places))
         if found is not None:
             for (us, origin), at in zip(found, places.values(), strict=True):
-                times.update(dict.fromkeys(at, (ceil(us * 1000), origin)))
+                for i in at:
+                    floor = -(-graph.ops[i].bytes_accessed * _NS_PER_S // hardware.device.bandwidth_bytes_per_s)
+                    times[i] = max(ceil(us * 1000), floor), origin
     return times
 
 
