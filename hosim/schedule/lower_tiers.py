@@ -26,6 +26,9 @@ NEAREST_FIRST = ("ddr", "pool", "nvme")
 _CHUNK = 64 * 2**20
 """Bytes whose transfer time measures a hop (docs/contract.md, rule 7)."""
 
+_CHUNKS = 64
+"""At most so many chunks of them show the pace of a route: where its hops share bandwidth, each chunk is played through."""
+
 
 @dataclass(frozen=True, slots=True)
 class LowerTier:
@@ -43,10 +46,11 @@ class LowerTier:
 def _lower_tiers(hardware: Hardware) -> Iterator[LowerTier]:
     """The tiers with a route to the device tier and back, in the machine's order."""
     device = hardware.device_tier
+    probe = min(_CHUNK, _CHUNKS * hardware.chunk_bytes)
     for tier in hardware.tiers:
         if tier.name == device:
             continue
-        up, down = slowest_hop(hardware, tier.name, device, _CHUNK), slowest_hop(hardware, device, tier.name, _CHUNK)
+        up, down = slowest_hop(hardware, tier.name, device, probe), slowest_hop(hardware, device, tier.name, probe)
         if up is not None and down is not None:
             yield LowerTier(tier.name, tier.capacity_bytes, up, down)
 

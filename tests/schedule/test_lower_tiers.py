@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from hosim.costmodel import routes
 from hosim.errors import InfeasibleError
 from hosim.graph import GraphBuilder
-from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.planner.hyperoffload.problem import analyse
 from hosim.schedule.lower_tiers import nearest_tiers, route, starts
 from hosim.schedule.placement import FASTEST, Placement, TierSpace
@@ -59,6 +61,21 @@ def test_a_tier_that_several_channels_join_comes_last() -> None:
         ("tape", "tape-hbm", "hbm-tape"),
         ("nvme", "ddr-hbm", "ddr-nvme"),  # the slower hop of each way
     ]
+
+
+def test_routes_of_small_chunks_are_told_by_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hops that share a fabric are played chunk by chunk: 64 MiB of 7 B each would be ten million."""
+    hardware = machine(("nvme", "ddr", 10**9), ("ddr", "nvme", 10**8), *both("ddr", 10**9 // 2))
+    shared = replace(hardware, chunk_bytes=7, fabrics=(Fabric("pcie", 10**9, tuple(c.name for c in hardware.channels)),))
+    played: list[int] = []
+
+    def shared_route_ns(of: Hardware, channels: Sequence[Channel], chunks: Sequence[int], kind: str | None = None) -> int:
+        played.append(len(chunks))
+        return routes.route_ns(hardware, [c.name for c in channels], sum(chunks), kind)
+
+    monkeypatch.setattr(routes, "shared_route_ns", shared_route_ns)
+    assert [(b.up.name, b.down.name) for b in nearest_tiers(shared)] == [("ddr-hbm", "hbm-ddr"), ("ddr-hbm", "ddr-nvme")]
+    assert played == [64]  # the way down fits into the fabric
 
 
 def test_routes_are_the_quickest_hops() -> None:
