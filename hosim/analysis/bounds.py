@@ -83,8 +83,7 @@ class LowerBounds:
             graph, hardware = self._graph, self._hardware
             starts = homes_below(graph, hardware) if homes_kept else {}
             durations = op_durations(graph, hardware)
-            moved = [_bound(graph, durations, hardware, starts, budget_bytes, r, compete, makespan_ns) for r in {True, repeats}]
-            self._known[key] = min(moved)
+            self._known[key] = _bound(graph, durations, hardware, starts, budget_bytes, repeats, compete, makespan_ns)
         return self._known[key]
 
 

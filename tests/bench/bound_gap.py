@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from instances import instance
 from optimality import read_known
 
-from hosim.analysis.bounds import lower_bound_ns
+from hosim.analysis.bounds import homes_below, lower_bound_ns
 from hosim.costmodel.op_time import op_durations
 
 
@@ -36,7 +36,7 @@ def main() -> int:
         drawn = instance(number, given.seed)
         graph, hardware = drawn.graph, drawn.hardware
         durations = op_durations(graph, hardware)
-        homes = {t: (home,) for t in graph.initial if (home := graph.tensors[t].home) not in (None, hardware.device_tier)}
+        homes = homes_below(graph, hardware)
         for which, starts in zip(gaps, (homes, None), strict=True):
             bound = lower_bound_ns(graph, durations, hardware, starts, drawn.budget_bytes)
             broken += bound > best

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -25,6 +26,7 @@ MACHINE = Hardware(
 )
 
 
+@cache
 def chain(seed: int) -> Graph:
     """Twenty layers of a weight and an activation each, of sizes that leave holes in segments."""
     draw = random.Random(seed)
@@ -52,7 +54,7 @@ def test_what_is_reserved_fits_where_planning_by_bytes_may_not(policy, allocator
         assert result.peak_bytes["hbm"] <= found.planned_bytes <= budget
         assert result.peak_bytes["hbm"] <= figures.peak_allocated_bytes <= figures.peak_reserved_bytes <= budget
         assert found.plan.runtime is not None or not verify(found.plan, MACHINE, budget)
-        plain = replay(make_plan(graph, MACHINE, choice, budget), MACHINE, budget, counting=counting)
+        plain = replay(make_plan(graph, MACHINE, choice, budget), MACHINE, budget, counting=counting, bounds=False)
         assert not plain.feasible or found.makespan_ns <= plain.makespan_ns
         shrunk += found.planned_bytes < budget
         assert (found.planned_bytes == budget) <= plain.feasible
@@ -68,8 +70,8 @@ def by_trying_shares(graph: Graph, choice: str, budget: int) -> int:
             plan = make_plan(graph, MACHINE, parse_choice(choice), planned)
         except InfeasibleError:
             return None
-        counted = replay(plan, MACHINE, planned, counting=Counting("caching"), reserve_bytes=budget)
-        freely = replay(plan, MACHINE, planned)
+        counted = replay(plan, MACHINE, planned, counting=Counting("caching"), reserve_bytes=budget, bounds=False)
+        freely = replay(plan, MACHINE, planned, bounds=False)
         return (counted.makespan_ns, counted.makespan_ns > freely.makespan_ns) if counted.feasible else None
 
     tried: list[tuple[int, int]] = []  # makespan, bytes
@@ -148,7 +150,7 @@ def test_a_comparison_keeps_the_timelines_that_it_is_asked_for():
     assert kept == [(choice, choice.name, result) for choice, result in zip(choices, plain, strict=True)]
     for choice, without, result in zip(choices, plain, recorded, strict=True):
         found = plan_against_reserved(chain(3), MACHINE, choice, 90 * MIB, counting)
-        again = replay(found.plan, MACHINE, found.planned_bytes, counting=counting, reserve_bytes=90 * MIB, record=True)
+        again = replay(found.plan, MACHINE, found.planned_bytes, counting=counting, reserve_bytes=90 * MIB, record=True, bounds=False)
         assert (without.timeline, result.timeline) == (None, again.timeline)
         assert result.timeline is not None
         assert replace(result, timeline=None, planning_s=None, replay_s=None) == replace(without, planning_s=None, replay_s=None)
