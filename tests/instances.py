@@ -23,7 +23,7 @@ Three machines in four have one tier below; the others a second, slower one, ``p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from hosim.graph import Graph, GraphBuilder
@@ -66,6 +66,23 @@ def instance(number: int, seed: int = 0) -> Instance:
     return Instance(name, family, graph, hardware, budget)
 
 
+def instance_on_streams(number: int, seed: int = 0) -> Instance:
+    """Instance ``number`` of ``seed`` of one to three streams, in turn, and as many tiers below; small where there are several streams."""
+    draw = Random(f"streams/{seed}/{number}")
+    streams = 1 + number % 3
+    family = FAMILIES[number // 3 % len(FAMILIES)]
+    fraction = draw.choice(FRACTIONS)
+    ops = draw.randint(10, min(40, 14 + round(fraction * 45))) if streams == 1 else draw.randint(6, 12)
+    name = f"{family}-{streams}-streams-{seed}-{number}"
+    graph = {"inference_hbm": _inference, "inference_ddr": _inference, "training": _training, "dag": _dag}[family](draw, name, ops, family)
+    others = [f"aux{k}" for k in range(1, streams)]
+    moved = tuple(replace(op, stream=draw.choice(others)) if others and draw.random() < 0.4 else op for op in graph.ops)
+    graph = Graph(name, graph.tensors, moved)
+    hardware = _machine(draw, graph, ("ddr", "pool", "nvme")[: draw.choice((1, 1, 2, 3))])
+    floor, peak = working_set(graph), resident_peak(graph)
+    return Instance(name, family, graph, hardware, floor + round((peak - floor) * fraction))
+
+
 def working_set(graph: Graph) -> int:
     """Bytes of the op that uses most, its workspace included: the least budget within which anything can run."""
     return max(op.workspace_bytes + sum(graph.tensors[t].size_bytes for t in op.uses) for op in graph.ops)
@@ -84,9 +101,9 @@ def resident_peak(graph: Graph) -> int:
     return peak
 
 
-def _machine(draw: Random, graph: Graph) -> Hardware:
+def _machine(draw: Random, graph: Graph, below: tuple[str, ...] = ()) -> Hardware:
     everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops) + 1
-    lower = ("ddr", "pool") if draw.random() < 0.25 else ("ddr",)
+    lower = below or (("ddr", "pool") if draw.random() < 0.25 else ("ddr",))
     tiers, channels = [Tier("hbm", everything, NS, "device")], []
     for k, name in enumerate(lower):
         up, down = draw.choice(((1.0, 1.0), (1.0, 0.8), (1.0, 0.5), (0.8, 1.0)))

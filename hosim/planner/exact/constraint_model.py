@@ -4,7 +4,7 @@ Variables are the start of each op, and per possible absence whether it is taken
 tier's bytes are released (r) and when the transfer back reserves them again (p); without an absence r = p. A tensor's bytes are held
 over the blocks between its absences. The constraints are the rules of docs/contract.md:
 
-- ops run in listed order; an op waits for the transfers back of what it reads;
+- ops run in the listed order of each stream, after their producers; an op waits for the transfers back of what it reads;
 - a version's store begins when it is written and ends before the next write; r is not before it has ended, nor before the last use has;
 - transfers of a channel do not overlap; the blocks and the workspaces never exceed the capacity;
 - a persistent tensor ends the step valid in each tier in which it began it.
@@ -18,12 +18,14 @@ excludes. The redundant constraints of :mod:`hosim.planner.exact.redundant_const
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
 from hosim.cache_plan import AT_START
 from hosim.planner.exact.decision_space import Movable, OptionalAbsence, Space
+from hosim.planner.exact.op_order import earliest_and_tails
 
 _LARGEST = 2**24
 """Capacity in model units at most: what is finer is rounded in favour of the plan, so that the optimum stays a lower bound."""
@@ -37,7 +39,7 @@ Literals = dict[tuple[int, int], dict[int, Any]]
 class AbsenceVars:
     """Variables of one absence; ``keep`` and ``fetch`` have a literal by tier: contents kept there, transfer back from there.
 
-    ``release`` is a variable where a store may have to end first (``stored``), else the end of the last use.
+    ``release`` is a variable (``stored``) on several streams, and where a store may have to end first; else it is the end of the last use.
     """
 
     absence: OptionalAbsence
@@ -63,21 +65,14 @@ class Model:
         cp = self.cp
         self.unit = _unit(space)
         self.capacity = -(-space.capacity_bytes // self.unit)
-        graph, durations = space.graph, space.durations
-        self.count = len(graph.ops)
-        self.horizon = horizon = horizon_ns
-        self.makespan = cp.new_int_var(sum(durations), horizon, "makespan")
-        before, after = 0, sum(durations)
+        self.count = len(space.graph.ops)
+        self.horizon = horizon_ns
+        self._last_ends: dict[tuple[int, ...], Any] = {}
         self.start: list[Any] = []
-        for i, d in enumerate(durations):
-            self.start.append(cp.new_int_var(before, horizon - after, f"start_{i}"))
-            before, after = before + d, after - d
-            if i:
-                cp.add(self.start[i] >= self.end(i - 1))
-        if self.count:
-            cp.add(self.makespan >= self.end(self.count - 1))
+        self._ops()
         self.channels: dict[str, list[Any]] = defaultdict(list)
         self.blocks: list[tuple[Any, int]] = []
+        self.spans: list[tuple[Any, Any, int, int | None]] = []
         self.held = 0
         self.init_device: dict[int, Any] = {}
         self.init_lower: dict[tuple[int, str], Any] = {}
@@ -87,11 +82,30 @@ class Model:
         self.fetch_ns: dict[tuple[int, str], int] = {}
         for movable in space.movables:
             self._movable(movable)
+        if not space.order.single:
+            self._detached_in_time()
         self._fixed()
         self._capacities()
         self.at_start: Literals = {}
         self.at_end: Literals = {}
         cp.minimize(self.makespan)
+
+    def _ops(self) -> None:
+        """Starts of ops: after those that precede them."""
+        cp, order, durations, horizon = self.cp, self.space.order, self.space.durations, self.horizon
+        earliest, tails = earliest_and_tails(order, durations)
+        least = max((e + d + t for e, d, t in zip(earliest, durations, tails, strict=True)), default=0)
+        self.makespan = cp.new_int_var(least, horizon, "makespan")
+        for i, d in enumerate(durations):
+            self.start.append(cp.new_int_var(earliest[i], horizon - d - tails[i], f"start_{i}"))
+            if order.single:
+                if i:
+                    cp.add(self.start[i] >= self.end(i - 1))
+                continue
+            for p in order.last(order.direct[i]):
+                cp.add(self.start[i] >= self.end(p))
+        for i in order.last(range(self.count)) if not order.single else [self.count - 1] * bool(self.count):
+            cp.add(self.makespan >= self.end(i))
 
     # -- times -------------------------------------------------------------------------------------------------
 
@@ -102,6 +116,21 @@ class Model:
     def end(self, i: int) -> Any:
         """End of an op; 0 for AT_START."""
         return self.start[i] + self.space.durations[i] if i >= 0 else 0
+
+    def last_end(self, ops: Sequence[int]) -> Any:
+        """When all of some ops have ended; 0 for none."""
+        last = tuple(self.space.order.last(ops))
+        if len(last) < 2:
+            return self.end(last[0]) if last else 0
+        if last not in self._last_ends:
+            ends = self._last_ends[last] = self.cp.new_int_var(0, self.horizon, "")
+            for i in last:
+                self.cp.add(ends >= self.end(i))
+        return self._last_ends[last]
+
+    def left(self, a: OptionalAbsence) -> Any:
+        """When all uses before an absence have ended."""
+        return self.end(a.after) if self.space.order.single else self.last_end(self.space.uses_before(a))
 
     @property
     def exact(self) -> bool:
@@ -143,14 +172,15 @@ class Model:
                 cp.add_bool_or([self.init_device[t], *(self.init_lower[t, tier.name] for tier in self.space.lower)])
         self._stores(movable, unwritten)
         begin: Any = 0 if movable.starts else self.begin(movable.first)
+        owner = None if movable.starts else movable.first
         for absence in movable.absences:
             release, back = self._absence(movable, absence)
-            self._block(begin, release, movable.size_bytes)
-            begin = back
+            self._block(begin, release, movable.size_bytes, owner)
+            begin, owner = back, absence.before if absence.dead else None
         if movable.survives:
-            self._block(begin, self.makespan, movable.size_bytes)
+            self._block(begin, self.makespan, movable.size_bytes, owner)
         else:
-            self._block(begin, self.end(movable.last), movable.size_bytes)
+            self._block(begin, self._released(movable.tensor), movable.size_bytes, owner)
         if len(self.space.lower) > 1:
             self._one_at_a_time(movable)
 
@@ -197,23 +227,36 @@ class Model:
     def _absence(self, movable: Movable, a: OptionalAbsence) -> tuple[Any, Any]:
         """Release and return of one absence; where it is not taken, both are the end of the last use."""
         cp, t = self.cp, movable.tensor
-        left, right = self.end(a.after), self.begin(a.before)
+        left, right = self.left(a), self.begin(a.before)
         if a.dead:
-            return left, right
+            if self.space.order.single:
+                return left, right
+            release = cp.new_int_var(0, self.horizon, "")  # at any time until then
+            cp.add(release >= left)
+            cp.add(release <= right)
+            return release, right
         at_end = a.before == self.count
         name = f"{t}_{a.after}"
         device = self.init_device.get(t, True)
         away: Any = cp.new_bool_var(f"away_{name}")
         back = cp.new_int_var(0, self.horizon, f"back_{name}")
         stored = [tier.name for tier in self.space.lower if (t, a.version, tier.name) in self.stores]
-        release: Any = left
-        if stored:
+        release = left
+        order = self.space.order
+        firsts = [a.before] if a.before == self.count or order.single else order.first(self.space.uses_after(a))
+        ordered = all(order.ended_by(u, p) for u in self.space.uses_before(a) for p in firsts) if not order.single else True
+        below = a.after == AT_START and device is False
+        if stored or not (order.single or below):
             release = cp.new_int_var(0, self.horizon, f"release_{name}")
             cp.add(release >= left)
             cp.add(release <= back)
             cp.add(release == left).only_enforce_if(~away)
         cp.add(back >= left)
-        cp.add(back <= right)
+        for first in firsts:
+            if ordered:
+                cp.add(back <= self.begin(first))
+            else:
+                cp.add(back <= self.begin(first)).only_enforce_if(away)
         cp.add(back == left).only_enforce_if(~away)
         if a.after == AT_START and movable.starts:
             cp.add_bool_or([device, away])
@@ -221,7 +264,7 @@ class Model:
                 # there at time 0 and gone at once would be no better than not there at all: it leaves after a store
                 cp.add(release == 0).only_enforce_if(~device)
                 cp.add_bool_or([~device, ~away, *(self.stores[t, 0, tier][1] for tier in stored)])
-        if at_end and movable.persistent:
+        if at_end and movable.persistent and self.space.order.single:  # on several streams it may be too late to issue that
             cp.add_bool_or([device, away])
         keep: dict[str, Any] = {}
         fetch: dict[str, Any] = {}
@@ -242,7 +285,8 @@ class Model:
                 cp.add(back_from == 0)
                 continue
             length = self.fetch_ns[t, tier.name]
-            cp.add(back + length <= right).only_enforce_if(back_from)
+            for first in firsts:
+                cp.add(back + length <= self.begin(first)).only_enforce_if(back_from)
             self.channels[tier.up].append(cp.new_optional_fixed_size_interval_var(back, length, back_from, f"fetching_{name}_{tier.name}"))
             fetch[tier.name] = back_from
         cp.add(sum(keep.values()) == away)
@@ -251,8 +295,48 @@ class Model:
                 cp.add(back == self.makespan).only_enforce_if(away)
             else:
                 cp.add(back == self.makespan).only_enforce_if([away, ~device])
-        self.aways[t, a.after] = AbsenceVars(a, away, keep, fetch, release, back, bool(stored))
+        self.aways[t, a.after] = AbsenceVars(a, away, keep, fetch, release, back, bool(stored) or not (order.single or below))
         return release, back
+
+    def _detached_in_time(self) -> None:
+        """A detach is issued after an op by whose end all users so far have surely ended: by the graph, or as an op awaits a transfer."""
+        cp, space = self.cp, self.space
+        for (t, after), var in self.aways.items():
+            places = space.detach_places(var.absence)
+            if places == [after]:
+                continue
+            among = range(after, var.absence.before)
+
+            def after_waiting(op: int, awaited: Any, var: AbsenceVars = var, among: range = among) -> Iterator[Any]:
+                """The detach is issued after an op that surely follows ``op``, and what ``op`` waits for takes place."""
+                for x in space.order.first([x for x in among if space.order.ended_by(op, x)]):
+                    literal = self._at_least(var.release, self.end(x))
+                    cp.add_implication(literal, awaited)
+                    yield literal
+
+            unsure = min(u for u in space.uses_before(var.absence) if not all(space.order.ended_by(u, x) for x in among))
+            choices = [self._at_least(var.release, self.end(p)) for p in places]
+            for (other, begin), gone in self.aways.items():
+                if (other, begin) != (t, after) and gone.absence.before > unsure:
+                    for u in space.order.first(space.uses_after(gone.absence)):
+                        for fetched in gone.fetch.values():
+                            choices += after_waiting(u, fetched)
+            for (other, version, _), (_, present) in self.stores.items():
+                writer = next(m for m in space.movables if m.tensor == other).rewriters[version]
+                if unsure < writer < self.count:
+                    choices += after_waiting(writer, present)
+            cp.add_bool_or([~var.away, *choices])
+
+    def _at_least(self, a: Any, b: Any) -> Any:
+        """A literal that implies ``a >= b``."""
+        literal = self.cp.new_bool_var("")
+        self.cp.add(a >= b).only_enforce_if(literal)
+        return literal
+
+    def _released(self, tensor: int) -> Any:
+        """When the last user of a tensor that dies has ended."""
+        users = self.space.graph.users[tensor]
+        return self.end(users[-1]) if self.space.order.single else self.last_end(users)
 
     def _copy_there(self, movable: Movable, a: OptionalAbsence, tier: str, kept: Any, release: Any) -> None:
         """``kept`` in ``tier`` through the absence: the copy was there at time 0, or has been stored by the release."""
@@ -293,8 +377,8 @@ class Model:
 
     # -- memory and channels -----------------------------------------------------------------------------------
 
-    def _block(self, begin: Any, end: Any, size_bytes: int) -> None:
-        """The device tier holds the bytes from ``begin`` to ``end``."""
+    def _block(self, begin: Any, end: Any, size_bytes: int, owner: int | None) -> None:
+        """The device tier holds the bytes from ``begin`` to ``end``; ``owner`` is the op that allocates them, if one does."""
         if isinstance(begin, int) and end is self.makespan:
             self.held += self.units(size_bytes)
             return
@@ -302,16 +386,17 @@ class Model:
             return
         length = self.cp.new_int_var(0, self.horizon, "")
         self.blocks.append((self.cp.new_interval_var(begin, length, end, ""), self.units(size_bytes)))
+        self.spans.append((begin, end, self.units(size_bytes), owner))
 
     def _fixed(self) -> None:
         for t, first, last in self.space.fixed:
             size = self.space.graph.tensors[t].size_bytes
             if size:
                 begin = 0 if first == AT_START else self.begin(first)
-                self._block(begin, self.makespan if last == self.count else self.end(last), size)
+                self._block(begin, self.makespan if last == self.count else self._released(t), size, first if first >= 0 else None)
         for i, op in enumerate(self.space.graph.ops):
             if op.workspace_bytes:
-                self._block(self.begin(i), self.end(i), op.workspace_bytes)
+                self._block(self.begin(i), self.end(i), op.workspace_bytes, i)
 
     def _capacities(self) -> None:
         demands = [size for _, size in self.blocks]

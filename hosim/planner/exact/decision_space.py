@@ -17,6 +17,7 @@ from hosim.costmodel.transfer_time import alone_ns
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.exact.op_order import OpOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,43 @@ class Space:
         everything = sum(tensor.size_bytes for tensor in self.graph.tensors)
         return tuple(tier.name for tier in self.lower if tier.capacity_bytes < everything)
 
+    @cached_property
+    def order(self) -> OpOrder:
+        """Which ops have ended for certain when another one starts."""
+        return OpOrder(self.graph)
+
+    def uses_before(self, a: OptionalAbsence) -> tuple[int, ...]:
+        """The users of an absence's tensor that the graph lists up to its begin: it is released when all of them have ended."""
+        return tuple(u for u in self.graph.users[a.tensor] if u <= a.after)
+
+    def uses_after(self, a: OptionalAbsence) -> tuple[int, ...]:
+        """The users listed from its end on: all of them wait for its transfer back."""
+        return tuple(u for u in self.graph.users[a.tensor] if u >= a.before)
+
+    def detach_places(self, a: OptionalAbsence) -> list[int]:
+        """The first ops after which a detach may be issued: all users so far have ended for certain, without any help by transfers."""
+        if a.after == AT_START:
+            return [AT_START]
+        return self.order.ended_when_any(self.uses_before(a), range(a.after, a.before))
+
+    def inside(self, a: OptionalAbsence, i: int) -> bool:
+        """Whether op ``i`` lies between the uses around an absence, whatever the timing."""
+        if self.order.single:
+            return a.after < i < a.before
+        precedes = self.order.precedes
+        return all(precedes(u, i) for u in self.uses_before(a)) and all(precedes(i, u) for u in self.uses_after(a))
+
+    def surely_held(self, t: int, i: int) -> bool:
+        """Whether tensor ``t`` holds bytes while op ``i`` runs, in the device tier or, during a gap that has surely begun, elsewhere."""
+        users = self.graph.users[t]
+        if i in users:
+            return True
+        before = [u for u in users if self.order.precedes(u, i)]
+        after = [u for u in users if self.order.precedes(i, u)]
+        if len(before) + len(after) < len(users) or before != list(users[: len(before)]):
+            return False
+        return bool(before or t in self.graph.initial) and bool(after or self.graph.survives[t] or not users)
+
     def transfer_ns(self, channel: str, size_bytes: int) -> int:
         """Nanoseconds of a transfer alone on its channel."""
         return alone_ns(self.hardware, channel, size_bytes)
@@ -105,6 +143,8 @@ class Space:
     def horizon_ns(self) -> int:
         """Some optimal plan ends by then: when one thing happens at a time."""
         total = sum(self.durations)
+        if not self.order.single:
+            total *= 2  # not every order of things, one at a time, can be issued
         for movable in self.movables:
             for tier in self.lower:
                 for channel, times in ((tier.up, len(movable.absences)), (tier.down, len(movable.writers))):
@@ -116,7 +156,7 @@ class Space:
 def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacity_bytes: int) -> Space:
     """Every decision that an optimal plan could need; raises :class:`InputError` for what the exact model does not know.
 
-    That is: several streams, and channels whose transfers share bandwidth.
+    That is channels whose transfers share bandwidth.
     """
     lower = _lower(graph, hardware)
     count = len(graph.ops)
@@ -136,6 +176,8 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
     tight_wait = [m > capacity_bytes for m in between]
 
     everything = sum(tensor.size_bytes for tensor in graph.tensors)
+    several = len(graph.streams) > 1
+    short = everything + sum(max(op.workspace_bytes for op in graph.ops if op.stream == s) for s in graph.streams) > capacity_bytes
     roomy = any(tier.capacity_bytes >= everything for tier in lower)
     movables: list[Movable] = []
     fixed: list[tuple[int, int, int]] = []
@@ -159,6 +201,8 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
         movable = _movable(graph, t, home, device)
         begin, end = _span(graph, t, home is not None)
         useful = {a for a in movable.absences if any(tight_op[a.after + 1 : a.before]) or any(tight_wait[a.after + 1 : a.before + 1])}
+        if several:  # which ops meet is not known: whatever may leave is useful where not everything fits
+            useful = set(movable.absences) if short else set()
         if movable.free_start and any(a in useful for a in movable.absences if a.after == AT_START or a.before == count):
             useful |= {a for a in movable.absences if a.after == AT_START or a.before == count}
         if home not in (None, device):
@@ -172,8 +216,6 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
 
 
 def _lower(graph: Graph, hardware: Hardware) -> tuple[JoinedTier, ...]:
-    if len(graph.streams) > 1:
-        raise InputError(f"policy optimal knows graphs with one stream; {graph.name} has {', '.join(graph.streams)}")
     device = hardware.device_tier
     joined = hardware.channel_between
     lower = []

@@ -40,7 +40,9 @@ class Conflict:
 
 
 def conflicts(space: Space, schedule: Schedule) -> list[Conflict]:
-    """Every pair of an op and a transfer back in which the schedule does what no replay would."""
+    """Every pair of an op and a transfer back in which the schedule does what no replay would; on one stream only."""
+    if not space.order.single:
+        return []
     held = _held(space, schedule)
     found: list[Conflict] = []
     ends = [s + d for s, d in zip(schedule.op_start_ns, space.durations, strict=True)]
@@ -104,7 +106,7 @@ def _fits(space: Space, held: list[tuple[int, int, int]], at: int, before: int, 
 
 def _ready(space: Space, schedule: Schedule, i: int, at: int) -> bool:
     """Whether all that op ``i`` waits for, but memory, has ended by an instant."""
-    if any(_back_until(space, away) > at for away in schedule.aways if away.absence.before == i):
+    if any(back_until(space, away) > at for away in schedule.aways if away.absence.before == i):
         return False
     writes = space.graph.ops[i].writes
     return not any(s.tensor in writes and s.start_ns < at < s.end_ns for s in schedule.stores)
@@ -113,10 +115,10 @@ def _ready(space: Space, schedule: Schedule, i: int, at: int) -> bool:
 def _channel_busy(space: Space, schedule: Schedule, away: TakenAbsence, at: int) -> bool:
     """Whether another transfer on the same channel starts before this one and has not ended just before ``at``."""
     others = [other for other in schedule.aways if other is not away and other.tier == away.tier and other.back_ns is not None]
-    return any((other.back_ns or 0) < (away.back_ns or 0) and _back_until(space, other) >= at for other in others)
+    return any((other.back_ns or 0) < (away.back_ns or 0) and back_until(space, other) >= at for other in others)
 
 
-def _back_until(space: Space, away: TakenAbsence) -> int:
+def back_until(space: Space, away: TakenAbsence) -> int:
     """The end of a transfer back; 0 where there is none."""
     channel = next((tier.up for tier in space.lower if tier.name == away.tier), None)
     if away.back_ns is None or channel is None:

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from hosim.cache_plan import AT_START
 from hosim.planner.exact.constraint_model import AbsenceVars, Literals, Model
-from hosim.planner.exact.decision_space import Movable
+from hosim.planner.exact.decision_space import Movable, OptionalAbsence, Space
 
 
 def add_redundant_constraints(model: Model) -> None:
@@ -29,7 +30,7 @@ def add_redundant_constraints(model: Model) -> None:
         for a in movable.absences:
             key = movable.tensor, a.after
             var = model.aways.get(key)
-            tight = [i for i in range(a.after + 1, a.before) if surplus[i] > 0]
+            tight = [i for i in range(model.count) if surplus[i] > 0 and model.space.inside(a, i)]
             if var is None:
                 at_start[key] = at_end[key] = dict.fromkeys(tight, True)
                 continue
@@ -49,6 +50,12 @@ def _surplus(model: Model) -> list[int]:
     """By op, the units by which it would exceed the capacity if every tensor were there whenever it could be."""
     space = model.space
     surplus = [model.units(op.workspace_bytes) - model.capacity for op in space.graph.ops]
+    if not space.order.single:
+        for t in {*(t for t, _, _ in space.fixed), *(c.tensor for c in space.movables)}:
+            size = model.units(space.graph.tensors[t].size_bytes)
+            for i in range(model.count):
+                surplus[i] += size * space.surely_held(t, i)
+        return surplus
     spans = [(t, first, last) for t, first, last in space.fixed]
     spans += [(c.tensor, -1 if c.starts else c.first, model.count if c.survives else c.last) for c in space.movables]
     for t, first, last in spans:
@@ -72,6 +79,20 @@ def _absent(model: Model, var: AbsenceVars, i: int, at_start: bool) -> Any:
     return literal
 
 
+def _over_by(space: Space, a: OptionalAbsence, j: int) -> bool:
+    """Whether an absence is over when op ``j`` (the end of the step) starts: an op that waits for the transfer back is j or before it."""
+    if space.order.single or a.before == len(space.graph.ops):
+        return a.before <= j
+    return any(space.order.ended_by(u, j) for u in space.uses_after(a))
+
+
+def _since(space: Space, a: OptionalAbsence, i: int) -> bool:
+    """Whether an absence begins after op ``i`` has ended."""
+    if space.order.single or AT_START in (i, a.after):
+        return a.after >= i
+    return any(space.order.ended_by(i, u) for u in space.uses_before(a))
+
+
 def _time_up(model: Model, at_end: Literals) -> None:
     lanes = sum(tier.up is not None for tier in model.space.lower)
     fetches = [
@@ -79,14 +100,17 @@ def _time_up(model: Model, at_end: Literals) -> None:
         for var in model.aways.values()
         if var.fetch
     ]
+    space = model.space
     for j in range(model.count + 1):
         for i in range(-1, j):
+            if not space.order.precedes(i, j):
+                continue
             terms = []
             for var, length, fetched in fetches:
                 a = var.absence
-                if a.before > j:
+                if not _over_by(space, a, j):
                     continue
-                if a.after >= i:
+                if _since(space, a, i):
                     terms.append(length * fetched)
                 elif i in at_end[a.tensor, a.after] and (a.before < model.count or model.init_device.get(a.tensor) is True):
                     terms.append(length * at_end[a.tensor, a.after][i])
@@ -98,6 +122,8 @@ def _time_down(model: Model, at_start: Literals) -> None:
     lanes = sum(tier.down is not None for tier in model.space.lower)
     for i in range(model.count):
         for j in range(i + 1, model.count + 1):
+            if not model.space.order.precedes(i, j):
+                continue
             terms = list(_stored_between(model, at_start, i, j))
             if terms:
                 model.cp.add(lanes * (model.begin(j) - model.end(i)) >= sum(terms))
@@ -107,7 +133,7 @@ def _stored_between(model: Model, at_start: Literals, i: int, j: int) -> Iterabl
     """Store time of what ops from i on wrote and must have stored by the start of op j."""
     for movable in model.space.movables:
         for version, writer in enumerate(movable.writers):
-            if writer >= i:
+            if writer >= 0 and model.space.order.ended_by(i, writer):
                 literal = _stored_by(model, movable, version, j, at_start)
                 if literal is not None:
                     yield model.shortest_store_ns(movable.tensor) * literal
@@ -118,7 +144,8 @@ def _stored_by(model: Model, movable: Movable, version: int, j: int, at_start: L
     stores = [present for (t, v, _), (_, present) in model.stores_of(movable.tensor) if v == version]
     if not stores:
         return None
-    if j == model.count or movable.rewriters[version] <= j:
+    rewriter = movable.rewriters[version]
+    if j == model.count or (rewriter < model.count and model.space.order.ended_by(rewriter, j)):
         return sum(stores)
     if version == 0 and movable.free_start:
         return None
@@ -126,8 +153,8 @@ def _stored_by(model: Model, movable: Movable, version: int, j: int, at_start: L
     for a in movable.absences:
         if a.version != version or a.dead:
             continue
-        if a.before <= j:
+        if _over_by(model.space, a, j):
             latest = model.aways[movable.tensor, a.after].away
-        elif a.after < j and j in at_start[movable.tensor, a.after]:
+        elif j in at_start[movable.tensor, a.after]:
             latest = at_start[movable.tensor, a.after][j]
     return latest

@@ -7,11 +7,11 @@ one place are issued in the order of their starts, so each channel's first-in fi
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.planner.exact.decision_space import Space
+from hosim.planner.exact.decision_space import Movable, Space
 from hosim.planner.exact.exact_schedule import Schedule
 
 
@@ -31,6 +31,8 @@ class Placed:
 
 def placed(space: Space, schedule: Schedule) -> list[Placed]:
     """The cache ops of a schedule, in order of issue."""
+    if not space.order.single:
+        return placed_on_streams(space, schedule)
     device = space.hardware.device_tier
     ends = [start + duration for start, duration in zip(schedule.op_start_ns, space.durations, strict=True)]
     tight = set(space.lower_tight)
@@ -57,6 +59,65 @@ def placed(space: Space, schedule: Schedule) -> list[Placed]:
             if gone.tier in tight and _last_from(space, schedule, a.tensor, a.after, gone.tier):
                 found.append(Placed(gone.back_ns, 2, CacheOp(DETACH, a.tensor, gone.tier, None, after)))
     return sorted(found, key=lambda p: (p.cache_op.after, p.at_ns, p.rank, p.cache_op.tensor))
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A cache op of one tensor to be placed: not after an op listed before ``first`` or from ``until`` on, and once ``ended`` have."""
+
+    at_ns: int
+    rank: int
+    first: int
+    until: int
+    ended: tuple[int, ...]
+    op: str
+    source: str
+    destination: str | None
+
+
+def placed_on_streams(space: Space, schedule: Schedule) -> list[Placed]:
+    """As :func:`placed`, on several streams: each cache op after an op by whose end the tensor's cache op before it has surely been issued.
+
+    Empty if there is no such op.
+    """
+    ends = [start + duration for start, duration in zip(schedule.op_start_ns, space.durations, strict=True)]
+    found: list[Placed] = []
+    for movable in space.movables:
+        last = AT_START
+        for move in sorted(_moves(space, schedule, movable), key=lambda m: (m.at_ns, m.first, m.rank)):
+            among = range(max(move.first, last), move.until)
+            wanted = [i for i in (last, *move.ended) if i != AT_START]
+            possible = [i for i in among if i == AT_START or all(space.order.ended_by(u, i) for u in wanted)]
+            if not possible and move.until == len(ends) and move.destination is None:
+                continue  # what nobody uses any more may stay
+            if not possible:  # perhaps the transfers see to it
+                possible = list(among)
+            if not possible:
+                return []
+            by_then = [i for i in possible if i == AT_START or ends[i] <= move.at_ns]
+            time = {i: ends[i] if i != AT_START else 0 for i in possible}
+            last = max(by_then, key=lambda i: (time[i], i)) if by_then else min(possible, key=lambda i: (time[i], i))
+            found.append(Placed(move.at_ns, move.rank, CacheOp(move.op, movable.tensor, move.source, move.destination, last)))
+    return sorted(found, key=lambda p: (p.cache_op.after, p.at_ns, p.rank, p.cache_op.tensor))
+
+
+def _moves(space: Space, schedule: Schedule, movable: Movable) -> Iterator[_Move]:
+    device, tight, t = space.hardware.device_tier, space.lower_tight, movable.tensor
+    for s in schedule.stores:
+        if s.tensor == t:
+            writer, rewriter = movable.writers[s.version], movable.rewriters[s.version]
+            gaps = [g.absence.before for g in schedule.aways if g.absence.tensor == t and writer <= g.absence.after < rewriter]
+            yield _Move(s.start_ns, 1, writer, min(gaps, default=rewriter), (writer,), STORE, device, s.tier)
+    for gone in schedule.aways:
+        a = gone.absence
+        if a.tensor != t:
+            continue
+        if a.after != AT_START or device in schedule.initial.get(t, (device,) if _at_home(space, t) else ()):
+            yield _Move(gone.release_ns, 2, a.after, a.before, space.uses_before(a), DETACH, device, None)
+        if gone.back_ns is not None and gone.tier is not None:
+            yield _Move(gone.back_ns, 3, a.after, a.before, space.uses_before(a), PREFETCH, gone.tier, device)
+            if gone.tier in tight and _last_from(space, schedule, t, a.after, gone.tier):
+                yield _Move(gone.back_ns, 4, a.after, a.before, space.uses_before(a), DETACH, gone.tier, None)
 
 
 def plan_of(space: Space, schedule: Schedule, order: list[Placed], policy: str) -> Plan:

@@ -5,10 +5,10 @@ solution into a plan and replays that in the engine. The plan is *proved* when i
 the engine, which starts everything as soon as it can, does otherwise than the schedule, the places of issue are moved until the replay
 takes no longer; if that does not help, what the engine would have done otherwise becomes a constraint and the program is solved again.
 
-What the bound holds for: every plan of the graph as it is (no op moved or run again) in which nothing is copied to where it already is, a
-tensor leaves at most once between two uses, and each version is stored at most once to a tier; and in which persistent tensors at home in
-the device tier start wherever the plan likes, all others at home. With one tier below that holds everything, leaving twice or storing twice
-gains nothing.
+What the bound holds for: every plan of the graph as it is (no op moved or run again) that the verifier accepts, in which nothing is copied
+to where it already is, a tensor leaves at most once between two uses, and each version is stored at most once to a tier; and in which
+persistent tensors at home in the device tier start wherever the plan likes, all others at home. With one tier below that holds everything,
+leaving twice or storing twice gains nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from hosim.planner.exact.decision_space import Space, space_of
 from hosim.planner.exact.exact_schedule import Schedule, SolverResult
 from hosim.planner.exact.lazy_constraints import conflicts, forbid
 from hosim.planner.exact.lower_capacities import add_lower_capacities
+from hosim.planner.exact.prompt_starts import Delay, add_prompt_starts, delays, forbid_delay, hurries
 from hosim.planner.exact.redundant_constraints import add_redundant_constraints
 from hosim.planner.exact.schedule_to_plan import Placed, placed, plan_of
 from hosim.planner.exact.serial_schedule import serial
@@ -80,8 +81,8 @@ def solve(
 
     Equal arguments give equal plans. ``begin`` is a known plan to start from (its replay must be feasible); the result is never worse.
     Raises :class:`InfeasibleError` if the solver proves that nothing fits (or, saying so, finds nothing), and :class:`InputError` if
-    OR-tools is missing, if the graph has more than ``largest`` possible absences, or for what the model does not know: several
-    streams, channels that share bandwidth.
+    OR-tools is missing, if the graph has more than ``largest`` possible absences, or for what the model does not know: channels that share
+    bandwidth.
     """
     require_solver()
     capacity = hardware.device.capacity_bytes if budget_bytes is None else min(budget_bytes, hardware.device.capacity_bytes)
@@ -93,7 +94,7 @@ def solve(
             f"and the limit is {largest} (parameter largest)"
         )
     search = _SolverRun(space, policy, seed)
-    first = None if space.lower_tight else serial(space)
+    first = None if space.lower_tight or not space.order.single else serial(space)
     if begin is not None:
         first = search.start_from(begin) or first
     return search.run(first, limit)
@@ -126,7 +127,9 @@ class _SolverRun:
         model = Model(self.space, horizon)
         add_redundant_constraints(model)
         add_lower_capacities(model)
+        add_prompt_starts(model)
         bound, left, infeasible = 0, limit, False
+        forbidden: set[Delay] = set()
         while left > 0:
             if first is not None:
                 hint(model, first)
@@ -144,10 +147,14 @@ class _SolverRun:
                 schedule = early.schedule
                 self._realize(schedule)
             broken = conflicts(self.space, schedule) if model.exact else []
-            if self.makespan == bound or not broken:
+            late = [delay for delay in delays(self.space, schedule) if delay not in forbidden] if hurries(model) else []
+            forbidden.update(late)
+            if self.makespan == bound or not broken + late:
                 break
             for conflict in broken:
                 forbid(model, conflict)
+            for delay in late:
+                forbid_delay(model, delay)
             if self.best is not None:
                 model.cp.add(model.makespan <= self.makespan)
                 first = self.best_schedule

@@ -49,7 +49,7 @@ def hint(model: Model, schedule: Schedule) -> None:
     taken = {(a.absence.tensor, a.absence.after): a for a in schedule.aways}
     for key, var in model.aways.items():
         away = taken.get(key)
-        left = starts[key[1]] + model.space.durations[key[1]] if key[1] >= 0 else 0
+        left = max([starts[u] + model.space.durations[u] for u in model.space.uses_before(var.absence)], default=0)
         release = away.release_ns if away else left
         back = left if away is None else schedule.makespan_ns if away.back_ns is None else away.back_ns
         say(var.away, away is not None)
@@ -103,7 +103,7 @@ def _read(model: Model, solver: cp_model.CpSolver) -> Schedule:
         lower: set[str] = set()
         for a in movable.absences:
             if a.dead:
-                aways.append(TakenAbsence(a, None, solver.value(model.end(a.after)) if a.after >= 0 else 0, None))
+                aways.append(TakenAbsence(a, None, solver.value(model.left(a)) if a.after >= 0 else 0, None))
                 continue
             var = model.aways[t, a.after]
             if not true(var.away):

@@ -18,7 +18,6 @@ def observed(space: Space, plan: Plan, result: Result) -> Schedule:
     timeline = result.timeline
     if timeline is None or result.makespan_ns is None:
         raise ValueError("expected a feasible result with its timeline: replay with record=True")
-    count = len(space.graph.ops)
     device = space.hardware.device_tier
     residency = plan.residency(device)
     aways: list[TakenAbsence] = []
@@ -36,8 +35,10 @@ def observed(space: Space, plan: Plan, result: Result) -> Schedule:
                 if all((s.tensor, s.version, s.tier) != (t, version, cache_op.destination) for s in stores):
                     stores.append(StoreAt(t, version, cache_op.destination, x.start_ns, x.end_ns))
         for a in movable.absences:
-            left = _end(timeline, a.after)
-            right = timeline.op_start_ns[a.before] if a.before < count else result.makespan_ns
+            left = max([_end(timeline, u) for u in space.uses_before(a)], default=0)
+            right = min([timeline.op_start_ns[u] for u in space.uses_after(a)], default=result.makespan_ns)
+            if left > right:  # on another stream a later use has overtaken an earlier one
+                continue
             out = _outside(held, left, right)
             if a.dead:
                 aways.append(TakenAbsence(a, None, left, None))
