@@ -10,9 +10,10 @@
 6. Tightening: where the replay still waits for memory, or does not fit, a smaller budget is planned for.
    What no sweep makes fit may fit with everything moved that can be (:func:`hosim.planner.hyperoffload.choices.everything`).
 7. Where several tiers are below, each rule of :mod:`hosim.schedule.placement`, with the same sweeps that a plan by that rule gets.
-8. The plans of others, if the caller has some (:data:`Others`): the best is taken, so no plan here is worse than any of them.
-9. :func:`hosim.planner.hyperoffload.window_search.improve` around what still waits, judged by
+8. :func:`hosim.planner.hyperoffload.window_search.improve` around what still waits, judged by
    :mod:`hosim.planner.hyperoffload.plan_simulator`.
+9. The plans of others, if the caller has some (:data:`Others`): the best is taken, so no plan here is worse than any of them, and the
+   search goes on from that.
 
 All but the first sweeps are for steps that wait. Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its
 cost ``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidate's stall and waiting amount to on an idle channel.
@@ -78,9 +79,11 @@ _SPARE = (0, 1, 2, 4)
 """Room beside what an even spread holds, in tensors of the usual size: what may be on its way."""
 _LEFT = 0.6
 """The part of all gaps that other choices to search from are made of."""
-_SIMULATED, _SIMULATED_PER_OP, _SIMULATED_AT_MOST_PER_OP, _SIMULATED_AT_LEAST = 150_000, 15, 10_000, 8_000
-"""Instants that the search around the stalls simulates: so many, and so many more for each op; on the smallest graphs fewer. With little
-effort they are fewer, too, but not fewer than the last figure, which takes no time to speak of."""
+_SEARCHED = 20_000
+"""Ops up to which there is a search around the stalls: beyond, a few judgements take as long as all sweeps."""
+_SIMULATED, _SIMULATED_AT_MOST_PER_OP, _SIMULATED_AT_LEAST = 150_000, 10_000, 8_000
+"""Instants that the search around the stalls simulates: so many; on the smallest graphs fewer. With little effort they are fewer, too, but
+not fewer than the last figure, which takes no time to speak of."""
 
 
 def plan(
@@ -143,7 +146,13 @@ def search(
             tried.append(f"placement {rule.rule}")
             if ruled.best.cost < best.cost:
                 best, source, selection_of_best = ruled.best, ruled.source, ruled.selection
-    own, rival = best, ""
+    searched = 0 < len(graph.ops) <= _SEARCHED and placement is None  # the search tries any tier
+    if searched and not _at(best, floor_ns):
+        late = [sweeps.late] if sweeps.late is not None and count <= _SMALL and sweeps.late.choices != best.choices else []
+        refined = _refined(evaluate, [*late, best], floor_ns, effort, seed)
+        if refined.cost < best.cost:
+            best, source, selection_of_best = refined, LOCAL_SEARCH, sweeps.selection
+    rival = ""
     if others is not None and (not _at(best, floor_ns) or best.slowed):
         to_beat_ns = None if best.cost.infeasible else best.cost.makespan_ns
         for name, other in others(graph, hardware, budget, to_beat_ns, not _at(best, floor_ns)):
@@ -152,11 +161,8 @@ def search(
                 outcome = evaluate.plan(replace(other, policy=policy))
                 if outcome.cost < best.cost:
                     best, source, rival = outcome, RIVAL, name
-    if graph.ops and placement is None and not _at(best, floor_ns):  # the search tries any tier
-        if rival:  # a search can go on from what another policy planned
-            own = min(own, evaluate(choices_of(problem, best.plan)), key=lambda outcome: outcome.cost)
-        late = [sweeps.late] if sweeps.late is not None and count <= _SMALL and sweeps.late.choices != own.choices else []
-        refined = _refined(evaluate, [*late, own], floor_ns, effort, seed)
+    if rival and searched and not _at(best, floor_ns):  # the search goes on from what another policy planned
+        refined = _refined(evaluate, [evaluate(choices_of(problem, best.plan))], floor_ns, effort, seed)
         if refined.cost < best.cost:
             best, source, selection_of_best = refined, LOCAL_SEARCH, sweeps.selection
     if best.cost.infeasible:
@@ -195,7 +201,7 @@ def _refined(evaluate: Evaluator, begun: Sequence[Evaluation], floor_ns: int, ef
         if count > _SMALL:
             return begun[-1]
         judge = ReplayedChoices(problem, evaluate.budget_bytes)
-    work = max(_SIMULATED_AT_LEAST, int(effort * min(_SIMULATED + _SIMULATED_PER_OP * count, _SIMULATED_AT_MOST_PER_OP * count)))
+    work = max(_SIMULATED_AT_LEAST, int(effort * min(_SIMULATED, _SIMULATED_AT_MOST_PER_OP * count)))
 
     def restart(rng: Random) -> Choices:
         left = tuple([gap for gap in problem.gaps if rng.random() < _LEFT])

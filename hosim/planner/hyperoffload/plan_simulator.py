@@ -35,6 +35,9 @@ _PATIENCE = 2
 """Snapshots after the last change at which a run that is late by more than is wanted is given up: it seldom catches up."""
 
 
+_PENDING_TO_AN_INSTANT = 4
+"""Moves that are issued and not over of which a snapshot takes as long as an instant."""
+
 WORK_OF_A_JUDGEMENT = 10
 """What a judgement takes beside its instants, in instants."""
 
@@ -262,7 +265,7 @@ class PlanSimulator:
             target = known[m + 1].total if m + 1 < len(known) else state.total + self._stride
             reached = run(step, state, target, self._touches, self._after, self._moving, fresh)
             fresh = False
-            self.work += state.instants
+            self.work += state.instants + len(state.pending) // _PENDING_TO_AN_INSTANT
             state.instants = 0
             if state.failed:
                 return _Judged({}, (), (step.count + 1, 0, 0), [], len(known), 0)

@@ -91,14 +91,16 @@ def run(
                             held[0] -= sizes[t]
                             states[t] |= GONE
                             mark += GONE * weights[t]
-                        del entries[0]
-                    if entries is not None and not entries:
+                        entries = entries[1:]
+                    if entries:
+                        pending[t] = entries
+                    elif entries is not None:
                         del pending[t]
                 due.clear()
             for _, _, _, t, move in issues:
                 if move.channel < 0:
                     if t in pending:
-                        pending[t].append(move)
+                        pending[t] = (*pending[t], move)
                     elif states[t] & 3 == 0:
                         held[0] -= sizes[t]
                         states[t] |= GONE
@@ -107,10 +109,7 @@ def run(
                 waiting[move.channel].append((issued, move))
                 issued += 1
                 queued += 1
-                if t in pending:
-                    pending[t].append(move)
-                else:
-                    pending[t] = [move]
+                pending[t] = (*pending[t], move) if t in pending else (move,)
             issues = ()
             # ops
             stuck = False
@@ -292,9 +291,9 @@ def run(
                     shift = 2 * move.tier
                     mark += ((VALID_BELOW << shift) - (states[t] & 3 << shift)) * weights[t]
                     states[t] = states[t] & ~(3 << shift) | VALID_BELOW << shift
-                entries = pending[t]
-                del entries[0]
+                entries = pending[t][1:]
                 if entries:
+                    pending[t] = entries
                     due.append(t)
                 else:
                     del pending[t]

@@ -59,7 +59,7 @@ class RunState:
     held: list[int]
     states: bytearray | list[int]
     mark: int
-    pending: dict[int, list[SimulatedMove]]
+    pending: dict[int, tuple[SimulatedMove, ...]]
     queues: list[deque[tuple[int, SimulatedMove]]]
     issued: int
     flows: list[Flow]
@@ -92,7 +92,7 @@ class RunSnapshot:
     held: tuple[int, ...]
     states: bytearray | list[int]
     mark: int
-    pending: dict[int, list[SimulatedMove]]
+    pending: dict[int, tuple[SimulatedMove, ...]]
     queued: tuple[SimulatedMove, ...]
     flows: tuple[tuple[object, ...], ...]
     taken: Rate
@@ -132,7 +132,7 @@ def snapshot(state: RunState, time: int) -> RunSnapshot:
         tuple(state.held),
         state.states[:],
         state.mark,
-        {t: list(moves) for t, moves in state.pending.items()},
+        state.pending.copy(),
         tuple([move for _, move in queued]),
         tuple(sorted(flows)),
         state.taken,
@@ -159,7 +159,7 @@ def restored(kept: RunSnapshot, channels: int) -> RunState:
         list(kept.held),
         kept.states[:],
         kept.mark,
-        {t: list(moves) for t, moves in kept.pending.items()},
+        kept.pending.copy(),
         queues,
         len(kept.queued),
         [[end, channel, move, kind, phase, left, rate, 0] for channel, move, kind, phase, end, left, rate in kept.flows],

@@ -45,8 +45,10 @@ _HEAT = 0.3
 """Temperature at the start of such a window, in mean op durations."""
 _SPANNING = 60
 """Gaps over a whole window that are looked at."""
-_WINDOWS, _BLOCKS, _MOST_BLOCKS = 16, 4, 16
+_WINDOWS, _BLOCKS, _MOST_BLOCKS = 16, 4, 8
 """Windows to a block; blocks that all work is divided into; and the most blocks where it pays to go on."""
+_RUNS = 4
+"""Whole runs that there has to be work for: where long lines wait for the channels, a change delays all that follows."""
 _LITTLE, _PAYS = 5000, 300
 """A block that gains less than one part in so many ends the search; one that gains more is followed by another beyond all work."""
 _NEVER = 1 << 62
@@ -61,7 +63,7 @@ def improve(
 ) -> Choices:
     """The best choices found from ``choices`` on, and on small graphs from others that ``restart`` gives; none can beat ``floor_ns``.
 
-    ``work`` is what to spend, in :attr:`PlanSimulator.work`; where it pays, it may become four times as much.
+    ``work`` is what to spend, in :attr:`PlanSimulator.work`; where it pays, it may become twice as much.
     """
     search = WindowSearch(simulator, choices, floor_ns, work, seed, restart)
     if search.moves.gaps:
@@ -128,6 +130,8 @@ class WindowSearch:
                 self.anneal(heat, begin + self.work * k // len(heats), self.all_gaps, ordered)
                 self.descend(self.all_gaps, self.until)
             self.tidy(sorted(self.simulator.choices))
+            return
+        if self.whole * _RUNS > self.work:
             return
         touched: set[int] = set()
         block = self.work // _BLOCKS
