@@ -13,6 +13,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -100,9 +101,14 @@ def _files(case: Case, code: int, folder: Path) -> Iterator[str]:
             continue
         else:
             try:
-                whole(path)
+                (_xml if _before(name, case) == "--junit" else whole)(path)
             except Exception as error:  # whatever a reader raises, the file is damaged
                 yield f"wrote a damaged {_kind(name)}: {type(error).__name__} with exit code {code}"
+
+
+def _before(name: str, case: Case) -> str | None:
+    """The option that names the file."""
+    return next((option for option, value in pairwise(case.arguments) if value == name), None)
 
 
 def _kept(path: Path, folder: Path) -> bool:

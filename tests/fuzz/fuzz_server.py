@@ -185,6 +185,10 @@ def _end_of(status: int) -> str:
 # ---- in the child
 
 
+_OF_FONTS = {"lxml", "uharfbuzz", "unicodedata2"}
+"""What fontTools looks for when matplotlib writes a PDF, installed or not."""
+
+
 class _Watch:
     """What the audit hook has seen while a command ran."""
 
@@ -193,7 +197,7 @@ class _Watch:
         self.seen: list[str] = []
         self.unpacked = 0
         self.parsed = 0
-        self._tops = {name.partition(".")[0] for name in known} | set(sys.stdlib_module_names)
+        self._tops = {name.partition(".")[0] for name in known} | set(sys.stdlib_module_names) | _OF_FONTS
         self._roots: tuple[str, ...] = ()
 
     def begin(self, *roots: str) -> None:

@@ -457,6 +457,7 @@ WIDE = (
     "blame w.json -H m.yaml -p layerwise --top 2",
     "export w.json -H m.yaml --mindspore --trials 2 -p layerwise",
     "compare-policies w.json -H m.yaml -p layerwise --plot out.svg",
+    "compare-policies w.json -H m.yaml -p layerwise --plot out.pdf",  # whose fonts take libraries of their own
     "replay plan.json w.json -H m.yaml --html out.html",
 )
 SURROUNDINGS: Mapping[str, Sequence[str | None]] = {
