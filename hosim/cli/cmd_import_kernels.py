@@ -16,7 +16,7 @@ Machine = Annotated[str | None, typer.Option("--machine", metavar="NAME", help="
 
 
 def import_kernels(sources: Sources, output: Output, machine: Machine = None) -> None:
-    """Convert measured kernel times to a table for profiles (compute.tables)."""
+    """Convert measured kernel times to a table of a profile."""
     from hosim.importers.kernel_tables import of_machine, read_kernel_tables, tables_text
     from hosim.io.reading import compressed, write_bytes
 
