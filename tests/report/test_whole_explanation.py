@@ -331,6 +331,7 @@ def test_the_dictionary_in_full(made: Explanation) -> None:
         "budget_bytes": 50 * KIB,
         "makespan_ns": 321,
         "stall_ns": {"dependency": 0, "transfer": 9, "capacity": 0, "runtime": 0},
+        "op_time_origins": {"measured": 4},
         "peak": {"op": "h", "before_bytes": 49 * KIB, "after_bytes": 48 * KIB},
         "plan": {"prefetches": 3, "stores": 1, "detaches": 0},
         "without_gap": {"tensors": 1234, "bytes": 5 * KIB},

@@ -12,10 +12,12 @@ from sweeping import MACHINE, chain
 import hosim
 from hosim.api.inputs import machine
 from hosim.cache_plan import CacheOp, Plan
+from hosim.engine import replay
 from hosim.errors import InputError, PlanError
 from hosim.io import find_workload, hardware_to_dict, save_hardware, save_workload, workload_to_dict
 from hosim.jitter import Jitter
 from hosim.models.build import build
+from hosim.result import Result
 from hosim.study.frontier import frontier
 from hosim.study.policy_choice import parse_choice
 from hosim.study.robustness import robustness
@@ -135,7 +137,13 @@ def test_what_is_not_given() -> None:
 
 def test_every_argument_of_a_replay_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr("hosim.engine.replay", lambda *given, **named: asked.append((given, named)))
+    result = replay(make_plan(GRAPH, MACHINE, parse_choice("layerwise"), 100), MACHINE)
+
+    def recorded(*given: object, **named: object) -> Result:
+        asked.append((given, named))
+        return result
+
+    monkeypatch.setattr("hosim.engine.replay", recorded)
     plan = make_plan(GRAPH, MACHINE, parse_choice("layerwise"), 100)
     given = {"record": True, "allocator": "caching", "account": "program", "jitter": Jitter(3, 0.1), "fold": False}
     more = {"reserve_bytes": 77, "compete": True}

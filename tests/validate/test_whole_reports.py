@@ -290,7 +290,7 @@ def test_a_sweep_as_read(tmp_path: Path) -> None:
     copies = MeasuredCopy("h2d", "pinned", 1, 5), MeasuredCopy("h2d", "pinned", 1, 6), MeasuredCopy("d2h", "pageable", 2, 0)
     path = sweep(tmp_path / "kit", "x-bandwidth.json", {"name": "GPU"}, rows)
     expected = Sweep("kit", "GPU", copies, ((4, 7), (4, 8)))
-    assert read_measurements([path]) == Measurements((), (expected,))
+    assert read_measurements([path]) == Measurements((), (expected,), {"kit": str(path)})
     inside = sweep(tmp_path / "other", device="GPU", rows=rows).parent
     found = read_measurements([inside, path])
     assert found.sweeps == (replace(expected, name="other", device=None), expected)
