@@ -43,7 +43,7 @@ def _case(v: CaseVerdict) -> Iterator[str]:
         yield page.lines(v.explanation)
     if v.before is None or v.now is None or v.measured is None:
         return
-    if all(v.curves):
+    if all(v.curves) and MAKESPAN in v.before.metrics and MAKESPAN in v.now.metrics:  # somebody may have taken it out of a baseline
         tier = v.now.machine.get("device_tier", "device")
         before, now = (Curve(record.curve, record.metrics[MAKESPAN]) for record in (v.before, v.now))
         yield page.picture(change_figure(before, now, tier), f"Memory of {tier} over the step, before and now")

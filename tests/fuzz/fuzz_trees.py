@@ -125,7 +125,10 @@ def _change_container(draw: Random, container: list[Any], way: int) -> None:
 
 def read_json(content: bytes) -> Any:
     """The tree in a text of JSON."""
-    return json.loads(content, object_pairs_hook=lambda pairs: Members(map(list, pairs)))
+    try:
+        return json.loads(content, object_pairs_hook=lambda pairs: Members(map(list, pairs)))
+    except RecursionError:  # nested deeply by a change before
+        return Members([])
 
 
 def json_text(tree: Any) -> str:
