@@ -101,14 +101,14 @@ def _files(case: Case, code: int, folder: Path) -> Iterator[str]:
             continue
         else:
             try:
-                (_xml if _before(name, case) == "--junit" else whole)(path)
+                WHOLE_OF.get(_before(name, case), whole)(path)
             except Exception as error:  # whatever a reader raises, the file is damaged
                 yield f"wrote a damaged {_kind(name)}: {type(error).__name__} with exit code {code}"
 
 
-def _before(name: str, case: Case) -> str | None:
+def _before(name: str, case: Case) -> str:
     """The option that names the file."""
-    return next((option for option, value in pairwise(case.arguments) if value == name), None)
+    return next((option for option, value in pairwise(case.arguments) if value == name), "")
 
 
 def _kept(path: Path, folder: Path) -> bool:
@@ -191,3 +191,6 @@ WHOLE: Mapping[str, Callable[[Path], object]] = {
     ".md": Path.read_text,
 }
 """How a file is seen to be complete, by its ending."""
+
+WHOLE_OF: Mapping[str, Callable[[Path], object]] = {"--junit": _xml, "--sarif": _json, "--summary": Path.read_text}
+"""The same by the option that names the file, whatever its ending."""

@@ -30,7 +30,7 @@ def by_trying(asked: Question, field: str, values: tuple[object, ...], slowdown:
     for value in values:
         here = asked.with_settings({field: value})
         try:
-            result = here.answer()
+            result = here.attempt()
         except Exception:
             continue
         if result.feasible and result.makespan_ns <= slowdown * ideal_ns(here):
