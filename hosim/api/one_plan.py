@@ -118,8 +118,7 @@ def replay(
     -------
     Result
         Times in nanoseconds, sizes in bytes; ``lower_bound_ns`` is a time that no plan can beat. If the plan does not fit, ``feasible`` is
-        false, ``error`` says why, times are ``None``, and
-        peaks are those reached until then.
+        false, ``error`` says why, times are ``None``, and peaks are those reached until then.
 
     Raises
     ------

@@ -78,15 +78,6 @@ def _without_logs() -> Iterator[None]:
 
 def _rows(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
     """What the tasks yield. Raises :class:`HosimError` when the connection to the scheduler breaks."""
-    try:
-        yield from _results(tasks, client)
-    except Exception as error:
-        if isinstance(error, OSError) or client.status != "running":
-            raise _gone() from None
-        raise
-
-
-def _results(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
     from distributed import as_completed
 
     with _scheduler_of(client):
