@@ -7,8 +7,6 @@ their longer names and ``latency`` in milliseconds.
 
 from __future__ import annotations
 
-import gzip
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas
 
-from hosim.costmodel.kernels.classes import CLASSES, DTYPES, NO_WINDOW
+from hosim.costmodel.kernels.classes import CLASSES, DTYPES, NO_WINDOW, first_wrong
 from hosim.costmodel.kernels.collective_time import CUSTOM_BYTES
+from hosim.costmodel.kernels.expert_loads import expected_loads
 from hosim.costmodel.kernels.processor import Array
 from hosim.errors import InputError
 from hosim.hardware import MeasuredTimes
 from hosim.io.bounded import read_bytes
+from hosim.io.csv_text import cell_text, csv_line, csv_rows
+from hosim.io.reading import decode
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +100,10 @@ def read_kernel_tables(path: str | os.PathLike[str]) -> list[KernelTable]:
     machines = frame["machine"] if "machine" in frame else frame["device"] if "device" in frame else pandas.Series("", index=frame.index)
     tables = []
     for kernel, dtypes, distributions, sizes, chosen in sorted_in:
+        wrong = first_wrong(kernel, {name: sizes[name][chosen] for name in CLASSES[kernel].sizes})
+        if wrong is not None:
+            row, expected = wrong
+            raise InputError(f"expected {expected}", source=source, where=f"line {np.flatnonzero(chosen)[row] + 2}")
         keys = pandas.DataFrame({"machine": machines, "dtype": dtypes, "distribution": distributions})[chosen]
         numbers = keys.groupby(["machine", "dtype", "distribution"], sort=False).ngroup().to_numpy()
         for number in range(numbers.max(initial=-1) + 1):
@@ -110,16 +115,16 @@ def read_kernel_tables(path: str | os.PathLike[str]) -> list[KernelTable]:
 
 
 def _frame(source: str) -> pandas.DataFrame:
-    raw = read_bytes(source)
-    try:
-        text = (gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw).decode()
-        frame = pandas.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-    except (OSError, EOFError, ValueError):
-        raise InputError("expected a text of comma-separated values", source=source) from None
-    frame = frame.rename(columns=_LONGER)
-    if not frame.columns.is_unique:
+    header, *rows = csv_rows(decode(read_bytes(source), source).rstrip().encode(), source) or [[]]
+    if not rows:
+        raise InputError("expected a line of columns and a line for each measured time, separated by commas", source=source)
+    columns = [_LONGER.get(name, name) for name in header]
+    if len(set(columns)) < len(columns):
         raise InputError("a column is listed twice", source=source, where="line 1")
-    return frame
+    for n, row in enumerate(rows, 2):
+        if len(row) != len(columns):
+            raise InputError(f"expected {len(columns)} values, got {len(row)}", source=source, where=f"line {n}")
+    return pandas.DataFrame(rows, columns=columns, dtype=object).map(cell_text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +185,12 @@ def _distributions(columns: _Columns) -> npt.NDArray[np.str_]:
     if not columns.has("distribution"):
         return np.full(len(columns.frame), "uniform")
     names = {name: "uniform" if name in ("", "balanced") else name for name in columns.frame["distribution"].unique()}
+    for name in names.values():
+        try:
+            expected_loads(1, 1, 1, 1, name)
+        except ValueError as error:
+            line = columns.frame["distribution"].tolist().index(name) + 2
+            raise InputError(str(error), source=columns.source, where=f"line {line}") from None
     return columns.known("distribution", names)
 
 
@@ -262,14 +273,13 @@ def measured_times(table: KernelTable, file: str) -> MeasuredTimes:
 def tables_text(tables: Sequence[KernelTable]) -> str:
     """Tables in hosim's own layout: one header with all sizes of their classes, then a line for each row."""
     sizes = list(dict.fromkeys(name for table in tables for name in CLASSES[table.kernel].sizes))
-    lines = [",".join(("machine", "kernel", "dtype", "distribution", *sizes, "latency_us"))]
+    lines = [csv_line(("machine", "kernel", "dtype", "distribution", *sizes, "latency_us"))]
     for table in tables:
-        before = [table.machine.replace(",", " "), table.kernel, table.dtype, table.distribution]
         columns = [table.sizes.get(name) for name in sizes]
         for i, us in enumerate(table.latency_us.tolist()):
-            figures = ["" if column is None else str(int(column[i])) for column in columns]
-            lines.append(",".join([*before, *figures, f"{us:.10g}"]))
-    return "\n".join(lines) + "\n"
+            figures = ["" if column is None else int(column[i]) for column in columns]
+            lines.append(csv_line((table.machine, table.kernel, table.dtype, table.distribution, *figures, f"{us:.10g}")))
+    return "".join(lines)
 
 
 def of_machine(tables: Sequence[KernelTable], machine: str | None, option: str) -> list[KernelTable]:

@@ -6,7 +6,6 @@ stands in it, before it becomes objects, which take up to a hundred times the ro
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import mmap
@@ -115,21 +114,6 @@ def check_names(source: str | None, **listed: Iterable[HasName]) -> None:
         for name in names:
             if _SURROGATE.search(name):
                 raise InputError(f"expected names that are text, got {name[:60]!r}", source=source, where=where)
-
-
-def csv_rows(content: bytes, source: str) -> list[list[str]]:
-    """The rows of a text of CSV. Raises :class:`InputError`, also for more values or longer fields than is allowed."""
-    within("values", content.count(b",") + content.count(b"\n"), source=source)
-    check_digits(content, source)
-    before = csv.field_size_limit(limit("csv_field_bytes"))
-    try:
-        return list(csv.reader(io.StringIO(content.decode("utf-8", "replace"), newline="")))
-    except csv.Error as error:
-        raise (
-            refusal("csv_field_bytes", source=source) if "limit" in str(error) else InputError(f"broken CSV: {error}", source=source)
-        ) from None
-    finally:
-        csv.field_size_limit(before)
 
 
 def check_json(content: bytes, source: str) -> None:

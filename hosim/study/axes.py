@@ -204,7 +204,8 @@ def read_vary(vary: object) -> list[dict[str, Value]]:
 
 def read_points(path: str) -> list[dict[str, Value]]:
     """The points of a CSV file, which has a column for each field and a row for each point. Raises :class:`InputError`."""
-    from hosim.io.bounded import csv_rows, read_bytes
+    from hosim.io.bounded import read_bytes
+    from hosim.io.csv_text import csv_rows
     from hosim.io.reading import decode
 
     lines = [line for line in csv_rows(decode(read_bytes(path), path).encode(), path) if line]

@@ -7,7 +7,6 @@ in the order of the points: a resumed sweep yields a byte-identical file.
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 import re
@@ -19,7 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hosim.errors import InputError
-from hosim.io.bounded import csv_rows, read_bytes
+from hosim.io.bounded import read_bytes
+from hosim.io.csv_text import cell_text, csv_line, csv_rows
 from hosim.io.reading import check_target, write_bytes
 from hosim.study.axes import Value
 from hosim.study.rows import FEASIBLE, TEXTS, Row, frame
@@ -27,8 +27,6 @@ from hosim.study.rows import FEASIBLE, TEXTS, Row, frame
 if TYPE_CHECKING:
     from typing import Self
 
-_QUOTE = "'"
-_FORMULA = (_QUOTE, "=", "+", "-", "@", "\t", "\r")
 _INTEGER = re.compile("-?[0-9]{1,40}")
 DIED = "worker died"
 """The beginning of the error of a row whose process was killed; the next run tries that point again."""
@@ -117,9 +115,7 @@ class RowFile:
     # -- text ------------------------------------------------------------------------------------------------------
 
     def _line(self, values: Iterable[Value]) -> bytes:
-        buffer = io.StringIO()
-        csv.writer(buffer, lineterminator="\n").writerow(map(_written, values))
-        return buffer.getvalue().encode()
+        return csv_line(values).encode()
 
     def _text(self, rows: Iterable[Row]) -> bytes:
         return b"".join([self._line(self._columns), *(self._line([row[column] for column in self._columns]) for row in rows)])
@@ -144,7 +140,7 @@ class RowFile:
                 raise self._another("it is not a file of rows")
             self._replace([])
             return
-        if lines[0] != [_written(column) for column in self._columns]:
+        if [cell_text(cell) for cell in lines[0]] != list(self._columns):
             raise self._another("its columns differ")
         for number, line in enumerate(lines[1:], 2):
             if len(line) != len(self._columns):
@@ -189,7 +185,7 @@ class RowFile:
             return int(text)
         if column in self._figures:
             raise self._damaged(f"line {number}", f"{column}: expected a whole number, got {text!r}")
-        return text[1:] if text[0] == _QUOTE else text
+        return cell_text(text)
 
     def _complete(self, row: Row, where: str) -> None:
         """Raises :class:`InputError` for a row that says that its point fits, or that it does not, without the figures of that."""
@@ -212,13 +208,6 @@ class RowFile:
 
     def _another(self, why: str) -> InputError:
         return InputError(f"this file belongs to another sweep: {why}; name another file, or remove this one", source=str(self._path))
-
-
-def _written(value: Value) -> Value:
-    """The cell of a value: text that a spreadsheet would take for a formula begins with a quote, as spreadsheets have it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{_QUOTE}{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _lock(descriptor: int, name: str) -> None:

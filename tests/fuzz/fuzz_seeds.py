@@ -14,8 +14,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 TESTS = HERE.parent
-sys.path[:0] = [str(path) for path in (TESTS, TESTS / "importers") if str(path) not in sys.path]
+sys.path[:0] = [str(path) for path in (TESTS, TESTS / "importers", TESTS / "costmodel") if str(path) not in sys.path]
 
+from kernel_machine import GATHER  # noqa: E402
 from kineto_toys import step  # noqa: E402
 from make_chakra import trace as chakra_stream  # noqa: E402
 from make_nsys import Export  # noqa: E402
@@ -110,6 +111,14 @@ EDITED: dict[str, Any] = (
         "recompute": [{"op": "g", "before": "h", "name": "g~2"}],
     }
 )
+KERNEL_HARDWARE: dict[str, Any] = HARDWARE | {
+    "compute": HARDWARE["compute"]
+    | {
+        "processor": {"multiprocessors": 100, "clock": "1.5 GHz", "cache": "40 MB", "links": "300 GB/s"},
+        "tables": ["k.csv"],
+        "kernels": {"all_gather": {"fp16": GATHER}},
+    }
+}
 MOE: dict[str, Any] = {
     "format": "hosim.workload/1",
     "name": "moe",
@@ -170,6 +179,39 @@ budgets = ["75%"]
 cover = "pairs"
 """
 POINTS = b"budget,channels.h2d.bandwidth\n80%,1 GB/s\n1 kB,2 GB/s\n90%,\n"
+KERNELS = """machine,kernel,dtype,distribution,m,n,k,ranks,bytes,tokens,hidden,intermediate,top,experts,tensor,latency_us
+A,gemm,fp16,uniform,16,128,64,,,,,,,,,5
+A,gemm,fp16,uniform,32,128,64,,,,,,,,,6
+A,gemm,fp8,uniform,32,128,64,,,,,,,,,4
+A,all_gather,fp16,uniform,,,,2,4096,,,,,,,11
+A,moe,fp16,uniform,,,,1,,8,64,32,2,4,1,20
+A,moe,fp16,power_law_1.2,,,,2,,8,64,32,2,4,1,25
+"""
+PRODUCTS = """framework,device,op_name,gemm_dtype,m,n,k,latency
+X,A,gemm,float16,16,128,64,0.005
+X,B,gemm,fp8,16,128,64,0.004
+X,A,gemm,float16,64,128,64,0.009
+"""
+KERNEL_WORKLOAD: dict[str, Any] = {
+    "format": "hosim.workload/1",
+    "name": "kernels",
+    "meta": {"routing_distribution": "power_law_1.2"},
+    "tensors": [{"name": "w", "bytes": 400, "kind": "parameter", "home": "ddr"}],
+    "ops": [
+        {"name": kernel, "kind": kernel, "inputs": ["w"], "dtype": "bf16", "kernel": kernel, "sizes": sizes, "bytes_accessed": 600}
+        for kernel, sizes in (
+            ("gemm", [24, 128, 64]),
+            ("context_attention", [1, 64, 0, 8, 2, 64, 1 << 40]),
+            ("generation_attention", [2, 64, 8, 2, 64]),
+            ("context_latent", [1, 64, 0, 16]),
+            ("latent_attention", [2, 64, 16]),
+            ("moe", [8, 64, 32, 2, 4, 1, 2]),
+            ("expert_product", [8, 2, 4, 2, 64, 32]),
+            ("all_reduce", [2, 4096]),
+            ("all_gather", [2, 5000]),
+        )
+    ],
+}
 MIB = 1 << 20
 SNAPSHOT: dict[str, Any] = {
     "segments": [

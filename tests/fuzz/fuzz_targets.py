@@ -19,6 +19,7 @@ from fuzz_trees import (
     changed_kernels,
     changed_lines,
     changed_pickle,
+    changed_table,
     changed_toml,
     changed_yaml,
     mildly_changed_json,
@@ -197,13 +198,32 @@ def targets(made: Mapping[str, bytes]) -> list[Target]:
             ),
         ),
     ]
-    return [*found, *_imports(), *_recordings(), *(_Options(name, gate) for name in ("options", "surroundings", "names"))]
+    return [
+        *found,
+        *_kernels(hardware),
+        *_imports(),
+        *_recordings(),
+        *(_Options(name, gate) for name in ("options", "surroundings", "names")),
+    ]
 
 
 def _with(target: Target, **changes: Any) -> Target:
     from dataclasses import replace
 
     return replace(target, **changes)
+
+
+def _kernels(plain: bytes) -> list[Target]:
+    """Tables of kernel times, and what has kernels: workloads and profiles."""
+    files = {"k.csv": seeds.KERNELS.encode(), "w.json": seeds.text(seeds.KERNEL_WORKLOAD), "m.yaml": seeds.text(seeds.KERNEL_HARDWARE)}
+    used = ("workload show w.json -H m.yaml --ops", "plan w.json -H m.yaml -p layerwise -b 1500B -o out.json")
+    converted = ("import-kernels k.csv -o out.csv", "import-kernels k.csv -o out.csv.gz --machine A")
+    fitted = ("calibrate --kernels k.csv --base m.yaml -o out.yaml", "calibrate --kernels k.csv --machine A --base m.yaml --json")
+    return [
+        Target("kernels", files, ["w.json", "m.yaml"], [changed_json, *[mildly_changed_json] * 3], used),
+        Target("kernel tables", files, ["k.csv"], [changed_csv, *[changed_table] * 3], (*converted, *used), fitted, ["kernel table"]),
+        Target("products", {"k.csv": seeds.PRODUCTS.encode(), "m.yaml": plain}, ["k.csv"], [changed_csv, changed_table], (converted[1],)),
+    ]
 
 
 def _imports() -> list[Target]:

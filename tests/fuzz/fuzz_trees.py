@@ -232,6 +232,28 @@ def changed_csv(draw: Random, content: bytes) -> bytes:
     return out.getvalue().encode("utf-8", "surrogatepass")
 
 
+def changed_table(draw: Random, content: bytes) -> bytes:
+    """A table that is valid more often than not: rows in another order, twice or gone, numbers replaced, cells of a column swapped."""
+    header, *rows = csv.reader(io.StringIO(content.decode(), newline=""))
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        way, row, column = draw.randrange(5), draw.choice(rows), draw.randrange(len(header))
+        filled = [i for i, cell in enumerate(row) if cell.replace(".", "", 1).isdigit()]
+        if way == 0:
+            draw.shuffle(rows)
+        elif way == 1:
+            rows.insert(draw.randrange(len(rows) + 1), list(row))
+        elif way == 2 and len(rows) > 1:
+            rows.remove(row)
+        elif way == 3 and filled:
+            row[draw.choice(filled)] = draw.choice(("0", "1", "2", "3", "7", "0.5", "1e-9", "1000", "65537", "1e6", "1e9", "1e12", "9e14"))
+        elif way == 4:
+            other = draw.choice(rows)
+            row[column], other[column] = other[column], row[column]
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([header, *rows])
+    return out.getvalue().encode()
+
+
 def _cell(value: Any) -> str:
     return value if isinstance(value, str) else json_text(value)
 

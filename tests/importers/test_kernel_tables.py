@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from hosim.errors import InputError
-from hosim.importers.kernel_tables import read_kernel_tables
+from hosim.importers.kernel_tables import read_kernel_tables, tables_text
+from hosim.io.csv_text import csv_line
+
+MIXTURE = "kernel,dtype,tokens,top,experts,ranks,tensor,distribution,hidden,intermediate,latency_us\nmoe,fp16,{},{},{},{},{},{},64,64,1\n"
 
 
 def written(tmp_path, text, name="table.csv"):
@@ -93,8 +96,16 @@ def test_hosims_own_layout_has_any_class(tmp_path) -> None:
         ("dtype,m,n,k,latency_us\nfloat16,1,2,3,4\nfloat16,1,2,3,0\n", "line 3: expected a number of at least 1e-09 as latency_us"),
         ("dtype,m,n,k,latency_us\nfp7,1,2,3,4\n", "line 2: unknown dtype 'fp7'; expected one of"),
         ("kernel,dtype,m,latency_us\ngemm,fp16,1,2\n", "line 1: rows of gemm need a column n"),
-        ("m,m,latency_us\n1,1,1\n", "unknown columns"),
-        ('"', "expected a text of comma-separated values"),
+        ("m,m,latency_us\n1,1,1\n", "line 1: a column is listed twice"),
+        ('"', "expected a line of columns and a line for each measured time"),
+        ("dtype,m,n,k,latency_us\nfp16,1,2,3,4\n\nfp16,1,2,3,4\n", "line 3: expected 5 values, got 0"),
+        ("dtype,m,n,k,latency_us\nfp16,1,2,3,4\nfp16,1,2.5,3,4\n\n", "line 3: expected a whole number of at least 1 as n"),
+        ("kernel,dtype,ranks,bytes,latency_us\nall_gather,fp16,0,8,1\n", "line 2: expected a whole number of at least 1 as ranks"),
+        (MIXTURE.format(8, 5, 4, 1, 1, ""), "line 2: expected top of at most experts"),
+        (MIXTURE.format(8, 2, 4, 8, 1, ""), "line 2: expected ranks of at most experts"),
+        (MIXTURE.format(8, 2, 4, 1, 65, ""), "line 2: expected tensor of at most intermediate"),
+        (MIXTURE.format(8, 2, 99999, 1, 1, ""), "line 2: expected at most 16,384 experts"),
+        (MIXTURE.format(8, 2, 4, 1, 1, "zipf"), "line 2: unknown distribution 'zipf': expected uniform, or power_law_A"),
     ],
 )
 def test_what_is_wrong_with_a_file(tmp_path, text, message) -> None:
@@ -107,3 +118,20 @@ def test_parts_of_a_table(tmp_path) -> None:
     table = only(written(tmp_path, "dtype,m,n,k,latency_us\nfp16,1,2,3,4\nfp16,5,6,7,8\n"))
     assert table.part(np.array([False, True])).sizes["m"].tolist() == [5]
     assert table.part(np.array([1, 0])).latency_us.tolist() == [8, 4]
+
+
+def test_a_file_is_unpacked_once(tmp_path) -> None:
+    inner = gzip.compress(b"dtype,m,n,k,latency_us\nfp16,1,2,3,4\n")
+    path = tmp_path / "twice.csv.gz"
+    path.write_bytes(gzip.compress(inner))
+    with pytest.raises(InputError, match="expected UTF-8 text"):
+        read_kernel_tables(path)
+
+
+@pytest.mark.parametrize("machine", ["=1+1", 'a "b", c', "two\nlines", "'quoted", "plain"])
+def test_names_of_machines_come_back_and_are_text_for_a_spreadsheet(tmp_path, machine) -> None:
+    (tmp_path / "a.csv").write_text(csv_line(("machine", "dtype", "m", "n", "k", "latency_us")) + csv_line((machine, "fp16", 1, 2, 3, 4)))
+    table = only(tmp_path / "a.csv")
+    text = tables_text([table])
+    assert table.machine == machine == only(written(tmp_path, text, "b.csv")).machine
+    assert "\n=" not in text

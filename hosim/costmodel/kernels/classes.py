@@ -241,3 +241,25 @@ CLASSES: Mapping[str, KernelClass] = {
     )
 }
 """All classes by name."""
+
+_LEAST = {"before": 0, "bytes": 0}
+_AT_MOST = (("top", "experts"), ("ranks", "experts"), ("tensor", "intermediate"), ("kv_heads", "heads"))
+_MOST_EXPERTS = 1 << 14
+_TOO_LARGE = 1e15
+
+
+def first_wrong(kernel: str, sizes: Mapping[str, Array]) -> tuple[int, str] | None:
+    """The first of many kernels of a class that has impossible sizes, by its row, and what is expected; ``None`` if there is none."""
+    names = CLASSES[kernel].sizes
+    checks = []
+    for name in names:
+        least, values = _LEAST.get(name, 1), sizes[name]
+        whole = (values >= least) & (values < _TOO_LARGE) & (np.floor(values) == values)
+        checks.append((whole, f"a whole number of at least {least} as {name}"))
+    for small, large in _AT_MOST:
+        if small in names and large in names:
+            checks.append((sizes[small] <= sizes[large], f"{small} of at most {large}"))
+    if "experts" in names:
+        checks.append((sizes["experts"] <= _MOST_EXPERTS, f"at most {_MOST_EXPERTS:,} experts"))
+    found = [(int(np.argmin(right)), expected) for right, expected in checks if not right.all()]
+    return min(found, key=lambda one: one[0], default=None)

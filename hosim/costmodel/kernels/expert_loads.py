@@ -76,10 +76,11 @@ def _power_law(random: Random, tokens: int, top: int, experts: int, exponent: fl
     left = tokens * top - sum(rows)
     order = sorted(range(experts), key=lambda e: -rows[e])
     while left > 0:  # the largest that have room take what rounding and the limit left over, one each in turn
-        for e in order:
-            if left and rows[e] < tokens:
-                rows[e] += 1
-                left -= 1
+        having_room = [e for e in order if rows[e] < tokens]
+        turns = min(left // len(having_room), tokens - max([rows[e] for e in having_room]))
+        for e in having_room if turns else having_room[:left]:
+            rows[e] += max(1, turns)
+            left -= max(1, turns)
     for e in reversed(order):  # and the smallest give up what rounding added
         given = min(rows[e], -left) if left < 0 else 0
         rows[e] -= given

@@ -9,7 +9,7 @@ from math import ceil
 
 import numpy as np
 
-from hosim.costmodel.kernels.classes import CLASSES, DTYPES, LABELS
+from hosim.costmodel.kernels.classes import CLASSES, DTYPES, LABELS, first_wrong
 from hosim.costmodel.kernels.constants import constants_for
 from hosim.costmodel.kernels.expert_loads import expected_loads
 from hosim.costmodel.kernels.processor import Array, Processor
@@ -72,6 +72,10 @@ def _check(first: Op, ops: Sequence[Op]) -> None:
     for op in ops:
         if len(op.sizes) != len(names):
             raise HardwareError(f"op {op.name!r}, a kernel {op.kernel!r}, has {len(op.sizes)} sizes; expected {', '.join(names)}")
+    wrong = first_wrong(first.kernel, dict(zip(names, np.array([op.sizes for op in ops], float).T, strict=True)))
+    if wrong is not None:
+        row, expected = wrong
+        raise HardwareError(f"op {ops[row].name!r}, a kernel {first.kernel!r}, has sizes {list(ops[row].sizes)}; expected {expected}")
 
 
 def kernel_us(hardware: Hardware, kernel: str, dtype: str, distribution: str, sizes: Sequence[Sizes]) -> list[tuple[float, str]] | None:
