@@ -19,7 +19,7 @@ from hosim.limits import limit, within
 Cell = int | float | str | bytes | None
 
 _STEPS_A_CALL = 10_000
-_STEPS, _STEPS_A_BYTE = 10_000_000, 100
+_STEPS, _STEPS_A_BYTE = 1_000_000, 10  # exports take about half a step for each of their bytes
 _SCHEMA = ("sqlite_master", "sqlite_schema")
 
 
