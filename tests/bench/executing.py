@@ -56,5 +56,5 @@ def hidden() -> float:
 @measure("ops of it that wait for half an op or longer, but for the first", most=1, unit="ops")
 def late() -> float:
     plan, _, real = best(HIDDEN)
-    waited = {plan.graph.ops[op].name: end - start for op, _, start, end in real.timeline.stalls}
+    waited = {plan.graph.ops[stall.op].name: stall.stall_ns for stall in real.timeline.stalls}
     return sum(wait > HIDDEN.op_ns // 2 for name, wait in waited.items() if name != "mm")
