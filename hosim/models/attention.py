@@ -14,6 +14,9 @@ repeated to the queries' heads, which transformers runs if it cannot see that th
 supports these heads, and scores are in memory (torch with heads of unequal width).
 """
 
+NO_WINDOW = 2**40
+"""The window of a query that sees all keys before it."""
+
 
 def attention(
     t: Tape,
@@ -25,11 +28,13 @@ def attention(
     mode: str = "causal",
     extra: Sequence[Value] = (),
     label: str = "sdpa",
+    causal: bool = False,
 ) -> Value:
     """``softmax(q k') v`` of ``q`` [batch, heads, queries, width], ``k`` and ``v`` [batch, fewer heads, keys, width].
 
     The result is [batch, queries, heads, width of v]. FLOP count every key for every query, as torch's counter does. ``extra``
-    are tensors that hold part of the keys and values.
+    are tensors that hold part of the keys and values. ``causal``: a query sees the keys up to its own, the last queries being those of
+    the last keys; then the op says which kernel it is.
     """
     batch, heads, queries, width = q.shape
     keys, out_width = k.shape[2], v.shape[-1]
@@ -39,6 +44,7 @@ def attention(
     scores = batch * heads * queries * keys
     flops = 2 * scores * (width + out_width)
     shape = (batch, queries, heads, out_width)
+    kernel, sizes = causal_kernel(q, k, out_width) if causal and mode == "causal" else ("", ())
     statistics = batch * heads * queries * 4
     training = bool(q.node)
     if mask is not None and training and mode == "masked":  # what the kernel adds to the scores, and keeps for its gradient
@@ -51,14 +57,14 @@ def attention(
     # torch's math path goes over its scores some nine times, in four bytes
     accessed = sum([x.size for x in inputs]) + q.rows * out_width * ITEM_BYTES[q.dtype] + (34 * scores if mode == "math" else 0)
     if not training:
-        return t.op(
-            label, "attention", inputs, shape, flops=flops, accessed=accessed, workspace=workspace + (0 if mode == "math" else statistics)
-        )
+        workspace += 0 if mode == "math" else statistics
+        return t.op(label, "attention", inputs, shape, flops=flops, accessed=accessed, workspace=workspace, kernel=kernel, sizes=sizes)
     if mode == "math":  # the probabilities are kept, in the dtype in which that path computes
         kept: tuple[tuple[int, ...], str] = ((batch, heads, queries, keys), "fp32")
     else:
         kept = ((batch, heads, queries), "fp32")
-    y, lse = t.ops(label, "attention", inputs, [(shape, q.dtype), kept], flops=flops, accessed=accessed, workspace=workspace)
+    results = [(shape, q.dtype), kept]
+    y, lse = t.ops(label, "attention", inputs, results, flops=flops, accessed=accessed, workspace=workspace, kernel=kernel, sizes=sizes)
 
     def gradient(g: Value) -> None:
         # the fused kernel computes the scores again: five products for the two going forward
@@ -70,12 +76,26 @@ def attention(
             [(x.shape, x.dtype) for x in (q, k, v)],
             flops=work,
             workspace=lse.size if mode == "math" else statistics,
+            kernel="context_gradient" if kernel == "context_attention" else "",
+            sizes=sizes if kernel == "context_attention" else (),
         )
         for x, grad in zip((q, k, v), grads, strict=True):
             t.give(x, grad)
 
     t.note(y, gradient)
     return y
+
+
+def causal_kernel(q: Value, k: Value, out_width: int) -> tuple[str, tuple[int, ...]]:
+    """The class of the fused causal kernel of queries and keys [batch, heads, tokens, width], and its sizes."""
+    batch, heads, queries, width = q.shape
+    kv_heads, keys = k.shape[1:3]
+    if queries == 1:
+        latent = out_width < width and kv_heads == 1
+        return ("latent_attention", (batch, keys, heads)) if latent else ("generation_attention", (batch, keys, heads, kv_heads, width))
+    if out_width < width:
+        return "context_latent", (batch, queries, keys - queries, heads)
+    return "context_attention", (batch, queries, keys - queries, heads, kv_heads, width, NO_WINDOW)
 
 
 def rotated(t: Tape, x: Value, cos: Value, sin: Value, *, fused: bool = False, label: str = "rope") -> Value:

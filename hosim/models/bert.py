@@ -49,7 +49,8 @@ def bert(t: Tape, config: Bert, run: Run) -> Value:
     table = t.parameter("bert.embeddings.word_embeddings.weight", (config.vocab_size, width), run.dtype)
     if not run.training:
         flops = 2 * x.rows * width * config.vocab_size
-        return t.op("decoder", "matmul", [x, table, bias], (*shape, config.vocab_size), flops=flops, result_kind="output")
+        sizes, wide = (x.rows, config.vocab_size, width), (*shape, config.vocab_size)
+        return t.op("decoder", "matmul", [x, table, bias], wide, flops=flops, result_kind="output", kernel="gemm", sizes=sizes)
     logits = linear(t, x, table, bias, label="decoder")
     return cross_entropy(t, logits.view(logits.rows, config.vocab_size), t.held("labels", (logits.rows,), "int64", "input"))
 

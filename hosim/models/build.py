@@ -160,6 +160,10 @@ def _check_choices(config: Any, run: Run) -> None:
             )
     if run.kv_block is not None and (run.phase != "decode" or getattr(config, "kv_lora_rank", 0) > 0):
         raise InputError("kv_block works only for decoding with heads of keys and values", where="kv_block")
+    if run.merged and (
+        run.training or run.kv_block is not None or run.chosen_experts is not None or getattr(config, "kv_lora_rank", 0) > 0
+    ):
+        raise InputError("merged works for inference only, without kv_block, chosen_experts and latent attention", where="merged")
     if run.kv_block is not None and run.chosen_experts is not None:
         raise InputError("give only one of kv_block and chosen_experts: a trace has one kind of choice", where="kv_block")
 

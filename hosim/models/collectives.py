@@ -7,6 +7,9 @@ from hosim.models.tape import Tape, Value
 
 STREAM = "comm"
 
+CUSTOM_BYTES = 2 * 2**20
+"""Below so many bytes, inference engines add up by a kernel of their own, in which each device reads what all others have."""
+
 
 def all_reduced(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
     """The sum of every device's ``x``, in its place; its gradient is the same on each."""
@@ -54,12 +57,16 @@ def sent(t: Tape, run: Run, x: Value, label: str = "send") -> None:
 
 def _exchange(t: Tape, run: Run, x: Value, label: str) -> Value:
     leaves = x.size * (run.expert - 1) // run.expert
-    return t.ops(label, "all_to_all", [x], [(x.shape, x.dtype)], stream=STREAM, duration_ns=_ns(run, leaves))[0]
+    sizes = (run.expert, x.size)
+    results = [(x.shape, x.dtype)]
+    return t.ops(label, "all_to_all", [x], results, stream=STREAM, duration_ns=_ns(run, leaves), kernel="all_to_all", sizes=sizes)[0]
 
 
 def _in_place(t: Tape, run: Run, x: Value, label: str, devices: int) -> None:
     # a ring: each device sends every byte twice, except its own share
-    t.ops(label, "all_reduce", [], [], mutates=[x], stream=STREAM, duration_ns=_ns(run, 2 * x.size * (devices - 1) // devices))
+    duration_ns = _ns(run, 2 * x.size * (devices - 1) // devices)
+    kernel = "all_reduce" if run.training or x.size >= CUSTOM_BYTES else "custom_all_reduce"
+    t.ops(label, "all_reduce", [], [], mutates=[x], stream=STREAM, duration_ns=duration_ns, kernel=kernel, sizes=(devices, x.size))
 
 
 def _bytes(shape: tuple[int, ...], run: Run) -> int:

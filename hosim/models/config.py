@@ -45,6 +45,7 @@ class Run:
     ``decode`` (the next token, with ``context`` tokens in the cache, itself among them). ``layers``: how many to take of the model (none:
     all); the other parts are whole.
     ``attention``: see :data:`hosim.models.attention.MODES`. ``fused``: norms, rotary positions and gates are one kernel each.
+    ``merged``: kernels are those of inference engines (:mod:`hosim.models.engine_layer`).
     ``checkpoint``: keep only each layer's input for backward. ``logits`` of a prefill: of the ``last`` position or of ``all``.
     ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments, and fp32 parameters beside those in a
     narrower dtype) or ``none``.
@@ -69,6 +70,7 @@ class Run:
     dtype: str = "bf16"
     attention: str = "causal"
     fused: bool = False
+    merged: bool = False
     checkpoint: bool = False
     logits: str = "last"
     cache: bool = True

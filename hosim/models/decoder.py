@@ -7,6 +7,7 @@ from dataclasses import replace
 from hosim.models.attention import attention, rotated, rotated_pairs
 from hosim.models.collectives import all_reduced, received, replicated, sent
 from hosim.models.config import Decoder, Run, layers_of
+from hosim.models.engine_layer import added_norm, engine_layer
 from hosim.models.functions import add, concatenated, copied, cross_entropy, embedding, linear, split
 from hosim.models.kv_cache import Cache, make_blocks, make_cache
 from hosim.models.mlp import gated_mlp, mixture
@@ -28,18 +29,27 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
             x = received(t, run, shape)
         cos, sin = _rotary(t, config, run)
         mask = _mask(t, run)
+        pending: Value | None = None
         for n in layers_of(config, run):
 
             def layer(x: Value, n: int = n) -> Value:
                 with t.scope(f"layers.{n}"):
                     return _layer(t, config, run, n, x, cos, sin, mask)
 
-            x = t.checkpointed(layer, x) if run.checkpoint else layer(x)
+            if run.merged:
+                with t.scope(f"layers.{n}"):
+                    x, pending = engine_layer(t, config, run, n, x, pending, (cos, sin))
+            else:
+                x = t.checkpointed(layer, x) if run.checkpoint else layer(x)
         if not last:
+            x = x if pending is None else add(t, x, pending, "add_mlp")
             sent(t, run, x)
             return x
         with t.scope("norm"):
-            x = rms_norm(t, x, t.parameter("weight", (config.hidden_size,), run.dtype), fused=run.fused)
+            if run.merged:
+                x = added_norm(t, run, x, pending)[1]
+            else:
+                x = rms_norm(t, x, t.parameter("weight", (config.hidden_size,), run.dtype), fused=run.fused)
     return _head(t, config, run, x)
 
 
@@ -52,7 +62,14 @@ def _head(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     weight = t.parameter(name, (rows, config.hidden_size), run.dtype)
     if not run.training:
         return t.op(
-            "lm_head", "matmul", [x, weight], (*x.shape[:-1], rows), flops=2 * x.rows * rows * config.hidden_size, result_kind="output"
+            "lm_head",
+            "matmul",
+            [x, weight],
+            (*x.shape[:-1], rows),
+            flops=2 * x.rows * rows * config.hidden_size,
+            result_kind="output",
+            kernel="gemm",
+            sizes=(x.rows, rows, config.hidden_size),
         )
     logits = linear(t, x, weight, label="lm_head")
     labels = t.held("labels", (logits.rows,), "int64", "input")
@@ -123,7 +140,7 @@ def _grouped_attention(
         extra: tuple[Value, ...] = ()
         if cache is not None:
             k, v, extra = cache.update(t, k, v)
-        y = attention(t, q, k, v, mask, mode=run.attention, extra=extra)
+        y = attention(t, q, k, v, mask, mode=run.attention, extra=extra, causal=True)
     weight = t.parameter("o_proj.weight", (hidden, heads * width), run.dtype)
     return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * width), weight, label="o_proj"))
 
@@ -166,7 +183,7 @@ def _latent_attention(
         expanded = linear(t, latent, up, label="kv_b_proj").view(batch, tokens, heads, nope + wide)
         k_pass, v = split(t, expanded, (nope, wide), "split_kv_b")
         k = concatenated(t, (k_pass, k_turn), "cat_k").view(batch, heads, tokens, nope + turned)
-        y = attention(t, q, k, v.view(batch, heads, tokens, wide), mask, mode=run.attention)
+        y = attention(t, q, k, v.view(batch, heads, tokens, wide), mask, mode=run.attention, causal=True)
         if run.attention == "math":  # its result lies in the order of heads, and is put in that of tokens
             y = copied(t, y, label="contiguous")
     return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * wide), parameter("o_proj", hidden, heads * wide), label="o_proj"))
@@ -178,8 +195,11 @@ def _absorbed(t: Tape, q_pass: Value, q_turn: Value, latent: Value, k_turn: Valu
     rank = latent.shape[-1]
     keys, _, extra = cache.update(t, latent, k_turn)
     half = replace(up, shape=(heads, nope, rank))
-    absorbed = t.op("absorb_k", "matmul", [q_pass, half], (batch, tokens, heads, rank), flops=2 * batch * tokens * heads * nope * rank)
+    rows = batch * tokens
+    flops, sizes = 2 * rows * heads * nope * rank, (rows, heads * rank, nope)
+    absorbed = t.op("absorb_k", "matmul", [q_pass, half], (batch, tokens, heads, rank), flops=flops, kernel="gemm", sizes=sizes)
     q = concatenated(t, (absorbed, q_turn), "cat_q").view(batch, heads, tokens, rank + q_turn.shape[-1])
-    seen = attention(t, q, keys, keys.view(*keys.shape[:-1], rank), extra=extra)
+    seen = attention(t, q, keys, keys.view(*keys.shape[:-1], rank), extra=extra, causal=True)
     half = replace(up, shape=(heads, wide, rank))
-    return t.op("absorb_v", "matmul", [seen, half], (batch, tokens, heads, wide), flops=2 * batch * tokens * heads * wide * rank)
+    flops, sizes = 2 * rows * heads * wide * rank, (rows, heads * wide, rank)
+    return t.op("absorb_v", "matmul", [seen, half], (batch, tokens, heads, wide), flops=flops, kernel="gemm", sizes=sizes)

@@ -34,14 +34,14 @@ def looked_up(t: Tape, run: Run, name: str, ids: Value, entries: int, width: int
         return embedding(t, t.parameter("weight", (entries, width), run.dtype), ids)
 
 
-def attended(t: Tape, run: Run, q: Value, k: Value, v: Value, heads: int) -> Value:
-    """Attention of equal heads over ``q``, ``k`` and ``v`` [batch, tokens, heads * width]."""
+def attended(t: Tape, run: Run, q: Value, k: Value, v: Value, heads: int, *, causal: bool = False) -> Value:
+    """Attention of equal heads over ``q``, ``k`` and ``v`` [batch, tokens, heads * width]; ``causal``: only over earlier tokens."""
 
     def by_head(x: Value) -> Value:
         batch, tokens, hidden = x.shape
         return x.view(batch, heads, tokens, hidden // heads)
 
-    return attention(t, by_head(q), by_head(k), by_head(v)).view(*q.shape)
+    return attention(t, by_head(q), by_head(k), by_head(v), causal=causal).view(*q.shape)
 
 
 def gelu(t: Tape, run: Run, x: Value) -> Value:

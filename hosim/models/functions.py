@@ -19,13 +19,18 @@ def linear(t: Tape, x: Value, weight: Value, bias: Value | None = None, label: s
     wide, narrow = weight.shape
     flops = 2 * x.rows * wide * narrow
     inputs = [x, weight] if bias is None else [x, weight, bias]
-    y = t.op(label, "matmul", inputs, (*x.shape[:-1], wide), flops=flops)
+    rows = x.rows
+    y = t.op(label, "matmul", inputs, (*x.shape[:-1], wide), flops=flops, kernel="gemm", sizes=(rows, wide, narrow))
 
     def gradient(g: Value) -> None:
         if x.node:
-            t.give(x, t.op(f"{label}.grad_input", "matmul", [g, weight], x.shape, flops=flops))
+            t.give(x, t.op(f"{label}.grad_input", "matmul", [g, weight], x.shape, flops=flops, kernel="gemm", sizes=(rows, narrow, wide)))
         if weight.node:
-            t.give(weight, t.op(f"{label}.grad_weight", "matmul", [g, x], weight.shape, flops=flops, gradient_of=weight))
+            sizes = (wide, narrow, rows)
+            t.give(
+                weight,
+                t.op(f"{label}.grad_weight", "matmul", [g, x], weight.shape, flops=flops, gradient_of=weight, kernel="gemm", sizes=sizes),
+            )
         if bias is not None:
             t.give(bias, t.op(f"{label}.grad_bias", "reduction", [g], bias.shape, gradient_of=bias))
 

@@ -47,7 +47,8 @@ def gpt2(t: Tape, config: Gpt2, run: Run) -> Value:
     if not run.training:
         x = x.view(run.batch, 1, width) if run.logits == "last" else x
         flops = 2 * x.rows * width * config.vocab_size
-        return t.op("lm_head", "matmul", [x, table], (*x.shape[:-1], config.vocab_size), flops=flops, result_kind="output")
+        sizes, shape = (x.rows, config.vocab_size, width), (*x.shape[:-1], config.vocab_size)
+        return t.op("lm_head", "matmul", [x, table], shape, flops=flops, result_kind="output", kernel="gemm", sizes=sizes)
     logits = linear(t, x, table, label="lm_head")
     return cross_entropy(t, logits.view(logits.rows, config.vocab_size), t.held("labels", (logits.rows,), "int64", "input"))
 
@@ -57,7 +58,7 @@ def _layer(t: Tape, config: Gpt2, run: Run, x: Value) -> Value:
     y = normed(t, run, "ln_1", x)
     with t.scope("attn"):
         q, k, v = split(t, dense(t, run, "c_attn", y, 3 * width), (width,) * 3)
-        y = dropout(t, dense(t, run, "c_proj", attended(t, run, q, k, v, config.n_head), width), config.dropout)
+        y = dropout(t, dense(t, run, "c_proj", attended(t, run, q, k, v, config.n_head, causal=True), width), config.dropout)
     x = add(t, x, y)
     y = normed(t, run, "ln_2", x)
     with t.scope("mlp"):

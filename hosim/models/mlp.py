@@ -89,14 +89,22 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
     picked = exchanged(t, run, gathered(t, x, source, rows), "dispatch")
     weight = gathered(t, weights.view(rows), place, rows, "index_weights")
     both = _grouped(
-        t, picked, t.parameter("gate_up_proj", (mine, 2 * width, hidden), run.dtype, "expert", run.experts_home), offsets, "gate_up"
+        t,
+        config,
+        run,
+        picked,
+        t.parameter("gate_up_proj", (mine, 2 * width, hidden), run.dtype, "expert", run.experts_home),
+        offsets,
+        "gate_up",
     )
     if run.fused:
         inside = _swiglu_of(t, both, width)
     else:
         gate, up = split(t, both, (width, width), "chunk")
         inside = mul(t, activation(t, gate, "silu"), up)
-    out = _grouped(t, inside, t.parameter("down_proj", (mine, hidden, width), run.dtype, "expert", run.experts_home), offsets, "down")
+    out = _grouped(
+        t, config, run, inside, t.parameter("down_proj", (mine, hidden, width), run.dtype, "expert", run.experts_home), offsets, "down"
+    )
     out = exchanged(t, run, out, "combine")
     back = t.op("inverse", "scatter", [place], (rows,))
     weighted = gathered(t, mul(t, out, weight.view(rows, 1)), back, rows, "index_back")
@@ -124,20 +132,50 @@ def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value
     return t.op("combine", "elementwise", [weights, *outs], x.shape, run.dtype, accessed=accessed)
 
 
-def _grouped(t: Tape, x: Value, weight: Value, offsets: Value, label: str) -> Value:
-    """Rows of ``x``, sorted by group, times one matrix of ``weight`` [groups, out, in] each; only groups that have rows are read."""
-    groups, wide, narrow = weight.shape
-    rows = x.shape[0]
+def _grouped(t: Tape, config: Decoder, run: Run, x: Value, weight: Value, offsets: Value, label: str) -> Value:
+    """Rows of ``x``, sorted by group, times one matrix of ``weight`` [groups, out, in] each; only groups that have rows are read.
+
+    So many as can be expected to: each of the tokens chooses its experts evenly.
+    """
+    wide, narrow = weight.shape[1:]
+    rows, top = x.shape[0], config.num_experts_per_tok
     flops = 2 * rows * wide * narrow
     result = rows * wide * ITEM_BYTES[x.dtype]
-    read = weight.size * min(groups, rows) // groups
+    tokens = rows // top * run.expert
+    read = round(weight.size * (1 - (1 - top / config.num_experts) ** tokens))
+    sizes = (tokens, top, config.num_experts, run.expert)
     accessed = x.size + result + read + offsets.size
-    y = t.op(label, "matmul", [x, weight, offsets], (rows, wide), flops=flops, accessed=accessed)
+    y = t.op(
+        label,
+        "matmul",
+        [x, weight, offsets],
+        (rows, wide),
+        flops=flops,
+        accessed=accessed,
+        kernel="expert_product",
+        sizes=(*sizes, wide, narrow),
+    )
 
     def gradient(g: Value) -> None:
         if x.node:
-            t.give(x, t.op(f"{label}.grad_input", "matmul", [g, weight, offsets], x.shape, flops=flops, accessed=accessed))
-        grad = t.op(f"{label}.grad_weight", "matmul", [g, x, offsets], weight.shape, flops=flops, gradient_of=weight)
+            into = (*sizes, narrow, wide)
+            inputs = [g, weight, offsets]
+            t.give(
+                x,
+                t.op(f"{label}.grad_input", "matmul", inputs, x.shape, flops=flops, accessed=accessed, kernel="expert_product", sizes=into),
+            )
+        of_weight = (*sizes, wide, narrow)
+        inputs = [g, x, offsets]
+        grad = t.op(
+            f"{label}.grad_weight",
+            "matmul",
+            inputs,
+            weight.shape,
+            flops=flops,
+            gradient_of=weight,
+            kernel="expert_product",
+            sizes=of_weight,
+        )
         t.give(weight, grad)
 
     t.note(y, gradient)

@@ -135,8 +135,10 @@ class Tape:
         duration_ns: int | None = None,
         gradient_of: Value | None = None,
         result_kind: str = "activation",
+        kernel: str = "",
+        sizes: tuple[int, ...] = (),
     ) -> tuple[Value, ...]:
-        """Emit one op; returns its results, each of (shape, dtype).
+        """Emit one op; returns its results, each of (shape, dtype). ``kernel`` and ``sizes`` are those of :class:`hosim.graph.Op`.
 
         ``accessed`` defaults to what it reads and writes, mutated tensors twice. A result that is the gradient of a parameter is of kind
         ``gradient``, if it is the first one.
@@ -168,6 +170,8 @@ class Tape:
             workspace_bytes=workspace,
             stream=stream,
             duration_ns=duration_ns,
+            kernel=kernel,
+            sizes=sizes,
         )
         return tuple(made)
 
@@ -184,6 +188,8 @@ class Tape:
         workspace: int = 0,
         gradient_of: Value | None = None,
         result_kind: str = "activation",
+        kernel: str = "",
+        sizes: tuple[int, ...] = (),
     ) -> Value:
         """Emit one op of one result; its dtype is the first input's unless given."""
         results = [(shape, dtype or inputs[0].dtype)]
@@ -197,6 +203,8 @@ class Tape:
             workspace=workspace,
             gradient_of=gradient_of,
             result_kind=result_kind,
+            kernel=kernel,
+            sizes=sizes,
         )[0]
 
     def _unique(self, label: str) -> str:
