@@ -29,12 +29,13 @@ def attention(
     extra: Sequence[Value] = (),
     label: str = "sdpa",
     causal: bool = False,
+    drops: bool = False,
 ) -> Value:
     """``softmax(q k') v`` of ``q`` [batch, heads, queries, width], ``k`` and ``v`` [batch, fewer heads, keys, width].
 
     The result is [batch, queries, heads, width of v]. FLOP count every key for every query, as torch's counter does. ``extra``
     are tensors that hold part of the keys and values. ``causal``: a query sees the keys up to its own, the last queries being those of
-    the last keys; then the op says which kernel it is.
+    the last keys; then the op says which kernel it is. ``drops``: some scores are dropped in training; ``math`` keeps which.
     """
     batch, heads, queries, width = q.shape
     keys, out_width = k.shape[2], v.shape[-1]
@@ -64,7 +65,11 @@ def attention(
     else:
         kept = ((batch, heads, queries), "fp32")
     results = [(shape, q.dtype), kept]
-    y, lse = t.ops(label, "attention", inputs, results, flops=flops, accessed=accessed, workspace=workspace, kernel=kernel, sizes=sizes)
+    if mode == "math" and drops:
+        results.append(((batch, heads, queries, keys), "bool"))
+    y, lse, *dropped = t.ops(
+        label, "attention", inputs, results, flops=flops, accessed=accessed, workspace=workspace, kernel=kernel, sizes=sizes
+    )
 
     def gradient(g: Value) -> None:
         # the fused kernel computes the scores again: five products for the two going forward
@@ -72,7 +77,7 @@ def attention(
         grads = t.ops(
             f"{label}.grad",
             "attention",
-            [g, *seen, y, lse],
+            [g, *seen, y, lse, *dropped],
             [(x.shape, x.dtype) for x in (q, k, v)],
             flops=work,
             workspace=lse.size if mode == "math" else statistics,

@@ -10,9 +10,11 @@ from typing import Protocol
 class Decoder:
     """A decoder of rotary positions, root-mean-square norms and gated MLPs; fields as in the public ``config.json`` files.
 
-    ``num_experts`` 0: dense. Layers before ``first_k_dense_replace`` are dense in any case. ``n_group`` 0: the router is a softmax
-    (Qwen3); else sigmoid scores and groups of experts (DeepSeek-V3). ``kv_lora_rank`` 0: heads of keys and values; else latent attention,
-    whose queries have a latent of their own unless ``q_lora_rank`` is 0.
+    ``gated_mlp``: whether an MLP is ``down(silu(gate) * up)``; else ``down(gelu(up))``. ``num_experts`` 0: dense. Layers before
+    ``first_k_dense_replace`` are dense in any case. ``n_group`` 0: the router is a softmax (Qwen3); else sigmoid scores and groups of
+    experts (DeepSeek-V3). ``kv_lora_rank`` 0: heads of keys and values; else latent attention, whose queries have a latent of their own
+    unless ``q_lora_rank`` is 0. ``dropout``: the share of what attention and MLP add that training drops, and of the scores in attention
+    that is not one kernel.
     """
 
     hidden_size: int
@@ -23,6 +25,8 @@ class Decoder:
     vocab_size: int
     head_dim: int
     tie_word_embeddings: bool = False
+    gated_mlp: bool = True
+    dropout: float = 0.0
     qk_norm: bool = False
     num_experts: int = 0
     num_experts_per_tok: int = 0
@@ -48,7 +52,7 @@ class Run:
     ``merged``: kernels are those of inference engines (:mod:`hosim.models.engine_layer`).
     ``checkpoint``: keep only each layer's input for backward. ``logits`` of a prefill: of the ``last`` position or of ``all``.
     ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments, and fp32 parameters beside those in a
-    narrower dtype) or ``none``.
+    narrower dtype) or ``none``. ``main_gradients``: those of parameters are added to fp32 ones, which outlive the step.
 
     ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the layers; the graph is that of one device, of
     the pipeline stage ``stage``. Collectives are ops of the stream ``comm``. ``link_bytes_per_s`` is what one device sends, and receives at
@@ -75,6 +79,7 @@ class Run:
     logits: str = "last"
     cache: bool = True
     optimizer: str = "adamw"
+    main_gradients: bool = False
     tensor: int = 1
     expert: int = 1
     pipeline: int = 1

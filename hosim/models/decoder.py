@@ -8,9 +8,9 @@ from hosim.models.attention import attention, rotated, rotated_pairs
 from hosim.models.collectives import all_reduced, received, replicated, sent
 from hosim.models.config import Decoder, Run, layers_of
 from hosim.models.engine_layer import added_norm, engine_layer
-from hosim.models.functions import add, concatenated, copied, cross_entropy, embedding, linear, split
+from hosim.models.functions import add, concatenated, copied, cross_entropy, dropout_added, embedding, linear, split
 from hosim.models.kv_cache import Cache, make_blocks, make_cache
-from hosim.models.mlp import gated_mlp, mixture
+from hosim.models.mlp import gated_mlp, mixture, plain_mlp
 from hosim.models.norms import rms_norm
 from hosim.models.sparse_attention import sparse_attention
 from hosim.models.tape import Tape, Value
@@ -103,15 +103,15 @@ def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, cos: Value, sin
         cache = make_cache(t, config, run)
         attend = _latent_attention if config.kv_lora_rank else _grouped_attention
         y = attend(t, config, run, replicated(t, run, normed), cos, sin, mask, cache)
-    x = add(t, x, y, "add_attn")
+    x = dropout_added(t, x, y, config.dropout, "add_attn", fused=run.fused)
     with t.scope("post_attention_layernorm"):
         normed = rms_norm(t, x, t.parameter("weight", hidden, run.dtype), fused=run.fused)
     with t.scope("mlp"):
         if config.num_experts and n >= config.first_k_dense_replace:
             y = mixture(t, config, run, normed)
         else:
-            y = gated_mlp(t, run, normed, config.intermediate_size)
-    return add(t, x, y, "add_mlp")
+            y = (gated_mlp if config.gated_mlp else plain_mlp)(t, run, normed, config.intermediate_size)
+    return dropout_added(t, x, y, config.dropout, "add_mlp", fused=run.fused)
 
 
 def _grouped_attention(
@@ -140,7 +140,7 @@ def _grouped_attention(
         extra: tuple[Value, ...] = ()
         if cache is not None:
             k, v, extra = cache.update(t, k, v)
-        y = attention(t, q, k, v, mask, mode=run.attention, extra=extra, causal=True)
+        y = attention(t, q, k, v, mask, mode=run.attention, extra=extra, causal=True, drops=config.dropout > 0)
     weight = t.parameter("o_proj.weight", (hidden, heads * width), run.dtype)
     return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * width), weight, label="o_proj"))
 

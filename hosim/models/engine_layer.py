@@ -11,6 +11,7 @@ from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run
 from hosim.models.functions import gathered, linear, summed
 from hosim.models.kv_cache import make_cache
+from hosim.models.mlp import plain_mlp
 from hosim.models.norms import rms_norm
 from hosim.models.tape import Tape, Value
 
@@ -28,6 +29,8 @@ def engine_layer(
     with t.scope("mlp"):
         if config.num_experts and n >= config.first_k_dense_replace:
             return x, _mixture(t, config, run, normed)
+        if not config.gated_mlp:
+            return x, plain_mlp(t, run, normed, config.intermediate_size)
         return x, _mlp(t, run, normed, config.intermediate_size)
 
 

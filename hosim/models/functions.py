@@ -198,6 +198,21 @@ def dropout(t: Tape, x: Value, rate: float, label: str = "dropout") -> Value:
     return y
 
 
+def dropout_added(t: Tape, x: Value, y: Value, rate: float, label: str, *, fused: bool = False) -> Value:
+    """``x`` plus what dropout leaves of ``y``; ``fused``: as one kernel."""
+    if not fused or not rate or not t.training:
+        return add(t, x, dropout(t, y, rate), label)
+    z, mask = t.ops(label, "random", [x, y], [(x.shape, x.dtype), (x.shape, "bool")])
+
+    def gradient(g: Value) -> None:
+        if y.node:
+            t.give(y, t.op(f"{label}.grad", "elementwise", [g, mask], y.shape))
+        t.give(x, g)
+
+    t.note(z, gradient)
+    return z
+
+
 def cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
     """The mean loss of ``logits`` [rows, classes], computed in fp32; its gradient keeps the log-probabilities."""
     wide = cast(t, logits, "fp32", "logits.to")

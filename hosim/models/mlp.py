@@ -26,6 +26,15 @@ def gated_mlp(t: Tape, run: Run, x: Value, width: int) -> Value:
     return all_reduced(t, run, y)
 
 
+def plain_mlp(t: Tape, run: Run, x: Value, width: int) -> Value:
+    """``down(gelu(up(x)))``."""
+    hidden, mine = x.shape[-1], width // run.tensor
+    x = replicated(t, run, x)
+    up = linear(t, x, t.parameter("up_proj.weight", (mine, hidden), run.dtype), label="up_proj")
+    down = t.parameter("down_proj.weight", (hidden, mine), run.dtype)
+    return all_reduced(t, run, linear(t, activation(t, up, "gelu"), down, label="down_proj"))
+
+
 def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     """The chosen experts' outputs by weight, and those of the shared ones.
 

@@ -19,7 +19,7 @@ def step(
     name: str, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run, meta: Mapping[str, Any]
 ) -> tuple[Graph, tuple[Gate, ...]]:
     """The graph of ``forward`` on a fresh tape, in training with its backward pass and the optimizer; and the gates in it."""
-    t = Tape(name, training=run.training)
+    t = Tape(name, training=run.training, main_gradients=run.main_gradients)
     t.builder.meta = dict(meta)
     result = forward(t, config, run)
     if run.training:

@@ -51,11 +51,15 @@ class Value:
 
 
 class Tape:
-    """Ops being written. ``training``: whether functions note their gradients."""
+    """Ops being written. ``training``: whether functions note their gradients.
 
-    def __init__(self, name: str, *, training: bool = False) -> None:
+    ``main_gradients``: whether those of parameters are added to fp32 ones that outlive the step, as Megatron does.
+    """
+
+    def __init__(self, name: str, *, training: bool = False, main_gradients: bool = False) -> None:
         self.builder = GraphBuilder(name)
         self.training = training
+        self._main_gradients = main_gradients
         self._notes: list[tuple[Value, Callable[[Value], None]]] | None = [] if training else None
         self._nodes = 0
         self._gradients: dict[int, Value] = {}
@@ -240,7 +244,10 @@ class Tape:
         if not value.node:
             return
         before = self._gradients.get(value.node)
-        if before is None:
+        if self._main_gradients and value.node in self.parameters:
+            self._gradients[value.node] = main = before or self._main_gradient(value)
+            self.ops("accumulate_main", "elementwise", [gradient], [], mutates=[main])
+        elif before is None:
             if value.node in self.parameters and gradient.tensor not in self._own:  # it stands for something else, too
                 gradient = self.op("clone", "copy", [gradient], value.shape, gradient_of=value)
             self._gradients[value.node] = gradient
@@ -252,6 +259,11 @@ class Tape:
             self._holders[before.tensor] -= 1
             self._holders[total.tensor] += 1
             self._gradients[value.node] = total
+
+    def _main_gradient(self, parameter: Value) -> Value:
+        main = Value(f"{parameter.tensor}.main_grad", parameter.shape, "fp32")
+        self.builder.tensor(main.tensor, main.size, "gradient", persistent=True)
+        return main
 
     def take(self, value: Value) -> Value | None:
         """The gradient of ``value``, which the tape then forgets."""

@@ -106,3 +106,39 @@ def test_merged_experts_are_one_kernel() -> None:
 def test_merged_is_for_inference(parameters) -> None:
     with pytest.raises(InputError, match="merged: merged works for inference only"):
         made(merged=True, **parameters)
+
+
+def test_a_plain_mlp_has_two_products() -> None:
+    graph = made(config=TINY | {"gated_mlp": False}, phase="prefill", sequence=40)
+    assert Counter(op.name.rpartition(".")[2] for op in graph.ops if ".layers.1.mlp." in op.name) == {
+        "up_proj": 1,
+        "gelu": 1,
+        "down_proj": 1,
+    }
+    merged = made(config=TINY | {"gated_mlp": False}, phase="prefill", sequence=40, merged=True)
+    assert sum(op.flops for op in merged.ops) == sum(op.flops for op in graph.ops)
+
+
+def test_dropout_keeps_a_byte_for_each_element_that_it_may_drop() -> None:
+    def masks(**parameters: object) -> int:
+        graph = made(config=TINY | {"dropout": 0.1}, sequence=40, **parameters)
+        return sum(graph.tensors[t].size_bytes for op in graph.ops if op.kind in ("random", "attention") for t in op.outputs[1:])
+
+    added = 2 * 2 * 120 * 64  # what attention and MLP of two layers add
+    statistics, scores = 2 * 3 * 8 * 40 * 4, 2 * 3 * 8 * 40 * 40
+    gradients = 2 * 2 * 120 * 2 * 16 * 2  # of keys and values, which the gradient of attention gives beside that of queries
+    assert masks(phase="train") == added + statistics + gradients
+    assert masks(phase="train", fused=False) == added + statistics + gradients
+    # probabilities in four bytes, and which of them count; keys and values are repeated to the heads of queries
+    assert masks(phase="train", attention="math") == added + 5 * scores + 4 * gradients
+    assert masks(phase="prefill") == 0
+
+
+def test_main_gradients_are_in_fp32_and_outlive_the_step() -> None:
+    apart, main = (made(phase="train", sequence=40, main_gradients=wanted) for wanted in (False, True))
+    kept = [tensor for tensor in main.tensors if tensor.kind == "gradient" and tensor.persistent]
+    parameters = sum(tensor.size_bytes for tensor in main.tensors if tensor.kind == "parameter")
+    assert sum(tensor.size_bytes for tensor in kept) == 2 * parameters
+    assert not [tensor for tensor in apart.tensors if tensor.kind == "gradient" and tensor.persistent]
+    steps = [op for op in main.ops if op.kind == "optimizer"]
+    assert all(any(main.tensors[t].name.endswith(".main_grad") for t in op.inputs) for op in steps)
