@@ -1,0 +1,57 @@
+"""Steps that others timed, beside what hosim says of them with its shipped profiles."""
+
+import pytest
+from published_rows import FILE, PublishedRow, graph_of_row, published
+
+from hosim.analysis.liveness import static_peak
+from hosim.costmodel.op_time import op_durations
+from hosim.io import find_hardware, load_hardware
+
+ROWS = published(("prefill", "decode")) if FILE.is_file() else []
+COMPOSED = [row for row in ROWS if row.id.startswith("aic")]
+END_TO_END = [row for row in ROWS if not row.id.startswith("aic")]
+TRAINED = {row.id: row for row in published(("train",))} if FILE.is_file() else {}
+SHARDED = [row for row in TRAINED.values() if not row.id.startswith("megatron")]
+
+pytestmark = pytest.mark.skipif(not ROWS, reason=f"no {FILE}")
+
+
+def step_ns(row: PublishedRow) -> int:
+    """The ops of these graphs follow one another."""
+    return sum(op_durations(graph_of_row(row), load_hardware(find_hardware(row.machine))))
+
+
+@pytest.mark.parametrize("row", COMPOSED, ids=lambda row: row.id)
+def test_steps_composed_of_measured_kernels(compared, row) -> None:
+    compared("aiconfigurator", row.id, "step, ns", row.figure * 1e9, step_ns(row), within=0.1)
+
+
+@pytest.mark.parametrize("row", END_TO_END, ids=lambda row: row.id)
+def test_steps_measured_end_to_end(compared, row) -> None:
+    """These have what the host and waits between devices take: eight devices that share a small model are the worst."""
+    compared("gpt-fast", row.id, "step, ns", row.figure * 1e9, step_ns(row), within=0.25)
+
+
+def test_the_mean_error_of_the_rows_composed_of_kernels(compared) -> None:
+    errors = [abs(step_ns(row) / row.figure / 1e9 - 1) for row in COMPOSED]
+    compared("aiconfigurator", "prefill and decode", f"mean error of {len(errors)} steps", 0.0, sum(errors) / len(errors), slack=0.05)
+
+
+def test_a_step_of_training_without_sharding(compared) -> None:
+    row = TRAINED["megatron-22b-full-recompute"]
+    compared("Megatron-LM", row.id, "step, ns", row.figure * 1e9, step_ns(row), within=0.1)
+
+
+def test_the_memory_of_training(compared) -> None:
+    """With the masks of dropout and tied embeddings, which the account of the row has."""
+    row = TRAINED["megatron-22b-memory"]
+    graph = graph_of_row(row, dropout=0.1, tie_word_embeddings=True)
+    compared("Calculon", row.id, "peak, B", row.figure, static_peak(graph).bytes, within=0.02)
+
+
+@pytest.mark.parametrize("row", SHARDED, ids=lambda row: row.id)
+def test_sharded_training_takes_longer_than_its_computation(compared, row) -> None:
+    """Sharded data parallelism is in these, and not in hosim's graph: what computation alone takes."""
+    alone = step_ns(row)
+    compared("others", row.id, "step, ns; hosim: computation alone", row.figure * 1e9, alone, within=0.7)
+    assert alone < row.figure * 1e9
