@@ -19,6 +19,7 @@ from hosim.gate.metrics import human
 from hosim.gate.record import Item, Listing, PeakRecord, Record
 from hosim.limits import within
 from hosim.units import human_size, human_time
+from hosim.versions import REPLAY
 
 if TYPE_CHECKING:
     from hosim.io.baseline_file import ListingModel
@@ -52,7 +53,7 @@ def load(path: str | os.PathLike[str]) -> Record:
     return Record(
         case=data["case"],
         asked=data["asked"],
-        fingerprints={"graph": data["fingerprints"]["graph"], "plan": data["fingerprints"]["plan"]},
+        fingerprints={key: value for key, value in data["fingerprints"].items() if isinstance(value, str)},
         metrics=data["metrics"],
         machine=data.get("machine", {}),
         peaks=peaks,
@@ -61,7 +62,7 @@ def load(path: str | os.PathLike[str]) -> Record:
         durations=_listing(data.get("durations"), source, "durations"),
         curve=tuple(data.get("curve", ())),
         hosim=data["hosim"],
-        semantics=data["semantics"],
+        versions={REPLAY: data["semantics"], **data.get("versions", {})},
     )
 
 
@@ -96,8 +97,9 @@ def _lines(record: Record) -> Iterator[str]:
     yield f"format = {quoted('hosim.baseline/1')}"
     yield f"case = {quoted(record.case)}"
     yield f"hosim = {quoted(record.hosim)}"
-    yield f"semantics = {record.semantics}"
+    yield f"semantics = {record.versions[REPLAY]}"
     yield f"curve = {list(record.curve)}"
+    yield from version_lines(record.versions)
     yield from _table("asked", record.asked)
     yield from _table("fingerprints", record.fingerprints)
     yield "\n[metrics]"
@@ -117,6 +119,14 @@ def _lines(record: Record) -> Iterator[str]:
     yield from _listed("stalls", record.stalls, human_time)
     yield from _listed("durations", record.durations, human_time)
     yield from _table("machine", record.machine)
+
+
+def version_lines(versions: Mapping[str, int]) -> Iterator[str]:
+    """The table of versions; those of a replay's rules have a line of their own, which is as old as the format."""
+    if others := {name: number for name, number in versions.items() if name != REPLAY}:
+        yield "\n[versions]"
+        for name in sorted(others):
+            yield f"{quoted(name)} = {others[name]}"
 
 
 def _table(name: str, values: Mapping[str, str]) -> Iterator[str]:

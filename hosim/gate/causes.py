@@ -71,7 +71,7 @@ def explain(before: Record, now: Measured, worse: Sequence[MetricVerdict]) -> li
 
 def _without_listings(before: Record, now: Record, worse: Sequence[MetricVerdict]) -> list[str]:
     """The explanation for a baseline of one line: what is worse, what differs, and what the peaks consist of now."""
-    another = [key for key in sorted(before.fingerprints) if before.fingerprints[key] != now.fingerprints.get(key)]
+    another = [key for key in sorted(before.computed) if before.computed[key] != now.computed.get(key)]
     head = f"changed: {', '.join(another)}" if another else "graph, machine and plan are the same: the replay itself has changed"
     lines = [head]
     for metric in worse:
@@ -109,7 +109,7 @@ def _causes(before: Record, now: Record) -> list[str]:
     ]
     if len(changed) > 3:
         changed = [*changed[:2], f"machine: {len(changed) - 2} more changes"]
-    if changed or before.fingerprints == now.fingerprints:
+    if changed or before.computed == now.computed:
         return changed
     same_graph = before.fingerprints.get("graph") == now.fingerprints.get("graph")
     return ["the workload is the same, but its plan has changed"] if same_graph else []

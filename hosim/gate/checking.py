@@ -18,10 +18,10 @@ from hosim.gate.measure import measure, measure_lines
 from hosim.gate.record import Measured
 from hosim.gate.verdict import CaseVerdict, judge
 from hosim.plain_text import one_line
-from hosim.result import SEMANTICS
 from hosim.study.new_processes import ignore_ctrl_c, without_ctrl_c
 from hosim.study.runners import cores
 from hosim.version import __version__
+from hosim.versions import VERSIONS
 
 Telling = Callable[[str], None]
 
@@ -85,7 +85,7 @@ def write(
         if only_new and lines.keys() <= there:
             continue
         kept_lines = {name: now for name, now in lines.items() if name in listed or wanted or only_new}
-        if matrix_file.save(kept_lines, suite.baseline(matrix), hosim=__version__, semantics=SEMANTICS):
+        if matrix_file.save(kept_lines, suite.baseline(matrix), hosim=__version__, versions=VERSIONS):
             changed.append(suite.baseline(matrix))
     for name in [] if wanted or only_new else suite.without_case():
         suite.baseline(name).unlink(missing_ok=True)

@@ -34,7 +34,7 @@ def graph_of_file(path: Path, kept: Path | None) -> Graph:
     if kept is None:
         return load_any(path)
     try:
-        key = _digest_of(path)
+        key = source_digest(path, _code())
     except OSError:  # the importer says what is wrong with it
         return load_any(path)
     graph = kept_graph(kept, key)
@@ -111,8 +111,9 @@ def _importable(folder: str) -> Iterator[None]:
             sys.path.remove(place)
 
 
-def _digest_of(path: Path) -> str:
-    found = hashlib.sha256(_code().encode())
+def source_digest(path: Path, begun: str = "") -> str:
+    """A digest of a file, or of all files in a folder, with their names; after the text ``begun``. Raises :class:`OSError`."""
+    found = hashlib.sha256(begun.encode())
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     for file in files:
         # the name goes into the graph of some formats

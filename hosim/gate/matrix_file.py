@@ -1,6 +1,6 @@
 """The baseline file of a matrix: one sorted line per case, so that a person can review hundreds of cases in one diff.
 
-A line has the metrics that are not 0 and three fingerprints, or says that the case does not fit; a comment has makespan and peaks. The file
+A line has the metrics that are not 0 and fingerprints, or says that the case does not fit; a comment has makespan and peaks. The file
 does not keep what was held at a peak, so explanations can describe only the present.
 """
 
@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import quote, unquote
 
 from hosim.errors import InputError
-from hosim.gate.baselines import HEADER, quoted, save_text
+from hosim.gate.baselines import HEADER, quoted, save_text, version_lines
 from hosim.gate.metrics import MAKESPAN, PEAK, family, human
-from hosim.gate.record import Listing, Measured, Record
+from hosim.gate.record import SOURCE, Listing, Measured, Record
+from hosim.versions import REPLAY
 
 UNFIT = "does not fit"
 
@@ -26,6 +27,7 @@ def load(path: str | os.PathLike[str], matrix: str) -> dict[str, Measured]:
 
     data = load_baselines(path)
     found = {}
+    versions = {REPLAY: data["semantics"], **data.get("versions", {})}
     for name, line in data["cases"].items():
         case = f"{matrix}/{name}"
         if line == UNFIT:
@@ -34,6 +36,8 @@ def load(path: str | os.PathLike[str], matrix: str) -> dict[str, Measured]:
         words = line.split(" ")
         values = dict(zip(words[::2], words[1::2], strict=False))
         prints = {key: values.pop(key, "") for key in FINGERPRINTS}
+        if source := values.pop(SOURCE, ""):
+            prints[SOURCE] = source
         again = "'hosim baseline update' writes it again"
         if len(words) % 2 or not all(prints.values()) or not all(v.isascii() and v.isdecimal() for v in values.values()):
             raise InputError(
@@ -42,26 +46,33 @@ def load(path: str | os.PathLike[str], matrix: str) -> dict[str, Measured]:
                 where=f"cases.{name}",
             )
         metrics = {unquote(metric, errors="surrogatepass"): int(value) for metric, value in values.items()}
-        found[case] = Measured(brief(case, {}, prints, metrics, hosim=data["hosim"], semantics=data["semantics"]))
+        found[case] = Measured(brief(case, {}, prints, metrics, hosim=data["hosim"], versions=versions))
     return found
 
 
 def brief(
-    case: str, asked: Mapping[str, str], fingerprints: Mapping[str, str], metrics: Mapping[str, int], *, hosim: str, semantics: int
+    case: str,
+    asked: Mapping[str, str],
+    fingerprints: Mapping[str, str],
+    metrics: Mapping[str, int],
+    *,
+    hosim: str,
+    versions: Mapping[str, int],
 ) -> Record:
     """A record with only what a line has."""
-    return Record(case, asked, fingerprints, metrics, {}, {}, {}, Listing(), Listing(), (), hosim, semantics)
+    return Record(case, asked, fingerprints, metrics, {}, {}, {}, Listing(), Listing(), (), hosim, versions)
 
 
-def save(known: Mapping[str, Measured], path: str | os.PathLike[str], *, hosim: str, semantics: int) -> bool:
+def save(known: Mapping[str, Measured], path: str | os.PathLike[str], *, hosim: str, versions: Mapping[str, int]) -> bool:
     """Write the file of the matrix; returns whether it changed. Raises :class:`InputError` if it cannot be written."""
-    return save_text(HEADER + "".join(f"{line}\n" for line in _lines(known, hosim, semantics)), path)
+    return save_text(HEADER + "".join(f"{line}\n" for line in _lines(known, hosim, versions)), path)
 
 
-def _lines(known: Mapping[str, Measured], hosim: str, semantics: int) -> Iterator[str]:
+def _lines(known: Mapping[str, Measured], hosim: str, versions: Mapping[str, int]) -> Iterator[str]:
     yield f"format = {quoted('hosim.baselines/1')}"
     yield f"hosim = {quoted(hosim)}"
-    yield f"semantics = {semantics}"
+    yield f"semantics = {versions[REPLAY]}"
+    yield from version_lines(versions)
     yield "\n[cases]"
     for case in sorted(known):
         name, record = quoted(case.partition("/")[2]), known[case].record
@@ -69,7 +80,7 @@ def _lines(known: Mapping[str, Measured], hosim: str, semantics: int) -> Iterato
             yield f"{name} = {quoted(UNFIT)}"
             continue
         words = [f"{_word(metric)} {value}" for metric, value in sorted(record.metrics.items()) if value]
-        words += [f"{key} {record.fingerprints[key]}" for key in FINGERPRINTS]
+        words += [f"{key} {record.fingerprints[key]}" for key in (*FINGERPRINTS, SOURCE) if key in record.fingerprints]
         peaks = [
             f"{_word(m.partition('.')[2])} {human(m, value)}" for m, value in sorted(record.metrics.items()) if value and family(m) == PEAK
         ]

@@ -17,18 +17,19 @@ from hosim.costmodel.op_time import op_durations
 from hosim.errors import InfeasibleError, illegal_plan
 from hosim.gate.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
 from hosim.gate.cases import Case
-from hosim.gate.imports import graph_of_entry, graph_of_file
+from hosim.gate.imports import graph_of_entry, graph_of_file, source_digest
 from hosim.gate.matrix_file import brief
 from hosim.gate.metrics import metrics_of
-from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
+from hosim.gate.record import SHIPPED, SOURCE, Item, Listing, Measured, PeakRecord, Record, Stay
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.result import SEMANTICS, WORKSPACE, Residency, Result, Timeline, Transfer
+from hosim.result import WORKSPACE, Residency, Result, Timeline, Transfer
 from hosim.study import run_policy
 from hosim.study.policy_choice import PolicyChoice, parse_choice
 from hosim.timeline import blamed, occupancy
 from hosim.units import exact_size
 from hosim.version import __version__
+from hosim.versions import VERSIONS
 
 COLUMNS = 60
 """How many equal parts of the makespan a curve has."""
@@ -39,11 +40,11 @@ STAGED = "staged"
 
 def measure(case: Case, kept: Path | None = None) -> Measured:
     """The record of a case, or the error of one that does not fit. ``kept``: see :mod:`hosim.gate.imports`. Raises :class:`HosimError`."""
-    return measure_graph(case, _graph(case, kept))
+    return measure_graph(case, _graph(case, kept), _source(case))
 
 
-def measure_graph(case: Case, graph: Graph) -> Measured:
-    """As :func:`measure`, for a graph that is loaded already."""
+def measure_graph(case: Case, graph: Graph, source: str = "") -> Measured:
+    """As :func:`measure`, for a graph that is loaded already; ``source`` is the fingerprint of its file."""
     from hosim.io import find_hardware, load_hardware
 
     hardware = load_hardware(find_hardware(_beside(case.folder, case.hardware)))
@@ -58,7 +59,15 @@ def measure_graph(case: Case, graph: Graph) -> Measured:
     if not result.feasible:
         return Measured(None, result.error)
     assert result.timeline is not None
-    return _measured(case, choice, graph, hardware, plan, result, result.timeline)
+    measured = _measured(case, choice, graph, hardware, plan, result, result.timeline)
+    return _with_source(measured, source)
+
+
+def _with_source(measured: Measured, source: str) -> Measured:
+    record = measured.record
+    if record is None or not source:
+        return measured
+    return replace(measured, record=replace(record, fingerprints={**record.fingerprints, SOURCE: source}))
 
 
 def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware) -> Measured:
@@ -74,7 +83,7 @@ def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware)
         return Measured(None, result.error)
     machine = digest(repr(sorted(_machine(hardware).items())))
     prints = {"graph": fingerprint, "machine": machine, "plan": plan_fingerprint(plan, choice.label)}
-    record = brief(case.name, case.asked(), prints, metrics_of(result), hosim=__version__, semantics=SEMANTICS)
+    record = brief(case.name, case.asked(), prints, metrics_of(result), hosim=__version__, versions=VERSIONS)
     peaks = {tier: PeakRecord(None, {kind: b for kind, b in held.items() if b}, Listing()) for tier, held in result.peak_breakdown.items()}
     return Measured(replace(record, peaks=peaks))
 
@@ -84,12 +93,12 @@ def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[M
     from hosim.io import find_hardware, load_hardware
 
     graph = canonical(_graph(cases[0], kept))
-    fingerprint = graph_fingerprint(graph)
+    fingerprint, source = graph_fingerprint(graph), _source(cases[0])
     machines: dict[str, Hardware] = {}
     for case in cases:
         if case.hardware not in machines:
             machines[case.hardware] = load_hardware(find_hardware(_beside(case.folder, case.hardware)))
-        yield measure_line(case, graph, fingerprint, machines[case.hardware])
+        yield _with_source(measure_line(case, graph, fingerprint, machines[case.hardware]), source)
 
 
 def _graph(case: Case, kept: Path | None) -> Graph:
@@ -99,6 +108,17 @@ def _graph(case: Case, kept: Path | None) -> Graph:
         return graph_of_entry(case.entry, case.folder)
     assert case.workload is not None
     return graph_of_file(find_workload(_beside(case.folder, case.workload)), kept)
+
+
+def _source(case: Case) -> str:
+    """The fingerprint of the file of a case; empty for a function of the user's."""
+    from hosim.io import find_workload
+    from hosim.io.shipped import is_shipped
+
+    if case.workload is None:
+        return ""
+    path = find_workload(_beside(case.folder, case.workload))
+    return SHIPPED if is_shipped(path) else source_digest(path)[:16]
 
 
 def _beside(folder: str, text: str) -> str:
@@ -143,7 +163,7 @@ def _measured(
         durations=_listing({(op.kind, op.name): ns for op, ns in zip(ran.ops, op_durations(ran, hardware), strict=True)}),
         curve=_curve(timeline, hardware.device_tier, result.makespan_ns or 0),
         hosim=__version__,
-        semantics=SEMANTICS,
+        versions=VERSIONS,
     )
     return Measured(
         record,

@@ -27,7 +27,7 @@ def plan_changes(before: Record, now: Measured) -> list[PlanChange]:
     A baseline file has only the largest items of a list: an item that may have been among the others does not count as a change.
     """
     assert now.record is not None
-    if before.fingerprints == now.record.fingerprints:
+    if before.computed == now.record.computed:
         return []
     found: dict[tuple[str, str, str, str], dict[str, int]] = defaultdict(dict)
     for channel in sorted({*before.moved, *now.record.moved}):

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+SOURCE = "source"
+"""The fingerprint of the file that a graph is from, if it is from one: the user's, unlike what hosim reads from it."""
+
+SHIPPED = "shipped"
+"""The fingerprint of a workload that comes with hosim: what changes in it is hosim's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -65,7 +71,8 @@ class Record:
 
     ``metrics`` are bytes and nanoseconds by name (:mod:`hosim.gate.metrics`). ``machine`` is the hardware profile, flat, as text.
     ``moved`` are bytes by tensor of each channel, ``stalls`` nanoseconds by cause and op, ``durations`` those of ops alone, by kind and op.
-    ``curve`` is the most that the device tier holds in each of equal parts of the makespan.
+    ``curve`` is the most that the device tier holds in each of equal parts of the makespan. ``versions`` are those of
+    :data:`hosim.versions.VERSIONS` when it was measured.
     """
 
     case: str
@@ -79,7 +86,12 @@ class Record:
     durations: Listing
     curve: tuple[int, ...]
     hosim: str
-    semantics: int
+    versions: Mapping[str, int]
+
+    @property
+    def computed(self) -> Mapping[str, str]:
+        """The fingerprints of what was replayed, without that of the file it was read from."""
+        return {key: value for key, value in self.fingerprints.items() if key != SOURCE}
 
 
 @dataclass(frozen=True, slots=True)

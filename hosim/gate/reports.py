@@ -121,7 +121,7 @@ def headline(v: CaseVerdict) -> str:
 
 def details(v: CaseVerdict) -> list[str]:
     """The lines beyond the headline."""
-    return [*v.explanation, *([v.note] if v.note else [])] or [m.line() for m in changed_metrics(v)]
+    return [*([v.note] if v.note else []), *v.explanation] or [m.line() for m in changed_metrics(v)]
 
 
 def changed_metrics(v: CaseVerdict) -> list[MetricVerdict]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hosim.errors import InfeasibleError
 from hosim.gate.causes import explain
+from hosim.gate.changed_since import changed_since
 from hosim.gate.metric_verdict import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, MetricVerdict, judge_metrics
 from hosim.gate.metrics import Tolerance
 from hosim.gate.record import Measured, Record
@@ -88,17 +89,11 @@ def judge(
         verdict,
         metrics,
         explanation=tuple(explain(before, now, worse)) if worse else (),
-        note=_rules(before, now.record),
+        note=changed_since(before, now.record),
         baseline=baseline,
         before=before,
         measured=now,
     )
-
-
-def _rules(before: Record, now: Record) -> str:
-    if before.semantics != now.semantics:
-        return f"the baseline was written under other rules of the replay (semantics {before.semantics}, now {now.semantics})"
-    return f"the baseline was written by hosim {before.hosim}, this is {now.hosim}" if before.hosim != now.hosim else ""
 
 
 def exit_code(verdicts: Sequence[CaseVerdict], strict: bool = False) -> int:

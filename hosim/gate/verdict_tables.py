@@ -60,5 +60,6 @@ def baseline(record: Record) -> RenderableType:
         for kind, size in sorted(peak.composition.items(), key=lambda pair: -pair[1]):
             held.add_row(kind.replace("_", " "), human_size(size))
         parts.append(held)
-    parts.append(paragraph(f"Written by hosim {record.hosim}, rules {record.semantics}.", style="dim"))
+    versions = ", ".join(f"{name} {number}" for name, number in record.versions.items())
+    parts.append(paragraph(f"Written by hosim {record.hosim} (versions: {versions}).", style="dim"))
     return Group(*parts)

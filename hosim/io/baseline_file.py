@@ -42,6 +42,7 @@ class FingerprintsModel(TypedDict):
 
     graph: Name
     plan: Name
+    source: NotRequired[Name]
 
 
 @with_config(STRICT)
@@ -52,6 +53,7 @@ class BaselineModel(TypedDict):
     case: str
     hosim: Name
     semantics: Count
+    versions: NotRequired[dict[Name, Count]]
     asked: dict[Name, str]
     fingerprints: FingerprintsModel
     metrics: dict[Name, Count]
@@ -70,6 +72,7 @@ class BaselinesModel(TypedDict):
     format: Literal["hosim.baselines/1"]
     hosim: Name
     semantics: Count
+    versions: NotRequired[dict[Name, Count]]
     cases: dict[Name, Name]
 
 

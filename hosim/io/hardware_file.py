@@ -180,6 +180,7 @@ _HARDWARE = KeyTable(
     format_key("hardware"),
     Key("name", NAME),
     Key("source", TEXT, brief=True),
+    Key("version", POSITIVE, brief=True),
     Key("devices", POSITIVE),
     Key("devices_per_host", POSITIVE, brief=True),
     Key("device_tier", NAME),

@@ -38,6 +38,12 @@ def hardware_path(name: str) -> Path:
     return _shipped("hardware profile", name, _files("hardware_profiles", _HARDWARE))
 
 
+def is_shipped(path: Path) -> bool:
+    """Whether a file is one of the shipped workloads or hardware profiles."""
+    folder = path.resolve().parent
+    return folder.name in ("workloads", "hardware_profiles") and folder.parent in (_PACKAGE, _PACKAGE.parent)
+
+
 def find_workload(text: str) -> Path:
     """Find a workload by its path, or by its name among the shipped ones.
 

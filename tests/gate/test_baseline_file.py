@@ -43,6 +43,9 @@ hosim = "0.5"
 semantics = 7
 curve = [1, 2]
 
+[versions]
+"planner" = 3
+
 [asked]
 "policy" = "a \\"b\\""
 "workload" = "w.json"
@@ -124,7 +127,7 @@ def test_its_text_in_full(tmp_path: Path) -> None:
         durations=Listing((Item("add", "x", 11), Item("matmul", "l.0.f", 10), Item("matmul", "l.1.f", 10))),
         curve=(1, 2),
         hosim="0.5",
-        semantics=7,
+        versions={"replay": 7, "planner": 3},
     )
     assert baselines.to_text(written) == TEXT
     path = tmp_path / "below" / "x.toml"
@@ -144,15 +147,20 @@ def test_a_list_is_cut_by_value_then_by_name(tmp_path: Path, record: Record) -> 
 
 
 def test_the_lines_of_a_matrix_in_full(tmp_path: Path) -> None:
-    prints, metrics = {"graph": "1", "machine": "2", "plan": "3"}, {"peak.hbm": 2048, "peak.ddr": 0, "makespan": 1500, "moved.h2d": 3}
-    one = matrix_file.brief("m/b/x", {}, prints, metrics, hosim="0.5", semantics=7)
+    prints, metrics = (
+        {"graph": "1", "machine": "2", "plan": "3", "source": "4"},
+        {"peak.hbm": 2048, "peak.ddr": 0, "makespan": 1500, "moved.h2d": 3},
+    )
+    one = matrix_file.brief("m/b/x", {}, prints, metrics, hosim="0.5", versions={"replay": 7, "planner": 3})
     path = tmp_path / "m.toml"
-    assert matrix_file.save({"m/b/x": Measured(one), 'm/a "q"': Measured(None, "too large")}, path, hosim="0.5", semantics=7)
+    assert matrix_file.save(
+        {"m/b/x": Measured(one), 'm/a "q"': Measured(None, "too large")}, path, hosim="0.5", versions={"replay": 7, "planner": 3}
+    )
     assert path.read_text() == (
         f"{baselines.HEADER}"
-        'format = "hosim.baselines/1"\nhosim = "0.5"\nsemantics = 7\n\n[cases]\n'
+        'format = "hosim.baselines/1"\nhosim = "0.5"\nsemantics = 7\n\n[versions]\n"planner" = 3\n\n[cases]\n'
         '"a \\"q\\"" = "does not fit"\n'
-        '"b/x" = "makespan 1500 moved.h2d 3 peak.hbm 2048 graph 1 machine 2 plan 3"  # 1.50 us, hbm 2.00 KiB\n'
+        '"b/x" = "makespan 1500 moved.h2d 3 peak.hbm 2048 graph 1 machine 2 plan 3 source 4"  # 1.50 us, hbm 2.00 KiB\n'
     )
     again = matrix_file.load(path, "m")
     assert again == {
@@ -164,7 +172,7 @@ def test_the_lines_of_a_matrix_in_full(tmp_path: Path) -> None:
         matrix_file.load(path, "m")
     assert str(refused.value) == (
         f"{path}: cases.b/x: expected metrics with whole numbers and fingerprints, or 'does not fit', got 'makespan 1500 moved.h2d 3 "
-        "peak.hbm 2048 graph 1 machine 2'; 'hosim baseline update' writes it again"
+        "peak.hbm 2048 graph 1 machine 2 source 4'; 'hosim baseline update' writes it again"
     )
 
 

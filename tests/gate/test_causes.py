@@ -22,7 +22,7 @@ RECORD = Record(
     durations=Listing(),
     curve=(),
     hosim="1",
-    semantics=1,
+    versions={"replay": 1},
 )
 OPS = ("f", "g", "h", "i")
 MORE_PEAK = MetricVerdict("peak.hbm", 1000, 1300, REGRESSION)

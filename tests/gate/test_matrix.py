@@ -85,7 +85,7 @@ def test_a_line_says_what_a_case_measured_alone_says(suite: Suite) -> None:
         said = line.partition(' = "')[2].partition('"')[0].split()
         told = dict(zip(said[::2], said[1::2], strict=True))
         assert {m: int(told.get(m, 0)) for m in alone.metrics} == dict(alone.metrics)
-        assert {key: told[key] for key in ("graph", "plan")} == dict(alone.fingerprints)
+        assert {key: told[key] for key in ("graph", "plan", "source")} == dict(alone.fingerprints)
     assert 0 < unfit < 24
     assert set(verdicts(suite).values()) == {SAME}
     assert write(suite) == []

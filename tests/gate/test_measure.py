@@ -16,10 +16,10 @@ from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_plan, save_hardware, save_plan, save_workload
 from hosim.io.hardware_file import hardware_from_dict
-from hosim.result import SEMANTICS
 from hosim.study.policy_choice import parse_choice
 from hosim.study.run_policy import make_plan
 from hosim.version import __version__
+from hosim.versions import VERSIONS
 
 TOY = {
     "name": "toy",
@@ -130,9 +130,13 @@ def test_a_step_that_fetches_twice_and_stores(tmp_path: Path) -> None:
         ),
         curve=(*[10] * 6, *[18] * 4, *[8] * 6, *[18] * 14, *[55] * 30),
         hosim=__version__,
-        semantics=SEMANTICS,
+        versions=VERSIONS,
     )
-    assert measure(asked) == Measured(
+    found = measure(asked)
+    assert found.record is not None
+    assert len(found.record.fingerprints["source"]) == 16  # of the file
+    record = replace(record, fingerprints=found.record.fingerprints | record.fingerprints)
+    assert found == Measured(
         record,
         stays={
             ("hbm", "w"): Stay("g", None, True, "e"),
@@ -362,9 +366,7 @@ def test_a_line_of_a_matrix(tmp_path: Path) -> None:
     (one, other) = found
     assert one is not None
     assert other is not None
-    assert one == Record(
-        "m/0", asked[0].asked(), one.fingerprints, metrics, {}, peaks, {}, Listing(), Listing(), (), __version__, SEMANTICS
-    )
+    assert one == Record("m/0", asked[0].asked(), one.fingerprints, metrics, {}, peaks, {}, Listing(), Listing(), (), __version__, VERSIONS)
     made = make_plan(canonical(step()), machine("toy"), parse_choice("on_demand"), 100)
     assert {key: one.fingerprints[key] for key in ("graph", "plan")} == {
         "graph": graph_fingerprint(canonical(step())),

@@ -53,8 +53,8 @@ def test_no_verdict_changes_with_them(policy: str, tmp_path: Path) -> None:
     if policy == "resident":
         cases = replace(cases, cases=(replace(cases.cases[0], budget=None),))
     write(cases)
-    before = cases.baseline("step").read_text()
-    assert ("[moved." in before) == (policy != "resident")
+    before = _without_source(cases)
+    assert ("[moved." in "".join(before)) == (policy != "resident")
     for seed in range(3):
         put(tmp_path, Plan(shuffled(step(), seed)), machine(), offloads=False)
         (found,) = check(cases)
@@ -62,4 +62,9 @@ def test_no_verdict_changes_with_them(policy: str, tmp_path: Path) -> None:
         assert not found.explanation
     put(tmp_path, Plan(shuffled(step(), 0, rename=False)), machine(), offloads=False)
     write(cases)
-    assert cases.baseline("step").read_text() == before
+    assert _without_source(cases) == before
+
+
+def _without_source(suite: Suite) -> list[str]:
+    """The lines of the baseline, but for the fingerprint of the file, which has the names."""
+    return [line for line in suite.baseline("step").read_text().splitlines() if not line.startswith('"source"')]

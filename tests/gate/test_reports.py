@@ -13,9 +13,11 @@ from hosim.gate.verdict import INFEASIBLE, CaseVerdict, exit_code, judge, summar
 from hosim.version import __version__
 
 
-def record(curve: tuple[int, ...] = (), hosim: str = "1", semantics: int = 1, **metrics: int) -> Record:
+def record(curve: tuple[int, ...] = (), hosim: str = "1", replay: int = 1, **metrics: int) -> Record:
     named = {name.replace("_", "."): value for name, value in metrics.items()}
-    return Record("worse", {"policy": "p"}, {}, named, {"device_tier": "hbm"}, {}, {}, Listing(), Listing(), curve, hosim, semantics)
+    return Record(
+        "worse", {"policy": "p"}, {}, named, {"device_tier": "hbm"}, {}, {}, Listing(), Listing(), curve, hosim, {"replay": replay}
+    )
 
 
 PEAK = MetricVerdict("peak.hbm", 1000, 1300, REGRESSION)
@@ -96,9 +98,9 @@ def test_junit() -> None:
         <?xml version="1.0" encoding="utf-8"?>
         <testsuite name="hosim" tests="6" failures="3" errors="0" skipped="0">
           <testcase classname="hosim.check" name="wor|se: 50%, a">
-            <failure type="regression" message="wor|se: 50%, a: regression: peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%)">peak.hbm: more
-        `a` 100%
-        by another hosim</failure>
+            <failure type="regression" message="wor|se: 50%, a: regression: peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%)">by another hosim
+        peak.hbm: more
+        `a` 100%</failure>
           </testcase>
           <testcase classname="hosim.check" name="better" />
           <testcase classname="hosim.check" name="first">
@@ -111,7 +113,7 @@ def test_junit() -> None:
           <testcase classname="hosim.check" name="equal" />
           <testcase classname="hosim.check" name="m/line" />
         </testsuite>
-        """)
+        """)  # noqa: E501
     strict = reports.junit([BETTER], strict=True).splitlines()
     assert strict[1] == '<testsuite name="hosim" tests="1" failures="1" errors="0" skipped="0">'
     faster = "makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0%)"
@@ -141,7 +143,7 @@ def test_sarif() -> None:
             {
                 "tool": {"driver": {"name": "hosim", "version": __version__, "rules": rules}},
                 "results": [
-                    result("regression", f"{headline}\npeak.hbm: more\n`a` 100%\nby another hosim", "base/wor,se.toml"),
+                    result("regression", f"{headline}\nby another hosim\npeak.hbm: more\n`a` 100%", "base/wor,se.toml"),
                     result(
                         "improvement",
                         f"better: improvement: {faster}\n{faster}\nmoved.h2d: 20 B, was 30 B (-10 B, -33.3%)",
@@ -160,7 +162,7 @@ def test_sarif() -> None:
 def test_annotations_of_github() -> None:
     assert reports.github(ALL) == [
         "::error file=base/wor%2Cse.toml,line=1,title=wor|se%3A 50%25%2C a%3A regression%3A peak.hbm%3A 1.27 KiB%2C was 1000 B "
-        "(+300 B%2C +30.0%25)::peak.hbm: more%0A`a` 100%25%0Aby another hosim",
+        "(+300 B%2C +30.0%25)::by another hosim%0Apeak.hbm: more%0A`a` 100%25",
         "::error file=base/first.toml,line=1,title=first%3A missing%3A no baseline::no baseline",
         "::error file=base/unfit.toml,line=1,title=unfit\\x01%3A infeasible%3A out of\\nmemory::out of\\nmemory",
     ]
@@ -185,9 +187,9 @@ def test_the_summary_of_a_step_with_memory_before_and_now() -> None:
         #### wor\\|se: 50%, a: regression
 
         ```
+        by another hosim
         peak.hbm: more
         `a` 100%
-        by another hosim
         ```
 
         Device memory over the step, before and now:
@@ -256,9 +258,9 @@ def test_the_table_of_a_check() -> None:
          added           new          peak.[x]         -       9 B      +9 B
 
         wor|se: 50%, a: regression
+          by another hosim
           peak.hbm: more
           `a` 100%
-          by another hosim
 
         first: missing
           no baseline
@@ -291,7 +293,7 @@ def test_the_table_of_a_baseline() -> None:
     held = PeakRecord("f", {"a": 2, "optimizer_state": 2048}, Listing((Item("parameter", "w", 2),)))
     made = Record(
         "step", {"workload": "w.json", "policy": "p"}, {}, {"peak.[hbm]": 2050, "makespan": 1500}, {},
-        {"hbm": held, "ddr": PeakRecord(None, {}, Listing())}, {}, Listing(), Listing(), (), "0.5", 7,
+        {"hbm": held, "ddr": PeakRecord(None, {}, Listing())}, {}, Listing(), Listing(), (), "0.5", {"replay": 7, "planner": 3},
     )  # fmt: skip
     assert shown(verdict_tables.baseline(made)) == dedent("""\
         step: workload w.json, policy p
@@ -313,9 +315,9 @@ def test_the_table_of_a_baseline() -> None:
          optimizer state  2.00 KiB
          a                     2 B
 
-        Written by hosim 0.5, rules 7.""")
-    assert styles(verdict_tables.baseline(made))["Written by hosim 0.5, rules 7."] == "dim"
-    unasked = Record("step", {}, {}, {}, {}, {}, {}, Listing(), Listing(), (), "0.5", 7)
+        Written by hosim 0.5 (versions: replay 7, planner 3).""")
+    assert styles(verdict_tables.baseline(made))["Written by hosim 0.5 (versions: replay 7, planner 3)."] == "dim"
+    unasked = Record("step", {}, {}, {}, {}, {}, {}, Listing(), Listing(), (), "0.5", {})
     assert shown(verdict_tables.baseline(unasked)).splitlines()[0] == "step"
 
 
@@ -355,10 +357,10 @@ def test_how_a_case_is_judged() -> None:
     explained = ("graph, machine and plan are the same: the replay itself has changed", "makespan: 120 ns, was 100 ns (+20 ns, +20.0%)")
     note = "the baseline was written by hosim 0.1, this is 0.2"
     assert judge("c", known, now, {}, baseline="b") == CaseVerdict("c", REGRESSION, slower, explained, note, "b", old, now)
-    rules = judge("c", Measured(record(makespan=100, semantics=2)), known, {})
+    rules = judge("c", Measured(record(makespan=100, replay=2)), known, {})
     assert (rules.verdict, rules.note) == (
         SAME,
-        "the baseline was written under other rules of the replay (semantics 2, now 1)",
+        "hosim changed since the baseline (replay 2 to 1), your model did not: review the figures, then run 'hosim baseline update'",
     )
     assert judge("c", known, known, {}, baseline="b") == CaseVerdict(
         "c", SAME, (MetricVerdict("makespan", 100, 100, SAME),), (), "", "b", old, known

@@ -1,0 +1,15 @@
+"""The versions of what in hosim can change a simulated figure: each change that may do so raises one, and CHANGELOG.md says by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hosim.result import SEMANTICS
+
+REPLAY = "replay"
+
+VERSIONS: Mapping[str, int] = {REPLAY: SEMANTICS, "op times": 2, "planner": 2, "graphs": 2}
+"""The rules of a replay, the times of ops without a measured duration, the planners, and the graphs that builders and importers make.
+
+Baselines name them, so that a check can tell whether hosim or a model changed. A baseline without one of them was written at version 1.
+"""
