@@ -19,6 +19,20 @@ from hosim.graph import Graph, Op, Tensor
 RANDOM_KINDS = frozenset({"random", "rand", "randn", "randint", "dropout", "native_dropout", "bernoulli", "normal", "multinomial"})
 """Kinds of ops whose results differ from run to run, which are never recomputed."""
 
+COLLECTIVE_KINDS = frozenset(
+    {"all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"}
+    | {"wait_tensor", "broadcast", "collective", "send", "recv", "barrier"}
+)
+"""Kinds of ops in which other devices take part, which are never recomputed: a device that runs one again would wait for the others."""
+
+REPEATABLE, RANDOM = "repeatable", "random"
+"""Keys of a workload's ``meta``.
+
+``repeatable: true`` is the word of whoever made the graph that its ops may run again and trade places within their dependencies: they are
+functions of what they read, and all that they do is in the graph. ``random`` names ops whose results differ from run to run though their
+kind does not say so.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
@@ -42,12 +56,39 @@ class Edits:
         return edited(self.base, self.order, self.recompute)
 
 
+def is_repeatable(graph: Graph) -> bool:
+    """Whether whoever made the graph says that its ops may run again."""
+    return graph.meta.get(REPEATABLE) is True
+
+
+def why_once(graph: Graph, op: Op) -> str:
+    """Why an op may not run again, as the end of a sentence about it; empty if it may."""
+    if op.mutates:
+        return f"changes tensor {graph.tensors[op.mutates[0]].name!r} in place: run again, it would change it twice"
+    if is_random(graph, op):
+        return f"is random (kind {op.kind!r}): run again, it would give another result"
+    if op.kind in COLLECTIVE_KINDS:
+        return f"is of kind {op.kind!r}: run again, it would wait for other devices"
+    return ""
+
+
+def is_random(graph: Graph, op: Op) -> bool:
+    """Whether the op gives another result each time: by its kind, or because the workload says so."""
+    return op.kind in RANDOM_KINDS or op.name in graph.derived(_random)
+
+
+def _random(graph: Graph) -> frozenset[str]:
+    """The ops that the graph's ``meta`` names as random ones."""
+    listed = graph.meta.get(RANDOM)
+    return frozenset([name for name in listed if isinstance(name, str)] if isinstance(listed, (list, tuple)) else ())
+
+
 def edited(graph: Graph, order: Sequence[str] = (), recompute: Sequence[Recompute] = ()) -> Graph:
     """``graph`` with its ops in ``order`` and those of ``recompute`` run again, each just before its ``before`` and in the order given.
 
     O(uses). Raises :class:`GraphError`, with the path in the plan's file, for an unknown or repeated name, for an order that puts an op
     before one that it must follow (naming the two and the tensor between them), and for a recomputation of what is not listed
-    before, is random, changes a tensor in place, or would read other contents than it did at first.
+    before, may not run again (:func:`why_once`), or would read other contents than it did at first.
 
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
@@ -147,13 +188,8 @@ class _Recomputing:
             self.read[op] = ()
 
     def _check_pure(self, op: Op, j: int) -> None:
-        if op.mutates:
-            name = self.base.tensors[op.mutates[0]].name
-            raise GraphError(
-                f"op {op.name!r} changes tensor {name!r} in place: run again, it would change it twice", where=f"recompute[{j}].op"
-            )
-        if op.kind in RANDOM_KINDS:
-            raise GraphError(f"op {op.name!r} is of kind {op.kind!r}: run again, it would give another result", where=f"recompute[{j}].op")
+        if wrong := why_once(self.base, op):
+            raise GraphError(f"op {op.name!r} {wrong}", where=f"recompute[{j}].op")
 
     def graph(self) -> Graph:
         for i, op in enumerate(self.base.ops):

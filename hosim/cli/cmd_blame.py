@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workload, console, progress, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, progress, question_of
 
 PlanFile = Annotated[
     Path | None, typer.Option("--plan", metavar="FILE", help="A plan file to replay, instead of one that the policy makes.")
@@ -32,6 +32,7 @@ def blame(
     more_memory: Memory = "1GB",
     more_bandwidth: Bandwidth = "10GB/s",
     devices: Devices = None,
+    no_recompute: NoRecompute = False,
     json: Json = False,
 ) -> None:
     """Show what each stall waits for, and what would help.
@@ -46,7 +47,7 @@ def blame(
     from hosim.units import parse_rate, parse_size
 
     memory, bandwidth = parse_size(more_memory), parse_rate(more_bandwidth)
-    question = question_of(workload, hardware, policy, budget, devices)
+    question = question_of(workload, hardware, policy, budget, devices, no_recompute)
     made = None
     if plan is not None:
         from hosim.io import check_tiers, load_plan

@@ -15,6 +15,7 @@ from hosim.cli.options import (
     HardwareName,
     Html,
     Json,
+    NoRecompute,
     OpSigma,
     PlanAgainst,
     Plot,
@@ -24,6 +25,7 @@ from hosim.cli.options import (
     TransferSigma,
     Workload,
     budget_of,
+    choices_of,
     console,
     counting_of,
     graph_of,
@@ -63,6 +65,7 @@ def compare_policies(
     account: Account = "time",
     plan_against: PlanAgainst = "allocated",
     devices: Devices = None,
+    no_recompute: NoRecompute = False,
     op_sigma: OpSigma = 0.0,
     transfer_sigma: TransferSigma = 0.0,
     seed: Seed = 0,
@@ -75,7 +78,6 @@ def compare_policies(
     Plans and replays the workload under each policy, one row each. Exit code 3 if none fits.
     """
     from hosim.study.compare import compare
-    from hosim.study.policy_choice import parse_choices
     from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
 
     if plot is not None:
@@ -84,7 +86,7 @@ def compare_policies(
         image_kind(plot)
     counting = counting_of(allocator, account, plan_against)
     machine = hardware_of(hardware, devices)
-    choices = parse_choices(policies, routed=routing is not None)
+    choices = choices_of(policies, no_recompute, routed=routing is not None)
     graph = realised(graph_of(workload), routing, steps)
     budget_bytes = budget_of(budget, graph, machine)
     predictions: list[Mispredictions] = []

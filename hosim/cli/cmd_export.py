@@ -47,12 +47,12 @@ def export(
     from hosim.io.reading import write_bytes
     from hosim.lower.mindspore_search import Tried, export_to_dict, search
     from hosim.report.mindspore_settings import shell
-    from hosim.study.policy_choice import parse_choice
+    from hosim.study.policy_choice import RECOMPUTE, REORDER, parse_choice, without
     from hosim.study.run_policy import make_plan
 
     if not mindspore:
         raise InputError("name a runtime: --mindspore", source="export")
-    choice = parse_choice(policy)
+    choice = without(parse_choice(policy), RECOMPUTE, REORDER)  # settings cannot change the graph
     machine = hardware_of(hardware)
     graph = graph_of(workload)
     budget_bytes = budget_of(budget, graph, machine)

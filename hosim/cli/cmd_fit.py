@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workload, console, progress, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, progress, question_of
 from hosim.errors import InfeasibleError, InputError
 
 Largest = Annotated[
@@ -47,6 +47,7 @@ def fit(
     policy: Policy = "hyperoffload",
     budget: Budget = None,
     devices: Devices = None,
+    no_recompute: NoRecompute = False,
     json: Json = False,
 ) -> None:
     """Find the largest or the smallest value that still fits.
@@ -63,7 +64,7 @@ def fit(
     if text is None or (largest and smallest):
         raise InputError("give one of --largest FIELD=A..B and --smallest FIELD=A..B:N", source="fit")
     axis = parse_axis(text)
-    question = question_of(workload, hardware, policy, budget, devices)
+    question = question_of(workload, hardware, policy, budget, devices, no_recompute)
     with progress() as tell:
         found = fitted(question, "largest" if largest else "smallest", axis, slowdown, tell, bounds=json)
     if json:

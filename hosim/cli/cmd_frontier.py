@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workload, console, progress, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, progress, question_of
 from hosim.errors import InfeasibleError
 
 Points = Annotated[int, typer.Option("--points", "-n", metavar="N", min=2, help="How many evenly spaced budgets to replay.")]
@@ -28,6 +28,7 @@ def frontier(
     points: Points = 9,
     refine: Refine = 4,
     devices: Devices = None,
+    no_recompute: NoRecompute = False,
     json: Json = False,
 ) -> None:
     """Trade peak memory against makespan.
@@ -38,7 +39,7 @@ def frontier(
     from hosim.study.frontier import frontier as traced
     from hosim.study.frontier import rows
 
-    question = question_of(workload, hardware, policy, budget, devices)
+    question = question_of(workload, hardware, policy, budget, devices, no_recompute)
     with progress() as tell:
         found = traced(question, points, refine, tell, bounds=json)
     if json:

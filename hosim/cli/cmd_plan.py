@@ -15,9 +15,11 @@ from hosim.cli.options import (
     Devices,
     HardwareName,
     Json,
+    NoRecompute,
     PlanAgainst,
     Workload,
     budget_of,
+    choice_of,
     console,
     counting_of,
     graph_of,
@@ -49,6 +51,7 @@ def plan(
     allocator: Allocator = "ledger",
     account: Account = "time",
     devices: Devices = None,
+    no_recompute: NoRecompute = False,
     json: Json = False,
 ) -> None:
     """Write the plan of one policy, or explain it.
@@ -59,7 +62,7 @@ def plan(
     """
     from hosim.cache_plan import counted_cache_ops
     from hosim.io import save_plan
-    from hosim.study.policy_choice import parse_choice
+    from hosim.plain_text import counted
     from hosim.study.reserved_budget import plan_against_reserved, reserved_line
     from hosim.study.run_policy import check, make_plan
 
@@ -73,7 +76,7 @@ def plan(
         raise InputError("--allocator and --account require --plan-against reserved", source="plan")
     counting = counting_of(allocator, account, plan_against)
     machine = hardware_of(hardware, devices)
-    choice = parse_choice(policy)
+    choice = choice_of(policy, no_recompute)
     graph = graph_of(workload)
     budget_bytes = budget_of(budget, graph, machine)
     if plan_against == RESERVED:
@@ -84,8 +87,9 @@ def plan(
         made = make_plan(graph, machine, choice, budget_bytes)
         check(made, machine, budget_bytes)
     if output is not None:
+        again = f"; runs {counted(made.recomputes, 'op')} again, so it needs a runtime that repeats ops" if made.recomputes else ""
         save_plan(made, output)
-        say(f"wrote {output}: {counted_cache_ops(made)}")
+        say(f"wrote {output}: {counted_cache_ops(made)}{again}")
     if explain:
         from hosim.planner.hyperoffload.explain import explain as explained
         from hosim.report import explanation

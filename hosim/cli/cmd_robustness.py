@@ -12,11 +12,13 @@ from hosim.cli.options import (
     Devices,
     HardwareName,
     Json,
+    NoRecompute,
     OpSigma,
     Seed,
     TransferSigma,
     Workload,
     budget_of,
+    choices_of,
     console,
     graph_of,
     hardware_of,
@@ -37,6 +39,7 @@ def robustness(
     transfer_sigma: TransferSigma = 0.1,
     seed: Seed = 0,
     devices: Devices = None,
+    no_recompute: NoRecompute = False,
     json: Json = False,
 ) -> None:
     """Replay policies with times that vary.
@@ -46,13 +49,12 @@ def robustness(
     """
     from hosim.jitter import Jitter
     from hosim.report import robustness_table as report
-    from hosim.study.policy_choice import parse_choices
     from hosim.study.robustness import percentiles
     from hosim.study.robustness import robustness as drawn
 
     jitter = Jitter(seed, op_sigma, transfer_sigma)
     machine = hardware_of(hardware, devices)
-    choices = parse_choices(policies)
+    choices = choices_of(policies, no_recompute)
     graph = graph_of(workload)
     budget_bytes = budget_of(budget, graph, machine)
     with progress() as tell:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, Policy, Workload, console, question_of, written
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, question_of, written
 from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError, InputError
 
@@ -56,6 +56,7 @@ def sweep(
     jobs: Jobs = -1,
     scheduler: Scheduler = None,
     devices: Devices = None,
+    no_recompute: NoRecompute = False,
     json: Json = False,
 ) -> None:
     """Plan and replay once for each combination of values.
@@ -74,7 +75,7 @@ def sweep(
     if bool(vary) == (points is not None):
         raise InputError("nothing to vary: give --vary FIELD=VALUES or --points FILE", source="sweep")
     listed = read_vary(vary) if vary else read_points(str(points))
-    question = question_of(workload, hardware, policy, budget, devices)
+    question = question_of(workload, hardware, policy, budget, devices, no_recompute)
     runner = cluster(scheduler) if scheduler else pool(jobs)
     for line in capped(question, listed):
         say(f"note: {line}")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hosim.graph import Graph
     from hosim.hardware import Hardware
     from hosim.jitter import Jitter
+    from hosim.study.policy_choice import PolicyChoice
     from hosim.study.run_policy import Counting
     from hosim.study.scenario import Question
 
@@ -43,6 +44,9 @@ Budget = Annotated[
 ]
 Policy = Annotated[
     str, typer.Option("--policy", "-p", metavar="P", help="A policy (see 'hosim policies'); parameters as in lookahead:k=4.")
+]
+NoRecompute = Annotated[
+    bool, typer.Option("--no-recompute", help="Plan for a runtime that cannot run ops again: tensors move, and none is recomputed instead.")
 ]
 Devices = Annotated[
     int | None,
@@ -181,12 +185,29 @@ def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
     return allowed
 
 
-def question_of(workload: str, hardware: str, policy: str, budget: str | None, devices: int | None = None) -> Question:
+def choice_of(text: str, no_recompute: bool) -> PolicyChoice:
+    """The policy that ``--policy`` names, under ``--no-recompute`` or not."""
+    from hosim.study.policy_choice import RECOMPUTE, parse_choice, without
+
+    choice = parse_choice(text)
+    return without(choice, RECOMPUTE) if no_recompute else choice
+
+
+def choices_of(text: str | None, no_recompute: bool, routed: bool = False) -> list[PolicyChoice]:
+    """The policies that ``--policies`` lists, under ``--no-recompute`` or not; ``routed``: those for routed workloads, too."""
+    from hosim.study.policy_choice import RECOMPUTE, parse_choices, without
+
+    choices = parse_choices(text, routed)
+    return [without(choice, RECOMPUTE) for choice in choices] if no_recompute else choices
+
+
+def question_of(
+    workload: str, hardware: str, policy: str, budget: str | None, devices: int | None = None, no_recompute: bool = False
+) -> Question:
     """The question that a WORKLOAD, a HW, a policy and a BUDGET ask, with a note on stderr if the machine has less than the budget."""
-    from hosim.study.policy_choice import parse_choice
     from hosim.study.scenario import Question
 
-    choice = parse_choice(policy)
+    choice = choice_of(policy, no_recompute)
     machine = hardware_of(hardware, devices)
     graph = graph_of(workload)
     budget_of(budget, graph, machine)

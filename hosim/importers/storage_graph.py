@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hosim.edits import RANDOM, REPEATABLE
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
 
@@ -21,6 +22,7 @@ class StorageGraph:
         self._sizes = sizes
         self._storage_shapes = shapes
         self._shapes: dict[str, list[int]] = {}
+        self._random: list[str] = []
 
     def tensor(self, storage: int, wanted: str, kind: str) -> None:
         """The tensor of a storage, under the name ``wanted`` or, if another has it, with underscores behind it."""
@@ -48,8 +50,14 @@ class StorageGraph:
             workspace_bytes=step.workspace_bytes,
             deps=deps,
         )
+        if step.random:
+            self._random.append(step.name)
 
     def build(self, meta: Mapping[str, Any]) -> Graph:
-        """The graph; its ``meta`` has the shapes of the tensors, too."""
-        self._builder.meta = {**meta, "shapes": self._shapes}
+        """The graph; its ``meta`` also has the shapes of the tensors, and says that ops may run again, but for random ones.
+
+        torch declares what an op writes. So an op that is not random is a function of what it reads.
+        """
+        random = {RANDOM: self._random} if self._random else {}
+        self._builder.meta = {**meta, REPEATABLE: True, **random, "shapes": self._shapes}
         return self._builder.build()

@@ -113,6 +113,7 @@ class _StepRecorder(KernelRecorder):
                     kernel.bytes_accessed,
                     kernel.flops,
                     kernel.dtype,
+                    random=kernel.random,
                     phase=self.phase,
                 )
             )

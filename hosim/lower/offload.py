@@ -148,6 +148,8 @@ def planned(
     """
     chosen = registry.get(policy)
     asked = dict(parameters or {})
+    if "recompute" in chosen.settings:
+        asked.setdefault("recompute", False)  # no op of a lowered program runs twice
     quick = {**asked, "effort": 0.0} if "effort" in chosen.settings else asked
     check, failure = replayed or _checked, ""
     for share in _SHARES:

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_type_hints
 
+from hosim.edits import REPEATABLE
 from hosim.errors import InputError, UnitError
 from hosim.expert_routing import Gate, realise
 from hosim.graph import Graph
@@ -62,7 +63,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     _check_shards(config, run)
     _check_choices(config, run)
     _check_size(config, run)
-    meta = {"source": "hosim.models", "builder": {key: parameters[key] for key in sorted(parameters)}}
+    meta = {"source": "hosim.models", REPEATABLE: True, "builder": {key: parameters[key] for key in sorted(parameters)}}
     graph, gates = step(name, family.forward, config, run, meta)
     return graph if routed is None else replace(_realised(graph, gates, run, routed), name=name)
 

@@ -16,8 +16,8 @@ BUILT_IN = (
         {
             "effort": Parameter(1.0, "float", "scales how many candidate plans are replayed"),
             "seed": Parameter(0, "int", "of the search on small graphs"),
-            "reorder": Parameter(False, "bool", "whether ops may run in another order, within their dependencies"),
-            "recompute": Parameter(False, "bool", "whether tensors may be dropped and computed again instead of moved"),
+            "reorder": Parameter(None, "bool", "whether ops may trade places within their dependencies; none: if the workload says so"),
+            "recompute": Parameter(None, "bool", "whether ops may run again instead of tensors being moved; none: if the workload says so"),
             "placement": Parameter("planned", "str", "the tier below: planned (where most hides), or nearest, fastest, balanced, by_kind"),
         },
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hosim.cache_plan import Plan
+from hosim.edits import is_repeatable
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
@@ -29,30 +30,26 @@ def plan(
     *,
     effort: float,
     seed: int,
-    reorder: bool,
-    recompute: bool,
+    reorder: bool | None,
+    recompute: bool | None,
     placement: str = PLANNED,
 ) -> Plan:
     """The best plan that the planner finds within the budget; raises :class:`hosim.errors.InfeasibleError` if none.
 
-    ``reorder`` and ``recompute`` let it change the order of the ops, and run some of them again. ``placement`` is a rule of
-    :mod:`hosim.schedule.placement`, or :data:`PLANNED`.
+    ``reorder`` and ``recompute`` let it change the order of the ops, and run some of them again; ``None`` lets it where the workload says
+    that its ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of :mod:`hosim.schedule.placement`, or :data:`PLANNED`.
     """
     rule = None if placement == PLANNED else read_placement(placement, hardware)
-    if reorder or recompute:
-        if rule is not None:
-            raise InputError("a placement rule is for graphs as they are: not together with reorder or recompute", source="placement")
-        search = graph_rewrites.search
-        return search(graph, hardware, budget_bytes, effort=effort, seed=seed, reorder=reorder, recompute=recompute).plan
     if rule is not None:
+        if reorder or recompute:
+            raise InputError("a placement rule is for graphs as they are: not together with reorder or recompute", source="placement")
         return pipeline.plan(graph, hardware, budget_bytes, policy="hyperoffload", effort=effort, seed=seed, placement=rule)
-    return _at_least_as_good_as_rivals(graph, hardware, budget_bytes, effort, seed)
-
-
-def _at_least_as_good_as_rivals(graph: Graph, hardware: Hardware, budget_bytes: int, effort: float, seed: int) -> Plan:
-    """The planner's own plan, or a rival's where the replay of that is better."""
+    allowed = is_repeatable(graph)
+    reorder, recompute = allowed if reorder is None else reorder, allowed if recompute is None else recompute
     try:
-        return pipeline.search(graph, hardware, budget_bytes, effort=effort, seed=seed, others=static_rivals).plan
+        return graph_rewrites.search(
+            graph, hardware, budget_bytes, effort=effort, seed=seed, reorder=reorder, recompute=recompute, others=static_rivals
+        ).plan
     except InfeasibleError:
         for plan in rivals_at_runtime(graph, hardware, budget_bytes):
             if replay(plan, hardware, budget_bytes).feasible:

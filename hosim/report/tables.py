@@ -135,8 +135,9 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
     peak = f"peak\n{hardware.device_tier}"
     bound = least_bound(results)
     title = f"Time (lower bound {human_time(bound)})" if bound else "Time"
+    again = ["ops run\nagain"] if any(result.feasible and result.plan.get("recomputes") for result in results) else []
     drain = ["drain"] if any(result.feasible and result.drain_ns for result in results) else []
-    table = open_table(title, "policy", "makespan", "above\nbound", *stalls, *drain, peak, "of\nbudget", spare=("of\nbudget",))
+    table = open_table(title, "policy", "makespan", "above\nbound", *stalls, *drain, *again, peak, "of\nbudget", spare=("of\nbudget",))
     best = min((r.makespan_ns for r in results if r.feasible and r.makespan_ns is not None), default=None)
     for result in results:
         if not result.feasible or result.makespan_ns is None:
@@ -149,6 +150,7 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
             above(result.makespan_ns, bound),
             *(time_or_nothing(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES),
             *(time_or_nothing(result.drain_ns) for _ in drain),
+            *(f"{result.plan['recomputes']:,}" if result.plan.get("recomputes") else NOTHING for _ in again),
             _size(peak_bytes),
             percent(peak_bytes, result.budget_bytes),
             style="green" if len(results) > 1 and result.makespan_ns == best else None,

@@ -9,6 +9,9 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.policies import registry
 
+RECOMPUTE, REORDER = "recompute", "reorder"
+"""The parameters of a policy that say whether ops may run again, and whether they may trade places."""
+
 
 @dataclass(frozen=True)
 class PolicyChoice:
@@ -30,6 +33,20 @@ def parse_choice(text: str) -> PolicyChoice:
             raise InputError(f"expected parameter=value after the colon, got {setting!r}", source=f"policy {name}")
         parameters[key] = policy.read(key, value)
     return PolicyChoice(name, parameters, text.strip())
+
+
+def without(choice: PolicyChoice, *changes: str) -> PolicyChoice:
+    """The choice for a runtime that cannot make such changes to the graph (:data:`RECOMPUTE`, :data:`REORDER`): they are set to false.
+
+    Policies without such a parameter make no such changes. Raises :class:`InputError` for a choice that asks for one.
+    """
+    settings = registry.get(choice.name).settings
+    for change in changes:
+        if choice.parameters.get(change):
+            raise InputError(f"{change}=true is ruled out here; leave it out", source=f"policy {choice.label}")
+        if change in settings and change not in choice.parameters:
+            choice = PolicyChoice(choice.name, {**choice.parameters, change: False}, f"{choice.label}:{change}=false")
+    return choice
 
 
 def parse_choices(text: str | None, routed: bool = False) -> list[PolicyChoice]:

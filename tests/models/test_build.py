@@ -256,7 +256,7 @@ def test_a_collective_overlaps_with_nothing_that_needs_it():
 
 def test_equal_parameters_give_equal_graphs():
     assert build("x", EXPERTS) == build("x", dict(reversed(EXPERTS.items())))
-    assert build("x", EXPERTS).meta == {"source": "hosim.models", "builder": EXPERTS}
+    assert build("x", EXPERTS).meta == {"source": "hosim.models", "repeatable": True, "builder": EXPERTS}
 
 
 def test_more_experts_for_each_token_than_there_are():

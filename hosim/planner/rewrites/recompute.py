@@ -4,8 +4,8 @@ A *drop* is (tensor, op): the tensor is let go after that op, a use of it. :func
 (:mod:`hosim.edits`): walking the ops in order, whoever reads a dropped tensor has it made again right before, and what its producer reads
 and has been dropped itself is made again first. What was made again stays until its next drop. So drops of a whole segment of a network
 are activation checkpointing (Chen et al., arXiv 1604.06174): the first use in the backward pass makes the segment's activations again,
-each once. A producer's input that nobody dropped is kept until then. A drop that cannot be undone (its producer is random, changes a
-tensor in place, or reads one that has been written since) is ignored where that is found: the tensor stays.
+each once. A producer's input that nobody dropped is kept until then. A drop that cannot be undone (its producer may not run again, or
+reads a tensor that has been written since) is ignored where that is found: the tensor stays.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from hosim.analysis.gaps import Gap, initial_set
 from hosim.cache_plan import AT_START
 from hosim.costmodel.transfer_time import alone_ns
-from hosim.edits import RANDOM_KINDS, Recompute, edited
-from hosim.graph import Graph, Op
+from hosim.edits import Recompute, edited, why_once
+from hosim.graph import Graph
 from hosim.planner.hyperoffload.problem import Problem
 
 Drop = tuple[int, int]
@@ -54,11 +54,6 @@ class Candidate:
 def apply(graph: Graph, drops: Iterable[Drop]) -> Graph:
     """``graph`` with the ops that ``drops`` call for run again."""
     return edited(graph, recompute=recomputes(graph, drops))
-
-
-def is_pure(op: Op) -> bool:
-    """Whether running the op once more on the same inputs gives the same outputs and changes nothing else."""
-    return not op.mutates and op.kind not in RANDOM_KINDS
 
 
 def candidates(problem: Problem) -> tuple[Candidate, ...]:
@@ -134,7 +129,7 @@ class _Producers:
             return None
         f = self.writes[t][k - 1]
         op = self.graph.ops[f]
-        if not is_pure(op) or self.graph.survives[t]:
+        if self.graph.survives[t] or why_once(self.graph, op):
             return None
         unchanged = all(bisect_left(self.writes[x], f) == bisect_left(self.writes[x], at) for x in op.inputs)
         return f if unchanged else None

@@ -21,9 +21,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hosim.analysis.liveness import static_curve
-from hosim.edits import permuted
+from hosim.edits import is_random, permuted
 from hosim.graph import Graph
 
 _BEAM_OPS, _BEAM_WIDTH = 200, 256
@@ -89,7 +90,8 @@ class _Model:
 def _model(graph: Graph) -> _Model:
     count = len(graph.ops)
     consumers: list[list[int]] = [[] for _ in range(count)]
-    for i, producers in enumerate(graph.producers):
+    before = _before(graph)
+    for i, producers in enumerate(before):
         for p in producers:
             consumers[p].append(i)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
@@ -105,7 +107,21 @@ def _model(graph: Graph) -> _Model:
         if not graph.survives[t]:
             for u in users:
                 uses[u].append(t)
-    return _Model(graph.producers, consumers, [op.workspace_bytes for op in graph.ops], makes, uses, graph.users, sizes, held)
+    return _Model(before, consumers, [op.workspace_bytes for op in graph.ops], makes, uses, graph.users, sizes, held)
+
+
+def _before(graph: Graph) -> Sequence[Sequence[int]]:
+    """The ops that must come before each op: its producers and, for a random one, the random one before it.
+
+    Random ops draw from one generator, so the order in which they do decides their results.
+    """
+    random = [i for i, op in enumerate(graph.ops) if is_random(graph, op)]
+    if len(random) < 2:
+        return graph.producers
+    before: list[Sequence[int]] = list(graph.producers)
+    for earlier, later in pairwise(random):
+        before[later] = tuple(dict.fromkeys((*before[later], earlier)))
+    return before
 
 
 def _curve(model: _Model, order: Sequence[int]) -> list[int]:

@@ -1,0 +1,131 @@
+"""Variants of a graph that may need fewer transfers, weighed by their static peaks and by the time of what runs again.
+
+A variant is an order of the ops, and sets of drops (:mod:`hosim.planner.rewrites.recompute`) on it. Weighing one takes a walk through the
+graph; planning one takes a hundred times as long. So many are weighed, and few are planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hosim.analysis.liveness import static_curve
+from hosim.cache_plan import Plan
+from hosim.edits import Edits, edited
+from hosim.graph import Graph
+from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.rewrites.recompute import Candidate, Drop, cheapest, recomputes, segments
+
+_SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_TARGETS = (1.0, 0.95, 0.85, 0.7, 0.5)
+"""Of the budget: below it to leave room for what chains hold while they run."""
+_SHARES = (0.1, 0.25, 0.5, 1.0)
+"""Of what could be recomputed instead of moved."""
+LESS = 0.97
+"""The part of all waits that a variant may be expected to cost."""
+_SMALL, _LOOKS = 200, 400
+"""Ops up to which sets of drops are improved one by one, and how often one is looked at."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A graph that follows from the workload by ``edits``, and how promising it is.
+
+    ``again_ns`` is the time of the ops that run again, ``excess_bytes`` what the static peak has above the budget.
+    """
+
+    graph: Graph
+    edits: Edits
+    drops: frozenset[Drop]
+    again_ns: int
+    excess_bytes: int
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        """Less is better where nothing fits yet."""
+        return self.excess_bytes, self.again_ns
+
+
+class Variants:
+    """The variants of a graph whose ops are in one order; ``edits`` say in which, and each set of drops is weighed once."""
+
+    def __init__(self, problem: Problem, edits: Edits, recomputable: Sequence[Candidate], budget: int) -> None:
+        self.problem = problem
+        self.edits = edits
+        self.recomputable = recomputable
+        self.budget = budget
+        self._duration = {op.name: d for op, d in zip(problem.graph.ops, problem.durations, strict=True)}
+        self._known: dict[frozenset[Drop], Variant] = {}
+
+    def __call__(self, drops: frozenset[Drop]) -> Variant:
+        """The variant with these drops."""
+        if drops not in self._known:
+            again = recomputes(self.problem.graph, drops)
+            graph = edited(self.problem.graph, recompute=again)
+            excess = max(0, max(static_curve(graph), default=0) - self.budget)
+            edits = replace(self.edits, recompute=again)
+            self._known[drops] = Variant(graph, edits, drops, sum([self._duration[r.op] for r in again]), excess)
+        return self._known[drops]
+
+    def proposed(self) -> Iterator[Variant]:
+        """Variants without drops, with the cheapest by byte down to several targets, and with checkpoints of several numbers of segments.
+
+        On small graphs also the best of these, improved drop by drop.
+        """
+        yield self(frozenset())
+        if not self.recomputable:
+            return
+        static = [self(cheapest(self.problem, self.recomputable, int(self.budget * target))) for target in _TARGETS]
+        static += [self(segments(self.problem, self.recomputable, count)) for count in _SEGMENTS if count <= len(self.recomputable)]
+        yield from static
+        if len(self.problem.graph.ops) <= _SMALL:
+            for start in sorted(static, key=lambda variant: variant.weight)[:2]:
+                yield self._improved(start)
+
+    def instead_of_moves(self, plan: Plan, drops: frozenset[Drop]) -> Iterator[Variant]:
+        """Variants that recompute parts of what a plan moves, beside ``drops``."""
+        moved = _moved_but_cheaper(plan, self.recomputable)
+        for share in _SHARES if moved else ():
+            yield self(drops.union(*(c.drops for c in moved[: max(1, round(len(moved) * share))])))
+
+    def _improved(self, best: Variant) -> Variant:
+        """``best`` with single candidates added or taken away while the excess, then the time of what runs again, gets less."""
+        looks = _LOOKS
+        improved = True
+        while improved:
+            improved = False
+            for candidate in self.recomputable:
+                for change in (candidate.drops, candidate.drops[:1]):
+                    looks -= 1
+                    if looks < 0:
+                        return best
+                    changed = self(best.drops.symmetric_difference(change))
+                    if changed.weight < best.weight:
+                        best, improved = changed, True
+        return best
+
+
+def promising(variants: Iterable[Variant], count: int, waits_ns: int | None, excess_bytes: int) -> list[Variant]:
+    """The ``count`` variants to plan, the most promising first.
+
+    With a plan in hand that waits for ``waits_ns`` on a graph with ``excess_bytes`` above the budget, the waits are taken to shrink as the
+    excess does; a variant that hardly gains then is left out. Without a plan (None), the least excess goes first.
+    """
+    if waits_ns is None:
+        return sorted(variants, key=lambda variant: variant.weight)[:count]
+    waits = waits_ns
+
+    def expected(variant: Variant) -> float:
+        return variant.again_ns + waits * variant.excess_bytes / max(1, excess_bytes)
+
+    return sorted((variant for variant in variants if expected(variant) <= LESS * waits), key=expected)[:count]
+
+
+def _moved_but_cheaper(plan: Plan, recomputable: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates that the plan moves instead, though recomputing them takes less time than their transfers; the cheapest by byte first."""
+    moved = {plan.graph.tensors[c.tensor].name for c in plan.cache_ops}
+    names = plan.workload.tensors
+    cheaper = [
+        c for c in recomputable if c.transfer_ns is not None and c.recompute_ns < c.transfer_ns and names[c.gap.tensor].name in moved
+    ]
+    return sorted(cheaper, key=lambda c: c.ns_per_byte)

@@ -1,0 +1,255 @@
+"""Recomputation and re-ordering by default: where the workload says that its ops may, where something waits, and nowhere else."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hosim.analysis.budget import parse_budget
+from hosim.analysis.liveness import static_peak
+from hosim.analysis.verifier import verify
+from hosim.cache_plan import Plan
+from hosim.cli.main import app
+from hosim.edits import COLLECTIVE_KINDS, Recompute, edited, is_repeatable, why_once
+from hosim.engine import replay
+from hosim.errors import GraphError, InputError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.importers.spec import make
+from hosim.io import save_hardware, save_workload
+from hosim.io.hardware_file import load_hardware
+from hosim.io.shipped import find_hardware
+from hosim.planner.hyperoffload import pipeline
+from hosim.planner.rewrites import graph_rewrites
+from hosim.planner.rewrites.reorder import reorder
+from hosim.policies import registry
+from hosim.policies.rivals import RIVALS
+from hosim.study.policy_choice import RECOMPUTE, REORDER, parse_choice, without
+
+NS = 10**9
+
+
+def machine(rate: int) -> Hardware:
+    tiers = (Tier("hbm", 10**6, NS, "device"), Tier("ddr", 10**6, NS, "host"))
+    return Hardware("two", tiers, (Channel("up", "ddr", "hbm", rate), Channel("down", "hbm", "ddr", rate)), Compute({}))
+
+
+SLOW = machine(NS // 10)
+"""A tensor of 4 B takes 40 ns each way."""
+
+
+def layers(count: int, **meta: object) -> Graph:
+    """``h = matmul(a); a = relu(h)`` a layer, then backwards with a and h read again; all of 4 B, matmuls of 10 ns and relus of 1 ns."""
+    b = GraphBuilder("layers", meta)
+    last = b.tensor("x", 4, "input")
+    for i in range(count):
+        b.op(f"m{i}", "matmul", inputs=[last], outputs=[b.tensor(f"h{i}", 4)], duration_ns=10)
+        last = b.tensor(f"a{i}", 4)
+        b.op(f"r{i}", "relu", inputs=[f"h{i}"], outputs=[last], duration_ns=1)
+    gradient: list[str] = []
+    for i in reversed(range(count)):
+        made = b.tensor(f"g{i}", 4, "gradient")
+        b.op(f"b{i}", "matmul", inputs=[*gradient, f"a{i}", f"h{i}"], outputs=[made], duration_ns=20)
+        gradient = [made]
+    return b.build()
+
+
+def planned(graph: Graph, hardware: Hardware, budget: int, **parameters: object) -> Plan:
+    plan = registry.get("hyperoffload").plan(graph, hardware, budget, effort=0.05, **parameters)
+    assert verify(plan, hardware, budget) == ()
+    return plan
+
+
+def test_recomputation_is_tried_where_the_workload_says_that_ops_may_run_again():
+    """Six tensors have to go: their transfers take 480 ns, six relus 6 ns. A recording without such a mark moves, as before."""
+    marked, bare = layers(8, repeatable=True), layers(8)
+    budget = static_peak(bare).bytes - 24
+    busy = sum(op.duration_ns or 0 for op in bare.ops)
+    by_default = planned(marked, SLOW, budget)
+    assert by_default.recomputes > 0
+    assert replay(by_default, SLOW, budget).makespan_ns <= busy + 8
+    for moving in (planned(bare, SLOW, budget), planned(marked, SLOW, budget, recompute=False)):
+        assert moving.recomputes == 0
+        assert replay(moving, SLOW, budget).makespan_ns > busy + 8
+    asked = planned(bare, SLOW, budget, recompute=True)
+    assert asked.edits is not None
+    assert asked.edits.recompute == by_default.edits.recompute  # the mark is a default: who asks gets it anywhere
+
+
+@pytest.mark.parametrize("meta", [{}, {"repeatable": False}, {"repeatable": "yes"}, {"repeatable": 1}])
+def test_nothing_but_a_plain_true_is_the_mark(meta):
+    assert is_repeatable(layers(1, repeatable=True))
+    assert not is_repeatable(layers(1, **meta))
+
+
+@pytest.mark.parametrize("above", [0, 1])
+def test_only_graphs_of_so_many_ops_and_with_waits_are_planned_more_than_once(monkeypatch, above):
+    graph = layers(8, repeatable=True)
+    budget = static_peak(graph).bytes - 24
+    searches = []
+
+    def search(searched, *args, **kwargs):
+        searches.append(len(searched.ops))
+        return plain(searched, *args, **kwargs)
+
+    plain = pipeline.search
+    monkeypatch.setattr(pipeline, "search", search)
+    monkeypatch.setattr(graph_rewrites, "MOST_OPS", len(graph.ops) - above)
+    assert bool(planned(graph, SLOW, budget).recomputes) == (not above)
+    assert (len(searches) > 2) == (not above)
+    searches.clear()
+    planned(graph, SLOW, static_peak(graph).bytes)  # fits
+    assert searches == [24]
+    searches.clear()
+    planned(graph, machine(10 * NS), budget)  # all transfers hide
+    assert searches == [24]
+
+
+def test_an_order_alone_is_tried_too():
+    """Each of four arms makes 10 B that its end reads. In the listed order four of them wait at a time, in another one."""
+    b = GraphBuilder("arms", {"repeatable": True})
+    b.tensor("x", 1, "input")
+    for i in range(4):
+        b.op(f"f{i}", "matmul", inputs=["x"], outputs=[b.tensor(f"a{i}", 10)], duration_ns=5)
+    for i in range(4):
+        b.op(f"g{i}", "sum", inputs=[f"a{i}"], outputs=[b.tensor(f"s{i}", 1)], duration_ns=5)
+    b.op("end", "add", inputs=[f"s{i}" for i in range(4)], duration_ns=5)
+    graph = b.build()
+    plan = planned(graph, SLOW, 20)
+    assert (plan.edits.order != (), plan.cache_ops, plan.recomputes) == (True, (), 0)
+    assert replay(plan, SLOW, 20).makespan_ns == 45
+    kept = planned(graph, SLOW, 20, reorder=False, recompute=False)
+    assert kept.edits is None
+    assert replay(kept, SLOW, 20).makespan_ns > 45
+
+
+@pytest.mark.parametrize(("random", "peak"), [([], 41), (["f0"], 41), (["f0", "f1"], 51)])
+def test_random_ops_keep_their_order(random, peak):
+    """f0 makes 10 B for g0, f1 40 B for g1, whose 1 B g0 reads too: f1 and g1 first take 41 B, f0 first 51 B. Random ops draw in turn."""
+    b = GraphBuilder("draws", {"repeatable": True, "random": random})
+    b.op("f0", "matmul", outputs=[b.tensor("a0", 10)], duration_ns=5)
+    b.op("f1", "matmul", outputs=[b.tensor("a1", 40)], duration_ns=5)
+    b.op("g1", "sum", inputs=["a1"], outputs=[b.tensor("s1", 1)], duration_ns=5)
+    b.op("g0", "sum", inputs=["a0", "s1"], outputs=[b.tensor("s0", 1)], duration_ns=5)
+    graph = b.build()
+    assert static_peak(graph).bytes == 51
+    assert static_peak(reorder(graph, [5] * 4, 20)).bytes == peak
+
+
+@pytest.mark.parametrize(("kind", "random", "why"), [
+    *((kind, [], "wait for other devices") for kind in sorted(COLLECTIVE_KINDS)),
+    ("dropout", [], "is random"),
+    ("attention", ["f"], "is random"),
+    ("attention", ["g"], ""),
+    ("attention", "f", ""),
+])  # fmt: skip
+def test_which_ops_run_once(kind, random, why):
+    b = GraphBuilder("one", {"repeatable": True, "random": random})
+    b.tensor("x", 4, "input")
+    b.op("f", kind, inputs=["x"], outputs=[b.tensor("a", 4)], duration_ns=1)
+    b.op("g", "add", inputs=["a"], duration_ns=1)
+    b.op("h", "add", inputs=["a"], duration_ns=1)
+    graph = b.build()
+    assert why in why_once(graph, graph.ops[0])
+    assert bool(why) == bool(why_once(graph, graph.ops[0]))
+    again = [Recompute("f", "h", "f~2")]
+    if why:
+        with pytest.raises(GraphError, match=why):
+            edited(graph, recompute=again)
+    else:
+        assert len(edited(graph, recompute=again).ops) == 4
+
+
+def test_no_worse_than_any_policy_where_the_graph_is_changed():
+    graph = layers(6, repeatable=True)
+    for cut in (8, 16, 24, 32):
+        budget = static_peak(graph).bytes - cut
+        ours = replay(planned(graph, SLOW, budget), SLOW, budget).makespan_ns
+        for name in RIVALS:
+            result = replay(registry.get(name).plan(graph, SLOW), SLOW, budget)
+            assert not result.feasible or ours <= result.makespan_ns
+
+
+def test_gpt2_xl_of_six_layers_at_three_quarters():
+    """144.7 ms once without recomputation, 66.9 with it."""
+    model = {"model": "gpt2-xl", "phase": "train", "batch": 4, "sequence": 1024, "layers": 6, "fused": True}
+    graph = make({"format": "hosim.spec/1", "name": "gpt2-xl", "builder": model}, "gpt2-xl")
+    hardware = load_hardware(find_hardware("a100-80gb-sxm"))
+    budget = parse_budget("75%", graph, hardware)[1]
+    plan = registry.get("hyperoffload").plan(graph, hardware, budget, effort=0.0)
+    assert plan.recomputes > 0
+    assert replay(plan, hardware, budget).makespan_ns < 60_000_000
+
+
+# ---------------------------------------------------------------------------------------------------------- command line
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> list[str]:
+    graph = layers(8, repeatable=True)
+    save_workload(graph, tmp_path / "w.json")
+    save_hardware(SLOW, tmp_path / "slow.yaml")
+    return [str(tmp_path / "w.json"), "--hardware", str(tmp_path / "slow.yaml"), "--budget", f"{static_peak(graph).bytes - 24} B"]
+
+
+def run(*args: str):
+    return CliRunner().invoke(app, list(args))
+
+
+def test_the_plan_says_that_it_recomputes(where, tmp_path):
+    path = str(tmp_path / "p.json")
+    made = run("plan", *where, "-o", path)
+    count = len(json.loads(Path(path).read_text())["recompute"])
+    assert count > 0
+    assert f"; runs {count} ops again, so it needs a runtime that repeats ops" in made.stderr
+    made = run("plan", *where, "-o", path, "--no-recompute")
+    assert "recompute" not in json.loads(Path(path).read_text())
+    assert "again" not in made.stderr
+    refused = run("plan", *where, "-o", path, "--no-recompute", "-p", "hyperoffload:recompute=true")
+    assert refused.exit_code == 2
+    assert refused.stderr.strip().endswith("recompute=true is ruled out here; leave it out")
+
+
+def test_a_comparison_has_the_ops_that_run_again(where):
+    shown = run("compare-policies", *where, "-p", "hyperoffload:effort=0.05,g10")
+    assert "ops run" in shown.stdout
+    results = json.loads(run("compare-policies", *where, "-p", "hyperoffload:effort=0.05,g10", "--json").stdout)["results"]
+    assert [bool(result["plan"].get("recomputes")) for result in results] == [True, False]
+    shown = run("compare-policies", *where, "-p", "hyperoffload:effort=0.05,g10", "--no-recompute", "--json")
+    assert [result["policy"] for result in json.loads(shown.stdout)["results"]] == ["hyperoffload:effort=0.05:recompute=false", "g10"]
+    assert "ops run" not in run("compare-policies", *where, "-p", "hyperoffload:effort=0.05,g10", "--no-recompute").stdout
+
+
+@pytest.mark.parametrize("command", [["frontier", "--points", "2"], ["robustness", "-n", "1"], ["blame"]])
+def test_other_commands_that_plan_take_the_option(where, command):
+    asked = "--policies" if command[0] == "robustness" else "--policy"
+    shown = run(command[0], *where, *command[1:], asked, "hyperoffload:effort=0.05", "--no-recompute", "--json")
+    assert shown.exit_code == 0, shown.output
+    assert "recompute=false" in shown.stdout or command[0] == "blame"
+
+
+def test_export_plans_for_a_runtime_that_keeps_the_graph(where, monkeypatch):
+    asked = []
+    made = registry.get("hyperoffload").plan
+
+    def plan(graph, hardware, choice, budget):
+        asked.append(choice)
+        return made(graph, hardware, budget, **choice.parameters)
+
+    monkeypatch.setattr("hosim.study.run_policy.make_plan", plan)
+    shown = run("export", *where, "--mindspore", "--trials", "3", "-p", "hyperoffload:effort=0.05", "--json")
+    assert shown.exit_code == 3  # none of the three settings fits: what hosim planned is looked at here
+    assert [choice.parameters for choice in asked] == [{"effort": 0.05, "recompute": False, "reorder": False}]
+    refused = run("export", *where, "--mindspore", "-p", "hyperoffload:reorder=true")
+    assert refused.exit_code == 2
+    assert "reorder=true is ruled out here; leave it out" in refused.stderr
+
+
+def test_choices_without_changes_to_the_graph():
+    ours, theirs = parse_choice("hyperoffload:seed=1:recompute=false"), parse_choice("lookahead:k=2")
+    assert without(ours, RECOMPUTE) is ours
+    assert without(theirs, RECOMPUTE, REORDER) is theirs
+    assert without(ours, RECOMPUTE, REORDER).label == "hyperoffload:seed=1:recompute=false:reorder=false"
+    with pytest.raises(InputError, match=r"policy hyperoffload:reorder=true: reorder=true is ruled out"):
+        without(parse_choice("hyperoffload:reorder=true"), REORDER)
