@@ -1,5 +1,7 @@
 """Ops that say which kernel they are: their times, and where these are from."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from kernel_machine import GATHER, PROFILE, gathers, kernel_machine
@@ -170,3 +172,12 @@ def test_a_machine_without_constants_has_those_of_its_generation(peak, multiproc
     builder_graph = gathers((2048, 4096, 4096), kernel="gemm")
     assert time_origins(builder_graph, machine) == ("fitted model", "guess")
     assert 2 * 2048 * 4096 * 4096 / (peak * 1e3) < op_durations(builder_graph, machine)[0] < 4 * 2048 * 4096 * 4096 / (peak * 1e3)
+
+
+def test_how_tokens_spread_over_experts_says_nothing_of_other_kernels() -> None:
+    """A table of an all-gather counts in a workload of skewed experts too."""
+    times = MeasuredTimes("g.csv", "all_gather", "fp16", "uniform", ((2, 4_000_000),), (50.0,))
+    machine = kernel_machine()
+    machine = replace(machine, compute=replace(machine.compute, tables=(times,)))
+    graph = Graph("g", (), gathers((2, 4_000_000)).ops, {"routing_distribution": "power_law_1.2"})
+    assert time_origins(graph, machine) == ("table", "guess")

@@ -25,6 +25,9 @@ _NS_PER_S = 10**9
 Timed = tuple[int, str]
 """Nanoseconds, and where they are from."""
 
+_MIXTURES = frozenset({name for name, kernel in CLASSES.items() if "experts" in kernel.sizes})
+"""Classes whose times depend on how tokens spread over experts; those of all others are measured once for any."""
+
 
 def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
     """The time of each op, by position, that has no measured duration and says which kernel it is, if the profile has a processor.
@@ -41,12 +44,13 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
     wanted: defaultdict[tuple[str, str, str], dict[Sizes, list[int]]] = defaultdict(dict)
     for i, op in enumerate(graph.ops):
         if op.kernel and op.duration_ns is None and (op.dtype in LABELS or op.stream != MAIN_STREAM):
-            wanted[op.kernel, LABELS.get(op.dtype, "fp16"), distribution].setdefault(op.sizes, []).append(i)
+            spread = distribution if op.kernel in _MIXTURES else "uniform"
+            wanted[op.kernel, LABELS.get(op.dtype, "fp16"), spread].setdefault(op.sizes, []).append(i)
     times: dict[int, Timed] = {}
-    for (kernel, dtype, distribution), places in wanted.items():
+    for (kernel, dtype, spread), places in wanted.items():
         first = graph.ops[next(iter(places.values()))[0]]
         _check(first, [graph.ops[at[0]] for at in places.values()])
-        found = kernel_us(hardware, kernel, dtype, distribution, list(places))
+        found = kernel_us(hardware, kernel, dtype, spread, list(places))
         if found is not None:
             for (us, origin), at in zip(found, places.values(), strict=True):
                 for i in at:
