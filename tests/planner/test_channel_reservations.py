@@ -1,10 +1,13 @@
 """The reservations of a channel, against a list of its free nanoseconds."""
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.planner.hyperoffload import channel_reservations
 from hosim.planner.hyperoffload.channel_reservations import ChannelTimeline, left_rates, timelines
 
 SPAN = 60
@@ -49,6 +52,21 @@ def reserved(steps: list[tuple[bool, int, int, int]]) -> tuple[ChannelTimeline, 
 def test_earliest_is_the_first_free_interval(steps: list[tuple[bool, int, int, int]], release: int, length: int) -> None:
     timeline, free = reserved(steps)
     assert timeline.earliest(release, length) == free.earliest(release, length)
+
+
+@given(STEPS, STEPS, INSTANTS, LENGTHS)
+def test_what_a_search_has_passed_over_is_passed_over_at_once(
+    steps: list[tuple[bool, int, int, int]], more: list[tuple[bool, int, int, int]], release: int, length: int
+) -> None:
+    with patch.multiple(channel_reservations, _MANY=0, _EVERY=1):  # every busy interval passed is noted
+        timeline, free = reserved(steps)
+        assert timeline.earliest(release, length) == free.earliest(release, length)
+        for _, a, _, size in more:
+            at = timeline.earliest(a, size)
+            assert at == free.earliest(a, size)
+            timeline.reserve(at, size)
+            free.busy.update(range(at, at + size))
+        assert timeline.earliest(release, length) == free.earliest(release, length)
 
 
 @given(STEPS, INSTANTS, LENGTHS, INSTANTS)

@@ -10,6 +10,8 @@ from hosim.hardware import Hardware
 
 _FAR = 256
 """Free intervals that a search looks at before it gives up; a channel with more that are too short is as good as full."""
+_MANY, _EVERY = 32, 8
+"""Where a search passes over more than so many busy intervals, it notes at every so many of them how far it went."""
 _WORTH = 10
 """Fabrics share their bandwidth among channels. A channel whose share is less than a tenth of the fastest one's takes turns with it."""
 
@@ -25,6 +27,7 @@ class ChannelTimeline:
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._full: dict[int, int] = {}  # by length: no free interval of that length starts before
+        self._passed: dict[int, dict[int, int]] = {}  # by length and the end of a busy interval: none starts from there until then
 
     def reserve(self, start: int, length: int) -> None:
         """Mark ``[start, start + length)`` busy; it must be free."""
@@ -51,9 +54,18 @@ class ChannelTimeline:
         known = self._full.get(length, 0)
         start = max(release, known)
         k, count = bisect_right(ends, start), len(starts)
+        steps, passed, noted = 0, self._passed.get(length), []
         while k < count and starts[k] - start < length:
             start = ends[k]  # as they are in order, and the first one ends after the release
             k += 1
+            if passed is not None and start in passed:  # what was too short then is no longer now
+                start = passed[start]
+                k = bisect_right(ends, start)
+            steps += 1
+            if not steps % _EVERY:
+                noted.append(start)
+        if steps > _MANY:
+            self._passed.setdefault(length, {}).update(dict.fromkeys(noted, start))
         if release <= known:
             self._full[length] = start
         return start
