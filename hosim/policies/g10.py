@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from heapq import heapify, heappop, heapreplace
 
 import numpy as np
 
@@ -38,23 +39,24 @@ from hosim.schedule.bandwidth_slots import Slots
 from hosim.schedule.idle_intervals import below_at_ends, between_uses, held_bytes
 from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import LowerTier, nearest_tiers, space_below, starts
+from hosim.schedule.over_time import OverTime
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
-    """The plan. Each idle time taken costs O(ops + idle times) array steps."""
+    """The plan. Each idle time taken costs what it spans in array steps, and each look at one O(log ops)."""
     initial = starts(graph, hardware, budget_bytes)
-    for last_resort in (False, True):
-        planner = _G10(graph, hardware, budget_bytes, Plan(graph, initial=initial).residency(hardware.device_tier))
-        planner.start_below()
-        planner.evict()
-        fits = planner.fits()
-        if last_resort:
-            planner.evict_unreserved()
-        planner.advance_prefetches()
-        made = insert(graph, hardware, "g10", planner.absences, initial)
-        if fits or last_resort or engine.replay(made, hardware, budget_bytes).feasible:
-            break
-    return made
+    planner = _G10(graph, hardware, budget_bytes, Plan(graph, initial=initial).residency(hardware.device_tier))
+    planner.start_below()
+    planner.evict()
+    fits, held, absences = planner.fits(), planner.held.copy(), planner.absences.copy()
+    planner.advance_prefetches()
+    made = insert(graph, hardware, "g10", planner.absences, initial)
+    if fits or engine.replay(made, hardware, budget_bytes).feasible:
+        return made
+    planner.held, planner.absences = held, absences
+    planner.evict_unreserved()
+    planner.advance_prefetches()
+    return insert(graph, hardware, "g10", planner.absences, initial)
 
 
 class _G10:
@@ -102,22 +104,25 @@ class _G10:
 
     def evict(self) -> None:
         """Take idle times until no op is over the line: the most bytes freed over time above it, per time of a round trip."""
-        found = list(self._idle_times())
-        if not found or not self.tiers:
-            return
-        inside = np.array([(gap.after + 1, gap.before) for gap in found])
-        per_ns = np.array([self.sizes[gap.tensor] / (self._round_trip(self.tiers[0], gap.tensor) or 1) for gap in found])
-        while (over := self.held > self.line).any():
-            above = np.concatenate(([0], np.cumsum(np.where(over, self.durations, 0))))
-            relief = (above[inside[:, 1]] - above[inside[:, 0]]) * per_ns
-            fits = False
-            while not fits:  # until then no relief changes
-                best = int(relief.argmax())
-                if relief[best] <= 0:
-                    return
-                relief[best] = per_ns[best] = 0
-                a, b = inside[best]
-                fits = self._place(found[best]) and bool((self.held[a:b][over[a:b]] <= self.line).any())
+        found = list(self._idle_times()) if self.tiers else []
+        per_ns = [self.sizes[gap.tensor] / (self._round_trip(self.tiers[0], gap.tensor) or 1) for gap in found]
+        above = OverTime(self.durations, self.held > self.line)
+        # as ops come to fit, no relief rises: so the first in the queue whose relief is still what it was has the most
+        most = above.within_each([gap.after + 1 for gap in found], [gap.before for gap in found])
+        queue = [(-over * each, n) for n, (over, each) in enumerate(zip(most, per_ns, strict=True)) if over]
+        heapify(queue)
+        while queue and above.count:
+            relief, n = queue[0]
+            a, b = found[n].after + 1, found[n].before
+            present = -above.within(a, b) * per_ns[n]
+            if not present:
+                heappop(queue)
+            elif present != relief:
+                heapreplace(queue, (present, n))
+            else:
+                heappop(queue)
+                if self._place(found[n]):
+                    above.drop(a, b, self.held[a:b] <= self.line)
 
     def fits(self) -> bool:
         """Whether no op is over the line by the account so far."""
