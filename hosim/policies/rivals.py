@@ -14,7 +14,7 @@ from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.evaluation import moving_ns
+from hosim.planner.hyperoffload.soonest_end import moving_ns
 from hosim.policies import registry
 from hosim.schedule.freeze_runtime import freeze_runtime
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hosim.cache_plan import DETACH, Plan
-from hosim.costmodel.transfer_time import alone_ns
 from hosim.engine import replay
-from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.choices import Choices, insert
 from hosim.planner.hyperoffload.problem import Problem
 from hosim.result import Result
@@ -85,19 +83,10 @@ class Evaluator:
 
 def plan_cost(plan: Plan, result: Result) -> PlanCost:
     """How good the replay of a plan is."""
-    moved = sum(plan.graph.tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != DETACH)
-    return PlanCost(not result.feasible, result.makespan_ns or 0, moved)
+    return PlanCost(not result.feasible, result.makespan_ns or 0, moved_bytes(plan))
 
 
-def moving_ns(plan: Plan, hardware: Hardware) -> int:
-    """Nanoseconds for which the plan's transfers keep some channel busy: its replay takes no less."""
-    busy: dict[str, int] = {}
-    alone: dict[tuple[str, int], int] = {}
-    for cache_op in plan.cache_ops:
-        channel = hardware.channel_between.get((cache_op.source, cache_op.destination or ""))
-        if channel is not None and channel.engines == 1:
-            key = channel.name, plan.graph.tensors[cache_op.tensor].size_bytes
-            if key not in alone:
-                alone[key] = alone_ns(hardware, *key)
-            busy[channel.name] = busy.get(channel.name, 0) + alone[key]
-    return max(busy.values(), default=0)
+def moved_bytes(plan: Plan) -> int:
+    """The bytes that a plan copies."""
+    tensors = plan.graph.tensors
+    return sum([tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != DETACH])

@@ -33,13 +33,14 @@ from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.choices import Choices, everything
 from hosim.planner.hyperoffload.choices_of_plan import choices_of
 from hosim.planner.hyperoffload.early_returns import advance, evenly, usual_bytes
-from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, PlanCost, moving_ns
+from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, PlanCost, moved_bytes
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, SPREAD, Judgement
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.problem import Problem, analyse, check_floor
 from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
 from hosim.planner.hyperoffload.selection import Selection, select
+from hosim.planner.hyperoffload.soonest_end import soonest_end_ns
 from hosim.planner.hyperoffload.tier_assignment import assigned_tiers
 from hosim.planner.hyperoffload.window_search import improve
 from hosim.schedule.lower_tiers import space_below
@@ -157,7 +158,7 @@ def search(
         to_beat_ns = None if best.cost.infeasible else best.cost.makespan_ns
         for name, other in others(graph, hardware, budget, to_beat_ns, not _at(best, floor_ns)):
             tried.append(name)
-            if best.cost.infeasible or moving_ns(other, hardware) < best.cost.makespan_ns:
+            if PlanCost(False, soonest_end_ns(other, hardware), moved_bytes(other)) < best.cost:
                 outcome = evaluate.plan(replace(other, policy=policy))
                 if outcome.cost < best.cost:
                     best, source, rival = outcome, RIVAL, name

@@ -25,10 +25,11 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.evaluation import Evaluation, moving_ns, plan_cost
+from hosim.planner.hyperoffload.evaluation import Evaluation, plan_cost
 from hosim.planner.hyperoffload.judgement import RIVAL, Judgement
 from hosim.planner.hyperoffload.pipeline import Others
 from hosim.planner.hyperoffload.problem import analyse
+from hosim.planner.hyperoffload.soonest_end import moving_ns
 from hosim.planner.rewrites.recompute import candidates
 from hosim.planner.rewrites.reorder import reorder as better_order
 from hosim.planner.rewrites.variants import LESS, Variant, Variants, promising

@@ -1,0 +1,103 @@
+"""The least that the replay of a plan can take, from its transfers alone: as if there were always room.
+
+Most plans that a planner looks at lose by what their transfers take, or by what they come too late. That is seen without a replay: the
+transfers of a channel take turns in the order of issue, and ops wait for theirs. Room can only delay what is counted here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from heapq import heappop, heappush
+from itertools import accumulate
+
+from hosim.cache_plan import AT_START, CacheOp, Plan
+from hosim.costmodel.memory_traffic import machine_of_copies
+from hosim.costmodel.op_time import op_durations
+from hosim.costmodel.transfer_time import alone_ns
+from hosim.hardware import Channel, Hardware
+
+
+def soonest_end_ns(plan: Plan, hardware: Hardware) -> int:
+    """Nanoseconds that the replay of a plan takes at least."""
+    busy, carried = _loads(plan, hardware)
+    shared = [
+        sum([carried.get(name, 0) for name in fabric.channels]) * 10**9 // fabric.bandwidth_bytes_per_s
+        for fabric in machine_of_copies(plan.graph, hardware).fabrics
+    ]
+    least = max([*busy.values(), *shared], default=0)
+    return max(least, _in_turns(plan, hardware)) if len(plan.graph.streams) <= 1 else least
+
+
+def moving_ns(plan: Plan, hardware: Hardware) -> int:
+    """Nanoseconds for which the plan's transfers keep some channel busy: its replay takes no less."""
+    busy, _ = _loads(plan, hardware)
+    return max(busy.values(), default=0)
+
+
+def _loads(plan: Plan, hardware: Hardware) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """For each channel of one engine the nanoseconds that it is busy for; and for each channel the bytes that it carries."""
+    times = _Alone(plan, hardware)
+    busy: dict[str, int] = {}
+    carried: dict[str, int] = {}
+    for cache_op in plan.cache_ops:
+        channel = times.channel(cache_op)
+        if channel is not None:
+            name = channel.name
+            carried[name] = carried.get(name, 0) + times.sizes[cache_op.tensor]
+            if channel.engines == 1:
+                busy[name] = busy.get(name, 0) + times.of(name, cache_op.tensor)
+    return busy, carried
+
+
+def _in_turns(plan: Plan, hardware: Hardware) -> int:
+    """When the last op or transfer ends on a single stream, if transfers wait for their channels, and ops for their transfers, alone."""
+    graph, device, times = plan.graph, hardware.device_tier, _Alone(plan, hardware)
+    ends = list(accumulate(op_durations(graph, hardware), initial=0))  # of op i without waits: at i + 1
+    free: dict[str, int] = {}
+    wanted: list[tuple[int, int]] = []  # ops, and when what they wait for is there
+    late = last = 0  # how much later ops are by now
+    for cache_op in sorted(plan.cache_ops, key=lambda each: each.after):
+        channel = times.channel(cache_op)
+        if channel is None:
+            continue
+        after, t = cache_op.after, cache_op.tensor
+        while wanted and wanted[0][0] <= after:
+            op, there = heappop(wanted)
+            late = max(late, there - ends[op])
+        begin = ends[after + 1] + late if after != AT_START else 0
+        if channel.engines == 1:
+            begin = max(begin, free.get(channel.name, 0))
+        end = begin + times.of(channel.name, t)
+        free[channel.name] = end
+        last = max(last, end)
+        if cache_op.destination == device:
+            users = graph.users[t]
+            k = bisect_right(users, after)
+            if k < len(users):
+                heappush(wanted, (users[k], end))
+    for op, there in wanted:
+        late = max(late, there - ends[op])
+    return max(last, ends[-1] + late)
+
+
+class _Alone:
+    """What each tensor's transfer takes on a channel that it has for itself."""
+
+    def __init__(self, plan: Plan, hardware: Hardware) -> None:
+        self._machine = machine_of_copies(plan.graph, hardware)
+        self._known: dict[tuple[str, int], int] = {}
+        self._channels = hardware.channel_between
+        self.sizes = [tensor.size_bytes for tensor in plan.graph.tensors]
+
+    def channel(self, cache_op: CacheOp) -> Channel | None:
+        """The channel that carries a copy; none for a detach, and for what takes several."""
+        return self._channels.get((cache_op.source, cache_op.destination or ""))
+
+    def of(self, channel: str, tensor: int) -> int:
+        """Nanoseconds of a tensor's transfer."""
+        key = channel, self.sizes[tensor]
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = alone_ns(self._machine, *key)
+        return known
