@@ -31,7 +31,7 @@ class Deriving:
             ``compute(self, *args, **kwargs)``.
         """
         memo: dict[Hashable, Any] = self.__dict__.setdefault("_derived", {})
-        key = (compute, args, tuple(sorted(kwargs.items())))
+        key = (compute, args, tuple(sorted(kwargs.items())) if kwargs else ())
         if key not in memo:
             memo[key] = compute(self, *args, **kwargs)
         result: T = memo[key]

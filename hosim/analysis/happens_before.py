@@ -54,11 +54,11 @@ class HappensBefore:
 
     def first_after(self, ops: Iterable[int], wanted: int) -> int | None:
         """The first op listed at ``wanted`` or later by whose end all of ``ops`` have surely ended; ``None`` if there is none."""
+        if self.single:
+            return max([wanted, *ops])  # AT_START is less than any
         ops = [op for op in ops if op != AT_START]
         if not ops:
             return wanted
-        if self.single:
-            return max(wanted, *ops)
         needed = [0] * len(self.queues)
         for op in ops:
             s = self.stream_of[op]

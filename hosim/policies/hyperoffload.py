@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hosim.cache_plan import Plan
+from hosim.collector import rare_collection
 from hosim.edits import is_repeatable
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
@@ -23,6 +24,7 @@ PLANNED = "planned"
 """The default placement: each tensor goes to the tier where most of its transfers is hidden."""
 
 
+@rare_collection()
 def plan(
     graph: Graph,
     hardware: Hardware,

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.graph import Graph
+from hosim.graph import Graph, unguarded
 from hosim.hardware import Hardware
 from hosim.schedule.lower_tiers import route
 
@@ -50,6 +50,8 @@ class WriteBack:
     before: int
     tier: str
 
+
+_cache_op = unguarded(CacheOp)
 
 PlacedCacheOp = tuple[int, int, CacheOp]
 """A cache op behind the two uses that its gap lies between."""
@@ -155,13 +157,13 @@ class _Course:
     def leave(self, absence: Absence) -> None:
         """A store if one is needed, a detach, and a prefetch if it returns; nothing where no place for them is safe."""
         before, gap, order = absence.before, (absence.after, absence.before), self.order
-        read = before < self.end and self.tensor in self.graph.ops[before].reads
+        read = before < self.end and self._is_read(before)
         needed = read or (before == self.end and self.graph.survives[self.tensor])
         if before == self.end and not needed:
             return  # it dies there by itself
         if self.here:
             follows = [*self._last_users(before), self.last]
-            release = order.first_after(follows, absence.release)
+            release: int | None = order.first_after(follows, absence.release)
             store = None
             if needed and not self.below:
                 store = order.first_after([*self.writes[max(self.written - 1, 0) : self.written], self.last], absence.store)
@@ -181,6 +183,11 @@ class _Course:
             after = order.last_before(self.last, min(absence.prefetch, before - 1))
             self._copy(PREFETCH, self.below, self.device, after, gap)
             self.here = True
+
+    def _is_read(self, i: int) -> bool:
+        """Whether op ``i`` needs the contents."""
+        op = self.graph.ops[i]
+        return self.tensor in op.inputs or self.tensor in op.mutates
 
     def write_back(self, step: WriteBack) -> None:
         """A store after the last write, if the tier has no valid copy."""
@@ -205,11 +212,14 @@ class _Course:
     def _copy(self, op: str, sources: Iterable[str], destination: str, after: int, gap: tuple[int, int]) -> None:
         """A cache op for each hop, and detaches of the copies in between."""
         hops = self.route(sources, destination)
+        if len(hops) == 2:
+            self._put(op, hops[0], destination, after, gap)
+            return
         for source, reached in pairwise(hops):
             self._put(PREFETCH if reached == self.device else op, source, reached, after, gap)
         for passed in hops[1:-1]:
             self._put(DETACH, passed, None, after, gap)
 
     def _put(self, op: str, source: str, destination: str | None, after: int, gap: tuple[int, int]) -> None:
-        self.placed.append((*gap, CacheOp(op, self.tensor, source, destination, after)))
+        self.placed.append((*gap, _cache_op(op, self.tensor, source, destination, after)))
         self.last = after

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.collector import no_collection
+from hosim.collector import no_collection, rare_collection
 from hosim.errors import InputError
 from hosim.importers import load_any
 from hosim.io import bounded, load_workload
@@ -334,3 +334,15 @@ def test_small_limits_of_digits_as_well(most: int, monkeypatch: pytest.MonkeyPat
         bounded.check_digits(b"a" * at + b"7" * most + b",", "f")
         with pytest.raises(InputError, match=f"^f: byte {at}: expected at most {most} digits"):
             bounded.check_digits(b"a" * at + b"7" * (most + 1) + b",", "f")
+
+
+@pytest.mark.parametrize("first", [0, 700, 10**6])
+def test_the_collector_runs_seldom_and_then_as_before(first: int) -> None:
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(first, 10, 10)
+        with rare_collection():
+            assert gc.get_threshold() == (max(first, 100_000) if first else 0, 10, 10)  # 0: it does not run at all
+        assert gc.get_threshold() == (first, 10, 10)
+    finally:
+        gc.set_threshold(*before)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import itemgetter
 
 from hosim.analysis.gaps import initial_set
 from hosim.analysis.happens_before import HappensBefore
@@ -82,7 +83,7 @@ def insert(problem: Problem, choices: Choices, policy: str) -> Plan:
         if t not in problem.starts_below and choice.start != HOME:
             initial[t] = initial_tiers(problem, t, choice)
         placed += place(problem, t, choice)
-    placed.sort(key=lambda p: p[:4])
+    placed.sort(key=itemgetter(0, 1, 2, 3))
     return Plan(problem.graph, policy, tuple(p[4] for p in placed), initial)
 
 
