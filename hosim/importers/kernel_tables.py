@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas
 
-from hosim.costmodel.kernels.classes import CLASSES, DTYPES, NO_WINDOW, first_wrong
+from hosim.costmodel.kernels.classes import CLASSES, DTYPES, first_wrong
 from hosim.costmodel.kernels.collective_time import CUSTOM_BYTES
 from hosim.costmodel.kernels.expert_loads import expected_loads
 from hosim.costmodel.kernels.processor import Array
+from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
 from hosim.errors import InputError
 from hosim.hardware import MeasuredTimes
 from hosim.io.bounded import read_bytes
@@ -204,7 +205,7 @@ def _attention(columns: _Columns) -> Sorted:
     labels = np.where((dtypes == "fp16") & (kv_dtypes == "fp8"), "fp16_fp8_cache", dtypes)
     sizes = {name: columns.numbers(name, 1) for name in ("batch", "heads", "kv_heads")} | {"width": columns.numbers("head_dim", 1)}
     queries, before = columns.numbers("isl", 1), columns.numbers("step")
-    sizes |= {"queries": queries, "before": before, "keys": queries + before, "window": np.full(len(queries), NO_WINDOW)}
+    sizes |= {"queries": queries, "before": before, "keys": queries + before, "window": np.full(len(queries), float(NO_WINDOW))}
     whole = columns.frame["op"].str.contains("context").to_numpy(bool)
     distributions = np.full(len(queries), "uniform")
     yield "context_attention", labels, distributions, sizes, whole

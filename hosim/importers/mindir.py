@@ -24,6 +24,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes, product_kernel
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers.mindir_file import Function, MindirModel, Node, Shape, read_model
@@ -225,13 +226,15 @@ class _MindirWalk:
         writes = [value for name, value in direct if name in self.parameters and isinstance(value, StaticTensor)]
         if not makes and not writes:
             return result  # arithmetic on sizes
+        flops = _flops(node, inputs, makes[0]) if makes else 0
         self.recording.step(
             node.label,
             operator_kind(node.operator),
             reads,
             makes,
             writes,
-            flops=_flops(node, inputs, makes[0]) if makes else 0,
+            flops=flops,
+            kernel=_kernel(node.operator, inputs, makes[0], flops) if makes else UNKNOWN,
             gathers=node.operator in _GATHERS,
         )
         return result
@@ -279,6 +282,14 @@ def _flops(node: Node, inputs: Sequence[Any], made: StaticTensor) -> int:
         length = b.shape[axis] if axis < len(b.shape) else 0
         return (10 if operator.endswith("Grad") else 4) * a.elements * length
     return 0
+
+
+def _kernel(operator: str, inputs: Sequence[Any], made: StaticTensor, flops: int) -> KernelSizes:
+    """The class of kernels of a product with one matrix, and its sizes."""
+    second = 2 if operator == "Addmm" else 1
+    if operator not in {*_MATMULS, "Addmm"} or len(inputs) <= second or not isinstance(inputs[second], StaticTensor):
+        return UNKNOWN
+    return product_kernel(made.shape, inputs[second].shape, flops)
 
 
 def _tensors(value: Any) -> list[StaticTensor]:

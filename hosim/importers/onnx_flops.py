@@ -7,6 +7,8 @@ from itertools import chain
 from math import prod
 from typing import Any
 
+from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes, product_kernel
+
 Dims = tuple[int, ...]
 
 _PRODUCTS = {"MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul"}
@@ -39,6 +41,13 @@ def onnx_flops(operator: str, inputs: Sequence[Dims | None], made: Dims, attribu
     if operator == "Einsum":
         return _einsum(str(attributes.get("equation", "")), given)
     return 0
+
+
+def onnx_kernel(operator: str, inputs: Sequence[Dims | None], made: Dims, flops: int) -> KernelSizes:
+    """The class of kernels of a product with one matrix, and its sizes."""
+    if operator not in ("MatMul", "FusedMatMul", "Gemm") or len(inputs) < 2 or inputs[1] is None:
+        return UNKNOWN
+    return product_kernel(made, inputs[1], flops)
 
 
 def _attention(inputs: Sequence[Dims | None], attributes: Mapping[str, Any]) -> int:

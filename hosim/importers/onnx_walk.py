@@ -12,7 +12,7 @@ from onnx import inliner
 
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers.onnx_flops import onnx_flops
+from hosim.importers.onnx_flops import onnx_flops, onnx_kernel
 from hosim.importers.onnx_values import OnnxValue, attributes_of, compute, constant, dtype_of, infer, of_type
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.static_tensors import LARGEST, Recording, StaticTensor
@@ -195,12 +195,15 @@ class _OnnxWalk:
         for name, value in list(found.items()):
             found[name] = replace(value, tensor=self.recording.tensor(name, value.shape, dtype_of(value.element, name)))
         shapes = [None if value is None else value.shape for value in inputs]
+        made = next(iter(found.values())).shape
+        flops = onnx_flops(node.op_type, shapes, made, attributes)
         self.recording.step(
             where,
             operator_kind(node.op_type),
             [value.tensor for value in inputs if value is not None and value.tensor is not None],
             [value.tensor for value in found.values() if value.tensor is not None],
-            flops=onnx_flops(node.op_type, shapes, next(iter(found.values())).shape, attributes),
+            flops=flops,
+            kernel=onnx_kernel(node.op_type, shapes, made, flops),
             gathers=node.op_type in _GATHERS,
         )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 
@@ -78,6 +79,7 @@ class _Step:
     flops: int
     bytes_accessed: int
     dtype: str
+    kernel: KernelSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +130,12 @@ class Recording:
         writes: Sequence[StaticTensor] = (),
         *,
         flops: int = 0,
+        kernel: KernelSizes = UNKNOWN,
         gathers: bool = False,
     ) -> None:
         """Record an operator; with ``gathers`` it reads only as much of its first input as it makes.
 
-        Raises :class:`InputError` at the limits.
+        ``kernel``: the class of kernels that it is one of, and its sizes. Raises :class:`InputError` at the limits.
         """
         if len(self._steps) >= MOST_STEPS:
             raise InputError(f"more than {MOST_STEPS:,} operators once its functions are inlined; this is not the graph of a model")
@@ -149,7 +152,7 @@ class Recording:
         inputs = [s for s in dict.fromkeys(t.storage for t in reads) if s not in written and s not in own]
         # what a matrix unit multiplies counts, as in hosim.importers.torch_kernels
         dtype = _widest(reads[:1] if flops else (*reads, *makes, *writes))
-        self._steps.append(_Step(name, kind, inputs, list(own), list(written), flops, accessed, dtype))
+        self._steps.append(_Step(name, kind, inputs, list(own), list(written), flops, accessed, dtype, kernel))
 
     def larger(self, *walks: Callable[[], Any]) -> Any:
         """Record the branch with most FLOP, or else most bytes made; the first of equals. Returns what its walk returned.
@@ -208,6 +211,8 @@ class Recording:
                 flops=step.flops,
                 bytes_accessed=step.bytes_accessed,
                 dtype=step.dtype,
+                kernel=step.kernel[0],
+                sizes=step.kernel[1],
             )
         builder.meta = {**meta, "shapes": shapes}
         return builder.build()

@@ -49,6 +49,8 @@ class StorageGraph:
             dtype=step.dtype,
             workspace_bytes=step.workspace_bytes,
             deps=deps,
+            kernel=step.kernel[0],
+            sizes=step.kernel[1],
         )
         if step.random:
             self._random.append(step.name)

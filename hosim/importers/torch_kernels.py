@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import bmm_flop, flop_registry
 
+from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes, causal_kernel, product_kernel
 from hosim.errors import InputError
 from hosim.importers import torch_guard
 from hosim.limits import limit, refusal, within
@@ -49,7 +50,10 @@ _ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty,
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One computation below torch's composite ops; storages by number. ``random``: it draws from torch's generator."""
+    """One computation below torch's composite ops; storages by number.
+
+    ``random``: it draws from torch's generator. ``kernel``: the class of kernels that it is one of, and its sizes.
+    """
 
     reads: tuple[int, ...]
     writes: tuple[int, ...]
@@ -57,6 +61,7 @@ class Kernel:
     flops: int
     dtype: str
     random: bool = False
+    kernel: KernelSizes = UNKNOWN
 
 
 class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
@@ -131,6 +136,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
                 dtype=_dtype([args[0]] if flops else [*(t for _, t in inputs), *(t for _, t in outputs)]),
                 # the CPU's fused attention has this tag as well, but drops nothing
                 random=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in func.overloadpacket.__name__,
+                kernel=_kernel(func.overloadpacket, args, kwargs, result, flops),
             )
         )
         return result
@@ -236,6 +242,29 @@ def _flops(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result
     if packet.__name__.strip("_") in ("grouped_mm", "grouped_mm_fallback"):
         return _grouped_flops(args[0].shape, args[1].shape)
     return 0
+
+
+_PRODUCTS = {aten.mm: 1, aten.bmm: 1, aten.addmm: 2, aten.baddbmm: 2}
+"""Products, each with the place of its second operand."""
+
+_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
+_ATTENTION_GRADIENT = aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def _kernel(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, flops: int) -> KernelSizes:
+    """The class and sizes of products of rows with one matrix, of causal attention, its gradient, and of one query's attention."""
+    if packet in _PRODUCTS:
+        return product_kernel(result.shape, args[_PRODUCTS[packet]].shape, flops)
+    if packet in (_ATTENTION, _ATTENTION_GRADIENT):
+        backward = packet is _ATTENTION_GRADIENT
+        q, k, v = args[1:4] if backward else args[:3]
+        named = "is_causal" in kwargs
+        place = 7 if backward else 4  # after the dropout
+        causal = kwargs["is_causal"] if named else len(args) > place and args[place]
+        if kwargs.get("attn_mask") is None and ((causal and q.shape[2] == k.shape[2] > 1) or (q.shape[2] == 1 and not backward)):
+            name, sizes = causal_kernel(q.shape, k.shape, v.shape[3])
+            return ("context_gradient" if backward else name, sizes) if not backward or name == "context_attention" else UNKNOWN
+    return UNKNOWN
 
 
 def _dtype(involved: list[torch.Tensor]) -> str:

@@ -21,6 +21,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx import Node
 from torch.fx.node import map_aggregate
 
+from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes
 from hosim.errors import InputError
 from hosim.importers import cache_nodes, torch_guard
 from hosim.importers.torch_kernels import Kernel, KernelRecorder, tensors
@@ -44,7 +45,8 @@ class Held:
 class ProgramStep:
     """One op that computes; storages by number. ``workspace_bytes``: what it allocates beside its outputs and frees again.
 
-    ``random``: it draws from torch's generator. ``phase``: of a training step, the call in which it runs.
+    ``random``: it draws from torch's generator. ``phase``: of a training step, the call in which it runs. ``kernel``: the class of kernels
+    that computes, and its sizes.
     """
 
     name: str
@@ -58,6 +60,7 @@ class ProgramStep:
     workspace_bytes: int = 0
     random: bool = False
     phase: str = ""
+    kernel: KernelSizes = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +372,7 @@ class _Machine:
             main.dtype,
             recorder.peak_bytes - before - sum(recorder.sizes[n] for n in outputs),
             any(kernel.random for kernel in kernels),
+            kernel=main.kernel if sum(kernel.flops > 0 for kernel in kernels) == 1 else UNKNOWN,
         )
 
 

@@ -115,6 +115,7 @@ class _StepRecorder(KernelRecorder):
                     kernel.dtype,
                     random=kernel.random,
                     phase=self.phase,
+                    kernel=kernel.kernel,
                 )
             )
         return result

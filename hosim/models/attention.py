@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, causal_kernel
 from hosim.models.functions import copied
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
@@ -13,9 +14,6 @@ MODES = ("causal", "masked", "math")
 repeated to the queries' heads, which transformers runs if it cannot see that the mask is causal (when traced). ``math``: no fused kernel
 supports these heads, and scores are in memory (torch with heads of unequal width).
 """
-
-NO_WINDOW = 2**40
-"""The window of a query that sees all keys before it."""
 
 
 def attention(
@@ -45,7 +43,7 @@ def attention(
     scores = batch * heads * queries * keys
     flops = 2 * scores * (width + out_width)
     shape = (batch, queries, heads, out_width)
-    kernel, sizes = causal_kernel(q, k, out_width) if causal and mode == "causal" else ("", ())
+    kernel, sizes = causal_kernel(q.shape, k.shape, out_width) if causal and mode == "causal" else UNKNOWN
     statistics = batch * heads * queries * 4
     training = bool(q.node)
     if mask is not None and training and mode == "masked":  # what the kernel adds to the scores, and keeps for its gradient
@@ -89,18 +87,6 @@ def attention(
 
     t.note(y, gradient)
     return y
-
-
-def causal_kernel(q: Value, k: Value, out_width: int) -> tuple[str, tuple[int, ...]]:
-    """The class of the fused causal kernel of queries and keys [batch, heads, tokens, width], and its sizes."""
-    batch, heads, queries, width = q.shape
-    kv_heads, keys = k.shape[1:3]
-    if queries == 1:
-        latent = out_width < width and kv_heads == 1
-        return ("latent_attention", (batch, keys, heads)) if latent else ("generation_attention", (batch, keys, heads, kv_heads, width))
-    if out_width < width:
-        return "context_latent", (batch, queries, keys - queries, heads)
-    return "context_attention", (batch, queries, keys - queries, heads, kv_heads, width, NO_WINDOW)
 
 
 def rotated(t: Tape, x: Value, cos: Value, sin: Value, *, fused: bool = False, label: str = "rope") -> Value:

@@ -6,7 +6,7 @@ the norm after it, and a mixture of experts is one kernel that sorts, multiplies
 
 from __future__ import annotations
 
-from hosim.models.attention import causal_kernel
+from hosim.costmodel.kernels.sizes_of_ops import causal_kernel
 from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run
 from hosim.models.functions import gathered, linear, summed
@@ -54,7 +54,7 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value,
     cache = make_cache(t, config, run)
     keys = run.context if run.phase == "decode" else tokens
     q, k = both.view(batch, heads, tokens, width), both.view(batch, kv_heads, keys, width)
-    kernel, sizes = causal_kernel(q, k, width)
+    kernel, sizes = causal_kernel(q.shape, k.shape, width)
     kept = [] if cache is None else [cache.first, cache.second]
     result = batch * tokens * heads * width * both.size // (both.rows * both.shape[-1])
     passed = both.size + sum([turn.size for turn in turns]) + result

@@ -280,6 +280,25 @@ def test_flop(tmp_path: Path, operator: bytes, shapes: tuple, made: tuple[int, .
     assert [op.flops for op in graph.ops] == [expected]
 
 
+@pytest.mark.parametrize(
+    ("operator", "shapes", "made", "expected"),
+    [
+        *((name, (C, B[::-1]), (3, 5), ("gemm", (3, 5, 7))) for name in (b"MatMul", b"MatMulExt", b"Mm", b"Dense")),
+        (b"BatchMatMul", ((2, *C), (2, 7, 5)), (2, 3, 5), ("", ())),
+        (b"Addmm", ((7,), (3, 5), (5, 7)), C, ("gemm", (3, 7, 5))),
+        (b"Addmm", ((7,), (3, 5)), C, ("", ())),
+        (b"Conv3D", ((2, 3, 8, 8), KERNEL), IMAGE, ("", ())),
+    ],
+)
+def test_products_with_one_matrix_are_kernels(
+    tmp_path: Path, operator: bytes, shapes: tuple, made: tuple[int, ...], expected: tuple
+) -> None:
+    names = [b"i%d" % i for i in range(len(shapes))]
+    given = [text(5, text(1, name) + text(2, floats(*shape))) for name, shape in zip(names, shapes, strict=True)]
+    (op,) = graph_of(tmp_path, *given, primitive(operator, names, *made), value(6, b"y", *made)).ops
+    assert (op.kernel, op.sizes) == expected
+
+
 @pytest.mark.parametrize(("operator", "transposed"), [(b"MatMul", True), (b"BatchMatMul", True), (b"MatMulExt", False)])
 def test_a_product_whose_third_input_transposes(tmp_path: Path, operator: bytes, transposed: bool) -> None:
     yes, no = constant(b"yes", BOOL, number(3, 1)), constant(b"no", BOOL)

@@ -95,6 +95,7 @@ def test_views_numbers_and_weights_elsewhere(tmp_path: Path) -> None:
         ("t", 48, "output"),
     ]
     assert [(op.flops, op.bytes_accessed) for op in graph.ops] == [(2 * 3 * 6 * 4, 72 + 96 + 48), (0, 96)]
+    assert [(op.kernel, op.sizes) for op in graph.ops] == [("gemm", (3, 4, 6)), ("", ())]
 
 
 def flops_of(folder: Path, node, inputs: dict[str, tuple[int, ...]], outputs: int = 1, opset: int = 20) -> int:

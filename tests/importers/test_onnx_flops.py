@@ -1,8 +1,10 @@
 """The FLOP of ONNX operators from shapes alone; onnx is not needed."""
 
+from math import prod
+
 import pytest
 
-from hosim.importers.onnx_flops import onnx_flops
+from hosim.importers.onnx_flops import onnx_flops, onnx_kernel
 
 A, B, BATCHES = (2, 3), (3, 4), (5, 2, 3)
 Q, K, V = (2, 8, 5, 4), (2, 2, 9, 4), (2, 2, 9, 6)
@@ -78,3 +80,19 @@ def test_attention(inputs: tuple, attributes: dict, expected: int) -> None:
 def test_einsum(equation: str, inputs: tuple, expected: int) -> None:
     assert onnx_flops("Einsum", inputs, (1,), {"equation": equation}) == expected
     assert onnx_flops("Einsum", inputs, (1,), {}) == 0
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "made", "expected"),
+    [
+        ("MatMul", (A, B), (2, 4), ("gemm", (2, 4, 3))),
+        ("Gemm", ((3, 2), (4, 3)), (2, 4), ("gemm", (2, 4, 3))),  # both transposed
+        ("MatMul", (BATCHES, B), (5, 2, 4), ("gemm", (10, 4, 3))),
+        ("MatMul", (BATCHES, (5, 3, 4)), (5, 2, 4), ("", ())),
+        ("MatMul", (A, None), A, ("", ())),
+        ("MatMul", (A,), A, ("", ())),
+        ("MatMulInteger", (A, B), (2, 4), ("", ())),
+    ],
+)
+def test_products_with_one_matrix_are_kernels(operator: str, inputs: tuple, made: tuple[int, ...], expected: tuple) -> None:
+    assert onnx_kernel(operator, inputs, made, 2 * prod(made) * 3) == expected

@@ -249,6 +249,38 @@ def test_fused_attention_is_one_op_in_the_dtype_of_its_inputs():
     assert op.workspace_bytes == 2 * 4 * 16 * 4  # the log-sum-exp of each row
 
 
+def rand(*shape):
+    return torch.rand(*shape, dtype=torch.bfloat16)
+
+
+def sdpa(**options):
+    return lambda q, k, v: nn.functional.scaled_dot_product_attention(q, k, v, **options)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "expected"),
+    [
+        (lambda x, w, b: nn.functional.linear(x, w, b), (rand(2, 3, 8), rand(16, 8), rand(16)), ("gemm", (6, 16, 8))),
+        (lambda x, w: x @ w, (rand(2, 3, 8), rand(8, 16)), ("gemm", (6, 16, 8))),
+        (lambda x, w: torch.addmm(torch.zeros(16, dtype=torch.bfloat16), x, w), (rand(3, 8), rand(8, 16)), ("gemm", (3, 16, 8))),
+        (lambda x, w: torch.bmm(x, w), (rand(1, 3, 8), rand(1, 8, 16)), ("gemm", (3, 16, 8))),
+        (lambda x, w: torch.bmm(x, w), (rand(2, 3, 8), rand(2, 8, 16)), ("", ())),
+        (sdpa(is_causal=True), (rand(2, 4, 6, 8), rand(2, 4, 6, 8), rand(2, 4, 6, 8)), ("context_attention", (2, 6, 0, 4, 4, 8, 2**40))),
+        (sdpa(), (rand(2, 4, 1, 8), rand(2, 4, 6, 8), rand(2, 4, 6, 8)), ("generation_attention", (2, 6, 4, 4, 8))),
+        (sdpa(), (rand(2, 4, 6, 8), rand(2, 4, 6, 8), rand(2, 4, 6, 8)), ("", ())),  # every query sees every key
+        (sdpa(is_causal=True), (rand(2, 4, 3, 8), rand(2, 4, 6, 8), rand(2, 4, 6, 8)), ("", ())),  # the first query sees one key, not four
+    ],
+)
+def test_products_and_causal_attention_say_which_kernel_they_are(function, args, expected):
+    assert [(op.kernel, op.sizes) for op in graph_of(function, *args).ops if op.flops] == [expected]
+
+
+def test_attention_with_a_mask_is_of_no_known_kernel():
+    mask = torch.ones(6, 6, dtype=torch.bool)
+    graph = graph_of(lambda q, m: nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=m), rand(2, 4, 6, 8), mask)
+    assert {op.kernel for op in graph.ops} == {""}
+
+
 def test_experts():
     class Moe(nn.Module):
         def __init__(self):

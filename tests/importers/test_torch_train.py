@@ -156,3 +156,21 @@ def test_llama_with_the_sizes_of_8b():
     assert sum(kinds["parameter"].values()) == 2 * learned
     assert sum(kinds["optimizer_state"].values()) == 12 * learned + 4 * len(kinds["parameter"])
     assert static_peak(graph).bytes > 16 * learned
+
+
+class Attending(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(8, 8, bias=False)
+
+    def forward(self, x):
+        q = self.first(x).view(1, 2, 32, 4)
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+
+def test_products_attention_and_their_gradients_say_which_kernel_they_are():
+    graph = trace(Attending, optimizer="none")
+    heads = (1, 32, 0, 2, 2, 4, 2**40)
+    assert [(op.kernel, op.sizes) for op in graph.ops if op.kernel] == [
+        ("gemm", (32, 8, 8)), ("context_attention", heads), ("context_gradient", heads), ("gemm", (8, 8, 32)),
+    ]  # fmt: skip

@@ -19,6 +19,7 @@ from hosim.costmodel.kernels.gemm_time import GemmConstants, gemm_us
 from hosim.costmodel.kernels.latent_time import LatentConstants, latent_us
 from hosim.costmodel.kernels.moe_time import MoeConstants, expert_product_us, moe_us
 from hosim.costmodel.kernels.processor import Array, Processor, Shapes
+from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +159,7 @@ _MIXTURE = {
     "token_traffic": (0.05, 2.0, 20.0),
 }
 
-NO_WINDOW = 2.0**40
-"""The window of attention that sees all keys before a query."""
-
-_HEAD = {"width": 128.0, "value_width": 128.0, "before": 0.0, "window": NO_WINDOW}
+_HEAD = {"width": 128.0, "value_width": 128.0, "before": 0.0, "window": float(NO_WINDOW)}
 
 CLASSES: Mapping[str, KernelClass] = {
     kernel.name: kernel
