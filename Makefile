@@ -5,6 +5,7 @@
 # make bench  what hosim takes in time and memory, as a table: an hour on a slow machine
 # make truth  hosim's figures beside those of others, as a table
 # make kernels  the constants of kernels again, fitted to the measured tables beside the project: a minute
+# make spreads  how far op times are off, for intervals of makespans, from the same tables and published steps: a minute
 # make docs   the documentation as a site, in build/site
 # make gate-all BASE=REVISION   every shipped workload, profile and policy against an earlier revision: hours
 # make mutants N=300 SEED=1  of so many small errors put into hosim at random, which ones the tests do not notice: an hour
@@ -17,7 +18,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test rooms test-long bench truth kernels docs gate-all mutants fuzz check clean
+.PHONY: demo test rooms test-long bench truth kernels spreads docs gate-all mutants fuzz check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -44,6 +45,9 @@ truth: .venv/.installed-dev
 
 kernels: .venv/.installed-dev
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_kernels.py && ../$(BIN)/ruff format --quiet ../hosim/costmodel/kernels
+
+spreads: .venv/.installed-dev
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_spreads.py && ../$(BIN)/ruff format --quiet ../hosim/costmodel/fitted_spreads.py
 
 # NO_MKDOCS_2_WARNING: not a page about the next release of MkDocs at every build.
 docs: .venv/.installed-dev

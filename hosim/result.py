@@ -215,6 +215,11 @@ class Result:
         Why it does not; ``None`` if it does.
     makespan_ns
         Nanoseconds from the start to the end of the last op or transfer; ``None`` if it does not fit, like the other times.
+    makespan_low_ns
+        The least that the makespan is, 9 times in 10; ``None`` where every op has a measured duration. The interval is that of hosim's
+        errors in op times (docs/kernels.md), not of a machine's jitter.
+    makespan_high_ns
+        The most that it is, 9 times in 10.
     busy_ns
         Nanoseconds during which the stream ``compute`` runs ops (the first stream where none has that name).
     stall_ns
@@ -286,6 +291,8 @@ class Result:
     channels: Mapping[str, ChannelFigures]
     plan: Mapping[str, int]
     streams: Mapping[str, StreamFigures] = field(default_factory=dict)
+    makespan_low_ns: int | None = None
+    makespan_high_ns: int | None = None
     slowed_ns: int | None = None
     allocator: AllocatorFigures | None = None
     devices: DeviceFigures | None = None

@@ -131,7 +131,8 @@ def _in_program_order(
     result = replace(result, allocator=counted.figures)
     if not result.feasible or counted.error is None:
         return result
-    return replace(result, feasible=False, error=counted.error, makespan_ns=None, busy_ns=None, drain_ns=None, streams={})
+    result = replace(result, feasible=False, error=counted.error, makespan_ns=None, busy_ns=None, drain_ns=None, streams={})
+    return replace(result, makespan_low_ns=None, makespan_high_ns=None)
 
 
 def _alike(hardware: Hardware) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from statistics import median_low
 
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
+from hosim.costmodel.makespan_interval import makespan_interval
 from hosim.engine import oom
 from hosim.engine.channels import ChannelQueue
 from hosim.engine.device import DeviceReplay
@@ -15,7 +16,7 @@ from hosim.engine.ledger import Ledger, SharedLedger
 from hosim.errors import HardwareError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread
+from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread, StreamFigures
 from hosim.units import LARGEST
 
 Pools = Mapping[tuple[int, int], SharedLedger]
@@ -48,6 +49,7 @@ def of_device(
     figures = {s.name: s.figures(b, makespan) for s, b in zip(device.streams, busy, strict=True)} if feasible else {}
     main = figures.pop(device.main.name, None) if device.main is not None else None
     exposed = device.main.exposed_ns if device.main is not None else [0] * len(memory.channels)
+    unsure = _interval(device, plan, hardware, makespan, main) if feasible else (None, None)
     timeline = device.recorder.timeline(device.clock.time) if device.recorder is not None else None
     return Result(
         workload=plan.graph.name,
@@ -67,12 +69,23 @@ def of_device(
         channels={c.name: _channel(c, exposed[c.index], makespan) for c in memory.channels},
         plan=_counts(device, plan),
         streams=figures,
+        makespan_low_ns=unsure[0],
+        makespan_high_ns=unsure[1],
         slowed_ns=None if slowed_ns is None else sum(slowed.values()),
         allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
         jitter=jitter,
         timeline=timeline,
         replayed=None if timeline is None else (plan, hardware),
     )
+
+
+def _interval(
+    device: DeviceReplay, plan: Plan, hardware: Hardware, makespan: int, main: StreamFigures | None
+) -> tuple[int, int] | tuple[None, None]:
+    if device.main is None or main is None:
+        return None, None
+    found = makespan_interval(plan.graph, hardware, device.main.name, makespan, main.stall_ns, main.drain_ns)
+    return found if found is not None else (None, None)
 
 
 def together(results: Sequence[Result], devices: Sequence[DeviceReplay], pools: Pools, hardware: Hardware, folded: bool) -> Result:

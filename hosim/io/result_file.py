@@ -196,7 +196,9 @@ _RESULT = KeyTable(
     Key("budget_bytes", COUNT),
     Key("feasible", FLAG),
     Key("error", optional(TEXT), default=None),
-    *keys(TIME, "makespan_ns", "busy_ns", default=None),
+    Key("makespan_ns", TIME, default=None),
+    *keys(TIME, "makespan_low_ns", "makespan_high_ns", brief=True),
+    Key("busy_ns", TIME, default=None),
     Key("stall_ns", STALLS, default={}),
     Key("drain_ns", TIME, default=None),
     Key("streams", mapping(_STREAM.kind), brief=True),
@@ -228,9 +230,9 @@ COMPARISON = Format("comparison", lambda: _COMPARISON.adapter)
 def result_to_dict(result: Result) -> dict[str, Any]:
     """The result as ``--json`` prints it: every key, in the order of docs/formats.md; utilization to two decimals.
 
-    ``streams`` is present only if the workload has streams beside the main one, ``allocator`` only if one placed the bytes, ``devices``
-    only if there were several, ``jitter`` only if there was some. The timeline is not part of it. ``peak_breakdown`` has every tier, with
-    the kinds that hold bytes.
+    ``makespan_low_ns`` and ``makespan_high_ns`` are present only if some op has no measured duration, ``streams`` only if the workload has
+    streams beside the main one, ``allocator`` only if one placed the bytes, ``devices`` only if there were several, ``jitter`` only if
+    there was some. The timeline is not part of it. ``peak_breakdown`` has every tier, with the kinds that hold bytes.
     """
     return _RESULT.write(result)
 

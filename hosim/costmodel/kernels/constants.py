@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hosim.costmodel.kernels.classes import CLASSES, DTYPES
+from hosim.costmodel.kernels.classes import CLASSES, DTYPES, LABELS
 from hosim.costmodel.kernels.fitted_a100 import A100
 from hosim.costmodel.kernels.fitted_h100 import H100
 from hosim.errors import HardwareError
@@ -47,6 +47,23 @@ def constants_for(hardware: Hardware, kernel: str, dtype: str) -> Any:
     return CLASSES[kernel].constants_from(found) if found else None
 
 
+def has_own_constants(hardware: Hardware, kernel: str, dtype: str) -> bool:
+    """Whether the constants that a class has in an op's dtype were fitted to this machine.
+
+    Either the profile has them, or its processor is one of those that were measured.
+    """
+    label = LABELS.get(dtype, "fp16")
+    if kernel in CONSTANTS_OF:
+        return False
+    if kernel in hardware.compute.kernels:
+        return label in hardware.compute.kernels[kernel]
+    figures, machine = hardware.compute.processor, most_like(hardware)
+    assert figures is not None
+    multiprocessors, clock_hz = _PROCESSORS[machine]
+    same = figures.multiprocessors == multiprocessors and abs(figures.clock_hz / clock_hz - 1) <= _SAME_CLOCK
+    return same and label in FITTED[machine].get(kernel, {})
+
+
 def most_like(hardware: Hardware) -> str:
     """The measured machine whose multiprocessors do as much in a cycle as those of this one, as nearly as any: its generation."""
     figures, peaks = hardware.compute.processor, hardware.compute.peak_flops
@@ -55,6 +72,11 @@ def most_like(hardware: Hardware) -> str:
     each = peak / figures.multiprocessors / figures.clock_hz
     return min(sorted(_EACH), key=lambda name: max(each / _EACH[name], _EACH[name] / each))
 
+
+_PROCESSORS = {"a100_sxm": (108, 1.41e9), "h100_sxm": (132, 1.83e9)}
+"""Multiprocessors, and the clock of the stated peaks."""
+_SAME_CLOCK = 0.1
+"""By so much may the clocks of one processor's profiles differ: vendors state several."""
 
 _EACH = {"a100_sxm": 2048.0, "h100_sxm": 4096.0}
 """FLOP of one multiprocessor in a cycle, 16 bits, dense."""

@@ -1,0 +1,157 @@
+"""Intervals of makespans, on graphs and spreads that are worked out by hand."""
+
+from dataclasses import replace
+from math import exp, sqrt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_machine import GATHER, gathers, kernel_machine
+
+from hosim.cache_plan import Plan
+from hosim.costmodel import makespan_interval as intervals
+from hosim.costmodel.fitted_spreads import SHARED, SPREADS
+from hosim.costmodel.kernels.constants import FITTED, has_own_constants
+from hosim.costmodel.makespan_interval import interval, makespan_spread
+from hosim.costmodel.time_spread import StreamSpread, StreamTimes, pooled, stream_times
+from hosim.engine import replay
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import MeasuredTimes
+from hosim.io import find_hardware, load_hardware, result_from_dict, result_to_dict
+from hosim.units import LARGEST
+
+_OWN, _OTHER = "fitted model", "fitted model of another machine"
+
+
+def spread(main: StreamSpread | None, others: StreamSpread | None, makespan: int, stall: dict[str, int], drain: int = 0) -> float:
+    """With half of the variance's root, gaps of 2 ns, and a tenth for copies, which the tests set."""
+    streams = {name: of for name, of in (("compute", main), ("comm", others)) if of is not None}
+    return makespan_spread(streams, "compute", makespan, stall, drain, step_share=0.5, gap_ns=2.0)
+
+
+@pytest.fixture(autouse=True)
+def _a_tenth_for_copies(monkeypatch) -> None:
+    monkeypatch.setattr(intervals, "COPIES", 0.1)
+
+
+def test_sizes_of_one_class_share_a_part_of_their_error_and_classes_share_none() -> None:
+    times = StreamTimes(4, {(_OWN, "gemm"): (30, 40), (_OWN, "moe"): (100,)})
+    spreads = {_OWN: {"gemm": 0.2, "moe": 0.1}}
+    # gemm: 0.04 x (70 x 70 / 4 + (900 + 1600) x 3 / 4) = 124; moe: 0.01 x 100 x 100 = 100
+    assert times.spread(spreads, {_OWN: 0.25}) == StreamSpread(4, 170, pytest.approx(224))
+    assert times.spread(spreads, {_OWN: 1.0}).variance == pytest.approx(0.04 * 4900 + 100)
+    assert times.spread({}, {_OWN: 1.0}).variance == pytest.approx(4900 + 10_000)  # nobody measured these: a spread of 1
+
+
+def test_what_a_makespan_is_unsure_by() -> None:
+    main, comm = StreamSpread(3, 800, 100.0), StreamSpread(4, 200, 64.0)
+    # the root of a quarter of 100, and of the square of 3 gaps of 2 ns
+    assert spread(main, None, 1000, {}) == pytest.approx(sqrt(25 + 36) / 1000)
+    # 100 ns of waiting for copies and for room, and 100 until the last copy ends
+    assert spread(main, None, 1000, {"transfer": 60, "capacity": 40, "runtime": 500}, 100) == pytest.approx(sqrt(25 + 36 + 400) / 1000)
+    # waits for half of the other stream's 200 ns: 2 of its ops, and a quarter of its variance
+    assert spread(main, comm, 1000, {"dependency": 60}, 40) == pytest.approx(sqrt((100 + 16) / 4 + (2 * 5) ** 2) / 1000)
+    assert spread(main, comm, 1000, {"dependency": 900}) == pytest.approx(sqrt((100 + 64) / 4 + (2 * 7) ** 2) / 1000)
+    assert spread(None, comm, 1000, {}) == 0
+    assert spread(main, None, 0, {}) == 0
+
+
+def test_an_interval_has_nine_tenths_of_a_normal_distribution_of_logarithms() -> None:
+    low, high = interval(1_000_000, 0.1)
+    assert (low, high) == (int(1e6 / exp(0.16449)), int(1e6 * exp(0.16449)) + 1)
+    assert interval(0, 0.0) == (0, 0)
+    assert interval(1, 3.0)[0] == 1
+
+
+@given(st.integers(1, LARGEST), st.floats(0, 100))
+def test_an_interval_has_its_makespan_and_is_above_nothing(makespan: int, of: float) -> None:
+    low, high = interval(makespan, of)
+    assert 0 < low <= makespan <= high <= LARGEST
+
+
+def test_what_is_known_of_each_op() -> None:
+    machine, graph = kernel_machine(), gathers((2, 4_000_000), (4, 0), (2, 4_000_000))
+    # two of 11 us and one of 13 are kernels of equal and of other sizes, the norm of 6 us is a guess
+    assert stream_times(graph, machine) == {
+        "compute": StreamTimes(4, {(_OWN, "all_gather"): (22_000, 13_000), ("guess", "others"): (6_000,)})
+    }
+    rows = MeasuredTimes("g.csv", "all_gather", "fp16", "uniform", ((2, 4_000_000),), (50.0,))
+    with_table = replace(machine, compute=replace(machine.compute, tables=(rows,)))
+    assert set(stream_times(gathers((2, 4_000_000)), with_table)["compute"].by_class) == {("table", "all_gather"), ("guess", "others")}
+
+
+def test_sorts_of_guesses_and_ops_of_other_streams() -> None:
+    builder = GraphBuilder("g")
+    builder.op("a", "matmul", flops=10**9)
+    builder.op("b", "attention", flops=10**9, duration_ns=5)
+    builder.op("c", "all_reduce", stream="comm", bytes_accessed=10**6)
+    found = stream_times(builder.build(), kernel_machine())
+    assert {stream: (times.ops, list(times.by_class)) for stream, times in found.items()} == {
+        "compute": (1, [("guess", "products")]),
+        "comm": (1, [("guess", "collectives")]),
+    }
+
+
+def test_whose_constants_a_class_has() -> None:
+    h100 = load_hardware(find_hardware("h100-80gb-sxm"))
+    assert h100.compute.processor is not None
+    assert has_own_constants(h100, "gemm", "bf16")
+    assert not has_own_constants(h100, "context_gradient", "bf16")  # nobody measured it
+    assert not has_own_constants(load_hardware(find_hardware("a100-80gb-sxm")), "gemm", "fp8")  # those of 16 bits
+    smaller = replace(h100, compute=replace(h100.compute, processor=replace(h100.compute.processor, multiprocessors=114)))
+    assert not has_own_constants(smaller, "gemm", "bf16")
+    fitted = replace(smaller, compute=replace(smaller.compute, kernels={"gemm": FITTED["h100_sxm"]["gemm"]}))
+    assert has_own_constants(fitted, "gemm", "bf16")
+    assert not has_own_constants(fitted, "moe", "bf16")
+    assert has_own_constants(kernel_machine(kernels={"all_gather": {"fp16": GATHER}}), "all_gather", "bf16")
+    backward = GraphBuilder("g")
+    backward.op("g", "attention", kernel="context_gradient", sizes=(1, 64, 0, 8, 8, 64, 2**40))
+    assert list(stream_times(backward.build(), h100)["compute"].by_class) == [(_OTHER, "context_attention")]
+
+
+def toy(duration_ns: int | None) -> Graph:
+    builder = GraphBuilder("toy")
+    builder.op("f", "matmul", flops=10**12, duration_ns=duration_ns)
+    return builder.build()
+
+
+def test_a_result_has_an_interval_unless_all_of_it_is_measured() -> None:
+    machine = kernel_machine()
+    modelled, measured = replay(Plan(toy(None)), machine), replay(Plan(toy(100_005_000)), machine)
+    assert modelled.makespan_ns == measured.makespan_ns == 100_005_000
+    assert modelled.makespan_low_ns is not None
+    assert modelled.makespan_high_ns is not None
+    assert 0 < modelled.makespan_low_ns < 100_005_000 < modelled.makespan_high_ns
+    assert (measured.makespan_low_ns, measured.makespan_high_ns) == (None, None)
+    # the second is there where copies may slow ops down, which is so where some are not measured
+    assert [key for key in result_to_dict(modelled) if key not in result_to_dict(measured)] == [
+        "makespan_low_ns",
+        "makespan_high_ns",
+        "slowed_ns",
+    ]
+    assert result_from_dict(result_to_dict(modelled)) == modelled
+    assert result_from_dict(result_to_dict(measured)) == measured
+
+
+def test_what_does_not_fit_has_no_interval() -> None:
+    builder = GraphBuilder("large")
+    builder.tensor("w", 2 * 10**9, "parameter")
+    builder.op("f", "matmul", inputs=["w"], flops=10**12)
+    result = replay(Plan(builder.build()), kernel_machine())
+    assert (result.feasible, result.makespan_low_ns, result.makespan_high_ns) == (False, None, None)
+
+
+def test_the_spreads_of_several_sources_are_pooled_by_their_squares() -> None:
+    sources = [{_OWN: {"gemm": 0.3}}, {_OWN: {"gemm": 0.4, "moe": 0.1}}, {_OTHER: {"gemm": 0.2}}]
+    assert pooled(sources) == {
+        _OWN: {"gemm": pytest.approx(0.5 / sqrt(2)), "moe": pytest.approx(0.1)},
+        _OTHER: {"gemm": pytest.approx(0.2)},
+    }
+
+
+def test_every_origin_has_its_spreads_and_the_part_that_sizes_share() -> None:
+    known = pooled(SPREADS.values())
+    assert set(known) == set(SHARED) == {"table", _OWN, _OTHER, "guess"}
+    assert all(0 <= part <= 1 for part in SHARED.values())
+    # the less is measured, the less is known
+    assert known["table"]["gemm"] < known[_OWN]["gemm"] < known[_OTHER]["gemm"] < known["guess"]["attention"]
