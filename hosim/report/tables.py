@@ -29,7 +29,8 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
 
     ``resident`` is the composition, by tensor kind in bytes, of the peak with everything resident.
     """
-    parts: list[RenderableType] = [header(graph, hardware, results[0].budget_bytes, resident), timing(results, hardware), effort(results)]
+    parts: list[RenderableType] = [header(graph, hardware, results[0].budget_bytes, resident), timing(results, hardware)]
+    parts += [intervals(results), effort(results)]
     feasible = [result for result in results if result.feasible]
     if feasible:
         parts += [peaks(feasible, hardware), channels(feasible)]
@@ -39,7 +40,8 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
 
 def replay(graph: Graph, hardware: Hardware, resident: Mapping[str, int], result: Result) -> RenderableType:
     """Everything ``replay`` shows of one result: as :func:`comparison`, and the streams where there are several."""
-    parts: list[RenderableType] = [header(graph, hardware, result.budget_bytes, resident), timing([result], hardware), effort([result])]
+    parts: list[RenderableType] = [header(graph, hardware, result.budget_bytes, resident), timing([result], hardware)]
+    parts += [intervals([result]), effort([result])]
     if result.feasible:
         parts += [peaks([result], hardware, tiers=tuple(result.peak_bytes)), channels([result])]
         if len(result.streams) > 1:
@@ -163,6 +165,15 @@ def least_bound(results: Iterable[Result]) -> int | None:
     return min((r.lower_bound_ns for r in results if r.feasible and r.lower_bound_ns is not None), default=None)
 
 
+def intervals(results: Sequence[Result]) -> Text:
+    """Between which times the makespans are, 9 times in 10; nothing where all op times are measured."""
+    unsure = [r for r in results if r.feasible and r.makespan_low_ns is not None and r.makespan_high_ns is not None]
+    texts = [f"{human_time(r.makespan_low_ns or 0)} to {human_time(r.makespan_high_ns or 0)}" for r in unsure]
+    if len(results) > 1:
+        texts = [f"{result.policy} {text}" for result, text in zip(unsure, texts, strict=True)]
+    return paragraph(*([f"Makespan, 9 times in 10: {', '.join(texts)}."] if texts else []), space=True)
+
+
 def effort(results: Sequence[Result]) -> Text:
     """How long planning and replaying took on this machine, in one line."""
     if len(results) == 1 and not results[0].planning_s:
@@ -262,7 +273,22 @@ def verdict(results: Sequence[Result]) -> str:
     failing = [r.policy for r in results if not r.feasible]
     if failing:
         sentence += f"; {_enumerated(failing)} {'does' if len(failing) == 1 else 'do'} not fit"
-    return sentence + "."
+    return f"{sentence}.{_too_near(fastest[0], [r for _, r in slower])}"
+
+
+def _too_near(best: Result, slower: Sequence[Result]) -> str:
+    """A sentence for the case that the next best policy is within what the fastest one's makespan may be; else nothing."""
+    following = min(slower, key=lambda r: r.makespan_ns or 0, default=None)
+    if following is None or best.makespan_high_ns is None or not best.makespan_ns or not following.makespan_ns:
+        return ""
+    if following.makespan_ns > best.makespan_high_ns:
+        return ""
+    apart = percent(following.makespan_ns - best.makespan_ns, best.makespan_ns)
+    off = percent(best.makespan_high_ns - best.makespan_ns, best.makespan_ns)
+    return (
+        f" {best.policy} and {following.policy} differ by {apart}, which is less than the {off} by which op times may make them longer:"
+        " both plans have the same errors, but which of them is faster is not certain."
+    )
 
 
 def _enumerated(names: Sequence[str]) -> str:

@@ -132,6 +132,8 @@ def flat(result: Result) -> dict[str, Value]:
         "feasible": result.feasible,
         "budget_bytes": result.budget_bytes,
         "makespan_ns": result.makespan_ns,
+        "makespan_low_ns": result.makespan_low_ns,
+        "makespan_high_ns": result.makespan_high_ns,
         "busy_ns": result.busy_ns,
         **{f"{cause}_stall_ns": result.stall_ns.get(cause) for cause in STALL_CAUSES},
         "drain_ns": result.drain_ns,

@@ -373,3 +373,23 @@ def test_policies_of_other_packages() -> None:
          a[b]    hosim          k=4, seed, rule=x  does [this]
          plain   theirs[x] 1.0  -                  does that
     """)
+
+
+def test_how_sure_a_makespan_is() -> None:
+    sure = result("sure", 500 * MS)
+    fast = result("fast", 500 * MS, makespan_low_ns=450 * MS, makespan_high_ns=550 * MS)
+    near = result("near", 510 * MS, makespan_low_ns=455 * MS, makespan_high_ns=572 * MS)
+    far = result("far", 551 * MS, makespan_low_ns=500 * MS, makespan_high_ns=600 * MS)
+    assert lines(tables.intervals([fast])) == table("Makespan, 9 times in 10: 450 ms to 550 ms.")
+    assert lines(tables.intervals([fast, near, result("late", None)])) == table(
+        "Makespan, 9 times in 10: fast 450 ms to 550 ms, near 455 ms to 572 ms."
+    )
+    assert not tables.intervals([sure]).plain
+    assert tables.verdict([fast, far, near]).endswith(
+        "; far takes 1.10x as long, near takes 1.02x as long. fast and near differ by 2.0 %, which is less than the 10 % by which op"
+        " times may make them longer: both plans have the same errors, but which of them is faster is not certain."
+    )
+    for compared in ([fast, far], [fast], [sure, near], [fast, result("as fast", 500 * MS)]):
+        assert "certain" not in tables.verdict(compared)
+    for shown in (tables.comparison(toy(), MACHINE, HELD, [fast, near]), tables.replay(toy(), MACHINE, HELD, fast)):
+        assert any(line.startswith("Makespan, 9 times in 10: ") for line in lines(shown))

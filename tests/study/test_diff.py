@@ -209,3 +209,12 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path: Path) -> None
         with pytest.raises(InputError) as refused:
             side_of(path)
         assert str(refused.value) == f"{path}: expected a plan or a result of hosim, got {kind}"
+
+
+def test_intervals_of_makespans_are_figures() -> None:
+    sure = replay(A, MACHINE)
+    unsure = replace(sure, makespan_low_ns=7, makespan_high_ns=9)
+    assert [row["figure"] for row in diff(Side("a", result=sure), Side("b", result=unsure)).figures] == [
+        "makespan_low_ns",
+        "makespan_high_ns",
+    ]
