@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 from composed_steps import FILES, GUESSED, ComposedStep, steps
 from kernel_rows import held_out, kernel_tables, processor
-from published_rows import PublishedRow, graph_of_row, published
-from serving_rows import PROCESSORS, small_kernels
+from published_rows import graph_of_row, published
+from serving_rows import PROCESSORS, card_hardware, served_steps, small_kernels
 
 import hosim
 from hosim.cache_plan import Plan
@@ -35,10 +35,11 @@ from hosim.costmodel.makespan_interval import interval, makespan_spread
 from hosim.costmodel.origins import GUESS, MODEL, TABLE
 from hosim.costmodel.time_spread import ATTENTION, COLLECTIVES, OTHER_MODEL, OTHERS, PRODUCTS, Spreads, StreamTimes, pooled, stream_times
 from hosim.engine import replay
-from hosim.graph import MAIN_STREAM
-from hosim.hardware import MeasuredTimes
+from hosim.graph import MAIN_STREAM, Graph
+from hosim.hardware import Hardware, MeasuredTimes
 from hosim.importers.kernel_tables import KernelTable
 from hosim.io import find_hardware, load_hardware
+from hosim.models.build import build
 from hosim.result import Result
 from hosim.validate.kernel_fit import predicted_us
 
@@ -184,16 +185,21 @@ def step_deviations(machine: str, by: str, spreads: Spreads, shared: Mapping[str
 # -- published steps -----------------------------------------------------------------------------------------------
 
 END_TO_END = ("gpt-fast", "megatron")
-SOURCES = {"aic-a100_sxm": "a100_sxm", "aic-h100_sxm": "h100_sxm", **dict.fromkeys(END_TO_END, "")}
+SOURCES = {
+    "aic-a100_sxm": "a100_sxm",
+    "aic-h100_sxm": "h100_sxm",
+    **dict.fromkeys(END_TO_END, ""),
+    **{card: card for card in PROCESSORS},
+}
 """How the ids of a source's rows begin, and the machine whose tables they are composed of."""
 
 
 @dataclass(frozen=True)
 class KnownStep:
-    """A published step, the source that it is from, and what hosim says of it."""
+    """A step whose time others measured, or composed of times that they measured, and what hosim says of it."""
 
-    row: PublishedRow
     source: str
+    measured_ns: float
     streams: Mapping[str, StreamTimes]
     result: Result
 
@@ -201,19 +207,24 @@ class KnownStep:
     def error(self) -> float:
         """The logarithm of measured over predicted."""
         assert self.result.makespan_ns is not None
-        return log(self.row.figure * 1e9 / self.result.makespan_ns)
+        return log(self.measured_ns / self.result.makespan_ns)
+
+
+def _known(source: str, measured_ns: float, graph: Graph, hardware: Hardware) -> KnownStep:
+    return KnownStep(source, measured_ns, stream_times(graph, hardware), replay(Plan(graph), hardware))
 
 
 @cache
 def known_steps() -> tuple[KnownStep, ...]:
-    """The published steps all of which is in hosim's graphs: those of inference, and of training without sharded data parallelism."""
+    """The steps all of which is in hosim's graphs: those of inference, and of training without sharded data parallelism."""
     found = []
     for row in published(("prefill", "decode", "train")):
         source = next((name for name in SOURCES if row.id.startswith(name)), "")
-        if source:
-            graph, hardware = graph_of_row(row), load_hardware(find_hardware(row.machine))
-            found.append(KnownStep(row, source, stream_times(graph, hardware), replay(Plan(graph), hardware)))
-    return tuple(step for step in found if step.row.figure < 1e9)  # one row is of bytes
+        if source and not row.id.endswith("memory"):
+            found.append(_known(source, row.figure * 1e9, graph_of_row(row), load_hardware(find_hardware(row.machine))))
+    for card in PROCESSORS:
+        found += [_known(card, ns, build(card, parameters), card_hardware(card)) for parameters, ns in served_steps(card)]
+    return tuple(found)
 
 
 @dataclass(frozen=True)
