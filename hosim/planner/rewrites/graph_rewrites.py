@@ -32,13 +32,15 @@ from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.soonest_end import moving_ns
 from hosim.planner.rewrites.recompute import candidates
 from hosim.planner.rewrites.reorder import reorder as better_order
-from hosim.planner.rewrites.variants import LESS, Variant, Variants, promising
+from hosim.planner.rewrites.variants import LESS, RECIPES, SMALL, Variant, Variants, promising
 
 MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""
 
-_PLANNED, _ROUNDS = 3, 2
+_PLANNED, _PLANNED_IF_SMALL, _ROUNDS = 2, 4, 2
 """Variants planned in a round, and rounds."""
+_LIKELY = 9
+"""Ways to choose drops that are weighed for another order: those that do best for the listed one."""
 _QUICK = 0.0
 """The effort of plans that are made to compare variants."""
 _WORTH = 1000
@@ -105,17 +107,21 @@ def _or_a_rivals(run: _RewriteSearch, best: Evaluation, others: Others) -> Evalu
 def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | None:
     """The best variant found, planned with little effort; None if none is better than the graph as it is."""
     plain = run.best
-    proposed = [(variant, order) for order in orders for variant in order.proposed()]
+    recipes = RECIPES if orders[0].recomputable else ()
+    likely = sorted(recipes, key=lambda recipe: orders[0].by(recipe).weight)[:_LIKELY]
+    proposed = [(variant, orders[0]) for variant in orders[0].proposed(recipes)]
+    proposed += [(variant, order) for order in orders[1:] for variant in order.proposed(likely)]
     if plain is not None:
         proposed += [(variant, order) for order in orders for variant in order.instead_of_moves(plain.plan, frozenset())]
     of = {_key(variant): (variant, order) for variant, order in proposed if variant.edits.order or variant.edits.recompute}
     waits_ns = None if plain is None else plain.cost.makespan_ns - run.problem.horizon_ns
     excess = run.excess_bytes
+    planned = _PLANNED if len(run.workload.ops) > SMALL else _PLANNED_IF_SMALL
     tried: set[tuple[object, ...]] = set()
     found: Variant | None = None
     for _ in range(_ROUNDS):
         better = None
-        for variant in promising([variant for key, (variant, _) in of.items() if key not in tried], _PLANNED, waits_ns, excess):
+        for variant in promising([variant for key, (variant, _) in of.items() if key not in tried], planned, waits_ns, excess):
             tried.add(_key(variant))
             if run.attempt(variant.graph, variant.edits, _QUICK):
                 better = variant

@@ -16,14 +16,16 @@ from hosim.graph import Graph
 from hosim.planner.hyperoffload.problem import Problem
 from hosim.planner.rewrites.recompute import Candidate, Drop, cheapest, recomputes, segments
 
-_SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-_TARGETS = (1.0, 0.95, 0.85, 0.7, 0.5)
-"""Of the budget: below it to leave room for what chains hold while they run."""
+Recipe = float | int
+"""A way to choose drops: the cheapest by byte down to this part of the budget, or checkpoints of this many segments."""
+
+RECIPES: tuple[Recipe, ...] = (1.0, 0.95, 0.85, 0.7, 0.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+"""Parts of the budget below 1 leave room for what chains hold while they run."""
 _SHARES = (0.1, 0.25, 0.5, 1.0)
 """Of what could be recomputed instead of moved."""
 LESS = 0.97
 """The part of all waits that a variant may be expected to cost."""
-_SMALL, _LOOKS = 200, 400
+SMALL, _LOOKS = 200, 400
 """Ops up to which sets of drops are improved one by one, and how often one is looked at."""
 
 
@@ -67,18 +69,18 @@ class Variants:
             self._known[drops] = Variant(graph, edits, drops, sum([self._duration[r.op] for r in again]), excess)
         return self._known[drops]
 
-    def proposed(self) -> Iterator[Variant]:
-        """Variants without drops, with the cheapest by byte down to several targets, and with checkpoints of several numbers of segments.
+    def by(self, recipe: Recipe) -> Variant:
+        """The variant with the drops of a recipe."""
+        if isinstance(recipe, float):
+            return self(cheapest(self.problem, self.recomputable, int(self.budget * recipe)))
+        return self(segments(self.problem, self.recomputable, recipe))
 
-        On small graphs also the best of these, improved drop by drop.
-        """
+    def proposed(self, recipes: Sequence[Recipe]) -> Iterator[Variant]:
+        """The variants without drops and by recipes; on small graphs the best two of these improved drop by drop, too."""
         yield self(frozenset())
-        if not self.recomputable:
-            return
-        static = [self(cheapest(self.problem, self.recomputable, int(self.budget * target))) for target in _TARGETS]
-        static += [self(segments(self.problem, self.recomputable, count)) for count in _SEGMENTS if count <= len(self.recomputable)]
+        static = [self.by(recipe) for recipe in recipes if isinstance(recipe, float) or recipe <= len(self.recomputable)]
         yield from static
-        if len(self.problem.graph.ops) <= _SMALL:
+        if len(self.problem.graph.ops) <= SMALL:
             for start in sorted(static, key=lambda variant: variant.weight)[:2]:
                 yield self._improved(start)
 
