@@ -16,6 +16,7 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
+from hosim.planner.hyperoffload.evaluation import Judge
 from hosim.planner.rewrites import graph_rewrites
 from hosim.policies.rivals import rivals_at_runtime, static_rivals
 from hosim.schedule.placement import read_placement
@@ -35,25 +36,27 @@ def plan(
     reorder: bool | None,
     recompute: bool | None,
     placement: str = PLANNED,
+    judge: Judge = replay,
 ) -> Plan:
     """The best plan that the planner finds within the budget; raises :class:`hosim.errors.InfeasibleError` if none.
 
     ``reorder`` and ``recompute`` let it change the order of the ops, and run some of them again; ``None`` lets it where the workload says
     that its ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of :mod:`hosim.schedule.placement`, or :data:`PLANNED`.
+    ``judge`` replays the plans that are compared: with an allocator, if what counts is what that reserves.
     """
     rule = None if placement == PLANNED else read_placement(placement, hardware)
     if rule is not None:
         if reorder or recompute:
             raise InputError("a placement rule is for graphs as they are: not together with reorder or recompute", source="placement")
-        return pipeline.plan(graph, hardware, budget_bytes, policy="hyperoffload", effort=effort, seed=seed, placement=rule)
+        return pipeline.search(graph, hardware, budget_bytes, effort=effort, seed=seed, placement=rule, judge=judge).plan
     allowed = is_repeatable(graph)
     reorder, recompute = allowed if reorder is None else reorder, allowed if recompute is None else recompute
     try:
         return graph_rewrites.search(
-            graph, hardware, budget_bytes, effort=effort, seed=seed, reorder=reorder, recompute=recompute, others=static_rivals
+            graph, hardware, budget_bytes, effort=effort, seed=seed, reorder=reorder, recompute=recompute, others=static_rivals, judge=judge
         ).plan
     except InfeasibleError:
         for plan in rivals_at_runtime(graph, hardware, budget_bytes):
-            if replay(plan, hardware, budget_bytes).feasible:
+            if judge(plan, hardware, budget_bytes).feasible:
                 return replace(plan, policy="hyperoffload")
         raise

@@ -2,11 +2,14 @@
 
 A policy plans within a budget, and the plan is replayed with an allocator that may reserve no more than the budget. If that runs out of
 memory, the policy gets less than the budget (and so does the replay of a policy that decides during it), until the reserved bytes fit.
+
+hosim's own planner also plans with the allocator: it replays each plan that it compares as the allocator places blocks, in the order of its
+events, and so takes the one that is fastest under these bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from hosim.analysis.bounded_result import bounded
@@ -14,10 +17,14 @@ from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.policies import hyperoffload, registry
 from hosim.result import CACHING, LEDGER, Result
 from hosim.study.policy_choice import PolicyChoice
 from hosim.study.run_policy import Counting, check, make_plan, replay
 from hosim.units import human_size
+
+Make = Callable[[Graph, Hardware, PolicyChoice, int], Plan]
+"""Makes the plan of a choice within so many bytes."""
 
 _SHARES = (1.0, 0.99, 0.97, 0.93, 0.85, 0.69, 0.37)
 """Shares of the budget that a policy gets in turn; each step down is twice as large as the last."""
@@ -25,6 +32,8 @@ _SLOWED = 2
 """How many more shares to try after one whose plan fits but waits for a free block."""
 _HALVINGS = 2
 """How many shares to try between the largest that fits and the one above it."""
+_JUDGED = (1.0, 0.99, 0.97, 0.95, 0.93, 0.9, 0.85)
+"""Shares for which hosim's planner judges plans by the allocator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +54,10 @@ def plan_against_reserved(graph: Graph, hardware: Hardware, choice: PolicyChoice
     """The choice's plan for which the allocator reserves no more than the budget.
 
     The policy gets shares of the budget, from all of it downwards, until its plan fits. If that plan waits for a free block, it is compared
-    with the plans of the next two shares, and the fastest wins. Plans are verified, and the result comes from the replay with the
-    allocator. Raises :class:`InfeasibleError` if no share gives such a plan, and :class:`InputError` for the allocator ``ledger``, which
-    reserves nothing.
+    with the plans of the next two shares, and the fastest wins. Where the plan for all of the budget does not fit or waits so, and ops of
+    the best plan still wait, hyperoffload also judges its plans by the allocator. Plans are verified, and the result comes from the replay
+    with the allocator. Raises :class:`InfeasibleError` if no share gives such a plan, and :class:`InputError` for the allocator ``ledger``,
+    which reserves nothing.
     """
     if counting.allocator == LEDGER:
         raise InputError(f"ledger reserves nothing: choose another allocator, such as {CACHING}", source="allocator")
@@ -65,16 +75,19 @@ def plan_against_reserved(graph: Graph, hardware: Hardware, choice: PolicyChoice
                 break
         elif best is None:
             above = planned
+    if best is not None and fitting == 1 and above <= budget_bytes:
+        for planned in _between(best.planned_bytes, above):
+            found = search.attempt(planned)
+            if found is None or found.makespan_ns > best.makespan_ns:
+                break
+            best = found
+    if best is None or best.planned_bytes < budget_bytes or fitting > 1:
+        best = search.judged(best)
     if best is None:
         raise InfeasibleError(
             f"policy {choice.label}: found no plan for which the allocator {counting.allocator} reserves at most "
             f"{human_size(budget_bytes)}; with the whole budget, {search.failure}"
         )
-    for planned in _between(best.planned_bytes, above) if fitting == 1 and above <= budget_bytes else ():
-        found = search.attempt(planned)
-        if found is None or found.makespan_ns > best.makespan_ns:
-            break
-        best = found
     return replace(best, result=bounded(best.result, best.plan, hardware, budget_bytes))
 
 
@@ -87,6 +100,12 @@ def reserved_line(found: Reserved) -> str:
         f"the plan allocates {human_size(state.peak_allocated_bytes)} and the allocator {state.name} reserves "
         f"{human_size(state.peak_reserved_bytes)} of {human_size(result.budget_bytes)}; planned within {human_size(found.planned_bytes)}"
     )
+
+
+def _has_waits(result: Result) -> bool:
+    """Whether an op waits for a transfer or for room, or transfers end after the last op."""
+    stalls = (result.stall_ns, *(stream.stall_ns for stream in result.streams.values()))
+    return bool(result.drain_ns) or any([stall["transfer"] or stall["capacity"] for stall in stalls])
 
 
 def _between(low: int, high: int) -> Iterator[int]:
@@ -107,10 +126,10 @@ class _BudgetSearch:
         self._counting = counting
         self.failure = ""
 
-    def attempt(self, planned: int) -> Reserved | None:
+    def attempt(self, planned: int, make: Make = make_plan, choice: PolicyChoice | None = None) -> Reserved | None:
         """The plan within ``planned`` bytes, if the allocator's reserved bytes for it stay within the budget."""
         try:
-            plan = make_plan(self._graph, self._hardware, self._choice, planned)
+            plan = make(self._graph, self._hardware, choice or self._choice, planned)
         except InfeasibleError as error:
             self.failure = self.failure or str(error)
             return None
@@ -120,6 +139,33 @@ class _BudgetSearch:
             self.failure = self.failure or str(result.error)
             return None
         return Reserved(plan, replace(result, budget_bytes=self._budget), planned)
+
+    def judged(self, best: Reserved | None) -> Reserved | None:
+        """The best of ``best`` and of what hosim's planner finds if it judges plans by the allocator.
+
+        It plans with little effort for shares of the budget that are no less than that of ``best``, and then with the wanted effort for the
+        one that did best.
+        """
+        if self._choice.name != "hyperoffload" or (best is not None and not _has_waits(best.result)):
+            return best
+        quick = replace(self._choice, parameters={**self._choice.parameters, "effort": 0.0})
+        shares = [int(self._budget * share) for share in _JUDGED]
+        drafts = [self.attempt(planned, self._by_allocator, quick) for planned in shares if best is None or planned >= best.planned_bytes]
+        found = [draft for draft in drafts if draft is not None]
+        if found and self._choice.parameters.get("effort") != 0:
+            likely = min(found, key=lambda draft: draft.makespan_ns)
+            thorough = self.attempt(likely.planned_bytes, self._by_allocator)
+            found += [] if thorough is None else [thorough]
+        return min([*([] if best is None else [best]), *found], key=lambda each: each.makespan_ns, default=None)
+
+    def _by_allocator(self, graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int) -> Plan:
+        """The plan that hosim's planner makes if it judges plans by the allocator."""
+
+        def judge(plan: Plan, machine: Hardware, within: int) -> Result:
+            return replay(plan, machine, within, counting=self._counting, reserve_bytes=self._budget, bounds=False)
+
+        parameters = {**registry.get(choice.name).parameters, **choice.parameters}
+        return hyperoffload.plan(graph, hardware.fair_share, budget_bytes, **parameters, judge=judge)
 
     def waits(self, found: Reserved) -> bool:
         """Whether the plan takes longer with the allocator than without."""

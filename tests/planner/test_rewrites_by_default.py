@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from instances import instances
 from typer.testing import CliRunner
 
 from hosim.analysis.budget import parse_budget
@@ -13,7 +14,7 @@ from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.edits import COLLECTIVE_KINDS, Recompute, edited, is_repeatable, why_once
 from hosim.engine import replay
-from hosim.errors import GraphError, InputError
+from hosim.errors import GraphError, InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.importers.spec import make
@@ -169,6 +170,25 @@ def test_no_worse_than_any_policy_where_the_graph_is_changed():
         for name in RIVALS:
             result = replay(registry.get(name).plan(graph, SLOW), SLOW, budget)
             assert not result.feasible or ours <= result.makespan_ns
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_no_effort_is_no_worse_than_other_policies(repeatable):
+    compared = 0
+    for case in instances(5, seed=5):
+        graph = Graph(case.graph.name, case.graph.tensors, case.graph.ops, {"repeatable": repeatable})
+        others = []
+        for name in RIVALS:
+            try:
+                result = replay(registry.get(name).plan(graph, case.hardware, case.budget_bytes), case.hardware, case.budget_bytes)
+            except InfeasibleError:
+                continue
+            others += [result.makespan_ns] if result.feasible and not registry.get(name).runtime else []
+        if others:
+            plan = registry.get("hyperoffload").plan(graph, case.hardware, case.budget_bytes, effort=0.0)
+            assert replay(plan, case.hardware, case.budget_bytes).makespan_ns <= min(others)
+            compared += 1
+    assert compared >= 3
 
 
 def test_gpt2_xl_of_six_layers_at_three_quarters():

@@ -13,7 +13,7 @@ from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.jitter import Jitter
 from hosim.study.compare import compare
 from hosim.study.policy_choice import parse_choice
-from hosim.study.reserved_budget import plan_against_reserved, reserved_line
+from hosim.study.reserved_budget import _BudgetSearch, plan_against_reserved, reserved_line
 from hosim.study.run_policy import Counting, make_plan, replay
 from hosim.units import human_size
 
@@ -105,6 +105,31 @@ def test_the_share_is_that_of_trying_by_the_rule(policy, budget):
         assert found.planned_bytes == by_trying_shares(chain(seed), policy, budget * MIB)
         shares.add(found.planned_bytes)
     assert len(shares) > 1
+
+
+@pytest.mark.parametrize(("seed", "budget", "gain"), [(0, 45, 0.1), (3, 45, 0.1), (1, 60, 0.0)])
+def test_plans_judged_by_the_allocator_are_never_worse_than_plans_for_less_memory(monkeypatch, seed, budget, gain):
+    """Without its judgement only smaller budgets keep segments from growing; with it the planner sees which plan leaves no holes."""
+    choice = parse_choice("hyperoffload:effort=0.0")
+    found = plan_against_reserved(chain(seed), MACHINE, choice, budget * MIB, Counting("caching"))
+    monkeypatch.setattr(_BudgetSearch, "judged", lambda self, best: best)
+    by_shares = plan_against_reserved(chain(seed), MACHINE, choice, budget * MIB, Counting("caching"))
+    assert found.makespan_ns <= (1 - gain) * by_shares.makespan_ns
+    again = replay(found.plan, MACHINE, found.planned_bytes, counting=Counting("caching"), reserve_bytes=budget * MIB, bounds=False)
+    assert (again.feasible, again.makespan_ns) == (True, found.makespan_ns)
+    assert found.result.allocator.peak_reserved_bytes <= budget * MIB
+    assert verify(found.plan, MACHINE, budget * MIB) == ()
+
+
+def test_only_the_planner_that_can_be_told_so_and_only_plans_that_wait_are_judged(monkeypatch):
+    asked = []
+    monkeypatch.setattr(_BudgetSearch, "_by_allocator", lambda self, *given: asked.append(given) or make_plan(*given))
+    plan_against_reserved(chain(0), MACHINE, parse_choice("memory_peak"), 45 * MIB, Counting("caching"))
+    plan_against_reserved(chain(0), MACHINE, parse_choice("hyperoffload:effort=0.0"), 75 * MIB, Counting("caching"))
+    assert asked == []
+    plan_against_reserved(chain(0), MACHINE, parse_choice("hyperoffload:effort=0.01"), 45 * MIB, Counting("caching"))
+    efforts = [choice.parameters["effort"] for _, _, choice, _ in asked]
+    assert (efforts[-1], set(efforts[:-1]), len(efforts) > 2) == (0.01, {0.0}, True)
 
 
 def test_the_line_has_both_peaks():

@@ -6,13 +6,18 @@ replays, never by a clock: the same input gives the same plan.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hosim.cache_plan import DETACH, Plan
 from hosim.engine import replay
+from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.choices import Choices, insert
 from hosim.planner.hyperoffload.problem import Problem
 from hosim.result import Result
+
+Judge = Callable[[Plan, Hardware, int], Result]
+"""What says how good a plan is within a budget in bytes: a replay, which may count more than bytes, such as what an allocator reserves."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,6 +60,7 @@ class Evaluator:
     budget_bytes: int
     policy: str
     left: int
+    judge: Judge = replay
     _seen: dict[tuple[object, ...], Evaluation] = field(default_factory=dict)
 
     def __call__(self, choices: Choices) -> Evaluation:
@@ -69,7 +75,7 @@ class Evaluator:
         key = (plan.cache_ops, tuple(plan.initial.items()))
         self.left -= 1
         if key not in self._seen:
-            result = replay(plan, self.problem.hardware, self.budget_bytes)
+            result = self.judge(plan, self.problem.hardware, self.budget_bytes)
             self._seen[key] = Evaluation(choices, plan, plan_cost(plan, result), result)
         return self._seen[key]
 

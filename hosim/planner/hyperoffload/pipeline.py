@@ -27,13 +27,14 @@ from itertools import product
 from random import Random
 
 from hosim.cache_plan import Plan
+from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.choices import Choices, everything
 from hosim.planner.hyperoffload.choices_of_plan import choices_of
 from hosim.planner.hyperoffload.early_returns import advance, evenly, usual_bytes
-from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, PlanCost, moved_bytes
+from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, Judge, PlanCost, moved_bytes
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, SPREAD, Judgement
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
@@ -116,8 +117,12 @@ def search(
     seed: int = 0,
     placement: Placement | None = None,
     others: Others | None = None,
+    judge: Judge = replay,
 ) -> Evaluation:
-    """Like :func:`plan`, with the choices and the replay's result. ``others`` are asked for plans where waits are left."""
+    """Like :func:`plan`, with the choices and the replay's result. ``others`` are asked for plans where waits are left.
+
+    ``judge`` replays the plans that are compared.
+    """
     budget = min(budget_bytes, hardware.device.capacity_bytes)
     problem = analyse(graph, hardware)
     check_floor(problem, budget)
@@ -128,7 +133,7 @@ def search(
     affordable = min(_MOST, int((_WORK if count > _SMALL else _WORK_IF_SMALL) / (count + len(problem.gaps) / 2)))
     attempts = max(_FEWEST, int(effort * affordable), affordable // _PART_AT_LEAST)
     by_rule = max(2, attempts // _RULES)
-    evaluate = Evaluator(problem, budget, policy, attempts if placement is None else by_rule)
+    evaluate = Evaluator(problem, budget, policy, attempts if placement is None else by_rule, judge)
     if len(graph.streams) > 1:  # streams that overlap may hold less than the listed order says
         selection = select(problem, max(problem.held_bytes), Weights(placement=placement))
         unmoved = evaluate(selection.choices)
@@ -195,19 +200,22 @@ def _refined(evaluate: Evaluator, begun: Sequence[Evaluation], floor_ns: int, ef
     Where the simulator does not cover the machine, on small graphs only.
     """
     problem = evaluate.problem
-    simulator = PlanSimulator(problem, evaluate.budget_bytes)
+    within = evaluate.budget_bytes
+    if evaluate.judge is not replay and not begun[-1].cost.infeasible:  # what the judge counts beside bytes leaves them no more room
+        within = begun[-1].result.peak_bytes[problem.hardware.device_tier]
+    simulator = PlanSimulator(problem, within)
     count = len(problem.graph.ops)
     judge: PlanSimulator | ReplayedChoices = simulator
     if not all([simulator.covers(outcome.choices) for outcome in begun]):
         if count > _SMALL:
             return begun[-1]
-        judge = ReplayedChoices(problem, evaluate.budget_bytes)
+        judge = ReplayedChoices(problem, within)
     work = max(_SIMULATED_AT_LEAST, int(effort * min(_SIMULATED, _SIMULATED_AT_MOST_PER_OP * count)))
 
     def restart(rng: Random) -> Choices:
         left = tuple([gap for gap in problem.gaps if rng.random() < _LEFT])
         weights = Weights(waiting=rng.choice((0.0, 0.1, 0.3, 1.0)), slow=rng.uniform(0.4, 1.0), copies=rng.random() < 0.5)
-        found = select(replace(problem, gaps=left), int(evaluate.budget_bytes * rng.uniform(0.9, 1.0)), weights).choices
+        found = select(replace(problem, gaps=left), int(within * rng.uniform(0.9, 1.0)), weights).choices
         return found if judge is not simulator or simulator.covers(found) else begun[-1].choices
 
     found = [evaluate(improve(judge, outcome.choices, floor_ns, work // len(begun), seed, restart)) for outcome in begun]

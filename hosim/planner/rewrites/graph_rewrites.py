@@ -25,7 +25,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.evaluation import Evaluation, plan_cost
+from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, plan_cost
 from hosim.planner.hyperoffload.judgement import RIVAL, Judgement
 from hosim.planner.hyperoffload.pipeline import Others
 from hosim.planner.hyperoffload.problem import analyse
@@ -59,22 +59,25 @@ def search(
     reorder: bool,
     recompute: bool,
     others: Others | None = None,
+    judge: Judge = replay,
 ) -> Evaluation:
     """The best outcome on the graph or a variant of it; ``plan.edits`` say which. ``others`` are asked for plans where waits are left.
+
+    ``judge`` replays the plans that are compared.
 
     Raises :class:`InfeasibleError`, as the graph itself does, if none of them fits.
     """
     budget = min(budget_bytes, hardware.device.capacity_bytes)
-    run = _RewriteSearch(graph, hardware, budget, seed) if (reorder or recompute) and len(graph.ops) <= MOST_OPS else None
+    run = _RewriteSearch(graph, hardware, budget, seed, judge) if (reorder or recompute) and len(graph.ops) <= MOST_OPS else None
     orders = [] if run is None else run.orders(reorder, recompute)
     if run is None or not orders:
-        return pipeline.search(graph, hardware, budget, effort=effort, seed=seed, others=others)
+        return pipeline.search(graph, hardware, budget, effort=effort, seed=seed, others=others, judge=judge)
     run.attempt(graph, Edits(graph), _QUICK)
     plain = run.best
     if plain is not None and not plain.waits and not plain.slowed:
         return plain
     if plain is not None and not run.waits(plain):
-        return pipeline.search(graph, hardware, budget, effort=effort, seed=seed, others=others)
+        return pipeline.search(graph, hardware, budget, effort=effort, seed=seed, others=others, judge=judge)
     found = _best_variant(run, orders)
     best = run.best
     if found is None or plain is None or best is None or best.cost.makespan_ns >= _FAR * plain.cost.makespan_ns:
@@ -95,7 +98,7 @@ def _or_a_rivals(run: _RewriteSearch, best: Evaluation, others: Others) -> Evalu
         tried.append(name)
         if moving_ns(other, run.hardware) < best.cost.makespan_ns:
             plan = replace(other, policy=best.plan.policy)
-            result = replay(plan, run.hardware, run.budget)
+            result = run.judge(plan, run.hardware, run.budget)
             cost = plan_cost(plan, result)
             if cost < best.cost:
                 best = Evaluation({}, replace(plan, judgement=Judgement(RIVAL, {}, None, name)), cost, result)
@@ -141,11 +144,12 @@ def _key(variant: Variant) -> tuple[object, ...]:
 class _RewriteSearch:
     """The best outcome so far (None: nothing fits yet)."""
 
-    def __init__(self, workload: Graph, hardware: Hardware, budget: int, seed: int) -> None:
+    def __init__(self, workload: Graph, hardware: Hardware, budget: int, seed: int, judge: Judge) -> None:
         self.workload = workload
         self.hardware = hardware
         self.budget = budget
         self.seed = seed
+        self.judge = judge
         self.problem = analyse(workload, hardware)
         self.excess_bytes = max(0, max(static_curve(workload), default=0) - budget)
         self.best: Evaluation | None = None
@@ -175,7 +179,7 @@ class _RewriteSearch:
         """Plan a variant; says whether that is the best so far."""
         better = False
         try:
-            outcome = pipeline.search(graph, self.hardware, self.budget, effort=effort, seed=self.seed, others=others)
+            outcome = pipeline.search(graph, self.hardware, self.budget, effort=effort, seed=self.seed, others=others, judge=self.judge)
         except InfeasibleError as error:
             self.refused = self.refused or error
         else:
