@@ -47,7 +47,7 @@ class ChoiceMoves:
                 moved = back + rng.choice(_NEAR) if rng.random() < 0.5 else rng.randrange(gap.after, gap.before)
                 return {t: choice.with_return(gap.after, max(gap.after, min(gap.before - 1, moved)))}
             if choice.start != BELOW or gap.after != AT_START:
-                return {t: choice.with_store(gap.after, rng.randint(gap.written, _last_store(gap)))}
+                return {t: choice.with_store(gap.after, rng.randint(gap.written, last_store(gap)))}
         changes = list(self._decisions(t, choice, [gap] if rng.random() < 0.5 else self.gaps[t]))
         return {t: kept(rng.choice(changes))} if changes else {}
 
@@ -109,7 +109,9 @@ class ChoiceMoves:
                     yield replace(base.without(gap.after), start=HOME if gap.after == AT_START else base.start)
             elif gap.after == AT_START and not forced:
                 yield from self._from_the_start(base, gap)
-            elif not (base.start == BELOW and gap.before == self._count):
+            elif base.start == BELOW and gap.before == self._count:
+                yield from self._to_the_end(base, gap)
+            else:
                 for again in _positions(gap):
                     yield base.with_return(gap.after, again)
         if not forced and choice is not None and t in self._initial and problem.graph.tensors[t].persistent:
@@ -134,6 +136,12 @@ class ChoiceMoves:
             if not persistent or graph.writers[t]:
                 yield replace(base, start=HOME).with_return(AT_START, again)
 
+    def _to_the_end(self, base: TensorChoice, gap: Gap) -> Iterator[TensorChoice]:
+        """Ways to be there at both ends of the step, and away after the last use, for what starts below."""
+        for start in (COPY, HOME) if self.problem.graph.writers[gap.tensor] else (COPY,):
+            for again in _positions(gap):
+                yield replace(base.without(AT_START), start=start).with_return(gap.after, again)
+
 
 def kept(choice: TensorChoice | None) -> TensorChoice | None:
     """A choice that moves nothing is none."""
@@ -155,9 +163,10 @@ def _shifts(gap: Gap, back: int) -> list[int]:
 
 def _stores(gap: Gap, now: int) -> list[int]:
     """Where else its store might be issued: as soon as the contents are made, at the last place, or near where it is."""
-    last = _last_store(gap)
+    last = last_store(gap)
     return [p for p in dict.fromkeys((gap.written, last, now - 1, now + 1)) if gap.written <= p <= last and p != now]
 
 
-def _last_store(gap: Gap) -> int:
+def last_store(gap: Gap) -> int:
+    """The last op after which the store before a gap may be issued."""
     return gap.before - 1 if gap.after == AT_START else gap.after
