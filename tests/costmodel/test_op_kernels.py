@@ -59,6 +59,14 @@ def test_an_op_that_is_no_kernel_is_named(graph: Graph, message: str) -> None:
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("shares", [0.0, 1e-308])
+def test_constants_that_give_no_time_are_named(shares: float) -> None:
+    machine = kernel_machine(kernels={"all_gather": {"fp16": {**GATHER, "small_share": shares, "large_share": shares}}})
+    with pytest.raises(HardwareError, match="op 'g0' would take inf us as a kernel 'all_gather'; expected up to") as error:
+        op_durations(gathers((2, 4_000_000)), machine)
+    assert error.value.where == "compute.kernels.all_gather"
+
+
 def test_an_unknown_distribution_is_named() -> None:
     graph = gathers((2, 4))
     with pytest.raises(GraphError, match=r"meta\.routing_distribution: unknown distribution 'zipf'"):

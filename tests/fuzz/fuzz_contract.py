@@ -192,5 +192,12 @@ WHOLE: Mapping[str, Callable[[Path], object]] = {
 }
 """How a file is seen to be complete, by its ending."""
 
-WHOLE_OF: Mapping[str, Callable[[Path], object]] = {"--junit": _xml, "--sarif": _json, "--summary": Path.read_text}
+WHOLE_OF: Mapping[str, Callable[[Path], object]] = {
+    "--junit": _xml,
+    "--sarif": _json,
+    "--summary": Path.read_text,
+    "--html": WHOLE[".html"],
+    "--trace": _json,
+    "--memory-viz": Path.read_bytes,
+}
 """The same by the option that names the file, whatever its ending."""

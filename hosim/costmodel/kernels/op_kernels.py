@@ -19,6 +19,7 @@ from hosim.costmodel.peaks import peak_for
 from hosim.errors import GraphError, HardwareError
 from hosim.graph import MAIN_STREAM, Graph, Op
 from hosim.hardware import Hardware, MeasuredTimes
+from hosim.units import LARGEST
 
 _NS_PER_S = 10**9
 
@@ -53,6 +54,12 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
         found = kernel_us(hardware, kernel, dtype, spread, list(places))
         if found is not None:
             for (us, origin), at in zip(found, places.values(), strict=True):
+                if not 0 <= us <= LARGEST / 1000:
+                    name = graph.ops[at[0]].name
+                    raise HardwareError(
+                        f"op {name!r} would take {us:.3g} us as a kernel {kernel!r}; expected up to 2^63-1 ns; check its constants",
+                        where=f"compute.kernels.{kernel}",
+                    )
                 for i in at:
                     floor = -(-graph.ops[i].bytes_accessed * _NS_PER_S // hardware.device.bandwidth_bytes_per_s)
                     times[i] = max(ceil(us * 1000), floor), origin
@@ -87,6 +94,11 @@ def kernel_us(hardware: Hardware, kernel: str, dtype: str, distribution: str, si
     constants, processor = constants_for(hardware, kernel, dtype), processor_for(hardware, dtype)
     if constants is None or (CLASSES[kernel].sizes == ("ranks", "bytes") and not processor.link_bandwidth):
         return None
+    with np.errstate(all="ignore"):  # a time that is no number is refused where it is used
+        return _timed(hardware, kernel, dtype, distribution, sizes)
+
+
+def _timed(hardware: Hardware, kernel: str, dtype: str, distribution: str, sizes: Sequence[Sizes]) -> list[tuple[float, str]]:
     model = _KernelModel(hardware, kernel, dtype, distribution)
     tables = [t for t in hardware.compute.tables if (t.kernel, t.dtype, t.distribution) == (kernel, dtype, distribution)]
     if not tables:

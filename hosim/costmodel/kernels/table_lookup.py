@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import product
-from math import exp, log
+from math import log
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class TimeTable:
     def us(self, sizes: Sequence[Sizes]) -> tuple[Array, list[bool]]:
         """Microseconds of each, and whether it lies within the table."""
         clamped = [tuple(min(max(x, axis[0]), axis[-1]) for x, axis in zip(row, self._axes, strict=True)) for row in sizes]
-        ratios = np.array([exp(self._off(row)) for row in clamped])
+        ratios = np.exp([self._off(row) for row in clamped])
         return self._model_us(sizes) * ratios, [row == inside for row, inside in zip(sizes, clamped, strict=True)]
 
     def _off(self, row: Sizes) -> float:
