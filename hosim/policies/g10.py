@@ -41,6 +41,9 @@ from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import LowerTier, nearest_tiers, space_below, starts
 from hosim.schedule.over_time import OverTime
 
+_QUEUED, _LOOKS = 64, 24
+"""Idle times with the most relief that wait in a queue, and looks at them after which all idle times are looked at anew."""
+
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
     """The plan. Each idle time taken costs what it spans in array steps, and each look at one O(log ops)."""
@@ -105,24 +108,32 @@ class _G10:
     def evict(self) -> None:
         """Take idle times until no op is over the line: the most bytes freed over time above it, per time of a round trip."""
         found = list(self._idle_times()) if self.tiers else []
-        per_ns = [self.sizes[gap.tensor] / (self._round_trip(self.tiers[0], gap.tensor) or 1) for gap in found]
+        ends = np.array([(gap.after + 1, gap.before) for gap in found], dtype=np.int64).reshape(-1, 2)
+        per_ns = np.array([self.sizes[gap.tensor] / (self._round_trip(self.tiers[0], gap.tensor) or 1) for gap in found])
         above = OverTime(self.durations, self.held > self.line)
         # as ops come to fit, no relief rises: so the first in the queue whose relief is still what it was has the most
-        most = above.within_each([gap.after + 1 for gap in found], [gap.before for gap in found])
-        queue = [(-over * each, n) for n, (over, each) in enumerate(zip(most, per_ns, strict=True)) if over]
-        heapify(queue)
-        while queue and above.count:
-            relief, n = queue[0]
-            a, b = found[n].after + 1, found[n].before
-            present = -above.within(a, b) * per_ns[n]
-            if not present:
-                heappop(queue)
-            elif present != relief:
+        queue: list[tuple[float, int]] = []
+        looks, beyond = 0, 0.0  # since all were looked at; the most relief of those that are not in the queue
+        while above.count and len(found):
+            if not queue or -queue[0][0] <= beyond or looks > _LOOKS:
+                relief = above.within_each(ends[:, 0], ends[:, 1]) * per_ns
+                least = float(np.partition(relief, -_QUEUED)[-_QUEUED]) if len(relief) > _QUEUED else 0.0
+                queue = [(-float(relief[n]), int(n)) for n in np.flatnonzero((relief >= least) & (relief > 0))]
+                if not queue:
+                    return
+                heapify(queue)
+                looks, beyond = 0, float(relief[relief < least].max(initial=0))
+            known, n = queue[0]
+            present = -above.within(found[n].after + 1, found[n].before) * float(per_ns[n])
+            if present != known:
                 heapreplace(queue, (present, n))
-            else:
-                heappop(queue)
-                if self._place(found[n]):
-                    above.drop(a, b, self.held[a:b] <= self.line)
+                looks += 1
+                continue
+            heappop(queue)
+            per_ns[n] = 0
+            if self._place(found[n]):
+                a, b = ends[n]
+                above.drop(int(a), int(b), self.held[a:b] <= self.line)
 
     def fits(self) -> bool:
         """Whether no op is over the line by the account so far."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 _Durations = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -15,17 +13,18 @@ class OverTime:
 
     def __init__(self, durations: _Durations, over: _Marks) -> None:
         self._over = over.copy()
-        self._times = durations.tolist()
+        self._durations, self._times = durations, durations.tolist()
         self.count = int(over.sum())
-        size = len(durations)
-        self._begun = sums = np.concatenate(([0], np.cumsum(np.where(over, durations, 0))))
-        ends = np.arange(size + 1)
+        sums, ends = self._sums_before(), np.arange(len(durations) + 1)
         self._sums = (sums[ends] - sums[ends - (ends & -ends)]).tolist()
 
-    def within_each(self, begins: Sequence[int], ends: Sequence[int]) -> list[int]:
-        """What :meth:`within` gives for each of many stretches, as long as nothing has dropped."""
-        found: list[int] = (self._begun[list(ends)] - self._begun[list(begins)]).tolist()
-        return found
+    def _sums_before(self) -> _Durations:
+        return np.concatenate(([0], np.cumsum(np.where(self._over, self._durations, 0))))
+
+    def within_each(self, begins: _Durations, ends: _Durations) -> _Durations:
+        """What :meth:`within` gives for each of many stretches."""
+        sums = self._sums_before()
+        return sums[ends] - sums[begins]
 
     def within(self, begin: int, end: int) -> int:
         """Nanoseconds over the line of the ops from ``begin`` up to ``end``, without that one."""
