@@ -2,6 +2,7 @@
 
 import re
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,8 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
+from hosim.planner.hyperoffload import pipeline
+from hosim.planner.hyperoffload.early_returns import evenly
 from hosim.planner.hyperoffload.pipeline import plan, search
 from hosim.planner.hyperoffload.problem import analyse
 
@@ -222,3 +225,21 @@ def test_streams_overlap_and_the_plan_still_fits() -> None:
         made = plan(graph, hw, budget, effort=0.2)
         assert makespan(made, hw, budget) >= 135  # 6 * 20 and the last copy's 15, if nothing waits
     assert makespan(plan(graph, hw, 80), hw, 80) == 135  # 60 of weights, and never more than five results
+
+
+# -- large graphs ----------------------------------------------------------------------------------------------
+
+
+def test_even_spreads_are_tried_where_few_attempts_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 40 B of 60 stay away: each weight of 10 B comes up in 10 ns, and its op takes 5: a sweep's returns wait for room that even ones have
+    graph, hw, replayed = plateau(6, duration=5), machine(), []
+
+    def counted(*given: Any, **named: Any) -> Any:
+        replayed.append(given[0])
+        return evenly(*given, **named)
+
+    monkeypatch.setattr(pipeline, "evenly", counted)
+    monkeypatch.setattr(pipeline, "_SMALL", 0)
+    monkeypatch.setattr(pipeline, "_WORK", 0)  # as on a graph of 40,000 ops: so few attempts that the sweeps take all
+    search(graph, hw, 20, effort=0.0)
+    assert len(replayed) >= 2

@@ -77,6 +77,8 @@ _LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
 """Parts of the budget that are planned for, too: a plan for less memory is a plan, and with more room some returns are too early."""
 _LATE, _ALL, _PART = "", "all", "part"
 """Returns as the sweep has them; as early as the budget allows; as early as the part of it allows that the sweep was for."""
+_SPREADS = 4
+"""Even spreads that are replayed at least, however large the graph: they take no sweep, and long steps that wait for channels want them."""
 _SPARE = (0, 1, 2, 4)
 """Room beside what an even spread holds, in tensors of the usual size: what may be on its way."""
 _LEFT = 0.6
@@ -139,6 +141,8 @@ def search(
         unmoved = evaluate(selection.choices)
         if _at(unmoved, floor_ns):
             return _judged(unmoved, SELECTION, selection)
+        if count > _LARGE:  # there are few attempts
+            evaluate.left += 1
     sweeps = _sweeps(evaluate, problem, budget, floor_ns, placement)
     best, source, selection_of_best, tried = sweeps.best, sweeps.source, sweeps.selection, []
     if best.cost.infeasible and placement is None:
@@ -317,6 +321,8 @@ class _Sweeper:
 
         The last one of each spreads all: what less memory would need may be what this one needs.
         """
+        left = self.evaluate.left
+        granted = self.evaluate.left = max(left, _SPREADS)
         usual = usual_bytes(self.problem)
         counts = (1, len(self.problem.below)) if len(self.problem.below) > 1 else (1,)
         for tiers, written in product(counts, (False, True)):
@@ -331,6 +337,7 @@ class _Sweeper:
                 last = outcome
             if not self.finished:
                 self._spread_out(evenly(self.problem, self.budget, None, written, tiers))
+        self.evaluate.left -= granted - left
 
     def _spread_out(self, choices: Choices | None) -> PlanCost | None:
         """The cost of an even spread with returns as early as can be."""
