@@ -36,7 +36,7 @@ from hosim.costmodel.transfer_time import alone_ns
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.bandwidth_slots import Slots
-from hosim.schedule.idle_intervals import below_at_ends, between_uses, held_bytes
+from hosim.schedule.idle_intervals import below_at_ends, between_uses, fits_from, held_bytes
 from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import LowerTier, nearest_tiers, space_below, starts
 from hosim.schedule.over_time import OverTime
@@ -208,8 +208,7 @@ class _G10:
             if absence.before == end:
                 continue
             gone, back, size = self._gone[absence], absence.prefetch + 1, self.sizes[absence.tensor]
-            (full,) = np.nonzero(self.held[gone:back] + size > self.line)
-            ahead = gone + int(full[-1]) + 1 if len(full) else gone
+            ahead = fits_from(self.held, size, self.line, gone, back)
             if ahead < back:
                 self.held[ahead:back] += size
                 self.absences[n] = replace(absence, prefetch=ahead - 1)

@@ -17,6 +17,12 @@ from hosim.cache_plan import AT_START
 from hosim.graph import Graph
 from hosim.schedule.insertion import Absence
 
+_LOOK = 256
+"""Ops that a search for room looks at first; twice as many each time after."""
+
+Levels = np.ndarray[tuple[int], np.dtype[np.int64]]
+"""Bytes held while each op runs, by position."""
+
 
 def between_uses(graph: Graph, tensors: Iterable[int] | None = None) -> Iterator[Gap]:
     """Gaps between two uses, by tensor and position; those that end with an op that reads (else the contents are dead)."""
@@ -50,12 +56,27 @@ def below_at_ends(graph: Graph, residency: Mapping[int, tuple[str, ...]], device
                 yield Gap(t, users[-1], len(graph.ops), len(writers), False, max(writers, default=AT_START))
 
 
-def held_bytes(graph: Graph) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def held_bytes(graph: Graph) -> Levels:
     """Bytes of the device tier while each op runs with everything resident, by op position."""
     return np.array(static_curve(graph), dtype=np.int64)
 
 
-def take_away(held: np.ndarray[tuple[int], np.dtype[np.int64]], graph: Graph, absence: Absence) -> None:
+def take_away(held: Levels, graph: Graph, absence: Absence) -> None:
     """Subtract what the absence frees: the ops from its release to its prefetch, that one included."""
     last = absence.prefetch if absence.before < len(graph.ops) else len(graph.ops)
     held[absence.release + 1 : last + 1] -= graph.tensors[absence.tensor].size_bytes
+
+
+def fits_from(held: Levels, size: int, most: int, begin: int, end: int) -> int:
+    """The first op from ``begin`` on from which so many bytes more fit within ``most``, up to ``end``, without that one.
+
+    That is ``end`` or later where there is none.
+    """
+    look = _LOOK
+    while end > begin:
+        first = max(begin, end - look)
+        (full,) = np.nonzero(held[first:end] > most - size)
+        if len(full):
+            return first + int(full[-1]) + 1
+        end, look = first, 2 * look
+    return begin

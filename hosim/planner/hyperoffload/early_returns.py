@@ -21,15 +21,10 @@ from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.planner.hyperoffload.channel_reservations import left_rates
 from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
-
-_LOOK = 256
-"""Ops that a search for room looks at first; twice as many each time after."""
+from hosim.schedule.idle_intervals import Levels, fits_from
 
 _MOST = 4
 """Times the usual size: tensors that are larger than that stay."""
-
-Levels = np.ndarray[tuple[int], np.dtype[np.int64]]
-"""Bytes held while each op runs, by position."""
 
 
 def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
@@ -42,24 +37,12 @@ def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
         t = gap.tensor
         tier = problem.starts_below.get(t, choices[t].below)
         first = max(gap.after, last.get(tier, AT_START))
-        ahead = _ahead(level, sizes[t], budget_bytes, first, back)
+        ahead = min(fits_from(level, sizes[t], budget_bytes, first + 1, back + 1) - 1, back)
         if ahead < back:
             level[ahead + 1 : back + 1] += sizes[t]
             moved[t][gap.after] = ahead
         last[tier] = max(first, min(ahead, back))
     return {t: TensorChoice(c.below, c.start, moved[t], c.stores) for t, c in choices.items()}
-
-
-def _ahead(level: Levels, size: int, budget: int, first: int, back: int) -> int:
-    """The earliest op from ``first`` on after which ``size`` more bytes fit up to op ``back``."""
-    end, look = back + 1, _LOOK
-    while end > first + 1:
-        begin = max(first + 1, end - look)
-        (full,) = np.nonzero(level[begin:end] + size > budget)
-        if len(full):
-            return begin + int(full[-1])
-        end, look = begin, 2 * look
-    return min(first, back)
 
 
 def _account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap, int]]]:
