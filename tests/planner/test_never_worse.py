@@ -11,7 +11,7 @@ from toys import machine, pairs, plateau, training
 from hosim.analysis.budget import parse_budget
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
-from hosim.graph import Graph
+from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.importers import load_any
 from hosim.io.hardware_file import load_hardware
@@ -85,6 +85,24 @@ def test_rivals_are_tried_at_every_size_and_settings_up_to_a_limit(monkeypatch: 
     assert not [name for name in fewer if ":" in name]
     assert set(fewer) < set(most)
     assert len(rivals.SETTINGS) == 20
+
+
+def test_settings_that_move_more_than_one_that_moves_too_much_are_left_out() -> None:
+    # each weight of 10 B is used by two ops, 450 apart: all six, away between them, keep each channel busy for 60 ns
+    b = GraphBuilder("again")
+    for k in range(6):
+        b.tensor(f"w{k}", 10, "parameter")
+    for k in range(900):
+        b.op(f"f{k}", "matmul", inputs=[f"w{k % 6}"] if k % 450 < 6 else [], duration_ns=0)
+    graph, hw = b.build(), machine()
+    idle = [f"distance:select_num=1000000:select_distance={n}:prefetch_distance={n // 2}" for n in (400, 200, 100, 50, 20)]
+
+    def tried(to_beat_ns: int) -> list[str]:
+        plans = list(rivals.static_rivals(graph, hw, 60, to_beat_ns, waits=True))
+        return [name for name, _ in plans if name.startswith("distance:")]
+
+    assert tried(60) == idle  # as much as there is to beat: 60 B up
+    assert tried(59) == idle[:1]
 
 
 def test_nothing_is_tried_where_nothing_waits() -> None:
