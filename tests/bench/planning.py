@@ -36,14 +36,14 @@ def training(layers: int) -> Graph:
     return b.build()
 
 
-def plan_training(layers: int) -> float:
-    """CPU seconds to plan a step within 60 % of what it takes."""
+def plan_training(layers: int, bytes_per_s: int = 10**9) -> float:
+    """CPU seconds to plan a step within 60 % of what it takes; at a third of the bandwidth it waits for transfers, whoever plans."""
     graph = training(layers)
     held = 10_000 * layers
     hardware = Hardware(
         "bench",
         (Tier("hbm", held * 60 // 100, 10**12, "device"), Tier("ddr", 100 * held, 10**11)),
-        (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)),
+        (Channel("h2d", "ddr", "hbm", bytes_per_s), Channel("d2h", "hbm", "ddr", bytes_per_s)),
         Compute({}),
     )
     plans = []
@@ -62,6 +62,25 @@ def tenfold() -> float:
 def memory() -> float:
     plan_training(20_000)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+SLOW = 3 * 10**8
+"""Bytes a second at which the channels are what takes the time."""
+
+
+@measure("hyperoffload for 2,000 ops that wait for transfers", most=1, unit="s")
+def two_thousand() -> float:
+    return min(plan_training(400, SLOW) for _ in range(2))
+
+
+@measure("hyperoffload for 10,000 ops that wait for transfers", most=5, unit="s")
+def ten_thousand() -> float:
+    return plan_training(2_000, SLOW)
+
+
+@measure("hyperoffload for 100,000 ops that wait for transfers", most=30, unit="s")
+def hundred_thousand() -> float:
+    return plan_training(20_000, SLOW)
 
 
 @measure("the slowest to grow of the other policies: 6,000 ops, in plans for 600", most=40)
