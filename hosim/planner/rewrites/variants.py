@@ -23,6 +23,9 @@ RECIPES: tuple[Recipe, ...] = (1.0, 0.95, 0.85, 0.7, 0.5, 2, 3, 4, 6, 8, 12, 16,
 """Parts of the budget below 1 leave room for what chains hold while they run."""
 _SHARES = (0.1, 0.25, 0.5, 1.0)
 """Of what could be recomputed instead of moved."""
+DEEPEST: tuple[Recipe, ...] = (0.5, 8)
+"""Recipes that drop much: where they hardly lower the peak, none does."""
+
 LESS = 0.97
 """The part of all waits that a variant may be expected to cost."""
 SMALL, _LOOKS = 200, 400
