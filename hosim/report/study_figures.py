@@ -29,7 +29,10 @@ _FILLS = ("white", "0.55", "black")
 
 
 def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
-    """Makespan against the peak of the device tier, one marker a policy, with the budget and the lower bound as lines."""
+    """Makespan against the peak of the device tier, one marker a policy, with the budget and the lower bound as lines.
+
+    A bar through a marker is the interval of its makespan, if that has one.
+    """
     fitting = [r for r in results if r.feasible and r.makespan_ns is not None]
     peaks = [r.peak_bytes.get(device_tier, 0) for r in fitting]
     times = [r.makespan_ns or 0 for r in fitting]
@@ -48,6 +51,10 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
             zorder=3,
             **shown,
         )
+        if r.makespan_low_ns is not None and r.makespan_high_ns is not None:
+            axes.vlines(
+                peak / size, r.makespan_low_ns / unit, r.makespan_high_ns / unit, color=_colour(k), linewidth=3, alpha=0.4, zorder=2.5
+            )
     if bound:
         axes.axhline(bound / unit, color="black", linestyle=":", linewidth=1.2, label=f"lower bound {human_time(bound)}")
     budget = results[0].budget_bytes
@@ -58,7 +65,8 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
             axes.plot([], [], " ", label=printable(f"({r.policy} does not fit)"))
     axes.set_xlabel(printable(f"peak of {device_tier}, {size_name}"))
     axes.set_ylabel(f"makespan, {name}")
-    _time_scale(axes, [*times, *([bound] if bound else [])], unit)
+    ends = [end for r in fitting for end in (r.makespan_low_ns, r.makespan_high_ns) if end is not None]
+    _time_scale(axes, [*times, *ends, *([bound] if bound else [])], unit)
     axes.margins(x=0.08)
     axes.grid(color="0.9")
     figures.legend_beside(axes)

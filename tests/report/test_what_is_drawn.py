@@ -158,6 +158,15 @@ def test_policies_as_markers() -> None:
     assert (at_most.get_yscale(), named(at_most)[-1]) == ("linear", "budget 84.0 MiB")
 
 
+def test_a_bar_has_the_interval_of_a_makespan() -> None:
+    sure, unsure = results(("a", 420, 20), ("b", 700, 82))
+    axes = study_figures.policies(axes_of(), [sure, replace(unsure, makespan_low_ns=650 * US, makespan_high_ns=760 * US)], "hbm")
+    *_, bar = axes.collections
+    assert len(axes.collections) == 3
+    assert [list(map(float, point)) for point in bar.get_segments()[0]] == [[82, 650], [82, 760]]
+    assert axes.get_ylim() == near((200 - 0.08 * 560, 760 + 0.08 * 560))  # from the lower bound to the end of the bar
+
+
 def test_a_frontier_of_two_policies() -> None:
     axes = axes_of()
     study_figures.frontier(axes, {"a": [(40 * MIB, 3 * US), (10 * MIB, 7 * US)], "b": [(20 * MIB, 5 * US)]}, 2 * US)
