@@ -215,11 +215,6 @@ class Result:
         Why it does not; ``None`` if it does.
     makespan_ns
         Nanoseconds from the start to the end of the last op or transfer; ``None`` if it does not fit, like the other times.
-    makespan_low_ns
-        The least that the makespan is, 9 times in 10; ``None`` where every op has a measured duration. The interval is that of hosim's
-        errors in op times (docs/kernels.md), not of a machine's jitter.
-    makespan_high_ns
-        The most that it is, 9 times in 10.
     busy_ns
         Nanoseconds during which the stream ``compute`` runs ops (the first stream where none has that name).
     stall_ns
@@ -240,6 +235,11 @@ class Result:
         How many prefetches, stores and detaches the plan and its runtime policy have, and how many ops run again.
     streams
         The figures of the other streams.
+    makespan_low_ns
+        The least that the makespan is, 9 times in 10; ``None`` where every op has a measured duration. The interval is that of hosim's
+        errors in op times (docs/kernels.md), not of a machine's jitter.
+    makespan_high_ns
+        The most that it is, 9 times in 10.
     slowed_ns
         Nanoseconds by which copies that use the device's memory bandwidth slow ops down, as part of the time that all streams are busy;
         ``None`` where the replay does not model it.
