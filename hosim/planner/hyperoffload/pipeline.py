@@ -319,7 +319,8 @@ class _Sweeper:
     def spread(self) -> None:
         """Even spreads over one tier below and over all, with and without what the step writes, with more and more room to spare.
 
-        The last one of each spreads all: what less memory would need may be what this one needs.
+        The last one of each spreads all: what less memory would need may be what this one needs. On large graphs it is tried only where
+        no other is possible.
         """
         left = self.evaluate.left
         granted = self.evaluate.left = max(left, _SPREADS)
@@ -335,7 +336,7 @@ class _Sweeper:
                 if outcome is None or (last is not None and not last.infeasible and last < outcome):
                     break
                 last = outcome
-            if not self.finished:
+            if not self.finished and (last is None or len(self.problem.graph.ops) <= _LARGE):
                 self._spread_out(evenly(self.problem, self.budget, None, written, tiers))
         self.evaluate.left -= granted - left
 
