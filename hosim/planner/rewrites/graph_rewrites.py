@@ -32,7 +32,7 @@ from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.soonest_end import moving_ns
 from hosim.planner.rewrites.recompute import candidates
 from hosim.planner.rewrites.reorder import reorder as better_order
-from hosim.planner.rewrites.variants import DEEPEST, LESS, RECIPES, SMALL, Variant, Variants, promising
+from hosim.planner.rewrites.variants import DEEPEST, RECIPES, SMALL, Variant, Variants, promising
 
 MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""
@@ -166,9 +166,11 @@ class _RewriteSearch:
             problem = analyse(ordered, self.hardware)
             edits = Edits(self.workload, tuple([op.name for op in ordered.ops]))
             found.append(Variants(problem, edits, candidates(problem) if recompute else (), self.budget))
+        if len(self.workload.ops) <= SMALL:
+            return found if len(found) > 1 or found[0].recomputable else []
+        plain = found[0](frozenset())
         deepest = [order.by(recipe) for order in found for recipe in DEEPEST if order.recomputable]
-        least = min([variant.excess_bytes for variant in (*deepest, found[-1](frozenset()))])
-        return found if least <= LESS * self.excess_bytes else []
+        return found if any([variant.needs_less_than(plain) for variant in (*deepest, found[-1](frozenset()))]) else []
 
     def waits(self, outcome: Evaluation) -> bool:
         """Whether ops wait for long enough to be worth another graph."""

@@ -27,7 +27,7 @@ DEEPEST: tuple[Recipe, ...] = (0.5, 8)
 """Recipes that drop much: where they hardly lower the peak, none does."""
 
 LESS = 0.97
-"""The part of all waits that a variant may be expected to cost."""
+"""The part of what is above the budget that a variant may leave there, and of all waits that its ops run again may take."""
 SMALL, _LOOKS = 200, 400
 """Ops up to which sets of drops are improved one by one, and how often one is looked at."""
 
@@ -36,7 +36,8 @@ SMALL, _LOOKS = 200, 400
 class Variant:
     """A graph that follows from the workload by ``edits``, and how promising it is.
 
-    ``again_ns`` is the time of the ops that run again, ``excess_bytes`` what the static peak has above the budget.
+    ``again_ns`` is the time of the ops that run again, ``excess_bytes`` what the static peak has above the budget, and ``excess_byte_ns``
+    what the ops have above it together, each for as long as it runs.
     """
 
     graph: Graph
@@ -44,6 +45,11 @@ class Variant:
     drops: frozenset[Drop]
     again_ns: int
     excess_bytes: int
+    excess_byte_ns: int
+
+    def needs_less_than(self, plain: Variant) -> bool:
+        """Whether it needs much less of the device tier above the budget, at its peak or over the step."""
+        return self.excess_bytes <= LESS * plain.excess_bytes or self.excess_byte_ns <= LESS * plain.excess_byte_ns
 
     @property
     def weight(self) -> tuple[int, int]:
@@ -67,9 +73,12 @@ class Variants:
         if drops not in self._known:
             again = recomputes(self.problem.graph, drops)
             graph = edited(self.problem.graph, recompute=again)
-            excess = max(0, max(static_curve(graph), default=0) - self.budget)
+            above = [max(0, held - self.budget) for held in static_curve(graph)]
+            duration = self._duration | {entry.name: self._duration[entry.op] for entry in again}
+            held_ns = sum([held * duration[op.name] for held, op in zip(above, graph.ops, strict=True) if held])
+            again_ns = sum([self._duration[entry.op] for entry in again])
             edits = replace(self.edits, recompute=again)
-            self._known[drops] = Variant(graph, edits, drops, sum([self._duration[r.op] for r in again]), excess)
+            self._known[drops] = Variant(graph, edits, drops, again_ns, max(above, default=0), held_ns)
         return self._known[drops]
 
     def by(self, recipe: Recipe) -> Variant:
@@ -114,7 +123,7 @@ def promising(variants: Iterable[Variant], count: int, waits_ns: int | None, exc
     """The ``count`` variants to plan, the most promising first.
 
     With a plan in hand that waits for ``waits_ns`` on a graph with ``excess_bytes`` above the budget, the waits are taken to shrink as the
-    excess does; a variant that hardly gains then is left out. Without a plan (None), the least excess goes first.
+    excess does; a variant that runs ops again for about as long is left out. Without a plan (None), the least excess goes first.
     """
     if waits_ns is None:
         return sorted(variants, key=lambda variant: variant.weight)[:count]
@@ -123,7 +132,7 @@ def promising(variants: Iterable[Variant], count: int, waits_ns: int | None, exc
     def expected(variant: Variant) -> float:
         return variant.again_ns + waits * variant.excess_bytes / max(1, excess_bytes)
 
-    return sorted((variant for variant in variants if expected(variant) <= LESS * waits), key=expected)[:count]
+    return sorted((variant for variant in variants if variant.again_ns <= LESS * waits), key=expected)[:count]
 
 
 def _moved_but_cheaper(plan: Plan, recomputable: Sequence[Candidate]) -> list[Candidate]:
