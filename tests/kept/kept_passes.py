@@ -27,11 +27,11 @@ from hosim.planner.hyperoffload.explain import explain
 from hosim.planner.hyperoffload.gap_figures import gap_figures
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judged_gaps import JudgedGap, judged_gaps
+from hosim.planner.hyperoffload.local_search import improve
 from hosim.planner.hyperoffload.pipeline import search
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.problem import Problem, analyse
 from hosim.planner.hyperoffload.selection import select
-from hosim.planner.hyperoffload.window_search import improve
 from hosim.planner.rewrites.recompute import apply, candidates, cheapest, recomputes, segments
 from hosim.planner.rewrites.reorder import reorder
 

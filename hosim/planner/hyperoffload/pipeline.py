@@ -10,7 +10,7 @@
 6. Tightening: where the replay still waits for memory, or does not fit, a smaller budget is planned for.
    What no sweep makes fit may fit with everything moved that can be (:func:`hosim.planner.hyperoffload.choices.everything`).
 7. Where several tiers are below, each rule of :mod:`hosim.schedule.placement`, with the same sweeps that a plan by that rule gets.
-8. :func:`hosim.planner.hyperoffload.window_search.improve` around what still waits, judged by
+8. :func:`hosim.planner.hyperoffload.local_search.improve` around what still waits, judged by
    :mod:`hosim.planner.hyperoffload.plan_simulator`.
 9. The plans of others, if the caller has some (:data:`Others`): the best is taken, so no plan here is worse than any of them, and the
    search goes on from that.
@@ -37,13 +37,13 @@ from hosim.planner.hyperoffload.early_returns import advance, evenly, usual_byte
 from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, Judge, PlanCost, moved_bytes
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, SPREAD, Judgement
+from hosim.planner.hyperoffload.local_search import improve
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.problem import Problem, analyse, check_floor
 from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
 from hosim.planner.hyperoffload.selection import Selection, select
 from hosim.planner.hyperoffload.soonest_end import soonest_end_ns
 from hosim.planner.hyperoffload.tier_assignment import assigned_tiers
-from hosim.planner.hyperoffload.window_search import improve
 from hosim.schedule.lower_tiers import space_below
 from hosim.schedule.placement import BALANCED, BY_KIND, FASTEST, NEAREST, Placement
 from hosim.units import human_size

@@ -34,8 +34,10 @@ _LEAST_STRIDE, _SNAPSHOTS, _MOST_SNAPSHOTS, _MOST_STATES = 4, 250, 2_000, 64_000
 _PATIENCE = 2
 """Snapshots after the last change at which a run that is late by more than is wanted is given up: it seldom catches up."""
 
+_HOPELESS = 200
+"""A run that is late by such a part of the whole is given up at once, though changes are still to come."""
 
-_PENDING_TO_AN_INSTANT = 4
+_PENDING_TO_AN_INSTANT = 32
 """Moves that are issued and not over of which a snapshot takes as long as an instant."""
 
 WORK_OF_A_JUDGEMENT = 10
@@ -133,7 +135,8 @@ class PlanSimulator:
     def judge(self, changes: Changes, limit_ns: int | None = None) -> SimulatedCost:
         """The cost of the best choices with these changes.
 
-        One that is no less than ``limit_ns`` may be found less than it is, but not below the limit.
+        One that is no less than ``limit_ns`` may be found less than it is, but not below the limit; one that is very late on the way is
+        given up, whatever it would come to.
         """
         self._last = self._judged(changes, limit_ns)
         self.work += WORK_OF_A_JUDGEMENT
@@ -158,6 +161,14 @@ class PlanSimulator:
     def stalls(self) -> list[tuple[int, int, int]]:
         """The waits of ops in the best run: (op, nanoseconds, the tensor it waited for; below 0: room, or other ops)."""
         return [stall for kept in self._snapshots for stall in kept.stalls]
+
+    def fullest(self, after: int, before: int) -> int:
+        """The op around which the device tier holds the most in the best run, between two ops."""
+        kept = self._snapshots
+        first = max(0, bisect_right(kept, after, key=lambda snapshot: snapshot.total) - 1)
+        last = max(first + 1, bisect_right(kept, before, key=lambda snapshot: snapshot.total))
+        most = max(kept[first:last], key=lambda snapshot: snapshot.peaks[0] if snapshot.peaks else 0)
+        return min(max(after + 1, most.total, 0), self._step.count - 1)
 
     def _enter(self, t: int, moves: SimulatedMoves) -> None:
         self._moving[t] = moves
@@ -290,6 +301,8 @@ class PlanSimulator:
             known_here = known[m]
             late = present.time - known_here.time
             too_late = judged and m > last_hot and self._end + late >= limit
+            if judged and self._end + late >= limit + self._end // _HOPELESS:
+                return _Judged({}, (), (0, self._end + late, 0), [], len(known), 0)
             differ = {t: state.states[t] for t, _, _ in pairs if state.states[t] != known_here.states[t]}
             if (
                 present.mark - known_here.mark != sum([(code - known_here.states[t]) * weights[t] for t, code in differ.items()])

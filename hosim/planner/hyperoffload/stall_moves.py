@@ -1,0 +1,323 @@
+"""Changes of choices around the stalls of a large graph: of one tensor, or of several that are alike.
+
+A change shifts returns or stores; takes an absence away, or gives one more; lets a tensor stay in the place of another of about its size;
+takes another tier below; or is any small change of one decision. Tensors are alike that have the same size, kind and number of users, as
+the layers of a network do: the same change is made to one, to some next to each other, or to all of them. Kinds of changes that paid
+lately are drawn more often.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from random import Random
+
+from hosim.analysis.gaps import Gap
+from hosim.cache_plan import AT_START
+from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves, kept, last_store
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
+from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.simulator_state import ORDER
+
+SHIFT, SHIFT_ALL, STORE, TAKE, GIVE, EXCHANGE, TIER, DECISION = (
+    "shift",
+    "shift all",
+    "store",
+    "take",
+    "give",
+    "exchange",
+    "tier",
+    "decision",
+)
+_KINDS = {SHIFT: 0.24, SHIFT_ALL: 0.06, STORE: 0.16, TAKE: 0.16, GIVE: 0.16, EXCHANGE: 0.18, TIER: 0.08, DECISION: 0.25}
+"""Kinds of changes, and how often each is drawn if none has paid."""
+ALONE, SOME, ALL = "alone", "some", "all"
+_SCOPES = {ALONE: 0.6, SOME: 0.2, ALL: 0.2}
+"""Of how many of the tensors that are alike, and how often."""
+_EVEN = 1.5
+"""The weight of these shares beside those of what has paid, which is 1."""
+_FORGET, _DAMPING = 0.97, 2
+"""What a kind keeps of its record at each trial, and the whole runs that are added to what it has spent."""
+_REACHES = (2, 6, 20, 60, 200)
+"""Ops before a stall within which something is moved."""
+_SMALLEST = 200
+"""Tensors of less than such a part of the largest are not given absences."""
+_DRAWS = 8
+"""How many tensors are drawn to find one that can leave."""
+
+
+class StallMoves:
+    """Draws changes of the simulator's choices; :meth:`look` has to be called before, and again when these have changed."""
+
+    def __init__(self, simulator: PlanSimulator, rng: Random, whole: int) -> None:
+        self._simulator, self._rng, self._whole = simulator, rng, max(1, whole)
+        problem = self._problem = simulator.problem
+        graph = self._graph = problem.graph
+        self._tiers = simulator.tiers
+        self._count = len(graph.ops)
+        self._decisions = ChoiceMoves(problem, simulator.tiers)
+        self._gaps = self._decisions.gaps
+        self._gap = {(gap.tensor, gap.after): gap for gaps in self._gaps.values() for gap in gaps}
+        self._sizes = [tensor.size_bytes for tensor in graph.tensors]
+        moved = [t for t in sorted(self._gaps) if self._sizes[t]]
+        alike: dict[object, list[int]] = {}
+        for t in moved:
+            alike.setdefault((self._sizes[t], graph.tensors[t].kind, len(graph.users[t])), []).append(t)
+        self._alike = {t: (group, place) for group in alike.values() for place, t in enumerate(group)}
+        largest = max([self._sizes[t] for t in moved], default=0)
+        self._large = [t for t in moved if self._sizes[t] * _SMALLEST >= largest] if self._tiers else []
+        self._arms = [(kind, scope) for kind in _KINDS for scope in _SCOPES]
+        self._gained = dict.fromkeys(self._arms, 0.0)
+        self._spent = dict.fromkeys(self._arms, 0.0)
+        self._arm = self._arms[0]
+        self._stalls: Sequence[tuple[int, int, int]] = ()
+        self._sums: Sequence[int] = ()
+        self._places: Sequence[tuple[int, int, int]] = ()
+        """Where something is issued: the op after which it is, the tensor, and the op that its gap comes after."""
+
+    @property
+    def some(self) -> bool:
+        """Whether anything can be moved."""
+        return bool(self._gap)
+
+    # -- where -----------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Take in where ops of the present choices wait, and what is issued where."""
+        self._stalls = [stall for stall in self._simulator.stalls() if stall[2] != ORDER]
+        if self._simulator.cost[0]:  # it does not end: the last ones are the nearest to where it stands still
+            self._stalls = self._stalls[-1:]
+        self._sums = list(accumulate([ns for _, ns, _ in self._stalls]))
+        places = []
+        for t, choice in self._simulator.choices.items():
+            for after, back in choice.away.items():
+                if (t, after) not in self._gap:
+                    continue
+                if back is not None:
+                    places.append((back, t, after))
+                if choice.start != BELOW or after != AT_START:
+                    places.append((choice.stores.get(after, after), t, after))
+        self._places = sorted(places)
+
+    def anywhere(self) -> None:
+        """Forget the stalls until the next look."""
+        self._stalls = ()
+
+    def learn(self, gain: float, work: int) -> None:
+        """Note what the last change saved, as a part of the time, and the work of judging it."""
+        arm = self._arm
+        self._gained[arm] = self._gained[arm] * _FORGET + gain
+        self._spent[arm] = self._spent[arm] * _FORGET + work
+
+    def _focus(self) -> tuple[int, int]:
+        """An op, and the tensor that it waits for (below 0: none)."""
+        if self._stalls and self._rng.random() < 0.8:
+            op, _, blamed = self._stalls[bisect_left(self._sums, self._rng.random() * self._sums[-1])]
+            return op, blamed
+        return self._rng.randrange(self._count), -1
+
+    def _near(self, op: int, reach: int) -> Sequence[tuple[int, int, int]]:
+        first = bisect_left(self._places, (op - reach,))
+        return self._places[first : bisect_left(self._places, (op + reach // 4 + 1,))]
+
+    def _chosen(self, op: int, blamed: int, reach: int) -> tuple[int, int] | None:
+        """A tensor and the op that one of its absences comes after."""
+        choice = self._simulator.choices.get(blamed)
+        if choice is not None and self._rng.random() < 0.4:
+            before = [after for after in choice.away if after < op and (blamed, after) in self._gap]
+            if before:
+                return blamed, max(before)
+        near = self._near(op, reach)
+        if not near:
+            return None
+        _, t, after = self._rng.choice(near)
+        choice = self._simulator.choices.get(t)
+        return (t, after) if choice is not None and after in choice.away else None
+
+    def _scope(self, t: int) -> Sequence[int]:
+        """A tensor alone, or those alike, all or some next to each other."""
+        group, place = self._alike.get(t, ((t,), 0))
+        if self._arm[1] == ALONE:
+            return (t,)
+        if self._arm[1] == ALL:
+            return group
+        reach = self._rng.choice((1, 2, 4))
+        return group[max(0, place - reach) : place + reach + 1]
+
+    def _same_gaps(self, gap: Gap) -> Iterator[tuple[Gap, TensorChoice | None]]:
+        """The gaps of this number of the tensors in scope, with their choices."""
+        number = self._gaps[gap.tensor].index(gap)
+        for t in self._scope(gap.tensor):
+            gaps = self._gaps[t]
+            if number < len(gaps):
+                yield gaps[number], self._simulator.choices.get(t)
+
+    # -- what ------------------------------------------------------------------------------------------------------
+
+    def draw(self) -> Changes:
+        """A change; none if what was drawn cannot be changed."""
+        rng = self._rng
+        paid = [self._gained[arm] / (self._spent[arm] + _DAMPING * self._whole) for arm in self._arms]
+        total = sum(paid) or 1.0
+        shares = [_EVEN * _KINDS[arm[0]] * _SCOPES[arm[1]] + own / total for arm, own in zip(self._arms, paid, strict=True)]
+        (self._arm,) = rng.choices(self._arms, shares)
+        kind = self._arm[0]
+        op, blamed = self._focus()
+        reach = rng.choice(_REACHES)
+        if kind == SHIFT_ALL:
+            return self._shift_all(op, reach)
+        if kind == GIVE:
+            return self._give(op)
+        chosen = self._chosen(op, blamed, reach)
+        if chosen is None:
+            return {}
+        gap = self._gap[chosen]
+        if kind == DECISION:
+            over = self._over(op)
+            if over is not None and rng.random() < 0.5:
+                gap, over = over, gap
+            return self._decisions.random(rng, self._simulator.choices, gap, [over] if over is not None else [])
+        if kind == SHIFT:
+            return self._shift(gap, self._distance())
+        if kind == STORE:
+            return self._store(gap, self._distance())
+        if kind == TAKE:
+            return self._take(gap)
+        if kind == TIER:
+            return self._other_tier(gap)
+        return self._exchange(gap, op)
+
+    def _over(self, op: int) -> Gap | None:
+        """A gap around an op of a tensor that is drawn; none if those drawn have none."""
+        for _ in range(_DRAWS if self._large else 0):
+            for gap in self._gaps[self._rng.choice(self._large)]:
+                if gap.after <= op < gap.before:
+                    return gap
+        return None
+
+    def _distance(self) -> int:
+        rng = self._rng
+        far = 1 if rng.random() < 0.4 else int(2 ** (rng.random() * 7))
+        return far if rng.random() < 0.45 else -far
+
+    def _shift(self, gap: Gap, by: int) -> Changes:
+        """Returns issued so many ops later."""
+        changes: dict[int, TensorChoice | None] = {}
+        for own, choice in self._same_gaps(gap):
+            back = choice.away.get(own.after) if choice is not None else None
+            if choice is not None and back is not None:
+                moved = _within(back + by, own)
+                if moved != back:
+                    changes[own.tensor] = choice.with_return(own.after, moved)
+        return changes
+
+    def _shift_all(self, op: int, reach: int) -> Changes:
+        """All returns around an op issued so many ops later."""
+        by, changes = self._distance(), dict[int, TensorChoice | None]()
+        for _, t, after in self._near(op, reach):
+            choice = changes.get(t) or self._simulator.choices.get(t)
+            back = choice.away.get(after) if choice is not None else None
+            if choice is not None and back is not None:
+                moved = _within(back + by, self._gap[t, after])
+                if moved != back:
+                    changes[t] = choice.with_return(after, moved)
+        return changes
+
+    def _store(self, gap: Gap, by: int) -> Changes:
+        """Stores issued so many ops later."""
+        changes: dict[int, TensorChoice | None] = {}
+        for own, choice in self._same_gaps(gap):
+            if choice is None or own.after not in choice.away or (choice.start == BELOW and own.after == AT_START):
+                continue
+            at = choice.stores.get(own.after, own.after)
+            moved = max(own.written, min(last_store(own), at + by))
+            if moved != at:
+                changes[own.tensor] = choice.with_store(own.after, moved)
+        return changes
+
+    def _take(self, gap: Gap) -> Changes:
+        """Absences taken away: what started below starts up, with or without a copy below."""
+        start = self._rng.choice((HOME, COPY))
+        changes: dict[int, TensorChoice | None] = {}
+        for own, choice in self._same_gaps(gap):
+            if choice is None or own.after not in choice.away:
+                continue
+            if own.after != AT_START:
+                changes[own.tensor] = kept(choice.without(own.after))
+            elif own.tensor not in self._problem.starts_below:
+                changes[own.tensor] = kept(replace(choice.without(own.after), start=start))
+        return changes
+
+    def _other_tier(self, gap: Gap) -> Changes:
+        """Another tier below for those in scope that have the same."""
+        choices = self._simulator.choices
+        tier = choices[gap.tensor].below
+        others = [other for other in self._tiers if other != tier]
+        if not others:
+            return {}
+        other = self._rng.choice(others)
+        moved = [t for t in self._scope(gap.tensor) if t in choices and t not in self._problem.starts_below]
+        return {t: replace(choices[t], below=other) for t in moved if choices[t].below == tier}
+
+    def _exchange(self, gap: Gap, op: int) -> Changes:
+        """A tensor stays, and another one of about its size leaves: where most is held meanwhile, or near the stall."""
+        taken = self._take(gap)
+        if not taken:
+            return {}
+        back = self._simulator.choices[gap.tensor].away.get(gap.after)
+        if self._rng.random() < 0.7:
+            at = self._simulator.fullest(gap.after, gap.before if back is None else back)
+        else:
+            at = op
+        return {**self._give(at, self._sizes[gap.tensor], taken), **taken}
+
+    def _give(self, op: int, size: int | None = None, but: Collection[int] = ()) -> Changes:
+        """A tensor that lies in the device tier unused around an op leaves, of about the ``size`` if that is given."""
+        rng = self._rng
+        for _ in range(_DRAWS if self._large else 0):
+            t = rng.choice(self._large)
+            if t in but or (size is not None and not size // 2 <= self._sizes[t] <= size * 4):
+                continue
+            gap = next((gap for gap in self._gaps[t] if gap.after <= op < gap.before), None)
+            if gap is None or self._away(gap):
+                continue
+            ahead = rng.choice((0.0, 0.3, 0.7, 1.0)) * rng.random()
+            below = rng.choice([*[self._tiers[0]] * 3, *self._tiers])
+            clean = rng.random() < 0.7
+            changes = {
+                own.tensor: self._left(own, choice or TensorChoice(self._problem.starts_below.get(own.tensor, below)), ahead, clean=clean)
+                for own, choice in self._same_gaps(gap)
+                if own.tensor not in but and not self._away(own)
+            }
+            if changes:
+                return changes
+        return {}
+
+    def _away(self, gap: Gap) -> bool:
+        choice = self._simulator.choices.get(gap.tensor)
+        return choice is not None and gap.after in choice.away
+
+    def _left(self, gap: Gap, choice: TensorChoice, ahead: float, *, clean: bool) -> TensorChoice:
+        """The choice with one more absence, whose return is the part ``ahead`` of the gap before its end.
+
+        If ``clean`` a copy below at time 0 saves the store, where it may be there.
+        """
+        t = gap.tensor
+        free = bool(self._graph.tensors[t].persistent) and t not in self._problem.starts_below
+        back = max(gap.after, gap.before - 1 - int(ahead * (gap.before - 1 - gap.after))) if gap.returns else None
+        written = bool(self._graph.writers[t])
+        if free and gap.after == AT_START and (clean or not written):
+            choice = replace(choice.without(max(self._graph.users[t], default=AT_START)), start=BELOW)
+        elif free and gap.after == AT_START:
+            choice = replace(choice, start=HOME)
+        elif choice.start == BELOW and gap.before == self._count:
+            choice = replace(choice.without(AT_START), start=COPY if clean or not written else HOME)
+        elif free and choice.start == HOME and gap.version == 0 and clean:
+            choice = replace(choice, start=COPY)
+        return choice.with_return(gap.after, back)
+
+
+def _within(position: int, gap: Gap) -> int:
+    return max(gap.after, min(gap.before - 1, position))

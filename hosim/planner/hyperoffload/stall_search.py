@@ -1,0 +1,105 @@
+"""Search around the stalls of a large graph: one change after the other where ops wait, drawn by how long they do.
+
+What comes out a little slower is taken at first, less and less later (threshold accepting, Dueck and Scheuer 1990), with returns to the
+best choices. Changes (:mod:`hosim.planner.hyperoffload.stall_moves`) are judged by :mod:`hosim.planner.hyperoffload.plan_simulator`. The
+search goes on only while that pays.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from hosim.planner.hyperoffload.best_choices import BestChoices
+from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves
+from hosim.planner.hyperoffload.choices import Choices
+from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.stall_moves import StallMoves
+
+_WORSE = 0.0004
+"""The part of the time by which a change may be slower, at first."""
+_STALE, _STUCK = 400, 60
+"""Changes without a better plan after which the best is gone back to; refused ones after which stalls no longer say where to change."""
+_BLOCKS, _MOST_BLOCKS = 4, 6
+"""Blocks that all work is divided into, and the most blocks where it pays to go on."""
+_LITTLE, _PAYS = 20_000, 300
+"""A second block that gains less than one part in so many ends the search; one that gains more is followed by another beyond all work."""
+_RUNS = 20
+"""Whole runs that there has to be work for: where long lines wait for the channels, a change delays all that follows."""
+_NO_JUDGEMENT = 2
+"""The work of drawing a change that changes nothing."""
+_TIDYING = 4
+"""What moves for nothing is looked for with such a part of all work at most, before and after."""
+
+
+class StallSearch:
+    """Searches from ``choices`` on until ``work`` is spent; none can beat ``floor_ns``."""
+
+    def __init__(self, simulator: PlanSimulator, choices: Choices, floor_ns: int, work: int, seed: int) -> None:
+        self._simulator = simulator
+        self._work = work
+        self._rng = Random(seed)
+        self._kept = BestChoices(simulator, choices, floor_ns)
+        self._moves = StallMoves(simulator, self._rng, self._kept.whole)
+        self._looked = False
+        self._stale = self._refused = 0
+
+    def run(self) -> Choices:
+        """The best choices when all is spent, or it does not pay any more."""
+        kept, simulator = self._kept, self._simulator
+        if not self._moves.some or kept.whole * _RUNS > self._work:
+            return kept.best()
+        self._tidy()
+        block, begin = self._work // _BLOCKS, simulator.work
+        for k in range(_MOST_BLOCKS):
+            before = kept.cost
+            until = begin + (k + 1) * block
+            while simulator.work < until and not kept.at_floor:
+                self._step(_WORSE * max(0.0, 1 - (simulator.work - begin) / self._work))
+            gain = before[1] - kept.cost[1] if before[0] == kept.cost[0] == 0 else kept.cost[1] * (before[0] > kept.cost[0])
+            if kept.at_floor or (k and gain * (_LITTLE if k < _BLOCKS - 1 else _PAYS) <= kept.cost[1]):
+                break
+        self._tidy()
+        return kept.best()
+
+    def _tidy(self) -> None:
+        simulator = self._simulator
+        moves = ChoiceMoves(simulator.problem, simulator.tiers)
+        self._kept.tidy(moves, list(simulator.choices), simulator.work + self._work // _TIDYING)
+
+    def _step(self, worse: float) -> None:
+        """Try one change, which may be slower by the part ``worse``."""
+        kept, simulator, moves = self._kept, self._simulator, self._moves
+        if not self._looked:
+            moves.look()
+            self._looked = True
+        changes = moves.draw()
+        if not changes:
+            simulator.work += _NO_JUDGEMENT
+            return
+        cost, begun = simulator.cost, simulator.work
+        most = cost[1] + int(worse * cost[1])
+        found = simulator.judge(changes, None if cost[0] else most + 1)
+        if found[0] < cost[0]:
+            taken, gain = True, 1.0
+        else:
+            taken = found[0] == cost[0] and found[1] <= most and (found[1] != cost[1] or self._rng.random() < 0.5)
+            gain = max(0.0, 1 - found[1] / cost[1]) if taken and cost[1] else 0.0
+        moves.learn(gain, simulator.work - begun)
+        self._stale += 1
+        self._refused += 1
+        if taken:
+            self._take(changes)
+        if self._stale > _STALE and kept.left:
+            kept.back()
+            self._stale, self._looked = 0, False
+        if self._refused > _STUCK:
+            moves.anywhere()
+            self._refused = 0
+
+    def _take(self, changes: Changes) -> None:
+        better = self._kept.take(changes)
+        self._refused = 0
+        if better:
+            self._stale = 0
+        if better or self._rng.random() < 0.2:
+            self._looked = False
