@@ -168,10 +168,10 @@ class Hardware:
         How many of them each host has; ``None``: one host has all. The last host may have fewer.
     chunk_bytes
         The size of the chunks in which a tensor moves over a route of several channels.
-    version
-        Raised with every change of the profile's figures.
     source
         Where the figures are from.
+    version
+        Raised with every change of the profile's figures.
 
     Raises
     ------
@@ -199,8 +199,8 @@ class Hardware:
     devices: int = 1
     devices_per_host: int | None = None
     chunk_bytes: int = 64 * 2**20
-    version: int = 1
     source: str = field(default="", compare=False)
+    version: int = 1
 
     def __post_init__(self) -> None:
         _check(self)

@@ -23,7 +23,7 @@ from hosim.limits import limit, refusal, within
 HEAD = 64 * 1024
 """How many bytes of a file, once unpacked, tell its format."""
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character, which JSON can hold and no file of text."""
 _PIECE = 1 << 18
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -112,7 +112,7 @@ def check_names(source: str | None, **listed: Iterable[HasName]) -> None:
         if "".join(names).isascii():
             continue
         for name in names:
-            if _SURROGATE.search(name):
+            if SURROGATE.search(name):
                 raise InputError(f"expected names that are text, got {name[:60]!r}", source=source, where=where)
 
 

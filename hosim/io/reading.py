@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -17,7 +18,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.io.bounded import check_json, check_lines, read_bytes
+from hosim.io.bounded import SURROGATE, check_json, check_lines, read_bytes
 from hosim.limits import refusal
 
 VERSION = 1
@@ -104,7 +105,10 @@ def parse(text: str, source: str) -> object:
     """The data in a text of JSON or YAML, as the name ``source`` says; raises :class:`InputError` with line and column."""
     try:
         if _is_json(text[:_START], source):
-            return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+            data = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+            if _HALF.search(text):
+                _check_text(data)
+            return data
         from hosim.io import yamltext
 
         return yamltext.load(text)
@@ -115,6 +119,23 @@ def parse(text: str, source: str) -> object:
     except ValueError as error:
         message = str(error)
     raise InputError(message, source=source)
+
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape of half of a character, which two of them together are."""
+
+
+def _check_text(data: object) -> None:
+    """Raise :class:`ValueError` for half of a character without the other, which no file and no terminal can have."""
+    pending = [data]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending += [*value, *value.values()]
+        elif isinstance(value, list):
+            pending += value
+        elif isinstance(value, str) and (half := SURROGATE.search(value)):
+            raise ValueError(f"expected text, got half of a character ({ascii(half[0])[1:-1]}) in {ascii(value)[1:-1][:40]}; remove it")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -313,14 +313,14 @@ def test_a_profile_says_only_what_is_not_as_usual():
     uneven = Channel("up", "ddr", "hbm", 9, 2, 3, ((1, 4),), 7, (("down", 8),))
     compute = Compute({}, 0.5, 3, {"mm": {"bf16": 0.25}})
     fabrics = (Fabric("bus", 6, ("up",), "device"),)
-    full = Hardware("h", (plain.device, pinned), (uneven, back), compute, "hbm", fabrics, 4, 4, 2, 10, "data sheet")
+    full = Hardware("h", (plain.device, pinned), (uneven, back), compute, "hbm", fabrics, 4, 4, 2, 10, "data sheet", 3)
     data = hardware_to_dict(full)
     assert list(data) == [
-        *("format", "name", "source", "devices", "devices_per_host", "device_tier", "chunk"),
+        *("format", "name", "source", "version", "devices", "devices_per_host", "device_tier", "chunk"),
         *list(expected)[4:],
         "fabrics",
     ]
-    assert (data["source"], data["devices"], data["devices_per_host"], data["chunk"]) == ("data sheet", 4, 2, "10 B")
+    assert (data["source"], data["version"], data["devices"], data["devices_per_host"], data["chunk"]) == ("data sheet", 3, 4, 2, "10 B")
     assert data["compute"] == {"peak": {}, "efficiency": 0.5, "launch": "3 ns", "efficiency_of": {"mm": {"bf16": 0.25}}}
     assert data["runtime"] == {"inspect": "4 ns"}
     assert data["tiers"]["ddr"] == expected["tiers"]["ddr"] | {
