@@ -34,8 +34,8 @@ _LEAST_STRIDE, _SNAPSHOTS, _MOST_SNAPSHOTS, _MOST_STATES = 4, 250, 2_000, 64_000
 _PATIENCE = 2
 """Snapshots after the last change at which a run that is late by more than is wanted is given up: it seldom catches up."""
 
-_HOPELESS = 200
-"""A run that is late by such a part of the whole is given up at once, though changes are still to come."""
+_HOPELESS, _LARGE = 200, 200
+"""A run that is late by such a part of the whole is given up at once, though changes are still to come; on graphs of more ops than that."""
 
 _PENDING_TO_AN_INSTANT = 32
 """Moves that are issued and not over of which a snapshot takes as long as an instant."""
@@ -136,7 +136,7 @@ class PlanSimulator:
         """The cost of the best choices with these changes.
 
         One that is no less than ``limit_ns`` may be found less than it is, but not below the limit; one that is very late on the way is
-        given up, whatever it would come to.
+        given up on large graphs, whatever it would come to.
         """
         self._last = self._judged(changes, limit_ns)
         self.work += WORK_OF_A_JUDGEMENT
@@ -301,7 +301,7 @@ class PlanSimulator:
             known_here = known[m]
             late = present.time - known_here.time
             too_late = judged and m > last_hot and self._end + late >= limit
-            if judged and self._end + late >= limit + self._end // _HOPELESS:
+            if judged and step.count > _LARGE and self._end + late >= limit + self._end // _HOPELESS:
                 return _Judged({}, (), (0, self._end + late, 0), [], len(known), 0)
             differ = {t: state.states[t] for t, _, _ in pairs if state.states[t] != known_here.states[t]}
             if (
