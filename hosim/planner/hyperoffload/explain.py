@@ -175,12 +175,19 @@ def _judgement(plan: Plan, problem: Problem) -> Judgement | None:
     return None
 
 
+_PLACEMENT = "placement "
+"""How the name of a plan with another placement rule begins."""
+
+
 def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> str:
     text = _maker(plan, judgement, lines)
     if judgement is None or not judgement.tried:
         return text
     named = [name for name in judgement.tried if ":" not in name]
     settings = len(judgement.tried) - len(named)
+    rules = [name.removeprefix(_PLACEMENT) for name in named if name.startswith(_PLACEMENT)]
+    others = [name for name in named if not name.startswith(_PLACEMENT)]
+    named = [f"placements {', '.join(rules)}", *others] if len(rules) > 1 else named
     rest = f"; {counted(settings, 'other setting')} of these" if settings else ""
     return f"{text} Tried as well: {', '.join(named)}{rest}."
 
