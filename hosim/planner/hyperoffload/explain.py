@@ -185,9 +185,9 @@ def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> s
         return text
     named = [name for name in judgement.tried if ":" not in name]
     settings = len(judgement.tried) - len(named)
-    rules = [name.removeprefix(_PLACEMENT) for name in named if name.startswith(_PLACEMENT)]
     others = [name for name in named if not name.startswith(_PLACEMENT)]
-    named = [f"placements {', '.join(rules)}", *others] if len(rules) > 1 else named
+    rules = len(named) - len(others)
+    named = [*([counted(rules, "placement rule")] if rules else []), *others]
     rest = f"; {counted(settings, 'other setting')} of these" if settings else ""
     return f"{text} Tried as well: {', '.join(named)}{rest}."
 
@@ -210,7 +210,7 @@ def _maker(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> st
     text = f"Selection judged every gap{graph}, for a budget of {human_size(judgement.selection.budget_bytes)}"
     if judgement.source == LOCAL_SEARCH:
         count = sum(line.reason in (SEARCH_MOVED, SEARCH_KEPT) for line in lines)
-        return f"{text}; local search then changed {count:,} of its decisions and where others' cache ops are issued."
+        return f"{text}; local search then changed {count:,} of its decisions, and when others are issued."
     return f"{text}; the plan is what it took."
 
 
