@@ -145,6 +145,10 @@ class _Rewinding:
     def _add(self, range_: _Range) -> None:
         """A segment is there again, or pages are mapped again (and join those on either side)."""
         index = bisect_left(self._starts, range_.address)
+        for neighbour in (index - 1, index):
+            other = self._ranges[self._starts[neighbour]] if 0 <= neighbour < len(self._starts) else None
+            if other is not None and other.address < range_.end and range_.address < other.end:
+                raise InputError(f"two segments overlap: one at address {range_.address}, the other at {other.address}")
         if range_.expandable:
             self._bases[range_.kind] = min(range_.address, self._bases.get(range_.kind, range_.address))
             for neighbour in (index, index - 1):

@@ -275,11 +275,25 @@ def test_what_is_not_a_snapshot_is_refused_in_one_line(tmp_path, data, message):
         ([("alloc", 4096, 10, 0)], r"device_traces\[0\]\[0\]: expected a block held at address 4096"),
         ([("free_completed", 4096, 10, 0)], r"expected a segment from 4096"),
         ([("segment_alloc", 4096, SMALL, 0)], r"expected a segment from 4096"),
+        (
+            [("segment_free", 4096, SMALL, 0), ("segment_free", 8192, SMALL, 0)],
+            r"\[0\]: two segments overlap: one at address 4096, .* at 8192",
+        ),
+        (
+            [("segment_free", 8192, SMALL, 0), ("segment_free", 4096, SMALL, 0)],
+            r"\[0\]: two segments overlap: one at address 8192, .* at 4096",
+        ),
     ],
 )
 def test_histories_that_do_not_lead_to_their_end_are_refused(rows, message):
     with pytest.raises(InputError, match=message):
         rewind(recording(rows))
+
+
+def test_segments_at_the_end_that_overlap_are_refused():
+    twice = [segment(1 << 24, 2 * MIB, []), segment(1 << 24, 2 * MIB, [])]
+    with pytest.raises(InputError, match="two segments overlap: one at address 16777216, the other at 16777216"):
+        rewind(recording([("snapshot", 0, 0, 0)], twice))
 
 
 def test_several_devices_want_a_choice():
