@@ -122,7 +122,7 @@ def test_an_output_that_survives_is_made_aside():
         ("gfrhk", [], "order[0]: op 'g' stands before op 'f', but it reads tensor 'a', which that writes"),
         ("fhgrk", [], "order[1]: op 'h' stands before op 'g', but it reads tensor 'b', which that writes"),
         ("", [("f", "k", "f~2")], "recompute[0].before: op 'f' reads tensor 'w', which op 'h' has written since"),
-        ("", [("r", "k", "r~2")], "recompute[0].op: op 'r' is of kind 'dropout': run again, it would give another result"),
+        ("", [("r", "k", "r~2")], "recompute[0].op: op 'r' is random (kind 'dropout'): run again, it would give another result"),
         ("", [("h", "k", "h~2")], "recompute[0].op: op 'h' changes tensor 'w' in place: run again, it would change it twice"),
         ("", [("g", "f", "g~2")], "recompute[0].before: op 'g' has not run before op 'f': it cannot run again there"),
         ("", [("x", "k", "x~2")], "recompute[0].op: unknown op 'x'; expected one of 'chain'"),

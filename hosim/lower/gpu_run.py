@@ -241,9 +241,17 @@ def _in_blocks(plan: Plan, hardware: Hardware, budget: int) -> Result:
     return result
 
 
+def _without_times(plan: Plan, graph: Graph) -> Plan:
+    """The plan for the program's graph, of which the plan's workload is a copy with measured times."""
+    if plan.edits is None:
+        return replace(plan, graph=graph)
+    edits = replace(plan.edits, base=graph)
+    return replace(plan, graph=edits.graph(), edits=edits)
+
+
 def _steps(work: CapturedStep, plan: Plan, hardware: Hardware, cuda: bool, steps: int, all_recorded: bool = False) -> dict[str, Any]:
     """Run steps under a plan: two to warm up, timed ones, and recorded ones."""
-    lowered = insert(work.program, replace(plan, graph=work.program.graph) if plan.edits is None else plan, hardware.device_tier)
+    lowered = insert(work.program, _without_times(plan, work.program.graph), hardware.device_tier)
     machine = CudaDevice(hardware) if cuda else CpuDevice(hardware, throttle=True)
     took, timelines = [], []
     with Executor(lowered, hardware, machine) as executor:
