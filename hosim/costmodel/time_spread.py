@@ -15,6 +15,7 @@ from math import fsum, sqrt
 from hosim.costmodel.fitted_spreads import SHARED, SPREADS
 from hosim.costmodel.op_time import kernel_times_of, op_durations
 from hosim.costmodel.origins import GUESS, MODEL, TABLE
+from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 
@@ -28,9 +29,7 @@ _SORTS = {
     "matmul": PRODUCTS,
     "convolution": PRODUCTS,
     "attention": ATTENTION,
-    **dict.fromkeys(
-        ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "reduce", "broadcast", "send", "recv", "collective"), COLLECTIVES
-    ),
+    **dict.fromkeys(COLLECTIVE_KINDS, COLLECTIVES),
 }
 
 Which = tuple[str, str]
