@@ -252,7 +252,7 @@ def test_nothing_is_recomputed_where_transfers_hide():
 
 def test_never_worse_than_without():
     gains = compared = 0
-    for case in instances(16, seed=7):
+    for case in instances(10, seed=7):
         if len(case.graph.ops) > 20:
             continue
         try:
@@ -265,8 +265,8 @@ def test_never_worse_than_without():
         assert verify(found.plan, case.hardware, case.budget_bytes) == ()
         assert replay(found.plan, case.hardware, case.budget_bytes) == found.result
         gains += found.cost.makespan_ns < plain.cost.makespan_ns
-    assert compared >= 12
-    assert gains >= 3
+    assert compared >= 7
+    assert gains >= 2
 
 
 def test_candidates_say_their_ratio():
