@@ -304,6 +304,12 @@ class Result:
     by_device: tuple[Result, ...] = field(default=(), compare=False, repr=False)
 
     @property
+    def has_waits(self) -> bool:
+        """Whether an op of any stream waits for a transfer or for room."""
+        stalls = [self.stall_ns, *(stream.stall_ns for stream in self.streams.values())]
+        return any([stall["transfer"] or stall["capacity"] for stall in stalls])
+
+    @property
     def above_bound(self) -> float | None:
         """By what share the makespan is above the lower bound, 0.02 for 2 %; ``None`` where either is missing."""
         if self.makespan_ns is None or not self.lower_bound_ns:

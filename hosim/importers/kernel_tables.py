@@ -16,14 +16,13 @@ import numpy.typing as npt
 import pandas
 
 from hosim.costmodel.kernels.classes import CLASSES, DTYPES, first_wrong
-from hosim.costmodel.kernels.collective_time import CUSTOM_BYTES
 from hosim.costmodel.kernels.expert_loads import expected_loads
 from hosim.costmodel.kernels.processor import Array
-from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
+from hosim.costmodel.kernels.sizes_of_ops import CUSTOM_BYTES, NO_WINDOW
 from hosim.errors import InputError
 from hosim.hardware import MeasuredTimes
 from hosim.io.bounded import read_bytes
-from hosim.io.csv_text import cell_text, csv_line, csv_rows
+from hosim.io.csv_text import cell_text, check_widths, csv_line, csv_rows
 from hosim.io.reading import decode
 
 
@@ -116,15 +115,14 @@ def read_kernel_tables(path: str | os.PathLike[str]) -> list[KernelTable]:
 
 
 def _frame(source: str) -> pandas.DataFrame:
-    header, *rows = csv_rows(decode(read_bytes(source), source).rstrip().encode(), source) or [[]]
+    lines = csv_rows(decode(read_bytes(source), source).rstrip().encode(), source)
+    header, *rows = lines or [[]]
     if not rows:
         raise InputError("expected a line of columns and a line for each measured time, separated by commas", source=source)
     columns = [_LONGER.get(name, name) for name in header]
     if len(set(columns)) < len(columns):
         raise InputError("a column is listed twice", source=source, where="line 1")
-    for n, row in enumerate(rows, 2):
-        if len(row) != len(columns):
-            raise InputError(f"expected {len(columns)} values, got {len(row)}", source=source, where=f"line {n}")
+    check_widths(lines, source)
     return pandas.DataFrame(rows, columns=columns, dtype=object).map(cell_text)
 
 

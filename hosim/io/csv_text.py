@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hosim.errors import InputError
 from hosim.io.bounded import check_digits
@@ -27,6 +27,13 @@ def csv_rows(content: bytes, source: str) -> list[list[str]]:
         ) from None
     finally:
         csv.field_size_limit(before)
+
+
+def check_widths(lines: Sequence[Sequence[str]], source: str) -> None:
+    """Raise :class:`InputError` for the first line that has more or fewer values than the first of all."""
+    for n, line in enumerate(lines[1:], 2):
+        if len(line) != len(lines[0]):
+            raise InputError(f"expected {len(lines[0])} values, got {len(line)}", source=source, where=f"line {n}")
 
 
 def csv_line(values: Iterable[object]) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from hosim.costmodel.kernels.sizes_of_ops import CUSTOM_BYTES
 from hosim.models.config import Run
 from hosim.models.tape import Tape, Value
 
 STREAM = "comm"
-
-CUSTOM_BYTES = 2 * 2**20
-"""Below so many bytes, inference engines add up by a kernel of their own, in which each device reads what all others have."""
 
 
 def all_reduced(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:

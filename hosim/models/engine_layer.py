@@ -6,6 +6,7 @@ the norm after it, and a mixture of experts is one kernel that sorts, multiplies
 
 from __future__ import annotations
 
+from hosim.costmodel.kernels.expert_loads import share_touched
 from hosim.costmodel.kernels.sizes_of_ops import causal_kernel
 from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run
@@ -92,7 +93,7 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     up = t.parameter("gate_up_proj", (mine, 2 * width, hidden), run.dtype, "expert", run.experts_home)
     down = t.parameter("down_proj", (mine, hidden, width), run.dtype, "expert", run.experts_home)
     batch = tokens * run.expert
-    read = round((up.size + down.size) * (1 - (1 - top / config.num_experts) ** batch))
+    read = round((up.size + down.size) * share_touched(batch, top, config.num_experts))
     y = t.op(
         "experts",
         "matmul",

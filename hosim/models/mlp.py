@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hosim.costmodel.kernels.expert_loads import share_touched
 from hosim.models.collectives import all_reduced, exchanged, replicated
 from hosim.models.config import Decoder, Run
 from hosim.models.functions import activation, add, cast, gathered, linear, mul, scale, softmax, split, summed
@@ -151,7 +152,7 @@ def _grouped(t: Tape, config: Decoder, run: Run, x: Value, weight: Value, offset
     flops = 2 * rows * wide * narrow
     result = rows * wide * ITEM_BYTES[x.dtype]
     tokens = rows // top * run.expert
-    read = round(weight.size * (1 - (1 - top / config.num_experts) ** tokens))
+    read = round(weight.size * share_touched(tokens, top, config.num_experts))
     sizes = (tokens, top, config.num_experts, run.expert)
     accessed = x.size + result + read + offsets.size
     y = t.op(

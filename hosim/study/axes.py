@@ -205,7 +205,7 @@ def read_vary(vary: object) -> list[dict[str, Value]]:
 def read_points(path: str) -> list[dict[str, Value]]:
     """The points of a CSV file, which has a column for each field and a row for each point. Raises :class:`InputError`."""
     from hosim.io.bounded import read_bytes
-    from hosim.io.csv_text import csv_rows
+    from hosim.io.csv_text import check_widths, csv_rows
     from hosim.io.reading import decode
 
     lines = [line for line in csv_rows(decode(read_bytes(path), path).encode(), path) if line]
@@ -213,9 +213,7 @@ def read_points(path: str) -> list[dict[str, Value]]:
     if len(lines) < 2:
         raise InputError("expected a line of fields and lines of their values, separated by commas", source=path)
     fields = [field.strip() for field in lines[0]]
-    for n, line in enumerate(lines[1:], 2):
-        if len(line) != len(fields):
-            raise InputError(f"expected {len(fields)} values, got {len(line)}", source=path, where=f"line {n}")
+    check_widths(lines, path)
     return [{field: scalar(text.strip()) for field, text in zip(fields, line, strict=True)} for line in lines[1:]]
 
 

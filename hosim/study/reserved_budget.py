@@ -104,8 +104,7 @@ def reserved_line(found: Reserved) -> str:
 
 def _has_waits(result: Result) -> bool:
     """Whether an op waits for a transfer or for room, or transfers end after the last op."""
-    stalls = (result.stall_ns, *(stream.stall_ns for stream in result.streams.values()))
-    return bool(result.drain_ns) or any([stall["transfer"] or stall["capacity"] for stall in stalls])
+    return bool(result.drain_ns) or result.has_waits
 
 
 def _between(low: int, high: int) -> Iterator[int]:

@@ -238,12 +238,8 @@ def changed_table(draw: Random, content: bytes) -> bytes:
     for _ in range(draw.choice((1, 1, 2, 3))):
         way, row, column = draw.randrange(5), draw.choice(rows), draw.randrange(len(header))
         filled = [i for i, cell in enumerate(row) if cell.replace(".", "", 1).isdigit()]
-        if way == 0:
-            draw.shuffle(rows)
-        elif way == 1:
-            rows.insert(draw.randrange(len(rows) + 1), list(row))
-        elif way == 2 and len(rows) > 1:
-            rows.remove(row)
+        if way < 3:
+            _rearrange(draw, rows, row, way)
         elif way == 3 and filled:
             row[draw.choice(filled)] = draw.choice(("0", "1", "2", "3", "7", "0.5", "1e-9", "1000", "65537", "1e6", "1e9", "1e12", "9e14"))
         elif way == 4:
@@ -252,6 +248,16 @@ def changed_table(draw: Random, content: bytes) -> bytes:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([header, *rows])
     return out.getvalue().encode()
+
+
+def _rearrange(draw: Random, items: list[list[str]], item: list[str], way: int) -> None:
+    """Items in another order (0), one twice (1) or gone (2)."""
+    if way == 0:
+        draw.shuffle(items)
+    elif way == 1:
+        items.insert(draw.randrange(len(items) + 1), list(item))
+    elif len(items) > 1:
+        items.remove(item)
 
 
 def _cell(value: Any) -> str:
@@ -276,12 +282,8 @@ def changed_kernels(draw: Random, content: bytes) -> bytes:
     for _ in range(draw.choice((1, 1, 2, 3))):
         kernel, way = draw.choice(kernels), draw.randrange(6)
         tensors = [i for i, line in enumerate(kernel) if line.startswith("tensor")]
-        if way == 0:
-            draw.shuffle(kernels)
-        elif way == 1:
-            kernels.insert(draw.randrange(len(kernels) + 1), list(kernel))
-        elif way == 2 and len(kernels) > 1:
-            kernels.remove(kernel)
+        if way < 3:
+            _rearrange(draw, kernels, kernel, way)
         elif way == 3:
             kernel[:] = [re.sub(r"^(Execution Time: )\d+", rf"\g<1>{draw.choice((0, 1, 7, 10**6, 10**12))}", line) for line in kernel]
         elif way == 4 and tensors:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from instances import instances
 from strategies import graphs
+from toys import layers, two_tiers
 from typer.testing import CliRunner
 
 from hosim.analysis.edits_check import check_edits
@@ -20,7 +21,7 @@ from hosim.edits import Edits
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph, GraphBuilder
-from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.hardware import Compute, Hardware, Tier
 from hosim.io import save_hardware, save_workload
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.explain import explain
@@ -31,28 +32,6 @@ from hosim.planner.rewrites.recompute import Candidate, apply, candidates, cheap
 NS = 10**9
 FLAT = Hardware("flat", (Tier("hbm", 10**6, NS, "device"),), (), Compute({}))
 """Nothing below the device tier."""
-
-
-def machine(bytes_per_ns: float = 1.0) -> Hardware:
-    rate = int(NS * bytes_per_ns)
-    tiers = (Tier("hbm", 10**6, NS, "device"), Tier("ddr", 10**6, NS, "host"))
-    return Hardware("two", tiers, (Channel("up", "ddr", "hbm", rate), Channel("down", "hbm", "ddr", rate)), Compute({}))
-
-
-def layers(count: int, matmul_ns: int = 10, relu_ns: int = 1) -> Graph:
-    """``h = matmul(a); a = relu(h)`` a layer, then backwards with a and h read again; 4 B each, input x of 4 B, gradients of 4 B."""
-    b = GraphBuilder("layers")
-    last = b.tensor("x", 4, "input")
-    for i in range(count):
-        b.op(f"m{i}", "matmul", inputs=[last], outputs=[b.tensor(f"h{i}", 4)], duration_ns=matmul_ns)
-        last = b.tensor(f"a{i}", 4)
-        b.op(f"r{i}", "relu", inputs=[f"h{i}"], outputs=[last], duration_ns=relu_ns)
-    gradient: list[str] = []
-    for i in reversed(range(count)):
-        made = b.tensor(f"g{i}", 4, "gradient")
-        b.op(f"b{i}", "matmul", inputs=[*gradient, f"a{i}", f"h{i}"], outputs=[made], duration_ns=20)
-        gradient = [made]
-    return b.build()
 
 
 def named(graph: Graph, drops) -> set[tuple[str, str]]:
@@ -69,7 +48,7 @@ def drop(graph: Graph, *pairs: tuple[str, str]) -> frozenset[tuple[int, int]]:
 def test_what_a_candidate_takes_and_saves():
     """a0 waits from m1 to b0. h0 is read by b0 too, so r0 alone makes a0 again (1 ns); h0's own producer m0 reads x, which survives."""
     graph = layers(3)
-    found = {(graph.tensors[c.gap.tensor].name): c for c in candidates(analyse(graph, machine()))}
+    found = {(graph.tensors[c.gap.tensor].name): c for c in candidates(analyse(graph, two_tiers()))}
     assert set(found) == {"a0", "h0", "a1", "h1"}  # b2 follows right after the uses of h2 and a2
     a0, h1 = found["a0"], found["h1"]
     assert (named(graph, a0.drops), [graph.ops[f].name for f in a0.chain]) == ({("a0", "m1")}, ["r0"])
@@ -234,7 +213,7 @@ def test_only_recomputation_fits_where_there_is_nothing_below():
 def test_a_slow_channel_is_relieved():
     """At 0.1 B/ns a tensor's 4 B take 40 ns each way: moving 8 of them cannot hide; 8 relus take 8 ns."""
     graph = layers(8)
-    slow = machine(0.1)
+    slow = two_tiers(0.1)
     budget = static_peak(graph).bytes - 24
     without = pipeline.search(graph, slow, budget, effort=0.3).cost.makespan_ns
     found = graph_rewrites.search(graph, slow, budget, recompute=True, effort=0.3, seed=0, reorder=False)
@@ -245,7 +224,7 @@ def test_a_slow_channel_is_relieved():
 
 def test_nothing_is_recomputed_where_transfers_hide():
     graph = layers(8)
-    found = graph_rewrites.search(graph, machine(10), static_peak(graph).bytes - 12, recompute=True, reorder=True, effort=1.0, seed=0)
+    found = graph_rewrites.search(graph, two_tiers(10), static_peak(graph).bytes - 12, recompute=True, reorder=True, effort=1.0, seed=0)
     assert found.plan.edits is None
     assert found.cost.makespan_ns == sum(op.duration_ns or 0 for op in graph.ops)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from instances import instances
+from toys import layers, two_tiers
 from typer.testing import CliRunner
 
 from hosim.analysis.budget import parse_budget
@@ -16,7 +17,7 @@ from hosim.edits import COLLECTIVE_KINDS, Recompute, edited, is_repeatable, why_
 from hosim.engine import replay
 from hosim.errors import GraphError, InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
-from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.hardware import Hardware
 from hosim.importers.spec import make
 from hosim.io import save_hardware, save_workload
 from hosim.io.hardware_file import load_hardware
@@ -28,32 +29,8 @@ from hosim.policies import registry
 from hosim.policies.rivals import RIVALS
 from hosim.study.policy_choice import RECOMPUTE, REORDER, parse_choice, without
 
-NS = 10**9
-
-
-def machine(rate: int) -> Hardware:
-    tiers = (Tier("hbm", 10**6, NS, "device"), Tier("ddr", 10**6, NS, "host"))
-    return Hardware("two", tiers, (Channel("up", "ddr", "hbm", rate), Channel("down", "hbm", "ddr", rate)), Compute({}))
-
-
-SLOW = machine(NS // 10)
+SLOW = two_tiers(0.1)
 """A tensor of 4 B takes 40 ns each way."""
-
-
-def layers(count: int, **meta: object) -> Graph:
-    """``h = matmul(a); a = relu(h)`` a layer, then backwards with a and h read again; all of 4 B, matmuls of 10 ns and relus of 1 ns."""
-    b = GraphBuilder("layers", meta)
-    last = b.tensor("x", 4, "input")
-    for i in range(count):
-        b.op(f"m{i}", "matmul", inputs=[last], outputs=[b.tensor(f"h{i}", 4)], duration_ns=10)
-        last = b.tensor(f"a{i}", 4)
-        b.op(f"r{i}", "relu", inputs=[f"h{i}"], outputs=[last], duration_ns=1)
-    gradient: list[str] = []
-    for i in reversed(range(count)):
-        made = b.tensor(f"g{i}", 4, "gradient")
-        b.op(f"b{i}", "matmul", inputs=[*gradient, f"a{i}", f"h{i}"], outputs=[made], duration_ns=20)
-        gradient = [made]
-    return b.build()
 
 
 def planned(graph: Graph, hardware: Hardware, budget: int, **parameters: object) -> Plan:
@@ -103,7 +80,7 @@ def test_only_graphs_of_so_many_ops_and_with_waits_are_planned_more_than_once(mo
     planned(graph, SLOW, static_peak(graph).bytes)  # fits
     assert searches == [24]
     searches.clear()
-    planned(graph, machine(10 * NS), budget)  # all transfers hide
+    planned(graph, two_tiers(10), budget)  # all transfers hide
     assert searches == [24]
 
 

@@ -106,3 +106,26 @@ def told(plan: Plan, tensor: str) -> list[str]:
     assert {c.op for c in found} <= {PREFETCH, STORE, DETACH}
     found.sort(key=lambda c: c.after)  # stable: those of one place keep the plan's order
     return [f"{c.op}@{graph.ops[c.after].name if c.after >= 0 else 'start'}" for c in found]
+
+
+def two_tiers(bytes_per_ns: float = 1.0) -> Hardware:
+    """``hbm`` over ``ddr``, joined by ``up`` and ``down`` at the same rate."""
+    rate = int(NS * bytes_per_ns)
+    tiers = (Tier("hbm", 10**6, NS, "device"), Tier("ddr", 10**6, NS, "host"))
+    return Hardware("two", tiers, (Channel("up", "ddr", "hbm", rate), Channel("down", "hbm", "ddr", rate)), Compute({}))
+
+
+def layers(count: int, matmul_ns: int = 10, relu_ns: int = 1, **meta: object) -> Graph:
+    """``h = matmul(a); a = relu(h)`` a layer, then backwards with a and h read again; 4 B each, input x of 4 B, gradients of 4 B."""
+    b = GraphBuilder("layers", meta)
+    last = b.tensor("x", 4, "input")
+    for i in range(count):
+        b.op(f"m{i}", "matmul", inputs=[last], outputs=[b.tensor(f"h{i}", 4)], duration_ns=matmul_ns)
+        last = b.tensor(f"a{i}", 4)
+        b.op(f"r{i}", "relu", inputs=[f"h{i}"], outputs=[last], duration_ns=relu_ns)
+    gradient: list[str] = []
+    for i in reversed(range(count)):
+        made = b.tensor(f"g{i}", 4, "gradient")
+        b.op(f"b{i}", "matmul", inputs=[*gradient, f"a{i}", f"h{i}"], outputs=[made], duration_ns=20)
+        gradient = [made]
+    return b.build()

@@ -58,12 +58,8 @@ class CustomConstants:
     """How much of the link it reaches."""
 
 
-CUSTOM_BYTES = 2 * 2**20
-"""Messages from this size on go by NCCL: TensorRT-LLM's buffers for its own all-reduce are no larger."""
-
-
 def custom_us(constants: CustomConstants, processor: Processor, shapes: Shapes) -> Array:
-    """Microseconds of custom all-reduces of ``bytes``, below :data:`CUSTOM_BYTES`, among ``ranks``."""
+    """Microseconds of custom all-reduces of ``bytes``, below :data:`hosim.costmodel.kernels.sizes_of_ops.CUSTOM_BYTES`, among ``ranks``."""
     others = shapes["ranks"] - 1
     read = others * shapes["bytes"] / (constants.link_share * processor.link_bandwidth / 1e6)
     return (constants.fixed_cycles + constants.rank_cycles * others) * processor.cycle_us + read

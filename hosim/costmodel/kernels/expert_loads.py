@@ -51,12 +51,17 @@ def expected_loads(tokens: int, top: int, experts: int, ranks: int, distribution
 
 
 def _uniform(tokens: int, top: int, experts: int, ranks: int) -> ExpertLoads:
-    """An expert is missed by a token with probability 1 - top / experts; a rank's rows are nearly a Poisson variable."""
+    """A rank's rows are nearly a Poisson variable."""
     each = experts / ranks
     mean = tokens * top / ranks
     rows = min(mean + sqrt(2 * mean * log(ranks)), tokens * min(top, each))  # the largest of so many, to first order
-    touched = each * (1 - (1 - top / experts) ** tokens)
+    touched = each * share_touched(tokens, top, experts)
     return ExpertLoads(rows, touched, tuple(touched * ceil(rows / touched / tile) * tile for tile in TILES))
+
+
+def share_touched(tokens: int, top: int, experts: int) -> float:
+    """The part of all experts that some token can be expected to choose, if each of ``tokens`` chooses ``top`` of them evenly."""
+    return 1 - (1 - top / experts) ** tokens
 
 
 def busiest(loads: Sequence[int], ranks: int) -> ExpertLoads:

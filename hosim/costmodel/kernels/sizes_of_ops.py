@@ -13,6 +13,12 @@ UNKNOWN: KernelSizes = "", ()
 NO_WINDOW = 2**40
 """The window of attention that sees all keys before a query."""
 
+CUSTOM_BYTES = 2 * 2**20
+"""Below so many bytes, inference engines add up by a kernel of their own, in which each device reads what all others have.
+
+TensorRT-LLM's buffers for it are no larger; messages from this size on go by NCCL.
+"""
+
 
 def product_kernel(made: Sequence[int], second: Sequence[int], flops: int) -> KernelSizes:
     """The kernel of rows times one matrix, whose result has the shape ``made`` and whose second operand ``second``.

@@ -42,9 +42,8 @@ class Evaluation:
     def waits(self) -> bool:
         """Whether an op of any stream waits for a transfer or for room, or a transfer ends after the last op of all."""
         result = self.result
-        stalls = [result.stall_ns, *(stream.stall_ns for stream in result.streams.values())]
         drains = [result.drain_ns or 0, *(stream.drain_ns for stream in result.streams.values())]
-        return any([stall["transfer"] or stall["capacity"] for stall in stalls]) or min(drains) > 0
+        return result.has_waits or min(drains) > 0
 
     @property
     def slowed(self) -> bool:

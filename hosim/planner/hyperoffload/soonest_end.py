@@ -20,24 +20,23 @@ from hosim.hardware import Channel, Hardware
 
 def soonest_end_ns(plan: Plan, hardware: Hardware) -> int:
     """Nanoseconds that the replay of a plan takes at least."""
-    busy, carried = _loads(plan, hardware)
+    times = _Alone(plan, hardware)
+    busy, carried = _loads(plan, times)
     shared = [
-        sum([carried.get(name, 0) for name in fabric.channels]) * 10**9 // fabric.bandwidth_bytes_per_s
-        for fabric in machine_of_copies(plan.graph, hardware).fabrics
+        sum([carried.get(name, 0) for name in fabric.channels]) * 10**9 // fabric.bandwidth_bytes_per_s for fabric in times.machine.fabrics
     ]
     least = max([*busy.values(), *shared], default=0)
-    return max(least, _in_turns(plan, hardware)) if len(plan.graph.streams) <= 1 else least
+    return max(least, _in_turns(plan, hardware, times)) if len(plan.graph.streams) <= 1 else least
 
 
 def moving_ns(plan: Plan, hardware: Hardware) -> int:
     """Nanoseconds for which the plan's transfers keep some channel busy: its replay takes no less."""
-    busy, _ = _loads(plan, hardware)
+    busy, _ = _loads(plan, _Alone(plan, hardware))
     return max(busy.values(), default=0)
 
 
-def _loads(plan: Plan, hardware: Hardware) -> tuple[Mapping[str, int], Mapping[str, int]]:
+def _loads(plan: Plan, times: _Alone) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """For each channel of one engine the nanoseconds that it is busy for; and for each channel the bytes that it carries."""
-    times = _Alone(plan, hardware)
     busy: dict[str, int] = {}
     carried: dict[str, int] = {}
     for cache_op in plan.cache_ops:
@@ -50,9 +49,9 @@ def _loads(plan: Plan, hardware: Hardware) -> tuple[Mapping[str, int], Mapping[s
     return busy, carried
 
 
-def _in_turns(plan: Plan, hardware: Hardware) -> int:
+def _in_turns(plan: Plan, hardware: Hardware, times: _Alone) -> int:
     """When the last op or transfer ends on a single stream, if transfers wait for their channels, and ops for their transfers, alone."""
-    graph, device, times = plan.graph, hardware.device_tier, _Alone(plan, hardware)
+    graph, device = plan.graph, hardware.device_tier
     ends = list(accumulate(op_durations(graph, hardware), initial=0))  # of op i without waits: at i + 1
     free: dict[str, int] = {}
     wanted: list[tuple[int, int]] = []  # ops, and when what they wait for is there
@@ -85,7 +84,7 @@ class _Alone:
     """What each tensor's transfer takes on a channel that it has for itself."""
 
     def __init__(self, plan: Plan, hardware: Hardware) -> None:
-        self._machine = machine_of_copies(plan.graph, hardware)
+        self.machine = machine_of_copies(plan.graph, hardware)
         self._known: dict[tuple[str, int], int] = {}
         self._channels = hardware.channel_between
         self.sizes = [tensor.size_bytes for tensor in plan.graph.tensors]
@@ -99,5 +98,5 @@ class _Alone:
         key = channel, self.sizes[tensor]
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = alone_ns(self._machine, *key)
+            known = self._known[key] = alone_ns(self.machine, *key)
         return known
