@@ -36,6 +36,8 @@ def figure_columns(hardware: Hardware) -> list[str]:
         "budget_bytes",
         FEASIBLE,
         "makespan_ns",
+        "makespan_low_ns",
+        "makespan_high_ns",
         "busy_ns",
         *(f"{cause}_stall_ns" for cause in STALL_CAUSES),
         "drain_ns",
@@ -58,6 +60,8 @@ def figures(result: Result, hardware: Hardware) -> dict[str, Value]:
         "budget_bytes": result.budget_bytes,
         FEASIBLE: result.feasible,
         "makespan_ns": result.makespan_ns,
+        "makespan_low_ns": result.makespan_low_ns,
+        "makespan_high_ns": result.makespan_high_ns,
         "busy_ns": result.busy_ns,
         "drain_ns": result.drain_ns,
         "lower_bound_ns": result.lower_bound_ns,
@@ -108,6 +112,8 @@ def _result_of(row: Mapping[str, Any]) -> Result:
         peak_breakdown={},
         channels={},
         plan={},
+        makespan_low_ns=row.get("makespan_low_ns"),
+        makespan_high_ns=row.get("makespan_high_ns"),
     )
 
 

@@ -51,11 +51,12 @@ def data(command: str, *more: str, code: int = 0) -> Any:
 def row(budget: int, makespan: int, peak: int, bound: int, /, **other: object) -> dict[str, object]:
     """The figures of a replay that waits for transfers alone; 70 B are moved."""
     given = {"workload": "two", "hardware": "toy", "policy": "layerwise", "budget_bytes": budget, "feasible": True, "makespan_ns": makespan}
+    interval = dict.fromkeys(("makespan_low_ns", "makespan_high_ns"))
     waits = {"busy_ns": 70, "dependency_stall_ns": 0, "transfer_stall_ns": makespan - 70, "capacity_stall_ns": 0, "runtime_stall_ns": 0}
     held = {"drain_ns": 0, "lower_bound_ns": bound, "hbm_peak_bytes": peak, "ddr_peak_bytes": 70}
     up = {"h2d_moved_bytes": 70, "h2d_busy_ns": 70, "h2d_exposed_ns": makespan - 70}
     down = {"d2h_moved_bytes": 0, "d2h_busy_ns": 0, "d2h_exposed_ns": 0}
-    return {**given, **waits, **held, **up, **down, "prefetches": 2, "stores": 0, "detaches": 2, **other}
+    return {**given, **interval, **waits, **held, **up, **down, "prefetches": 2, "stores": 0, "detaches": 2, **other}
 
 
 def unfit(budget: int, /, **other: object) -> dict[str, object]:

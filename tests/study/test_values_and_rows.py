@@ -119,9 +119,11 @@ def result(budget: int, makespan: int | None, peak: int = 0) -> Result:
 def test_rows_of_results() -> None:
     up = ChannelFigures(1, 30, 31, 0, 0, 32, 0, 0.5)
     done = replace(result(90, 70, 60), stall_ns={"transfer": 5}, channels={"h2d": up}, busy_ns=40, plan={"prefetches": 2, "stores": 1})
+    done = replace(done, makespan_low_ns=65, makespan_high_ns=78)
     row = figures(done, MACHINE)
     assert list(row) == figure_columns(MACHINE)
     named = {"workload": "chain", "hardware": "two tiers", "policy": "belady", "budget_bytes": 90, "feasible": True, "makespan_ns": 70}
+    named |= {"makespan_low_ns": 65, "makespan_high_ns": 78}
     waits = {"busy_ns": 40, "dependency_stall_ns": 0, "transfer_stall_ns": 5, "capacity_stall_ns": 0, "runtime_stall_ns": 0}
     held = {"hbm_peak_bytes": 60, "ddr_peak_bytes": 1, "h2d_moved_bytes": 30, "h2d_busy_ns": 31, "h2d_exposed_ns": 32}
     assert {key: value for key, value in row.items() if value is not None} == {**named, **waits, **held, "prefetches": 2, "stores": 1}
