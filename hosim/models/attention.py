@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, causal_kernel
+from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW, UNKNOWN, causal_kernel
 from hosim.models.functions import copied
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
@@ -28,22 +28,24 @@ def attention(
     label: str = "sdpa",
     causal: bool = False,
     drops: bool = False,
+    window: int = NO_WINDOW,
 ) -> Value:
     """``softmax(q k') v`` of ``q`` [batch, heads, queries, width], ``k`` and ``v`` [batch, fewer heads, keys, width].
 
     The result is [batch, queries, heads, width of v]. FLOP count every key for every query, as torch's counter does. ``extra``
     are tensors that hold part of the keys and values. ``causal``: a query sees the keys up to its own, the last queries being those of
-    the last keys; then the op says which kernel it is. ``drops``: some scores are dropped in training; ``math`` keeps which.
+    the last keys; then the op says which kernel it is. ``drops``: some scores are dropped in training; ``math`` keeps which. ``window``:
+    how many keys a query reads at most.
     """
     batch, heads, queries, width = q.shape
     keys, out_width = k.shape[2], v.shape[-1]
     if mode != "causal" and k.shape[1] < heads:
         k = copied(t, k, (batch, heads, keys, k.shape[-1]), f"{label}.repeat_k")
         v = copied(t, v, (batch, heads, keys, out_width), f"{label}.repeat_v")
-    scores = batch * heads * queries * keys
+    scores = batch * heads * queries * min(keys, window)
     flops = 2 * scores * (width + out_width)
     shape = (batch, queries, heads, out_width)
-    kernel, sizes = causal_kernel(q.shape, k.shape, out_width) if causal and mode == "causal" else UNKNOWN
+    kernel, sizes = causal_kernel(q.shape, k.shape, out_width, window) if causal and mode == "causal" else UNKNOWN
     statistics = batch * heads * queries * 4
     training = bool(q.node)
     if mask is not None and training and mode == "masked":  # what the kernel adds to the scores, and keeps for its gradient

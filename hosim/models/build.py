@@ -159,8 +159,8 @@ def _check_choices(config: Any, run: Run) -> None:
             raise InputError(
                 f"the device has {experts // run.expert} experts of each layer, got {run.chosen_experts}", where="chosen_experts"
             )
-    if run.kv_block is not None and (run.phase != "decode" or getattr(config, "kv_lora_rank", 0) > 0):
-        raise InputError("kv_block works only for decoding with heads of keys and values", where="kv_block")
+    if run.kv_block is not None and (run.training or run.attention != "causal"):
+        raise InputError("kv_block works for inference only, with attention: causal", where="kv_block")
     if run.merged and (
         run.training or run.kv_block is not None or run.chosen_experts is not None or getattr(config, "kv_lora_rank", 0) > 0
     ):
@@ -174,7 +174,7 @@ def _check_size(config: Layered, run: Run) -> None:
     layers = within("layers", len(layers_of(config, run)), where="config" if run.layers is None else "layers")
     if run.chosen_experts is not None:
         within("model_parts", layers * (int(getattr(config, "num_experts", 0)) // run.expert), where="config.num_experts")
-    if run.kv_block is not None:
+    if run.kv_block is not None and run.phase == "decode":
         within("model_parts", layers * -(-run.context // run.kv_block), where="kv_block")
 
 

@@ -59,9 +59,9 @@ class Run:
     the same time; without it collectives take the time of their bytes in the device tier.
 
     ``chosen_experts``: with it each expert has tensors and ops of its own, and one step is taken to choose so many of each layer.
-    ``kv_block``: with it a decoding step finds its cache in blocks of so many tokens. The first ``sink_blocks`` and the last
-    ``window_blocks``, the one being written among them, are in the device tier and always read; of the older ones, which live in
-    ``cache_home``, ``chosen_blocks``.
+    ``kv_block``: with it attention is over blocks of so many tokens. A decoding step finds its cache in them: the first ``sink_blocks`` and
+    the last ``window_blocks``, the one being written among them, are in the device tier and always read; of the older ones, which live in
+    ``cache_home``, ``chosen_blocks``. A prompt writes its whole cache, and each of its queries reads so many blocks.
 
     ``states_home``, ``experts_home``, ``cache_home``: tiers in which optimizer states, experts and the cache live; none: the device tier.
     """

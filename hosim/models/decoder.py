@@ -12,7 +12,7 @@ from hosim.models.functions import add, concatenated, copied, cross_entropy, dro
 from hosim.models.kv_cache import Cache, make_blocks, make_cache
 from hosim.models.mlp import gated_mlp, mixture, plain_mlp
 from hosim.models.norms import rms_norm
-from hosim.models.sparse_attention import sparse_attention
+from hosim.models.sparse_attention import keys_read, select_blocks, sparse_attention
 from hosim.models.tape import Tape, Value
 
 
@@ -135,12 +135,14 @@ def _grouped_attention(
     k = projected("k", kv_heads, True, config.qk_norm)
     v = projected("v", kv_heads, False, False)
     if run.phase == "decode" and run.kv_block is not None:
-        y = sparse_attention(t, run, q, k, v, make_blocks(t, config, run))
+        y = sparse_attention(t, run, q, (k, v), make_blocks(t, config, run), width)
     else:
         extra: tuple[Value, ...] = ()
         if cache is not None:
             k, v, extra = cache.update(t, k, v)
-        y = attention(t, q, k, v, mask, mode=run.attention, extra=extra, causal=True, drops=config.dropout > 0)
+        select_blocks(t, run, q, kv_heads)
+        drops, window = config.dropout > 0, keys_read(run)
+        y = attention(t, q, k, v, mask, mode=run.attention, extra=extra, causal=True, drops=drops, window=window)
     weight = t.parameter("o_proj.weight", (hidden, heads * width), run.dtype)
     return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * width), weight, label="o_proj"))
 
@@ -174,8 +176,7 @@ def _latent_attention(
     k_turn = rotated_pairs(t, k_turn, cos, sin, fused=run.fused, label="rope_k")
     up = parameter("kv_b_proj", heads * (nope + wide), rank)
     if run.phase == "decode":
-        assert cache is not None
-        y = _absorbed(t, q_pass, q_turn, latent, k_turn, up, wide, cache)
+        y = _absorbed(t, config, run, q_pass, q_turn, latent, k_turn, up, cache)
     else:
         if cache is not None:
             cache.update(t, latent, k_turn)
@@ -183,23 +184,31 @@ def _latent_attention(
         expanded = linear(t, latent, up, label="kv_b_proj").view(batch, tokens, heads, nope + wide)
         k_pass, v = split(t, expanded, (nope, wide), "split_kv_b")
         k = concatenated(t, (k_pass, k_turn), "cat_k").view(batch, heads, tokens, nope + turned)
-        y = attention(t, q, k, v.view(batch, heads, tokens, wide), mask, mode=run.attention, causal=True)
+        select_blocks(t, run, q, heads)
+        v = v.view(batch, heads, tokens, wide)
+        y = attention(t, q, k, v, mask, mode=run.attention, causal=True, window=keys_read(run))
         if run.attention == "math":  # its result lies in the order of heads, and is put in that of tokens
             y = copied(t, y, label="contiguous")
     return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * wide), parameter("o_proj", hidden, heads * wide), label="o_proj"))
 
 
-def _absorbed(t: Tape, q_pass: Value, q_turn: Value, latent: Value, k_turn: Value, up: Value, wide: int, cache: Cache) -> Value:
+def _absorbed(
+    t: Tape, config: Decoder, run: Run, q_pass: Value, q_turn: Value, latent: Value, k_turn: Value, up: Value, cache: Cache | None
+) -> Value:
     """Attention over the latents themselves: the queries take up the keys' half of ``up``, the result its values' half."""
     batch, tokens, heads, nope = q_pass.shape
-    rank = latent.shape[-1]
-    keys, _, extra = cache.update(t, latent, k_turn)
+    rank, wide = config.kv_lora_rank, config.v_head_dim
+    if cache is not None:
+        keys, _, extra = cache.update(t, latent, k_turn)
     half = replace(up, shape=(heads, nope, rank))
     rows = batch * tokens
     flops, sizes = 2 * rows * heads * nope * rank, (rows, heads * rank, nope)
     absorbed = t.op("absorb_k", "matmul", [q_pass, half], (batch, tokens, heads, rank), flops=flops, kernel="gemm", sizes=sizes)
     q = concatenated(t, (absorbed, q_turn), "cat_q").view(batch, heads, tokens, rank + q_turn.shape[-1])
-    seen = attention(t, q, keys, keys.view(*keys.shape[:-1], rank), extra=extra, causal=True)
+    if cache is not None:
+        seen = attention(t, q, keys, keys.view(*keys.shape[:-1], rank), extra=extra, causal=True)
+    else:
+        seen = sparse_attention(t, run, q, (latent, k_turn), make_blocks(t, config, run), rank)
     half = replace(up, shape=(heads, wide, rank))
     flops, sizes = 2 * rows * heads * wide * rank, (rows, heads * wide, rank)
     return t.op("absorb_v", "matmul", [seen, half], (batch, tokens, heads, wide), flops=flops, kernel="gemm", sizes=sizes)

@@ -46,7 +46,10 @@ def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
 
 @dataclass(frozen=True, slots=True)
 class BlockCache:
-    """One layer's keys and values in blocks of tokens, in order; the last of ``window`` is being written."""
+    """One layer's keys and values, or latents and rotated keys, in blocks of tokens, in order; the last of ``window`` is being written.
+
+    A block is [2, batch, heads, tokens, width], or [1, batch, 1, tokens, width of both] for latents.
+    """
 
     sinks: tuple[Value, ...]
     older: tuple[Value, ...]
@@ -59,6 +62,9 @@ def make_blocks(t: Tape, config: Decoder, run: Run) -> BlockCache:
     count = -(-run.context // run.kv_block)
     first = min(run.sink_blocks, count)
     last = max(first, count - run.window_blocks)
-    shape = (2, run.batch, config.num_key_value_heads // run.tensor, run.kv_block, config.head_dim)
+    if config.kv_lora_rank:
+        shape = (1, run.batch, 1, run.kv_block, config.kv_lora_rank + config.qk_rope_head_dim)
+    else:
+        shape = (2, run.batch, config.num_key_value_heads // run.tensor, run.kv_block, config.head_dim)
     blocks = [t.held(f"kv_block.{n}", shape, run.dtype, "kv_cache", run.cache_home if first <= n < last else None) for n in range(count)]
     return BlockCache(tuple(blocks[:first]), tuple(blocks[first:last]), tuple(blocks[last:]))

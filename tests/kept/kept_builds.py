@@ -89,8 +89,6 @@ def drawn(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
     lots = random.Random(f"{SEED} {kind}")
     for phase, options in OPTIONS.items():
         some = options if kind == "dense" else (*options, *OF_EXPERTS, *(OF_CHOICES if phase != "train" else ()))
-        if kind in ("latent", "direct"):  # their caches have no heads, whose blocks could be chosen
-            some = tuple(one for one in some if "kv_block" not in one)
         for _ in DRAWS:
             chosen = lots.sample(some, lots.randint(1, 4))
             yield kind, {**DECODERS[kind], "phase": phase, **{name: value for one in chosen for name, value in one.items()}}

@@ -170,6 +170,44 @@ def test_a_short_context_has_no_older_blocks():
     assert [t.home for t in graph.tensors if t.kind == "kv_cache"] == [None, None]
 
 
+def test_blocks_of_latents_are_read_by_every_head():
+    graph = blocks(model="deepseek-v3", steps=2)
+    cache = [t for t in graph.tensors if t.kind == "kv_cache"]
+    assert {t.size_bytes for t in cache} == {4096 * (512 + 64) * 2}  # a latent and a rotated key, for all heads
+    read = [op for op in graph.ops if ".older." in op.name]
+    assert len(read) == 2 * 4 * 4  # tokens, layers, selected blocks
+    # 128 heads: scores against latent and rotated key, sums of latents
+    assert {op.flops for op in read} == {2 * 128 * 4096 * (576 + 512)}
+    assert {t.size_bytes for op in read for t in map(graph.tensors.__getitem__, op.outputs)} == {128 * (512 + 2) * 4}
+
+
+@pytest.mark.parametrize(
+    ("model", "heads", "width", "out_width", "window"), [("llama-3.1-8b", 32, 128, 128, (28672,)), ("deepseek-v3", 128, 192, 128, ())]
+)
+def test_a_query_of_a_prompt_reads_so_many_blocks(model, heads, width, out_width, window):
+    parameters = {"model": model, "phase": "prefill", "layers": 1, "sequence": 1 << 16, "cache_home": "ddr"}
+    every, some = build("all", parameters), build("some", {**parameters, "kv_block": 4096})
+    read, selected = [op for op in some.ops if op.name.endswith(("sdpa", "self_attn.select"))][::-1]
+    assert read.flops == 2 * heads * (width + out_width) * (1 << 16) * 28672  # a sink, the last two and four more
+    assert read.sizes[-1:] == window
+    assert selected.flops == 2 * heads * width * (1 << 16) * 13  # a score for each of 16 - 3 blocks
+    whole = next(op for op in every.ops if op.name.endswith("sdpa"))
+    assert whole.flops == 2 * heads * (width + out_width) * (1 << 32)
+    assert [t.home for t in some.tensors if t.kind == "kv_cache"] == ["ddr", "ddr"]
+
+
+def test_a_prompt_within_its_window_selects_nothing():
+    parameters = {"model": "llama-3.1-8b", "phase": "prefill", "layers": 1, "sequence": 3 * 4096}
+    short = build("short", {**parameters, "kv_block": 4096})
+    assert [(op.name, op.flops) for op in short.ops] == [(op.name, op.flops) for op in build("short", parameters).ops]
+
+
+@pytest.mark.parametrize("more", [{"phase": "train"}, {"phase": "prefill", "attention": "masked"}])
+def test_blocks_are_for_inference(more):
+    with pytest.raises(InputError, match="kv_block works for inference only, with attention: causal"):
+        build("x", {"model": "llama-3.1-8b", "layers": 1, "kv_block": 4096, **more})
+
+
 # -- stashed activations ------------------------------------------------------------------------------------------------
 
 STASH_BYTES = 32768 * 4096 * 2

@@ -31,10 +31,11 @@ def product_kernel(made: Sequence[int], second: Sequence[int], flops: int) -> Ke
     return "gemm", (elements // made[-1], made[-1], flops // (2 * elements))
 
 
-def causal_kernel(query: Sequence[int], key: Sequence[int], out_width: int) -> KernelSizes:
+def causal_kernel(query: Sequence[int], key: Sequence[int], out_width: int, window: int = NO_WINDOW) -> KernelSizes:
     """The fused kernel of queries [batch, heads, tokens, width] and keys of fewer heads, of which a query sees those up to its own.
 
-    The last query is that of the last key. Values narrower than keys are those of latent attention.
+    The last query is that of the last key. Values narrower than keys are those of latent attention. Of the keys a query sees at most
+    ``window``; attention over latents has no kernel of which that is known.
     """
     batch, heads, queries, width = query
     kv_heads, keys = key[1:3]
@@ -42,5 +43,5 @@ def causal_kernel(query: Sequence[int], key: Sequence[int], out_width: int) -> K
         latent = out_width < width and kv_heads == 1
         return ("latent_attention", (batch, keys, heads)) if latent else ("generation_attention", (batch, keys, heads, kv_heads, width))
     if out_width < width:
-        return "context_latent", (batch, queries, keys - queries, heads)
-    return "context_attention", (batch, queries, keys - queries, heads, kv_heads, width, NO_WINDOW)
+        return ("context_latent", (batch, queries, keys - queries, heads)) if window >= keys else UNKNOWN
+    return "context_attention", (batch, queries, keys - queries, heads, kv_heads, width, window)
