@@ -17,9 +17,14 @@ from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.soonest_end import moving_ns
 from hosim.policies import registry
 from hosim.schedule.freeze_runtime import freeze_runtime
+from hosim.schedule.insertion import insert
+from hosim.schedule.lower_tiers import starts
 
 RIVALS = ("resident", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
 """Policies whose plans are tried."""
+
+AT_HOME_IF_THEY_FIT = frozenset({"memory_peak", "g10", "longest_gap", "belady", "distance"})
+"""Those of them whose tensors start where :func:`hosim.schedule.lower_tiers.starts` says, whatever the settings of the grid."""
 
 MOST_OPS = 20_000
 """Settings other than the defaults are tried on graphs of up to this many ops; beyond, that would take most of the time."""
@@ -40,17 +45,25 @@ _FAR = 1.2
 """Times the makespan to beat: where the transfers of a default plan take longer than that, settings do not make up for it."""
 
 
-def static_rivals(graph: Graph, hardware: Hardware, budget_bytes: int, to_beat_ns: int | None, waits: bool) -> Iterator[tuple[str, Plan]]:
+def static_rivals(
+    graph: Graph, hardware: Hardware, budget_bytes: int, to_beat_ns: int | None, waits: bool
+) -> Iterator[tuple[str, Plan | None]]:
     """The rivals' plans that are legal ahead of the run, each with the policy's name and settings as ``--policy`` takes them.
 
     The grid is for plans that wait (``waits``). Where transfers of ``distance`` alone take too long, the settings that follow are left out.
     ``to_beat_ns`` is the makespan of the plan in hand: the grid leaves out policies whose default plan alone moves far too much for it.
+    A policy whose tensors start where to bring them up takes longer than that makespan, whatever else it moves, is not asked for a plan.
     """
     choices: list[tuple[str, Mapping[str, Any]]] = [(name, MappingProxyType({})) for name in RIVALS]
     if waits and len(graph.ops) <= MOST_OPS:
         choices += SETTINGS
+    late = AT_HOME_IF_THEY_FIT if to_beat_ns is not None and forced_ns(graph, hardware, budget_bytes) > to_beat_ns else ()
     hopeless: set[str] = set()
     for name, settings in choices:
+        if name in late:
+            if not settings:
+                yield name, None
+            continue
         if name in hopeless:
             continue
         try:
@@ -65,6 +78,19 @@ def static_rivals(graph: Graph, hardware: Hardware, budget_bytes: int, to_beat_n
                 if (not settings or more_follows) and moving_ns(static, hardware) > most:
                     hopeless.add(name)
             yield ":".join([name, *(f"{key}={value}" for key, value in settings.items())]), static
+
+
+def forced_ns(graph: Graph, hardware: Hardware, budget_bytes: int) -> int:
+    """Nanoseconds for which a channel is busy at least if tensors start at home where they fit, else below.
+
+    What is read first comes up once, and what the step writes of it goes back (docs/contract.md, rule 2). 0 where they fit, and where no
+    channels lead up from where one lives.
+    """
+    initial = starts(graph, hardware, budget_bytes)
+    try:
+        return moving_ns(insert(graph, hardware, "starts", (), initial), hardware) if initial else 0
+    except InfeasibleError:
+        return 0
 
 
 def rivals_at_runtime(graph: Graph, hardware: Hardware, budget_bytes: int) -> Iterator[Plan]:

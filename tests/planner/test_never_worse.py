@@ -19,7 +19,10 @@ from hosim.io.shipped import find_hardware, find_workload
 from hosim.planner.hyperoffload.explain import explain
 from hosim.planner.hyperoffload.judgement import Judgement
 from hosim.planner.hyperoffload.problem import analyse
+from hosim.planner.hyperoffload.soonest_end import moving_ns
 from hosim.policies import registry, rivals
+from hosim.schedule.freeze_runtime import freeze_runtime
+from hosim.schedule.lower_tiers import starts
 from hosim.schedule.placement import PLACEMENTS
 
 MIB = 2**20
@@ -103,6 +106,31 @@ def test_settings_that_move_more_than_one_that_moves_too_much_are_left_out() -> 
 
     assert tried(60) == idle  # as much as there is to beat: 60 B up
     assert tried(59) == idle[:1]
+
+
+def test_policies_that_bring_up_too_much_whatever_they_do_are_not_asked_for_plans() -> None:
+    # 60 B at home do not fit into 50: all start below and come up in 60 ns, though 10 B would do
+    graph, hw = plateau(6, duration=5), machine()
+
+    def planned(to_beat_ns: int) -> dict[str, bool]:
+        return {name: made is not None for name, made in rivals.static_rivals(graph, hw, 50, to_beat_ns, waits=True)}
+
+    assert rivals.forced_ns(graph, hw, 50) == 60
+    assert rivals.forced_ns(graph, hw, 60) == 0
+    assert all(planned(60).values())
+    fewer = planned(59)
+    assert {name for name, made in fewer.items() if not made} == rivals.AT_HOME_IF_THEY_FIT
+    assert {name.partition(":")[0] for name, made in fewer.items() if made} <= {"resident", "layerwise"}
+
+
+@pytest.mark.parametrize("budget", [60, 75])
+@pytest.mark.parametrize("name", sorted(rivals.AT_HOME_IF_THEY_FIT))
+def test_policies_that_keep_tensors_at_home_bring_up_what_starts_below(name: str, budget: int) -> None:
+    graph, hw = training(), machine()
+    for parameters in ({}, *(knobs for rival, knobs in rivals.SETTINGS if rival == name)):
+        made = freeze_runtime(registry.get(name).plan(graph, hw, budget, **parameters), hw, budget)
+        assert made is None or made.initial == starts(graph, hw, budget)
+        assert made is None or moving_ns(made, hw) >= rivals.forced_ns(graph, hw, budget)
 
 
 def test_nothing_is_tried_where_nothing_waits() -> None:

@@ -10,17 +10,21 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau, renamed, told, training
 
+from hosim.analysis.bounds import lower_bound_ns
 from hosim.analysis.liveness import static_peak
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
+from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.early_returns import evenly
+from hosim.planner.hyperoffload.judgement import SPREAD, Judgement
 from hosim.planner.hyperoffload.pipeline import plan, search
 from hosim.planner.hyperoffload.problem import analyse
+from hosim.planner.hyperoffload.selection import select
 
 LITTLE = 0.02
 """Effort of the property tests: some dozen replays a plan."""
@@ -243,3 +247,25 @@ def test_even_spreads_are_tried_where_few_attempts_are_left(monkeypatch: pytest.
     monkeypatch.setattr(pipeline, "_WORK", 0)  # as on a graph of 40,000 ops: so few attempts that the sweeps take all
     search(graph, hw, 20, effort=0.0)
     assert len(replayed) >= 2
+
+
+def test_an_even_spread_close_to_the_lower_bound_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 40 B of weights and room for 30: with a spread of two weights that come up in 10 ns each, ops of 5 ns wait
+    graph, hw, selected = plateau(4, duration=5), machine(), []
+
+    def counted(*given: Any) -> Any:
+        selected.append(given)
+        return select(*given)
+
+    monkeypatch.setattr(pipeline, "select", counted)
+    monkeypatch.setattr(pipeline, "_BOUNDED", 0)
+    monkeypatch.setattr(pipeline, "_LARGE", 0)
+    found = []
+    for close in (50, 1):
+        selected.clear()
+        monkeypatch.setattr(pipeline, "_CLOSE", close)
+        outcome = search(graph, hw, 30, effort=0.0)
+        assert isinstance(outcome.plan.judgement, Judgement)
+        found.append((outcome.plan.judgement.source == SPREAD, bool(selected)))
+    assert found == [(False, True), (True, False)]
+    assert outcome.cost.makespan_ns <= 2 * lower_bound_ns(graph, op_durations(graph, hw), hw, budget_bytes=30)

@@ -26,6 +26,7 @@ from dataclasses import replace
 from itertools import product
 from random import Random
 
+from hosim.analysis.bounds import LowerBounds
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
@@ -42,14 +43,16 @@ from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.problem import Problem, analyse, check_floor
 from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
 from hosim.planner.hyperoffload.selection import Selection, select
+from hosim.planner.hyperoffload.simulator_state import NEVER
 from hosim.planner.hyperoffload.soonest_end import soonest_end_ns
 from hosim.planner.hyperoffload.tier_assignment import assigned_tiers
 from hosim.schedule.lower_tiers import space_below
 from hosim.schedule.placement import BALANCED, BY_KIND, FASTEST, NEAREST, Placement
 from hosim.units import human_size
 
-Others = Callable[[Graph, Hardware, int, int | None, bool], Iterable[tuple[str, Plan]]]
-"""Plans of other origin for a graph, a machine and a budget, each with its name: static ones, which the planner replays.
+Others = Callable[[Graph, Hardware, int, int | None, bool], Iterable[tuple[str, Plan | None]]]
+"""Plans of other origin for a graph, a machine and a budget, each with its name: static ones, which the planner replays. None stands for a
+plan that need not be made, since it would take longer than what there is to beat.
 
 Then come the makespan in nanoseconds that they have to beat (None: nothing fits so far), and whether waits are left, so that it pays to
 look further than at the most likely ones.
@@ -71,6 +74,8 @@ _RULES = 8
 """The part of those attempts that each placement rule gets: an eighth, but at least two."""
 _LARGE, _CLOSE = 5_000, 5_000
 """Above so many ops, a makespan within a ``_CLOSE``-th of one without any wait is good enough."""
+_BOUNDED = 20_000
+"""Above so many ops, so is one within a ``_CLOSE``-th of the lower bound: that takes less time than a sweep."""
 _SMALL = 200
 """Ops up to which many sweeps are tried, and replays judge what the simulator does not cover."""
 _LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
@@ -129,9 +134,7 @@ def search(
     problem = analyse(graph, hardware)
     check_floor(problem, budget)
     count = max(1, len(graph.ops))
-    floor_ns = problem.horizon_ns
-    if count > _LARGE:
-        floor_ns += floor_ns // _CLOSE
+    floor_ns = _good_enough_ns(problem, budget)
     affordable = min(_MOST, int((_WORK if count > _SMALL else _WORK_IF_SMALL) / (count + len(problem.gaps) / 2)))
     attempts = max(_FEWEST, int(effort * affordable), affordable // _PART_AT_LEAST)
     by_rule = max(2, attempts // _RULES)
@@ -167,7 +170,7 @@ def search(
         to_beat_ns = None if best.cost.infeasible else best.cost.makespan_ns
         for name, other in others(graph, hardware, budget, to_beat_ns, not _at(best, floor_ns)):
             tried.append(name)
-            if PlanCost(False, soonest_end_ns(other, hardware), moved_bytes(other)) < best.cost:
+            if other is not None and PlanCost(False, soonest_end_ns(other, hardware), moved_bytes(other)) < best.cost:
                 outcome = evaluate.plan(replace(other, policy=policy))
                 if outcome.cost < best.cost:
                     best, source, rival = outcome, RIVAL, name
@@ -180,6 +183,15 @@ def search(
     if source == RIVAL:
         return _judged(best, RIVAL, None, rival, tried)
     return _judged(best, source, selection_of_best, "", tried)
+
+
+def _good_enough_ns(problem: Problem, budget: int) -> int:
+    """The makespan at which to stop."""
+    count, floor_ns = len(problem.graph.ops), problem.horizon_ns
+    if count > _BOUNDED:
+        bounds = problem.graph.derived_on(problem.hardware, LowerBounds)
+        floor_ns = max(floor_ns, bounds.bound_ns(budget, NEVER, repeats=True, homes_kept=True, compete=None))
+    return floor_ns + floor_ns // _CLOSE if count > _LARGE else floor_ns
 
 
 def _rules(problem: Problem) -> list[Placement]:
@@ -238,6 +250,8 @@ def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, p
     """Sweeps on the unhindered step, stretched until transfers fit in it; then for the op times of the best replay, while that helps."""
     best = _Sweeper(evaluate, problem, budget, floor_ns, Weights(placement=placement))
     small = len(problem.graph.ops) <= _SMALL
+    if placement is None and problem.horizon_ns + problem.horizon_ns // _CLOSE < floor_ns:  # transfers take longer than all ops
+        best.spread_if_enough()
     for slow in _SLOW_IF_SMALL if small else _SLOW:
         best.attempt(replace(best.first, slow=slow))
     if placement is None:
@@ -277,6 +291,7 @@ class _Sweeper:
         """The best outcome with the returns of a sweep: they leave a search room to move others."""
         self.returns: tuple[str, ...] = (_LATE, _ALL, _PART)
         """How early returns are; all ways until it is known which one does best here."""
+        self._spreads: dict[tuple[int | None, bool, int], Choices | None] = {}
 
     @property
     def best(self) -> Evaluation:
@@ -329,23 +344,38 @@ class _Sweeper:
         for tiers, written in product(counts, (False, True)):
             last = None
             for spare in _SPARE:
-                choices = None if self.finished else evenly(self.problem, self.budget, spare * usual, written, tiers)
+                choices = None if self.finished else self._spread(spare * usual, written, tiers)
                 if choices is None:
                     break
-                outcome = self._spread_out(choices)
-                if outcome is None or (last is not None and not last.infeasible and last < outcome):
+                outcome = self._tried(choices)
+                if last is not None and not last.infeasible and last < outcome:
                     break
                 last = outcome
             if not self.finished and (last is None or len(self.problem.graph.ops) <= _LARGE):
-                self._spread_out(evenly(self.problem, self.budget, None, written, tiers))
+                whole = self._spread(None, written, tiers)
+                if whole is not None:
+                    self._tried(whole)
         self.evaluate.left -= granted - left
 
-    def _spread_out(self, choices: Choices | None) -> PlanCost | None:
-        """The cost of an even spread with returns as early as can be."""
-        if choices is None:
-            return None
-        outcome = self.evaluate(advance(self.problem, choices, self.budget))
-        if outcome.cost < self.best.cost:
+    def spread_if_enough(self) -> None:
+        """Even spreads, if one is good enough; otherwise it is as if they had not been tried."""
+        left = self.evaluate.left
+        self.spread()
+        if self.outcome is None or not _at(self.outcome, self.floor_ns):
+            self.outcome, self.source, self.evaluate.left = None, SELECTION, left
+
+    def _spread(self, spare: int | None, written: bool, tiers: int) -> Choices | None:
+        """An even spread with ``spare`` bytes left (None: all that can be), and returns as early as can be; None where there is none."""
+        key = spare, written, tiers
+        if key not in self._spreads:
+            found = evenly(self.problem, self.budget, spare, written, tiers)
+            self._spreads[key] = None if found is None else advance(self.problem, found, self.budget)
+        return self._spreads[key]
+
+    def _tried(self, choices: Choices) -> PlanCost:
+        """The cost of an even spread."""
+        outcome = self.evaluate(choices)
+        if self.outcome is None or outcome.cost < self.outcome.cost:
             self.outcome, self.source = outcome, SPREAD
         return outcome.cost
 

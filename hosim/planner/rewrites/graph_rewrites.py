@@ -96,7 +96,7 @@ def _or_a_rivals(run: _RewriteSearch, best: Evaluation, others: Others) -> Evalu
     tried = []
     for name, other in others(run.workload, run.hardware, run.budget, best.cost.makespan_ns, False):
         tried.append(name)
-        if moving_ns(other, run.hardware) < best.cost.makespan_ns:
+        if other is not None and moving_ns(other, run.hardware) < best.cost.makespan_ns:
             plan = replace(other, policy=best.plan.policy)
             result = run.judge(plan, run.hardware, run.budget)
             cost = plan_cost(plan, result)
