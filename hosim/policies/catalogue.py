@@ -6,7 +6,9 @@ from hosim.policies.policy import Parameter, Policy
 
 _PREFETCH_DISTANCE = Parameter(50, "int", "ops by which a prefetch is issued before the op that needs it")
 _RELEASE_DISTANCE = Parameter(0, "int", "ops after the last use before the tensor is released")
-_PLACEMENT = Parameter("nearest", "str", "which tier below takes a tensor: nearest, fastest, balanced, by_kind (or by_kind/KIND=TIER/...)")
+_PLACEMENT = Parameter(
+    "fastest", "str", "the tier below that takes a tensor: fastest (with room), nearest, balanced, by_kind (or by_kind/KIND=TIER/...)"
+)
 
 BUILT_IN = (
     Policy(
@@ -46,6 +48,21 @@ BUILT_IN = (
         "hosim.policies.layerwise:plan",
         {
             "layers_ahead": Parameter(1, "int", "layers whose parameters are on their way while one computes"),
+            "placement": _PLACEMENT,
+        },
+    ),
+    Policy(
+        "static_split",
+        "a share of the weights below, evenly spread, fetched into two buffers (vLLM, Accelerate, llama.cpp)",
+        "hosim.policies.static_split:plan",
+        {
+            "weights": Parameter(None, "float", "the share of the weights that lives below; none: the smallest that fits"),
+            "cache": Parameter(None, "float", "the share of the KV cache that does; none: 0, unless all weights are not enough"),
+            "states": Parameter(None, "float", "the share of the optimizer states; none: 0, unless those before are not enough"),
+            "activations": Parameter(None, "float", "the share of the activations; none: 0, unless those before are not enough"),
+            "ahead": Parameter(None, "int", "ops by which a fetch is issued at most before the op that needs it; none: any number"),
+            "buffers": Parameter(2, "int", "buffers for what is fetched, each as large as the op that fetches most needs; 0: no limit"),
+            "spread": Parameter("even", "str", "which tensors live below: even (spread over the step), first or last (used first, last)"),
             "placement": _PLACEMENT,
         },
     ),

@@ -22,7 +22,7 @@ from hosim.hardware import Hardware
 from hosim.schedule.idle_intervals import below_at_ends, between_uses
 from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import space_below, starts
-from hosim.schedule.placement import NEAREST, read_placement
+from hosim.schedule.placement import FASTEST, read_placement
 
 
 def plan(
@@ -34,7 +34,7 @@ def plan(
     select_num: int,
     prefetch_distance: int,
     release_distance: int,
-    placement: str = NEAREST,
+    placement: str = FASTEST,
 ) -> Plan:
     """The plan. O(uses + candidates log candidates)."""
     rule = read_placement(placement, hardware)

@@ -25,7 +25,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import space_below
-from hosim.schedule.placement import NEAREST, read_placement
+from hosim.schedule.placement import FASTEST, read_placement
 
 KINDS = ("parameter", "expert")
 """Kinds of tensors that are streamed."""
@@ -42,7 +42,7 @@ class LayerVisit:
     parameters: frozenset[int]
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: int, placement: str = NEAREST) -> Plan:
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: int, placement: str = FASTEST) -> Plan:
     """The plan; of the budget it knows nothing. O(uses)."""
     device = hardware.device_tier
     residency = Plan(graph).residency(device)

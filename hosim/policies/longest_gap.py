@@ -19,10 +19,10 @@ from hosim.hardware import Hardware
 from hosim.schedule.idle_intervals import below_at_ends, between_uses, held_bytes, take_away
 from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import space_below, starts
-from hosim.schedule.placement import NEAREST, read_placement
+from hosim.schedule.placement import FASTEST, read_placement
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = NEAREST) -> Plan:
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = FASTEST) -> Plan:
     """The plan. O(candidates log candidates) steps, each along its gap."""
     rule = read_placement(placement, hardware)
     initial = starts(graph, hardware, budget_bytes, rule)

@@ -14,9 +14,9 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.on_demand import LeastRecentlyUsed
 from hosim.schedule.paging import paging_plan
-from hosim.schedule.placement import NEAREST, read_placement
+from hosim.schedule.placement import FASTEST, read_placement
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, k: int, placement: str = NEAREST) -> Plan:
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, k: int, placement: str = FASTEST) -> Plan:
     """The plan: its decisions are taken during the replay, each in O(k)."""
     return paging_plan(graph, hardware, budget_bytes, "lookahead", LeastRecentlyUsed, k, read_placement(placement, hardware))

@@ -36,7 +36,7 @@ from hosim.policies.distance import at_distance, not_in_place
 from hosim.schedule.idle_intervals import below_at_ends, between_uses, held_bytes, take_away
 from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import space_below, starts
-from hosim.schedule.placement import NEAREST, read_placement
+from hosim.schedule.placement import FASTEST, read_placement
 
 
 def plan(
@@ -57,7 +57,7 @@ def plan(
     h2d_bandwidth_gbps: float,
     d2h_bandwidth_gbps: float,
     default_kernel_time_us: float,
-    placement: str = NEAREST,
+    placement: str = FASTEST,
 ) -> Plan:
     """The plan. Each gap taken costs O(ops + candidates) array steps."""
     most = budget_bytes if max_device_memory is None else max_device_memory

@@ -16,10 +16,10 @@ from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.paging import paging_plan
-from hosim.schedule.placement import NEAREST, read_placement
+from hosim.schedule.placement import FASTEST, read_placement
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = NEAREST) -> Plan:
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = FASTEST) -> Plan:
     """The plan: its decisions are taken during the replay, each in O(1) amortized."""
     return paging_plan(graph, hardware, budget_bytes, "on_demand", LeastRecentlyUsed, placement=read_placement(placement, hardware))
 

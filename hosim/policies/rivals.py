@@ -20,7 +20,7 @@ from hosim.schedule.freeze_runtime import freeze_runtime
 from hosim.schedule.insertion import insert
 from hosim.schedule.lower_tiers import starts
 
-RIVALS = ("resident", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
+RIVALS = ("resident", "static_split", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
 """Policies whose plans are tried."""
 
 AT_HOME_IF_THEY_FIT = frozenset({"memory_peak", "g10", "longest_gap", "belady", "distance"})
@@ -36,6 +36,8 @@ SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("memory_peak", {"peak_modeled_headroom_bytes": 0, "prefetch_distance": 20, "score_weight_size": 0.0}),
     ("memory_peak", {"peak_modeled_headroom_bytes": 0, "prefetch_distance": 20, "score_weight_neighbor_impact": 10.0}),
     *(("distance", {"select_num": 10**6, "select_distance": idle, "prefetch_distance": idle // 2}) for idle in (400, 200, 100, 50, 20)),
+    ("static_split", {"buffers": 4}),
+    ("static_split", {"buffers": 0, "ahead": 20}),
     *(("layerwise", {"layers_ahead": layers}) for layers in (2, 3, 4)),
 )
 """The grid: a policy, and the parameters that differ from its defaults. Each setting of ``distance`` moves what the one before does, and

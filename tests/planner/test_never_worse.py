@@ -87,7 +87,7 @@ def test_rivals_are_tried_at_every_size_and_settings_up_to_a_limit(monkeypatch: 
     assert "layerwise:layers_ahead=2" in most
     assert not [name for name in fewer if ":" in name]
     assert set(fewer) < set(most)
-    assert len(rivals.SETTINGS) == 20
+    assert len(rivals.SETTINGS) == 22
 
 
 def test_settings_that_move_more_than_one_that_moves_too_much_are_left_out() -> None:
@@ -140,7 +140,7 @@ def test_nothing_is_tried_where_nothing_waits() -> None:
 def test_an_explanation_says_what_was_tried() -> None:
     graph, hw = plateau(6, duration=5), machine()
     plan = registry.get("hyperoffload").plan(graph, hw, 30, effort=0.02)
-    assert " Tried as well: memory_peak, " in explain(plan, hw, 30).origin
+    assert " Tried as well: static_split, memory_peak, " in explain(plan, hw, 30).origin
 
 
 def test_no_setting_of_the_grid_does_better() -> None:

@@ -20,7 +20,7 @@ from hosim.io import load_hardware
 from hosim.policies import registry
 
 _BOTH_WAYS = (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9))
-RIVALS = ("resident", "on_demand", "lookahead", "layerwise", "distance", "memory_peak", "longest_gap", "belady", "g10")
+RIVALS = tuple(name for name in registry.names() if not registry.get(name).by_name_only and name not in ("hyperoffload", "hybrid"))
 SMALL = {"distance": {"select_distance": 2, "prefetch_distance": 1}, "memory_peak": {"prefetch_distance": 1, "release_distance": 1}}
 """Parameters for graphs of a few ops: the published distances are those of large models."""
 

@@ -8,10 +8,8 @@ step wants: persistent tensors that start below and leave again after each use, 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from itertools import accumulate
 
 import numpy as np
 
@@ -21,10 +19,8 @@ from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.planner.hyperoffload.channel_reservations import left_rates
 from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
+from hosim.schedule.even_spread import LARGE, evenly_spread, usual_size
 from hosim.schedule.idle_intervals import Levels, fits_from
-
-_MOST = 4
-"""Times the usual size: tensors that are larger than that stay."""
 
 
 def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
@@ -100,22 +96,19 @@ def evenly(problem: Problem, budget_bytes: int, ahead_bytes: int | None, written
     if total < excess:
         return None
     choices: dict[int, TensorChoice] = dict(forced)
-    taken = 0
-    for (_, t), size, passed in zip(free, sizes, accumulate(sizes), strict=True):
-        if taken * total < excess * passed:
-            taken += size
-            tier = parts.next(size)
-            if tier is None:
-                return None
-            away = {gap.after: gap.before - 1 for gap in open_gaps[t] if gap.returns and gap.before < count}
-            choices[t] = TensorChoice(tier, BELOW, {AT_START: graph.users[t][0] - 1, **away})
+    for k in evenly_spread(sizes, excess):
+        t, tier = free[k][1], parts.next(sizes[k])
+        if tier is None:
+            return None
+        away = {gap.after: gap.before - 1 for gap in open_gaps[t] if gap.returns and gap.before < count}
+        choices[t] = TensorChoice(tier, BELOW, {AT_START: graph.users[t][0] - 1, **away})
     return choices
 
 
 def _spreadable(problem: Problem, open_gaps: Mapping[int, list[Gap]], written: bool) -> list[tuple[int, int]]:
     """The first use and the position of the persistent tensors that may start below, in the order of their first uses."""
     graph, initial = problem.graph, problem.graph.derived(initial_set)
-    most, found = _MOST * usual_bytes(problem), []
+    most, found = LARGE * usual_bytes(problem), []
     for t in open_gaps:
         tensor, users = graph.tensors[t], graph.users[t]
         starts_up = tensor.persistent and t in initial and t not in problem.starts_below
@@ -149,9 +142,7 @@ class _Parts:
 
 def usual_bytes(problem: Problem) -> int:
     """The size that half of all bytes of tensors with gaps are in tensors of at most."""
-    sizes = sorted([problem.graph.tensors[t].size_bytes for t in {gap.tensor for gap in problem.gaps}])
-    passed = list(accumulate(sizes))
-    return sizes[bisect_left(passed, passed[-1] / 2)] if sizes else 0
+    return usual_size([problem.graph.tensors[t].size_bytes for t in {gap.tensor for gap in problem.gaps}])
 
 
 def _forced(problem: Problem) -> Mapping[int, TensorChoice]:

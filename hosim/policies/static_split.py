@@ -1,0 +1,82 @@
+"""``static_split``: a fixed share of the weights lives below, evenly spread over the step, and is fetched ahead of each use into buffers.
+
+What people run today, and its settings here:
+
+* vLLM ``--cpu-offload-gb`` with its prefetch groups (``--offload-group-size``, ``--offload-num-in-group``, ``--offload-prefetch-step``):
+  some layers of every group live below, and each is copied up some steps ahead into one of a few static buffers. That is the default,
+  ``spread=even:buffers=2``.
+* Accelerate's ``device_map`` with a share for the CPU, and llama.cpp's split by layers (``-ngl``) with the computation on the device: what
+  does not fit is one run of layers, fetched where it is used: ``spread=last:ahead=0`` (Accelerate), ``spread=first:ahead=0`` (llama.cpp).
+* FlexGen's percentages (``--percent``) for weights, cache and activations: ``weights``, ``cache`` and ``activations``.
+* DeepSpeed's Twin-Flow (``ratio`` of ZeRO-Offload) for the part of the optimizer states that lives below: ``states``.
+
+A share that is not given is the smallest that fits the budget: of weights (kinds ``parameter`` and ``expert``) as much as needed; if all
+of them are not enough, the KV cache as well, then the optimizer states, then activations in their idle times. What has its home below is
+fetched and dropped like the rest. What the step writes is stored back after each visit.
+
+Our reading: the unit is a tensor, not a layer, and tensors much larger than usual, such as an embedding, go below last. Uses of a tensor
+between which it could not go and come back are one. A buffer has the size of what the op that fetches most fetches. Where too little
+room is left for what is fetched so far ahead, everything is fetched later.
+
+Not modelled: an op that reads its weights over the link without a copy (zero copy, as vLLM's offload by unified virtual addressing does):
+by the contract every input of an op is in the device tier while it runs (docs/contract.md, rule 1). Nor are parts of a tensor, pinned
+staging buffers of the host, or fetches at the end of a step for the first ops of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hosim.cache_plan import AT_START, Plan
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.schedule.insertion import insert
+from hosim.schedule.lower_tiers import space_below
+from hosim.schedule.placement import FASTEST, read_placement
+from hosim.schedule.shares_below import EVEN, tensors_below
+from hosim.schedule.stays import DeviceStay, Stays
+
+_LATER = 4
+"""What ops ahead are divided by where too little room is left for what is fetched so far ahead."""
+
+
+def plan(
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    *,
+    weights: float | None = None,
+    cache: float | None = None,
+    states: float | None = None,
+    activations: float | None = None,
+    ahead: int | None = None,
+    buffers: int = 2,
+    spread: str = EVEN,
+    placement: str = FASTEST,
+) -> Plan:
+    """The plan. Each of some dozen shares that are tried costs O(uses log uses)."""
+    residency = Plan(graph).residency(hardware.device_tier)
+    at_home = [t for t, where in residency.items() if hardware.device_tier not in where and graph.users[t]]
+    stays = Stays(graph, hardware)
+    leads = [len(graph.ops) if ahead is None else ahead]
+    while leads[-1]:
+        leads.append(leads[-1] // _LATER)
+
+    def stays_of(tensors: Sequence[int], lead: int) -> list[DeviceStay]:
+        return stays.of([*at_home, *tensors], lead, buffers)
+
+    def fits(tensors: Sequence[int], way: int) -> bool:
+        return stays.peak_bytes(stays_of(tensors, leads[way])) <= budget_bytes
+
+    shares = {"weights": weights, "cache": cache, "states": states, "activations": activations}
+    chosen, way = tensors_below(graph, shares, spread, len(leads), fits)
+    space = space_below(graph, hardware, {t: residency[t] for t in at_home}, read_placement(placement, hardware))
+    tiers = {t: residency[t][0] for t in at_home}
+    for t in chosen:
+        tier = space.place(t, AT_START if t in residency else graph.users[t][0])
+        if tier is not None:
+            tiers.setdefault(t, tier)
+    absences = stays.absences(stays_of([t for t in chosen if t in tiers], leads[way]))
+    initial = {t: (tier,) for t, tier in tiers.items() if t in residency and t not in at_home}
+    return insert(graph, hardware, "static_split", [replace(a, tier=tiers[a.tensor]) for a in absences], initial)

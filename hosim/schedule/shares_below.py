@@ -1,0 +1,103 @@
+"""Which tensors live below under a static split: a given share of each group of kinds, or the smallest with which all fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from types import MappingProxyType
+
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.schedule.even_spread import LARGE, evenly_spread, usual_size
+
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "weights": ("parameter", "expert"),
+    "cache": ("kv_cache",),
+    "states": ("optimizer_state",),
+    "activations": ("activation", "gradient"),
+})  # fmt: skip
+"""The kinds of tensors of each group, in the order in which groups go below where no share is given."""
+
+EVEN, FIRST, LAST = SPREADS = ("even", "first", "last")
+"""Which tensors of a group live below: some of everywhere, those that are used first, or those that are used last."""
+
+_STEPS = 512
+"""The smallest share is found to one part in so many."""
+
+Fits = Callable[[Sequence[int], int], bool]
+"""Whether a step fits with these tensors below, in one of several ways."""
+
+
+def tensors_below(graph: Graph, shares: Mapping[str, float | None], spread: str, ways: int, fits: Fits) -> tuple[list[int], int]:
+    """The tensors that live below, in the order of their first uses, and the number of the way in which they fit.
+
+    ``shares`` has the part of each group's bytes, ``None`` for the smallest: the groups go below one after the other, and of the last of
+    them no more than lets all fit. Of the ``ways`` the first that fits counts, before a further group goes below. If nothing fits, all of
+    each group that has no share goes below, the last way. Raises :class:`InputError` for a share above 1 or an unknown spread.
+    """
+    if spread not in SPREADS:
+        raise InputError(f"expected one of {', '.join(SPREADS)}, got {spread!r}", source="spread")
+    groups = {name: _movable(graph, kinds) for name, kinds in GROUPS.items() if name in shares}
+    fixed: list[int] = []
+    for name, tensors in groups.items():
+        share = shares[name]
+        if share is not None:
+            if share > 1:
+                raise InputError(f"expected a share of at most 1, got {share}", source=name)
+            fixed += _part(graph, tensors, round(share * _bytes(graph, tensors)), spread)
+    free = [tensors for name, tensors in groups.items() if shares[name] is None]
+    for way in range(ways if not free else 1):
+        if fits(_sorted(graph, fixed), way):
+            return _sorted(graph, fixed), way
+    for group in free:
+        for way in range(ways):
+            if group and fits(_sorted(graph, [*fixed, *group]), way):
+                return _least(graph, fixed, group, spread, fits, way), way
+        fixed += group
+    return _sorted(graph, fixed), ways - 1
+
+
+def _least(graph: Graph, fixed: Sequence[int], group: Sequence[int], spread: str, fits: Fits, way: int) -> list[int]:
+    """As little of the group as fits, by bisection: all of it does."""
+    total = _bytes(graph, group)
+    too_few, enough = 0, total
+    found = _sorted(graph, [*fixed, *group])
+    while enough - too_few > max(1, total // _STEPS):
+        middle = (too_few + enough) // 2
+        tried = _sorted(graph, [*fixed, *_part(graph, group, middle, spread)])
+        if fits(tried, way):
+            enough, found = middle, tried
+        else:
+            too_few = middle
+    evenly = _sorted(graph, [*fixed, *_part(graph, group, _bytes(graph, found) - _bytes(graph, fixed), spread)])
+    return evenly if _bytes(graph, evenly) <= _bytes(graph, found) and fits(evenly, way) else found
+
+
+def _movable(graph: Graph, kinds: Sequence[str]) -> list[int]:
+    """Tensors of these kinds that some op uses, in the order of their first uses."""
+    found = [t for t, tensor in enumerate(graph.tensors) if tensor.kind in kinds and tensor.size_bytes and graph.users[t]]
+    return _sorted(graph, found)
+
+
+def _sorted(graph: Graph, tensors: Sequence[int]) -> list[int]:
+    return sorted(tensors, key=lambda t: (graph.users[t][0], t))
+
+
+def _bytes(graph: Graph, tensors: Sequence[int]) -> int:
+    return sum([graph.tensors[t].size_bytes for t in tensors])
+
+
+def _part(graph: Graph, tensors: Sequence[int], wanted: int, spread: str) -> list[int]:
+    """Some of the tensors, at least ``wanted`` bytes; of tensors much larger than usual as few as possible."""
+    sizes = {t: graph.tensors[t].size_bytes for t in tensors}
+    most = LARGE * usual_size(sizes.values())
+    small = [t for t in tensors if sizes[t] <= most]
+    large = [t for t in tensors if sizes[t] > most]
+    rest = wanted - _bytes(graph, small)
+    if rest > 0:
+        return small + [large[k] for k in evenly_spread([sizes[t] for t in large], rest)]
+    if spread == EVEN:
+        return [small[k] for k in evenly_spread([sizes[t] for t in small], wanted)]
+    ordered = small if spread == FIRST else small[::-1]
+    before = accumulate([sizes[t] for t in ordered], initial=0)
+    return [t for t, held in zip(ordered, before, strict=False) if held < wanted]
