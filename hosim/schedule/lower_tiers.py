@@ -1,9 +1,8 @@
 """Lower tiers: where tensors go that leave the device tier, the routes there and back, and how much room there is.
 
-Every policy asks here, so policies differ in what they move and when, not in where to. By default a tensor goes to the nearest tier
-that a route joins to the device tier both ways: ``ddr`` if there is one, else ``pool``, else ``nvme``, else the one that is quickest to
-read. What does not fit there goes to the next. A route has one channel or several (docs/contract.md, rule 7); tiers with one channel
-each way come first. Other rules: :mod:`hosim.schedule.placement`.
+Every policy asks here, so policies differ in what they move and when, not in where to. By default a tensor goes to the fastest tier
+that a route joins to the device tier both ways. What does not fit there goes to the next. A route has one channel or several
+(docs/contract.md, rule 7). Other rules: :mod:`hosim.schedule.placement`.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def _has_hops(hardware: Hardware, tier: LowerTier) -> bool:
 
 
 def nearest_tiers(hardware: Hardware) -> tuple[LowerTier, ...]:
-    """The lower tiers in the order in which a policy without a planner fills them: :data:`NEAREST_FIRST`, then the quickest to read.
+    """The lower tiers in the order of the rule ``nearest``: :data:`NEAREST_FIRST`, then the quickest to read.
 
     Tiers that one channel joins to the device tier come before those that a route of several does.
     """
@@ -85,7 +84,7 @@ def fastest_tiers(hardware: Hardware) -> tuple[LowerTier, ...]:
 
 
 def space_below(graph: Graph, hardware: Hardware, initial: Mapping[int, Sequence[str]], placement: Placement | None = None) -> TierSpace:
-    """Room in all lower tiers, the nearest one first; ``initial`` has what is where at time 0."""
+    """Room in all lower tiers, by default the fastest one first; ``initial`` has what is where at time 0."""
     return TierSpace(graph, hardware, [tier.name for tier in nearest_tiers(machine_of_copies(graph, hardware))], initial, placement)
 
 

@@ -45,7 +45,7 @@ _BUCKETS = 4096
 class Placement:
     """A rule of :data:`PLACEMENTS`, and the tiers that ``by_kind`` was told for some kinds."""
 
-    rule: str = NEAREST
+    rule: str = FASTEST
     kinds: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -56,7 +56,7 @@ def test_balanced_spreads_bytes_as_bandwidth_does():
 
 def test_what_does_not_fit_spills_to_the_next_and_time_frees_room():
     graph = row(*[(40, "activation")] * 5)
-    space = TierSpace(graph, machine(ddr=80, pool=40, nvme=1), BELOW, {})
+    space = TierSpace(graph, machine(ddr=80, pool=40, nvme=1), BELOW, {}, Placement("nearest"))
     # t0 lives to op 2, t1 to op 3, ...: three of them at once are one too many for ddr, and a fourth for the pool.
     assert [space.place(t, t) for t in range(3)] == ["ddr", "ddr", "pool"]
     assert space.place(3, 3) == "ddr"  # t0 is dead
@@ -69,7 +69,7 @@ def test_what_does_not_fit_spills_to_the_next_and_time_frees_room():
 
 def test_what_is_placed_from_an_earlier_op_on_takes_room_once():
     graph = row(*[(40, "activation")] * 5)
-    space = TierSpace(graph, machine(ddr=80, pool=1, nvme=1), BELOW, {})
+    space = TierSpace(graph, machine(ddr=80, pool=1, nvme=1), BELOW, {}, Placement("nearest"))
     assert [space.place(4, start) for start in (4, 2, 2, 3, -1, 0)] == ["ddr"] * 6
     assert space.place(3, 0) == "ddr"  # the other half
     assert space.place(2, 0) is None
