@@ -1,26 +1,41 @@
 """The hardware profiles that come with hosim, and how shipped files are found."""
 
+import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 import hosim.io
+from hosim.costmodel.peaks import peak_for
 from hosim.errors import InputError
 from hosim.io import find_hardware, find_workload, hardware_from_dict, hardware_to_dict, load_hardware, load_workload, reading, shipped
 from hosim.units import parse_rate, parse_size
 
 PROFILES = (
     "a100-80gb-sxm",
+    "a6000",
+    "ascend-910b",
     "ascend-910c-supernode",
+    "b200-180gb-sxm",
     "g10-a100-40gb",
     "g10-a100-40gb-ssd",
+    "gb200-186gb",
     "gh200-96gb",
+    "h100-80gb-cxl",
     "h100-80gb-sxm",
+    "h100-96gb",
     "h200-141gb-sxm",
+    "l40s",
+    "mi300x-192gb",
     "rtx-4090",
+    "rtx-5090",
+    "rtx-pro-6000",
+    "t4",
     "toy",
+    "v100-32gb",
 )
 
 
@@ -35,7 +50,7 @@ def test_profile(name):
     assert hardware_from_dict(hardware_to_dict(hardware)) == hardware
     assert hardware.device_tier == "hbm"
     assert hardware.device.scope == "device"
-    assert "bf16" in hardware.compute.peak_flops
+    assert peak_for(hardware, "bf16")
     for tier in hardware.tiers[1:]:  # every memory can be filled and emptied, directly or over others
         for start, end in ((tier.name, "hbm"), ("hbm", tier.name)):
             reached = {start}
@@ -73,13 +88,45 @@ def test_toy_is_the_design_s_without_its_fabric():
         ("rtx-4090", "24564 MiB", "1008 GB/s", 165.2),
         ("ascend-910c-supernode", "128 GB", "3.2 TB/s", 752),
         ("g10-a100-40gb", "40 GiB", "1.555 TB/s", 312),
+        ("b200-180gb-sxm", "183359 MiB", "7.672 TB/s", 2250),
+        ("gb200-186gb", "186 GB", "7.672 TB/s", 2500),
+        ("mi300x-192gb", "192 GiB", "5.3 TB/s", 1307.4),
+        ("l40s", "46068 MiB", "864 GB/s", 362),
+        ("rtx-5090", "32607 MiB", "1792 GB/s", 209.5),
+        ("rtx-pro-6000", "97887 MiB", "1792 GB/s", 503.8),
+        ("a6000", "49140 MiB", "768 GB/s", 154.8),
+        ("t4", "15360 MiB", "320 GB/s", 65),
+        ("v100-32gb", "32510 MiB", "900 GB/s", 125),
+        ("ascend-910b", "64 GiB", "1.6 TB/s", 353.9),
+        ("h100-80gb-cxl", "81559 MiB", "3.35 TB/s", 989),
+        ("h100-96gb", "95830 MiB", "3.9 TB/s", 835),
     ],
 )
 def test_published_figures(name, memory, rate, peak):
     hardware = load_hardware(shipped.hardware_path(name))
     assert hardware.device.capacity_bytes == parse_size(memory)
     assert hardware.device.bandwidth_bytes_per_s == parse_rate(rate)
-    assert hardware.compute.peak_flops["bf16"] == int(peak * 10**12)
+    assert peak_for(hardware, "bf16") == int(peak * 10**12)
+    processor = hardware.compute.processor
+    if processor is not None:  # a whole number of FLOP a cycle: the clock is that of the peak
+        each = peak * 1e12 / processor.multiprocessors / processor.clock_hz
+        assert each == pytest.approx(2 ** round(math.log2(each)), rel=0.015)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_drives_are_no_faster_than_host_memory(name):
+    """Else plans would rather read weights from a drive."""
+    hardware = load_hardware(shipped.hardware_path(name))
+    into = {c.source: c.bandwidth_bytes_per_s for c in hardware.channels if c.destination == "hbm"}
+    assert into.get("nvme", 0) <= into.get("ddr", into.get("nvme", 0))
+
+
+def test_what_the_devices_of_a_node_get_each():
+    """Of the memory of both sockets, and of what two GPUs behind one switch share: an A100 gets 25 GB/s alone, of eight half of that."""
+    a100, h100 = (replace(load_hardware(shipped.hardware_path(name)), devices=8).fair_share for name in ("a100-80gb-sxm", "h100-80gb-sxm"))
+    assert [machine.tiers[1].bandwidth_bytes_per_s for machine in (a100, h100)] == [51_200_000_000, 76_800_000_000]
+    shares = {fabric.name: fabric.bandwidth_bytes_per_s for fabric in a100.fabrics}
+    assert (shares["uplinks_in"], shares["uplinks_out"], shares["uplinks"]) == (12_500_000_000, 12_500_000_000, 11_000_000_000)
 
 
 def test_g10_machine():
@@ -109,11 +156,11 @@ def test_find_by_name_and_by_path(tmp_path, monkeypatch):
 
 
 def test_not_found():
-    names = re.escape(", ".join(PROFILES))
-    with pytest.raises(InputError, match=rf"^h100: no file and no shipped hardware profile of that name.* \(shipped: {names}\)$"):
+    listed = re.escape(f"(shipped: {len(PROFILES)}, see 'hosim hardware list')")
+    with pytest.raises(InputError, match=rf"^h100: no file and no shipped hardware profile of that name.* {listed}$"):
         find_hardware("h100")
-    with pytest.raises(InputError, match=r"^h100-80gb: .*; did you mean 'h100-80gb-sxm'\? \(shipped: "):
-        find_hardware("h100-80gb")
+    with pytest.raises(InputError, match=r"^h100-80gb-sx: .*; did you mean 'h100-80gb-sxm'\? \(shipped: "):
+        find_hardware("h100-80gb-sx")
     with pytest.raises(InputError, match=r"no file and no shipped workload of that name"):
         find_workload("x" * 5000)
     with pytest.raises(InputError, match=r"^'': no file and no shipped workload"):
