@@ -192,11 +192,22 @@ WHOLE: Mapping[str, Callable[[Path], object]] = {
 }
 """How a file is seen to be complete, by its ending."""
 
+
+def _output(path: Path) -> None:
+    """What ``-o`` names is no picture and no page, whatever its ending."""
+    if path.suffix not in (".svg", ".xml", ".png", ".pdf", ".html"):
+        whole(path)
+    elif path.read_bytes().startswith(b"{"):
+        _json(path)
+
+
 WHOLE_OF: Mapping[str, Callable[[Path], object]] = {
     "--junit": _xml,
     "--sarif": _json,
     "--summary": Path.read_text,
     "--html": WHOLE[".html"],
+    "-o": _output,
+    "--output": _output,
     "--trace": _json,
     "--memory-viz": Path.read_bytes,
 }
