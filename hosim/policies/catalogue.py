@@ -9,6 +9,7 @@ _RELEASE_DISTANCE = Parameter(0, "int", "ops after the last use before the tenso
 _PLACEMENT = Parameter(
     "fastest", "str", "the tier below that takes a tensor: fastest (with room), nearest, balanced, by_kind (or by_kind/KIND=TIER/...)"
 )
+_PLANNED = Parameter("planned", "str", "the tier below: planned (where most hides), or nearest, fastest, balanced, by_kind")
 
 BUILT_IN = (
     Policy(
@@ -20,7 +21,7 @@ BUILT_IN = (
             "seed": Parameter(0, "int", "of the search on small graphs"),
             "reorder": Parameter(None, "bool", "whether ops may trade places within their dependencies; none: if the workload says so"),
             "recompute": Parameter(None, "bool", "whether ops may run again instead of tensors being moved; none: if the workload says so"),
-            "placement": Parameter("planned", "str", "the tier below: planned (where most hides), or nearest, fastest, balanced, by_kind"),
+            "placement": _PLANNED,
         },
     ),
     Policy(
@@ -44,10 +45,11 @@ BUILT_IN = (
     ),
     Policy(
         "layerwise",
-        "parameters streamed from below, a layer ahead (vLLM, diffusers, ZeRO)",
+        "parameters, and what else lives below, streamed a layer ahead (vLLM, diffusers, ZeRO)",
         "hosim.policies.layerwise:plan",
         {
             "layers_ahead": Parameter(1, "int", "layers whose parameters are on their way while one computes"),
+            "kinds": Parameter("parameter/expert", "str", "kinds of tensors that are put below; what lives there is streamed in any case"),
             "placement": _PLACEMENT,
         },
     ),
@@ -116,6 +118,7 @@ BUILT_IN = (
         "g10",
         "the most relief per transfer time first, in reserved slots of bandwidth (G10, MICRO 2023)",
         "hosim.policies.g10:plan",
+        {"placement": Parameter("g10", "str", "tier below: g10 (the slowest that nothing delays), fastest, nearest, balanced, by_kind")},
     ),
     Policy(
         "hybrid",
@@ -125,6 +128,7 @@ BUILT_IN = (
             "cache_bytes": Parameter(None, "size", "memory for experts; none: what the backbone leaves, at least two decisions' worth"),
             "predictor": Parameter("previous", "str", "what is prefetched before a gate decides: previous, popular, none, perfect"),
             "top": Parameter(None, "int", "how many experts are predicted for a decision; none: as many as the gate chose last"),
+            "placement": _PLANNED,
         },
         runtime=True,
         needs_routing=True,

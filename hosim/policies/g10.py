@@ -15,6 +15,8 @@ weights that start in the device tier may be away until their first use and afte
 (in the simulator nothing makes them return); an eviction counts its bytes as free once its last slot is over. The time of an op is its
 duration with everything resident. The last resort is taken only if the plan runs out of memory without it.
 
+``placement`` names another rule for the tier; whatever starts below because of the budget is in the fastest tier with room otherwise.
+
 Tensors start where they are at home, unless those at home in the device tier do not fit there at the step's start or end: then all of
 them start below, and come up in reserved slots before their first uses.
 """
@@ -40,15 +42,21 @@ from hosim.schedule.idle_intervals import below_at_ends, between_uses, fits_from
 from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import LowerTier, nearest_tiers, space_below, starts
 from hosim.schedule.over_time import OverTime
+from hosim.schedule.placement import Placement, read_placement
 
 _QUEUED, _LOOKS = 64, 24
 """Idle times with the most relief that wait in a queue, and looks at them after which all idle times are looked at anew."""
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+PUBLISHED = "g10"
+"""The placement as published: the slowest tier where no other transfer delays the eviction."""
+
+
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = PUBLISHED) -> Plan:
     """The plan. Each idle time taken costs what it spans in array steps, and each look at one O(log ops)."""
-    initial = starts(graph, hardware, budget_bytes)
-    planner = _G10(graph, hardware, budget_bytes, Plan(graph, initial=initial).residency(hardware.device_tier))
+    rule = None if placement == PUBLISHED else read_placement(placement, hardware)
+    initial = starts(graph, hardware, budget_bytes, rule)
+    planner = _G10(graph, hardware, budget_bytes, Plan(graph, initial=initial).residency(hardware.device_tier), rule)
     planner.start_below()
     planner.evict()
     fits, held, absences = planner.fits(), planner.held.copy(), planner.absences.copy()
@@ -65,7 +73,9 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
 class _G10:
     """Memory and bandwidth by op, and the absences decided so far."""
 
-    def __init__(self, graph: Graph, hardware: Hardware, line: int, residency: Mapping[int, tuple[str, ...]]) -> None:
+    def __init__(
+        self, graph: Graph, hardware: Hardware, line: int, residency: Mapping[int, tuple[str, ...]], rule: Placement | None
+    ) -> None:
         self.graph = graph
         self.hardware = hardware
         self.device = hardware.device_tier
@@ -76,7 +86,8 @@ class _G10:
         self.begins = np.concatenate(([0], np.cumsum(self.durations)))
         self.held = held_bytes(graph)
         self.tiers = nearest_tiers(machine_of_copies(graph, hardware))
-        self.space = space_below(graph, hardware, residency)
+        self.space = space_below(graph, hardware, residency, rule)
+        self.rule = rule
         self.lower = {b.name: b for b in self.tiers}
         self.down = {b.name: Slots(self.durations.tolist()) for b in self.tiers}
         self.up = {b.name: Slots(self.durations.tolist()) for b in self.tiers}
@@ -169,8 +180,11 @@ class _G10:
                         yield gap
 
     def _place(self, gap: Gap) -> bool:
-        """Evict over the idle time, to the slowest tier that is free for it, else to any; says whether it could."""
+        """Evict over the idle time, to the tier that the rule prefers, or the slowest that is free, else to any; says if it could."""
         length = int(self.begins[gap.before] - self.begins[gap.after + 1])
+        if self.rule is not None:
+            preferred = [self.lower[tier] for tier in self.space.order(gap.tensor)]
+            return any(self._place_in(below, gap) for below in preferred if length > self._round_trip(below, gap.tensor))
         slowest_first = sorted(self.tiers, key=lambda below: -self._round_trip(below, gap.tensor))
         fitting = [below for below in slowest_first if length > self._round_trip(below, gap.tensor)]
         free = [below for below in fitting if below is slowest_first[-1] or not self._contended(below, gap)]

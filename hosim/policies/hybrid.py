@@ -26,6 +26,7 @@ from hosim.planner.hyperoffload import pipeline
 from hosim.result import Timeline
 from hosim.schedule.expert_cache import PREDICTORS, ExpertCache, ExpertTable, Fetch, Rule, expert_table
 from hosim.schedule.lower_tiers import route, space_below
+from hosim.schedule.placement import FASTEST, PLANNED, Placement, planned_placement
 from hosim.units import human_size
 
 __all__ = ["Deciding", "plan"]
@@ -47,19 +48,31 @@ class Deciding:
         return ExpertCache(self.table, self.rule, self.fetches)
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, cache_bytes: int | None, predictor: str, top: int | None) -> Plan:
+def plan(
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    *,
+    cache_bytes: int | None,
+    predictor: str,
+    top: int | None,
+    placement: str = PLANNED,
+) -> Plan:
     """The plan; its ``runtime`` is a :class:`Deciding`.
 
     Without ``cache_bytes`` the cache is what the backbone leaves when nothing of it moves, but at least twice what the largest decision
-    chooses (what is used, and what comes), or where that leaves too little for the backbone, once, or what the largest op uses. Raises
+    chooses (what is used, and what comes), or where that leaves too little for the backbone, once, or what the largest op uses. Experts and
+    blocks of a cache without a home below live in the fastest tier with room, unless ``placement`` names another rule, which is the
+    backbone's, too. Raises
     :class:`InfeasibleError` where the backbone does not fit beside the cache, :class:`InputError` for an unknown predictor.
     """
     if predictor not in PREDICTORS:
         raise InputError(f"expected one of {', '.join(PREDICTORS)}, got {predictor!r}", where="policy hybrid: predictor")
+    rule = planned_placement(placement, hardware)
     dynamic = routed(graph)
     if dynamic is None or not dynamic.marked:
-        return pipeline.plan(graph, hardware, budget_bytes, policy="hybrid")
-    homes = _homes(graph, dynamic, hardware)
+        return pipeline.plan(graph, hardware, budget_bytes, policy="hybrid", placement=rule)
+    homes = _homes(graph, dynamic, hardware, rule or Placement(FASTEST))
     backbone = _backbone(graph, homes)
     sizes = _sizes(graph, dynamic)
     refused: InfeasibleError | None = None
@@ -68,7 +81,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, cache_bytes: in
             message = f"an op uses {human_size(sizes.op)} ({sizes.op} B) of experts, which the cache of {human_size(cache)} cannot hold"
             raise InfeasibleError(f"{message}: give hybrid cache_bytes of at least that")
         try:
-            found = pipeline.search(backbone, hardware, budget_bytes - cache, policy="hybrid").plan
+            found = pipeline.search(backbone, hardware, budget_bytes - cache, policy="hybrid", placement=rule).plan
         except InfeasibleError as error:
             message = f"beside a cache of {human_size(cache)} for experts, the backbone does not fit: {error}"
             refused = InfeasibleError(message, report=error.report)
@@ -111,11 +124,11 @@ def _caches(backbone: Graph, dynamic: Routed, sizes: _Sizes, budget: int) -> Ite
     yield from sorted({max(ample, min(left, sizes.total)), ample, sizes.decision, sizes.op}, reverse=True)
 
 
-def _homes(graph: Graph, dynamic: Routed, hardware: Hardware) -> dict[int, str]:
-    """The tier below in which each expert's tensor lives: its home if that is one, else the nearest with room."""
+def _homes(graph: Graph, dynamic: Routed, hardware: Hardware, rule: Placement) -> dict[int, str]:
+    """The tier below in which each expert's tensor lives: its home if that is one, else the first with room by the rule."""
     device = hardware.device_tier
     initial = {t: (home,) for t in graph.initial if (home := graph.tensors[t].home) is not None and home != device}
-    space = space_below(graph, hardware, initial)
+    space = space_below(graph, hardware, initial, rule)
     homes: dict[int, str] = {}
     for t in dynamic.marked:
         tier = initial[t][0] if t in initial else space.place(t, 0)

@@ -19,10 +19,7 @@ from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.evaluation import Judge
 from hosim.planner.rewrites import graph_rewrites
 from hosim.policies.rivals import rivals_at_runtime, static_rivals
-from hosim.schedule.placement import read_placement
-
-PLANNED = "planned"
-"""The default placement: each tensor goes to the tier where most of its transfers is hidden."""
+from hosim.schedule.placement import PLANNED, planned_placement
 
 
 @rare_collection()
@@ -41,10 +38,11 @@ def plan(
     """The best plan that the planner finds within the budget; raises :class:`hosim.errors.InfeasibleError` if none.
 
     ``reorder`` and ``recompute`` let it change the order of the ops, and run some of them again; ``None`` lets it where the workload says
-    that its ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of :mod:`hosim.schedule.placement`, or :data:`PLANNED`.
+    that its ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of :mod:`hosim.schedule.placement`, or
+    :data:`hosim.schedule.placement.PLANNED`.
     ``judge`` replays the plans that are compared: with an allocator, if what counts is what that reserves.
     """
-    rule = None if placement == PLANNED else read_placement(placement, hardware)
+    rule = planned_placement(placement, hardware)
     if rule is not None:
         if reorder or recompute:
             raise InputError("a placement rule is for graphs as they are: not together with reorder or recompute", source="placement")

@@ -1,15 +1,16 @@
-"""``layerwise``: parameters streamed from below a layer ahead, double buffered.
+"""``layerwise``: what lives below is streamed a layer ahead, double buffered: parameters, and what else has its home there.
 
-Source: weight offloading of vLLM (``--cpu-offload`` with prefetch) and of diffusers (group offload with a stream), and parameter offload
-of ZeRO-3: while layer n computes, layer n + ``layers_ahead`` is copied up, and a layer's parameters are dropped when it has computed;
-activations, optimizer states and the key-value cache stay.
+Source: weight offloading of vLLM (``--cpu-offload`` with prefetch) and of diffusers (group offload with a stream), parameter offload of
+ZeRO-3, and ZeRO-Inference: while layer n computes, layer n + ``layers_ahead`` is copied up, and a layer's parameters are dropped when it
+has computed; activations stay. A key-value cache or optimizer states with a home below are streamed with their layers; what is at home in
+the device tier and of none of ``kinds`` stays.
 
-Our reading: tensors of kind ``parameter`` and ``expert`` start below, in the first tier with room, and end there; what the step writes
-of them is stored back when their layer is left. A layer's prefetches are issued when the layer ``layers_ahead`` before it begins. A
-layer is what tensor names say: the part of the name up to its first number ("model.layers.7"), and between numbered layers what has no
-number (the embedding, the head). Where no two names share one, consecutive uses of parameters form layers no larger than the largest
-parameter. Each return to a layer (backward, optimizer) is a visit of its own. A parameter that the next ``layers_ahead`` visits use
-again stays.
+Our reading: tensors of ``kinds`` start below, in the first tier with room, and end there; what the step writes of what is streamed is
+stored back when its layer is left. A layer's prefetches are issued when the layer ``layers_ahead`` before it begins. A layer is what
+tensor names say: the part of the name up to its first number ("model.layers.7"), and between numbered layers what has no number (the
+embedding, the head). What is no parameter and is used by an op together with one, as optimizer states are, is of that one's layer. Where
+no two names share a layer, consecutive uses form layers no larger than the largest tensor. Each return to a layer (backward, optimizer) is
+a visit of its own. What the next ``layers_ahead`` visits use again stays.
 """
 
 from __future__ import annotations
@@ -25,50 +26,67 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import space_below
-from hosim.schedule.placement import FASTEST, read_placement
+from hosim.schedule.placement import FASTEST, check_kind, read_placement
 
-KINDS = ("parameter", "expert")
-"""Kinds of tensors that are streamed."""
+WEIGHTS = ("parameter", "expert")
+"""Kinds of tensors by which layers are told, and that are put below by default."""
 
 _NUMBERED = re.compile(r"^(.*?(?:^|[._/\[-])[A-Za-z_]*\d+)(?=$|[._/\]-])")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerVisit:
-    """A run of ops ``first`` to ``last`` within one layer, and the parameters that they use."""
+    """A run of ops ``first`` to ``last`` within one layer, and what they use of what is streamed."""
 
     first: int
     last: int
-    parameters: frozenset[int]
+    tensors: frozenset[int]
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: int, placement: str = FASTEST) -> Plan:
+def plan(
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    *,
+    layers_ahead: int,
+    kinds: str = "/".join(WEIGHTS),
+    placement: str = FASTEST,
+) -> Plan:
     """The plan; of the budget it knows nothing. O(uses)."""
     device = hardware.device_tier
+    put_below = _kinds(kinds)
     residency = Plan(graph).residency(device)
     away = {t: w for t, w in residency.items() if device not in w}
     space = space_below(graph, hardware, away, read_placement(placement, hardware))
     initial: dict[int, tuple[str, ...]] = {}
     for t in graph.initial:
         tensor = graph.tensors[t]
-        if tensor.kind in KINDS and graph.users[t] and device in residency[t]:
+        if tensor.kind in put_below and graph.users[t] and device in residency[t]:
             tier = space.place(t, 0)
             if tier is not None:
                 initial[t] = (tier,)
     residency.update(initial)
     streamed = {t for t in initial if graph.tensors[t].persistent}
-    streamed |= {t for t, where in residency.items() if graph.tensors[t].kind in KINDS and device not in where and graph.users[t]}
+    streamed |= {t for t in away if graph.users[t]}
     visited = visits(graph, streamed)
     visits_of: dict[int, list[int]] = {t: [] for t in streamed}
     for v, visit in enumerate(visited):
-        for t in visit.parameters:
+        for t in visit.tensors:
             visits_of[t].append(v)
     absences = [a for t, mine in visits_of.items() for a in _absences(graph, t, visited, mine, layers_ahead, residency[t][0])]
     return insert(graph, hardware, "layerwise", absences, initial)
 
 
+def _kinds(text: str) -> frozenset[str]:
+    """The kinds of tensors that a parameter lists; raises :class:`InputError` for one that there is not."""
+    kinds = frozenset(filter(None, text.split("/")))
+    for kind in sorted(kinds):
+        check_kind(kind, "kinds")
+    return kinds
+
+
 def _absences(graph: Graph, t: int, visited: Sequence[LayerVisit], mine: Sequence[int], ahead: int, tier: str) -> Iterator[Absence]:
-    """Where parameter ``t`` is away: before its first visit, between visits further apart than ``ahead``, and after its last one."""
+    """Where tensor ``t`` is away: before its first visit, between visits further apart than ``ahead``, and after its last one."""
     users, end = graph.users[t], len(graph.ops)
     yield Absence(t, AT_START, users[0], AT_START, AT_START, _begin(visited, mine[0] - ahead), tier)
     for v, w in pairwise(mine):
@@ -108,6 +126,24 @@ def visits(graph: Graph, streamed: set[int]) -> list[LayerVisit]:
 
 def layers_of(graph: Graph, streamed: set[int]) -> Mapping[int, str]:
     """The layer of each streamed tensor, by name or, where no name has a number, by consecutive uses."""
+    beside = _beside_weights(graph, streamed)
+    layers = _layers_of_their_own(graph, streamed - beside.keys())
+    return {**layers, **{t: layers[weight] for t, weight in beside.items()}}
+
+
+def _beside_weights(graph: Graph, streamed: set[int]) -> Mapping[int, int]:
+    """Of streamed tensors that are no weights, a streamed weight that an op uses together with them."""
+    found: dict[int, int] = {}
+    for op in graph.ops:
+        mine = [t for t in op.uses if t in streamed]
+        weights = [t for t in mine if graph.tensors[t].kind in WEIGHTS]
+        if weights and len(weights) < len(mine):
+            found.update({t: weights[0] for t in mine if t not in weights and t not in found})
+    return found
+
+
+def _layers_of_their_own(graph: Graph, streamed: set[int]) -> Mapping[int, str]:
+    """The layer of each by name, or by consecutive uses."""
     names = {t: _NUMBERED.match(graph.tensors[t].name) for t in streamed}
     numbered = {t: match[1] for t, match in names.items() if match}
     if len(set(numbered.values())) < len(numbered):

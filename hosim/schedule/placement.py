@@ -27,6 +27,9 @@ from hosim.units import human_size
 
 NEAREST, FASTEST, BALANCED, BY_KIND = PLACEMENTS = ("nearest", "fastest", "balanced", "by_kind")
 
+PLANNED = "planned"
+"""What is no rule: each tensor goes where the planner of a policy puts it, to the tier where most of its transfers is hidden."""
+
 KIND_TIERS: Mapping[str, str] = MappingProxyType({
     "optimizer_state": "nvme",
     "parameter": "pool",
@@ -57,13 +60,23 @@ def read_placement(text: str, hardware: Hardware) -> Placement:
     kinds = {}
     for pair in pairs:
         kind, _, tier = pair.partition("=")
-        if kind not in KINDS:
-            raise InputError(f"no kind {kind!r} of tensors (kinds: {', '.join(KINDS)})", source="placement")
+        check_kind(kind, "placement")
         if tier not in hardware.tier_index or tier == hardware.device_tier:
             below = ", ".join(t.name for t in hardware.tiers if t.name != hardware.device_tier)
             raise InputError(f"no tier {tier!r} below (tiers: {below})", source="placement")
         kinds[kind] = tier
     return Placement(rule, kinds)
+
+
+def planned_placement(text: str, hardware: Hardware) -> Placement | None:
+    """As :func:`read_placement`, but none for :data:`PLANNED`."""
+    return None if text == PLANNED else read_placement(text, hardware)
+
+
+def check_kind(kind: str, parameter: str) -> None:
+    """Raise :class:`InputError` unless there are tensors of that kind; ``parameter`` is where somebody named it."""
+    if kind not in KINDS:
+        raise InputError(f"no kind {kind!r} of tensors (kinds: {', '.join(KINDS)})", source=parameter)
 
 
 class TierSpace:

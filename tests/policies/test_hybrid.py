@@ -167,6 +167,21 @@ def test_experts_without_a_home_below_get_one() -> None:
     assert run(made)[1] == ["w0.0?"]
 
 
+def test_experts_without_a_home_below_live_in_the_fastest_tier_or_where_the_rule_says() -> None:
+    routing = one_layer((0,), (0,))
+    graph = realise(replace(routing, graph=Graph("moe", tuple(replace(t, home=None) for t in routing.graph.tensors), routing.graph.ops)), 1)
+    toy = moe_toy.machine()
+    up, down = (next(c for c in toy.channels if toy.device_tier == end(c)) for end in (lambda c: c.destination, lambda c: c.source))
+    pool = replace(toy.tiers[-1], name="pool")
+    ways = (
+        replace(up, name="pool_read", source="pool", bandwidth_bytes_per_s=2 * up.bandwidth_bytes_per_s),
+        replace(down, name="pool_write", destination="pool", bandwidth_bytes_per_s=2 * down.bandwidth_bytes_per_s),
+    )
+    machine = replace(toy, tiers=(*toy.tiers, pool), channels=(*toy.channels, *ways))
+    for settings, tier in (({}, "pool"), ({"placement": "nearest"}, "ddr")):
+        assert set(plan(graph, hardware=machine, **settings).initial.values()) == {(tier,)}
+
+
 def test_experts_two_hops_away() -> None:
     toy = moe_toy.machine()
     far = replace(

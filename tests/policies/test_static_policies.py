@@ -8,6 +8,7 @@ import pytest
 
 from hosim import engine
 from hosim.analysis.verifier import verify
+from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import registry
@@ -126,6 +127,42 @@ def test_layerwise_keeps_everything_else_and_what_has_no_room_below() -> None:
     small = replace(MACHINE, tiers=(MACHINE.tiers[0], Tier("ddr", 40, 10**11)))
     listed, _ = moves("layerwise", b.build(), hardware=small)
     assert listed == [("prefetch", "layers.0.w", -1), ("detach", "layers.0.w", 0)]
+
+
+def test_layerwise_streams_a_cache_that_lives_below_with_its_layers() -> None:
+    b = GraphBuilder("cache")
+    for i in range(4):
+        b.tensor(f"layers.{i}.w", 10, "parameter")
+        b.tensor(f"layers.{i}.cache", 30, "kv_cache", home="ddr")
+        b.op(f"f{i}", "m", inputs=[f"layers.{i}.w"], mutates=[f"layers.{i}.cache"], duration_ns=50)
+    listed, result = moves("layerwise", b.build())
+    assert [(op, after) for op, name, after in listed if name == "layers.2.cache"] == [("prefetch", 0), ("store", 2), ("detach", 2)]
+    assert result.peak_bytes["hbm"] == 110  # of four layers two, and the cache of one more while it is stored
+
+
+def test_layerwise_has_states_in_the_layers_of_their_parameters() -> None:
+    from hosim.policies.layerwise import layers_of
+
+    b = GraphBuilder("states")
+    for i in range(2):
+        for name in ("q", "k"):
+            b.tensor(f"layers.{i}.{name}", 10, "parameter")
+            b.tensor(f"optimizer.layers.{i}.{name}", 10, "optimizer_state")
+            b.op(f"update {i}.{name}", "m", mutates=[f"layers.{i}.{name}", f"optimizer.layers.{i}.{name}"], duration_ns=1)
+    assert list(layers_of(b.build(), set(range(8))).items()) == [
+        *((t, f"layers.{t // 4}") for t in (0, 2, 4, 6)),
+        *((t, f"layers.{t // 4}") for t in (1, 3, 5, 7)),
+    ]
+
+
+def test_layerwise_puts_other_kinds_below_on_request() -> None:
+    b = GraphBuilder("states alone")
+    b.tensor("layers.0.w", 10, "parameter")
+    b.tensor("layers.0.m", 10, "optimizer_state")
+    b.op("update", "m", mutates=["layers.0.w", "layers.0.m"], duration_ns=1)
+    assert {name for _, name, _ in moves("layerwise", b.build(), kinds="optimizer_state")[0]} == {"layers.0.m"}
+    with pytest.raises(InputError, match="no kind 'state' of tensors"):
+        moves("layerwise", b.build(), kinds="state")
 
 
 # ------------------------------------------------------------------------------------------------------------- distance
@@ -353,6 +390,8 @@ def test_g10_prefers_the_slow_tier_until_its_slots_are_taken() -> None:
     assert verify(plan, machine, 80) == ()
     assert [(c.tensor, c.destination) for c in plan.cache_ops if c.op == "store"] == [(0, "nvme"), (1, "ddr")]
     assert engine.replay(plan, machine, 80).makespan_ns == 270
+    fastest = registry.get("g10").plan(b.build(), machine, 80, placement="fastest")
+    assert [(c.tensor, c.destination) for c in fastest.cache_ops if c.op == "store"] == [(0, "ddr"), (1, "ddr")]
 
 
 @pytest.mark.parametrize("policy", ["distance", "memory_peak", "longest_gap", "g10"])
