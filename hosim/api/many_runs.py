@@ -120,7 +120,8 @@ def sweep(
     -------
     pandas.DataFrame
         One row per point: the value of each varied field, then the columns of :func:`hosim.study.rows.figure_columns` in nanoseconds and
-        bytes. A point that fails has its ``error``.
+        bytes. A point that fails has its ``error``. ``attrs["notes"]`` are lines about what bounds a channel whose bandwidth is varied
+        beyond it.
 
     Raises
     ------
@@ -145,13 +146,17 @@ def sweep(
     2                          3000000000          164                 14
     3                          4000000000          160                 10
     """
+    from hosim.study.bottlenecks import capped
     from hosim.study.on_dask import cluster
     from hosim.study.runners import pool
     from hosim.study.sweep import sweep as swept
 
     runner = pool(jobs) if scheduler is None else cluster(scheduler)
     points = read_vary(vary)
-    return swept(question(workload, hardware, policy, budget), points, None if output is None else Path(output), runner, progress).frame
+    asked = question(workload, hardware, policy, budget)
+    table = swept(asked, points, None if output is None else Path(output), runner, progress).frame
+    table.attrs["notes"] = capped(asked, points)
+    return table
 
 
 def frontier(

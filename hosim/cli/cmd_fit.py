@@ -72,7 +72,11 @@ def fit(
 
         head = {"format": "hosim.fit/1", "policy": question.choice.label, "wanted": found.wanted, "fields": list(axis.fields)}
         limits = {"slowdown": slowdown, "value": found.value, "exact": found.exact}
-        beyond = {"beyond": found.beyond.value if found.beyond else None, "contradictions": list(found.contradictions)}
+        beyond = {
+            "beyond": found.beyond.value if found.beyond else None,
+            "contradictions": list(found.contradictions),
+            "notes": list(found.notes),
+        }
         typer.echo(to_json({**head, **limits, **beyond, "rows": rows(found)}))
     else:
         console().print(studies.fit(rows(found), str(found), found.answer is not None))

@@ -1,38 +1,47 @@
-"""Why more bandwidth of a channel may change nothing: a fabric that it is part of limits it."""
+"""What still bounds a channel that is given more bandwidth: a memory at its end, or a fabric narrower than it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hosim.costmodel.memory_traffic import copies_compete
 from hosim.errors import HosimError
 from hosim.hardware import Hardware
 from hosim.study.axes import Settings
-from hosim.study.scenario import Question
+from hosim.study.scenario import HARDWARE, Question
 from hosim.units import human_rate
 
 
 def capped(question: Question, points: Sequence[Settings]) -> list[str]:
-    """For each channel whose varied bandwidth exceeds that of one of its fabrics at some point, a line that says what to vary instead."""
+    """For each channel whose varied bandwidth exceeds that of a memory or fabric at some point, a line that says what to vary with it.
+
+    Memories bound transfers where some op has no measured duration (rule 13). Fabrics were raised with the channel, unless the point has
+    their bandwidth, too, or they are narrower in the profile.
+    """
+    competing = copies_compete(question.graph)
     found: dict[tuple[str, str], int] = {}
     for point in points:
-        hardware = {field: value for field, value in point.items() if "channels." in field or "fabrics." in field}
-        varied = {field.split(".")[-2] for field in hardware if field.endswith(".bandwidth")}
+        hardware = {f: value for f, value in point.items() if f.removeprefix(HARDWARE).startswith(("channels.", "fabrics.", "tiers."))}
+        varied = {field.split(".")[-2] for field in hardware if "channels." in field and field.endswith(".bandwidth")}
         try:
             machine = question.with_settings(hardware).hardware if varied else question.hardware
         except HosimError:  # that point's row will say so
             continue
-        found |= {(channel, fabric): carries for channel, fabric, carries in _above(machine) if channel in varied}
+        found |= {(channel, bound): carries for channel, bound, carries in _above(machine, competing) if channel in varied}
     return [
-        f"channels.{channel}.bandwidth exceeds that of fabrics.{fabric}, {human_rate(carries)}: "
-        f"channels.{channel}.bandwidth+fabrics.{fabric}.bandwidth=... varies both"
-        for (channel, fabric), carries in found.items()
+        f"channels.{channel}.bandwidth exceeds that of {bound}, {human_rate(carries)}: "
+        f"channels.{channel}.bandwidth+{bound}.bandwidth=... varies both"
+        for (channel, bound), carries in found.items()
     ]
 
 
-def _above(hardware: Hardware) -> Iterator[tuple[str, str, int]]:
-    """(channel, fabric, the fabric's bandwidth) for each channel that is faster than a fabric it is part of."""
-    speed = {channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels}
-    for fabric in hardware.fabrics:
-        for channel in fabric.channels:
-            if speed[channel] > fabric.bandwidth_bytes_per_s:
-                yield channel, fabric.name, fabric.bandwidth_bytes_per_s
+def _above(hardware: Hardware, competing: bool) -> Iterator[tuple[str, str, int]]:
+    """(Channel, what bounds it, the bandwidth of that) for each channel that is faster than one of its fabrics or memories."""
+    for channel in hardware.channels:
+        bounds = [(f"fabrics.{f.name}", f.bandwidth_bytes_per_s) for f in hardware.fabrics if channel.name in f.channels]
+        if competing:
+            ends = channel.source, channel.destination
+            bounds += [(f"tiers.{t.name}", t.bandwidth_bytes_per_s) for t in hardware.tiers if t.name in ends]
+        for bound, carries in bounds:
+            if channel.bandwidth_bytes_per_s > carries:
+                yield channel.name, bound, carries

@@ -17,6 +17,7 @@ from hosim import engine
 from hosim.cache_plan import Plan
 from hosim.errors import HosimError, InputError
 from hosim.study.axes import Axis, Value, as_integer
+from hosim.study.bottlenecks import capped
 from hosim.study.frontier import attempt
 from hosim.study.rows import figure_columns, figures, frame
 from hosim.study.scenario import Question, bounded_attempt, check_fields, failure
@@ -57,7 +58,8 @@ class Fit:
 
     ``answer`` is the ``wanted`` value within the limits. ``beyond`` is the nearest value probed that is just outside them; ``None`` if
     there is none. ``exact`` says that the two are neighbours in the list. ``contradictions`` are lines about values that are within the
-    limits although bisection takes them to be outside, or the other way round.
+    limits although bisection takes them to be outside, or the other way round. ``notes`` are lines about what bounds a channel whose
+    bandwidth was varied beyond it.
     """
 
     question: Question
@@ -68,6 +70,7 @@ class Fit:
     answer: Probe | None
     beyond: Probe | None
     contradictions: Sequence[str]
+    notes: Sequence[str] = ()
 
     @property
     def value(self) -> Value:
@@ -88,13 +91,14 @@ class Fit:
     def __str__(self) -> str:
         name = " + ".join(self.axis.fields)
         if self.answer is None:
-            return f"no {name} in the range is within the limits; {self.probes[0].value}: {self.probes[0].why}"
+            nearest = self.probes[0 if self.wanted == "largest" else -1]
+            return "; ".join([f"no {name} in the range is within the limits; {nearest.value}: {nearest.why}", *self.notes])
         ending = f"{self.answer.value} ({_evidence(self.answer)})"
         if self.beyond is not None:
             ending += f"; {self.beyond.value} is not within the limits: {self.beyond.why}"
         else:
             ending += "; it is the last value of the range"
-        return "; ".join([f"the {self.wanted} {name} is {ending}", *self.contradictions])
+        return "; ".join([f"the {self.wanted} {name} is {ending}", *self.contradictions, *self.notes])
 
     __repr__ = __str__
 
@@ -185,6 +189,7 @@ def fit(
         None if answer is None else probes[order[answer]],
         None if beyond is None else probes[order[beyond]],
         contradictions,
+        capped(question, [dict.fromkeys(axis.fields, probe.value) for probe in probes.values()]),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.result import Result
+from hosim.study.wider_channels import widened
 from hosim.units import human_rate, human_size, human_time
 
 MORE_MEMORY_BYTES = 10**9
@@ -49,7 +50,8 @@ def prices(
 ) -> list[Price]:
     """The price of device memory and of the bandwidth of each channel that ``result`` used, the one that saves most first.
 
-    Raises a channel's bandwidth together with that of the fabrics it is part of. Raises :class:`InputError` for a step below 1.
+    Raises a channel's bandwidth together with that of the fabrics it is part of (:mod:`hosim.study.wider_channels`). Raises
+    :class:`InputError` for a step below 1.
     """
     if more_memory_bytes < 1 or more_bandwidth_bytes_per_s < 1:
         raise InputError("expected at least 1 B of memory and 1 B/s of bandwidth", source="prices")
@@ -59,7 +61,7 @@ def prices(
     for name, used in result.channels.items():
         if used.bytes:
             progress(f"with {human_rate(more_bandwidth_bytes_per_s)} more of {name}")
-            faster, fabrics = _faster(hardware, name, more_bandwidth_bytes_per_s)
+            faster, fabrics = widened(hardware, {name: more_bandwidth_bytes_per_s})
             wider = answer(faster, result.budget_bytes)
             found.append(_price(name, human_rate(more_bandwidth_bytes_per_s), wider, result, fabrics))
     return sorted(found, key=lambda price: -(price.saves_ns or 0))
@@ -78,10 +80,3 @@ def _price(what: str, added: str, then: Result, now: Result, together: Sequence[
 def _roomier(hardware: Hardware, more: int) -> Hardware:
     tiers = tuple(replace(t, capacity_bytes=t.capacity_bytes + more) if t.name == hardware.device_tier else t for t in hardware.tiers)
     return replace(hardware, tiers=tiers)
-
-
-def _faster(hardware: Hardware, name: str, more: int) -> tuple[Hardware, list[str]]:
-    """The machine with more bandwidth of one channel and of the fabrics it is part of, and those fabrics."""
-    channels = tuple(replace(c, bandwidth_bytes_per_s=c.bandwidth_bytes_per_s + more) if c.name == name else c for c in hardware.channels)
-    fabrics = tuple(replace(f, bandwidth_bytes_per_s=f.bandwidth_bytes_per_s + more) if name in f.channels else f for f in hardware.fabrics)
-    return replace(hardware, channels=channels, fabrics=fabrics), [f.name for f in hardware.fabrics if name in f.channels]

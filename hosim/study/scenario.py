@@ -2,7 +2,8 @@
 
 Fields are named as files name them: ``workload.`` and a parameter of the workload's spec (``workload.batch``,
 ``workload.config.hidden_size``), ``policy`` or ``policy.`` and a parameter of it, ``budget``, and otherwise a path inside the hardware
-profile (``channels.h2d.bandwidth``).
+profile (``channels.h2d.bandwidth``). A channel with more bandwidth than in the profile raises its fabrics by as much
+(:mod:`hosim.study.wider_channels`), unless their bandwidth is changed, too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from hosim.result import Result
 from hosim.study.axes import Settings, Value
 from hosim.study.policy_choice import PolicyChoice, parse_choice
 from hosim.study.run_policy import check, make_plan, replay
+from hosim.study.wider_channels import widened
 
 WORKLOAD, POLICY, BUDGET, HARDWARE = "workload.", "policy", "budget", "hardware."
 _FIXED = ("format", "name", "source", "device_tier")
@@ -151,7 +153,13 @@ def _hardware(hardware: Hardware, settings: Mapping[str, Value]) -> Hardware:
     data = _profile(hardware)
     for path, value in settings.items():
         _put(data, path, value)
-    return hardware_from_dict(data, source=hardware.name)
+    changed = hardware_from_dict(data, source=hardware.name)
+    before = {channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels}
+    more = {channel.name: max(0, channel.bandwidth_bytes_per_s - before[channel.name]) for channel in changed.channels}
+    if not any(more.values()):
+        return changed
+    set_too = [fabric.name for fabric in hardware.fabrics if f"fabrics.{fabric.name}.bandwidth" in settings]
+    return replace(changed, fabrics=widened(changed, more, set_too)[0].fabrics)
 
 
 def _profile_has(hardware: Hardware, key: str) -> bool:

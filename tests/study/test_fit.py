@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
+from hosim.hardware import Fabric
 from hosim.io import save_hardware, save_workload
 from hosim.models.build import build
 from hosim.study import fit as module
@@ -51,6 +52,20 @@ def test_the_smallest_bandwidth_is_that_of_trying_all(slowdown: float) -> None:
         assert found.answer.slowdown <= slowdown < found.beyond.slowdown
     assert not found.contradictions
     assert len(found.probes) < 14
+
+
+def test_a_fabric_does_not_hold_a_channel_that_is_varied() -> None:
+    """It is as wide as the channel was, which is not enough: the answer is that without it. A fabric that is named stays as it is."""
+    link = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d",)),))
+    axis = parse_axis("channels.h2d.bandwidth=1GB/s..2GB/s:3")
+    free, held = (fit(replace(question(), hardware=machine), "smallest", axis, 1.2, bounds=False) for machine in (MACHINE, link))
+    assert held.value == free.value == "1.5 GB/s"
+    assert held.notes == []
+    asked = question("resident", None)
+    guessed = replace(asked, graph=replace(asked.graph, ops=tuple([replace(op, duration_ns=None) for op in asked.graph.ops])))
+    found = fit(guessed, "smallest", parse_axis("channels.h2d.bandwidth=100GB/s..200GB/s:2"), 1.0, bounds=False)
+    bound = "channels.h2d.bandwidth exceeds that of tiers.ddr, 100 GB/s: channels.h2d.bandwidth+tiers.ddr.bandwidth=... varies both"
+    assert str(found).endswith(f"; {bound}")
 
 
 def test_the_smallest_memory() -> None:

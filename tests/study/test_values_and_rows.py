@@ -223,13 +223,32 @@ def test_prices_of_memory_and_of_channels_that_were_used() -> None:
     assert prices(answer, machine, base, 2 * 10**9, 10**9)[1].added == "2 GB"
 
 
-def test_a_channel_is_capped_only_where_it_is_varied_beyond_its_fabric() -> None:
-    machine = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d", "d2h")),))
+def test_a_channel_with_more_bandwidth_raises_its_fabrics_by_as_much() -> None:
+    fabrics = Fabric("link", 10**9, ("h2d", "d2h"), "device"), Fabric("root", 5 * 10**9, ("d2h",)), Fabric("other", 7, ())
+    machine = replace(MACHINE, devices=4, fabrics=fabrics)
     asked = Question(chain(2), machine, parse_choice("belady"))
-    assert capped(asked, [{"channels.h2d.bandwidth": "1 GB/s"}, {"budget": 3}, {"channels.h2d.bandwidth": "no"}]) == []
-    assert capped(asked, [{"channels.d2h.bandwidth": "3 GB/s", "channels.h2d.latency": "1 ns"}]) == [
-        "channels.d2h.bandwidth exceeds that of fabrics.link, 1.00 GB/s: channels.d2h.bandwidth+fabrics.link.bandwidth=... varies both"
-    ]
+
+    def carries(**fields: str) -> list[int]:
+        varied = asked.with_settings({f"{name.replace('_', 's.')}.bandwidth": value for name, value in fields.items()})
+        return [fabric.bandwidth_bytes_per_s for fabric in varied.hardware.fabrics]
+
+    assert carries(channel_h2d="3 GB/s") == [3 * 10**9, 5 * 10**9, 7]
+    assert carries(channel_h2d="3 GB/s", channel_d2h="2 GB/s") == [4 * 10**9, 9 * 10**9, 7]  # the root is that of four devices
+    assert carries(channel_h2d="3 GB/s", fabric_link="2 GB/s") == [2 * 10**9, 5 * 10**9, 7]
+    assert carries(channel_h2d="1 MB/s") == [10**9, 5 * 10**9, 7]
+
+
+def test_what_still_caps_a_channel() -> None:
+    """A fabric only if its own bandwidth is varied, or it was narrower; a memory only where copies take of its bandwidth."""
+    machine = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d",)), Fabric("narrow", 10**8, ("d2h",))))
+    asked = Question(chain(2), machine, parse_choice("belady"))
+    assert capped(asked, [{"channels.h2d.bandwidth": "300 GB/s"}, {"budget": 3}, {"channels.h2d.bandwidth": "no"}]) == []
+    both = {"channels.h2d.bandwidth": "3 GB/s", "hardware.fabrics.link.bandwidth": "2 GB/s"}
+    said = "channels.h2d.bandwidth exceeds that of {}, {}: channels.h2d.bandwidth+{}.bandwidth=... varies both"
+    assert capped(asked, [both]) == [said.format("fabrics.link", "2.00 GB/s", "fabrics.link")]
+    assert len(capped(asked, [{"channels.d2h.bandwidth": "3 GB/s", "channels.h2d.latency": "1 ns"}])) == 1
+    guessed = replace(asked, graph=replace(asked.graph, ops=(replace(asked.graph.ops[0], duration_ns=None), *asked.graph.ops[1:])))
+    assert capped(guessed, [{"channels.h2d.bandwidth": "300 GB/s"}]) == [said.format("tiers.ddr", "100 GB/s", "tiers.ddr")]
 
 
 def test_who_packs_a_question_need_not_unpack_it() -> None:
