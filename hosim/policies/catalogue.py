@@ -37,6 +37,23 @@ BUILT_IN = (
         runtime=True,
     ),
     Policy(
+        "unified_memory",
+        "reactive: what an op touches comes up with its neighbours in memory, what came first goes first (CUDA unified memory)",
+        "hosim.policies.unified_memory:plan",
+        {
+            "block": Parameter(2 * 2**20, "size", "bytes of memory whose tensors come up together; 0: none do"),
+            "placement": _PLACEMENT,
+        },
+        runtime=True,
+    ),
+    Policy(
+        "keep_first",
+        "reactive: what is used first stays, the rest is fetched for each use",
+        "hosim.policies.keep_first:plan",
+        {"placement": _PLACEMENT},
+        runtime=True,
+    ),
+    Policy(
         "lookahead",
         "on_demand, and what the next k ops need is prefetched while there is room",
         "hosim.policies.lookahead:plan",

@@ -15,7 +15,7 @@ only what is there now.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -30,6 +30,10 @@ from hosim.schedule.placement import Placement
 
 _ATTEMPTS = 64
 """How often one op may ask for room before it is told that there is none."""
+
+
+Beside = Callable[[int], Iterable[int]]
+"""The tensors that come up with one that an op misses, as far as there is room."""
 
 
 class Victims(Protocol):
@@ -55,6 +59,7 @@ class PagingTable:
     last_write: dict[int, int]
     """Of tensors that start below and survive the step: the op after which the plan stores them back."""
     placement: Placement | None = None
+    beside: Beside | None = None
 
 
 def paging_plan(
@@ -65,12 +70,18 @@ def paging_plan(
     victims: Callable[[], Victims],
     k: int = 0,
     placement: Placement | None = None,
+    initial: Mapping[int, tuple[str, ...]] | None = None,
+    beside: Beside | None = None,
 ) -> Plan:
-    """A plan whose runtime policy pages, evicting as ``victims`` says to where ``placement`` says, and looking ``k`` ops ahead."""
-    initial = starts(graph, hardware, budget, placement)
+    """A plan whose runtime policy pages, evicting as ``victims`` says to where ``placement`` says, and looking ``k`` ops ahead.
+
+    ``initial`` has what does not start at home (default: as :func:`hosim.schedule.lower_tiers.starts` says); ``beside`` what comes up with
+    each tensor that an op misses, where there is room.
+    """
+    initial = starts(graph, hardware, budget, placement) if initial is None else dict(initial)
     start = Plan(graph, initial=initial).residency(hardware.device_tier)
     cache_ops, last_write = _returns(graph, hardware, start)
-    table = PagingTable(graph, hardware, start, last_write, placement)
+    table = PagingTable(graph, hardware, start, last_write, placement, beside)
     return Plan(graph, policy, tuple(cache_ops), initial, lambda: Paging(table, victims(), k))
 
 
@@ -153,6 +164,8 @@ class Paging:
             self.victims.touch(t, self._next_use(t))
         for t in node.writes:
             self._stale(t)
+        if self.table.beside is not None and missing:
+            self._fetch_beside([other for t in missing for other in self.table.beside(t)], view, needed, decisions)
         if self.k:
             self._look_ahead(op, view, needed, decisions)
         if not self.left:
@@ -305,18 +318,35 @@ class Paging:
 
     def _look_ahead(self, op: int, view: MemoryView, needed: int, decisions: list[CacheOp]) -> None:
         """What the next ``k`` listed ops read and lies below, nearest first, while there is room beside what ``op`` needs."""
-        arriving = sum(self.sizes[d.tensor] for d in decisions if d.op == PREFETCH and d.destination == self.device)
-        free = self._free(view) - (needed - arriving)
+        free = self._left(view, needed, decisions)
         for j in range(op + 1, min(op + 1 + self.k, len(self.graph.ops))):
             if self.begun[j]:
                 continue
             for t in self.graph.ops[j].reads:
-                # nothing may overwrite it before: its next user must be one that reads it
-                if not self.here[t] and self.below.get(t) and t in self.graph.ops[self._next_use(t)].reads:
+                if self._may_come(t):
                     if self.sizes[t] > free:
                         return
                     free -= self.sizes[t]
                     self._fetch(t, decisions)
+
+    def _fetch_beside(self, others: Iterable[int], view: MemoryView, needed: int, decisions: list[CacheOp]) -> None:
+        """What comes up with those that are missing, while there is room beside what the op needs."""
+        free = self._left(view, needed, decisions)
+        for t in dict.fromkeys(others):
+            if self._may_come(t) and self.sizes[t] <= free:
+                free -= self.sizes[t]
+                self._fetch(t, decisions)
+
+    def _left(self, view: MemoryView, needed: int, decisions: list[CacheOp]) -> int:
+        """Bytes that are free beside the ``needed`` ones of an op, some of which the decisions bring already."""
+        arriving = sum(self.sizes[d.tensor] for d in decisions if d.op == PREFETCH and d.destination == self.device)
+        return self._free(view) - (needed - arriving)
+
+    def _may_come(self, t: int) -> bool:
+        """Whether it lies below, and nothing may overwrite it before it is read: its next user must be one that reads it."""
+        if self.here[t] or not self.below.get(t) or self.next_user[t] >= len(self.graph.users[t]):
+            return False
+        return t in self.graph.ops[self._next_use(t)].reads
 
     def _must_return(self, t: int) -> bool:
         return self.graph.survives[t] and self.device in self.table.start.get(t, ())

@@ -1,0 +1,75 @@
+"""``keep_first``: a reactive runtime that keeps what it had first, and fetches the rest for each use.
+
+Where a step sweeps over more than fits, evicting the least recently used evicts just what the next sweep wants first, so everything is
+fetched each time (:mod:`hosim.policies.on_demand`). A runtime that evicts what came last instead keeps what filled the memory first, and
+misses only the rest. Source: the policy "most recently used", optimal for cyclic sweeps, of H.-T. Chou and D. J. DeWitt, An evaluation of
+buffer management strategies for relational database systems (VLDB 1985).
+
+Our reading: of the persistent tensors, those that are used first start in the device tier and stay, as many as let the others come and go;
+these start below. A victim is a tensor that was fetched, the least recently used first, and only if there is none any other, the last
+arrived first. Faults, waits, stores and the end of the step are those of ``on_demand``; every op costs the machine's inspection time.
+
+Not modelled: parts of a tensor. A plan moves whole tensors, so a cache of pages would keep a little more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hosim.cache_plan import Plan
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.schedule.lower_tiers import space_below
+from hosim.schedule.paging import paging_plan
+from hosim.schedule.placement import FASTEST, read_placement
+from hosim.schedule.shares_below import LAST, tensors_below
+from hosim.schedule.stays import Stays
+
+
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = FASTEST) -> Plan:
+    """The plan: its decisions are taken during the replay, each in O(1) amortized."""
+    rule = read_placement(placement, hardware)
+    residency = Plan(graph).residency(hardware.device_tier)
+    at_home = [t for t, where in residency.items() if hardware.device_tier not in where and graph.users[t]]
+    stays = Stays(graph, hardware)
+
+    def fits(tensors: Sequence[int], way: int) -> bool:
+        return stays.peak_bytes(stays.of([*at_home, *tensors], 0, 0)) <= budget_bytes
+
+    chosen, _ = tensors_below(graph, {"weights": None, "cache": None, "states": None}, LAST, 1, fits)
+    space = space_below(graph, hardware, {t: residency[t] for t in at_home}, rule)
+    tiers = {t: space.place(t, 0) for t in chosen if t in residency and t not in at_home}
+    initial = {t: (tier,) for t, tier in tiers.items() if tier is not None}
+    fetched = frozenset((*at_home, *initial))
+    return paging_plan(graph, hardware, budget_bytes, "keep_first", lambda: FetchedThenLast(fetched), placement=rule, initial=initial)
+
+
+class FetchedThenLast:
+    """:class:`hosim.schedule.paging.Victims`: what lives below, the least recently used first; then others, the last arrived first."""
+
+    def __init__(self, fetched: frozenset[int]) -> None:
+        self._below = fetched
+        self._fetched: dict[int, None] = {}
+        self._others: dict[int, None] = {}
+
+    def touch(self, tensor: int, next_use: int) -> None:
+        """It is used, fetched or made."""
+        if tensor in self._below:
+            self._fetched.pop(tensor, None)
+            self._fetched[tensor] = None
+        else:
+            self._others.setdefault(tensor)
+
+    def discard(self, tensor: int) -> None:
+        """It is resident no more."""
+        self._fetched.pop(tensor, None)
+        self._others.pop(tensor, None)
+
+    def pick(self, refuse: Callable[[int], bool]) -> int | None:
+        """The first one in that order that is not refused."""
+        for order, tensors in ((self._fetched, self._fetched), (self._others, reversed(self._others))):
+            found = next((tensor for tensor in tensors if not refuse(tensor)), None)
+            if found is not None:
+                del order[found]
+                return found
+        return None

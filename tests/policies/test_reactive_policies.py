@@ -1,0 +1,80 @@
+"""Reactive policies on toys: what comes up, what goes, and what stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from hosim import engine
+from hosim.analysis.verifier import verify
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.policies import registry
+from hosim.policies.keep_first import FetchedThenLast
+from hosim.policies.unified_memory import FirstArrived, MemoryBlocks
+from hosim.result import Result
+
+GB = 10**9
+MACHINE = Hardware(  # a byte a nanosecond, each way
+    "machine",
+    (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 1000, 10**11)),
+    (Channel("h2d", "ddr", "hbm", GB), Channel("d2h", "hbm", "ddr", GB)),
+    Compute({"bf16": 10**12}),
+)
+
+
+def weights(*uses: int, home: str | None = None) -> Graph:
+    """Weights of 10 B, and an op of 20 ns for each use of one."""
+    b = GraphBuilder("weights")
+    for i in sorted(set(uses)):
+        b.tensor(f"w{i}", 10, "parameter", home)
+    for n, i in enumerate(uses):
+        b.op(f"f{n}", "m", inputs=[f"w{i}"], duration_ns=20)
+    return b.build()
+
+
+def run(policy: str, graph: Graph, budget: int, **parameters: int) -> Result:
+    plan = registry.get(policy).plan(graph, MACHINE, budget, **parameters)
+    assert verify(plan, MACHINE, budget) == ()
+    return engine.replay(plan, MACHINE, budget)
+
+
+@pytest.mark.parametrize(
+    ("policy", "fetched"),
+    [
+        ("on_demand", 8),  # of a sweep over eight that do not fit, each comes up
+        ("unified_memory", 8),
+        ("keep_first", 3),  # five stay beside a place for the other three in turn
+    ],
+)
+def test_a_sweep_over_more_than_fits(policy: str, fetched: int) -> None:
+    result = run(policy, weights(*range(8)), 60, **({"block": 0} if policy == "unified_memory" else {}))
+    assert result.channels["h2d"].transfers == fetched
+    assert result.makespan_ns == 8 * 20 + 10 * fetched
+
+
+def test_what_shares_a_block_of_memory_comes_up_together() -> None:
+    # w0, w1 and w2 lie in the first 30 B, w3 to w5 in the next ones: while f0 and f3 run, the other two of a block come
+    assert run("unified_memory", weights(*range(6), home="ddr"), 1000, block=30).makespan_ns == 6 * 20 + 2 * 10
+    assert run("unified_memory", weights(*range(6), home="ddr"), 1000, block=0).makespan_ns == 6 * 20 + 6 * 10
+
+
+def test_a_tensor_is_beside_those_of_its_first_and_its_last_block() -> None:
+    blocks = MemoryBlocks(weights(*range(6)), 15)  # w0 and half of w1 lie in the first one, the rest of w1 and w2 in the second
+    assert [blocks.beside(t) for t in range(3)] == [[1], [0, 2], [1]]
+
+
+def test_victims_of_unified_memory_are_those_that_came_first_whatever_is_used() -> None:
+    victims = FirstArrived()
+    for tensor in (3, 5, 3, 7, 5):
+        victims.touch(tensor, 0)
+    assert victims.pick(lambda tensor: tensor == 3) == 5
+    victims.touch(5, 0)  # it comes up again
+    victims.discard(3)
+    assert [victims.pick(lambda tensor: False) for _ in range(3)] == [7, 5, None]
+
+
+def test_what_was_fetched_goes_before_what_was_there() -> None:
+    victims = FetchedThenLast(frozenset({5, 6}))
+    for tensor in (1, 5, 2, 6, 5, 1):
+        victims.touch(tensor, 0)
+    assert [victims.pick(lambda tensor: False) for _ in range(5)] == [6, 5, 2, 1, None]
