@@ -93,13 +93,15 @@ class ProcessorFigures:
     """What the vendor says of the processor beyond its peaks, as far as times of kernels depend on that.
 
     ``multiprocessors`` run blocks of threads beside each other, at ``clock_hz``: the one that the peaks are stated for. ``cache_bytes`` is
-    the last cache before memory; ``link_bytes_per_s`` are the links to other devices, in one direction.
+    the last cache before memory; ``link_bytes_per_s`` are the links to other devices, in one direction. ``sustained_hz`` is the clock that
+    long computation leaves, where power or heat do not allow the other one; 0: the other one.
     """
 
     multiprocessors: int
     clock_hz: int
     cache_bytes: int = 0
     link_bytes_per_s: int = 0
+    sustained_hz: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -423,6 +425,8 @@ def _check(hardware: Hardware) -> None:
         for label, figure in (("multiprocessors", compute.processor.multiprocessors), ("clock", compute.processor.clock_hz)):
             if figure < 1:
                 raise HardwareError("expected a figure above 0", where=f"compute.processor.{label}")
+        if compute.processor.sustained_hz > compute.processor.clock_hz:
+            raise HardwareError("expected at most the clock that the peaks are stated for", where="compute.processor.sustained")
     elif compute.kernels or compute.tables:
         raise HardwareError("times of kernels need the vendor's figures: multiprocessors and clock", where="compute.processor")
     if compute.launch_ns < 0:

@@ -2,8 +2,10 @@
 
 import csv
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hosim.graph import Graph
@@ -20,7 +22,7 @@ _RUN = ("batch", "sequence", "context", "tensor", "attention")
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row of the file: ``run`` and ``model`` as it says them; ``figure``: seconds of a step, or bytes of memory."""
+    """A row of the file: ``run`` and ``model`` as it says them; ``figure``: seconds of a step, bytes of memory, or tokens a second."""
 
     id: str
     machine: str
@@ -44,9 +46,29 @@ def published(phases: tuple[str, ...]) -> list[PublishedRow]:
     return rows
 
 
-def graph_of_row(row: PublishedRow, **config: Any) -> Graph:
+def generated() -> dict[str, PublishedRow]:
+    """The rows of whole generations, by id."""
+    read = csv.DictReader(FILE.read_text().splitlines())
+    rows = [row for row in read if row["phase"] == "generate"]
+    return {
+        r["id"]: PublishedRow(r["id"], r["machine"], json.loads(r["model"]), r["phase"], json.loads(r["run"]), float(r["value"]))
+        for r in rows
+    }
+
+
+def generation_graph(row: PublishedRow, phase: str, cache_home: str | None) -> Graph:
+    """The prompt of a generation, or the decoding step half-way through it."""
+    half = row.run["prompt"] + row.run["generate"] // 2
+    tokens = {"sequence": row.run["prompt"]} if phase == "prefill" else {"context": half}
+    home = {} if cache_home is None else {"cache_home": cache_home}
+    step = replace(row, phase=phase, run={"batch": row.run["batch"], **tokens})
+    return graph_of_row(step, parameters={"dtype": "fp16", **home})
+
+
+def graph_of_row(row: PublishedRow, parameters: Mapping[str, Any] = MappingProxyType({}), **config: Any) -> Graph:
     """The step on one device, with fused kernels as an inference engine or a compiler has them; ``config`` has more of the model."""
-    parameters: dict[str, Any] = {"model": row.model if isinstance(row.model, str) else _DECODER, "phase": row.phase, "fused": True}
+    model = row.model if isinstance(row.model, str) else _DECODER
+    parameters = {"model": model, "phase": row.phase, "fused": True, **parameters}
     parameters |= {key: row.run[key] for key in _RUN if key in row.run}
     if isinstance(row.model, dict):
         said = {**row.model, **config}

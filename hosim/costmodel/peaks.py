@@ -29,6 +29,13 @@ rate. Integers that no matrix unit takes run beside the floating-point ones.
 
 
 def peak_for(hardware: Hardware, dtype: str) -> int | None:
-    """FLOP per second of ``hardware`` for a dtype, or for the first wider one that the profile lists; ``None`` if it lists none of them."""
+    """FLOP per second of ``hardware`` for a dtype, or for the first wider one that the profile lists; ``None`` if it lists none of them.
+
+    At the clock that the processor sustains, if the profile says that this is a lower one.
+    """
     peaks = hardware.compute.peak_flops
-    return next((peaks[name] for name in (dtype, *WIDER_DTYPES.get(dtype, ())) if name in peaks), None)
+    peak = next((peaks[name] for name in (dtype, *WIDER_DTYPES.get(dtype, ())) if name in peaks), None)
+    processor = hardware.compute.processor
+    if peak is None or processor is None or not processor.sustained_hz:
+        return peak
+    return max(1, peak * processor.sustained_hz // processor.clock_hz)

@@ -51,6 +51,7 @@ _PROCESSOR = KeyTable(
     Key("clock", Kind(Frequency, exact_frequency), "clock_hz"),
     Key("cache", SIZE, "cache_bytes"),
     Key("links", RATE, "link_bytes_per_s"),
+    Key("sustained", Kind(Frequency, exact_frequency), "sustained_hz", brief=True),
     note("source"),
 )
 

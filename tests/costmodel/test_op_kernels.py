@@ -31,6 +31,16 @@ def test_no_kernel_takes_its_bytes_faster_than_memory_gives_them() -> None:
     assert op_durations(builder.build(), kernel_machine()) == (9_000, 30_000)
 
 
+def test_peaks_fall_with_the_clock_that_is_sustained_and_fixed_cycles_do_not() -> None:
+    half = kernel_machine(processor={"multiprocessors": 10, "clock": "1 MHz", "links": "1 TB/s", "sustained": "500 kHz"})
+    builder = GraphBuilder("g")
+    builder.op("f", "matmul", flops=10**7)
+    assert op_durations(gathers((2, 4_000_000)), half) == (11_000, 6_000)
+    # launch 5 us, and 10 MFLOP at 10 TFLOP/s in 1 us, or at half of that in 2
+    assert [op_durations(builder.build(), machine) for machine in (kernel_machine(), half)] == [(6_000,), (7_000,)]
+    assert hardware_from_dict(hardware_to_dict(half)) == half
+
+
 def test_a_measured_duration_wins() -> None:
     graph = gathers((2, 4_000_000), duration_ns=3)
     assert op_durations(graph, kernel_machine()) == (3, 6_000)
@@ -155,6 +165,10 @@ def test_a_table_of_several_machines_is_refused(tmp_path) -> None:
         ({"kernels": {"all_gather": {"fp16": {**GATHER, "x": 1.0}}}}, "unknown constant 'x'; all_gather has fixed_cycles"),
         ({"kernels": {"custom_all_reduce": {"fp16": {"link_share": 1.0}}}}, "expected the constant 'fixed_cycles' too"),
         ({"processor": {"multiprocessors": 1, "clock": "0 Hz"}}, "compute.processor.clock: expected a figure above 0"),
+        (
+            {"processor": {"multiprocessors": 1, "clock": "1 GHz", "sustained": "2 GHz"}},
+            "sustained: expected at most the clock that the peaks",
+        ),
         ({"processor": {"multiprocessors": 1, "clock": "1 GB"}}, "expected a frequency such as '1.41 GHz'"),
     ],
 )
