@@ -34,7 +34,8 @@ def load(workload: Workload) -> Graph:
     ----------
     workload
         The name of a shipped workload, the path of anything that ``hosim import`` reads, a mapping, or a graph, which is returned as it is.
-        A mapping is a workload or a spec as its file has it, or the parameters of a builder (:func:`hosim.models.build.build`).
+        A mapping is a workload, a spec or a ``config.json`` of transformers as its file has it, or the parameters of a builder
+        (:func:`hosim.models.build.build`), whose ``model`` may also be the path of a ``config.json``.
 
     Returns
     -------
@@ -72,10 +73,16 @@ def load(workload: Workload) -> Graph:
         from hosim.io.spec_file import check_spec
 
         return make(check_spec({"format": "hosim.spec/1", **workload}, "workload"), "workload")
+    from hosim.importers.model_config import load_config, name_of
     from hosim.models.build import build
 
+    if "model_type" in workload:
+        workload = {"model": dict(workload)}
+    model = workload.get("model")
+    if isinstance(model, str) and model.endswith(".json"):
+        workload = {**workload, "model": load_config(model)}
     try:
-        return build("-".join(str(workload[key]) for key in ("model", "phase") if key in workload), workload)
+        return build(name_of(workload), workload)
     except InputError as error:
         raise InputError(error.message, source="workload", where=error.where) from None
 

@@ -107,6 +107,12 @@ def _is_onnx(source: Source) -> bool:
     return is_onnx(source.head)
 
 
+def _is_model_config(source: Source) -> bool:
+    from hosim.importers.model_config import is_model_config
+
+    return is_model_config(source.head)
+
+
 FORMATS: Sequence[SourceFormat] = (
     SourceFormat("workload (hosim.workload/1)", lambda s: s.hosim_kind == "workload", "hosim.io.workload_file:load_workload"),
     SourceFormat("spec (hosim.spec/1)", lambda s: s.hosim_kind == "spec", "hosim.importers.spec:import_spec"),
@@ -117,6 +123,7 @@ FORMATS: Sequence[SourceFormat] = (
     SourceFormat("Chakra trace", _is_chakra, "hosim.importers.chakra:import_chakra"),
     SourceFormat("inductor graph", _is_inductor, "hosim.importers.inductor:import_inductor"),
     SourceFormat("hyper-parallel trace", _is_hyper_parallel, "hosim.importers.activation_trace:import_hyper_parallel"),
+    SourceFormat("config.json of a model of transformers", _is_model_config, "hosim.importers.model_config:import_model_config"),
     SourceFormat("MindIR model", _is_mindir, "hosim.importers.mindir:import_mindir"),
     SourceFormat("ONNX model", _is_onnx, "hosim.importers.onnx_graph:import_onnx", has_dims=True),
 )

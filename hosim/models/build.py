@@ -14,6 +14,7 @@ from hosim.graph import Graph
 from hosim.limits import within
 from hosim.models.attention import MODES
 from hosim.models.config import Layered, RoutingDraw, Run, layers_of
+from hosim.models.config_json import sizes_of
 from hosim.models.families import FAMILIES
 from hosim.models.presets import PRESETS
 from hosim.models.routing_draw import generate
@@ -29,13 +30,24 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "logits": ("last", "all"),
     "optimizer": ("adamw", "none"),
 }
-_FROM_ZERO = ("stage", "seed", "sink_blocks", "num_experts", "n_shared_experts", "first_k_dense_replace", "n_group", "q_lora_rank")
+_FROM_ZERO = (
+    "sliding_window",
+    "stage",
+    "seed",
+    "sink_blocks",
+    "num_experts",
+    "n_shared_experts",
+    "first_k_dense_replace",
+    "n_group",
+    "q_lora_rank",
+)
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     """The graph of one way to run a model; ``name`` is the graph's.
 
-    ``parameters`` are ``model``, one of :data:`~hosim.models.presets.PRESETS`; ``config``, values that replace some of the preset's;
+    ``parameters`` are ``model``, one of :data:`~hosim.models.presets.PRESETS` or a mapping with what a ``config.json`` of transformers has
+    (:mod:`hosim.models.config_json`); ``config``, values that replace some of the preset's;
     ``link``, a rate such as ``400 GB/s``, for ``link_bytes_per_s``; ``routing``, fields of :class:`~hosim.models.config.RoutingDraw`, for
     models with gates (without it every candidate runs); and any field of :class:`~hosim.models.config.Run`. Equal parameters give equal
     graphs, in milliseconds. ``meta`` has them. Raises :class:`InputError`, naming the parameter.
@@ -57,9 +69,9 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     run = changed(Run(**family.defaults), given, "", extra=("model", "config", "link", "routing"))
     for key in given:
         if key not in family.takes:
-            raise InputError(f"{model} takes no {key!r}; it takes {', '.join(sorted(family.takes))}", where=key)
+            raise InputError(f"{_named(model)} takes no {key!r}; it takes {', '.join(sorted(family.takes))}", where=key)
     if run.phase not in family.phases:
-        raise InputError(f"{model} is built for {', '.join(family.phases)}; got {run.phase!r}", where="phase")
+        raise InputError(f"{_named(model)} is built for {', '.join(family.phases)}; got {run.phase!r}", where="phase")
     _check_shards(config, run)
     _check_choices(config, run)
     _check_size(config, run)
@@ -80,9 +92,18 @@ def parameters_of(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def _preset(model: object) -> Layered:
+    if isinstance(model, Mapping):
+        try:
+            return sizes_of(model)
+        except InputError as error:
+            raise InputError(error.message, where=f"model.{error.where}") from None
     if not isinstance(model, str) or model not in PRESETS:
         raise InputError(f"expected a model, one of {', '.join(PRESETS)}; got {model!r}{_near(model, PRESETS)}", where="model")
     return PRESETS[model]
+
+
+def _named(model: object) -> object:
+    return model["model_type"] if isinstance(model, Mapping) else model
 
 
 def _realised(graph: Graph, gates: tuple[Gate, ...], run: Run, routed: RoutingDraw) -> Graph:
@@ -161,6 +182,8 @@ def _check_choices(config: Any, run: Run) -> None:
             )
     if run.kv_block is not None and (run.training or run.attention != "causal"):
         raise InputError("kv_block works for inference only, with attention: causal", where="kv_block")
+    if run.kv_block is not None and getattr(config, "sliding_window", 0) > 0:
+        raise InputError("kv_block works for models without a sliding window only", where="kv_block")
     if run.merged and (
         run.training or run.kv_block is not None or run.chosen_experts is not None or getattr(config, "kv_lora_rank", 0) > 0
     ):

@@ -13,8 +13,9 @@ class Decoder:
     ``gated_mlp``: whether an MLP is ``down(silu(gate) * up)``; else ``down(gelu(up))``. ``num_experts`` 0: dense. Layers before
     ``first_k_dense_replace`` are dense in any case. ``n_group`` 0: the router is a softmax (Qwen3); else sigmoid scores and groups of
     experts (DeepSeek-V3). ``kv_lora_rank`` 0: heads of keys and values; else latent attention, whose queries have a latent of their own
-    unless ``q_lora_rank`` is 0. ``dropout``: the share of what attention and MLP add that training drops, and of the scores in attention
-    that is not one kernel.
+    unless ``q_lora_rank`` is 0. ``qkv_bias``: the projections of queries, keys and values have biases. ``sliding_window``: how many keys
+    a query sees in every layer, itself among them, and how many the cache holds; 0: all. ``dropout``: the share of what attention and MLP
+    add that training drops, and of the scores in attention that is not one kernel.
     """
 
     hidden_size: int
@@ -28,6 +29,8 @@ class Decoder:
     gated_mlp: bool = True
     dropout: float = 0.0
     qk_norm: bool = False
+    qkv_bias: bool = False
+    sliding_window: int = 0
     num_experts: int = 0
     num_experts_per_tok: int = 0
     moe_intermediate_size: int = 0

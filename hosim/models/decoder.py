@@ -124,7 +124,8 @@ def _grouped_attention(
 
     def projected(name: str, count: int, turned: bool, normed: bool) -> Value:
         weight = t.parameter(f"{name}_proj.weight", (count * width, hidden), run.dtype)
-        y = linear(t, x, weight, label=f"{name}_proj").view(batch, tokens, count, width)
+        bias = t.parameter(f"{name}_proj.bias", (count * width,), run.dtype) if config.qkv_bias else None
+        y = linear(t, x, weight, bias, label=f"{name}_proj").view(batch, tokens, count, width)
         if normed:
             with t.scope(f"{name}_norm"):
                 y = rms_norm(t, y, t.parameter("weight", (width,), run.dtype), fused=run.fused)
@@ -141,7 +142,7 @@ def _grouped_attention(
         if cache is not None:
             k, v, extra = cache.update(t, k, v)
         select_blocks(t, run, q, kv_heads)
-        drops, window = config.dropout > 0, keys_read(run)
+        drops, window = config.dropout > 0, keys_read(config, run)
         y = attention(t, q, k, v, mask, mode=run.attention, extra=extra, causal=True, drops=drops, window=window)
     weight = t.parameter("o_proj.weight", (hidden, heads * width), run.dtype)
     return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * width), weight, label="o_proj"))
@@ -186,7 +187,7 @@ def _latent_attention(
         k = concatenated(t, (k_pass, k_turn), "cat_k").view(batch, heads, tokens, nope + turned)
         select_blocks(t, run, q, heads)
         v = v.view(batch, heads, tokens, wide)
-        y = attention(t, q, k, v, mask, mode=run.attention, causal=True, window=keys_read(run))
+        y = attention(t, q, k, v, mask, mode=run.attention, causal=True, window=keys_read(config, run))
         if run.attention == "math":  # its result lies in the order of heads, and is put in that of tokens
             y = copied(t, y, label="contiguous")
     return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * wide), parameter("o_proj", hidden, heads * wide), label="o_proj"))

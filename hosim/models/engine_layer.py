@@ -7,7 +7,7 @@ the norm after it, and a mixture of experts is one kernel that sorts, multiplies
 from __future__ import annotations
 
 from hosim.costmodel.kernels.expert_loads import share_touched
-from hosim.costmodel.kernels.sizes_of_ops import causal_kernel
+from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW, causal_kernel
 from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run
 from hosim.models.functions import gathered, linear, summed
@@ -48,14 +48,18 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value,
     batch, tokens, hidden = x.shape
     width = config.head_dim
     heads, kv_heads = config.num_attention_heads // run.tensor, config.num_key_value_heads // run.tensor
-    both = linear(t, x, t.parameter("qkv_proj.weight", ((heads + 2 * kv_heads) * width, hidden), run.dtype), label="qkv_proj")
+    rows = (heads + 2 * kv_heads) * width
+    weight = t.parameter("qkv_proj.weight", (rows, hidden), run.dtype)
+    bias = t.parameter("qkv_proj.bias", (rows,), run.dtype) if config.qkv_bias else None
+    both = linear(t, x, weight, bias, label="qkv_proj")
     if config.qk_norm:
         norms = [t.parameter(f"{name}_norm.weight", (width,), run.dtype) for name in ("q", "k")]
         both = t.op("qk_norm", "norm", [both, *norms], both.shape)
     cache = make_cache(t, config, run)
-    keys = run.context if run.phase == "decode" else tokens
+    window = config.sliding_window or NO_WINDOW
+    keys = min(run.context, window) if run.phase == "decode" else tokens
     q, k = both.view(batch, heads, tokens, width), both.view(batch, kv_heads, keys, width)
-    kernel, sizes = causal_kernel(q.shape, k.shape, width)
+    kernel, sizes = causal_kernel(q.shape, k.shape, width, window)
     kept = [] if cache is None else [cache.first, cache.second]
     result = batch * tokens * heads * width * both.size // (both.rows * both.shape[-1])
     passed = both.size + sum([turn.size for turn in turns]) + result
@@ -65,7 +69,7 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value,
         [both, *turns],
         [((batch, tokens, heads * width), both.dtype)],
         mutates=kept,
-        flops=4 * batch * heads * tokens * keys * width,
+        flops=4 * batch * heads * tokens * min(keys, window) * width,
         accessed=passed + sum([tensor.size for tensor in kept]),
         kernel=kernel,
         sizes=sizes,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
 from hosim.models.config import Decoder, Run
 from hosim.models.tape import Tape, Value
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """One layer's cache as two tensors, allocated for all tokens from the start: keys and values, or latents and rotated keys."""
+    """One layer's cache as two tensors, allocated from the start for all tokens that it keeps: keys and values, or latents and theirs."""
 
     first: Value
     second: Value
@@ -33,7 +34,7 @@ def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
     """The cache of the layer whose scope it is; ``None`` where nothing is kept."""
     if run.training or (run.phase == "prefill" and not run.cache) or (run.phase == "decode" and run.kv_block is not None):
         return None
-    tokens = run.context if run.phase == "decode" else run.sequence
+    tokens = min(run.context if run.phase == "decode" else run.sequence, config.sliding_window or NO_WINDOW)
     if config.kv_lora_rank:
         shapes: list[tuple[int, ...]] = [(run.batch, tokens, config.kv_lora_rank), (run.batch, tokens, config.qk_rope_head_dim)]
         names = ("latent_cache", "rope_cache")

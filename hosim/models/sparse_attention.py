@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
-from hosim.models.config import Run
+from hosim.models.config import Decoder, Run
 from hosim.models.kv_cache import BlockCache
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
@@ -37,13 +37,11 @@ def sparse_attention(t: Tape, run: Run, q: Value, new: Sequence[Value], cache: B
     return t.op("merge", "reduction", parts, (batch, 1, heads, out_width), run.dtype, accessed=read + size)
 
 
-def keys_read(run: Run) -> int:
-    """The number of keys that a query of a prompt reads at most.
-
-    >>> keys_read(Run(sequence=65536, kv_block=4096))
-    28672
-    """
-    return NO_WINDOW if run.kv_block is None else (run.sink_blocks + run.window_blocks + run.chosen_blocks) * run.kv_block
+def keys_read(config: Decoder, run: Run) -> int:
+    """The number of keys that a query of a prompt reads at most."""
+    if run.kv_block is not None:
+        return (run.sink_blocks + run.window_blocks + run.chosen_blocks) * run.kv_block
+    return config.sliding_window or NO_WINDOW
 
 
 def select_blocks(t: Tape, run: Run, q: Value, kv_heads: int) -> None:

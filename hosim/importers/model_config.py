@@ -1,0 +1,54 @@
+"""A ``config.json`` of transformers as a workload: the model in its builder's usual run, a prompt or a forward pass.
+
+Other runs are the ``builder`` of a spec, whose ``model`` is what the file has, or parameters of :func:`hosim.load`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.io import reading
+from hosim.models.build import build
+
+_MODEL_TYPE = re.compile(rb'"model_type"\s*:\s*"')
+
+
+def is_model_config(head: bytes) -> bool:
+    """Whether a file that begins with ``head`` is one, by its ``model_type``."""
+    return head.lstrip().startswith(b"{") and _MODEL_TYPE.search(head) is not None
+
+
+def import_model_config(path: str | os.PathLike[str]) -> Graph:
+    """The graph of the model that a ``config.json`` describes. Raises :class:`InputError`."""
+    source = os.fspath(path)
+    parameters = {"model": load_config(source)}
+    try:
+        return build(name_of(parameters), parameters)
+    except InputError as error:
+        where = (error.where or "").removeprefix("model.").removeprefix("model")
+        raise InputError(error.message, source=source, where=where) from None
+
+
+def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a ``config.json`` has. Raises :class:`InputError`."""
+    source = os.fspath(path)
+    config = reading.content(source)
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise InputError("expected a config.json of transformers, which has a model_type", source=source)
+    return dict(config)
+
+
+def name_of(parameters: Mapping[str, Any]) -> str:
+    """A name for the graph of a builder's parameters: the model's, and the phase if there is one.
+
+    >>> name_of({"model": {"model_type": "llama"}, "phase": "decode"})
+    'llama-decode'
+    """
+    model = parameters.get("model", "")
+    names = [model.get("model_type") if isinstance(model, Mapping) else model, parameters.get("phase")]
+    return "-".join([str(name) for name in names if name])
