@@ -60,14 +60,14 @@ class _Keys:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
 
-    def size(self, key: str, default: object = _MISSING) -> int:
-        """A number from 0 on; ``default`` where the key is missing or null."""
+    def size(self, key: str, default: object = _MISSING, least: int = 1) -> int:
+        """A number, ``least`` or more; ``default`` where the key is missing or null."""
         value = self._config.get(key)
         value = default if value is None else value
         if value is _MISSING:
             raise InputError("expected a number, the config has none", where=key)
-        if type(value) is not int or not 0 <= value <= 2**40:
-            raise InputError(f"expected a number from 0 to 2^40, got {value!r}", where=key)
+        if type(value) is not int or not (least <= value <= 2**40 or value == default):
+            raise InputError(f"expected a number from {least} to 2^40, got {value!r}", where=key)
         return value
 
     def flag(self, key: str, default: bool) -> bool:
@@ -96,7 +96,7 @@ class _Keys:
         """How many keys a query sees; 0 where it sees all before it, also where the model has no more positions than the window."""
         if not self.flag("use_sliding_window", True):
             return 0
-        window = self.size("sliding_window", 0)
+        window = self.size("sliding_window", 0, 0)
         return 0 if window >= self.size("max_position_embeddings", 2**40) else window
 
 
@@ -104,8 +104,6 @@ def _decoder(keys: _Keys, **more: Any) -> Decoder:
     """What all decoders with rotary positions and gated MLPs have."""
     keys.only(hidden_act="silu", mlp_bias=False)
     hidden, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
-    if not heads:
-        raise InputError("expected at least 1 head", where="num_attention_heads")
     return Decoder(
         **{
             "hidden_size": hidden,
@@ -164,7 +162,7 @@ def _qwen3_moe(keys: _Keys) -> Decoder:
 def _deepseek(keys: _Keys) -> Decoder:
     """DeepSeek-V3: a router of sigmoid scores and groups. Its prediction of several tokens is left out, as transformers has it."""
     keys.only(attention_bias=False, moe_layer_freq=1)
-    return _decoder(keys, n_group=keys.size("n_group", 8), **_latent(keys), **_shared_experts(keys, 3))
+    return _decoder(keys, n_group=keys.size("n_group", 8, 0), **_latent(keys), **_shared_experts(keys, 3))
 
 
 def _deepseek_v2(keys: _Keys) -> Decoder:
@@ -176,13 +174,17 @@ def _deepseek_v2(keys: _Keys) -> Decoder:
 def _latent(keys: _Keys) -> dict[str, int]:
     names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     turned = keys.size("qk_rope_head_dim")
-    return {"q_lora_rank": keys.size("q_lora_rank", 0), "head_dim": turned, **{name: keys.size(name) for name in names}}
+    return {"q_lora_rank": keys.size("q_lora_rank", 0, 0), "head_dim": turned, **{name: keys.size(name) for name in names}}
 
 
 def _shared_experts(keys: _Keys, dense: int) -> dict[str, int]:
-    names = ("num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")
-    found = {name: keys.size(name) for name in names}
-    return {**found, "num_experts": keys.size("n_routed_experts"), "first_k_dense_replace": keys.size("first_k_dense_replace", dense)}
+    return {
+        "num_experts": keys.size("n_routed_experts"),
+        "num_experts_per_tok": keys.size("num_experts_per_tok"),
+        "moe_intermediate_size": keys.size("moe_intermediate_size"),
+        "n_shared_experts": keys.size("n_shared_experts", 0, 0),
+        "first_k_dense_replace": keys.size("first_k_dense_replace", dense, 0),
+    }
 
 
 def _gpt2(keys: _Keys) -> Gpt2:

@@ -338,6 +338,46 @@ def pickled(value: Any) -> bytes:
     return pickle.dumps(value, 4)
 
 
+_WIDTHS = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 100}
+CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "mixtral": {
+        **_WIDTHS,
+        "model_type": "mixtral",
+        "num_key_value_heads": 2,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 512,
+        "max_position_embeddings": 4096,
+    },
+    "deepseek": {
+        **_WIDTHS,
+        "model_type": "deepseek_v3",
+        "kv_lora_rank": 16,
+        "q_lora_rank": 24,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 16,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "n_group": 2,
+    },
+    "t5": {
+        "model_type": "t5",
+        "d_model": 64,
+        "num_layers": 2,
+        "num_heads": 4,
+        "d_kv": 16,
+        "d_ff": 96,
+        "vocab_size": 100,
+        "dropout_rate": 0.1,
+    },
+}
+"""Configs of models as transformers writes them."""
+
+
 def of_commands(run: Any) -> Mapping[str, bytes]:
     """Files that hosim writes itself, by name; ``run`` gives the outcome of commands on files."""
     base = {"w.json": text(WORKLOAD), "m.yaml": text(HARDWARE), "plan.json": text(PLAN), "hosim.toml": CASES.encode()}

@@ -237,6 +237,16 @@ def _imports() -> list[Target]:
         of("inductor", "t.json", seeds.unpacked("inductor_mlp.json"), [changed_json], "inductor graph"),
         of("hyper-parallel", "t.json", seeds.hyper_parallel(), [changed_json], "hyper-parallel trace"),
         of("execution trace", "t.json", seeds.small_torch_trace(), [changed_json], "PyTorch execution trace"),
+        *(
+            of(
+                f"config of {kind}",
+                "config.json",
+                seeds.text(config),
+                [changed_json, mildly_changed_json],
+                "config.json of a model of transformers",
+            )
+            for kind, config in seeds.CONFIGS.items()
+        ),
         of("mindir", "m.mindir", seeds.unpacked("mindir_mlp.mindir"), [changed_message], "MindIR model"),
         of("mindir with branches", "m.mindir", seeds.unpacked("mindir_branches.mindir"), [changed_message], "MindIR model"),
         of(

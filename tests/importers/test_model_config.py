@@ -80,12 +80,12 @@ def test_presets_are_what_configs_say(name):
         ({"model_type": "falcon"}, "model.model_type: expected a model_type that a builder knows, one of llama, mistral, .*; got 'falcon'"),
         ({"model_type": ["llama"]}, r"model.model_type: expected .*; got \['llama'\]"),
         ({"model_type": "llama", "hidden_size": 8}, "model.num_attention_heads: expected a number, the config has none"),
-        ({"model_type": "llama", **SMALL, "vocab_size": "many"}, "model.vocab_size: expected a number from 0 to 2.40, got 'many'"),
+        ({"model_type": "llama", **SMALL, "vocab_size": "many"}, "model.vocab_size: expected a number from 1 to 2.40, got 'many'"),
         ({"model_type": "llama", **SMALL, "mlp_bias": True}, "model.mlp_bias: the builder knows False only, got True"),
         ({"model_type": "llama", **SMALL, "hidden_act": "relu"}, "model.hidden_act: the builder knows 'silu' only, got 'relu'"),
         ({"model_type": "llama", **SMALL, "tie_word_embeddings": 3}, "model.tie_word_embeddings: expected true or false, got 3"),
         ({"model_type": "bert", **SMALL, "hidden_dropout_prob": 2}, "model.hidden_dropout_prob: expected a number from 0 to 1, got 2"),
-        ({"model_type": "llama", **SMALL, "num_attention_heads": 0}, "model.num_attention_heads: expected at least 1 head"),
+        ({"model_type": "llama", **SMALL, "num_attention_heads": 0}, "model.num_attention_heads: expected a number from 1 to 2.40, got 0"),
     ],
 )
 def test_what_no_builder_knows_is_refused(config, error):
