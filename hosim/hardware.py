@@ -19,6 +19,10 @@ SCOPES = ("device", "host", "global")
 """Who shares a tier or a fabric: one device, the devices of a host, or all of a supernode; the narrowest first."""
 
 
+_MOST_CROSSINGS = 16
+"""How many times the bytes of a collective cross a fabric at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tier:
     """A memory with a capacity. ``bandwidth_bytes_per_s`` is that of the memory itself, not of a channel to it.
@@ -79,13 +83,15 @@ class Fabric:
     """Bandwidth that several channels share: a PCIe root, a pool switch, a host DRAM bus; over both directions, a half-duplex link.
 
     Each device has its own channels. With ``scope`` ``device``, the channels of one device share the fabric; with ``host`` and ``global``,
-    those of all devices of a host, or of all devices, share it.
+    those of all devices of a host, or of all devices, share it. ``collectives`` is how many times it carries the bytes that a device sends
+    in a collective: not at all, once where it has one direction, twice where it has both.
     """
 
     name: str
     bandwidth_bytes_per_s: int
     channels: tuple[str, ...]
     scope: str = "host"
+    collectives: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +398,8 @@ def _check(hardware: Hardware) -> None:
         where = f"fabrics.{fabric.name}"
         if fabric.bandwidth_bytes_per_s <= 0:
             raise HardwareError("expected a bandwidth above 0 B/s", where=f"{where}.bandwidth")
+        if not 0 <= fabric.collectives <= _MOST_CROSSINGS:
+            raise HardwareError(f"expected a number from 0 to {_MOST_CROSSINGS}, got {fabric.collectives}", where=f"{where}.collectives")
         if fabric.scope not in SCOPES:
             raise HardwareError(f"unknown scope {fabric.scope!r}; expected one of {', '.join(SCOPES)}", where=f"{where}.scope")
         for j, member in enumerate(fabric.channels):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hosim.cache_plan import Plan
     from hosim.hardware import Hardware
 
-SEMANTICS = 2
+SEMANTICS = 3
 """The version of the rules of a replay, which increases with each change that may change a figure."""
 
 STALL_CAUSES = ("dependency", "transfer", "capacity", "runtime")
@@ -241,8 +241,10 @@ class Result:
     makespan_high_ns
         The most that it is, 9 times in 10.
     slowed_ns
-        Nanoseconds by which copies that use the device's memory bandwidth slow ops down, as part of the time that all streams are busy;
-        ``None`` where the replay does not model it.
+        Nanoseconds by which copies that use the device's memory bandwidth, or the links that a collective crosses, slow ops down, as part
+        of the time that all streams are busy; ``None`` where the replay does not model it.
+    peers_ns
+        Nanoseconds for which collectives waited for other devices, as part of that time; ``None`` where nothing waits for others.
     allocator
         What an allocator made of the device tier, if one placed its bytes.
     devices
@@ -294,6 +296,7 @@ class Result:
     makespan_low_ns: int | None = None
     makespan_high_ns: int | None = None
     slowed_ns: int | None = None
+    peers_ns: int | None = None
     allocator: AllocatorFigures | None = None
     devices: DeviceFigures | None = None
     jitter: Jitter | None = None

@@ -24,6 +24,7 @@ class DeviceReplay:
     """The streams of one device over its :class:`~hosim.engine.device_memory.DeviceMemory`.
 
     ``issued`` are the cache ops that the ends of ops at this instant issue, ``decided`` whether a runtime policy has issued some.
+    ``crossing`` stands for the links that collectives cross.
     ``sleeper`` is the one stream whose next op waits for transfers, if no other waits for more than its producers.
     """
 
@@ -57,6 +58,8 @@ class DeviceReplay:
         self.direct = runtime is None and recorder is None and self.arena is None
         self.sleeper: Stream | None = None
         self.executed = {"prefetch": 0, "store": 0, "detach": 0}
+        queue = contention.collectives.queue if contention is not None and contention.collectives is not None else None
+        self.crossing = () if queue is None else (queue,)
         self.main = next((stream for stream in streams if stream.name == graph.main_stream), None)
         for stream in streams:
             stream.alarm = Alarm(clock, self.run_stream(stream))
@@ -153,7 +156,13 @@ class DeviceReplay:
             stream.running = i
             if issues is not None:
                 memory.start_transfers(now, False)
-            end = now + durations[i] if contention is None else contention.begin(stream, i, now, durations[i])
+            if contention is None:
+                end = now + durations[i]
+            else:
+                begun = contention.begin(stream, i, now, durations[i])
+                if begun is None:
+                    continue
+                end = begun
             if schedule and schedule[0][0] <= end:
                 stream.alarm.ring_at(end)
             else:  # nothing else happens until this op ends: its end need not go through the schedule
@@ -187,7 +196,10 @@ class DeviceReplay:
             if speeds is not None and contention is not None and (use := contention.uses.get(i)) is not None:
                 taken = speeds.duration(use, duration)
             if event <= now + taken:
-                stream.alarm.ring_at(now + taken if contention is None else contention.begin(stream, i, now, duration))
+                if contention is None:
+                    stream.alarm.ring_at(now + taken)
+                else:
+                    contention.start(stream, i, now, duration)
                 stream.running, i = i, -1
                 break
             now += taken
@@ -234,8 +246,10 @@ class DeviceReplay:
             stream.waited_for = transfer if now > stream.dependency_met else None
             stream.divide(i, now)
         stream.running = i
-        duration = self.durations[i]
-        stream.alarm.ring_at(now + duration if self.contention is None else self.contention.begin(stream, i, now, duration))
+        if self.contention is None:
+            stream.alarm.ring_at(now + self.durations[i])
+        else:
+            self.contention.start(stream, i, now, self.durations[i])
         memory.start_transfers(now, False)
 
     # -- ops (rule 1) ------------------------------------------------------------------------------------------
@@ -310,7 +324,10 @@ class DeviceReplay:
                 stream.divide(i, now)
         stream.inspected_at = -1
         stream.running = i
-        stream.alarm.ring_at(now + duration if self.contention is None else self.contention.begin(stream, i, now, duration))
+        if self.contention is None:
+            stream.alarm.ring_at(now + duration)
+        else:
+            self.contention.start(stream, i, now, duration)
         return True
 
     def _place(self, i: int) -> bool:

@@ -269,7 +269,7 @@ def drive_channels(
         channel.limit = min([capacity[link] for link in alone], default=None)
         wide = [link for link in channel.links if link[0] == "fabric" and wanted[link] <= capacity[link]]  # never the bottleneck
         channel.links = tuple([link for link in channel.links if link not in alone and link not in wide])
-        channel.undivided = min([capacity[link] for link in (*alone, *channel.links)]) == channel.bandwidth
+        channel.undivided = min([capacity[link] for link in (*alone, *channel.links)], default=channel.bandwidth) == channel.bandwidth
     groups: dict[ChannelQueue, LinkGroup] = {}
     for members in _joined(channels, beside):
         first = members[0]

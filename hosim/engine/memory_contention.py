@@ -1,7 +1,8 @@
 """Copies take bandwidth of the device tier's memory; ops that need it go slower while they flow (:mod:`hosim.costmodel.memory_traffic`).
 
-One :class:`MemoryContention` a device. An op's speed changes when the rates of transfers do: then what it has done is noted and its end is
-set anew. Exact: speeds and work done are ratios of integers, an op ends at the first whole nanosecond at which all its work is done.
+One :class:`MemoryContention` a device, which also knows its collectives. An op's speed changes when the rates of transfers do: then what
+it has done is noted and its end is set anew. Exact: speeds and work done are ratios of integers, an op ends at the first whole nanosecond
+at which all its work is done.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from math import gcd
 
 from hosim.costmodel.memory_traffic import MemoryUse
 from hosim.engine.clock import NEVER
+from hosim.engine.device_meetings import DeviceCollectives
 from hosim.engine.link_groups import LinkGroup
 from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.stream import Stream
@@ -95,11 +97,20 @@ class MemoryContention:
     """The running ops of one device and the copies that flow there.
 
     ``uses`` are the ops that copies can slow down, ``speeds`` are those of now. ``slowed_ns`` is what the ops of each stream, by name, took
-    longer.
+    longer. ``collectives`` are the ops that end when others let them, if there are any.
     """
 
-    def __init__(self, uses: Mapping[int, MemoryUse], bandwidth_bytes_per_s: int, recorder: TimelineRecorder | None) -> None:
+    def __init__(
+        self,
+        uses: Mapping[int, MemoryUse],
+        bandwidth_bytes_per_s: int,
+        recorder: TimelineRecorder | None,
+        collectives: DeviceCollectives | None = None,
+    ) -> None:
         self.uses = uses
+        self.collectives = collectives
+        if collectives is not None:
+            collectives.proceed = self.proceed
         self._bandwidth = Fraction(bandwidth_bytes_per_s)
         self._taken: dict[LinkGroup, Ratio] = {}
         self._known: dict[tuple[Ratio, ...], _Speeds] = {}
@@ -108,8 +119,23 @@ class MemoryContention:
         self._recorder = recorder
         self.slowed_ns: dict[str, int] = {}
 
-    def begin(self, stream: Stream, i: int, now: int, duration: int) -> int:
-        """Op ``i`` starts, which alone would take so long: the instant at which it ends if nothing changes."""
+    def start(self, stream: Stream, i: int, now: int, duration: int) -> None:
+        """Op ``i`` starts, which alone would take so long: set the stream's alarm to its end, if that is known by now."""
+        end = self.begin(stream, i, now, duration)
+        if end is not None:
+            stream.alarm.ring_at(end)
+
+    def begin(self, stream: Stream, i: int, now: int, duration: int) -> int | None:
+        """Op ``i`` starts, which alone would take so long: the instant at which it ends if nothing changes.
+
+        ``None`` for a collective that waits for other devices or crosses links; it sets the stream's alarm itself.
+        """
+        if self.collectives is not None and i in self.collectives.ops:
+            return self.collectives.begin(stream, i, now, duration)
+        return self.proceed(stream, i, now, duration)
+
+    def proceed(self, stream: Stream, i: int, now: int, duration: int) -> int:
+        """Op ``i`` goes on from now, with all of its work to be done: when it ends if nothing changes."""
         use = self.uses.get(i)
         if use is None:
             return now + duration
@@ -121,6 +147,8 @@ class MemoryContention:
         """Whether op ``i`` is through, now that its alarm rings; if not, the alarm is set anew."""
         running = self._running.get(stream)
         if running is None:
+            if self.collectives is not None:
+                self.collectives.end(stream, now)
             return True
         if running.end > now:
             running.rings_at = running.end
@@ -131,6 +159,8 @@ class MemoryContention:
             self.slow(stream, now - running.start - running.duration)
             if self._recorder is not None:
                 self._recorder.op_ended(i, now)
+        if self.collectives is not None:
+            self.collectives.end(stream, now)
         return True
 
     def slow(self, stream: Stream, ns: int) -> None:

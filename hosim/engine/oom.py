@@ -8,12 +8,16 @@ from hosim.engine.stream import Stream
 from hosim.units import human_size
 
 _LISTED = 5
+_FOR_OTHERS = "waits in vain for other devices"
 
 
 def describe(device: DeviceReplay, tier_names: tuple[str, ...]) -> str:
-    """One line on why nothing can proceed: the first op that does not fit, else transfer, else the first op that waits in vain."""
+    """One line on why nothing can proceed: the first op that does not fit, else transfer, else the first op that waits in vain.
+
+    Where none of these waits for more than its producers, a collective that has started waits for other devices.
+    """
     memory = device.memory
-    blocked = [stream for stream in device.streams if stream.done < stream.length]
+    blocked = [stream for stream in device.streams if stream.done < stream.length and stream.running < 0]
     for stream in blocked:
         if stream.residency_met >= 0:
             return _op(device, stream, tier_names)
@@ -26,9 +30,18 @@ def describe(device: DeviceReplay, tier_names: tuple[str, ...]) -> str:
         turn = memory.pending[t][0] is (transfer.route or transfer)
         if turn and absent and device.memory.has_valid(t, hop.source):
             return _transfer(device, transfer, tier_names)
+    short = [s for s in blocked if s.dependency_met >= 0]
+    begun = [stream for stream in device.streams if stream.running >= 0]
+    if begun and not short:
+        return f"out of memory: op {device.graph.ops[begun[0].running].name!r} {_FOR_OTHERS}"
     if blocked:  # not one that waits for its producers: something else holds them up
-        return _residency(device, next((s for s in blocked if s.dependency_met >= 0), blocked[0]), tier_names)
+        return _residency(device, (short or blocked)[0], tier_names)
     return _transfer(device, waiting[0], tier_names)
+
+
+def is_for_others(report: str | None) -> bool:
+    """Whether a report says that the device itself could go on: it waits for others, whose reports say why."""
+    return report is not None and report.endswith(_FOR_OTHERS)
 
 
 def on_device(report: str, position: int) -> str:

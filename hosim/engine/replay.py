@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count
 
 from hosim.cache_plan import AT_START, Plan
 from hosim.collector import no_collection
+from hosim.costmodel.collective_traffic import first_of_group, meeting_ranks, sent_bytes
 from hosim.costmodel.memory_traffic import MemoryUse, copies_compete, memory_uses, with_memories
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import oom, result_figures
@@ -26,6 +27,7 @@ from hosim.engine.channels import build_channels
 from hosim.engine.clock import Clock
 from hosim.engine.compiled_plan import CompiledPlan, compile_plan
 from hosim.engine.device import DeviceReplay
+from hosim.engine.device_meetings import Collectives, DeviceCollectives
 from hosim.engine.device_memory import DeviceMemory, start_together
 from hosim.engine.ledger import AsymmetryError, Ledger, SharedLedger
 from hosim.engine.link_groups import KEPT_RATES, LinkGroup, drive_channels
@@ -179,15 +181,25 @@ class _Replay:
         self.uses = graph.derived_on(hardware, _memory_uses) if self.competes else {}
         self.machine = with_memories(hardware) if self.competes else hardware
         tier = hardware.device_tier
-        self.at_device = [tier in (c.source, c.destination) for c in hardware.channels]
+        self.at_device = [*[tier in (c.source, c.destination) for c in hardware.channels], False]  # the last one is of collectives
+        meetings = graph.derived(meeting_ranks) if hardware.devices > 1 else {}
+        self.meets = bool(meetings)
+        sent = graph.derived_on(hardware, sent_bytes)
+        self.crosses = bool(sent)
+        self.collectives: Collectives | None = None
+        if sent or (meetings and not folded):
+            self.collectives = Collectives(self.clock, hardware, {} if folded else meetings, sent, self.sequence)
+            self.program = _stopping_at(self.program, self.collectives.ops)
         self._taken_rates: dict[object, tuple[tuple[int, int], ...]] = {}
         self.pools: dict[tuple[int, int], SharedLedger] = {}
         self.devices = [self._device(d, record, placing) for d in range(1 if folded else hardware.devices)]
-        channels = [channel for device in self.devices for channel in device.memory.channels]
+        channels = [channel for device in self.devices for channel in (*device.memory.channels, *device.crossing)]
         ordered = record or placing[0] != LEDGER
         group_of = drive_channels(channels, self.machine, self.clock, divided=folded, grouped=bool(self.uses), ordered=ordered)
         for device in self.devices:
-            groups = [group_of[channel] for channel in device.memory.channels if channel in group_of]
+            groups = [group_of[channel] for channel in (*device.memory.channels, *device.crossing) if channel in group_of]
+            for channel in device.crossing:
+                channel.undivided = True  # it asks for no more than its part
             device.memory.groups = list(dict.fromkeys(groups))
             for group in groups if self.uses else ():
                 group.watch = self._rates_changed
@@ -196,7 +208,7 @@ class _Replay:
         plan, hardware, program, graph = self.plan, self.hardware, self.program, self.plan.graph
         factor = None
         if self.jitter is not None:
-            program = _jittered(plan, program, self.jitter, position)
+            program = _jittered(plan, program, self.jitter, position, graph.derived(meeting_ranks))
             factor = _transfer_factors(self.jitter, position)
         device_tier = hardware.tier_index[hardware.device_tier]
         ledgers = [Ledger(tier.capacity_bytes) for tier in hardware.tiers]
@@ -231,7 +243,11 @@ class _Replay:
             overheads,
             factor,
         )
-        contention = MemoryContention(self.uses, hardware.device.bandwidth_bytes_per_s, recorder) if self.uses else None
+        collectives = contention = None
+        if self.collectives is not None:
+            collectives = DeviceCollectives(self.collectives, hardware, position, len(channels), recorder)
+        if self.uses or collectives is not None:
+            contention = MemoryContention(self.uses, hardware.device.bandwidth_bytes_per_s, recorder, collectives)
         device = DeviceReplay(self.clock, graph, program, streams, memory, recorder, runtime, contention)
         for channel in channels:
             channel.ended = device.end_transfer
@@ -367,19 +383,31 @@ class _Replay:
                 device.memory.check_persistence(self.tier_names)
                 arena = device.memory.arena
                 error = arena.failure() if arena is not None else None
-            slowed = (device.contention.slowed_ns if device.contention is not None else {}) if self.competes else None
-            results.append(result_figures.of_device(device, self.plan, self.hardware, self.budget, error, self.jitter, slowed))
+            modelled = self.competes or self.crosses, self.meets
+            results.append(result_figures.of_device(device, self.plan, self.hardware, self.budget, error, self.jitter, modelled))
         if self.hardware.devices == 1:
             return results[0]
         return result_figures.together(results, self.devices, self.pools, self.hardware, self.folded)
 
 
-def _jittered(plan: Plan, program: CompiledPlan, jitter: Jitter, device: int) -> CompiledPlan:
-    """The program with one device's durations. An op has the factor of its place in the workload; one that runs again has one beyond."""
+def _stopping_at(program: CompiledPlan, ops: Iterable[int]) -> CompiledPlan:
+    """The program without steps to some ops, whose ends are not known when they start."""
+    steps = list(program.steps)
+    for i in ops:
+        steps[program.graph.previous[i]] = None
+    return replace(program, steps=steps)
+
+
+def _jittered(plan: Plan, program: CompiledPlan, jitter: Jitter, device: int, meetings: Mapping[int, int]) -> CompiledPlan:
+    """The program with one device's durations. An op has the factor of its place in the workload; one that runs again has one beyond.
+
+    A collective of several devices has that of the first of them.
+    """
     ops, base = plan.graph.ops, plan.workload.op_index
     beyond = count(len(base))
     places = range(len(ops)) if plan.edits is None else [base[op.name] if op.name in base else next(beyond) for op in ops]
-    durations = [round(d * jitter.op_factor(device, i)) for d, i in zip(program.durations, places, strict=True)]
+    whose = [first_of_group(meetings[i], device) if i in meetings else device for i in range(len(ops))]
+    durations = [round(d * jitter.op_factor(who, i)) for d, who, i in zip(program.durations, whose, places, strict=True)]
     return replace(program, durations=tuple(durations))
 
 

@@ -30,11 +30,11 @@ def of_device(
     budget_bytes: int,
     error: str | None,
     jitter: Jitter | None,
-    slowed_ns: Mapping[str, int] | None,
+    modelled: tuple[bool, bool],
 ) -> Result:
     """The result of one device; ``error`` is its out-of-memory report, if it has one.
 
-    ``slowed_ns`` is what copies cost the ops of each stream, by name, and ``None`` where they do not compete.
+    ``modelled`` says whether ops can be slowed by copies, and whether collectives can wait for other devices.
     """
     memory = device.memory
     ledgers = {tier.name: ledger for tier, ledger in zip(hardware.tiers, memory.ledgers, strict=True)}
@@ -44,8 +44,8 @@ def of_device(
         raise HardwareError(
             "the replay takes more than 2^63-1 ns (292 years); check the rates of its channels and its compute", where=hardware.name
         )
-    slowed = slowed_ns or {}
-    busy = [sum(map(device.durations.__getitem__, s.queue)) + slowed.get(s.name, 0) for s in device.streams]
+    slowed, waited = _longer(device)
+    busy = [sum(map(device.durations.__getitem__, s.queue)) + slowed[s.name] + waited[s.name] for s in device.streams]
     figures = {s.name: s.figures(b, makespan) for s, b in zip(device.streams, busy, strict=True)} if feasible else {}
     main = figures.pop(device.main.name, None) if device.main is not None else None
     exposed = device.main.exposed_ns if device.main is not None else [0] * len(memory.channels)
@@ -71,12 +71,24 @@ def of_device(
         streams=figures,
         makespan_low_ns=unsure[0],
         makespan_high_ns=unsure[1],
-        slowed_ns=None if slowed_ns is None else sum(slowed.values()),
+        slowed_ns=sum(slowed.values()) if modelled[0] else None,
+        peers_ns=sum(waited.values()) if modelled[1] else None,
         allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
         jitter=jitter,
         timeline=timeline,
         replayed=None if timeline is None else (plan, hardware),
     )
+
+
+def _longer(device: DeviceReplay) -> tuple[Counter[str], Counter[str]]:
+    """How much longer the ops of each stream took than alone, by its name: slowed by copies, and waiting for other devices."""
+    slowed, waited = Counter[str](), Counter[str]()
+    if device.contention is not None:
+        slowed.update(device.contention.slowed_ns)
+        if device.contention.collectives is not None:
+            slowed.update(device.contention.collectives.slowed_ns)
+            waited.update(device.contention.collectives.waited_ns)
+    return slowed, waited
 
 
 def _interval(
@@ -93,7 +105,7 @@ def together(results: Sequence[Result], devices: Sequence[DeviceReplay], pools: 
     every = [*results] * hardware.devices if folded else results
     every = [r if r.error is None else replace(r, error=oom.on_device(r.error, d)) for d, r in enumerate(every)]
     failed = [r for r in every if not r.feasible]
-    shown = failed[0] if failed else max(every, key=lambda r: r.makespan_ns or 0)
+    shown = min(failed, key=lambda r: oom.is_for_others(r.error)) if failed else max(every, key=lambda r: r.makespan_ns or 0)
     peaks: dict[str, tuple[Ledger, int]] = {}
     for position, tier in enumerate(hardware.tiers):
         shared: list[Ledger] = [pool for (which, _), pool in pools.items() if which == position]

@@ -42,6 +42,7 @@ Constant = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 SIZE, RATE, TIME, COMPUTE_RATE = Kind(Size, exact_size), Kind(Rate, exact_rate), Kind(Time, exact_time), Kind(ComputeRate, exact_compute)
 SCOPE, POSITIVE, FRACTION = literal(*SCOPES), Kind(Positive), Kind(Fraction, float)
+COUNT = Kind(Annotated[int, Field(ge=0, le=2**31 - 1)])
 
 _PROCESSOR = KeyTable(
     "ProcessorModel",
@@ -158,12 +159,14 @@ _FABRIC = KeyTable(
     "FabricModel",
     """Bandwidth that channels share; a half-duplex link is a fabric over the channels of both directions.
 
-``scope`` says whose channels share it: those of one device, of all devices of a host (the default), or of all devices.
+``scope`` says whose channels share it: those of one device, of all devices of a host (the default), or of all devices. ``collectives`` says
+how many times it carries the bytes that a device sends in a collective (default 0).
     """,
     Fabric,
     Key("bandwidth", RATE, "bandwidth_bytes_per_s"),
     Key("channels", several(NAME), default=()),
     Key("scope", SCOPE),
+    Key("collectives", COUNT, brief=True),
     note("source"),
 )
 

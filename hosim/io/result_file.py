@@ -202,7 +202,7 @@ _RESULT = KeyTable(
     Key("stall_ns", STALLS, default={}),
     Key("drain_ns", TIME, default=None),
     Key("streams", mapping(_STREAM.kind), brief=True),
-    Key("slowed_ns", TIME, brief=True),
+    *keys(TIME, "slowed_ns", "peers_ns", brief=True),
     Key("lower_bound_ns", TIME, default=None),
     *keys(BYTES, "peak_bytes", "peak_at_ns", default={}),
     Key("peak_breakdown", mapping(BYTES), get=_breakdown, default={}),

@@ -82,7 +82,8 @@ def machine(hw: Hardware) -> RenderableType:
     if hw.fabrics:
         fabrics = open_table("Fabrics", "fabric", "scope", "shared by", "bandwidth", left=3)
         for fabric in hw.fabrics:
-            fabrics.add_row(fabric.name, fabric.scope, ", ".join(fabric.channels), human_rate(fabric.bandwidth_bytes_per_s))
+            users = ", ".join([*fabric.channels, *(["collectives"] if fabric.collectives else [])])
+            fabrics.add_row(fabric.name, fabric.scope, users, human_rate(fabric.bandwidth_bytes_per_s))
         parts.append(fabrics)
     if uneven := _uneven(hw):
         parts.append(paragraph(*uneven, space=True))

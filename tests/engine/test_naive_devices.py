@@ -10,13 +10,13 @@ from hosim.engine import replay
 from hosim.errors import PlanError
 
 
-def compare(plan, machine):
+def compare(plan, machine, jitter=None):
     try:
-        company = NaiveCompany(plan, machine)
+        company = NaiveCompany(plan, machine, jitter=jitter)
     except PlanError:
         company = None
     try:
-        result = replay(plan, machine, record=True, fold=False)
+        result = replay(plan, machine, record=True, fold=False, jitter=jitter)
     except PlanError as error:
         assert company is None, f"the engine alone objects: {error}"
         return

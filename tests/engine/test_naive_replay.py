@@ -25,6 +25,7 @@ def figures(result):
     return {
         "makespan_ns": result.makespan_ns,
         "slowed_ns": result.slowed_ns if feasible else None,
+        "peers_ns": result.peers_ns if feasible else None,
         "busy_ns": {s: f.busy_ns for s, f in streams.items()} if feasible else None,
         "stall_ns": {s: dict(f.stall_ns) for s, f in streams.items()} if feasible else None,
         "drain_ns": {s: f.drain_ns for s, f in streams.items()} if feasible else None,

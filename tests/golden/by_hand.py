@@ -31,7 +31,7 @@ def workload(tensors: dict[str, tuple], ops: dict[str, dict]) -> Graph:
     for name, given in tensors.items():
         b.tensor(name, *given)
     for name, given in ops.items():
-        b.op(name, "any", duration_ns=given.pop("ns"), **given)
+        b.op(name, given.pop("kind", "any"), duration_ns=given.pop("ns"), **given)
     return b.build()
 
 

@@ -6,7 +6,8 @@ What a scope means is written anew here: who has the same instance of a tier or 
 from collections import Counter
 from fractions import Fraction
 
-from naive_replay import NaiveReplay
+import collective_rule
+from naive_replay import NaiveReplay, fill
 
 WIDER = {"device": 0, "host": 1, "global": 2}
 
@@ -14,9 +15,20 @@ WIDER = {"device": 0, "host": 1, "global": 2}
 class NaiveDevice(NaiveReplay):
     """One of the devices: takes its turn when the company says so."""
 
-    def __init__(self, plan, hardware, budget, company, position):
+    def __init__(self, plan, hardware, budget, company, position, jitter):
         self.company, self.position = company, position
         super().__init__(plan, hardware, budget)
+        if jitter is not None:  # an op that devices do together has one factor, that of the first
+            first = [self.partners(i)[0] for i in range(len(self.ops))]
+            self.durations = [round(d * jitter.op_factor(first[i], i)) for i, d in enumerate(self.durations)]
+            self.work_left = [Fraction(duration) for duration in self.durations]
+
+    def partners(self, i):
+        return collective_rule.company(self.ops[i], self.position, self.hw.devices)
+
+    def begun(self, i):
+        starts = [self.company.devices[d].op_start[i] for d in self.partners(i)]
+        return None if None in starts else max(starts)
 
     def _run(self):
         pass
@@ -69,12 +81,12 @@ class NaiveDevice(NaiveReplay):
 class NaiveCompany:
     """All devices of a machine; runs on construction."""
 
-    def __init__(self, plan, hardware, budget=None):
+    def __init__(self, plan, hardware, budget=None, jitter=None):
         self.hw, self.plan = hardware, plan
         self.devices = []
         self.issued = []
         self.peak = {tier.name: {} for tier in hardware.tiers}
-        self.devices += [NaiveDevice(plan, hardware, budget, self, d) for d in range(hardware.devices)]
+        self.devices += [NaiveDevice(plan, hardware, budget, self, d, jitter) for d in range(hardware.devices)]
         self.initial_error = None
         self.run()
 
@@ -132,15 +144,13 @@ class NaiveCompany:
             for f in d.fabrics(c):
                 links.setdefault(("fabric", f.name, d.instance(f.scope)), (f.bandwidth_bytes_per_s, []))[1].append(x)
         own = {id(x): d.own_rate(x) for d, x in flows}
-        rising = [x for _, x in flows]
-        while rising:
-            steps = []
-            for bandwidth, on in links.values():
-                count = sum(x in rising for x in on)
-                if count:
-                    steps.append(((Fraction(bandwidth, 10**9) - sum(x.rate for x in on)) / count, on))
-            step = min([*(s for s, _ in steps), *(own[id(x)] - x.rate for x in rising)])
-            for x in rising:
-                x.rate += step
-            full = [on for s, on in steps if s == step]
-            rising = [x for x in rising if x.rate < own[id(x)] and not any(x in on for on in full)]
+        for d in self.devices:
+            for x in d.op_flows():
+                flows.append((d, x))
+                own[id(x)] = x.pace
+                for f in self.hw.fabrics:
+                    on = links.setdefault(("fabric", f.name, d.instance(f.scope)), (f.bandwidth_bytes_per_s, []))[1]
+                    on += [x] * f.collectives
+        fill([x for _, x in flows], [(on, bandwidth) for bandwidth, on in links.values()], own)
+        for d in self.devices:
+            d.set_speeds()

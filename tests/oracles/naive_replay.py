@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from collective_rule import TOGETHER, pace, sent
+
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import op_durations
 from hosim.errors import PlanError
@@ -46,6 +48,30 @@ class NaiveTransfer:
         return self.k, self.tensor, self.channel.name, self.issue, self.start, self.end
 
 
+@dataclass(eq=False)
+class OpFlow:
+    """What a collective sends: it wants ``pace`` bytes a nanosecond."""
+
+    pace: Fraction
+    rate: Fraction = Fraction(0)
+
+
+def fill(flows, links, own):
+    """Raise the rates of all flows together until each is at its own or on a full link; a link lists a flow as often as it carries it."""
+    rising = list(flows)
+    while rising:
+        steps = []
+        for on, bandwidth in links:
+            count = sum(x in rising for x in on)
+            if count:
+                steps.append(((Fraction(bandwidth, 10**9) - sum(x.rate for x in on)) / count, on))
+        step = min([*(s for s, _ in steps), *(own[id(x)] - x.rate for x in rising)])
+        for x in rising:
+            x.rate += step
+        full = [on for s, on in steps if s == step]
+        rising = [x for x in rising if x.rate < own[id(x)] and not any(x in on for on in full)]
+
+
 class NaiveReplay:
     """Runs on construction; the figures are in ``figures``, or ``error`` says what did not fit."""
 
@@ -54,6 +80,7 @@ class NaiveReplay:
         self.durations = op_durations(plan.graph, hardware)
         self.work_left = [Fraction(duration) for duration in self.durations]  # nanoseconds at full speed
         self.speed = [Fraction(1)] * len(self.durations)
+        self.flows_of_ops: dict[int, OpFlow] = {}
         self.ops, self.tensors = plan.graph.ops, plan.graph.tensors
         self.device = hardware.device_tier
         self.capacity = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
@@ -125,6 +152,16 @@ class NaiveReplay:
 
     def running(self):
         return [i for i in range(len(self.ops)) if self.op_start[i] is not None and not self.ended[i]]
+
+    def begun(self, i):
+        """When an op that has started gets on with it: once all who do it with this device have started."""
+        return self.op_start[i]
+
+    def exchanging(self):
+        return [i for i in self.running() if self.begun(i) is not None]
+
+    def pace(self, i):
+        return pace(self.ops[i], self.tensors, self.hw, self.durations[i])
 
     def moving(self):
         return [x for x in self.issued if x.start is not None and x.end is None]
@@ -205,7 +242,7 @@ class NaiveReplay:
         """Bytes flow and ops run until then."""
         for x in self.moving():
             x.left -= x.rate * (upcoming - self.now)
-        for i in self.running():
+        for i in self.exchanging():
             self.work_left[i] -= (Fraction(1) if self.launching(i) else self.speed[i]) * (upcoming - self.now)
         for c in self.hw.channels:
             self.busy_channel[c.name] += (upcoming - self.now) * any(x.channel is c for x in self.moving())
@@ -223,7 +260,7 @@ class NaiveReplay:
         return bool(ends) or any(starts) or any(moves)
 
     def end_all(self):
-        ops = [i for i in self.running() if self.work_left[i] <= 0]
+        ops = [i for i in self.exchanging() if self.work_left[i] <= 0]
         transfers = [x for x in self.moving() if x.flows_from <= self.now and x.left <= 0]
         if not ops and not transfers:
             return None
@@ -459,19 +496,21 @@ class NaiveReplay:
         ]
 
     def launch(self, i):
-        return self.hw.compute.launch_ns if self.ops[i].duration_ns is None else 0
+        return self.hw.compute.launch_ns if self.ops[i].duration_ns is None and self.pace(i) is None else 0
 
     def launching(self, i):
-        return self.now < self.op_start[i] + min(self.launch(i), self.durations[i])
+        return self.now < self.begun(i) + min(self.launch(i), self.durations[i])
 
     def set_speeds(self):
         """An op moves its bytes at what copies leave of the device tier, if that is less than its own pace."""
         device = self.tier(self.device)
         taken = sum(x.rate for x in self.moving() if self.device in (x.channel.source, x.channel.destination))
         reached = (Fraction(device.bandwidth_bytes_per_s, 10**9) - taken) * Fraction(str(self.hw.compute.efficiency))
-        for i in self.running():
+        for i in self.exchanging():
             busy, accessed = self.durations[i] - self.launch(i), self.ops[i].bytes_accessed
-            if self.compete and busy > 0 and accessed:
+            if self.pace(i) is not None:
+                self.speed[i] = self.flows_of_ops[i].rate / self.pace(i)
+            elif self.compete and busy > 0 and accessed:
                 alone = device.bandwidth_bytes_per_s * Fraction(str(self.hw.compute.efficiency)) / 10**9
                 self.speed[i] = min(Fraction(1), busy * reached / min(accessed, busy * alone))
 
@@ -495,34 +534,31 @@ class NaiveReplay:
         """Bytes a second that a channel carries beside the others on which bytes flow now."""
         return min([c.bandwidth_bytes_per_s, *(rate for other, rate in c.beside if any(x.channel.name == other for x in flows))])
 
+    def op_flows(self):
+        """What collectives send: each wants its pace, of each fabric as often as it crosses it."""
+        self.flows_of_ops = {i: OpFlow(self.pace(i)) for i in self.exchanging() if self.pace(i) is not None}
+        return [flow for i, flow in self.flows_of_ops.items() if self.work_left[i] > 0]
+
     def set_rates(self):
         """Max-min fair: raise all rates together; whoever crosses a full link keeps its rate."""
         flows = [x for x in self.moving() if x.flows_from <= self.now and x.left > 0]
+        collectives = self.op_flows()
         for x in self.moving():
             x.rate = Fraction(0)
-        links = [((c,), self.carried(c, flows)) for c in self.hw.channels]
-        links += [(tuple(c for c in self.hw.channels if c.name in f.channels), f.bandwidth_bytes_per_s) for f in self.hw.fabrics]
-        for tier in self.hw.tiers if self.compete else ():
-            links.append((tuple(c for c in self.hw.channels if tier.name in (c.source, c.destination)), tier.bandwidth_bytes_per_s))
-        rising = list(flows)
-        while rising:
-            steps = []
-            for members, bandwidth in links:
-                on = [x for x in flows if x.channel in members]
-                count = sum(x in rising for x in on)
-                if count:
-                    steps.append(((Fraction(bandwidth, 10**9) - sum(x.rate for x in on)) / count, members))
-            step = min([*(s for s, _ in steps), *(self.own_rate(x) - x.rate for x in rising)])
-            for x in rising:
-                x.rate += step
-            full = [members for s, members in steps if s == step]
-            rising = [x for x in rising if x.rate < self.own_rate(x) and not any(x.channel in members for members in full)]
+        links = [([x for x in flows if x.channel is c], self.carried(c, flows)) for c in self.hw.channels]
+        for f in self.hw.fabrics:
+            on = [x for x in flows if x.channel.name in f.channels]
+            links.append(([*on, *(x for x in collectives for _ in range(f.collectives))], f.bandwidth_bytes_per_s))
+        memories = self.hw.tiers if self.compete else ()
+        links += [([x for x in flows if m.name in (x.channel.source, x.channel.destination)], m.bandwidth_bytes_per_s) for m in memories]
+        own = {id(x): self.own_rate(x) for x in flows} | {id(x): x.pace for x in collectives}
+        fill([*flows, *collectives], links, own)
 
     def next_instant(self):
         times = []
-        for i in self.running():
+        for i in self.exchanging():
             if self.launching(i):
-                times.append(self.op_start[i] + min(self.launch(i), self.durations[i]))
+                times.append(self.begun(i) + min(self.launch(i), self.durations[i]))
             elif self.speed[i]:
                 times.append(self.now - int(-self.work_left[i] // self.speed[i]))
         for x in self.moving():
@@ -552,10 +588,26 @@ class NaiveReplay:
             i = self.head(stream)
             if i is not None and all(self.ended[j] for j in self.producers[i]):
                 return ("vain", self.ops[i].name)
+        for i in self.running():
+            return ("others", self.ops[i].name)
         return ("transfer", self.tensors[heads[0].tensor].name)
 
     def busy(self, stream):
         return sum(self.op_end[i] - self.op_start[i] for i, op in enumerate(self.ops) if op.stream == stream)
+
+    def models_sharing(self):
+        crossed = any(f.collectives for f in self.hw.fabrics) and any(sent(op, self.tensors) for op in self.ops)
+        return self.compete or crossed
+
+    def meets(self):
+        """Whether some op waits for other devices."""
+        return any(op.kind in TOGETHER for op in self.ops) and self.hw.devices > 1
+
+    def longer(self):
+        return sum(self.op_end[i] - self.begun(i) - self.durations[i] for i in range(len(self.ops)))
+
+    def waited(self):
+        return sum(self.begun(i) - self.op_start[i] for i in range(len(self.ops)))
 
     def figures(self):
         """What a result of the engine is compared with."""
@@ -580,7 +632,8 @@ class NaiveReplay:
             "error": self.error,
             "makespan_ns": None if self.error else makespan,
             "busy_ns": {s: self.busy(s) for s in self.streams} if not self.error else None,
-            "slowed_ns": sum(self.busy(s) for s in self.streams) - sum(self.durations) if self.compete and not self.error else None,
+            "slowed_ns": self.longer() if self.models_sharing() and not self.error else None,
+            "peers_ns": self.waited() if self.meets() and not self.error else None,
             "stall_ns": self.stalls if not self.error else None,
             "drain_ns": {s: makespan - self.free_since(s) for s in self.streams} if not self.error else None,
             "peak_bytes": self.peak,

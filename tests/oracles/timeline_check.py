@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from collective_rule import company, pace
 from timeline_devices import check_together
 from timeline_memory import check_memory
 from timeline_transfers import check_transfers
@@ -37,14 +38,14 @@ def check_result(plan: Plan, hardware: Hardware, result: Result) -> tuple[Findin
     each takes. Of several devices, each one's timeline is checked, and what they share (:mod:`timeline_devices`).
     """
     if hardware.devices == 1:
-        return _check_device(plan, hardware, result, 0)
+        return _check_device(plan, hardware, result, 0, [result])
     if len(result.by_device) != hardware.devices:
         raise InputError(f"expected the results of {hardware.devices} devices, got {len(result.by_device)}")
-    each = [finding for d, one in enumerate(result.by_device) for finding in _check_device(plan, hardware, one, d)]
+    each = [finding for d, one in enumerate(result.by_device) for finding in _check_device(plan, hardware, one, d, result.by_device)]
     return (*each, *check_together(plan, hardware, result))
 
 
-def _check_device(plan: Plan, hardware: Hardware, result: Result, device: int) -> tuple[Finding, ...]:
+def _check_device(plan: Plan, hardware: Hardware, result: Result, device: int, every: Sequence[Result]) -> tuple[Finding, ...]:
     if not result.feasible:
         wrong = result.error is None or result.makespan_ns is not None or result.busy_ns is not None or result.drain_ns is not None
         return (Finding("infeasible", "an infeasible result says why, and has no times"),) if wrong else ()
@@ -52,7 +53,7 @@ def _check_device(plan: Plan, hardware: Hardware, result: Result, device: int) -
         raise InputError("expected a result with its timeline: replay with record=True")
     if result.slowed_ns is not None:
         hardware = with_memories(hardware)
-    ran = tuple(_ops(plan, hardware, result, result.timeline, device))
+    ran = tuple(_ops(plan, hardware, result, result.timeline, device, every))
     if ran:
         return ran  # without ops at their places, the rest would only repeat it
     producers = producers_of(plan.graph)
@@ -86,29 +87,40 @@ def producers_of(graph: Graph) -> list[set[int]]:
     return producers
 
 
-def _ops(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline, device: int) -> Iterator[Finding]:
+def _ops(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline, device: int, every: Sequence[Result]) -> Iterator[Finding]:
     """Every op ran, for its duration; or longer, where a transfer went on at the device tier and that is told as ``slowed_ns``.
 
-    Under jitter the duration is that of the op of the same name in the workload, and then those that run again.
+    Under jitter the duration is that of the op of the same name in the workload, and then those that run again. A collective has its
+    duration from when the last of its devices has begun it, and the longer one where a transfer went on at a fabric that it crosses.
     """
     channels = {c.name for c in hardware.channels if hardware.device_tier in (c.source, c.destination)}
     moving = [(x.start_ns, x.end_ns) for x in timeline.transfers if x.channel in channels]
+    lines = [one.timeline for one in every if one.timeline is not None]
+    crossed = {name for fabric in hardware.fabrics if fabric.collectives for name in fabric.channels}
+    crossing = [(x.start_ns, x.end_ns) for line in lines for x in line.transfers if x.channel in crossed]
     jitter, known = result.jitter, plan.workload.op_index
-    again = slowed = 0
+    again = slowed = waited = 0
     for i, duration in enumerate(op_durations(plan.graph, hardware)):
         if jitter is not None:
             name = plan.graph.ops[i].name
-            duration = round(duration * jitter.op_factor(device, known.get(name, len(known) + again)))
+            who = company(plan.graph.ops[i], device, hardware.devices)[0]
+            duration = round(duration * jitter.op_factor(who, known.get(name, len(known) + again)))
             again += name not in known
         start, end = timeline.op_start_ns[i], timeline.op_end_ns[i]
-        longer = end - start - duration
+        op = plan.graph.ops[i]
+        since = max([start, *(lines[d].op_start_ns[i] for d in company(op, device, hardware.devices) if d < len(lines))])
+        waited += since - start
+        longer = end - since - duration
         slowed += longer
-        beside = result.slowed_ns is not None and longer > 0 and any(begin < end and start < stop for begin, stop in moving)
+        others = moving if pace(op, plan.graph.tensors, hardware, duration) is None else crossing
+        beside = result.slowed_ns is not None and longer > 0 and any(begin < end and since < stop for begin, stop in others)
         if start < 0 or (longer and not beside):
             name = plan.graph.ops[i].name
             yield Finding("duration", f"op {name!r} ran {start}..{end} ns; its duration is {duration} ns", op=i)
     if slowed != (result.slowed_ns or 0):
         yield Finding("duration", f"ops took {slowed} ns longer than alone; the result says {result.slowed_ns} ns")
+    if waited != (result.peers_ns or 0):
+        yield Finding("duration", f"collectives waited {waited} ns for other devices; the result says {result.peers_ns} ns")
 
 
 def _order(graph: Graph, producers: Sequence[set[int]], timeline: Timeline) -> Iterator[Finding]:

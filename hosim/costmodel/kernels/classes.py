@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hosim.costmodel.collective_traffic import PASSES
 from hosim.costmodel.kernels.attention_time import ContextConstants, GenerationConstants, context_gradient_us, context_us, generation_us
 from hosim.costmodel.kernels.collective_time import CollectiveConstants, CustomConstants, collective_us, custom_us
 from hosim.costmodel.kernels.expert_loads import TILES, expected_loads
@@ -133,7 +134,7 @@ def _context(name: str, sizes: str, given: Mapping[str, float], us: Callable[[An
     return _kernel(name, sizes, ContextConstants, us, constants, given)
 
 
-def _collective(name: str, passes: float) -> KernelClass:
+def _collective(name: str) -> KernelClass:
     constants = {
         "fixed_cycles": _cycles(12000),
         "rank_cycles": _cycles(2000),
@@ -143,7 +144,7 @@ def _collective(name: str, passes: float) -> KernelClass:
         "few_ranks": (0.01, 0.5, 1.2),
         "switched": (0.1, 1.0, 3.0),
     }
-    return _kernel(name, "ranks bytes", CollectiveConstants, collective_us, constants, {"passes": passes})
+    return _kernel(name, "ranks bytes", CollectiveConstants, collective_us, constants, {"passes": float(PASSES[name])})
 
 
 _HALF_TILE = (1.0, 90.0, 300.0)
@@ -225,10 +226,10 @@ CLASSES: Mapping[str, KernelClass] = {
         ),
         _kernel("moe", "tokens hidden intermediate top experts tensor ranks", MoeConstants, moe_us, _MIXTURE),
         _kernel("expert_product", "tokens top experts ranks columns depth", MoeConstants, expert_product_us, _MIXTURE),
-        _collective("all_reduce", 2),
-        _collective("all_gather", 1),
-        _collective("reduce_scatter", 1),
-        _collective("all_to_all", 1),
+        _collective("all_reduce"),
+        _collective("all_gather"),
+        _collective("reduce_scatter"),
+        _collective("all_to_all"),
         _kernel(
             "custom_all_reduce",
             "ranks bytes",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hosim.cache_plan import AT_START
+from hosim.costmodel.collective_traffic import sent_bytes
 from hosim.costmodel.transfer_time import alone_ns
 from hosim.errors import InputError
 from hosim.graph import Graph
@@ -227,6 +228,7 @@ def _lower(graph: Graph, hardware: Hardware) -> tuple[JoinedTier, ...]:
             fabrics = [f for f in hardware.fabrics if channel.name in f.channels]
             demand = [sum(c.bandwidth_bytes_per_s for c in hardware.channels if c.name in f.channels) for f in fabrics]
             shared = any(d > f.bandwidth_bytes_per_s for d, f in zip(demand, fabrics, strict=True))
+            shared = shared or (any([f.collectives for f in fabrics]) and bool(sent_bytes(graph, hardware)))
             if channel.engines > 1 or shared:
                 raise InputError(
                     f"policy optimal knows channels whose transfers run one at a time at full rate; {channel.name} shares its bandwidth"

@@ -1,0 +1,54 @@
+"""Collectives between devices: which devices meet in one, and what it sends over links (docs/contract.md, rule 19)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hosim.edits import COLLECTIVE_KINDS
+from hosim.graph import Graph, Op
+from hosim.hardware import Hardware
+
+_ONE_SIDED = frozenset({"wait_tensor", "send", "recv"})
+"""Kinds of collectives whose other side is another program, which no device of the replay runs, or that wait for one already under way."""
+
+PASSES: Mapping[str, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+"""How many times each rank sends its share of the others' bytes, by class of kernels."""
+
+EVERYONE = 0
+"""Ranks of a collective that does not say how many there are."""
+
+
+def meeting_ranks(graph: Graph) -> dict[int, int]:
+    """The ops for which several devices have to come together, by position: how many of them, or :data:`EVERYONE`."""
+    return {i: _ranks(op) for i, op in enumerate(graph.ops) if op.kind in COLLECTIVE_KINDS and op.kind not in _ONE_SIDED}
+
+
+def first_of_group(ranks: int, device: int) -> int:
+    """The first of the devices that meet in a collective: of n ranks, n devices that follow one another."""
+    return device // ranks * ranks if ranks else 0
+
+
+def _ranks(op: Op) -> int:
+    return op.sizes[0] if op.kernel in PASSES or op.kernel == "custom_all_reduce" else EVERYONE
+
+
+def sent_bytes(graph: Graph, hardware: Hardware) -> dict[int, int]:
+    """The bytes that a device sends in each collective, by position, where the machine has links that they cross with copies.
+
+    Those of a class of kernels say it by their sizes; a ``send`` by what it reads and a ``recv`` by what it writes.
+    """
+    if not any([fabric.collectives for fabric in hardware.fabrics]):
+        return {}
+    found = {i: _sent(graph, op) for i, op in enumerate(graph.ops) if op.kind in COLLECTIVE_KINDS}
+    return {i: size for i, size in found.items() if size}
+
+
+def _sent(graph: Graph, op: Op) -> int:
+    if op.kernel in PASSES:
+        ranks, size = op.sizes
+        return PASSES[op.kernel] * size * (ranks - 1) // ranks
+    if op.kernel == "custom_all_reduce":
+        ranks, size = op.sizes
+        return size * (ranks - 1)
+    crossing = {"send": op.reads, "recv": op.writes}.get(op.kind, ())
+    return sum([graph.tensors[t].size_bytes for t in crossing])
