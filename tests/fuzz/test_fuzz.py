@@ -52,7 +52,7 @@ def broken(server: Server, cases: list[Case]) -> list[str]:
     found = []
     for case, outcome in zip(cases, server.run(cases, together=True), strict=True):
         wrong = list(outcome.wrong)
-        draws = any(argument.endswith((".html", ".png", ".svg", ".pdf")) for argument in case.arguments)
+        draws = any(argument.startswith(("--html", "--plot")) for argument in case.arguments)
         if outcome.read > READ + FONTS * draws or outcome.unpacked > UNPACKED or outcome.parsed > PARSED:
             wrong.append(f"read {outcome.read} and unpacked {outcome.unpacked} bytes, parsed {outcome.parsed} values")
         if wrong:
