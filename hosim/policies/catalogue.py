@@ -10,6 +10,10 @@ _PLACEMENT = Parameter(
     "fastest", "str", "the tier below that takes a tensor: fastest (with room), nearest, balanced, by_kind (or by_kind/KIND=TIER/...)"
 )
 _PLANNED = Parameter("planned", "str", "the tier below: planned (where most hides), or nearest, fastest, balanced, by_kind")
+_WEIGHTS = Parameter(None, "float", "the share of the weights that lives below; none: the smallest that fits")
+_CACHE = Parameter(None, "float", "the share of the KV cache that does; none: 0, unless all weights are not enough")
+_ACTIVATIONS = Parameter(None, "float", "the share of the activations; none: 0, unless those before are not enough")
+_LAYERS_AHEAD = Parameter(1, "int", "layers whose parameters are on their way while one computes")
 
 BUILT_IN = (
     Policy(
@@ -23,11 +27,14 @@ BUILT_IN = (
             "recompute": Parameter(None, "bool", "whether ops may run again instead of tensors being moved; none: if the workload says so"),
             "placement": _PLANNED,
         },
+        models="HyperOffload (arXiv 2602.00748), as described",
+        leaves_out="its code is not published: the passes are hosim's own",
     ),
     Policy(
         "resident",
         "everything in device memory; what lives below comes up once, at time 0",
         "hosim.policies.resident:plan",
+        models="frameworks without offload",
     ),
     Policy(
         "on_demand",
@@ -35,6 +42,8 @@ BUILT_IN = (
         "hosim.policies.on_demand:plan",
         {"placement": _PLACEMENT},
         runtime=True,
+        models="demand paging of tensors",
+        leaves_out="parts of tensors; the time of a fault beside its copy",
     ),
     Policy(
         "unified_memory",
@@ -45,6 +54,8 @@ BUILT_IN = (
             "placement": _PLACEMENT,
         },
         runtime=True,
+        models="CUDA unified memory",
+        leaves_out="pages by themselves; the time of a fault batch; hints; the lower bandwidth of copies by faults",
     ),
     Policy(
         "keep_first",
@@ -52,6 +63,8 @@ BUILT_IN = (
         "hosim.policies.keep_first:plan",
         {"placement": _PLACEMENT},
         runtime=True,
+        models="a runtime that evicts the most recently used",
+        leaves_out="parts of tensors",
     ),
     Policy(
         "lookahead",
@@ -59,31 +72,37 @@ BUILT_IN = (
         "hosim.policies.lookahead:plan",
         {"k": Parameter(4, "int", "how many ops ahead it looks"), "placement": _PLACEMENT},
         runtime=True,
+        models="the reactive runtime that the HyperOffload paper compares with, in our reading",
+        leaves_out="its code is not published",
     ),
     Policy(
         "layerwise",
         "parameters, and what else lives below, streamed a layer ahead (vLLM, diffusers, ZeRO)",
         "hosim.policies.layerwise:plan",
         {
-            "layers_ahead": Parameter(1, "int", "layers whose parameters are on their way while one computes"),
+            "layers_ahead": _LAYERS_AHEAD,
             "kinds": Parameter("parameter/expert", "str", "kinds of tensors that are put below; what lives there is streamed in any case"),
             "placement": _PLACEMENT,
         },
+        models="vLLM and diffusers with group offload, ZeRO-3 parameter offload, ZeRO-Inference",
+        leaves_out="staging buffers; buckets; computation on the host",
     ),
     Policy(
         "static_split",
         "a share of the weights below, evenly spread, fetched into two buffers (vLLM, Accelerate, llama.cpp)",
         "hosim.policies.static_split:plan",
         {
-            "weights": Parameter(None, "float", "the share of the weights that lives below; none: the smallest that fits"),
-            "cache": Parameter(None, "float", "the share of the KV cache that does; none: 0, unless all weights are not enough"),
+            "weights": _WEIGHTS,
+            "cache": _CACHE,
             "states": Parameter(None, "float", "the share of the optimizer states; none: 0, unless those before are not enough"),
-            "activations": Parameter(None, "float", "the share of the activations; none: 0, unless those before are not enough"),
+            "activations": _ACTIVATIONS,
             "ahead": Parameter(None, "int", "ops by which a fetch is issued at most before the op that needs it; none: any number"),
             "buffers": Parameter(2, "int", "buffers for what is fetched, each as large as the op that fetches most needs; 0: no limit"),
             "spread": Parameter("even", "str", "which tensors live below: even (spread over the step), first or last (used first, last)"),
             "placement": _PLACEMENT,
         },
+        models="vLLM --cpu-offload-gb, Accelerate device_map, llama.cpp -ngl, FlexGen's percentages, Twin-Flow",
+        leaves_out="zero copy over the link; parts of tensors; computation on the host; fetches across steps",
     ),
     Policy(
         "distance",
@@ -96,6 +115,8 @@ BUILT_IN = (
             "release_distance": _RELEASE_DISTANCE,
             "placement": _PLACEMENT,
         },
+        models="MindSpore 2.10, strategy distance",
+        leaves_out="views; pipeline stages; what its documentation leaves open is our reading",
     ),
     Policy(
         "memory_peak",
@@ -117,12 +138,15 @@ BUILT_IN = (
             "default_kernel_time_us": Parameter(400.0, "float", "time of an op of which none is known, in microseconds"),
             "placement": _PLACEMENT,
         },
+        models="MindSpore 2.10, strategy memory_peak",
+        leaves_out="views; pipeline stages; the formula of its scores is our reading",
     ),
     Policy(
         "longest_gap",
         "activations in the longest gaps first, until the peak fits (hyper-parallel)",
         "hosim.policies.longest_gap:plan",
         {"placement": _PLACEMENT},
+        models="hyper-parallel's greedy planner",
     ),
     Policy(
         "belady",
@@ -130,12 +154,16 @@ BUILT_IN = (
         "hosim.policies.belady:plan",
         {"placement": _PLACEMENT},
         runtime=True,
+        models="no system: the rule MIN, with the future known",
+        leaves_out="sizes; what an eviction costs",
     ),
     Policy(
         "g10",
         "the most relief per transfer time first, in reserved slots of bandwidth (G10, MICRO 2023)",
         "hosim.policies.g10:plan",
         {"placement": Parameter("g10", "str", "tier below: g10 (the slowest that nothing delays), fastest, nearest, balanced, by_kind")},
+        models="G10 (MICRO 2023)",
+        leaves_out="page faults as a last resort; what returns after the step",
     ),
     Policy(
         "hybrid",
@@ -149,6 +177,44 @@ BUILT_IN = (
         },
         runtime=True,
         needs_routing=True,
+        models="HyperOffload with data-dependent control flow, as described",
+        leaves_out="parts of experts; its code is not published",
+    ),
+    Policy(
+        "zero_inference",
+        "layerwise with all weights below",
+        "hosim.policies.zero_and_flexgen:zero_inference",
+        {"layers_ahead": _LAYERS_AHEAD, "placement": _PLACEMENT},
+        by_name_only=True,
+        models="DeepSpeed ZeRO-Inference",
+        leaves_out="attention on the host; several devices that each read a part; quantisation",
+    ),
+    Policy(
+        "flexgen",
+        "static_split by percentages of weights, cache and activations",
+        "hosim.policies.zero_and_flexgen:flexgen",
+        {"weights": _WEIGHTS, "cache": _CACHE, "activations": _ACTIVATIONS, "placement": _PLACEMENT},
+        by_name_only=True,
+        models="FlexGen (ICML 2023)",
+        leaves_out="attention on the host; its search for percentages; parts of tensors; zig-zag, unless the graph's batch is all batches",
+    ),
+    Policy(
+        "zero_offload",
+        "layerwise with the optimizer states below, updated on the device",
+        "hosim.policies.zero_and_flexgen:zero_offload",
+        {"layers_ahead": _LAYERS_AHEAD, "placement": _PLACEMENT},
+        by_name_only=True,
+        models="DeepSpeed ZeRO-Offload",
+        leaves_out="the update on the host: states move instead of gradients and parameters, six times as much; delayed updates",
+    ),
+    Policy(
+        "zero_infinity",
+        "layerwise with parameters and optimizer states below, updated on the device",
+        "hosim.policies.zero_and_flexgen:zero_infinity",
+        {"layers_ahead": _LAYERS_AHEAD, "placement": _PLACEMENT},
+        by_name_only=True,
+        models="DeepSpeed ZeRO-Infinity",
+        leaves_out="the update on the host; checkpoints of activations on the host; reads by several devices; tiles",
     ),
     Policy(
         "optimal",
@@ -160,6 +226,7 @@ BUILT_IN = (
             "largest": Parameter(400, "int", "gaps that tensors could spend below, up to which a graph counts as small"),
         },
         by_name_only=True,
+        models="no system: the exact optimum",
     ),
 )
 """Every policy that hosim ships, in display order."""

@@ -149,7 +149,11 @@ class Policy:
     needs_routing
         Whether it does the same as another policy unless there is a routing.
     by_name_only
-        Whether a comparison of all policies leaves it out, because it takes long or does not know every workload.
+        Whether a comparison of all policies leaves it out, because it takes long or is a setting of another one.
+    models
+        Whose system it models.
+    leaves_out
+        What of that system it does not model.
 
     References
     ----------
@@ -172,6 +176,8 @@ class Policy:
     runtime: bool = False
     needs_routing: bool = False
     by_name_only: bool = False
+    models: str = ""
+    leaves_out: str = ""
 
     @property
     def parameters(self) -> Mapping[str, Any]:

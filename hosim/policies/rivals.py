@@ -23,6 +23,9 @@ from hosim.schedule.lower_tiers import starts
 RIVALS = ("resident", "static_split", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
 """Policies whose plans are tried."""
 
+IF_TRAINING = ("zero_offload", "zero_infinity", "flexgen")
+"""Policies that plan as others of the rivals do where there are no optimizer states; their plans are tried where there are some."""
+
 AT_HOME_IF_THEY_FIT = frozenset({"memory_peak", "g10", "longest_gap", "belady", "distance"})
 """Those of them whose tensors start where :func:`hosim.schedule.lower_tiers.starts` says, whatever the settings of the grid."""
 
@@ -56,7 +59,7 @@ def static_rivals(
     ``to_beat_ns`` is the makespan of the plan in hand: the grid leaves out policies whose default plan alone moves far too much for it.
     A policy whose tensors start where to bring them up takes longer than that makespan, whatever else it moves, is not asked for a plan.
     """
-    choices: list[tuple[str, Mapping[str, Any]]] = [(name, MappingProxyType({})) for name in RIVALS]
+    choices: list[tuple[str, Mapping[str, Any]]] = [(name, MappingProxyType({})) for name in _rivals_of(graph)]
     if waits and len(graph.ops) <= MOST_OPS:
         choices += SETTINGS
     late = AT_HOME_IF_THEY_FIT if to_beat_ns is not None and forced_ns(graph, hardware, budget_bytes) > to_beat_ns else ()
@@ -82,6 +85,11 @@ def static_rivals(
             yield ":".join([name, *(f"{key}={value}" for key, value in settings.items())]), static
 
 
+def _rivals_of(graph: Graph) -> tuple[str, ...]:
+    """The policies whose default plans are tried."""
+    return (*RIVALS, *IF_TRAINING) if any(tensor.kind == "optimizer_state" for tensor in graph.tensors) else RIVALS
+
+
 def forced_ns(graph: Graph, hardware: Hardware, budget_bytes: int) -> int:
     """Nanoseconds for which a channel is busy at least if tensors start at home where they fit, else below.
 
@@ -97,7 +105,7 @@ def forced_ns(graph: Graph, hardware: Hardware, budget_bytes: int) -> int:
 
 def rivals_at_runtime(graph: Graph, hardware: Hardware, budget_bytes: int) -> Iterator[Plan]:
     """The rivals' plans that are decided while they run and cannot be put into the graph."""
-    for name in RIVALS:
+    for name in _rivals_of(graph):
         try:
             plan = registry.get(name).plan(graph, hardware, budget_bytes)
         except InfeasibleError:

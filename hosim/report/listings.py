@@ -34,6 +34,14 @@ class Listed(Protocol):
     def parameters(self) -> Mapping[str, Any]:
         """Defaults by parameter."""
 
+    @property
+    def models(self) -> str:
+        """Whose system it models; empty if it does not say."""
+
+    @property
+    def leaves_out(self) -> str:
+        """What of that it does not model."""
+
 
 def machines(profiles: Sequence[Hardware]) -> Table:
     """One row per machine: compute (for bf16 if it has that), the device tier with its fastest channels in and out, and the other tiers."""
@@ -160,8 +168,8 @@ def workload(graph: Graph, width: int = 100) -> RenderableType:
     return Group(*parts)
 
 
-def policies(listed: Sequence[Listed], packages: Sequence[str]) -> Table:
-    """One row per policy: name, parameters with their defaults (none shown if it follows from the question), summary.
+def policies(listed: Sequence[Listed], packages: Sequence[str]) -> RenderableType:
+    """One row per policy: name, parameters with their defaults (none shown if it follows from the question), summary; then what they model.
 
     ``packages`` are those that the policies come from; they are shown if there is more than one.
     """
@@ -172,4 +180,10 @@ def policies(listed: Sequence[Listed], packages: Sequence[str]) -> Table:
     for policy, package in zip(listed, packages, strict=True):
         parameters = ", ".join(key if value is None else f"{key}={value}" for key, value in policy.parameters.items())
         table.add_row(policy.name, *([package] if several else []), parameters or NOTHING, policy.summary)
-    return table
+    systems = open_table("Whose systems they model", "policy")
+    for column in ("models", "does not model"):
+        systems.add_column(column)
+    for policy in listed:
+        if policy.models:
+            systems.add_row(policy.name, policy.models, policy.leaves_out or NOTHING)
+    return Group(table, systems) if systems.row_count else table

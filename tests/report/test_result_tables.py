@@ -92,8 +92,8 @@ STREAMED = result(
     },
 )
 POLICIES = [
-    SimpleNamespace(name="a[b]", summary="does [this]", parameters={"k": 4, "seed": None, "rule": "x"}),
-    SimpleNamespace(name="plain", summary="does that", parameters={}),
+    SimpleNamespace(name="a[b]", summary="does [this]", parameters={"k": 4, "seed": None, "rule": "x"}, models="", leaves_out=""),
+    SimpleNamespace(name="plain", summary="does that", parameters={}, models="", leaves_out=""),
 ]
 
 

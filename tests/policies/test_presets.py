@@ -1,0 +1,67 @@
+"""Presets: each plans as the policy that it is a setting of, under its own name. And whose system each policy models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hosim.analysis.verifier import verify
+from hosim.cli.main import app
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.policies import registry, rivals
+
+GB = 10**9
+MACHINE = Hardware(
+    "machine",
+    (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 1000, 10**11)),
+    (Channel("h2d", "ddr", "hbm", GB), Channel("d2h", "hbm", "ddr", GB)),
+    Compute({"bf16": 10**12}),
+)
+
+
+def step(states: bool) -> Graph:
+    """Three layers, used and then updated."""
+    b = GraphBuilder("step")
+    for i in range(3):
+        b.tensor(f"layers.{i}.w", 10, "parameter")
+        b.op(f"f{i}", "m", inputs=[f"layers.{i}.w"], duration_ns=20)
+    for i in range(3):
+        if states:
+            b.tensor(f"optimizer.layers.{i}.w", 20, "optimizer_state")
+        b.op(f"u{i}", "m", mutates=[f"layers.{i}.w", *([f"optimizer.layers.{i}.w"] if states else [])], duration_ns=20)
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("preset", "policy", "parameters", "below"),
+    [
+        ("zero_inference", "layerwise", {}, {"parameter"}),
+        ("zero_offload", "layerwise", {"kinds": "optimizer_state"}, {"optimizer_state"}),
+        ("zero_infinity", "layerwise", {"kinds": "parameter/optimizer_state"}, {"parameter", "optimizer_state"}),
+        ("flexgen", "static_split", {"states": 0.0}, {"parameter"}),
+    ],
+)
+def test_a_preset_plans_as_its_policy_does(preset: str, policy: str, parameters: dict[str, Any], below: set[str]) -> None:
+    graph = step(states=True)
+    named = registry.get(preset).plan(graph, MACHINE, 80)
+    same = registry.get(policy).plan(graph, MACHINE, 80, **parameters)
+    assert (named.cache_ops, named.initial) == (same.cache_ops, same.initial)
+    assert {graph.tensors[t].kind for t in named.initial} == below
+    assert named.policy == preset
+    assert verify(named, MACHINE, 80) == ()
+
+
+@pytest.mark.parametrize("states", [False, True])
+def test_the_planner_tries_presets_where_they_differ_from_the_other_rivals(states: bool) -> None:
+    tried = [name for name, _ in rivals.static_rivals(step(states), MACHINE, 80, None, waits=False)]
+    assert [name in tried for name in rivals.IF_TRAINING] == [states] * 3
+
+
+def test_every_policy_of_hosim_says_whose_system_it_models() -> None:
+    assert all(registry.get(name).models for name in registry.names())
+    shown = CliRunner().invoke(app, ["policies"]).stdout
+    assert "Whose systems they model" in shown
+    assert "zero copy over the link" in shown
