@@ -129,16 +129,24 @@ def _both(measured: Measurements) -> tuple[int, Figure] | None:
 
 
 def likely_base(device: str | None, known: Sequence[str]) -> str:
-    """The shipped profile of a device with that name. Raises :class:`InputError` unless there is exactly one."""
-    words = (device or "").lower().replace("-", " ").split()
-    fitting = []
+    """The shipped profile of a device, which has most words of its name. Raises :class:`InputError` unless there is exactly one.
+
+    A profile is named after its device up to the first word with a digit (``rtx-4090``), and then after its memory, form or host.
+    """
+    words = set((device or "").lower().replace("-", " ").split())
+    shared = {}
     for name in known:
         parts = name.split("-")
-        model = next((part for part in parts[:2] if sum(c.isdigit() for c in part) > 2), None)
-        if model in words and not name.startswith("g10"):
-            fitting.append(name)
+        model = next((k for k, part in enumerate(parts) if any(map(str.isdigit, part))), None)
+        if model is not None and words.issuperset(parts[: model + 1]) and not _OTHER_HOSTS.intersection(parts):
+            shared[name] = len(words.intersection(parts))
+    fitting = [name for name, count in shared.items() if count == max(shared.values())]
     if len(fitting) != 1:
         seen = f"a recording of {device}" if device else "the recording does not name its device"
         choice = f" (shipped: {', '.join(known)})" if not fitting else f": {' or '.join(fitting)}"
         raise InputError(f"{seen}: name the profile to start from{choice}", source="--base")
     return fitting[0]
+
+
+_OTHER_HOSTS = frozenset(("g10", "cxl"))
+"""In names of profiles whose host is no usual one of their device."""

@@ -223,9 +223,18 @@ def test_small_copies_tell_no_bandwidth() -> None:
 
 
 def test_the_base_of_a_device() -> None:
-    assert likely_base("NVIDIA H100 80GB HBM3", hardware()) == "h100-80gb-sxm"
-    assert likely_base("NVIDIA A100-PG509-200", hardware()) == "a100-80gb-sxm"
-    assert likely_base("NVIDIA GeForce RTX 4090", hardware()) == "rtx-4090"
-    for unknown in ("NVIDIA GeForce RTX 2080 Ti", None):
+    devices = {
+        "NVIDIA H100 80GB HBM3": "h100-80gb-sxm",
+        "NVIDIA A100-PG509-200": "a100-80gb-sxm",
+        "NVIDIA GeForce RTX 4090": "rtx-4090",
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000",
+        "NVIDIA RTX A6000": "a6000",
+        "Tesla T4": "t4",
+        "Tesla V100-SXM2-32GB": "v100-32gb",
+        "AMD Instinct MI300X": "mi300x-192gb",
+        "NVIDIA GB200": "gb200-186gb",
+    }
+    assert {device: likely_base(device, hardware()) for device in devices} == devices
+    for unknown in ("NVIDIA GeForce RTX 2080 Ti", "NVIDIA RTX 6000 Ada Generation", "NVIDIA L40", "NVIDIA H100 PCIe", None):
         with pytest.raises(InputError, match="name the profile to start from"):
             likely_base(unknown, hardware())
