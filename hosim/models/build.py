@@ -184,6 +184,8 @@ def _check_choices(config: Any, run: Run) -> None:
         raise InputError("kv_block works for inference only, with attention: causal", where="kv_block")
     if run.kv_block is not None and getattr(config, "sliding_window", 0) > 0:
         raise InputError("kv_block works for models without a sliding window only", where="kv_block")
+    if run.checkpoint_layers is not None and not run.checkpoint:
+        raise InputError("checkpoint_layers works with checkpoint: true only", where="checkpoint_layers")
     if run.merged and (
         run.training or run.kv_block is not None or run.chosen_experts is not None or getattr(config, "kv_lora_rank", 0) > 0
     ):

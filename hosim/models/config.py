@@ -53,7 +53,8 @@ class Run:
     all); the other parts are whole.
     ``attention``: see :data:`hosim.models.attention.MODES`. ``fused``: norms, rotary positions and gates are one kernel each.
     ``merged``: kernels are those of inference engines (:mod:`hosim.models.engine_layer`).
-    ``checkpoint``: keep only each layer's input for backward. ``logits`` of a prefill: of the ``last`` position or of ``all``.
+    ``checkpoint``: keep only each layer's input for backward; ``checkpoint_layers``: so of the first layers alone.
+    ``logits`` of a prefill: of the ``last`` position or of ``all``.
     ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments, and fp32 parameters beside those in a
     narrower dtype) or ``none``. ``main_gradients``: those of parameters are added to fp32 ones, which outlive the step.
 
@@ -79,6 +80,7 @@ class Run:
     fused: bool = False
     merged: bool = False
     checkpoint: bool = False
+    checkpoint_layers: int | None = None
     logits: str = "last"
     cache: bool = True
     optimizer: str = "adamw"
@@ -101,6 +103,10 @@ class Run:
     def training(self) -> bool:
         """Whether there is a backward pass."""
         return self.phase == "train"
+
+    def checkpoints(self, layer: int) -> bool:
+        """Whether only the input of a layer is kept for backward."""
+        return self.checkpoint and (self.checkpoint_layers is None or layer < self.checkpoint_layers)
 
     @property
     def tokens(self) -> int:

@@ -40,7 +40,7 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
                 with t.scope(f"layers.{n}"):
                     x, pending = engine_layer(t, config, run, n, x, pending, (cos, sin))
             else:
-                x = t.checkpointed(layer, x) if run.checkpoint else layer(x)
+                x = t.checkpointed(layer, x) if run.checkpoints(n) else layer(x)
         if not last:
             x = x if pending is None else add(t, x, pending, "add_mlp")
             sent(t, run, x)

@@ -29,7 +29,9 @@ class Family:
 
 
 _EVERY = frozenset(f.name for f in fields(Run))
-_IMAGES = frozenset(("phase", "batch", "layers", "dtype", "fused", "checkpoint", "optimizer", "main_gradients", "states_home"))
+_IMAGES = frozenset(
+    ("phase", "batch", "layers", "dtype", "fused", "checkpoint", "checkpoint_layers", "optimizer", "main_gradients", "states_home")
+)
 _TEXT = _IMAGES | {"sequence"}
 
 FAMILIES: Mapping[type, Family] = {

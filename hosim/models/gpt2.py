@@ -41,7 +41,7 @@ def gpt2(t: Tape, config: Gpt2, run: Run) -> Value:
                 with t.scope(f"h.{n}"):
                     return _layer(t, config, run, x)
 
-            x = t.checkpointed(layer, x) if run.checkpoint else layer(x)
+            x = t.checkpointed(layer, x) if run.checkpoints(n) else layer(x)
         x = normed(t, run, "ln_f", x)
     table = t.parameter("transformer.wte.weight", (config.vocab_size, width), run.dtype)
     if not run.training:

@@ -59,7 +59,7 @@ def _stack(t: Tape, config: T5, run: Run, x: Value, memory: Value | None) -> Val
             with t.scope(f"block.{n}"):
                 return _layer(t, config, run, x, memory, bias)
 
-        x = t.checkpointed(layer, x) if run.checkpoint else layer(x)
+        x = t.checkpointed(layer, x) if run.checkpoints(n) else layer(x)
     return dropout(t, _norm(t, run, "final_layer_norm", x), config.dropout)
 
 

@@ -246,6 +246,19 @@ def test_the_stash_goes_down_in_the_forward_pass_and_comes_back_before_it_is_nee
     assert early.makespan_ns <= resident.makespan_ns + early.slowed_ns  # what copies take from ops that need the memory's bandwidth
 
 
+def test_some_layers_are_checkpointed():
+    def run(**more):
+        return build("some", {"model": "llama-3.1-8b", "phase": "train", "sequence": 512, "layers": 3, "fused": True, **more})
+
+    steps = [run(), *(run(checkpoint=True, checkpoint_layers=n) for n in (1, 2)), run(checkpoint=True)]
+    again = [len(step.ops) - len(steps[0].ops) for step in steps]
+    assert again[1] > 0
+    assert again == [0, again[1], 2 * again[1], 3 * again[1]]
+    assert run(checkpoint=True, checkpoint_layers=3).ops == steps[-1].ops
+    with pytest.raises(InputError, match="checkpoint_layers works with checkpoint: true only"):
+        run(checkpoint_layers=1)
+
+
 def test_what_a_step_keeps_with_and_without_checkpointing():
     parameters = {"model": "llama-3.1-8b", "phase": "train", "layers": 4, "sequence": 2048}
     whole, reduced = build("whole", parameters), build("reduced", {**parameters, "checkpoint": True})
