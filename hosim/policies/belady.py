@@ -5,7 +5,7 @@ Faults and waits are those of :mod:`hosim.policies.on_demand`; only the victim d
 not matter, and a persistent tensor whose last use is past is used next in the next step. MIN is optimal in faults for equal sizes and
 one tensor a reference; in bytes moved only where all victims are clean.
 
-Tensors start as in :mod:`hosim.policies.on_demand`.
+At the end of a step it has what the next step uses first; so persistent tensors start as in :mod:`hosim.policies.keep_first`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.paging import paging_plan
 from hosim.schedule.placement import FASTEST, read_placement
+from hosim.schedule.steady_start import kept_from_the_start
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = FASTEST) -> Plan:
     """The plan: its decisions are taken during the replay, each in O(log tensors) amortized."""
-    return paging_plan(graph, hardware, budget_bytes, "belady", FarthestNextUse, placement=read_placement(placement, hardware))
+    rule = read_placement(placement, hardware)
+    initial = kept_from_the_start(graph, hardware, budget_bytes, rule)
+    return paging_plan(graph, hardware, budget_bytes, "belady", FarthestNextUse, placement=rule, initial=initial)
 
 
 class FarthestNextUse:

@@ -14,32 +14,21 @@ Not modelled: parts of a tensor. A plan moves whole tensors, so a cache of pages
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.lower_tiers import space_below
 from hosim.schedule.paging import paging_plan
 from hosim.schedule.placement import FASTEST, read_placement
-from hosim.schedule.shares_below import LAST, tensors_below
-from hosim.schedule.stays import Stays
+from hosim.schedule.steady_start import kept_from_the_start, starts_below
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = FASTEST) -> Plan:
     """The plan: its decisions are taken during the replay, each in O(1) amortized."""
     rule = read_placement(placement, hardware)
-    residency = Plan(graph).residency(hardware.device_tier)
-    at_home = [t for t, where in residency.items() if hardware.device_tier not in where and graph.users[t]]
-    stays = Stays(graph, hardware)
-
-    def fits(tensors: Sequence[int], way: int) -> bool:
-        return stays.peak_bytes(stays.of([*at_home, *tensors], 0, 0)) <= budget_bytes
-
-    chosen, _ = tensors_below(graph, {"weights": None, "cache": None, "states": None}, LAST, 1, fits)
-    space = space_below(graph, hardware, {t: residency[t] for t in at_home}, rule)
-    tiers = {t: space.place(t, 0) for t in chosen if t in residency and t not in at_home}
-    initial = {t: (tier,) for t, tier in tiers.items() if tier is not None}
+    initial = kept_from_the_start(graph, hardware, budget_bytes, rule)
+    at_home = starts_below(graph, hardware)
     fetched = frozenset((*at_home, *initial))
     return paging_plan(graph, hardware, budget_bytes, "keep_first", lambda: FetchedThenLast(fetched), placement=rule, initial=initial)
 
