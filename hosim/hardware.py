@@ -130,7 +130,8 @@ class Compute:
     """The processor, as the cost model needs it.
 
     ``peak_flops`` is FLOP per second by dtype, dense; ``efficiency`` the fraction of the peak (of FLOP and of device
-    bandwidth) that kernels reach; ``launch_ns`` the fixed time of an op. ``efficiency_of`` has the fraction of some kinds of ops,
+    bandwidth) that kernels reach; ``beside_copies`` the fraction of that bandwidth which they keep while copies flow, whose bytes come off
+    it besides; ``launch_ns`` the fixed time of an op. ``efficiency_of`` has the fraction of some kinds of ops,
     by kind and dtype; ``efficiency`` is that of all others.
 
     With ``processor``, ops that say which kernel they are take what that takes: by ``tables`` of measured times, and by constants of
@@ -144,6 +145,7 @@ class Compute:
     processor: ProcessorFigures | None = None
     kernels: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     tables: tuple[MeasuredTimes, ...] = ()
+    beside_copies: float = 1.0
 
     def efficiency_for(self, kind: str, dtype: str) -> Fraction:
         """The fraction that an op of this kind reaches in this dtype; exactly the decimal that was written."""

@@ -13,7 +13,7 @@ def free_bytes(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> li
     """By op, the bytes that copies can move at the device tier while the op takes no longer than alone.
 
     Every byte beyond costs at least the time in which the memory moves it: while copies flow at r bytes per second, an op that uses s of
-    the bandwidth B advances at (B - r) / s of its speed at most.
+    the bandwidth B advances by r / s less than its speed at least, and s is at most B.
     """
     bandwidth, device = hardware.device.bandwidth_bytes_per_s, hardware.device_tier
     most = min(bandwidth, sum(c.bandwidth_bytes_per_s for c in hardware.channels if device in (c.source, c.destination)))
@@ -24,6 +24,6 @@ def free_bytes(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> li
             found.append(most * duration / 1e9)
             continue
         launch = uses[i].launch_ns
-        left = max(0.0, bandwidth - float(uses[i].share))
+        left = max(0.0, float(uses[i].reached - uses[i].used))
         found.append((min(most, left) * (duration - launch) + most * launch) / 1e9)
     return found

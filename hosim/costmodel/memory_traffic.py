@@ -1,10 +1,10 @@
 """Computation and copies that use the same memory: what copies leave of it to an op, and what the memories leave to copies.
 
-A copy that flows at r bytes per second takes r of the bandwidth of both its tiers. An op gets of the device tier's bandwidth B what
-the copies there leave, B - r, at the efficiency of kernels. With b its own time, launch aside, and m the bytes that it accesses it
-takes max(1, (m / ((B - r) efficiency)) / b) times as long: by the roofline, if its time is that of the cost model; one whose time was
-measured is slowed where its bytes cannot pass in that time any more, and if they could not anyway it is as one that they bind
-exactly. Copies come first: they do not slow down for ops, and ops not for one another.
+A copy that flows at r bytes per second takes r of the bandwidth of both its tiers. With b the time of an op, launch aside, and m the
+bytes that it accesses, it uses m / b, which is no more than the device tier's bandwidth. What kernels reach of that bandwidth is its
+share by their efficiency, or what this op uses if that is more. Of it they keep a part while copies flow (``Compute.beside_copies``), and
+have what the copies leave of that. So the op takes longer where this is less than it uses. Copies come first: they do not slow down for
+ops, and ops not for one another.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ _NS_PER_S = 10**9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryUse:
-    """Ops that copies slow down alike: ``launch_ns`` of their time, which they do not, and ``share`` as in :meth:`slowdown`.
+    """Ops that copies slow down alike: ``launch_ns`` of their time, which they do not, and bytes per second of the device tier.
 
     Told apart by identity, which is what makes looking one up quick.
     """
 
     launch_ns: int
-    share: Fraction
-    """What the op uses of the device tier's bandwidth at full speed, m / (b efficiency) and at most B, in bytes per second."""
+    used: Fraction
+    """What the op uses at full speed."""
+    reached: Fraction
+    """What ops and copies together reach while copies flow."""
 
-    def slowdown(self, left_bytes_per_s: Fraction) -> Fraction | None:
-        """By what factor the op takes longer where copies leave it so much; ``None``: it cannot go on."""
-        if left_bytes_per_s <= 0:
-            return None
-        return max(Fraction(1), self.share / left_bytes_per_s)
+    def slowdown(self, taken_bytes_per_s: Fraction) -> Fraction | None:
+        """By what factor the op takes longer where copies take so much; ``None``: it cannot go on."""
+        if not taken_bytes_per_s:
+            return Fraction(1)
+        left = self.reached - taken_bytes_per_s
+        return max(Fraction(1), self.used / left) if left > 0 else None
 
 
 def with_memories(hardware: Hardware) -> Hardware:
@@ -67,6 +70,7 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
     An op that uses memory bandwidth but leaves enough for all channels of the device tier does not count.
     """
     bandwidth, tier = hardware.device.bandwidth_bytes_per_s, hardware.device_tier
+    kept = Fraction(str(hardware.compute.beside_copies))
     copies = sum(c.bandwidth_bytes_per_s for c in hardware.channels if tier in (c.source, c.destination))
     uses = {}
     known: dict[tuple[int, int, int, str, str], MemoryUse | None] = {}  # layers have the same ops again and again
@@ -80,8 +84,9 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
                 use = known[key]
             else:
                 efficiency = hardware.compute.efficiency_for(op.kind, op.dtype)
-                share = min(Fraction(bandwidth), op.bytes_accessed * _NS_PER_S / (busy * efficiency))
-                known[key] = use = MemoryUse(launch, share) if share > bandwidth - copies else None
+                used = min(Fraction(bandwidth), Fraction(op.bytes_accessed * _NS_PER_S, busy))
+                reached = max(bandwidth * efficiency, used) * kept
+                known[key] = use = MemoryUse(launch, used, reached) if used > reached - copies else None
             if use is not None:
                 uses[i] = use
     return uses

@@ -26,20 +26,20 @@ NOTHING: Ratio = 0, 1
 
 
 class _Speeds:
-    """How fast ops go where copies leave them ``left`` bytes per second; ``copying`` says whether copies take any."""
+    """How fast ops go where copies take so many bytes per second; ``copying`` says whether they take any."""
 
-    __slots__ = ("_durations", "_left", "_slowdowns", "copying")
+    __slots__ = ("_durations", "_slowdowns", "_taken", "copying")
 
-    def __init__(self, left: Fraction, copying: bool) -> None:
-        self._left = left
+    def __init__(self, taken: Fraction) -> None:
+        self._taken = taken
         self._slowdowns: dict[MemoryUse, Ratio | None] = {}
         self._durations: dict[tuple[MemoryUse, int], int] = {}
-        self.copying = copying
+        self.copying = taken > 0
 
     def slowdown(self, use: MemoryUse) -> Ratio | None:
         """How much longer such ops take, launch aside; ``None``: they cannot go on."""
         if use not in self._slowdowns:
-            factor = use.slowdown(self._left)
+            factor = use.slowdown(self._taken)
             self._slowdowns[use] = None if factor is None else factor.as_integer_ratio()
         return self._slowdowns[use]
 
@@ -103,7 +103,6 @@ class MemoryContention:
     def __init__(
         self,
         uses: Mapping[int, MemoryUse],
-        bandwidth_bytes_per_s: int,
         recorder: TimelineRecorder | None,
         collectives: DeviceCollectives | None = None,
     ) -> None:
@@ -111,10 +110,9 @@ class MemoryContention:
         self.collectives = collectives
         if collectives is not None:
             collectives.proceed = self.proceed
-        self._bandwidth = Fraction(bandwidth_bytes_per_s)
         self._taken: dict[LinkGroup, Ratio] = {}
         self._known: dict[tuple[Ratio, ...], _Speeds] = {}
-        self.speeds = _Speeds(self._bandwidth, copying=False)
+        self.speeds = _Speeds(Fraction(0))
         self._running: dict[Stream, _Running] = {}
         self._recorder = recorder
         self.slowed_ns: dict[str, int] = {}
@@ -175,8 +173,7 @@ class MemoryContention:
         taken = tuple(self._taken.values())
         speeds = self._known.get(taken)
         if speeds is None:
-            all_of_them = sum([Fraction(*part) for part in taken])
-            speeds = self._known[taken] = _Speeds(self._bandwidth - all_of_them, copying=all_of_them > 0)
+            speeds = self._known[taken] = _Speeds(sum([Fraction(*part) for part in taken], Fraction(0)))
         self.speeds = speeds
         for stream, running in self._running.items():
             running.change(speeds, now)

@@ -247,7 +247,7 @@ class _Replay:
         if self.collectives is not None:
             collectives = DeviceCollectives(self.collectives, hardware, position, len(channels), recorder)
         if self.uses or collectives is not None:
-            contention = MemoryContention(self.uses, hardware.device.bandwidth_bytes_per_s, recorder, collectives)
+            contention = MemoryContention(self.uses, recorder, collectives)
         device = DeviceReplay(self.clock, graph, program, streams, memory, recorder, runtime, contention)
         for channel in channels:
             channel.ended = device.end_transfer

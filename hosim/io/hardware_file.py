@@ -72,6 +72,7 @@ _COMPUTE = KeyTable(
     Compute,
     Key("peak", mapping(COMPUTE_RATE, Name), "peak_flops", default={}),
     Key("efficiency", FRACTION),
+    Key("beside_copies", FRACTION, brief=True),
     Key("launch", TIME, "launch_ns"),
     Key("efficiency_of", mapping(mapping(Kind(Fraction), Name), Name), brief=True),
     Key("processor", _OPTIONAL_PROCESSOR, brief=True),

@@ -120,11 +120,16 @@ def test_legal_plans(case):
 
 
 @settings(max_examples=150, deadline=None)
-@given(cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True, measured=False), st.sampled_from((4, 11, 40)))
-def test_ops_that_copies_slow_down(case, bandwidth):
+@given(
+    cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True, measured=False),
+    st.sampled_from((4, 11, 40)),
+    st.sampled_from(((1.0, 1.0), (0.6, 1.0), (0.75, 0.9))),
+)
+def test_ops_that_copies_slow_down(case, bandwidth, reached):
     _, machine, plan = case
     tiers = (replace(machine.tiers[0], bandwidth_bytes_per_s=bandwidth * 10**9), *machine.tiers[1:])
-    compare(plan, replace(machine, tiers=tiers), None, compete=True)
+    compute = replace(machine.compute, efficiency=reached[0], beside_copies=reached[1])
+    compare(plan, replace(machine, tiers=tiers, compute=compute), None, compete=True)
 
 
 @settings(max_examples=300, deadline=None)

@@ -69,8 +69,22 @@ def test_latency_takes_no_bandwidth():
 
 
 def test_what_kernels_reach():
-    # Efficiency 1/2: 100 bytes take 20 ns alone. Half of the memory leaves them half of that: 2 of 20 ns by 4, 18 left: 22.
-    assert beside(small(efficiency=0.5), {"f": {}}, "prefetch w") == ([(0, 22)], {"w": (0, 4)}, 2)
+    # Efficiency 1/2: ops reach 5, and 100 bytes take 20 ns alone. At 2, w's 20 flow 0..10 and leave 3: 6 of 20 ns by 10, 14 left: 24.
+    assert beside(small(2, efficiency=0.5), {"f": {}}, "prefetch w") == ([(0, 24)], {"w": (0, 10)}, 4)
+    # At 5 they leave nothing until 4.
+    assert beside(small(efficiency=0.5), {"f": {}}, "prefetch w") == ([(0, 24)], {"w": (0, 4)}, 4)
+    # One that moves 10 in its time reaches them: half of its speed until 4.
+    assert beside(small(efficiency=0.5), {"f": {}}, "prefetch w", ns=10, compete=True) == ([(0, 12)], {"w": (0, 4)}, 2)
+
+
+def test_what_ops_keep_while_copies_flow():
+    # 8 of 10 while any copy flows, of which w takes 5 and leaves 3: 1.2 of 10 ns by 4, 8.8 left: 12.8, so 13.
+    hardware = small()
+    hardware = replace(hardware, compute=replace(hardware.compute, beside_copies=0.8))
+    assert beside(hardware, {"f": {}}, "prefetch w") == ([(0, 13)], {"w": (0, 4)}, 3)
+    # 25 ns of computation, in which 100 bytes are 4 a nanosecond: 3/4 of its speed, 3 of 25 ns by 4. 40 ns need 2.5: no loss.
+    assert beside(hardware, {"f": {"flops": 25}}, "prefetch w") == ([(0, 26)], {"w": (0, 4)}, 1)
+    assert beside(hardware, {"f": {"flops": 40}}, "prefetch w") == ([(0, 40)], {"w": (0, 4)}, 0)
 
 
 def test_the_next_op_and_the_rest_of_a_copy():

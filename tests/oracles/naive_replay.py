@@ -502,17 +502,18 @@ class NaiveReplay:
         return self.now < self.begun(i) + min(self.launch(i), self.durations[i])
 
     def set_speeds(self):
-        """An op moves its bytes at what copies leave of the device tier, if that is less than its own pace."""
+        """Beside copies an op moves its bytes at what they leave of what kernels reach, if that is less than its own pace."""
         device = self.tier(self.device)
         taken = sum(x.rate for x in self.moving() if self.device in (x.channel.source, x.channel.destination))
-        reached = (Fraction(device.bandwidth_bytes_per_s, 10**9) - taken) * Fraction(str(self.hw.compute.efficiency))
+        whole, compute = Fraction(device.bandwidth_bytes_per_s, 10**9), self.hw.compute
         for i in self.exchanging():
             busy, accessed = self.durations[i] - self.launch(i), self.ops[i].bytes_accessed
             if self.pace(i) is not None:
                 self.speed[i] = self.flows_of_ops[i].rate / self.pace(i)
             elif self.compete and busy > 0 and accessed:
-                alone = device.bandwidth_bytes_per_s * Fraction(str(self.hw.compute.efficiency)) / 10**9
-                self.speed[i] = min(Fraction(1), busy * reached / min(accessed, busy * alone))
+                own = min(whole, Fraction(accessed, busy))
+                left = max(own, whole * Fraction(str(compute.efficiency))) * Fraction(str(compute.beside_copies)) - taken
+                self.speed[i] = max(Fraction(0), min(Fraction(1), left / own)) if taken else Fraction(1)
 
     def own_rate(self, x):
         """Bytes a nanosecond that a transfer reaches at most: its channel's, what its size does and what pageable memory does."""

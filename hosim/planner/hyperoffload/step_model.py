@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from random import Random
 
 from hosim.analysis.happens_before import HappensBefore
@@ -49,7 +48,6 @@ class StepModel:
         self.upward = [c.destination == hardware.device_tier for c in machine.channels]
         self.engines = [c.engines for c in machine.channels]
         self.latencies = [c.latency_ns for c in machine.channels]
-        self.bandwidth = hardware.device.bandwidth_bytes_per_s
         competes = graph.derived(copies_compete)
         self.uses: Mapping[int, MemoryUse] = memory_uses(graph, hardware, problem.durations) if competes else {}
         self.tiers = list(tiers)
@@ -58,7 +56,7 @@ class StepModel:
         self.pinning = any(self.pins)
         draw = Random(0)
         self.weights = [draw.getrandbits(62) for _ in graph.tensors]
-        self.slowdowns: dict[tuple[Fraction, Rate], tuple[int, int]] = {}
+        self.slowdowns: dict[tuple[MemoryUse, Rate], tuple[int, int]] = {}
         self.flow_kinds: dict[tuple[int, int], tuple[int, bool, int, Rate]] = {}
 
     def _last_places(self, t: int) -> tuple[tuple[int, int], ...]:
