@@ -39,6 +39,8 @@ from hosim.cli.options import (
 from hosim.errors import InfeasibleError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from hosim.cache_plan import Plan
     from hosim.result import Result
     from hosim.study.policy_choice import PolicyChoice
@@ -77,6 +79,8 @@ def compare_policies(
 
     Plans and replays the workload under each policy, one row each. Exit code 3 if none fits.
     """
+    from hosim.analysis.no_offload import no_offload
+    from hosim.analysis.strongest_rival import fastest_with_ours
     from hosim.study.compare import compare
     from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
 
@@ -114,6 +118,7 @@ def compare_policies(
             jitter=jitter,
             record=html is not None,
         )
+    answer = no_offload(graph, machine, budget_bytes, fastest_with_ours(results))
     if plot is not None:
         from hosim.report.study_figures import comparison_figure
 
@@ -123,8 +128,13 @@ def compare_policies(
         from hosim.report import device_table as spread
         from hosim.report import routing_table as routing_tables
         from hosim.report import tables
+        from hosim.report.offload_verdicts import no_offload_sentence
+        from hosim.report.printed import paragraph
 
-        shown = [tables.comparison(graph, machine, static_peak(graph).breakdown, results)]
+        shown: list[RenderableType] = []
+        if answer is not None:
+            shown.append(paragraph(no_offload_sentence(answer, budget_bytes), style="bold", space=True))
+        shown.append(tables.comparison(graph, machine, static_peak(graph).breakdown, results))
         if machine.devices > 1:
             shown.append(spread.devices(results, machine))
         if routing is not None or predictions:
@@ -140,6 +150,6 @@ def compare_policies(
 
         from hosim.io import comparison_to_dict, to_json
 
-        typer.echo(to_json(comparison_to_dict(results, map(asdict, predictions))))
+        typer.echo(to_json(comparison_to_dict(results, map(asdict, predictions), answer)))
     if not any(result.feasible for result in results):
         raise typer.Exit(InfeasibleError.exit_code)

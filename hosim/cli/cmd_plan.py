@@ -60,9 +60,13 @@ def plan(
     --top N and --all print every table, --json prints all figures. Exit code 3 if the policy finds no plan, or the plan to explain does
     not fit.
     """
+    from hosim.analysis.no_offload import no_offload
+    from hosim.analysis.strongest_rival import NO_RIVALS, fastest_with_ours
     from hosim.cache_plan import counted_cache_ops
+    from hosim.engine import replay
     from hosim.io import save_plan
     from hosim.plain_text import counted
+    from hosim.report.offload_verdicts import no_offload_sentence
     from hosim.study.reserved_budget import plan_against_reserved, reserved_line
     from hosim.study.run_policy import check, make_plan
 
@@ -86,6 +90,10 @@ def plan(
     else:
         made = make_plan(graph, machine, choice, budget_bytes)
         check(made, machine, budget_bytes)
+    fastest_ns = fastest_with_ours([replay(made, machine, budget_bytes)]) if made.policy in NO_RIVALS else None
+    answer = no_offload(graph, machine, budget_bytes, fastest_ns)
+    if answer is not None:
+        say(f"note: {no_offload_sentence(answer, budget_bytes)}")
     if output is not None:
         again = f"; runs {counted(made.recomputes, 'op')} again, so it needs a runtime that repeats ops" if made.recomputes else ""
         save_plan(made, output)

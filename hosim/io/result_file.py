@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, NotRequired
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
+from hosim.analysis.no_offload import NoOffload
+from hosim.analysis.strongest_rival import strongest_rival
 from hosim.graph import KINDS
 from hosim.io import reading
 from hosim.io.key_tables import COUNT, FLAG, TEXT, Key, KeyTable, Kind, format_key, keys, literal, mapping, note, optional, several
@@ -76,6 +79,26 @@ class MispredictionsModel(TypedDict):
     right_ns: NotRequired[Count | None]
     perfect_ns: NotRequired[Count | None]
     none_ns: NotRequired[Count | None]
+
+
+@with_config(STRICT)
+class StrongestRivalModel(TypedDict):
+    """The fastest policy that is not hosim's planner, and the part of its makespan that hyperoffload takes less."""
+
+    policy: str
+    makespan_ns: Count
+    ahead: float
+
+
+@with_config(STRICT)
+class NoOffloadModel(TypedDict):
+    """Why not to offload: everything fits, or the link is too slow; and with everything resident the time, bytes and devices of a step."""
+
+    reason: Literal["fits", "link"]
+    resident_ns: Count
+    resident_bytes: Count
+    devices: Count
+    fastest_ns: Count | None
 
 
 def _all_of(keys: Iterable[str], given: Mapping[str, Any]) -> dict[str, int]:
@@ -220,6 +243,8 @@ _COMPARISON: KeyTable[tuple[Result, ...]] = KeyTable(
     lambda results: results,
     format_key("comparison"),
     Key("results", several(_RESULT.kind), default=()),
+    note("strongest_rival", Kind(StrongestRivalModel)),
+    note("do_not_offload", Kind(NoOffloadModel)),
     note("mispredictions", Kind(list[MispredictionsModel])),
 )
 
@@ -242,11 +267,22 @@ def result_from_dict(data: object, source: str | None = None) -> Result:
     return _RESULT.read(FORMAT.check(data, source))
 
 
-def comparison_to_dict(results: Iterable[Result], mispredictions: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """What ``compare-policies --json`` prints: one result per policy, in the order given, and the mispredictions of those that predict."""
-    data = {"format": reading.format_of("comparison"), "results": [result_to_dict(result) for result in results]}
-    listed = [dict(row) for row in mispredictions]
-    return data | {"mispredictions": listed} if listed else data
+def comparison_to_dict(
+    results: Iterable[Result], mispredictions: Iterable[Mapping[str, Any]] = (), answer: NoOffload | None = None
+) -> dict[str, Any]:
+    """What ``compare-policies --json`` prints: one result per policy, in the order given, and the mispredictions of those that predict.
+
+    Also the strongest rival, if there is one, and why not to offload, if that is the ``answer``.
+    """
+    listed = list(results)
+    data: dict[str, Any] = {"format": reading.format_of("comparison"), "results": [result_to_dict(result) for result in listed]}
+    rival = strongest_rival(listed)
+    if rival is not None:
+        data["strongest_rival"] = asdict(rival)
+    if answer is not None:
+        data["do_not_offload"] = asdict(answer)
+    rows = [dict(row) for row in mispredictions]
+    return data | {"mispredictions": rows} if rows else data
 
 
 def comparison_from_dict(data: object, source: str | None = None) -> list[Result]:

@@ -13,6 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from hosim.analysis.strongest_rival import OURS, strongest_rival
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.plain_text import counted
@@ -30,7 +31,7 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
     ``resident`` is the composition, by tensor kind in bytes, of the peak with everything resident.
     """
     parts: list[RenderableType] = [header(graph, hardware, results[0].budget_bytes, resident), timing(results, hardware)]
-    parts += [intervals(results), effort(results)]
+    parts += [strongest(results), intervals(results), effort(results)]
     feasible = [result for result in results if result.feasible]
     if feasible:
         parts += [peaks(feasible, hardware), channels(feasible)]
@@ -158,6 +159,16 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
             style="green" if len(results) > 1 and result.makespan_ns == best else None,
         )
     return table
+
+
+def strongest(results: Sequence[Result]) -> Text:
+    """The strongest rival and how far hyperoffload is ahead of it, in one line; nothing if the comparison has no two to compare."""
+    rival = strongest_rival(results)
+    if rival is None:
+        return paragraph()
+    share = percent(abs(rival.ahead), 1)
+    how = f"takes {share} {'less' if rival.ahead > 0 else 'more'}" if rival.ahead else "takes as long"
+    return paragraph(f"Strongest rival: {rival.policy}, {human_time(rival.makespan_ns)}; {OURS} {how}.", space=True)
 
 
 def least_bound(results: Iterable[Result]) -> int | None:

@@ -178,6 +178,9 @@ def _judgement(plan: Plan, problem: Problem) -> Judgement | None:
 _PLACEMENT = "placement "
 """How the name of a plan with another placement rule begins."""
 
+_NAMED = 6
+"""So many other policies that were tried are named; a screen has no line for more."""
+
 
 def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> str:
     text = _maker(plan, judgement, lines)
@@ -187,7 +190,9 @@ def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> s
     settings = len(judgement.tried) - len(named)
     others = [name for name in named if not name.startswith(_PLACEMENT)]
     rules = len(named) - len(others)
-    named = [*([counted(rules, "placement rule")] if rules else []), *others]
+    unnamed = len(others) - _NAMED
+    more = [counted(unnamed, "other")] if unnamed > 1 else []
+    named = [*([counted(rules, "placement rule")] if rules else []), *others[: _NAMED if more else None], *more]
     rest = f"; {counted(settings, 'other setting')} of these" if settings else ""
     return f"{text} Tried as well: {', '.join(named)}{rest}."
 
