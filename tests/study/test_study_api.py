@@ -14,6 +14,7 @@ from hosim.api.inputs import machine
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InputError, PlanError
+from hosim.hardware import Fabric
 from hosim.io import find_workload, hardware_to_dict, save_hardware, save_workload, workload_to_dict
 from hosim.jitter import Jitter
 from hosim.models.build import build
@@ -81,6 +82,12 @@ def test_a_sweep_takes_grids_lists_and_a_file(tmp_path: Path) -> None:
     assert list(listed["makespan_ns"]) == list(grid["makespan_ns"])
     assert seen[-1] == (4, 4, 0)
     assert_frame_equal(hosim.sweep(GRAPH, MACHINE, "belady", vary=points, output=tmp_path / "rows.csv", jobs=1), listed)
+    assert listed.attrs["notes"] == []
+    linked = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d",)),))
+    held = hosim.sweep(GRAPH, linked, "belady", vary={"channels.h2d.bandwidth+fabrics.link.bandwidth": ["1 GB/s"]}, jobs=1)
+    assert held.attrs["notes"] == []
+    held = hosim.sweep(GRAPH, linked, "belady", vary=[{"channels.h2d.bandwidth": "3 GB/s", "fabrics.link.bandwidth": "2 GB/s"}], jobs=1)
+    assert [note.partition(",")[0] for note in held.attrs["notes"]] == ["channels.h2d.bandwidth exceeds that of fabrics.link"]
     with pytest.raises(InputError, match="budget: 0 B leaves no memory at all"):
         hosim.sweep(GRAPH, MACHINE, "belady", "0 B", vary=points)
     with pytest.raises(InputError, match="expected points, each a mapping"):
