@@ -72,10 +72,15 @@ OF_EXPERTS: Sequence[Options] = ({"expert": 2}, {"expert": 2, "link": "2 GB/s"})
 OF_CHOICES: Sequence[Options] = ({"chosen_experts": 1}, {"chosen_experts": 3, "routing": {"steps": 2, "seed": 1}})
 
 
+MODELS = (
+    *("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "gpt2", "gpt2-xl", "bert-base", "bert-large", "vit-l-16", "t5-large", "dit-xl-2"),
+)
+
+
 def families() -> Iterator[tuple[str, dict[str, Any]]]:
     """Every model in every phase, with and without fused kernels and checkpoints."""
-    for model, preset in PRESETS.items():
-        family = FAMILIES[type(preset)]
+    for model in MODELS:
+        family = FAMILIES[type(PRESETS[model])]
         for phase, fused, checkpoint in product(family.phases, (False, True), (False, True)):
             if checkpoint and phase != "train":
                 continue

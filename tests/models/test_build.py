@@ -15,6 +15,7 @@ from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers import load_any
 from hosim.models.build import build
+from hosim.models.config import Decoder
 from hosim.models.functions import add, scale
 from hosim.models.presets import PRESETS
 from hosim.models.tape import Tape
@@ -141,7 +142,65 @@ def test_a_spec_says_where_it_is_wrong(tmp_path):
         load_any(path)
 
 
-@pytest.mark.parametrize("model", sorted(PRESETS))
+WEIGHTS = ("parameter", "expert")
+BILLIONS = {
+    "llama-3.1-8b": 8.03,
+    "llama-3.1-70b": 70.55,
+    "llama-3.1-405b": 405.85,
+    "llama-3.2-1b": 1.24,
+    "llama-3.2-3b": 3.21,
+    "llama-2-7b": 6.74,
+    "llama-2-13b": 13.02,
+    "llama-2-70b": 68.98,
+    "mistral-7b": 7.25,
+    "mixtral-8x7b": 46.70,
+    "mixtral-8x22b": 140.62,
+    "qwen2.5-0.5b": 0.49,
+    "qwen2.5-7b": 7.62,
+    "qwen2.5-72b": 72.71,
+    "qwen3-0.6b": 0.60,
+    "qwen3-8b": 8.19,
+    "qwen3-32b": 32.76,
+    "qwen3-30b-a3b": 30.53,
+    "qwen3-235b-a22b": 235.09,
+    "deepseek-v2-lite": 15.71,
+    "deepseek-v2": 235.74,
+    "deepseek-v3": 671.03,
+}
+"""Parameters as the models' cards have them, in billions."""
+
+
+def test_presets_have_the_published_numbers_of_parameters():
+    decoders = [name for name, sizes in PRESETS.items() if isinstance(sizes, Decoder)]
+    assert sorted(decoders) == sorted(BILLIONS)
+    for model in decoders:
+        layers = PRESETS[model].num_hidden_layers
+        dense = PRESETS[model].first_k_dense_replace
+        # all layers of a kind are alike
+        few, more = [
+            sum(
+                t.size_bytes for t in build(model, {"model": model, "layers": n, "sequence": 8, "fused": True}).tensors if t.kind in WEIGHTS
+            )
+            for n in (dense + 1, dense + 2)
+        ]
+        assert round((few + (layers - dense - 1) * (more - few)) / 2e9, 2) == BILLIONS[model], model
+
+
+OF_EACH_KIND = (
+    "bert-base",
+    "deepseek-v2-lite",
+    "deepseek-v3",
+    "dit-xl-2",
+    "gpt2",
+    "llama-3.1-8b",
+    "qwen2.5-7b",
+    "qwen3-30b-a3b",
+    "t5-large",
+    "vit-l-16",
+)
+
+
+@pytest.mark.parametrize("model", OF_EACH_KIND)
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_every_model_trains(model, checkpoint):
     graph = build(model, {"model": model, "phase": "train", "layers": 2, "checkpoint": checkpoint})
