@@ -178,7 +178,7 @@ def _judgement(plan: Plan, problem: Problem) -> Judgement | None:
 _PLACEMENT = "placement "
 """How the name of a plan with another placement rule begins."""
 
-_NAMED = 6
+_NAMED = 3
 """So many other policies that were tried are named; a screen has no line for more."""
 
 
