@@ -54,7 +54,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     """
     given = dict(parameters)
     model = given.pop("model", None)
-    preset = _preset(model)
+    preset, read = _preset(model)
     overrides = given.pop("config", {})
     if not isinstance(overrides, Mapping):
         raise InputError("expected a mapping of the model's sizes", where="config")
@@ -75,7 +75,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     _check_shards(config, run)
     _check_choices(config, run)
     _check_size(config, run)
-    meta = {"source": "hosim.models", REPEATABLE: True, "builder": {key: parameters[key] for key in sorted(parameters)}}
+    meta = {"source": "hosim.models", REPEATABLE: True, "builder": {**{key: parameters[key] for key in sorted(parameters)}, "model": read}}
     graph, gates = step(name, family.forward, config, run, meta)
     return graph if routed is None else replace(_realised(graph, gates, run, routed), name=name)
 
@@ -86,12 +86,13 @@ def parameters_of(parameters: Mapping[str, Any]) -> list[str]:
     >>> parameters_of({"model": "gpt2-xl"})[:2]
     ['batch', 'checkpoint']
     """
-    preset = _preset(parameters.get("model"))
+    preset, _ = _preset(parameters.get("model"))
     inside = [f"config.{name}" for name in get_type_hints(type(preset))] + [f"routing.{name}" for name in get_type_hints(RoutingDraw)]
     return [*sorted(FAMILIES[type(preset)].takes), "model", "link", *inside]
 
 
-def _preset(model: object) -> Layered:
+def _preset(model: object) -> tuple[Layered, object]:
+    """The sizes of a model, and how the graph's ``meta`` has it."""
     if isinstance(model, Mapping):
         try:
             return sizes_of(model)
@@ -99,7 +100,7 @@ def _preset(model: object) -> Layered:
             raise InputError(error.message, where=f"model.{error.where}") from None
     if not isinstance(model, str) or model not in PRESETS:
         raise InputError(f"expected a model, one of {', '.join(PRESETS)}; got {model!r}{_near(model, PRESETS)}", where="model")
-    return PRESETS[model]
+    return PRESETS[model], model
 
 
 def _named(model: object) -> object:

@@ -20,7 +20,7 @@ from hosim.models.vision import Vit
 _MISSING = object()
 
 
-def sizes_of(config: Mapping[str, Any]) -> Layered:
+def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any]]:
     """The sizes that a ``config.json`` describes.
 
     Parameters
@@ -30,8 +30,8 @@ def sizes_of(config: Mapping[str, Any]) -> Layered:
 
     Returns
     -------
-    Layered
-        Sizes for the builder of the model's family.
+    tuple
+        Sizes for the builder of the model's family, and the part of ``config`` that they are from.
 
     Raises
     ------
@@ -45,24 +45,34 @@ def sizes_of(config: Mapping[str, Any]) -> Layered:
     Examples
     --------
     >>> from hosim.models.config_json import sizes_of
-    >>> sizes_of({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12}).vocab_size
-    50257
+    >>> sizes, read = sizes_of({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "torch_dtype": "float32"})
+    >>> sizes.vocab_size, sorted(read)
+    (50257, ['model_type', 'n_embd', 'n_head', 'n_layer'])
     """
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _READ:
         raise InputError(f"expected a model_type that a builder knows, one of {', '.join(_READ)}; got {kind!r}", where="model_type")
-    return _READ[kind](_Keys(config))
+    keys = _Keys(config)
+    return _READ[kind](keys), {"model_type": kind, **keys.read}
 
 
 class _Keys:
-    """The values of a config, each checked as it is read."""
+    """The values of a config, each checked as it is read; ``read`` has those that were there."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
+        self.read: dict[str, Any] = {}
+
+    def _value(self, key: str) -> Any:
+        """The value of a key, ``None`` where there is none."""
+        value = self._config.get(key)
+        if value is not None:
+            self.read[key] = value
+        return value
 
     def size(self, key: str, default: object = _MISSING, least: int = 1) -> int:
         """A number, ``least`` or more; ``default`` where the key is missing or null."""
-        value = self._config.get(key)
+        value = self._value(key)
         value = default if value is None else value
         if value is _MISSING:
             raise InputError("expected a number, the config has none", where=key)
@@ -72,14 +82,16 @@ class _Keys:
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
-        value = self._config.get(key, default)
+        value = self._value(key)
+        value = default if value is None else value
         if type(value) is not bool:
             raise InputError(f"expected true or false, got {value!r}", where=key)
         return value
 
     def share(self, key: str, default: float) -> float:
         """A number from 0 to 1."""
-        value = self._config.get(key, default)
+        value = self._value(key)
+        value = default if value is None else value
         if type(value) not in (int, float) or not 0 <= value <= 1:
             raise InputError(f"expected a number from 0 to 1, got {value!r}", where=key)
         return float(value)
@@ -88,7 +100,7 @@ class _Keys:
         """Raise :class:`InputError` for a key whose value is none of those that the builder has; a missing one is as expected."""
         for key, value in expected.items():
             known = value if isinstance(value, tuple) else (value,)
-            got = self._config.get(key)
+            got = self._value(key)
             if got is not None and got not in known:
                 raise InputError(f"the builder knows {' or '.join(map(repr, known))} only, got {got!r}", where=key)
 
