@@ -204,3 +204,12 @@ def human_compute(value: int) -> str:
     '989 TFLOP/s'
     """
     return _human(value, [(1, "FLOP/s"), *((1000**i, f"{p}FLOP/s") for i, p in enumerate("kMGTPE", 1))])
+
+
+def human_clock(value: int) -> str:
+    """A clock for people.
+
+    >>> human_clock(1_830_000_000)
+    '1.83 GHz'
+    """
+    return _human(value, [(1, "Hz"), *((1000**i, f"{p}Hz") for i, p in enumerate("kMG", 1))])

@@ -14,9 +14,10 @@ from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.plain_text import counted
 from hosim.report.memory_curve import memory_curve
+from hosim.report.op_time_table import under_load
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING, composition, percent
-from hosim.units import human_compute, human_rate, human_size, human_time
+from hosim.units import human_clock, human_compute, human_rate, human_size, human_time
 
 
 class Listed(Protocol):
@@ -77,6 +78,7 @@ def machine(hw: Hardware) -> RenderableType:
             f"           {', '.join(f'{percent(of[dtype], 1)} of {dtype}' for dtype in of)} reached by {kind}"
             for kind, of in hw.compute.efficiency_of.items()
         ),
+        *_processor(hw),
         f"runtime    {human_time(hw.inspect_ns)} of inspection an op",
     ]
     tiers = open_table("Tiers", "tier", "scope", "capacity", "bandwidth", left=2)
@@ -98,6 +100,13 @@ def machine(hw: Hardware) -> RenderableType:
     if hw.source:
         parts.append(paragraph(*f"Source: {hw.source.strip()}".split("\n")))
     return Group(*parts)
+
+
+def _processor(hw: Hardware) -> list[str]:
+    figures = hw.compute.processor
+    if figures is None:
+        return []
+    return [f"processor  {figures.multiprocessors} multiprocessors at {human_clock(figures.clock_hz)}{under_load(hw)}"]
 
 
 def _hosts(hw: Hardware) -> str:

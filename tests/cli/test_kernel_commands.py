@@ -100,6 +100,17 @@ def test_a_workload_shows_where_its_times_are_from(folder: Path) -> None:
     assert "--ops requires --hardware" in run("workload", "show", folder / "w.json", "--ops", code=2).output
 
 
+def test_the_clock_under_load_is_stated(folder: Path) -> None:
+    processor = {**PROFILE["compute"]["processor"], "sustained": "800 kHz"}
+    (folder / "hot.json").write_text(json.dumps({**PROFILE, "compute": {**PROFILE["compute"], "processor": processor}}))
+    shown = run("hardware", "show", folder / "hot.json").output
+    assert "processor  10 multiprocessors at 1.00 MHz; peaks count at the 800 kHz that it sustains" in shown
+    for more in ((), ("--ops",)):
+        times = run("workload", "show", folder / "w.json", "-H", folder / "hot.json", *more).output
+        assert "Times on machine; peaks count at the 800 kHz that it sustains" in times
+    assert "sustains" not in run("hardware", "show", folder / "machine.json").output
+
+
 def test_an_explained_plan_says_where_its_times_are_from(folder: Path) -> None:
     builder = GraphBuilder("g")
     builder.tensor("a", 100)
