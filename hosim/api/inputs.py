@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hosim.analysis.budget import parse_budget
 from hosim.errors import InputError
@@ -20,22 +20,29 @@ from hosim.study.axes import Value
 from hosim.study.policy_choice import PolicyChoice, parse_choice, parse_choices
 from hosim.study.scenario import Question
 
-Workload = str | os.PathLike[str] | Mapping[str, Any] | Graph
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.nn import Module
+
+Workload: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Graph | ExportedProgram | Module"
 Machine = str | os.PathLike[str] | Mapping[str, Any] | Hardware
 Budget = int | str | None
 Policies = str | Iterable[str] | None
 Vary = str | Iterable[str] | Mapping[str, object] | Sequence[Mapping[str, Value]]
 
 
-def load(workload: Workload) -> Graph:
+def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None = None) -> Graph:
     """Load the graph of a workload.
 
     Parameters
     ----------
     workload
-        The name of a shipped workload, the path of anything that ``hosim import`` reads, a mapping, or a graph, which is returned as it is.
+        The name of a shipped workload, the path of anything that ``hosim import`` reads, a mapping, a program of ``torch.export``, a module
+        of torch, or a graph, which is returned as it is.
         A mapping is a workload, a spec or a ``config.json`` of transformers as its file has it, or the parameters of a builder
         (:func:`hosim.models.build.build`), whose ``model`` may also be the path of a ``config.json``.
+    inputs
+        Example inputs of a module: positional ones in a sequence, or named ones in a mapping. Tensors on the meta device will do.
 
     Returns
     -------
@@ -45,7 +52,7 @@ def load(workload: Workload) -> Graph:
     Raises
     ------
     InputError
-        If there is no such workload, or the file or the mapping is not one.
+        If there is no such workload, the file or the mapping is not one, or the module cannot be exported with these inputs.
 
     References
     ----------
@@ -57,6 +64,12 @@ def load(workload: Workload) -> Graph:
     >>> hosim.load({"model": "llama-3.1-8b", "phase": "decode", "context": 65536, "layers": 1}).name
     'llama-3.1-8b-decode'
     """
+    from hosim.importers.torch_model import import_torch_model, is_torch_model
+
+    if is_torch_model(workload):
+        return import_torch_model(workload, inputs)
+    if inputs is not None:
+        raise InputError("only a module of torch takes inputs", source="workload", where="inputs")
     if isinstance(workload, Graph):
         return workload
     if not isinstance(workload, Mapping):
