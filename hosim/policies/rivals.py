@@ -24,7 +24,7 @@ RIVALS = ("resident", "static_split", "memory_peak", "g10", "longest_gap", "laye
 """Policies whose plans are tried."""
 
 IF_TRAINING = ("zero_offload", "zero_infinity", "flexgen")
-"""Policies that plan as others of the rivals do where there are no optimizer states; their plans are tried where there are some."""
+"""Settings of rivals that have names, and plan as these do where there are no optimizer states; where there are some, they are tried."""
 
 AT_HOME_IF_THEY_FIT = frozenset({"memory_peak", "g10", "longest_gap", "belady", "distance"})
 """Those of them whose tensors start where :func:`hosim.schedule.lower_tiers.starts` says, whatever the settings of the grid."""
@@ -87,7 +87,8 @@ def static_rivals(
 
 def _rivals_of(graph: Graph) -> tuple[str, ...]:
     """The policies whose default plans are tried."""
-    return (*RIVALS, *IF_TRAINING) if any(tensor.kind == "optimizer_state" for tensor in graph.tensors) else RIVALS
+    training = len(graph.ops) <= MOST_OPS and any(tensor.kind == "optimizer_state" for tensor in graph.tensors)
+    return (*RIVALS, *IF_TRAINING) if training else RIVALS
 
 
 def forced_ns(graph: Graph, hardware: Hardware, budget_bytes: int) -> int:

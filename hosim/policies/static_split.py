@@ -66,11 +66,11 @@ def plan(
     def stays_of(tensors: Sequence[int], lead: int) -> list[DeviceStay]:
         return stays.of([*at_home, *tensors], lead, buffers)
 
-    def fits(tensors: Sequence[int], way: int) -> bool:
-        return stays.peak_bytes(stays_of(tensors, leads[way])) <= budget_bytes
+    def lacking(tensors: Sequence[int], way: int) -> int:
+        return stays.peak_bytes(stays_of(tensors, leads[way])) - budget_bytes
 
     shares = {"weights": weights, "cache": cache, "states": states, "activations": activations}
-    chosen, way = tensors_below(graph, shares, spread, len(leads), fits)
+    chosen, way = tensors_below(graph, shares, spread, len(leads), lacking)
     space = space_below(graph, hardware, {t: residency[t] for t in at_home}, read_placement(placement, hardware))
     tiers = {t: residency[t][0] for t in at_home}
     for t in chosen:

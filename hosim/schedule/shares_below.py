@@ -21,19 +21,20 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType({
 EVEN, FIRST, LAST = SPREADS = ("even", "first", "last")
 """Which tensors of a group live below: some of everywhere, those that are used first, or those that are used last."""
 
-_STEPS = 512
+_STEPS = 2048
 """The smallest share is found to one part in so many."""
 
-Fits = Callable[[Sequence[int], int], bool]
-"""Whether a step fits with these tensors below, in one of several ways."""
+Lacking = Callable[[Sequence[int], int], int]
+"""The bytes that a step with these tensors below lacks, in one of several ways: 0 or less if it fits."""
 
 
-def tensors_below(graph: Graph, shares: Mapping[str, float | None], spread: str, ways: int, fits: Fits) -> tuple[list[int], int]:
+def tensors_below(graph: Graph, shares: Mapping[str, float | None], spread: str, ways: int, lacking: Lacking) -> tuple[list[int], int]:
     """The tensors that live below, in the order of their first uses, and the number of the way in which they fit.
 
     ``shares`` has the part of each group's bytes, ``None`` for the smallest: the groups go below one after the other, and of the last of
-    them no more than lets all fit. Of the ``ways`` the first that fits counts, before a further group goes below. If nothing fits, all of
-    each group that has no share goes below, the last way. Raises :class:`InputError` for a share above 1 or an unknown spread.
+    them no more than lets all fit. Of the ``ways``, the last of which takes the least room, the first that fits counts, before a further
+    group goes below. If nothing fits, all of each group that has no share goes below, the last way. Raises :class:`InputError` for a share
+    above 1 or an unknown spread.
     """
     if spread not in SPREADS:
         raise InputError(f"expected one of {', '.join(SPREADS)}, got {spread!r}", source="spread")
@@ -46,31 +47,45 @@ def tensors_below(graph: Graph, shares: Mapping[str, float | None], spread: str,
                 raise InputError(f"expected a share of at most 1, got {share}", source=name)
             fixed += _part(graph, tensors, round(share * _bytes(graph, tensors)), spread)
     free = [tensors for name, tensors in groups.items() if shares[name] is None]
-    for way in range(ways if not free else 1):
-        if fits(_sorted(graph, fixed), way):
-            return _sorted(graph, fixed), way
-    for group in free:
-        for way in range(ways):
-            if group and fits(_sorted(graph, [*fixed, *group]), way):
-                return _least(graph, fixed, group, spread, fits, way), way
+    alone = [lacking(_sorted(graph, fixed), 0)]
+    while alone[-1] > 0 and not free and len(alone) < ways:
+        alone.append(lacking(_sorted(graph, fixed), len(alone)))
+    if alone[-1] <= 0:
+        return _sorted(graph, fixed), len(alone) - 1
+    for group in filter(None, free):
+        together = _sorted(graph, [*fixed, *group])
+        if lacking(together, ways - 1) <= 0:  # the last way takes the least room
+            way, left = next((way, left) for way in range(ways) if (left := -lacking(together, way)) >= 0)
+            return _least(graph, fixed, group, spread, lacking, way, (max(alone[0], 1), left)), way
         fixed += group
     return _sorted(graph, fixed), ways - 1
 
 
-def _least(graph: Graph, fixed: Sequence[int], group: Sequence[int], spread: str, fits: Fits, way: int) -> list[int]:
-    """As little of the group as fits, by bisection: all of it does."""
+def _least(
+    graph: Graph, fixed: Sequence[int], group: Sequence[int], spread: str, lacking: Lacking, way: int, known: tuple[int, int]
+) -> list[int]:
+    """As little of the group as fits: ``known`` has what is lacking with none of it, about, and what is left with all of it.
+
+    What is lacking falls about evenly, so that most steps look where it should be 0, and every third one in the middle.
+    """
     total = _bytes(graph, group)
+    step = max(1, total // _STEPS)
     too_few, enough = 0, total
+    lacks, left = known
     found = _sorted(graph, [*fixed, *group])
-    while enough - too_few > max(1, total // _STEPS):
-        middle = (too_few + enough) // 2
-        tried = _sorted(graph, [*fixed, *_part(graph, group, middle, spread)])
-        if fits(tried, way):
-            enough, found = middle, tried
+    for n in range(3 * _STEPS.bit_length()):
+        if enough - too_few <= step or left <= step:
+            break
+        guess = (too_few + enough) // 2 if n % 3 == 2 else too_few + (enough - too_few) * lacks // (lacks + left) + step // 2
+        guess = min(max(guess, too_few + 1), enough - 1)
+        tried = _sorted(graph, [*fixed, *_part(graph, group, guess, spread)])
+        missing = lacking(tried, way)
+        if missing <= 0:
+            enough, left, found = guess, -missing, tried
         else:
-            too_few = middle
+            too_few, lacks = guess, missing
     evenly = _sorted(graph, [*fixed, *_part(graph, group, _bytes(graph, found) - _bytes(graph, fixed), spread)])
-    return evenly if _bytes(graph, evenly) <= _bytes(graph, found) and fits(evenly, way) else found
+    return evenly if _bytes(graph, evenly) <= _bytes(graph, found) and lacking(evenly, way) <= 0 else found
 
 
 def _movable(graph: Graph, kinds: Sequence[str]) -> list[int]:

@@ -18,7 +18,7 @@ from hosim.cache_plan import AT_START
 from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.op_time import op_durations
 from hosim.costmodel.transfer_time import alone_ns
-from hosim.graph import Graph
+from hosim.graph import Graph, unguarded
 from hosim.hardware import Hardware
 from hosim.schedule.idle_intervals import held_bytes
 from hosim.schedule.insertion import Absence
@@ -36,6 +36,9 @@ class DeviceStay:
     first: int
     last: int
     fetch: int | None = None
+
+
+_device_stay = unguarded(DeviceStay)
 
 
 class Stays:
@@ -74,7 +77,7 @@ class Stays:
                     room -= size
                     heappush(holding, (stay.last, size))
                 earliest = max(stay.first - 1 - ahead, dropped, left.get(stay.tensor, AT_START))
-                stay = DeviceStay(stay.tensor, stay.first, stay.last, min(earliest, stay.first - 1))
+                stay = _device_stay(stay.tensor, stay.first, stay.last, min(earliest, stay.first - 1))
             left[stay.tensor] = stay.last
             found.append(stay)
         return found

@@ -25,10 +25,10 @@ def kept_from_the_start(graph: Graph, hardware: Hardware, budget_bytes: int, rul
     at_home = starts_below(graph, hardware)
     stays = Stays(graph, hardware)
 
-    def fits(tensors: Sequence[int], way: int) -> bool:
-        return stays.peak_bytes(stays.of([*at_home, *tensors], 0, 0)) <= budget_bytes
+    def lacking(tensors: Sequence[int], way: int) -> int:
+        return stays.peak_bytes(stays.of([*at_home, *tensors], 0, 0)) - budget_bytes
 
-    chosen, _ = tensors_below(graph, {"weights": None, "cache": None, "states": None}, LAST, 1, fits)
+    chosen, _ = tensors_below(graph, {"weights": None, "cache": None, "states": None}, LAST, 1, lacking)
     space = space_below(graph, hardware, {t: residency[t] for t in at_home}, rule)
     tiers = {t: space.place(t, 0) for t in chosen if t in residency and t not in at_home}
     return {t: (tier,) for t, tier in tiers.items() if tier is not None}

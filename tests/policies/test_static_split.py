@@ -101,4 +101,4 @@ def test_activations_leave_between_uses_that_leave_time_for_it() -> None:
 @pytest.mark.parametrize(("shares", "spread"), [({"weights": 1.5}, "even"), ({"weights": None}, "odd")])
 def test_shares_and_spreads_that_mean_nothing_are_refused(shares: dict[str, float | None], spread: str) -> None:
     with pytest.raises(InputError, match="expected"):
-        tensors_below(EIGHT, shares, spread, 1, lambda tensors, way: True)
+        tensors_below(EIGHT, shares, spread, 1, lambda tensors, way: 0)
