@@ -64,9 +64,9 @@ def test_more_memory_is_no_slower_where_a_second_stream_waits() -> None:
 
 
 def test_a_plan_for_several_devices_knows_their_shares_of_memories_and_links() -> None:
-    """The plan for one device takes 197 ms on eight."""
+    """The plan for one device takes 170 ms on eight."""
     graph = load_any(find_workload("llama-3.1-8b-prefill-4k"))
-    assert makespan(graph, replace(shipped("h100-80gb-sxm"), devices=8), 12 * 2**30, effort=0.5) <= 152_000_000
+    assert makespan(graph, replace(shipped("h100-80gb-sxm"), devices=8), 12 * 2**30, effort=0.5) <= 160_000_000
 
 
 # -- long graphs, and what is tried ----------------------------------------------------------------------------
