@@ -17,7 +17,10 @@ _SOURCES = (
 Source = Annotated[Path, typer.Argument(metavar="SOURCE", help=_SOURCES)]
 Output = Annotated[Path, written("--output", "-o", says="Where to write the workload: .json, .json.gz or .yaml.")]
 Dim = Annotated[
-    list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dimension of an ONNX model; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--dim", metavar="NAME=SIZE", help="Size of a free dimension of a torch.export program or an ONNX model; may be repeated."
+    ),
 ]
 
 

@@ -116,7 +116,9 @@ def _is_model_config(source: Source) -> bool:
 FORMATS: Sequence[SourceFormat] = (
     SourceFormat("workload (hosim.workload/1)", lambda s: s.hosim_kind == "workload", "hosim.io.workload_file:load_workload"),
     SourceFormat("spec (hosim.spec/1)", lambda s: s.hosim_kind == "spec", "hosim.importers.spec:import_spec"),
-    SourceFormat("torch.export program (.pt2)", lambda s: s.head.startswith(b"PK\x03\x04"), "hosim.importers.torch_export:import_pt2"),
+    SourceFormat(
+        "torch.export program (.pt2)", lambda s: s.head.startswith(b"PK\x03\x04"), "hosim.importers.torch_export:import_pt2", has_dims=True
+    ),
     SourceFormat("G10 folder", _is_g10, "hosim.importers.g10_config:import_g10"),
     SourceFormat("PyTorch profile (Kineto)", _is_kineto, "hosim.importers.kineto_workload:import_kineto"),
     SourceFormat("PyTorch execution trace", _is_torch_trace, "hosim.importers.torch_trace:import_torch_trace"),

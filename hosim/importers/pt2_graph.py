@@ -12,7 +12,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.importers.pt2_fields import fields, flag, items, mapping, number, only, text, whole, word
-from hosim.importers.pt2_text import check_expression
+from hosim.importers.pt2_text import check_expression, symbol_of
 from hosim.limits import within
 
 TARGET = re.compile(
@@ -43,12 +43,16 @@ class Pt2Constant:
 
 @dataclass(frozen=True, slots=True)
 class Pt2Tensor:
-    """What is known of a tensor. A size is ``None`` if the program keeps no example of it. ``dtype`` is the schema's number."""
+    """What is known of a tensor. A size is ``None`` if the program keeps no example of it. ``dtype`` is the schema's number.
+
+    ``symbols`` name the sizes that may vary: empty for one that is computed from others, ``None`` for one that may not.
+    """
 
     dtype: int
     sizes: tuple[int | None, ...]
     strides: tuple[int | None, ...]
     offset: int
+    symbols: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +276,8 @@ def read_tensor(data: Any, where: str) -> Pt2Tensor:
     offset = _symbol(keys["storage_offset"], where, "int")
     if len(sizes) != len(strides) or any(n is not None and n < 0 for n in (*sizes, *strides, offset)):
         raise InputError("expected as many strides as sizes, none of them below 0", where=where)
-    return Pt2Tensor(whole(keys["dtype"], where), sizes, strides, offset or 0)
+    symbols = tuple(symbol_of(one["as_expr"]["expr_str"]) if "as_expr" in one else None for one in keys["sizes"])
+    return Pt2Tensor(whole(keys["dtype"], where), sizes, strides, offset or 0, symbols)
 
 
 def _symbol(data: Any, where: str, kind: str) -> Any:

@@ -1,7 +1,7 @@
 """The program in a ``.pt2`` archive as plain data, without torch.
 
 Its graph, which storages lie in which record, and what its inputs and outputs are: schema 8 of ``torch/_export/serde/schema.py``, and a key
-that it does not have is an error. Notes for people, guards and ranges of sizes are not used.
+that it does not have is an error. Notes for people and guards are not used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.importers.pt2_archive import CONSTANTS, MODEL, WEIGHTS, Pt2Archive
-from hosim.importers.pt2_fields import fields, flag, items, mapping, only, text, texts, word
+from hosim.importers.pt2_fields import fields, flag, items, mapping, only, text, texts, whole, word
 from hosim.importers.pt2_graph import Pt2Graph, Pt2Tensor, Pt2Value, read_argument, read_graph, read_tensor
 from hosim.importers.pt2_text import check_containers
 from hosim.io import reading
@@ -62,12 +62,16 @@ class Pt2Input:
 
 @dataclass(frozen=True, slots=True)
 class Pt2Program:
-    """A program. ``updates``: for each output the input that it updates, as (``input`` or ``held``, name); ``None`` for a result."""
+    """A program. ``updates``: for each output the input that it updates, as (``input`` or ``held``, name); ``None`` for a result.
+
+    ``ranges`` are the smallest and the largest size that a symbol may stand for, ``None`` where there is no such bound.
+    """
 
     graph: Pt2Graph
     inputs: tuple[Pt2Input, ...]
     updates: tuple[tuple[str, str] | None, ...]
     held: Mapping[str, Pt2Payload]
+    ranges: Mapping[str, tuple[int | None, int | None]]
 
 
 def read_program(archive: Pt2Archive) -> Pt2Program:
@@ -111,7 +115,17 @@ def _program(model: Any, held: Mapping[str, Pt2Payload]) -> Pt2Program:
     for spec, taken in zip(inputs, graph.inputs, strict=True):
         if isinstance(taken, Pt2Value) != (spec.kind != "constant") or (isinstance(taken, Pt2Value) and taken.name != spec.name):
             raise InputError(f"expected the inputs of the graph in their order, got {spec.name!r}", where="signature.input_specs")
-    return Pt2Program(graph, inputs, updates, held)
+    ranges = {
+        text(name, "range_constraints"): _range(found) for name, found in mapping(keys["range_constraints"], "range_constraints").items()
+    }
+    return Pt2Program(graph, inputs, updates, held, ranges)
+
+
+def _range(data: Any) -> tuple[int | None, int | None]:
+    where = "range_constraints"
+    keys = fields(data, where, ("min_val", "max_val"))
+    low, high = (None if keys[key] is None else whole(keys[key], where) for key in ("min_val", "max_val"))
+    return low, high
 
 
 def _check_call(entry: Any, where: str) -> None:

@@ -33,6 +33,7 @@ _ASSUMPTIONS = frozenset(
     ("positive", "negative", "nonnegative", "nonpositive", "zero", "nonzero", "integer", "real", "finite", "commutative", "rational")
 ) | {"extended_real", "even", "odd"}
 _SYMBOL = re.compile(r"[a-z]{1,4}\d{1,19}", re.ASCII)
+_ONE_SYMBOL = re.compile(r"""([a-z]{1,4}\d{1,19})|Symbol\(['"]([a-z]{1,4}\d{1,19})['"](?:, \w+=(?:True|False))*\)""", re.ASCII)
 _CONSTANTS = frozenset(("true", "false", "oo", "int_oo", "zoo", "nan"))
 _CHARACTERS = re.compile(r"[\w\s+\-*/%<>=!&|~(),.'\"]*", re.ASCII)
 _LONGEST = 100_000
@@ -60,6 +61,16 @@ def check_expression(text: str, where: str) -> None:
         raise refused from None
     if not allowed:
         raise refused
+
+
+def symbol_of(text: str) -> str:
+    """The symbol that a checked expression is; empty for any other expression.
+
+    >>> symbol_of("Symbol('s0', positive=True)"), symbol_of("Mul(Integer(2), Symbol('s0'))")
+    ('s0', '')
+    """
+    found = _ONE_SYMBOL.fullmatch(text.strip())
+    return found[1] or found[2] if found else ""
 
 
 def _is_arithmetic(node: ast.AST) -> bool:

@@ -29,6 +29,7 @@ from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers.pt2_archive import read_archive
+from hosim.importers.pt2_dims import with_dims
 from hosim.importers.pt2_program import read_program
 from hosim.importers.storage_graph import StorageGraph
 
@@ -87,20 +88,29 @@ def import_plan(program: ExportedProgram | RunnableProgram, *, name: str, policy
     return plan_of(run, graph, positions, policy)
 
 
-def import_pt2(path: str | os.PathLike[str]) -> Graph:
+def import_pt2(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
     """The graph of the program in a ``.pt2`` file, as ``torch.export.save`` writes it; its name is the file's.
 
-    Raises :class:`InputError` for a damaged file and for one that would make other readers run foreign code. The file is judged before
-    torch is imported (see :mod:`hosim.importers.torch_pt2`).
+    A size that may vary is that of the example with which the program was exported, or what ``dims`` says
+    (:func:`hosim.importers.pt2_dims.with_dims`). Raises :class:`InputError` for a damaged file and for one that would make other readers
+    run foreign code. The file is judged before torch is imported (see :mod:`hosim.importers.torch_pt2`).
     """
     source = os.fspath(path)
     found = read_program(read_archive(source))
+    try:
+        found = with_dims(found, dims or {})
+    except InputError as error:
+        raise InputError(error.message, source=source, where=error.where) from None
     require_torch()
     from hosim.importers import torch_pt2
 
     name = os.path.basename(source)
     try:
-        return import_exported(torch_pt2.program_of(found, source), name=name.removesuffix(".pt2"), meta={"file": name})
+        return import_exported(
+            torch_pt2.program_of(found, source),
+            name=name.removesuffix(".pt2"),
+            meta={"file": name, **({"dims": dict(sorted(dims.items()))} if dims else {})},
+        )
     except InputError as error:
         raise error if error.source else InputError(error.message, source=source, where=error.where) from error
 
