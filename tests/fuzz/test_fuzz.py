@@ -26,7 +26,8 @@ MORE = 600
 NO_END = Bounds(cpu_s=300, wall_s=600)
 """No verdict depends on the clock: this ends what never ends."""
 LIMITS = {
-    "HOSIM_LIMITS": "file_bytes=1MiB,unpacked_bytes=1MiB,records=20000,values=200000,yaml_values=50000,grid_points=100,devices=64,runs=50"
+    "HOSIM_LIMITS": "file_bytes=1MiB,unpacked_bytes=1MiB,records=20000,values=200000,yaml_values=50000,grid_points=100,devices=64,runs=50,"
+    "layers=24"  # what a command writes can be read again
 }
 READ, UNPACKED, PARSED = 16 << 20, 8 << 20, 100_000
 """Bytes that a command may read and unpack under these limits, of files of at most 1 MiB, each read a few times; and the values in them."""
