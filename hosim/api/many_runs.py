@@ -233,7 +233,8 @@ def fit(
     largest
         A field and its range, of which the largest value that fits is wanted: ``workload.batch=1..64``.
     smallest
-        A field and its range, of which the smallest value that fits is wanted: ``channels.h2d.bandwidth=5..200GB/s:40``.
+        A field and its range, of which the smallest value that fits is wanted: ``channels.h2d.bandwidth=5..200GB/s:40``. A range without a
+        count has 100 values.
     slowdown
         How many times the makespan with everything resident the makespan may be; ``None``: any time will do.
 
@@ -261,12 +262,13 @@ def fit(
     >>> answer.value, answer.beyond.value
     ('3 GB/s', '2 GB/s')
     """
+    from hosim.study.fit import STEPS
     from hosim.study.fit import fit as fitted
 
     text = largest or smallest
     if text is None or (largest and smallest):
-        raise InputError("give one of largest='FIELD=A..B' and smallest='FIELD=A..B:N'", source="fit")
-    return fitted(question(workload, hardware, policy, budget), "largest" if largest else "smallest", parse_axis(text), slowdown)
+        raise InputError("give one of largest='FIELD=A..B' and smallest='FIELD=A..B'", source="fit")
+    return fitted(question(workload, hardware, policy, budget), "largest" if largest else "smallest", parse_axis(text, STEPS), slowdown)
 
 
 def diff(

@@ -19,8 +19,9 @@ Smallest = Annotated[
     str | None,
     typer.Option(
         "--smallest",
-        metavar="FIELD=A..B:N",
-        help="Find the smallest value of a field: channels.h2d.bandwidth=5..200GB/s:40, tiers.hbm.capacity=8..80GiB:73.",
+        metavar="FIELD=A..B[:N]",
+        help="Find the smallest value of a field: channels.h2d.bandwidth=5..200GB/s:40, tiers.hbm.capacity=8..80GiB:73. "
+        "A range without a count has 100 values.",
     ),
 ]
 Slowdown = Annotated[
@@ -57,13 +58,13 @@ def fit(
     """
     from hosim.report import studies
     from hosim.study.axes import parse_axis
+    from hosim.study.fit import STEPS, rows
     from hosim.study.fit import fit as fitted
-    from hosim.study.fit import rows
 
     text = largest or smallest
     if text is None or (largest and smallest):
-        raise InputError("give one of --largest FIELD=A..B and --smallest FIELD=A..B:N", source="fit")
-    axis = parse_axis(text)
+        raise InputError("give one of --largest FIELD=A..B and --smallest FIELD=A..B", source="fit")
+    axis = parse_axis(text, STEPS)
     question = question_of(workload, hardware, policy, budget, devices, no_recompute)
     with progress() as tell:
         found = fitted(question, "largest" if largest else "smallest", axis, slowdown, tell, bounds=json)

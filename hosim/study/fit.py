@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from hosim.result import Result
 
 Wanted = Literal["largest", "smallest"]
+STEPS = 100
+"""How many values a range has that does not say it: bisection needs few of them."""
+
 CHECKS = 2
 """How many values to probe on each side of the answer beyond those that bisection needs."""
 

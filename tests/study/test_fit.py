@@ -196,6 +196,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {row["channels.h2d.bandwidth"]: row["within"] for row in data["rows"]}
     assert values[data["value"]]
     assert not values[data["beyond"]]
+    uncounted = CliRunner().invoke(app, [*smallest[:-3], "channels.h2d.bandwidth=1..100GB/s", "--slowdown", "1.2", "--json"])
+    assert json.loads(uncounted.stdout)["value"] == "2 GB/s"  # of 1, 2, ... 100
     table = CliRunner().invoke(app, smallest, env={"COLUMNS": "120"}).stdout
     assert f"the smallest channels.h2d.bandwidth is {data['value']} (" in " ".join(table.split())
     assert CliRunner().invoke(app, [*arguments[:-1], "20 B", "--largest", "channels.h2d.engines=1..3"]).exit_code == 3

@@ -191,7 +191,7 @@ def test_what_is_refused_in_full() -> None:
             call()
         return str(raised.value)
 
-    either = "fit: give one of largest='FIELD=A..B' and smallest='FIELD=A..B:N'"
+    either = "fit: give one of largest='FIELD=A..B' and smallest='FIELD=A..B'"
     assert refused(lambda: hosim.fit(GRAPH, MACHINE)) == refused(lambda: hosim.fit(GRAPH, MACHINE, largest="a", smallest="b")) == either
     assert refused(lambda: hosim.replay(plan, MACHINE, "9 B", budget_bytes=9)) == "replay: give one of budget and budget_bytes"
     expected = "plan: expected a plan, got Graph: hosim.plan makes one, hosim.load_plan(path, workload) reads one"
