@@ -130,8 +130,8 @@ class Compute:
     """The processor, as the cost model needs it.
 
     ``peak_flops`` is FLOP per second by dtype, dense; ``efficiency`` the fraction of the peak (of FLOP and of device
-    bandwidth) that kernels reach; ``beside_copies`` the fraction of that bandwidth which they keep while copies flow, whose bytes come off
-    it besides; ``launch_ns`` the fixed time of an op. ``efficiency_of`` has the fraction of some kinds of ops,
+    bandwidth) that kernels reach; ``beside_copies`` the fraction of that bandwidth which those that read keep while copies flow, whose
+    bytes come off it besides; ``launch_ns`` the fixed time of an op. ``efficiency_of`` has the fraction of some kinds of ops,
     by kind and dtype; ``efficiency`` is that of all others.
 
     With ``processor``, ops that say which kernel they are take what that takes: by ``tables`` of measured times, and by constants of

@@ -112,7 +112,8 @@ def replay(
     reserve_bytes
         Bytes that the allocator may reserve, if not the budget.
     compete
-        Whether copies take memory bandwidth from ops. By default they do unless every op has a measured duration.
+        Whether copies take memory bandwidth from ops. By default they do, unless every op has a measured duration and none says
+        which bytes it accesses.
 
     Returns
     -------

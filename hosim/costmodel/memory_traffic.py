@@ -2,9 +2,9 @@
 
 A copy that flows at r bytes per second takes r of the bandwidth of both its tiers. With b the time of an op, launch aside, and m the
 bytes that it accesses, it uses m / b, which is no more than the device tier's bandwidth. What kernels reach of that bandwidth is its
-share by their efficiency, or what this op uses if that is more. Of it they keep a part while copies flow (``Compute.beside_copies``), and
-have what the copies leave of that. So the op takes longer where this is less than it uses. Copies come first: they do not slow down for
-ops, and ops not for one another.
+share by their efficiency, or what this op uses if that is more. Of it they lose a part while copies flow (``Compute.beside_copies``): all
+of this part if they only read, less if they write, and none if half of their bytes are results. They have what the copies leave of the
+rest. So the op takes longer where this is less than it uses. Copies come first: they do not slow down for ops, and ops not for one another.
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ def with_memories(hardware: Hardware) -> Hardware:
 
 
 def copies_compete(graph: Graph) -> bool:
-    """Whether copies share the bandwidth of memories in a replay of the graph: by default where the time of some op is the cost model's."""
-    return any([op.duration_ns is None for op in graph.ops])
+    """Whether copies share the bandwidth of memories in a replay of the graph: by default where it is known what some op uses of it.
+
+    That is so if its time is the cost model's, or was measured and the op says which bytes it accesses.
+    """
+    return any([op.duration_ns is None or op.bytes_accessed for op in graph.ops])
 
 
 def machine_of_copies(graph: Graph, hardware: Hardware) -> Hardware:
@@ -70,22 +73,24 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
     An op that uses memory bandwidth but leaves enough for all channels of the device tier does not count.
     """
     bandwidth, tier = hardware.device.bandwidth_bytes_per_s, hardware.device_tier
-    kept = Fraction(str(hardware.compute.beside_copies))
+    lost = 1 - Fraction(str(hardware.compute.beside_copies))
     copies = sum(c.bandwidth_bytes_per_s for c in hardware.channels if tier in (c.source, c.destination))
     uses = {}
-    known: dict[tuple[int, int, int, str, str], MemoryUse | None] = {}  # layers have the same ops again and again
+    known: dict[tuple[int, int, int, int, str, str], MemoryUse | None] = {}  # layers have the same ops again and again
     kernels = kernel_times_of(graph, hardware)
     for i, op in enumerate(graph.ops):
         launch = hardware.compute.launch_ns if op.duration_ns is None and i not in kernels else 0
         busy = durations[i] - launch
         if busy > 0 and op.bytes_accessed:
-            key = launch, busy, op.bytes_accessed, op.kind, op.dtype
+            made = sum([graph.tensors[t].size_bytes for t in op.outputs]) if lost else 0
+            key = launch, busy, op.bytes_accessed, made, op.kind, op.dtype
             if key in known:
                 use = known[key]
             else:
                 efficiency = hardware.compute.efficiency_for(op.kind, op.dtype)
                 used = min(Fraction(bandwidth), Fraction(op.bytes_accessed * _NS_PER_S, busy))
-                reached = max(bandwidth * efficiency, used) * kept
+                reading = max(Fraction(0), 1 - Fraction(2 * made, op.bytes_accessed))
+                reached = max(bandwidth * efficiency, used) * (1 - lost * reading)
                 known[key] = use = MemoryUse(launch, used, reached) if used > reached - copies else None
             if use is not None:
                 uses[i] = use

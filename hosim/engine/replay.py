@@ -74,7 +74,7 @@ def replay(
 
     Copies take bandwidth of the memories at their ends: with ``compete`` they share it, and an op that needs the device tier's goes slower
     while they flow (:mod:`hosim.costmodel.memory_traffic`); ``slowed_ns`` is what that cost. By default it is so where some op has no
-    ``duration_ns``, so that its time is the cost model's, and not where all are measured.
+    ``duration_ns``, so that its time is the cost model's, or has ``bytes_accessed``.
 
     On a machine of several devices each runs the plan, on tensors of its own: nothing is shared but room and bandwidth. Where all of
     them do the same at the same time, one is replayed for all; ``fold`` false replays each in any case, to the same result.
@@ -185,7 +185,7 @@ class _Replay:
         meetings = graph.derived(meeting_ranks) if hardware.devices > 1 else {}
         self.meets = bool(meetings)
         sent = graph.derived_on(hardware, sent_bytes)
-        self.crosses = bool(sent)
+        self.tells = bool(sent) or (len(graph.derived(_measured)) < len(graph.ops) if compete is None else compete)
         self.collectives: Collectives | None = None
         if sent or (meetings and not folded):
             self.collectives = Collectives(self.clock, hardware, {} if folded else meetings, sent, self.sequence)
@@ -383,7 +383,7 @@ class _Replay:
                 device.memory.check_persistence(self.tier_names)
                 arena = device.memory.arena
                 error = arena.failure() if arena is not None else None
-            modelled = self.competes or self.crosses, self.meets
+            modelled = self.tells, self.meets
             results.append(result_figures.of_device(device, self.plan, self.hardware, self.budget, error, self.jitter, modelled))
         if self.hardware.devices == 1:
             return results[0]

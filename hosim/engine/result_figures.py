@@ -34,7 +34,7 @@ def of_device(
 ) -> Result:
     """The result of one device; ``error`` is its out-of-memory report, if it has one.
 
-    ``modelled`` says whether ops can be slowed by copies, and whether collectives can wait for other devices.
+    ``modelled`` says whether that copies slow ops down is told even if none does, and whether collectives can wait for other devices.
     """
     memory = device.memory
     ledgers = {tier.name: ledger for tier, ledger in zip(hardware.tiers, memory.ledgers, strict=True)}
@@ -71,7 +71,7 @@ def of_device(
         streams=figures,
         makespan_low_ns=unsure[0],
         makespan_high_ns=unsure[1],
-        slowed_ns=sum(slowed.values()) if modelled[0] else None,
+        slowed_ns=sum(slowed.values()) if modelled[0] or any(slowed.values()) else None,
         peers_ns=sum(waited.values()) if modelled[1] else None,
         allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
         jitter=jitter,

@@ -21,7 +21,7 @@ def small(h2d: int = 5, d2h: int = 5, ddr: int = 100, launch: int = 0, efficienc
 def beside(hardware: Hardware, ops: dict, *moves: str, ns: int | None = None, **option):
     """(start, end) of ops that run while the moves do, (start, end) of these, and what the ops took longer."""
     graph = workload(
-        {"w": (20, "parameter", "ddr"), "p": (20, "parameter"), "q": (40, "parameter", "ddr")},
+        {"w": (20, "parameter", "ddr"), "p": (20, "parameter"), "q": (40, "parameter", "ddr"), "y": (25,), "z": (50,)},
         {name: {"ns": ns, "inputs": ["p"], "bytes_accessed": 100} | fields for name, fields in ops.items()},
     )
     the_plan = plan(graph, *((move, None) if "@" not in move else tuple(move.split("@")) for move in moves))
@@ -82,6 +82,10 @@ def test_what_ops_keep_while_copies_flow():
     hardware = small()
     hardware = replace(hardware, compute=replace(hardware.compute, beside_copies=0.8))
     assert beside(hardware, {"f": {}}, "prefetch w") == ([(0, 13)], {"w": (0, 4)}, 3)
+    # Of 100 bytes 25 are written: 9 while a copy flows, 4 beside w, 1.6 of 10 ns by 4. Of 50 nothing is lost: as without it.
+    quarter, half = ({"outputs": [name]} for name in ("y", "z"))
+    assert beside(hardware, {"f": quarter}, "prefetch w") == ([(0, 13)], {"w": (0, 4)}, 3)
+    assert beside(hardware, {"f": half}, "prefetch w") == ([(0, 12)], {"w": (0, 4)}, 2)
     # 25 ns of computation, in which 100 bytes are 4 a nanosecond: 3/4 of its speed, 3 of 25 ns by 4. 40 ns need 2.5: no loss.
     assert beside(hardware, {"f": {"flops": 25}}, "prefetch w") == ([(0, 26)], {"w": (0, 4)}, 1)
     assert beside(hardware, {"f": {"flops": 40}}, "prefetch w") == ([(0, 40)], {"w": (0, 4)}, 0)
@@ -108,15 +112,20 @@ def test_host_memory_is_shared_by_copies():
     assert beside(small(ddr=6), {"f": {}}, "prefetch w", "store p", compete=False) == ([(0, 10)], {"w": (0, 4), "p": (0, 4)}, None)
 
 
-def test_measured_ops_are_left_as_they_are_unless_asked():
-    assert beside(small(), {"f": {}}, "prefetch w", ns=10) == ([(0, 10)], {"w": (0, 4)}, None)
-    assert beside(small(), {"f": {}}, "prefetch w", ns=10, compete=True) == ([(0, 12)], {"w": (0, 4)}, 2)
-    # In 20 ns measured, 100 bytes pass at 5 too.
+def test_measured_ops_are_slowed_if_they_say_what_they_access():
+    assert beside(small(), {"f": {}}, "prefetch w", ns=10) == ([(0, 12)], {"w": (0, 4)}, 2)
+    assert beside(small(), {"f": {}}, "prefetch w", ns=10, compete=False) == ([(0, 10)], {"w": (0, 4)}, None)
+    # In 20 ns measured, 100 bytes pass at 5 too. Where nothing is slowed, nothing is told, unless asked.
+    assert beside(small(), {"f": {}}, "prefetch w", ns=20) == ([(0, 20)], {"w": (0, 4)}, None)
     assert beside(small(), {"f": {}}, "prefetch w", ns=20, compete=True) == ([(0, 20)], {"w": (0, 4)}, 0)
     # In 8 ns they could not anyway: f is slowed as if they just could. 2 of 8 ns done by 4, 6 left.
-    assert beside(small(), {"f": {}}, "prefetch w", ns=8, compete=True) == ([(0, 10)], {"w": (0, 4)}, 2)
-    # Nothing is known of what it accesses.
-    assert beside(small(), {"f": {"bytes_accessed": 0}}, "prefetch w", ns=10, compete=True) == ([(0, 10)], {"w": (0, 4)}, 0)
+    assert beside(small(), {"f": {}}, "prefetch w", ns=8) == ([(0, 10)], {"w": (0, 4)}, 2)
+    # Nothing is known of what it accesses, and neither do copies share the memory below then.
+    assert beside(small(ddr=6), {"f": {"bytes_accessed": 0}}, "prefetch w", "store p", ns=10) == (
+        [(0, 10)],
+        {"w": (0, 4), "p": (0, 4)},
+        None,
+    )
 
 
 def test_a_stream_beside_it():

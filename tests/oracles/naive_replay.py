@@ -512,7 +512,9 @@ class NaiveReplay:
                 self.speed[i] = self.flows_of_ops[i].rate / self.pace(i)
             elif self.compete and busy > 0 and accessed:
                 own = min(whole, Fraction(accessed, busy))
-                left = max(own, whole * Fraction(str(compute.efficiency))) * Fraction(str(compute.beside_copies)) - taken
+                written = min(Fraction(1, 2), Fraction(sum(self.tensors[t].size_bytes for t in self.ops[i].outputs), accessed))
+                kept = 1 - (1 - Fraction(str(compute.beside_copies))) * (1 - 2 * written)
+                left = max(own, whole * Fraction(str(compute.efficiency))) * kept - taken
                 self.speed[i] = max(Fraction(0), min(Fraction(1), left / own)) if taken else Fraction(1)
 
     def own_rate(self, x):
