@@ -82,6 +82,7 @@ def test_fit() -> None:
         "exact": True,
         "beyond": "1 GB/s",
         "contradictions": [],
+        "notes": [],
         "rows": [
             probe("1 GB/s", 100, 70, "takes 1.429 times as long as with everything resident"),
             probe("2 GB/s", 85, 35, ""),
