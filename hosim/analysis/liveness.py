@@ -36,6 +36,12 @@ def live_ranges(graph: Graph) -> tuple[tuple[int, int] | None, ...]:
     return tuple((users[0], users[-1] + 1) if users else None for users in graph.users)
 
 
+def needed_bytes(graph: Graph) -> tuple[int, ...]:
+    """Bytes that each op needs in the device tier under any plan: what it uses, and its workspace; for :meth:`Graph.derived`."""
+    sizes = [tensor.size_bytes for tensor in graph.tensors]
+    return tuple([sum([sizes[t] for t in op.uses]) + op.workspace_bytes for op in graph.ops])
+
+
 def static_curve(graph: Graph) -> list[int]:
     """Bytes of the device tier held while each op runs, by op position, with everything resident."""
     if not graph.ops:

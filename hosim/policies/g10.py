@@ -23,9 +23,8 @@ them start below, and come up in reserved slots before their first uses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heappop, heapreplace
 
 import numpy as np
 
@@ -43,6 +42,11 @@ from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import LowerTier, nearest_tiers, space_below, starts
 from hosim.schedule.over_time import OverTime
 from hosim.schedule.placement import Placement, read_placement
+
+Relief = np.ndarray[tuple[int], np.dtype[np.float64]]
+"""The relief of each idle time."""
+_NOTHING = (0.0, -1)
+"""Before all that have no relief."""
 
 _QUEUED, _LOOKS = 64, 24
 """Idle times with the most relief that wait in a queue, and looks at them after which all idle times are looked at anew."""
@@ -68,6 +72,47 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
     planner.evict_unreserved()
     planner.advance_prefetches()
     return insert(graph, hardware, "g10", planner.absences, initial)
+
+
+def _most_relief(relief: Relief) -> tuple[list[tuple[float, int]], tuple[float, int]]:
+    """Those with the most relief above 0, the first of equals, as (less relief, position) in order; and the first one that is left out."""
+    least = float(np.partition(relief, -_QUEUED - 1)[-_QUEUED - 1]) if len(relief) > _QUEUED else 0.0
+    chosen = np.flatnonzero(relief > least).tolist()
+    if least > 0:
+        chosen += np.flatnonzero(relief == least)[: _QUEUED + 1 - len(chosen)].tolist()
+    found = sorted([(-float(relief[n]), n) for n in chosen])
+    return found, found.pop() if least > 0 else _NOTHING
+
+
+class _IdleTimes:
+    """Idle times, the one with the most relief first. As ops come to fit no relief rises, so one that was found once is an upper bound."""
+
+    def __init__(self, found: Sequence[Gap], per_ns: Relief, above: OverTime) -> None:
+        self._begins = np.array([gap.after + 1 for gap in found], dtype=np.int64)
+        self._ends = np.array([gap.before for gap in found], dtype=np.int64)
+        self._per_ns = per_ns
+        self._above = above
+        self._queue: list[tuple[float, int]] = []
+        self._beside = _NOTHING
+        """The first of those that are not in the queue, by the relief that it had."""
+        self._looks = 0
+
+    def pop(self) -> int | None:
+        """The one with the most relief, which is not had again; None if none has any."""
+        while True:
+            if not self._queue or self._queue[0] >= self._beside or self._looks > _LOOKS:
+                self._queue, self._beside = _most_relief(self._above.within_each(self._begins, self._ends) * self._per_ns)
+                self._looks = 0
+                if not self._queue:
+                    return None
+            known, n = self._queue[0]
+            present = -self._above.within(int(self._begins[n]), int(self._ends[n])) * float(self._per_ns[n])
+            if present == known:
+                heappop(self._queue)
+                self._per_ns[n] = 0
+                return n
+            heapreplace(self._queue, (present, n))
+            self._looks += 1
 
 
 class _G10:
@@ -119,32 +164,16 @@ class _G10:
     def evict(self) -> None:
         """Take idle times until no op is over the line: the most bytes freed over time above it, per time of a round trip."""
         found = list(self._idle_times()) if self.tiers else []
-        ends = np.array([(gap.after + 1, gap.before) for gap in found], dtype=np.int64).reshape(-1, 2)
         per_ns = np.array([self.sizes[gap.tensor] / (self._round_trip(self.tiers[0], gap.tensor) or 1) for gap in found])
         above = OverTime(self.durations, self.held > self.line)
-        # as ops come to fit, no relief rises: so the first in the queue whose relief is still what it was has the most
-        queue: list[tuple[float, int]] = []
-        looks, beyond = 0, 0.0  # since all were looked at; the most relief of those that are not in the queue
-        while above.count and len(found):
-            if not queue or -queue[0][0] <= beyond or looks > _LOOKS:
-                relief = above.within_each(ends[:, 0], ends[:, 1]) * per_ns
-                least = float(np.partition(relief, -_QUEUED)[-_QUEUED]) if len(relief) > _QUEUED else 0.0
-                queue = [(-float(relief[n]), int(n)) for n in np.flatnonzero((relief >= least) & (relief > 0))]
-                if not queue:
-                    return
-                heapify(queue)
-                looks, beyond = 0, float(relief[relief < least].max(initial=0))
-            known, n = queue[0]
-            present = -above.within(found[n].after + 1, found[n].before) * float(per_ns[n])
-            if present != known:
-                heapreplace(queue, (present, n))
-                looks += 1
-                continue
-            heappop(queue)
-            per_ns[n] = 0
+        idle = _IdleTimes(found, per_ns, above)
+        while above.count:
+            n = idle.pop()
+            if n is None:
+                return
             if self._place(found[n]):
-                a, b = ends[n]
-                above.drop(int(a), int(b), self.held[a:b] <= self.line)
+                a, b = found[n].after + 1, found[n].before
+                above.drop(a, b, self.held[a:b] <= self.line)
 
     def fits(self) -> bool:
         """Whether no op is over the line by the account so far."""
@@ -225,7 +254,7 @@ class _G10:
             ahead = fits_from(self.held, size, self.line, gone, back)
             if ahead < back:
                 self.held[ahead:back] += size
-                self.absences[n] = replace(absence, prefetch=ahead - 1)
+                self.absences[n] = absence._replace(prefetch=ahead - 1)
 
     # -- times -------------------------------------------------------------------------------------------------
 

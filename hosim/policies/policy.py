@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from hosim.analysis.liveness import needed_bytes
 from hosim.cache_plan import Plan
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.graph import Graph
@@ -269,9 +270,7 @@ def _function(path: str) -> Maker:
 
 def _ops_fit(graph: Graph, hardware: Hardware, budget: int) -> None:
     """Raise :class:`InfeasibleError` if some op cannot run under any plan: what it uses must be in the device tier while it runs."""
-    sizes = [tensor.size_bytes for tensor in graph.tensors]
-    for op in graph.ops:
-        needed = sum([sizes[t] for t in op.uses]) + op.workspace_bytes
+    for op, needed in zip(graph.ops, graph.derived(needed_bytes), strict=True):
         if needed > budget:
             raise InfeasibleError(
                 f"out of memory: op {op.name!r} needs {needed:,} B of {hardware.device_tier} for what it uses and its workspace; "

@@ -58,7 +58,7 @@ def below_at_ends(graph: Graph, residency: Mapping[int, tuple[str, ...]], device
 
 def held_bytes(graph: Graph) -> Levels:
     """Bytes of the device tier while each op runs with everything resident, by op position."""
-    return np.array(static_curve(graph), dtype=np.int64)
+    return np.array(graph.derived(static_curve), dtype=np.int64)
 
 
 def take_away(held: Levels, graph: Graph, absence: Absence) -> None:

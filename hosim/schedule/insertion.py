@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
@@ -22,8 +22,7 @@ from hosim.hardware import Hardware
 from hosim.schedule.lower_tiers import route
 
 
-@dataclass(frozen=True, slots=True)
-class Absence:
+class Absence(NamedTuple):
     """``tensor`` away from the device tier between its uses by the ops ``after`` and ``before``.
 
     ``after`` is :data:`AT_START` before the first use, ``before`` the number of ops after the last one. ``store``, ``release`` and
@@ -43,8 +42,7 @@ class Absence:
     last_store: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WriteBack:
+class WriteBack(NamedTuple):
     """``tier`` is to hold a valid copy again after the ops listed before ``before``: by a store after the last write, if one is needed."""
 
     before: int
@@ -110,7 +108,7 @@ def _steps(graph: Graph, hardware: Hardware, t: int, start: Sequence[str], absen
         yield Absence(t, AT_START, users[0], AT_START, AT_START, AT_START, own[0])
     for absence in absences:
         tiers = joined or (own if absence.before == end else ())
-        yield replace(absence, tier=tiers[0]) if tiers and tiers[0] != absence.tier else absence
+        yield absence._replace(tier=tiers[0]) if tiers and tiers[0] != absence.tier else absence
     if graph.survives[t]:
         yield from (WriteBack(end, tier) for tier in own)
 

@@ -13,13 +13,14 @@ class OverTime:
 
     def __init__(self, durations: _Durations, over: _Marks) -> None:
         self._over = over.copy()
-        self._durations, self._times = durations, durations.tolist()
+        self._times = durations.tolist()
+        self._over_ns = np.where(over, durations, 0)
         self.count = int(over.sum())
         sums, ends = self._sums_before(), np.arange(len(durations) + 1)
         self._sums = (sums[ends] - sums[ends - (ends & -ends)]).tolist()
 
     def _sums_before(self) -> _Durations:
-        return np.concatenate(([0], np.cumsum(np.where(self._over, self._durations, 0))))
+        return np.concatenate(([0], np.cumsum(self._over_ns)))
 
     def within_each(self, begins: _Durations, ends: _Durations) -> _Durations:
         """What :meth:`within` gives for each of many stretches."""
@@ -41,6 +42,7 @@ class OverTime:
         """Of the ops from ``begin`` up to ``end``, those that ``under`` marks are over the line no more."""
         (fallen,) = np.nonzero(self._over[begin:end] & under)
         self._over[begin:end] &= ~under
+        self._over_ns[begin:end][fallen] = 0
         self.count -= len(fallen)
         sums, size = self._sums, len(self._sums)
         for i in (fallen + begin).tolist():

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis.liveness import needed_bytes, static_peak
 from hosim.errors import InfeasibleError, InputError
 from hosim.limits import within
 from hosim.result import Result
@@ -109,7 +109,7 @@ def frontier(
     within("grid_points", points + refine, source="frontier")
     graph = question.graph
     most = min(question.budget_bytes, max(static_peak(graph).bytes, 1))
-    least = max((sum(graph.tensors[t].size_bytes for t in op.uses) + op.workspace_bytes for op in graph.ops), default=1)
+    least = max(graph.derived(needed_bytes), default=1)
     probed: dict[int, Result] = {}
 
     def probe(budget: int) -> bool:

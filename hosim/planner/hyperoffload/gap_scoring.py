@@ -99,6 +99,10 @@ class GapScoring:
         self.finishes = [*problem.end_ns[: self.count], self.horizon]
         self.ends = list(accumulate(problem.end_ns, max))
         self.sizes = [tensor.size_bytes for tensor in graph.tensors]
+        self.persistent = [bool(tensor.persistent) for tensor in graph.tensors]
+        """Whether it is the plan's to say where a tensor starts."""
+        self._written_ns = [problem.end_ns[writers[-1]] if writers else -1 for writers in graph.writers]
+        """When the last op that writes a tensor ends; below 0 if none does."""
         self.tiers = problem.below[: weights.tiers]
         self.choices: dict[int, TensorChoice] = {}
         self.versions: set[tuple[int, int]] = set()
@@ -192,22 +196,16 @@ class GapScoring:
 
     def _departures(self, gap: Gap, i: int, below: LowerTier, trip: RoundTrip, start: str) -> Sequence[Departure]:
         """The ways to leave the device tier for a gap that is wanted from op i on; at most two."""
-        problem, t, down = self.problem, gap.tensor, trip.down
+        t, down = gap.tensor, trip.down
         channel = self.down[below.name]
-        free = bool(problem.graph.tensors[t].persistent)  # where it starts is the plan's to say
+        free = self.persistent[t]
         first: tuple[Departure, ...] = ()
-        final: Departure | None = None
-        if free:
-            writers = problem.graph.writers[t]
-            if writers:  # what is below at time 0 must be there again at the end
-                final_at = channel.earliest(self.end_ns[writers[-1]], down)
-                final = Departure(BELOW, None, final_at, max(0, final_at + down - self.horizon))
-            if gap.after == AT_START and (start == HOME or i >= gap.before):  # away after its last use: then at the step's start too
-                if final is None or start == COPY:  # the store of a copy has its place already
-                    return (Departure(BELOW),)
-                first = (final,)
-                if start != HOME or i >= gap.before or not gap.returns:
-                    return first
+        if free and gap.after == AT_START and (start == HOME or i >= gap.before):  # away after its last use: then at the step's start too
+            if self._written_ns[t] < 0 or start == COPY:  # the store of a copy has its place already
+                return (Departure(BELOW),)
+            first = (self._final(t, channel, down),)
+            if start != HOME or i >= gap.before or not gap.returns:
+                return first
         if gap.dead(self.count) or self._clean(gap, start):
             return (*first, Departure(start))
         written = self.end_ns[gap.written] if gap.written != AT_START else 0
@@ -218,11 +216,17 @@ class GapScoring:
             store_at = channel.earliest(written, down)
         late = max(0, store_at + down - needed)
         if free and gap.version == 0 and gap.after != AT_START and start == HOME and t in self.initial and self.weights.copies:
-            if final is None:
+            if self._written_ns[t] < 0:
                 return (*first, Departure(COPY))
+            final = self._final(t, channel, down)
             if final.late <= late:
                 return (*first, Departure(COPY, None, final.final_store_at, final.late))
         return (*first, Departure(start, store_at, None, late))
+
+    def _final(self, t: int, channel: ChannelTimeline, down: int) -> Departure:
+        """How a tensor that the step writes leaves if it starts below: it must be there again at the end."""
+        final_at = channel.earliest(self._written_ns[t], down)
+        return Departure(BELOW, None, final_at, max(0, final_at + down - self.horizon))
 
     def _with_return(self, gap: Gap, i: int, below: LowerTier, trip: RoundTrip, leaves: Departure) -> GapScore:
         weights = self.weights

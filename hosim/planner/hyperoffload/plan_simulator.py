@@ -303,11 +303,12 @@ class PlanSimulator:
             too_late = judged and m > last_hot and self._end + late >= limit
             if judged and step.count > _LARGE and self._end + late >= limit + self._end // _HOPELESS:
                 return _Judged({}, (), (0, self._end + late, 0), [], len(known), 0)
-            differ = {t: state.states[t] for t, _, _ in pairs if state.states[t] != known_here.states[t]}
+            alike = goes_on_alike(present, known_here)
+            differ = {t: state.states[t] for t, _, _ in pairs if state.states[t] != known_here.states[t]} if alike else {}
             if (
-                present.mark - known_here.mark != sum([(code - known_here.states[t]) * weights[t] for t, code in differ.items()])
+                not alike
+                or present.mark - known_here.mark != sum([(code - known_here.states[t]) * weights[t] for t, code in differ.items()])
                 or any([t in state.pending for t in differ])
-                or not goes_on_alike(present, known_here)
             ):
                 if too_late and m > last_hot + _PATIENCE:
                     return _Judged({}, (), (0, self._end + late, 0), [], len(known), 0)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hosim.analysis.gaps import Gap, initial_set, tensor_gaps
+from hosim.analysis.liveness import needed_bytes
 from hosim.cache_plan import AT_START
 from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.op_time import op_durations
@@ -69,8 +70,9 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
     for i in range(count + 1):
         level += change[i]
         held.append(level + (graph.ops[i].workspace_bytes if i < count else 0))
-    floor = [op.workspace_bytes + sum(graph.tensors[t].size_bytes for t in op.uses) for op in graph.ops]
-    return Problem(graph, hardware, durations, tuple(start), tuple(end), below, tuple(gaps), tuple(held), tuple(floor), starts_below)
+    return Problem(
+        graph, hardware, durations, tuple(start), tuple(end), below, tuple(gaps), tuple(held), graph.derived(needed_bytes), starts_below
+    )
 
 
 def _held(graph: Graph, t: int, users: Sequence[int], count: int, starts_below: bool) -> tuple[int, int]:

@@ -174,7 +174,7 @@ class GapSweep:
         if gap.after == AT_START:
             users = self.problem.graph.users[gap.tensor]
             last = users[-1] if users else self.count
-            if i <= last or not self.problem.graph.tensors[gap.tensor].persistent:
+            if i <= last or not self.scoring.persistent[gap.tensor]:
                 return i < gap.before
             choice = self.choices.get(gap.tensor)
             back = choice.away.get(last, AT_START) if choice is not None else AT_START
