@@ -26,7 +26,6 @@ staging buffers of the host, or fetches at the end of a step for the first ops o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
@@ -79,4 +78,4 @@ def plan(
             tiers.setdefault(t, tier)
     absences = stays.absences(stays_of([t for t in chosen if t in tiers], leads[way]))
     initial = {t: (tier,) for t, tier in tiers.items() if t in residency and t not in at_home}
-    return insert(graph, hardware, "static_split", [replace(a, tier=tiers[a.tensor]) for a in absences], initial)
+    return insert(graph, hardware, "static_split", [a._replace(tier=tiers[a.tensor]) for a in absences], initial)
