@@ -89,7 +89,7 @@ BUILT_IN = (
     ),
     Policy(
         "static_split",
-        "a share of the weights below, evenly spread, fetched into two buffers (vLLM, Accelerate, llama.cpp)",
+        "a share of the weights below, evenly spread, fetched into a few buffers (vLLM, Accelerate, llama.cpp)",
         "hosim.policies.static_split:plan",
         {
             "weights": _WEIGHTS,
@@ -97,7 +97,9 @@ BUILT_IN = (
             "states": Parameter(None, "float", "the share of the optimizer states; none: 0, unless those before are not enough"),
             "activations": _ACTIVATIONS,
             "ahead": Parameter(None, "int", "ops by which a fetch is issued at most before the op that needs it; none: any number"),
-            "buffers": Parameter(2, "int", "buffers for what is fetched, each as large as the op that fetches most needs; 0: no limit"),
+            "buffers": Parameter(
+                None, "int", "each for what the op that fetches most needs; 0: no limit; none: 2, or 3 if some are stored"
+            ),
             "spread": Parameter("even", "str", "which tensors live below: even (spread over the step), first or last (used first, last)"),
             "placement": _PLACEMENT,
         },

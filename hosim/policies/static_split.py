@@ -4,7 +4,7 @@ What people run today, and its settings here:
 
 * vLLM ``--cpu-offload-gb`` with its prefetch groups (``--offload-group-size``, ``--offload-num-in-group``, ``--offload-prefetch-step``):
   some layers of every group live below, and each is copied up some steps ahead into one of a few static buffers. That is the default,
-  ``spread=even:buffers=2``.
+  ``spread=even:buffers=2``; where the step writes what it fetches, three buffers: one fills, one is used, and one is stored.
 * Accelerate's ``device_map`` with a share for the CPU, and llama.cpp's split by layers (``-ngl``) with the computation on the device: what
   does not fit is one run of layers, fetched where it is used: ``spread=last:ahead=0`` (Accelerate), ``spread=first:ahead=0`` (llama.cpp).
 * FlexGen's percentages (``--percent``) for weights, cache and activations: ``weights``, ``cache`` and ``activations``.
@@ -50,20 +50,22 @@ def plan(
     states: float | None = None,
     activations: float | None = None,
     ahead: int | None = None,
-    buffers: int = 2,
+    buffers: int | None = None,
     spread: str = EVEN,
     placement: str = FASTEST,
 ) -> Plan:
     """The plan. Each of some dozen shares that are tried costs O(uses log uses)."""
     residency = Plan(graph).residency(hardware.device_tier)
     at_home = [t for t, where in residency.items() if hardware.device_tier not in where and graph.users[t]]
+    stored_back = {t for t in residency if graph.writers[t]}
     stays = Stays(graph, hardware)
     leads = [len(graph.ops) if ahead is None else ahead]
     while leads[-1]:
         leads.append(leads[-1] // _LATER)
 
     def stays_of(tensors: Sequence[int], lead: int) -> list[DeviceStay]:
-        return stays.of([*at_home, *tensors], lead, buffers)
+        below = [*at_home, *tensors]
+        return stays.of(below, lead, (3 if any(t in stored_back for t in below) else 2) if buffers is None else buffers)
 
     def lacking(tensors: Sequence[int], way: int) -> int:
         return stays.peak_bytes(stays_of(tensors, leads[way])) - budget_bytes

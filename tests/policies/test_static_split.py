@@ -87,6 +87,16 @@ def test_the_cache_follows_the_weights_only_where_these_are_not_enough() -> None
     assert {name[0] for name, _ in split(graph, 80, cache=0.5)[0]} == {"c"}
 
 
+def test_what_is_stored_back_has_a_third_buffer() -> None:
+    b = GraphBuilder("updates")
+    for i in range(6):
+        b.tensor(f"m{i}", 10, "optimizer_state", home="ddr")
+        b.op(f"u{i}", "m", mutates=[f"m{i}"], duration_ns=20)
+    graph = b.build()
+    assert [after for _, after in split(graph, 60)[0]] == [-1, -1, -1, 0, 1, 2]
+    assert [after for _, after in split(graph, 60, buffers=2)[0]] == [-1, -1, 0, 1, 2, 3]
+
+
 def test_activations_leave_between_uses_that_leave_time_for_it() -> None:
     b = GraphBuilder("training")
     for i in range(4):
