@@ -33,7 +33,7 @@ def with_collectives(draw, plan: Plan, machine: Hardware) -> tuple[Plan, Hardwar
     return made, replace(machine, fabrics=tuple(fabrics))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
 def test_on_one_device(case, data):
     _, machine, plan = case
@@ -41,7 +41,7 @@ def test_on_one_device(case, data):
     compare(plan, machine, None, compete=data.draw(st.booleans()))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(cases(max_ops=5, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
 def test_on_several_devices(case, data):
     _, machine, plan = case

@@ -314,6 +314,11 @@ def test_shared_bandwidth_is_refused():
     with pytest.raises(InputError, match="h2d shares its bandwidth"):
         solve(graph, replace(hardware, fabrics=(Fabric("pcie", NS, ("h2d", "d2h")),)), 40)
     solve(graph, replace(hardware, fabrics=(Fabric("pcie", 2 * NS, ("h2d", "d2h")),)), 40)
+    crossed = replace(hardware, fabrics=(Fabric("pcie", 2 * NS, ("h2d", "d2h"), collectives=1),))
+    solve(graph, crossed, 40)  # it has no collectives
+    ops = (replace(graph.ops[0], kind="all_reduce", kernel="all_reduce", sizes=(2, 8)), *graph.ops[1:])
+    with pytest.raises(InputError, match="h2d shares its bandwidth"):
+        solve(Graph(graph.name, graph.tensors, ops, graph.meta), crossed, 40)
 
 
 def test_each_refusal_says_what_to_do():
