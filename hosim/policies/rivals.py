@@ -19,6 +19,7 @@ from hosim.policies import registry
 from hosim.schedule.freeze_runtime import freeze_runtime
 from hosim.schedule.insertion import insert
 from hosim.schedule.lower_tiers import starts
+from hosim.schedule.steady_start import kept_from_the_start
 
 RIVALS = ("resident", "static_split", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
 """Policies whose plans are tried."""
@@ -26,7 +27,7 @@ RIVALS = ("resident", "static_split", "memory_peak", "g10", "longest_gap", "laye
 IF_TRAINING = ("zero_offload", "zero_infinity", "flexgen")
 """Settings of rivals that have names, and plan as these do where there are no optimizer states; where there are some, they are tried."""
 
-AT_HOME_IF_THEY_FIT = frozenset({"memory_peak", "g10", "longest_gap", "belady", "distance"})
+AT_HOME_IF_THEY_FIT = frozenset({"memory_peak", "g10", "longest_gap", "distance"})
 """Those of them whose tensors start where :func:`hosim.schedule.lower_tiers.starts` says, whatever the settings of the grid."""
 
 MOST_OPS = 20_000
@@ -62,7 +63,7 @@ def static_rivals(
     choices: list[tuple[str, Mapping[str, Any]]] = [(name, MappingProxyType({})) for name in _rivals_of(graph)]
     if waits and len(graph.ops) <= MOST_OPS:
         choices += SETTINGS
-    late = AT_HOME_IF_THEY_FIT if to_beat_ns is not None and forced_ns(graph, hardware, budget_bytes) > to_beat_ns else ()
+    late = frozenset[str]() if to_beat_ns is None else _late(graph, hardware, budget_bytes, to_beat_ns)
     hopeless: set[str] = set()
     for name, settings in choices:
         if name in late:
@@ -91,13 +92,19 @@ def _rivals_of(graph: Graph) -> tuple[str, ...]:
     return (*RIVALS, *IF_TRAINING) if training else RIVALS
 
 
-def forced_ns(graph: Graph, hardware: Hardware, budget_bytes: int) -> int:
-    """Nanoseconds for which a channel is busy at least if tensors start at home where they fit, else below.
+def _late(graph: Graph, hardware: Hardware, budget_bytes: int, to_beat_ns: int) -> frozenset[str]:
+    """The policies whose tensors start where to bring them up takes longer than the makespan to beat."""
+    late = AT_HOME_IF_THEY_FIT if forced_ns(graph, hardware, starts(graph, hardware, budget_bytes)) > to_beat_ns else frozenset[str]()
+    kept = kept_from_the_start(graph, hardware, budget_bytes, None)
+    return late | {"belady"} if forced_ns(graph, hardware, kept) > to_beat_ns else late
 
-    What is read first comes up once, and what the step writes of it goes back (docs/contract.md, rule 2). 0 where they fit, and where no
-    channels lead up from where one lives.
+
+def forced_ns(graph: Graph, hardware: Hardware, initial: Mapping[int, tuple[str, ...]]) -> int:
+    """Nanoseconds for which a channel is busy at least if tensors start in ``initial``, the others at home.
+
+    What is read first comes up once, and what the step writes of it goes back (docs/contract.md, rule 2). 0 where all start at home, and
+    where no channels lead up from where one lives.
     """
-    initial = starts(graph, hardware, budget_bytes)
     try:
         return moving_ns(insert(graph, hardware, "starts", (), initial), hardware) if initial else 0
     except InfeasibleError:

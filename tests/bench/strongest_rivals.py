@@ -18,7 +18,6 @@ from hosim.hardware import Hardware
 from hosim.importers import load_any
 from hosim.io.hardware_file import load_hardware
 from hosim.io.shipped import find_hardware, find_workload, workloads
-from hosim.plain_text import counted
 from hosim.result import Result
 from hosim.study.compare import compare
 from hosim.study.policy_choice import PolicyChoice, parse_choices
@@ -43,8 +42,8 @@ def row(graph: Graph, machine: Hardware, budget: str, effort: float) -> list[str
     cells = [graph.name, f"{budget}, {human_size(budget_bytes)}", taken(full)]
     rival = strongest_rival([full, *others])
     if rival is None:
-        fitting = sum(result.feasible for result in others)
-        return [*cells, f"{counted(fitting, 'rival')} fits", "-", "-", "-", answer.reason if answer else "-"]
+        fitting = ", ".join(result.policy for result in others if result.feasible)
+        return [*cells, fitting or "none fits", "-", "-", "-", answer.reason if answer else "-"]
     only_moves = strongest_rival([moves, *others])
     ahead = [percent(rival.ahead), percent(only_moves.ahead) if only_moves else "does not fit"]
     return [*cells, rival.policy, human_time(rival.makespan_ns), *ahead, answer.reason if answer else "-"]

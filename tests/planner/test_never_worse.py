@@ -116,12 +116,14 @@ def test_policies_that_bring_up_too_much_whatever_they_do_are_not_asked_for_plan
     def planned(to_beat_ns: int) -> dict[str, bool]:
         return {name: made is not None for name, made in rivals.static_rivals(graph, hw, 50, to_beat_ns, waits=True)}
 
-    assert rivals.forced_ns(graph, hw, 50) == 60
-    assert rivals.forced_ns(graph, hw, 60) == 0
+    assert rivals.forced_ns(graph, hw, starts(graph, hw, 50)) == 60
+    assert rivals.forced_ns(graph, hw, starts(graph, hw, 60)) == 0
     assert all(planned(60).values())
     fewer = planned(59)
     assert {name for name, made in fewer.items() if not made} == rivals.AT_HOME_IF_THEY_FIT
-    assert {name.partition(":")[0] for name, made in fewer.items() if made} <= {"resident", "layerwise", "static_split"}
+    assert {name.partition(":")[0] for name, made in fewer.items() if made} <= {"resident", "layerwise", "static_split", "belady"}
+    # belady keeps four of the six and brings up two, in 20 ns
+    assert [planned(to_beat_ns)["belady"] for to_beat_ns in (19, 20)] == [False, True]
 
 
 @pytest.mark.parametrize("budget", [60, 75])
@@ -131,7 +133,7 @@ def test_policies_that_keep_tensors_at_home_bring_up_what_starts_below(name: str
     for parameters in ({}, *(knobs for rival, knobs in rivals.SETTINGS if rival == name)):
         made = freeze_runtime(registry.get(name).plan(graph, hw, budget, **parameters), hw, budget)
         assert made is None or made.initial == starts(graph, hw, budget)
-        assert made is None or moving_ns(made, hw) >= rivals.forced_ns(graph, hw, budget)
+        assert made is None or moving_ns(made, hw) >= rivals.forced_ns(graph, hw, starts(graph, hw, budget))
 
 
 def test_nothing_is_tried_where_nothing_waits() -> None:
