@@ -83,6 +83,11 @@ def hundred_thousand() -> float:
     return plan_training(20_000, SLOW)
 
 
+@measure("hyperoffload for 300,000 ops that wait for transfers", most=120, unit="s")
+def three_hundred_thousand() -> float:
+    return plan_training(60_000, SLOW)
+
+
 @measure("the slowest to grow of the other policies: 6,000 ops, in plans for 600", most=40)
 def rivals() -> float:
     return max(growth(policy) for policy in RIVALS)
