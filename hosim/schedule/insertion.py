@@ -29,7 +29,8 @@ class Absence(NamedTuple):
     ``prefetch`` are the ops at whose ends the store, the detach and the prefetch are wanted; ``tier`` is where the store goes, unless
     the tensor has a place of its own below. What ends the step away stays away, unless it was in the device tier at time 0 and must be
     again: then it comes back at ``prefetch``. Where the end of ``store`` may come after the detach, the store is issued at the end of
-    ``last_store`` instead or, if that is None, the detach comes later.
+    ``last_store`` instead or, if that is None, the detach comes later. Where several tiers have a copy, it comes back from ``source`` if
+    that is among them.
     """
 
     tensor: int
@@ -40,13 +41,18 @@ class Absence(NamedTuple):
     prefetch: int
     tier: str
     last_store: int | None = None
+    source: str | None = None
 
 
 class WriteBack(NamedTuple):
-    """``tier`` is to hold a valid copy again after the ops listed before ``before``: by a store after the last write, if one is needed."""
+    """``tier`` is to hold a valid copy again after the ops listed before ``before``: by a store after the last write, if one is needed.
+
+    The store is wanted at the end of the op ``store``, or as soon as can be.
+    """
 
     before: int
     tier: str
+    store: int = AT_START
 
 
 _cache_op = unguarded(CacheOp)
@@ -179,7 +185,8 @@ class _Course:
             self.here = False
         if read or (before == self.end and self.returns):
             after = order.last_before(self.last, min(absence.prefetch, before - 1))
-            self._copy(PREFETCH, self.below, self.device, after, gap)
+            sources = {absence.source} if absence.source in self.below else self.below
+            self._copy(PREFETCH, sources, self.device, after, gap)
             self.here = True
 
     def _is_read(self, i: int) -> bool:
@@ -194,7 +201,10 @@ class _Course:
         # the op that a cache op was placed for ends after it was issued, also where it is on another stream
         use = self.placed[-1][1] if self.placed else self.end
         waited = use < self.end and bool(self.writes) and self.order.ended_by(use, self.writes[-1])
-        after = self.order.first_after([*self.writes[-1:], *([] if waited else [self.last])], AT_START)
+        follows = [*self.writes[-1:], *([] if waited else [self.last])]
+        after = self.order.first_after(follows, step.store)
+        if after is None:
+            after = self.order.first_after(follows, AT_START)
         if after is not None:
             self._copy(STORE, [*self.below, *([self.device] if self.here else [])], step.tier, after, (AT_START, self.end))
             self.below.add(step.tier)

@@ -9,8 +9,8 @@ from hosim.planner.hyperoffload.problem import Problem
 
 @st.composite
 def choices(draw, problem: Problem) -> dict[int, TensorChoice]:
-    """For some tensors a tier, a start and absences, each with a place to return at and perhaps one to be stored at: every combination that
-    a sweep or a search may take.
+    """For some tensors a tier, a start and absences, each with a place to return at and perhaps one to be stored at, a tier and turns of
+    its own: every combination that a sweep or a search may take.
 
     What starts below is not away after its last use as well: it goes there anyway.
     """
@@ -40,5 +40,10 @@ def choices(draw, problem: Problem) -> dict[int, TensorChoice]:
             for g in open_gaps
             if g.after in away and g.after != AT_START and draw(st.booleans())
         }
-        made[t] = TensorChoice(tier, start, dict(sorted(away.items())), stores)
+        if graph.writers[t] and draw(st.booleans()):
+            stores[len(graph.ops)] = draw(st.integers(graph.writers[t][-1], len(graph.ops) - 1))
+        some = [after for after in away if draw(st.booleans())]
+        tiers = {after: draw(st.sampled_from([b.name for b in problem.below])) for after in some if forced is None}
+        turns = {after: draw(st.integers(-1, 2 * len(graph.ops) + 1)) for after in some}
+        made[t] = TensorChoice(tier, start, dict(sorted(away.items())), stores, tiers, turns, {after: 2 * after - 1 for after in some})
     return made

@@ -1,6 +1,7 @@
 """Simulated annealing over all decisions of a small graph, and a descent from the best there is after each round.
 
-Changes (:mod:`hosim.planner.hyperoffload.choice_moves`) are judged by :mod:`hosim.planner.hyperoffload.plan_simulator`. Annealing
+Changes of any decision (:mod:`hosim.planner.hyperoffload.choice_moves`), or more often around what waits
+(:mod:`hosim.planner.hyperoffload.stall_moves`), are judged by :mod:`hosim.planner.hyperoffload.plan_simulator`. Annealing
 (Kirkpatrick, Gelatt and Vecchi 1983) takes a worse one with a probability that falls with what it loses and with time, since what helps is
 often two or three changes that each alone do not. Every other round is over the order of returns alone, each of them as early as there is
 room (:mod:`hosim.planner.hyperoffload.ordered_returns`).
@@ -17,10 +18,11 @@ from hosim.planner.hyperoffload.best_choices import BestChoices
 from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves
 from hosim.planner.hyperoffload.choices import Choices, TensorChoice
 from hosim.planner.hyperoffload.ordered_returns import OrderedReturns
-from hosim.planner.hyperoffload.plan_simulator import WORK_OF_A_JUDGEMENT, PlanSimulator, SimulatedCost
-from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
+from hosim.planner.hyperoffload.plan_simulator import WORK_OF_A_JUDGEMENT, SimulatedCost
+from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
+from hosim.planner.hyperoffload.stall_moves import StallMoves
 
-_HEATS = (0.6, 0.6, 1.0, 0.6, 1.0, 0.6, 0.3, 0.3)
+_HEATS = (0.6, 1.5, 1.0, 2.0, 1.0, 1.5, 0.6, 0.3)
 """Temperature at the start of each round, in mean op durations; what one heat misses another finds."""
 _ROUND = 80
 """Judgements of whole runs that a round has at least: with little work to spend there are fewer rounds."""
@@ -31,6 +33,8 @@ _ORDERED = (0, 2, 4, 6)
 _OTHERS = 12
 """Other choices of which such a round takes the best."""
 _NEVER = 1 << 62
+_NEAR = 0.7
+"""How often a change is drawn where ops wait."""
 
 
 Restart = Callable[[random.Random], Choices]
@@ -42,7 +46,7 @@ class Annealing:
 
     def __init__(
         self,
-        simulator: PlanSimulator | ReplayedChoices,
+        simulator: RememberedCosts,
         choices: Choices,
         floor_ns: int,
         work: int,
@@ -55,9 +59,12 @@ class Annealing:
         self.rng = random.Random(seed)
         problem = simulator.problem
         self.moves = ChoiceMoves(problem, simulator.tiers)
+        self.near = StallMoves(simulator, self.rng, 1)
         self.gaps = [gap for t in sorted(self.moves.gaps) for gap in self.moves.gaps[t]]
         self.mean_ns = sum(problem.durations) / max(1, len(problem.durations))
         self.kept = BestChoices(simulator, choices, floor_ns)
+        self.descended: SimulatedCost | None = None
+        """The cost of the best choices when no change of one decision was better."""
         self.until = simulator.work + work
 
     @property
@@ -98,8 +105,15 @@ class Annealing:
         rng, simulator, gaps = self.rng, self.simulator, self.gaps
         begin = simulator.work
         span = max(1, until - begin)
+        looked = False
         while simulator.work < until and not self.done:
-            changes = dict(self.moves.random(rng, simulator.choices, rng.choice(gaps), gaps))
+            if rng.random() < _NEAR:
+                if not looked:
+                    self.near.look()
+                    looked = True
+                changes = dict(self.near.draw())
+            else:
+                changes = dict(self.moves.random(rng, simulator.choices, rng.choice(gaps), gaps))
             if rng.random() < 0.3:
                 present: ChainMap[int, TensorChoice | None] = ChainMap(changes, simulator.choices)  # type: ignore[arg-type]
                 changes |= self.moves.random(rng, present, rng.choice(gaps), gaps)
@@ -113,6 +127,7 @@ class Annealing:
             loss = found[1] - cost[1] if found[0] == cost[0] else _NEVER * (found[0] - cost[0])
             if loss <= allowed and loss < 30 * max(heat, 1):
                 self.kept.take(changes)
+                looked = False
 
     def elsewhere(self, restart: Restart) -> None:
         """Begin from the best of some other choices."""
@@ -128,9 +143,9 @@ class Annealing:
             self.kept.take(found[1])
 
     def descend(self) -> None:
-        """First improvement over all changes of one decision, until none is better."""
+        """First improvement over all changes of one decision, until none is better; the same choices are not gone over twice."""
         self.kept.back()
-        improved = True
+        improved = self.kept.cost != self.descended
         while improved and not self.done:
             improved = False
             neighbours = list(self.moves.neighbours(self.simulator.choices, self.gaps))
@@ -139,3 +154,5 @@ class Annealing:
                 improved = self.kept.better(changes)
                 if improved or self.simulator.work >= self.until:
                     break
+            else:
+                self.descended = self.kept.cost

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves
 from hosim.planner.hyperoffload.choices import Choices, TensorChoice
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator, SimulatedCost
-from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
+from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
 
 
 class BestChoices:
@@ -16,7 +16,7 @@ class BestChoices:
     ``whole`` is the work of a whole run.
     """
 
-    def __init__(self, simulator: PlanSimulator | ReplayedChoices, choices: Choices, floor_ns: int) -> None:
+    def __init__(self, simulator: PlanSimulator | RememberedCosts, choices: Choices, floor_ns: int) -> None:
         self.simulator = simulator
         self.floor_ns = floor_ns
         begun = simulator.work

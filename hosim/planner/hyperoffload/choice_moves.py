@@ -1,7 +1,8 @@
 """Small changes of choices: what a search may try next.
 
-A change concerns a tensor or two: a prefetch issued elsewhere in its gap; a store issued earlier or later; an absence dropped, or a gap
-used that was not; another start, or another tier below; a tensor that stays in the place of another one that leaves.
+A change concerns a tensor or two: a prefetch issued elsewhere in its gap; a store issued earlier or later; either of them elsewhere among
+those that are issued after the same op; an absence dropped, or a gap used that was not; another start, or another tier below, for one
+absence or for all; a tensor that stays in the place of another one that leaves.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ Present = Mapping[int, TensorChoice | None]
 
 _NEAR = (-3, -2, -1, 1, 2, 3)
 
+_FEW = 200
+"""Tensors moved up to which queues are looked at: that takes time for each of them."""
+
 
 class ChoiceMoves:
     """The changes of choices that a problem allows, with tensors in ``tiers`` below alone."""
@@ -31,6 +35,7 @@ class ChoiceMoves:
         self.problem = problem
         self.tiers = tiers
         self.gaps = gaps_by_tensor(problem)
+        self._gap = {(gap.tensor, gap.after): gap for gaps in self.gaps.values() for gap in gaps}
         self._count = len(problem.graph.ops)
         self._initial = problem.graph.derived(initial_set)
 
@@ -41,6 +46,11 @@ class ChoiceMoves:
         what = rng.random()
         if what < 0.1 and others:
             return self._exchange(rng, choices, gap, rng.choice(others))
+        if choice is not None and gap.after in choice.away and len(choices) <= _FEW and rng.random() < 0.15:
+            lines = self._queues(choices)
+            changed = [*self._elsewhere(t, choice, gap, lines), *self._saved_elsewhere(t, choice, lines)]
+            if changed:
+                return {t: rng.choice(changed)}
         if choice is not None and gap.after in choice.away and what < 0.7:
             back = choice.away[gap.after]
             if back is not None and what < 0.5:
@@ -56,6 +66,7 @@ class ChoiceMoves:
         by_tensor: dict[int, list[Gap]] = {}
         for gap in gaps:
             by_tensor.setdefault(gap.tensor, []).append(gap)
+        lines = self._queues(choices)
         for t, listed in by_tensor.items():
             choice = choices.get(t)
             for changed in self._decisions(t, choice, listed):
@@ -69,6 +80,63 @@ class ChoiceMoves:
                 if gap.after in choice.away and (choice.start != BELOW or gap.after != AT_START):
                     for position in _stores(gap, choice.stores.get(gap.after, gap.after)):
                         yield {t: choice.with_store(gap.after, position)}
+                if gap.after in choice.away:
+                    for changed in self._elsewhere(t, choice, gap, lines):
+                        yield {t: changed}
+            for changed in self._saved_elsewhere(t, choice, lines) if choice is not None else ():
+                yield {t: changed}
+
+    def _elsewhere(self, t: int, choice: TensorChoice, gap: Gap, lines: Queues) -> Iterator[TensorChoice]:
+        """The return or the store of an absence elsewhere among those that are issued after the same op; or the absence in another tier."""
+        back = choice.away[gap.after]
+        if back is not None:
+            own = choice.turns.get(gap.after, 2 * gap.before)
+            for turn in _turns(own, t, lines.get((False, back), ())):
+                yield choice.with_turn(gap.after, turn)
+        if choice.start != BELOW or gap.after != AT_START:
+            at = choice.stores.get(gap.after, gap.after)
+            own = choice.store_turns.get(gap.after, 2 * gap.after)
+            for turn in _turns(own, t, lines.get((True, at), ())):
+                yield choice.with_store_turn(gap.after, turn)
+        if len(choice.away) > 1 and t not in self.problem.starts_below:
+            for tier in self.tiers:
+                if tier != choice.tier(gap.after):
+                    yield choice.with_tier(gap.after, tier)
+
+    def saved_after(self, t: int, choice: TensorChoice) -> int | None:
+        """The op after which what the step has written of a tensor is stored where it is to be at the end; None: it need not."""
+        graph = self.problem.graph
+        if not graph.writers[t] or not graph.survives[t] or (t not in self.problem.starts_below and choice.start == HOME):
+            return None
+        return choice.stores.get(self._count, graph.writers[t][-1])
+
+    def _saved_elsewhere(self, t: int, choice: TensorChoice, lines: Queues) -> Iterator[TensorChoice]:
+        """What is to be below at the end stored later or earlier, or elsewhere among what is issued after the same op."""
+        at = self.saved_after(t, choice)
+        if at is None:
+            return
+        first, last = self.problem.graph.writers[t][-1], self._count - 1
+        for position in dict.fromkeys((first, at - 1, at + 1, at + 2, (at + last) // 2, last)):
+            if first <= position <= last and position != at:
+                yield choice.with_store(self._count, position)
+        for turn in _turns(choice.store_turns.get(self._count, 2 * at), t, lines.get((True, at), ())):
+            yield choice.with_store_turn(self._count, turn)
+
+    def _queues(self, choices: Present) -> Queues:
+        """What is issued after each op."""
+        found: dict[tuple[bool, int], list[tuple[int, int]]] = {}
+        for t, choice in choices.items():
+            if choice is None:
+                continue
+            for after, back in choice.away.items():
+                if back is not None and (t, after) in self._gap:
+                    found.setdefault((False, back), []).append((choice.turns.get(after, 2 * self._gap[t, after].before), t))
+                if choice.start != BELOW or after != AT_START:
+                    found.setdefault((True, choice.stores.get(after, after)), []).append((choice.store_turns.get(after, 2 * after), t))
+            at = self.saved_after(t, choice)
+            if at is not None:
+                found.setdefault((True, at), []).append((choice.store_turns.get(self._count, 2 * at), t))
+        return found
 
     def without(self, choices: Choices, t: int, after: int) -> Changes:
         """One absence of a tensor dropped, if it has that and need not have it."""
@@ -123,7 +191,7 @@ class ChoiceMoves:
         if choice is not None:
             for tier in tiers:
                 if tier != base.below:
-                    yield replace(base, below=tier)
+                    yield replace(base, below=tier, tiers={})
 
     def _from_the_start(self, base: TensorChoice, gap: Gap) -> Iterator[TensorChoice]:
         """Ways to be away before the first use: to start below, or to leave at once (where starting below means a store at the end)."""
@@ -141,6 +209,16 @@ class ChoiceMoves:
         for start in (COPY, HOME) if self.problem.graph.writers[gap.tensor] else (COPY,):
             for again in _positions(gap):
                 yield replace(base.without(AT_START), start=start).with_return(gap.after, again)
+
+
+Queues = Mapping[tuple[bool, int], Sequence[tuple[int, int]]]
+"""The stores and the returns that are issued after an op, each as its turn and its tensor."""
+
+
+def _turns(own: int, t: int, line: Sequence[tuple[int, int]]) -> list[int]:
+    """Turns before each of those ahead in a queue, and behind each of the others."""
+    found = [turn - 1 if (turn, other) < (own, t) else turn + 1 for turn, other in line if other != t]
+    return [turn for turn in dict.fromkeys(found) if turn != own]
 
 
 def kept(choice: TensorChoice | None) -> TensorChoice | None:

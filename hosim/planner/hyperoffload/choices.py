@@ -27,13 +27,30 @@ class TensorChoice:
 
     ``away`` has, by the op that a gap comes after, the op after which the prefetch back is issued
     (:data:`AT_START` for time 0), or None if the tensor never returns; ``stores`` the op after which its store is issued where
-    that is before the gap (the tensor is copied while it is still used) or, in the gap before the first use, after time 0.
+    that is before the gap (the tensor is copied while it is still used) or, in the gap before the first use, after time 0; by the number
+    of all ops, the op after which what the step has written is stored where it is to be at the end, if not right after the last write.
+    ``tiers`` has, by the same ops, the tier of an absence where that is not ``below``.
+
+    What is issued after the same op queues by the ops that are waiting for it. ``turns`` and ``store_turns`` put a return and a store
+    elsewhere in that queue: as if twice that number were the op's, so that odd numbers lie between two ops.
     """
 
     below: str
     start: str = HOME
     away: Mapping[int, int | None] = field(default_factory=dict)
     stores: Mapping[int, int] = field(default_factory=dict)
+    tiers: Mapping[int, str] = field(default_factory=dict)
+    turns: Mapping[int, int] = field(default_factory=dict)
+    store_turns: Mapping[int, int] = field(default_factory=dict)
+
+    def key(self) -> tuple[object, ...]:
+        """What is the same for the same choices alone, and can be a key."""
+        parts = (self.away, self.stores, self.tiers, self.turns, self.store_turns)
+        return (self.below, self.start, *[tuple(part.items()) for part in parts])
+
+    def tier(self, after: int) -> str:
+        """The tier below of one absence."""
+        return self.tiers.get(after, self.below)
 
     def without(self, after: int) -> TensorChoice:
         """The choice less one absence."""
@@ -46,6 +63,19 @@ class TensorChoice:
     def with_store(self, after: int, position: int) -> TensorChoice:
         """The choice with the store before one absence issued after ``position``."""
         return replace(self, stores=dict(sorted({**self.stores, after: position}.items())))
+
+    def with_tier(self, after: int, tier: str) -> TensorChoice:
+        """The choice with one absence in a tier."""
+        others = {a: other for a, other in self.tiers.items() if a != after}
+        return replace(self, tiers=others if tier == self.below else dict(sorted({**others, after: tier}.items())))
+
+    def with_turn(self, after: int, turn: int) -> TensorChoice:
+        """The choice with the return of one absence elsewhere in its queue."""
+        return replace(self, turns=dict(sorted({**self.turns, after: turn}.items())))
+
+    def with_store_turn(self, after: int, turn: int) -> TensorChoice:
+        """The choice with the store before one absence elsewhere in its queue."""
+        return replace(self, store_turns=dict(sorted({**self.store_turns, after: turn}.items())))
 
 
 Choices = Mapping[int, TensorChoice]
@@ -72,7 +102,7 @@ def everything(problem: Problem) -> Choices:
 
 
 Placed = tuple[int, int, int, int, CacheOp]
-"""A cache op with its place: (after, rank among those of one place, the use or gap it serves, tensor, cache op)."""
+"""A cache op with its place: (after, rank among those of one place, twice the use or gap it serves or its turn, tensor, cache op)."""
 
 
 def insert(problem: Problem, choices: Choices, policy: str) -> Plan:
@@ -94,7 +124,10 @@ def initial_tiers(problem: Problem, t: int, choice: TensorChoice) -> tuple[str, 
     if t in problem.starts_below:
         return (problem.starts_below[t],)
     device = problem.hardware.device_tier
-    return {HOME: (device,), COPY: (device, choice.below), BELOW: (choice.below,)}[choice.start]
+    if choice.start == HOME:
+        return (device,)
+    copies = dict.fromkeys((choice.below, *(choice.tiers.values() if not problem.graph.writers[t] else ())))
+    return (device, *copies) if choice.start == COPY else tuple(copies)
 
 
 def place(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
@@ -102,7 +135,17 @@ def place(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
     start = initial_tiers(problem, t, choice)
     steps = _steps(problem, t, choice, start)
     found = tensor_cache_ops(problem.graph, problem.hardware.device_tier, _direct, t, start, steps, awaited=True)
-    return [(op.after, _RANK[op.op], before if op.op == PREFETCH else max(after, op.after), t, op) for after, before, op in found]
+    placed = []
+    for after, before, op in found:
+        if op.op == PREFETCH:
+            turn = choice.turns.get(after, 2 * before)
+        else:
+            turn = 2 * max(after, op.after)
+            if op.op == STORE:
+                ends = after == AT_START and before == len(problem.graph.ops)
+                turn = choice.store_turns.get(before if ends else after, turn)
+        placed.append((op.after, _RANK[op.op], turn, t, op))
+    return placed
 
 
 _RANK = {STORE: 0, DETACH: 1, PREFETCH: 2}
@@ -114,23 +157,29 @@ def _direct(sources: Iterable[str], destination: str) -> Sequence[str]:
 
 
 def _steps(problem: Problem, t: int, choice: TensorChoice, start: Sequence[str]) -> Iterator[Absence | WriteBack]:
-    """A tensor's absences, and right after its last write the copy that is to be valid again at the end of the step."""
+    """A tensor's absences, and after its last write the copy that is to be valid again at the end of the step."""
     graph, users = problem.graph, problem.graph.users[t]
     below = problem.starts_below.get(t, choice.below)
     starts_below = below in start and problem.hardware.device_tier not in start
     kept_below = below in start and graph.survives[t]
+    written, end = max(graph.writers[t], default=len(graph.ops)), len(graph.ops)
 
     def absence(after: int, before: int, store: int, release: int) -> Absence:
         back = choice.away.get(after)
-        return Absence(t, after, before, store, release, after if back is None else back, below, release)
+        tier = below if t in problem.starts_below or (kept_below and after >= written) else choice.tier(after)
+        return Absence(t, after, before, store, release, after if back is None else back, tier, release, tier)
 
     if users and (starts_below or AT_START in choice.away):
         leave = min(choice.stores.get(AT_START, AT_START), users[0] - 1)
         if not graph.derived(HappensBefore).ended_by(leave, users[0]):
             leave = AT_START
         yield absence(AT_START, users[0], leave, leave)
-    for u, following in pairwise((*users, len(graph.ops))):
-        if kept_below and u in graph.writers[t][-1:]:
-            yield WriteBack(u + 1, below)
-        if u in choice.away or (kept_below and starts_below and u == users[-1]):
+    saved = max(written, choice.stores.get(end, written))
+    for u, following in pairwise((*users, end)):
+        leaves = u in choice.away or (kept_below and starts_below and u == users[-1])
+        if leaves and saved > u >= written:  # it leaves before
+            saved = u
+        if kept_below and u >= written and u <= saved < following:
+            yield WriteBack(u + 1, below, saved)
+        if leaves:
             yield absence(u, following, choice.stores.get(u, u), u)

@@ -9,6 +9,7 @@ step wants: persistent tensors that start below and leave again after each use, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -31,14 +32,14 @@ def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
     moved = {t: dict(choice.away) for t, choice in choices.items()}
     for gap, back in sorted(returning, key=lambda item: (item[0].before, item[1])):
         t = gap.tensor
-        tier = problem.starts_below.get(t, choices[t].below)
+        tier = problem.starts_below.get(t, choices[t].tier(gap.after))
         first = max(gap.after, last.get(tier, AT_START))
         ahead = min(fits_from(level, sizes[t], budget_bytes, first + 1, back + 1) - 1, back)
         if ahead < back:
             level[ahead + 1 : back + 1] += sizes[t]
             moved[t][gap.after] = ahead
         last[tier] = max(first, min(ahead, back))
-    return {t: TensorChoice(c.below, c.start, moved[t], c.stores) for t, c in choices.items()}
+    return {t: replace(choice, away=moved[t]) for t, choice in choices.items()}
 
 
 def _account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap, int]]]:

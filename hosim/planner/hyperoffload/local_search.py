@@ -8,6 +8,7 @@ from __future__ import annotations
 from hosim.planner.hyperoffload.annealing import Annealing, Restart
 from hosim.planner.hyperoffload.choices import Choices
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
 from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
 from hosim.planner.hyperoffload.stall_search import StallSearch
 
@@ -24,5 +25,5 @@ def improve(
     does. Those are searched only where the simulator covers the machine.
     """
     if isinstance(simulator, ReplayedChoices) or len(simulator.problem.graph.ops) <= _SMALL:
-        return Annealing(simulator, choices, floor_ns, work, seed, restart).run()
+        return Annealing(RememberedCosts(simulator), choices, floor_ns, work, seed, restart).run()
     return StallSearch(simulator, choices, floor_ns, work, seed).run()

@@ -2,17 +2,20 @@
 
 A channel brings up one tensor after the other, so that what matters about returns is their order. Where each is issued follows: as early
 as the device tier has room from there to the use, and not before the one ahead of it. The order is that of the ops after which choices
-have them return, and among those of one op that of the uses.
+have them return, and among those of one op that of their turns.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.choices import BELOW, Choices, TensorChoice
 from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
 
-_Return = tuple[int, int, int, int, str]
-"""The op after which a tensor is to return, the use it is for, the tensor, the op that its gap comes after, and the tier it comes from."""
+_Return = tuple[int, int, int, int, int, str]
+"""The op after which a tensor is to return, its turn among those, the tensor, the ops that its gap comes after and before, and the tier
+that it comes from."""
 
 
 class OrderedReturns:
@@ -33,7 +36,7 @@ class OrderedReturns:
         level, returns = self._account(choices)
         budget, last = self._budget, dict[str, int]()
         moved: dict[int, dict[int, int | None]] = {}
-        for back, before, t, after, tier in sorted(returns):
+        for back, _, t, after, before, tier in sorted(returns):
             size = self._sizes[t]
             first = max(after, last.get(tier, AT_START))
             ahead = before - 1
@@ -45,8 +48,7 @@ class OrderedReturns:
                 moved.setdefault(t, dict(choices[t].away))[after] = ahead
         found = dict(choices)
         for t, away in moved.items():
-            choice = choices[t]
-            found[t] = TensorChoice(choice.below, choice.start, away, choice.stores)
+            found[t] = replace(choices[t], away=away)
         return found
 
     def _account(self, choices: Choices) -> tuple[list[int], list[_Return]]:
@@ -56,7 +58,7 @@ class OrderedReturns:
         returns: list[_Return] = []
         for t, choice in choices.items():
             size, gaps = self._sizes[t], self._gaps.get(t, {})
-            tier = self._problem.starts_below.get(t, choice.below)
+            home = self._problem.starts_below.get(t)
             for after, back in choice.away.items():
                 gap = gaps.get(after)
                 if gap is None:
@@ -64,7 +66,8 @@ class OrderedReturns:
                 change[after + 1] -= size
                 change[max(after + 1, gap.before if gap.returns or gap.before < count else count + 1)] += size
                 if back is not None:
-                    returns.append((back, gap.before, t, after, tier))
+                    turn = choice.turns.get(after, 2 * gap.before)
+                    returns.append((back, turn, t, after, gap.before, home or choice.tier(after)))
             if choice.start == BELOW:
                 for after, gap in gaps.items():
                     if gap.before == count and after not in choice.away and after != AT_START:

@@ -104,7 +104,9 @@ class PlanSimulator:
 
     def covers(self, choices: Choices) -> bool:
         """Whether the engine says the same: not where tensors take several channels, or devices do not all do the same."""
-        used = {choice.below for choice in choices.values()} | set(self.problem.starts_below.values())
+        used = {tier for choice in choices.values() for tier in (choice.below, *choice.tiers.values())} | set(
+            self.problem.starts_below.values()
+        )
         return self._step.alike and used <= self._compiler.direct
 
     # -- the best choices ------------------------------------------------------------------------------------------

@@ -50,6 +50,10 @@ class ReplayedChoices:
         """None are told: a small graph is one window."""
         return []
 
+    def fullest(self, after: int, before: int) -> int:
+        """Not told: the op in the middle."""
+        return max(0, (after + before) // 2)
+
     def _with(self, changes: Changes) -> dict[int, TensorChoice]:
         return {t: choice for t, choice in {**self.choices, **changes}.items() if choice is not None}
 

@@ -76,7 +76,7 @@ class MoveCompiler:
                 return None
             choice = TensorChoice(home)
             return SimulatedMoves(self._state((home,)), (), self._touches(t, ()), 0)
-        key = (t, choice.below, choice.start, tuple(choice.away.items()), tuple(choice.stores.items()))
+        key = (t, *choice.key())
         known = self._known.get(key)
         if known is None:
             if len(self._known) > 200_000:

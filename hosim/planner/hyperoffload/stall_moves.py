@@ -19,6 +19,7 @@ from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves, kept, last_store
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
 from hosim.planner.hyperoffload.simulator_state import ORDER
 
 SHIFT, SHIFT_ALL, STORE, TAKE, GIVE, EXCHANGE, TIER, DECISION = (
@@ -51,7 +52,7 @@ _DRAWS = 8
 class StallMoves:
     """Draws changes of the simulator's choices; :meth:`look` has to be called before, and again when these have changed."""
 
-    def __init__(self, simulator: PlanSimulator, rng: Random, whole: int) -> None:
+    def __init__(self, simulator: PlanSimulator | RememberedCosts, rng: Random, whole: int) -> None:
         self._simulator, self._rng, self._whole = simulator, rng, max(1, whole)
         problem = self._problem = simulator.problem
         graph = self._graph = problem.graph
@@ -226,10 +227,20 @@ class StallMoves:
         return changes
 
     def _store(self, gap: Gap, by: int) -> Changes:
-        """Stores issued so many ops later."""
+        """Stores issued so many ops later: before an absence, or those that save for the end what the step has written."""
         changes: dict[int, TensorChoice | None] = {}
+        at_end = self._rng.random() < 0.5
         for own, choice in self._same_gaps(gap):
-            if choice is None or own.after not in choice.away or (choice.start == BELOW and own.after == AT_START):
+            if choice is None or own.after not in choice.away:
+                continue
+            saved = self._decisions.saved_after(own.tensor, choice)
+            starts_below = choice.start == BELOW and own.after == AT_START
+            if saved is not None and (starts_below or at_end):
+                moved = max(self._graph.writers[own.tensor][-1], min(self._count - 1, saved + by))
+                if moved != saved:
+                    changes[own.tensor] = choice.with_store(self._count, moved)
+                continue
+            if starts_below:
                 continue
             at = choice.stores.get(own.after, own.after)
             moved = max(own.written, min(last_store(own), at + by))

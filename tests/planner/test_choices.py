@@ -1,0 +1,109 @@
+"""What choices can say, each worked out by hand: turns in a queue, tiers by absence, and a late write-back; and that the moves reach it."""
+
+from collections.abc import Mapping
+
+from toys import graph, machine
+
+from hosim.analysis.verifier import verify
+from hosim.cache_plan import AT_START, PREFETCH, STORE
+from hosim.engine import replay
+from hosim.graph import GraphBuilder
+from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
+from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice, insert
+from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.problem import Problem, analyse
+
+
+def cost(problem: Problem, budget: int, choices: Mapping[int, TensorChoice]) -> int | None:
+    """The makespan by the engine, which the simulator has to agree with, of a plan that breaks no rule."""
+    plan = insert(problem, choices, "test")
+    assert not verify(plan, problem.hardware, budget)
+    result = replay(plan, problem.hardware, budget)
+    assert PlanSimulator(problem, budget).begin(choices)[1] == result.makespan_ns
+    return result.makespan_ns
+
+
+def reached(problem: Problem, choices: Choices, t: int) -> list[TensorChoice | None]:
+    """What one change makes of a tensor."""
+    moves = ChoiceMoves(problem, [tier.name for tier in problem.below])
+    gaps = [gap for listed in moves.gaps.values() for gap in listed]
+    return [changes[t] for changes in moves.neighbours(choices, gaps) if t in changes]
+
+
+def two_leave(b: GraphBuilder) -> None:
+    """``make`` writes ``small`` of 10 B and ``large`` of 40 B; the 10 B that ``next`` writes have room once ``small`` has left."""
+    b.tensor("large", 40)
+    b.tensor("small", 10)
+    b.tensor("new", 10)
+    b.op("make", "op", outputs=["large", "small"], duration_ns=10)
+    b.op("next", "op", outputs=["new"], duration_ns=60)
+    b.op("last", "op", inputs=["new"], duration_ns=100)
+    b.op("use", "op", inputs=["large", "small"], duration_ns=10)
+
+
+def test_a_store_goes_ahead_of_another_that_is_issued_after_the_same_op() -> None:
+    # within 60 B next waits neither way; within 50 B it waits for the first store: 40 ns for large, 10 ns for small
+    problem = analyse(graph(two_leave), machine())
+    both = {0: TensorChoice("ddr", HOME, {0: 1}), 1: TensorChoice("ddr", HOME, {0: 1})}
+    late = cost(problem, 50, both)
+    early = cost(problem, 50, {**both, 1: both[1].with_store_turn(0, -1)})
+    assert late is not None
+    assert early is not None
+    assert late - early == 30
+    ahead = [c for c in reached(problem, both, 1) if c is not None and c.store_turns]
+    assert [cost(problem, 50, {**both, 1: choice}) for choice in ahead] == [early]
+
+
+def test_a_return_goes_ahead_of_another_that_is_issued_after_the_same_op() -> None:
+    # the queue is by the ops that wait, use and then again; a turn before use's puts what again waits for first
+    def build(b: GraphBuilder) -> None:
+        b.tensor("one", 20, "parameter")
+        b.tensor("other", 30, "parameter")
+        b.op("first", "op", duration_ns=10)
+        b.op("use", "op", inputs=["one"], duration_ns=10)
+        b.op("again", "op", inputs=["other"], duration_ns=10)
+
+    problem = analyse(graph(build), machine())
+    choices = {t: TensorChoice("ddr", BELOW, {AT_START: AT_START}) for t in (0, 1)}
+    assert cost(problem, 50, choices) == 60  # one is there at 20, other at 50
+    turned = {**choices, 1: choices[1].with_turn(AT_START, 1)}
+    assert cost(problem, 50, turned) == 70  # other at 30, one at 50: use until 60, again until 70
+    assert turned[1] in reached(problem, choices, 1)
+    assert [c.tensor for c in insert(problem, turned, "test").cache_ops if c.op == PREFETCH] == [1, 0]
+
+
+def test_absences_of_one_tensor_are_in_tiers_of_their_own() -> None:
+    # nobody writes w: it has copies in both tiers at time 0, and comes back from ddr first, from pool, half as fast, then
+    def build(b: GraphBuilder) -> None:
+        b.tensor("w", 10, "parameter")
+        for name in ("first", "middle", "last"):
+            b.op(name, "op", inputs=["w"] if name != "middle" else [], duration_ns=10)
+
+    problem = analyse(graph(build), machine("ddr", "pool"))
+    below = {0: TensorChoice("ddr", BELOW, {AT_START: AT_START, 0: 0})}
+    assert cost(problem, 10, below) == 40  # until 10, first until 20, back at 30 beside middle
+    apart = {0: below[0].with_tier(0, "pool")}
+    assert cost(problem, 10, apart) == 50  # back at 40
+    assert insert(problem, apart, "test").initial[0] == ("ddr", "pool")
+    assert apart[0] in reached(problem, below, 0)
+
+
+def test_what_was_written_is_stored_later_than_the_last_write() -> None:
+    # state lies below and is written by the first op, whose output of 10 B has to leave before the next one
+    def build(b: GraphBuilder) -> None:
+        b.tensor("state", 40, "parameter", "ddr")
+        b.tensor("out", 10)
+        b.tensor("new", 10)
+        b.op("write", "op", inputs=["state"], mutates=["state"], outputs=["out"], duration_ns=10)
+        b.op("next", "op", inputs=["state"], outputs=["new"], duration_ns=50)
+        b.op("other", "op", inputs=["new"], duration_ns=50)
+        b.op("last", "op", inputs=["new", "out"], duration_ns=10)
+
+    problem = analyse(graph(build), machine())
+    begun = {0: TensorChoice("ddr", HOME, {AT_START: AT_START}), 1: TensorChoice("ddr", HOME, {0: 2})}
+    assert cost(problem, 50, begun) == 220  # up at 40, write until 50, stores until 90 and 100, next 150, other 200, out is back at 210
+    later = {**begun, 0: begun[0].with_store(4, 1)}
+    stores = [(c.tensor, c.after) for c in insert(problem, later, "test").cache_ops if c.op == STORE]
+    assert stores == [(1, 0), (0, 1)]
+    assert cost(problem, 50, later) == 180  # out is stored at 60: next until 110, other 160, out is back at 170
+    assert later[0] in reached(problem, begun, 0)
