@@ -36,7 +36,6 @@ def worlds(draw):
 
 
 @pytest.mark.parametrize("policy", RIVALS)
-@settings(max_examples=75)
 @given(world=worlds())
 def test_plans_are_legal_and_replays_are_feasible_or_say_why(policy: str, world) -> None:
     graph, machine, budget = world
