@@ -1,6 +1,6 @@
 """Simulated annealing over all decisions of a small graph, and a descent from the best there is after each round.
 
-Changes of any decision (:mod:`hosim.planner.hyperoffload.choice_moves`), or more often around what waits
+Changes of any decision (:mod:`hosim.planner.hyperoffload.choice_moves`), or around what waits
 (:mod:`hosim.planner.hyperoffload.stall_moves`), are judged by :mod:`hosim.planner.hyperoffload.plan_simulator`. Annealing
 (Kirkpatrick, Gelatt and Vecchi 1983) takes a worse one with a probability that falls with what it loses and with time, since what helps is
 often two or three changes that each alone do not. Every other round is over the order of returns alone, each of them as early as there is
@@ -22,7 +22,7 @@ from hosim.planner.hyperoffload.plan_simulator import WORK_OF_A_JUDGEMENT, Simul
 from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
 from hosim.planner.hyperoffload.stall_moves import StallMoves
 
-_HEATS = (0.6, 1.5, 1.0, 2.0, 1.0, 1.5, 0.6, 0.3)
+_HEATS = (0.6, 1.0, 1.0, 1.0, 1.0, 0.6, 0.6, 0.3)
 """Temperature at the start of each round, in mean op durations; what one heat misses another finds."""
 _ROUND = 80
 """Judgements of whole runs that a round has at least: with little work to spend there are fewer rounds."""
@@ -33,7 +33,7 @@ _ORDERED = (0, 2, 4, 6)
 _OTHERS = 12
 """Other choices of which such a round takes the best."""
 _NEVER = 1 << 62
-_NEAR = 0.7
+_NEAR = 0.4
 """How often a change is drawn where ops wait."""
 
 
