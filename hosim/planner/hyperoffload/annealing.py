@@ -33,7 +33,7 @@ _ORDERED = (0, 2, 4, 6)
 _OTHERS = 12
 """Other choices of which such a round takes the best."""
 _NEVER = 1 << 62
-_NEAR = 0.4
+_NEAR = 0.5
 """How often a change is drawn where ops wait."""
 
 
