@@ -18,8 +18,12 @@ def test_there_are_notebooks():
     assert NOTEBOOKS
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def case(path):
+    """The notebook of the published claims takes too long for every run of the tests."""
+    return pytest.param(path, id=path.stem, marks=[pytest.mark.slow, *([pytest.mark.long] if path.stem == "02-published-claims" else [])])
+
+
+@pytest.mark.parametrize("path", [case(path) for path in NOTEBOOKS])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_notebook_says_what_it_said(path, root):
     kept = nbformat.read(path, as_version=4)

@@ -22,6 +22,7 @@ from itertools import product
 from pathlib import Path
 
 from hosim.analysis.budget import parse_budget
+from hosim.analysis.strongest_rival import OURS
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers import load_any
 from hosim.io.hardware_file import load_hardware
@@ -32,7 +33,9 @@ from hosim.study.policy_choice import parse_choices
 MACHINES = ("a100-80gb-sxm", "h100-80gb-sxm", "h200-141gb-sxm", "gh200-96gb", "rtx-4090", "ascend-910c-supernode")
 SHARES = ("90%", "75%", "60%", "45%", "30%")
 DEVICES = (1, 8)
-OWN = "hyperoffload"
+OWN = OURS
+MOVES = f"{OWN}:recompute=false:reorder=false"
+"""The rivals run no op again, and keep the order."""
 MIB = 2**20
 
 
@@ -94,7 +97,7 @@ MADE: Mapping[str, Callable[[], Graph]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One comparison: makespans in nanoseconds, ``None`` where nothing fits."""
+    """One comparison: makespans in nanoseconds, ``None`` where nothing fits; ``moves_ns`` is that without running ops again, if asked."""
 
     workload: str
     machine: str
@@ -105,6 +108,7 @@ class Cell:
     rival_ns: int | None
     bound_ns: int | None
     planning_s: float
+    moves_ns: int | None = None
 
     @property
     def key(self) -> tuple[str, str, str, int]:
@@ -122,8 +126,8 @@ class Cell:
         return f"{'WORSE' if self.worse else 'ok':5} {where}: {figures} planned in {self.planning_s:.1f} s"
 
 
-def measure(workload: str, machine: str, share: str, devices: int) -> Cell:
-    """All policies on one workload, machine, budget and number of devices."""
+def measure(workload: str, machine: str, share: str, devices: int, moves: bool = False) -> Cell:
+    """All policies on one workload, machine, budget and number of devices; ``moves``: hyperoffload without running ops again, too."""
     graph = MADE[workload]() if workload in MADE else load_any(find_workload(workload))
     hardware = replace(load_hardware(find_hardware(machine)), devices=devices)
     _, budget = parse_budget(share, graph, hardware)
@@ -132,7 +136,11 @@ def measure(workload: str, machine: str, share: str, devices: int) -> Cell:
     fitting = [r for r in results if r.policy != OWN and r.makespan_ns is not None]
     best = min(fitting, key=lambda r: (r.makespan_ns, r.policy), default=None)
     rival, rival_ns = (best.policy, best.makespan_ns) if best else ("", None)
-    return Cell(workload, machine, share, devices, own.makespan_ns, rival, rival_ns, own.lower_bound_ns, own.planning_s or 0.0)
+    moves_ns = None
+    if moves:
+        (moved,) = compare(graph, hardware, parse_choices(MOVES), budget)
+        moves_ns = moved.makespan_ns
+    return Cell(workload, machine, share, devices, own.makespan_ns, rival, rival_ns, own.lower_bound_ns, own.planning_s or 0.0, moves_ns)
 
 
 def known(out: Path | None) -> list[Cell]:
@@ -144,16 +152,18 @@ def known(out: Path | None) -> list[Cell]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workloads", default=",".join([*workloads(), *MADE]))
+    parser.add_argument("--workloads", default=",".join([*workloads(), *MADE]), help="names, or shipped")
     parser.add_argument("--machines", default=",".join(MACHINES))
     parser.add_argument("--shares", default=",".join(SHARES))
     parser.add_argument("--devices", default=",".join(map(str, DEVICES)))
+    parser.add_argument("--moves", action="store_true", help="plan without running ops again, too")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path)
     parser.add_argument("--sample", type=int)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    axes = (given.workloads.split(","), given.machines.split(","), given.shares.split(","), map(int, given.devices.split(",")))
+    named = workloads() if given.workloads == "shipped" else given.workloads.split(",")
+    axes = (named, given.machines.split(","), given.shares.split(","), map(int, given.devices.split(",")))
     todo = list(product(*axes))
     if given.sample is not None:
         todo = random.Random(given.seed).sample(todo, min(given.sample, len(todo)))
@@ -161,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cells = [cell for cell in known(given.out) if cell.key in wanted]
     have = {cell.key for cell in cells}
     with ProcessPoolExecutor(given.processes) as pool:
-        for done in as_completed([pool.submit(measure, *cell) for cell in todo if cell not in have]):
+        for done in as_completed([pool.submit(measure, *cell, given.moves) for cell in todo if cell not in have]):
             cells.append(done.result())
             print(cells[-1], flush=True)
             if given.out is not None:

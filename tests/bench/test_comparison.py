@@ -1,0 +1,62 @@
+"""The tables of docs/comparison.md: what their cells say, and that none is left out."""
+
+import re
+
+import pytest
+from grid import SHARES, Cell, measure
+from write_comparison import PAGE, ahead, no_advantage_from, tables
+
+from hosim.io.shipped import workloads
+
+
+def cells(*times):
+    return [
+        Cell("w", "m", share, 1, own, "r" if rival else "", rival, None, 0.0, own)
+        for share, (own, rival) in zip(SHARES, times, strict=True)
+    ]
+
+
+def test_a_cell_says_how_much_less_is_taken():
+    assert [ahead(90, 100), ahead(101, 100), ahead(100, None), ahead(None, None), ahead(None, 5)] == [
+        "+10.0 %",
+        "-1.0 %",
+        "alone fits",
+        "nothing fits",
+        "only the rival fits",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("times", "least"),
+    [
+        ([(100, 100), (100, 100), (100, 102), (100, 100)], "b"),  # an even cell below one with an advantage does not count
+        ([(100, 102), (100, 100), (100, 100), (100, 100)], "none"),
+        ([(100, 100), (100, 100), (100, None), (None, None)], "b"),
+        ([(100, 100), (100, 100), (100, 100), (None, None)], "c"),  # where nothing fits there is nothing to compare
+    ],
+)
+def test_the_budget_from_which_on_there_is_no_advantage(times, least):
+    assert no_advantage_from(times, "abcd") == least
+
+
+def test_a_missing_cell_is_an_error():
+    some = cells(*[(80, 100)] * len(SHARES))
+    assert tables(some, ["w"])["moves"].splitlines()[2] == "| w | m | " + "+20.0 % | " * len(SHARES) + "none |"
+    with pytest.raises(SystemExit, match=f"not among the cells: w at {SHARES[1]}$"):
+        tables([some[0], *some[2:]], ["w"])
+
+
+def test_the_page_has_every_workload():
+    page = PAGE.read_text()
+    for name in ("moves", "rivals", "whole"):
+        (table,) = re.findall(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", page, re.S)
+        assert [row.split(" | ")[0].strip("| ") for row in table.splitlines()[2:]] == workloads()
+
+
+@pytest.mark.long
+def test_the_page_has_what_a_cell_says():
+    cell = measure("vit-l-16-train", "h100-80gb-sxm", "75%", 1, moves=True)
+    (row,) = [
+        line for line in PAGE.read_text().partition("<!-- moves -->")[2].partition("<!-- end -->")[0].splitlines() if cell.workload in line
+    ]
+    assert row.strip("| ").split(" | ")[2 + SHARES.index("75%")] == ahead(cell.moves_ns, cell.rival_ns)
