@@ -90,7 +90,8 @@ def test_rates_are_found_once_where_nobody_contends(monkeypatch, profile, way):
     assert sum(channel.transfers for channel in result.channels.values()) == 100
     assert sum(channel.contention_ns for channel in result.channels.values()) == 0
     assert len(found) <= (way == "modelled")  # told to the ops that go slower meanwhile; otherwise the end is known without
-    assert len(slowdowns) <= 2 * 13 * (way == "modelled")  # one for each of the 13 kinds of ops, while a copy flows and while none does
+    # one for each of the 13 durations and 7 sizes of results, while a copy flows and while none does
+    assert len(slowdowns) <= 2 * 13 * 7 * (way == "modelled")
     assert (result.slowed_ns is None) == (way == "measured")
 
 
