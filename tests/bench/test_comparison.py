@@ -49,7 +49,7 @@ def test_a_missing_cell_is_an_error():
 def test_the_page_has_every_workload():
     page = PAGE.read_text()
     for name in ("moves", "rivals", "whole"):
-        (table,) = re.findall(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", page, re.S)
+        (table,) = re.findall(rf"<!-- {name} -->\n\n(.*?)\n\n<!-- end -->", page, re.S)
         assert [row.split(" | ")[0].strip("| ") for row in table.splitlines()[2:]] == workloads()
 
 

@@ -68,7 +68,7 @@ def main() -> None:
     """Runs the command."""
     text = PAGE.read_text()
     for name, lines in tables(known(Path(sys.argv[1])), workloads()).items():
-        text, found = re.subn(rf"(<!-- {name} -->\n).*?(\n<!-- end -->)", lambda m, lines=lines: m[1] + lines + m[2], text, flags=re.S)
+        text, found = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, lines=lines: f"{m[1]}\n{lines}\n\n{m[2]}", text, flags=re.S)
         assert found == 1, name
     PAGE.write_text(text)
 
