@@ -5,7 +5,6 @@ The page names the command that makes the cells. A cell that is not there is an 
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -68,8 +67,10 @@ def main() -> None:
     """Runs the command."""
     text = PAGE.read_text()
     for name, lines in tables(known(Path(sys.argv[1])), workloads()).items():
-        text, found = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, lines=lines: f"{m[1]}\n{lines}\n\n{m[2]}", text, flags=re.S)
-        assert found == 1, name
+        begin, end = f"<!-- {name} -->\n", "<!-- end -->"
+        assert text.count(begin) == 1, name
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{lines}\n\n{end}{rest.partition(end)[2]}"
     PAGE.write_text(text)
 
 
