@@ -11,6 +11,7 @@ nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+LONG = {"02-published-claims", "05-a-million-tokens", "06-against-published-planners"}
 _VARIES = re.compile(r"0x[0-9a-f]+")
 
 
@@ -19,8 +20,8 @@ def test_there_are_notebooks():
 
 
 def case(path):
-    """The notebook of the published claims takes too long for every run of the tests."""
-    return pytest.param(path, id=path.stem, marks=[pytest.mark.slow, *([pytest.mark.long] if path.stem == "02-published-claims" else [])])
+    """Some take too long for every run of the tests."""
+    return pytest.param(path, id=path.stem, marks=[pytest.mark.slow, *([pytest.mark.long] if path.stem in LONG else [])])
 
 
 @pytest.mark.parametrize("path", [case(path) for path in NOTEBOOKS])

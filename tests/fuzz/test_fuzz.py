@@ -19,8 +19,8 @@ from hosim.io.reading import KINDS
 
 NUMBER = 300
 """Inputs of a target in ``make test``."""
-FEWER = {"options": 100, "surroundings": 60, "names": 60}
-"""What is no format: these run the commands on valid files, which takes longer."""
+FEWER = {"options": 100, "surroundings": 60, "names": 60, "config of mixtral": 100, "config of deepseek": 100, "config of t5": 100}
+"""What is no format, runs the commands on valid files and takes longer; and formats of which there are several seeds."""
 MORE = 600
 """Inputs of a target in ``make test-long``, and of those that import torch from the first on."""
 NO_END = Bounds(cpu_s=300, wall_s=600)
