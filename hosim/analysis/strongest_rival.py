@@ -21,16 +21,21 @@ class StrongestRival:
     ahead: float
 
 
+def _fitting(results: Iterable[Result]) -> list[tuple[int, str]]:
+    """Makespan and policy of the results that fit."""
+    return [(result.makespan_ns, result.policy) for result in results if result.feasible and result.makespan_ns is not None]
+
+
 def fastest_with_ours(results: Iterable[Result]) -> int | None:
     """The smallest makespan of results among which ``hyperoffload`` or the optimum fits: others alone do not say how fast a plan can be."""
-    fitting = [(result.makespan_ns, result.policy) for result in results if result.feasible and result.makespan_ns is not None]
+    fitting = _fitting(results)
     known = any(policy.partition(":")[0] in NO_RIVALS for _, policy in fitting)
     return min(makespan for makespan, _ in fitting) if known else None
 
 
 def strongest_rival(results: Iterable[Result]) -> StrongestRival | None:
     """The strongest rival among the results that fit; none without one, or without ``hyperoffload`` among them."""
-    fitting = [(result.makespan_ns, result.policy) for result in results if result.feasible and result.makespan_ns is not None]
+    fitting = _fitting(results)
     ours = [makespan for makespan, policy in fitting if policy.partition(":")[0] == OURS]
     rivals = [(makespan, policy) for makespan, policy in fitting if policy.partition(":")[0] not in NO_RIVALS]
     if not ours or not rivals:

@@ -212,13 +212,15 @@ def _gpt2(keys: _Keys) -> Gpt2:
     )
 
 
+def _encoder(keys: _Keys) -> dict[str, int]:
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    return {name: keys.size(name) for name in names}
+
+
 def _bert(keys: _Keys) -> Bert:
     keys.only(hidden_act="gelu", position_embedding_type="absolute")
     return Bert(
-        hidden_size=keys.size("hidden_size"),
-        num_hidden_layers=keys.size("num_hidden_layers"),
-        num_attention_heads=keys.size("num_attention_heads"),
-        intermediate_size=keys.size("intermediate_size"),
+        **_encoder(keys),
         vocab_size=keys.size("vocab_size"),
         max_position_embeddings=keys.size("max_position_embeddings", 512),
         type_vocab_size=keys.size("type_vocab_size", 2),
@@ -229,10 +231,7 @@ def _bert(keys: _Keys) -> Bert:
 def _vit(keys: _Keys) -> Vit:
     keys.only(hidden_act="gelu", qkv_bias=True)
     return Vit(
-        hidden_size=keys.size("hidden_size"),
-        num_hidden_layers=keys.size("num_hidden_layers"),
-        num_attention_heads=keys.size("num_attention_heads"),
-        intermediate_size=keys.size("intermediate_size"),
+        **_encoder(keys),
         image_size=keys.size("image_size", 224),
         patch_size=keys.size("patch_size", 16),
         num_channels=keys.size("num_channels", 3),

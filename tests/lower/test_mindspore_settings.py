@@ -9,24 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import graphs
+from toy_machine import MACHINE
 
 from hosim.analysis.liveness import static_peak
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
-from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.hardware import Compute, Hardware
 from hosim.lower import mindspore_search
 from hosim.lower.mindspore_search import Setting, Tried, auto_offload, environment, export_to_dict, search
 from hosim.policies import registry
 
-GB = 10**9
-MACHINE = Hardware(  # a byte a nanosecond, each way
-    "machine",
-    (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 1000, 10**11)),
-    (Channel("h2d", "ddr", "hbm", GB), Channel("d2h", "hbm", "ddr", GB)),
-    Compute({"bf16": 10**12}),
-)
 DOCUMENTED = {
     *("SELECT_DISTANCE", "SELECT_NUM", "PREFETCH_DISTANCE", "RELEASE_DISTANCE", "MAX_DEVICE_MEMORY", "PEAK_MODELED_HEADROOM_BYTES"),
     *("SCORE_WEIGHT_SIZE", "SCORE_WEIGHT_COVER_START", "SCORE_WEIGHT_COVER_END", "SCORE_WEIGHT_NEIGHBOR_IMPACT"),

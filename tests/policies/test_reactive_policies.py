@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from toy_machine import MACHINE
 
 from hosim import engine
 from hosim.analysis.verifier import verify
 from hosim.graph import Graph, GraphBuilder
-from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import registry
 from hosim.policies.keep_first import FetchedThenLast
 from hosim.policies.unified_memory import FirstArrived, MemoryBlocks
 from hosim.result import Result
-
-GB = 10**9
-MACHINE = Hardware(  # a byte a nanosecond, each way
-    "machine",
-    (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 1000, 10**11)),
-    (Channel("h2d", "ddr", "hbm", GB), Channel("d2h", "hbm", "ddr", GB)),
-    Compute({"bf16": 10**12}),
-)
 
 
 def weights(*uses: int, home: str | None = None) -> Graph:

@@ -5,21 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from toy_machine import GB, MACHINE
 
 from hosim import engine
 from hosim.analysis.verifier import verify
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
-from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.hardware import Channel, Hardware, Tier
 from hosim.policies import registry
-
-GB = 10**9
-MACHINE = Hardware(  # a byte a nanosecond, each way
-    "machine",
-    (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 1000, 10**11)),
-    (Channel("h2d", "ddr", "hbm", GB), Channel("d2h", "hbm", "ddr", GB)),
-    Compute({"bf16": 10**12}),
-)
 
 
 def moves(policy: str, graph: Graph, budget: int = 1000, hardware: Hardware = MACHINE, **parameters):

@@ -8,23 +8,16 @@ import pytest
 from hypothesis import given, settings
 from instances import instance
 from strategies import cases
+from toy_machine import GB, MACHINE
 
 from hosim import engine
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.graph import Graph, GraphBuilder
-from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.hardware import Channel, Hardware, Tier
 from hosim.policies import registry
 from hosim.result import IN_PROGRAM_ORDER
 from hosim.schedule.late_prefetches import late_prefetches
-
-GB = 10**9
-MACHINE = Hardware(  # a byte a nanosecond, each way
-    "machine",
-    (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 1000, 10**11)),
-    (Channel("h2d", "ddr", "hbm", GB), Channel("d2h", "hbm", "ddr", GB)),
-    Compute({"bf16": 10**12}),
-)
 
 
 def up(tensor: int, after: int) -> CacheOp:
