@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers.torch_export import import_exported, require_torch
+from hosim.importers.torch_model import exported
 from hosim.io.reading import did_you_mean
 from hosim.limits import limit, refusal, within
 
@@ -117,15 +118,9 @@ def _arguments(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def export_model(model: Mapping[str, Any], inputs: Mapping[str, Any]) -> ExportedProgram:
     """The exported program of a spec's ``model`` called with its ``inputs``, on the meta device."""
     _require_transformers()
-    import torch
 
     module = _module(model, _dtype_of(model.get("dtype", "bf16")))
-    arguments = _arguments(inputs)
-    try:
-        return torch.export.export(module, (), arguments, strict=False)
-    except Exception as error:  # torch and the model's code raise all kinds of errors
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"torch.export cannot export {model['class']} with these inputs: {reason[:200]}", where="inputs") from error
+    return exported(module, (), _arguments(inputs), model["class"])
 
 
 def _module(model: Mapping[str, Any], dtype: Any) -> Any:

@@ -74,10 +74,18 @@ def import_torch_model(model: ExportedProgram | Module, inputs: Sequence[Any] | 
         )
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
     try:
-        program = torch.export.export(model, args, kwargs, strict=False)
+        program = exported(model, args, kwargs, name)
+    except InputError as error:
+        raise InputError(error.message, source="workload", where=error.where) from error
+    return import_exported(program, name=name)
+
+
+def exported(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> ExportedProgram:
+    """The program of a module called with these inputs. Raises :class:`InputError`, with ``name`` for the module, if there is none."""
+    import torch
+
+    try:
+        return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:  # torch and the model's code raise all kinds of errors
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"torch.export cannot export {name} with these inputs: {reason[:200]}", source="workload", where="inputs"
-        ) from error
-    return import_exported(program, name=name)
+        raise InputError(f"torch.export cannot export {name} with these inputs: {reason[:200]}", where="inputs") from error
