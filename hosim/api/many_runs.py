@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
     from hosim.study.frontier import Frontier
 
 
-def compare(workload: Workload, hardware: Machine, policies: Policies = None, budget: Budget = None) -> DataFrame:
-    """Compare policies on one workload, one machine and one budget.
+def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies: Policies = None, budget: Budget = None) -> DataFrame:
+    """Compare policies on one workload, one machine and one budget; or machines, of which each says how much memory is enough.
 
     Parameters
     ----------
     workload
         What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
     hardware
-        What to run it on: a name, a path, a mapping or a profile.
+        What to run it on: a name, a path, a mapping or a profile. Or a list of these, which are compared.
     policies
-        The policies, as a list or as text separated by commas; ``None`` stands for every registered policy.
+        The policies, as a list or as text separated by commas; ``None`` stands for every registered policy, and for ``hyperoffload`` where
+        machines are compared.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
 
@@ -43,7 +44,9 @@ def compare(workload: Workload, hardware: Machine, policies: Policies = None, bu
     pandas.DataFrame
         One row per policy, with the columns of :func:`hosim.study.rows.figure_columns`: times in nanoseconds, sizes in bytes.
         ``planning_s`` and ``replay_s`` are the seconds that planning and replaying took here. If a policy does not fit, ``feasible`` is
-        false and ``error`` says why.
+        false and ``error`` says why. Of several machines: one row per machine and policy, with the columns of
+        :data:`hosim.study.machines.COLUMNS`; ``enough_bytes`` is the smallest budget with which the makespan is at most 5 % above that
+        with everything resident, if there is one.
 
     Raises
     ------
@@ -67,11 +70,23 @@ def compare(workload: Workload, hardware: Machine, policies: Policies = None, bu
           policy  feasible  makespan_ns  hbm_peak_bytes
     0   resident     False         <NA>              80
     1  layerwise      True          190              80
+
+    >>> there = hosim.GraphBuilder("weights on the device")
+    >>> _ = there.tensor("w", 120, "parameter"), there.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> hosim.compare(there.build(), ["toy", "h100-80gb-sxm"])[["hardware", "feasible", "makespan_ns", "enough_bytes"]]
+            hardware  feasible  makespan_ns  enough_bytes
+    0            toy     False         <NA>          <NA>
+    1  h100-80gb-sxm      True           50           120
     """
     from hosim.study.compare import compare as compared
     from hosim.study.rows import DEVICE_TIER, figure_columns, figures, frame
 
-    graph, profile = load(workload), machine(hardware)
+    graph = load(workload)
+    if isinstance(hardware, Sequence) and not isinstance(hardware, str):
+        from hosim.study.machines import compare_machines
+
+        return compare_machines(graph, [machine(one) for one in hardware], choices_of(policies or "hyperoffload"), budget).frame
+    profile = machine(hardware)
     choices = choices_of(policies)
     results = compared(graph, profile, choices, budget_of(budget, graph, profile))
     rows: list[dict[str, Value]] = [{**figures(r, profile), "planning_s": r.planning_s, "replay_s": r.replay_s} for r in results]

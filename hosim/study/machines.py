@@ -1,0 +1,177 @@
+"""Which machine to book: one workload on several machines, and how much of each one's memory is enough.
+
+A budget is *enough* if the makespan is at most :data:`NEAR` times that with everything resident, as if the device tier were large enough.
+The smallest one is found by bisection, to one part in :data:`STEPS` of what the machine would use. Bisection assumes that no plan is slower
+with more memory; a policy for which that does not hold may find a smaller budget enough, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hosim.analysis.liveness import needed_bytes, static_peak
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.result import Result
+from hosim.study.axes import Value
+from hosim.study.fit import ideal_ns
+from hosim.study.frontier import attempt
+from hosim.study.policy_choice import PolicyChoice
+from hosim.study.rows import FEASIBLE, frame
+from hosim.study.scenario import Question, bounded_attempt
+from hosim.units import human_size, human_time
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+NEAR = 1.05
+"""How many times the makespan with everything resident still counts as near it."""
+STEPS = 64
+"""The smallest budget is found to within the largest one divided by this."""
+COLUMNS = (
+    "workload",
+    "hardware",
+    "policy",
+    "budget_bytes",
+    FEASIBLE,
+    "makespan_ns",
+    "makespan_low_ns",
+    "makespan_high_ns",
+    "resident_ns",
+    "slowdown",
+    "peak_bytes",
+    "lower_bound_ns",
+    "enough_bytes",
+    "enough_makespan_ns",
+    "error",
+)
+"""The columns of :attr:`Machines.frame`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnMachine:
+    """One policy on one machine.
+
+    ``result`` is that of the budget asked about, ``resident_ns`` the makespan with everything resident, as if the device tier were large
+    enough. ``enough`` is the result of the smallest budget that is enough (:mod:`hosim.study.machines`); ``None`` if none is, up to that
+    of ``result``.
+    """
+
+    hardware: Hardware
+    result: Result
+    resident_ns: int
+    enough: Result | None
+
+    @property
+    def slowdown(self) -> float | None:
+        """The makespan divided by the one with everything resident; ``None`` if the workload does not fit."""
+        return _slowdown(self.result, self.resident_ns)
+
+
+@dataclass(frozen=True)
+class Machines:
+    """One workload on several machines: a line for each machine and policy, in the order given."""
+
+    graph: Graph
+    lines: Sequence[OnMachine]
+
+    @property
+    def frame(self) -> DataFrame:
+        """One row per machine and policy, with the columns :data:`COLUMNS`."""
+        return frame(rows(self), COLUMNS)
+
+    def __str__(self) -> str:
+        fitting = sorted((line for line in self.lines if line.result.feasible), key=lambda line: line.result.makespan_ns or 0)
+        said = [f"{_name(self, line)} takes {human_time(line.result.makespan_ns or 0)}{_enough(line)}" for line in fitting]
+        said += [f"{_name(self, line)}: does not fit" for line in self.lines if not line.result.feasible]
+        return "; ".join(said)
+
+
+def rows(found: Machines) -> list[dict[str, Value]]:
+    """One row per machine and policy, by :data:`COLUMNS`: ``enough_bytes`` is the smallest budget that is enough, if any is."""
+    return [
+        {
+            "workload": found.graph.name,
+            "hardware": line.hardware.name,
+            "policy": line.result.policy,
+            "budget_bytes": line.result.budget_bytes,
+            FEASIBLE: line.result.feasible,
+            "makespan_ns": line.result.makespan_ns,
+            "makespan_low_ns": line.result.makespan_low_ns,
+            "makespan_high_ns": line.result.makespan_high_ns,
+            "resident_ns": line.resident_ns,
+            "slowdown": line.slowdown,
+            "peak_bytes": line.result.peak_bytes.get(line.hardware.device_tier),
+            "lower_bound_ns": line.result.lower_bound_ns,
+            "enough_bytes": None if line.enough is None else line.enough.budget_bytes,
+            "enough_makespan_ns": None if line.enough is None else line.enough.makespan_ns,
+            "error": " ".join(line.result.error.split()) if line.result.error else None,
+        }
+        for line in found.lines
+    ]
+
+
+def compare_machines(
+    graph: Graph,
+    machines: Sequence[Hardware],
+    choices: Sequence[PolicyChoice],
+    budget: int | str | None = None,
+    progress: Callable[[str], None] = lambda doing: None,
+) -> Machines:
+    """Plan and replay the workload on each machine by each policy, within the budget, and find the smallest budget that is enough.
+
+    ``budget`` is as :func:`hosim.analysis.budget.parse_budget` takes it, at most what each machine has. A policy that finds no plan gives
+    a line as well, whose result is not feasible. ``progress`` is called with what starts. Raises :class:`InputError` for an invalid budget,
+    and :class:`PlanError` if a policy's plan breaks a rule.
+    """
+    return Machines(graph, [_on_machine(Question(graph, machine, choice, budget), progress) for machine in machines for choice in choices])
+
+
+def _on_machine(question: Question, progress: Callable[[str], None]) -> OnMachine:
+    name = f"{question.hardware.name}, {question.choice.label}"
+    progress(f"{name}: planning")
+    result, resident_ns = attempt(question), ideal_ns(question)
+    enough = _smallest_enough(question, result, resident_ns, lambda budget: progress(f"{name} within {human_size(budget)}"))
+    return OnMachine(question.hardware, bounded_attempt(result), resident_ns, enough)
+
+
+def _smallest_enough(question: Question, result: Result, resident_ns: int, progress: Callable[[int], None]) -> Result | None:
+    """The result of the smallest budget that is enough, which is at most that of ``result``."""
+    if not _is_near(result, resident_ns):
+        return None
+    graph = question.graph
+    high = min(question.budget_bytes, max(static_peak(graph).bytes, 1))
+    step = max(1, high // STEPS)
+    low = max([1, *graph.derived(needed_bytes)]) - 1  # too little for some op, whatever the plan
+    enough = result
+    while high - low > step:
+        middle = (low + high) // 2
+        progress(middle)
+        tried = attempt(replace(question, budget=middle))
+        if _is_near(tried, resident_ns):
+            high, enough = middle, tried
+        else:
+            low = middle
+    return replace(enough, budget_bytes=high, replayed=None)
+
+
+def _is_near(result: Result, resident_ns: int) -> bool:
+    slowdown = _slowdown(result, resident_ns)
+    return slowdown is not None and slowdown <= NEAR
+
+
+def _slowdown(result: Result, resident_ns: int) -> float | None:
+    return None if result.makespan_ns is None else result.makespan_ns / max(resident_ns, 1)
+
+
+def _name(found: Machines, line: OnMachine) -> str:
+    several = len({line.result.policy for line in found.lines}) > 1
+    return f"{line.hardware.name} by {line.result.policy}" if several else line.hardware.name
+
+
+def _enough(line: OnMachine) -> str:
+    if line.enough is not None:
+        return f", and {human_size(line.enough.budget_bytes)} are enough to be within {NEAR - 1:.0%} of everything resident"
+    return f", {line.slowdown:.2f} times as long as with everything resident"

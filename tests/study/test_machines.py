@@ -1,0 +1,82 @@
+"""Machines beside each other: the smallest budget that is enough is that of trying every byte."""
+
+from dataclasses import replace
+
+import pytest
+from pandas.testing import assert_frame_equal
+from sweeping import MACHINE, chain
+
+import hosim
+from hosim.analysis.liveness import static_peak
+from hosim.api.inputs import machine
+from hosim.errors import InputError
+from hosim.study.fit import ideal_ns
+from hosim.study.frontier import attempt
+from hosim.study.machines import COLUMNS, NEAR, STEPS, compare_machines
+from hosim.study.policy_choice import parse_choice, parse_choices
+from hosim.study.scenario import Question
+
+SLOW = replace(MACHINE, name="slow link", channels=tuple(replace(c, bandwidth_bytes_per_s=10**7) for c in MACHINE.channels))
+SMALL = replace(MACHINE, name="small", tiers=(replace(MACHINE.tiers[0], capacity_bytes=20), MACHINE.tiers[1]))
+FAST = replace(MACHINE, name="fast link", channels=tuple(replace(c, bandwidth_bytes_per_s=10**10) for c in MACHINE.channels))
+
+
+def test_each_machine_has_a_line_and_the_smallest_budget_that_is_enough() -> None:
+    graph, policy = chain(4), parse_choice("layerwise")
+    found = compare_machines(graph, [FAST, SLOW, SMALL], [policy])
+    assert [(line.hardware.name, line.result.feasible) for line in found.lines] == [
+        ("fast link", True),
+        ("slow link", True),
+        ("small", False),
+    ]
+    assert {line.resident_ns for line in found.lines} == {80}  # four ops of 20 ns
+    peak = static_peak(graph).bytes
+    enough = []
+    for line in found.lines:
+        asked = Question(graph, line.hardware, policy)
+        results = {budget: attempt(replace(asked, budget=budget)) for budget in range(1, peak + 1)}
+        near = [budget for budget, result in results.items() if result.feasible and result.makespan_ns <= NEAR * ideal_ns(asked)]
+        enough.append(near[0] if near else None)
+        assert (line.enough is None) == (not near)
+        if line.enough is not None:
+            assert near[0] <= line.enough.budget_bytes <= near[0] + peak // STEPS
+            assert line.enough.makespan_ns == results[line.enough.budget_bytes].makespan_ns
+    assert enough == [63, None, None]  # two weights of 30 bytes, the input and two activations
+
+
+def test_a_budget_bounds_what_each_machine_uses() -> None:
+    layerwise = [parse_choice("layerwise")]
+    whole, quarter = (compare_machines(chain(12), [FAST], layerwise, budget).lines[0] for budget in (None, 60))
+    assert quarter.result.budget_bytes == 60 < whole.result.budget_bytes == 1000
+    assert quarter.slowdown > NEAR
+    assert quarter.enough is None
+    assert whole.slowdown <= NEAR
+    assert whole.enough.budget_bytes > 60
+    with pytest.raises(InputError, match="leaves no memory"):
+        compare_machines(chain(12), [MACHINE], layerwise, 0)
+
+
+def test_the_verdict_names_the_fastest_first() -> None:
+    found = compare_machines(chain(4), [SMALL, SLOW, FAST], parse_choices("layerwise"))
+    # the first weight, of 30 bytes at 10 bytes a nanosecond, comes before the first op
+    first, second, third = str(found).split("; ")
+    assert first.startswith("fast link takes 83 ns, and ")
+    assert first.endswith(" B are enough to be within 5% of everything resident")
+    assert second.startswith("slow link takes ")
+    assert second.endswith(" times as long as with everything resident")
+    assert third == "small: does not fit"
+    assert str(compare_machines(chain(2), [FAST], parse_choices("resident,belady"))).startswith("fast link by resident takes 40 ns")
+
+
+def test_from_python_it_is_one_frame() -> None:
+    said: list[str] = []
+    table = hosim.compare(chain(4), [FAST, "toy"], "resident,layerwise", budget="100%")
+    wanted = compare_machines(chain(4), [FAST, machine("toy")], parse_choices("resident,layerwise"), "100%", said.append).frame
+    assert_frame_equal(table, wanted)
+    assert list(table.columns) == list(COLUMNS)
+    assert list(table["hardware"]) == ["fast link", "fast link", "toy", "toy"]
+    assert str(table["enough_bytes"].dtype) == str(table["resident_ns"].dtype) == "Int64"
+    assert said[0] == "fast link, resident: planning"
+    assert any(line.startswith("fast link, resident within ") for line in said)
+    # a machine is judged by hosim's own planner unless somebody asks for other policies
+    assert list(hosim.compare(chain(1), ["toy"])["policy"]) == ["hyperoffload"]
