@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hosim import policies as policies
     from hosim.api.inputs import load
     from hosim.api.many_runs import compare, diff, fit, frontier, robustness, sweep
     from hosim.api.one_plan import blame, explain, plan, plot, replay
@@ -110,10 +111,12 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "policies":  # a package: `hosim.policies.layerwise` is a policy
+        return importlib.import_module("hosim.policies")
     if name not in _LAZY:
         raise AttributeError(f"module 'hosim' has no attribute {name!r}")
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "policies"})

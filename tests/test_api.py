@@ -58,6 +58,16 @@ def test_every_public_name_is_there_and_listed() -> None:
         hosim.nonesuch  # noqa: B018
 
 
+def test_policies_are_attributes_whatever_is_imported() -> None:
+    code = "import hosim, hosim.policies.own.rivals; print(*[type(getattr(hosim.policies, name)).__name__ for name in dir(hosim.policies)])"
+    types = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert types.count("Policy") >= 19
+    assert hosim.policies.zero_inference.name == "zero_inference"
+    assert "policies" in dir(hosim)
+    with pytest.raises(AttributeError, match=r"module 'hosim\.policies' has no attribute 'layerwis'"):
+        hosim.policies.layerwis  # noqa: B018
+
+
 @pytest.mark.parametrize("name", [name for name in hosim.__all__ if name != "__version__"])
 def test_every_public_name_has_an_example_that_runs(name: str) -> None:
     named = getattr(hosim, name)

@@ -1,7 +1,7 @@
 """The settings of MindSpore's own strategies that come closest to a plan.
 
 MindSpore 2.10 cannot take a plan. It has two strategies, ``distance`` and ``memory_peak``, which read their settings from the environment;
-hosim has both as policies (with our reading of what is undocumented: :mod:`hosim.policies.memory_peak`). The search plans and replays
+hosim has both as policies (with our reading of what is undocumented: :mod:`hosim.policies.own.memory_peak`). The search plans and replays
 settings: the best is the fastest that fits, and among equally fast ones the one with the lowest peak.
 
 Source of the names: ``mindspore/graph/_parse/compile_config.py`` of the 2.10 wheel. Only the difference of

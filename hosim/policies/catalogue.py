@@ -19,7 +19,7 @@ BUILT_IN = (
     Policy(
         "hyperoffload",
         "global refinement of the execution order: hosim's own planner (arXiv 2602.00748)",
-        "hosim.policies.hyperoffload:plan",
+        "hosim.policies.own.hyperoffload:plan",
         {
             "effort": Parameter(1.0, "float", "scales how many candidate plans are replayed"),
             "seed": Parameter(0, "int", "of the search on small graphs"),
@@ -33,13 +33,13 @@ BUILT_IN = (
     Policy(
         "resident",
         "everything in device memory; what lives below comes up once, at time 0",
-        "hosim.policies.resident:plan",
+        "hosim.policies.own.resident:plan",
         models="frameworks without offload",
     ),
     Policy(
         "on_demand",
         "reactive: fetch what an op misses, evict the least recently used, wait",
-        "hosim.policies.on_demand:plan",
+        "hosim.policies.own.on_demand:plan",
         {"placement": _PLACEMENT},
         runtime=True,
         models="demand paging of tensors",
@@ -48,7 +48,7 @@ BUILT_IN = (
     Policy(
         "unified_memory",
         "reactive: what an op touches comes up with its neighbours in memory, what came first goes first (CUDA unified memory)",
-        "hosim.policies.unified_memory:plan",
+        "hosim.policies.own.unified_memory:plan",
         {
             "block": Parameter(2 * 2**20, "size", "bytes of memory whose tensors come up together; 0: none do"),
             "placement": _PLACEMENT,
@@ -60,7 +60,7 @@ BUILT_IN = (
     Policy(
         "keep_first",
         "reactive: what is used first stays, the rest is fetched for each use",
-        "hosim.policies.keep_first:plan",
+        "hosim.policies.own.keep_first:plan",
         {"placement": _PLACEMENT},
         runtime=True,
         models="a runtime that evicts the most recently used",
@@ -69,7 +69,7 @@ BUILT_IN = (
     Policy(
         "lookahead",
         "on_demand, and what the next k ops need is prefetched while there is room",
-        "hosim.policies.lookahead:plan",
+        "hosim.policies.own.lookahead:plan",
         {"k": Parameter(4, "int", "how many ops ahead it looks"), "placement": _PLACEMENT},
         runtime=True,
         models="the reactive runtime that the HyperOffload paper compares with, in our reading",
@@ -78,7 +78,7 @@ BUILT_IN = (
     Policy(
         "layerwise",
         "parameters, and what else lives below, streamed a layer ahead (vLLM, diffusers, ZeRO)",
-        "hosim.policies.layerwise:plan",
+        "hosim.policies.own.layerwise:plan",
         {
             "layers_ahead": _LAYERS_AHEAD,
             "kinds": Parameter("parameter/expert", "str", "kinds of tensors that are put below; what lives there is streamed in any case"),
@@ -90,7 +90,7 @@ BUILT_IN = (
     Policy(
         "static_split",
         "a share of the weights below, evenly spread, fetched into a few buffers (vLLM, Accelerate, llama.cpp)",
-        "hosim.policies.static_split:plan",
+        "hosim.policies.own.static_split:plan",
         {
             "weights": _WEIGHTS,
             "cache": _CACHE,
@@ -109,7 +109,7 @@ BUILT_IN = (
     Policy(
         "distance",
         "what lies idle for many ops is moved (MindSpore 2.10)",
-        "hosim.policies.distance:plan",
+        "hosim.policies.own.distance:plan",
         {
             "select_distance": Parameter(100, "int", "ops between two uses from which on a tensor is moved"),
             "select_num": Parameter(100, "int", "how many gaps at most, the widest"),
@@ -123,7 +123,7 @@ BUILT_IN = (
     Policy(
         "memory_peak",
         "gaps that cover the peak, best score first, until it fits (MindSpore 2.10)",
-        "hosim.policies.memory_peak:plan",
+        "hosim.policies.own.memory_peak:plan",
         {
             "max_device_memory": Parameter(None, "size", "memory that the modelled peak is held to; none: the budget; 0: move nothing"),
             "peak_modeled_headroom_bytes": Parameter(None, "size", "margin below it; none: a tenth, as the published 4 of 40 GiB"),
@@ -146,14 +146,14 @@ BUILT_IN = (
     Policy(
         "longest_gap",
         "activations in the longest gaps first, until the peak fits (hyper-parallel)",
-        "hosim.policies.longest_gap:plan",
+        "hosim.policies.own.longest_gap:plan",
         {"placement": _PLACEMENT},
         models="hyper-parallel's greedy planner",
     ),
     Policy(
         "belady",
         "reactive and clairvoyant: evict what is used farthest in the future",
-        "hosim.policies.belady:plan",
+        "hosim.policies.own.belady:plan",
         {"placement": _PLACEMENT},
         runtime=True,
         models="no system: the rule MIN, with the future known",
@@ -162,7 +162,7 @@ BUILT_IN = (
     Policy(
         "g10",
         "the most relief per transfer time first, in reserved slots of bandwidth (G10, MICRO 2023)",
-        "hosim.policies.g10:plan",
+        "hosim.policies.own.g10:plan",
         {"placement": Parameter("g10", "str", "tier below: g10 (the slowest that nothing delays), fastest, nearest, balanced, by_kind")},
         models="G10 (MICRO 2023)",
         leaves_out="page faults as a last resort; what returns after the step",
@@ -170,7 +170,7 @@ BUILT_IN = (
     Policy(
         "hybrid",
         "hyperoffload for the backbone; experts, which routing decides on, in a cache at run time",
-        "hosim.policies.hybrid:plan",
+        "hosim.policies.own.hybrid:plan",
         {
             "cache_bytes": Parameter(None, "size", "memory for experts; none: what the backbone leaves, at least two decisions' worth"),
             "predictor": Parameter("previous", "str", "what is prefetched before a gate decides: previous, popular, none, perfect"),
@@ -185,7 +185,7 @@ BUILT_IN = (
     Policy(
         "zero_inference",
         "layerwise with all weights below",
-        "hosim.policies.zero_and_flexgen:zero_inference",
+        "hosim.policies.own.zero_and_flexgen:zero_inference",
         {"layers_ahead": _LAYERS_AHEAD, "placement": _PLACEMENT},
         by_name_only=True,
         models="DeepSpeed ZeRO-Inference",
@@ -194,7 +194,7 @@ BUILT_IN = (
     Policy(
         "flexgen",
         "static_split by percentages of weights, cache and activations",
-        "hosim.policies.zero_and_flexgen:flexgen",
+        "hosim.policies.own.zero_and_flexgen:flexgen",
         {"weights": _WEIGHTS, "cache": _CACHE, "activations": _ACTIVATIONS, "placement": _PLACEMENT},
         by_name_only=True,
         models="FlexGen (ICML 2023)",
@@ -203,7 +203,7 @@ BUILT_IN = (
     Policy(
         "zero_offload",
         "layerwise with the optimizer states below, updated on the device",
-        "hosim.policies.zero_and_flexgen:zero_offload",
+        "hosim.policies.own.zero_and_flexgen:zero_offload",
         {"layers_ahead": _LAYERS_AHEAD, "placement": _PLACEMENT},
         by_name_only=True,
         models="DeepSpeed ZeRO-Offload",
@@ -212,7 +212,7 @@ BUILT_IN = (
     Policy(
         "zero_infinity",
         "layerwise with parameters and optimizer states below, updated on the device",
-        "hosim.policies.zero_and_flexgen:zero_infinity",
+        "hosim.policies.own.zero_and_flexgen:zero_infinity",
         {"layers_ahead": _LAYERS_AHEAD, "placement": _PLACEMENT},
         by_name_only=True,
         models="DeepSpeed ZeRO-Infinity",
@@ -221,7 +221,7 @@ BUILT_IN = (
     Policy(
         "optimal",
         "the exact optimum on small graphs (OR-tools CP-SAT; extra 'solver')",
-        "hosim.policies.exact_optimum:plan",
+        "hosim.policies.own.exact_optimum:plan",
         {
             "limit": Parameter(30.0, "float", "deterministic seconds of the solver's work, after which the best plan so far is taken"),
             "seed": Parameter(0, "int", "of the solver"),

@@ -17,7 +17,8 @@ from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.policies import hyperoffload, registry
+from hosim.policies import registry
+from hosim.policies.own import hyperoffload
 from hosim.result import CACHING, LEDGER, Result
 from hosim.study.policy_choice import PolicyChoice
 from hosim.study.run_policy import Counting, check, make_plan, replay

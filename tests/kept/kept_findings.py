@@ -28,7 +28,8 @@ from hosim.engine import replay
 from hosim.errors import GraphError, HosimError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
-from hosim.policies import hyperoffload, registry
+from hosim.policies import registry
+from hosim.policies.own import hyperoffload
 
 COLUMNS = ("instance", "policy", "damage", "rules", "makespan_ns", "checksum")
 SEED = 31

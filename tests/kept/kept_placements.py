@@ -30,7 +30,7 @@ from hosim.expert_routing import realise
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import registry
-from hosim.policies.hybrid import Deciding
+from hosim.policies.own.hybrid import Deciding
 from hosim.schedule.expert_cache import Fetch
 from hosim.schedule.freeze_runtime import freeze_runtime
 

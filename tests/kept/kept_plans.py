@@ -19,7 +19,8 @@ from kept_table import KeptTable, Row
 
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
-from hosim.policies import hyperoffload, registry
+from hosim.policies import registry
+from hosim.policies.own import hyperoffload
 
 COLUMNS = ("instance", "policy", "budget_bytes", "makespan_ns", "peak_bytes", "stall_ns", "cache_ops", "checksum")
 SEED = 7

@@ -29,7 +29,7 @@ from hosim.hardware import Fabric, Hardware
 from hosim.planner.hyperoffload.explain import explain
 from hosim.planner.hyperoffload.judgement import Judgement
 from hosim.planner.hyperoffload.pipeline import search
-from hosim.policies import hyperoffload
+from hosim.policies.own import hyperoffload
 from hosim.schedule.placement import read_placement
 
 COLUMNS = ("instance", "machine", "asked", "makespan_ns", "stall_ns", "moved_bytes", "origin", "checksum")

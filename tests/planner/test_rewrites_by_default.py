@@ -26,7 +26,7 @@ from hosim.planner.hyperoffload import pipeline
 from hosim.planner.rewrites import graph_rewrites
 from hosim.planner.rewrites.reorder import reorder
 from hosim.policies import registry
-from hosim.policies.rivals import RIVALS
+from hosim.policies.own.rivals import RIVALS
 from hosim.study.policy_choice import RECOMPUTE, REORDER, parse_choice, without
 
 SLOW = two_tiers(0.1)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosim.analysis.gaps import Gap
-from hosim.policies import g10
+from hosim.policies.own import g10
 from hosim.schedule.over_time import OverTime
 
 OPS = 6

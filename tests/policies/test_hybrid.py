@@ -20,7 +20,7 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware
 from hosim.models.routing_draw import generate
 from hosim.policies import registry
-from hosim.policies.hybrid import Deciding, as_started
+from hosim.policies.own.hybrid import Deciding, as_started
 from hosim.result import Result
 from hosim.schedule.expert_cache import Fetch, Predictor, Rule, expert_table
 

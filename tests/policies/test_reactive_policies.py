@@ -9,8 +9,8 @@ from hosim import engine
 from hosim.analysis.verifier import verify
 from hosim.graph import Graph, GraphBuilder
 from hosim.policies import registry
-from hosim.policies.keep_first import FetchedThenLast
-from hosim.policies.unified_memory import FirstArrived, MemoryBlocks
+from hosim.policies.own.keep_first import FetchedThenLast
+from hosim.policies.own.unified_memory import FirstArrived, MemoryBlocks
 from hosim.result import Result
 
 

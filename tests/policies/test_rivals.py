@@ -5,8 +5,9 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.policies import hyperoffload, registry
-from hosim.policies.rivals import RIVALS
+from hosim.policies import registry
+from hosim.policies.own import hyperoffload
+from hosim.policies.own.rivals import RIVALS
 from hosim.schedule.freeze_runtime import freeze_runtime
 
 GB = 10**9

@@ -1,9 +1,9 @@
 """``keep_first``: a reactive runtime that keeps what it had first, and fetches the rest for each use.
 
 Where a step sweeps over more than fits, evicting the least recently used evicts just what the next sweep wants first, so everything is
-fetched each time (:mod:`hosim.policies.on_demand`). A runtime that evicts what came last instead keeps what filled the memory first, and
-misses only the rest. Source: the policy "most recently used", optimal for cyclic sweeps, of H.-T. Chou and D. J. DeWitt, An evaluation of
-buffer management strategies for relational database systems (VLDB 1985).
+fetched each time (:mod:`hosim.policies.own.on_demand`). A runtime that evicts what came last instead keeps what filled the memory first,
+and misses only the rest. Source: the policy "most recently used", optimal for cyclic sweeps, of H.-T. Chou and D. J. DeWitt, An evaluation
+of buffer management strategies for relational database systems (VLDB 1985).
 
 Our reading: of the persistent tensors, those that are used first start in the device tier and stay, as many as let the others come and go;
 these start below. A victim is a tensor that was fetched, the least recently used first, and only if there is none any other, the last

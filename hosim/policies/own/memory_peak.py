@@ -32,7 +32,7 @@ from hosim.cache_plan import Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.policies.distance import at_distance, not_in_place
+from hosim.policies.own.distance import at_distance, not_in_place
 from hosim.schedule.idle_intervals import below_at_ends, between_uses, held_bytes, take_away
 from hosim.schedule.insertion import Absence, insert
 from hosim.schedule.lower_tiers import space_below, starts

@@ -12,7 +12,7 @@ the tensors. A victim is the tensor that came up or was made the longest ago. Ev
 
 Not modelled: parts of a tensor that come and go by themselves; the time that a fault takes beside its copy (20 to 50 us a batch), and that
 copies by faults reach only a part of the link's bandwidth, so that real runs are slower; hints (``cudaMemAdvise``,
-``cudaMemPrefetchAsync``) and mapping of remote pages instead of migration. Tensors start as in :mod:`hosim.policies.on_demand`.
+``cudaMemPrefetchAsync``) and mapping of remote pages instead of migration. Tensors start as in :mod:`hosim.policies.own.on_demand`.
 """
 
 from __future__ import annotations

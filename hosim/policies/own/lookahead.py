@@ -4,7 +4,7 @@ Beside each op's own faults, what the next ``k`` listed ops read and lies below 
 without evicting anything. With ``k=0`` it is ``on_demand``. Our reading of "runtime prefetching" in the comparison of arXiv 2602.00748:
 the runtime sees a window of the program, no further, and reacts to memory as it finds it.
 
-Tensors start as in :mod:`hosim.policies.on_demand`.
+Tensors start as in :mod:`hosim.policies.own.on_demand`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.policies.on_demand import LeastRecentlyUsed
+from hosim.policies.own.on_demand import LeastRecentlyUsed
 from hosim.schedule.paging import paging_plan
 from hosim.schedule.placement import FASTEST, read_placement
 

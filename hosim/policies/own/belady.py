@@ -1,11 +1,11 @@
 """``belady``: a reactive runtime that knows the future: it evicts what is used farthest ahead.
 
 Source: L. A. Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal 5(2), 1966 (the rule MIN).
-Faults and waits are those of :mod:`hosim.policies.on_demand`; only the victim differs. Our reading where tensors are no pages: sizes do
+Faults and waits are those of :mod:`hosim.policies.own.on_demand`; only the victim differs. Our reading where tensors are no pages: sizes do
 not matter, and a persistent tensor whose last use is past is used next in the next step. MIN is optimal in faults for equal sizes and
 one tensor a reference; in bytes moved only where all victims are clean.
 
-At the end of a step it has what the next step uses first; so persistent tensors start as in :mod:`hosim.policies.keep_first`.
+At the end of a step it has what the next step uses first; so persistent tensors start as in :mod:`hosim.policies.own.keep_first`.
 """
 
 from __future__ import annotations

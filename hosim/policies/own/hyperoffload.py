@@ -18,7 +18,7 @@ from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.evaluation import Judge
 from hosim.planner.rewrites import graph_rewrites
-from hosim.policies.rivals import rivals_at_runtime, static_rivals
+from hosim.policies.own.rivals import rivals_at_runtime, static_rivals
 from hosim.schedule.placement import PLANNED, planned_placement
 
 

@@ -3,22 +3,22 @@
 All of them compute on the device here. What the published systems compute on the host moves through the channels instead.
 
 ``zero_inference``
-    DeepSpeed ZeRO-Inference (R. Y. Aminabadi et al., DeepSpeed Inference, SC 2022): :mod:`hosim.policies.layerwise` with all weights
+    DeepSpeed ZeRO-Inference (R. Y. Aminabadi et al., DeepSpeed Inference, SC 2022): :mod:`hosim.policies.own.layerwise` with all weights
     below. A KV cache with a home below is streamed with its layers; the real one leaves it on the host with ``--kv-offload`` and computes
     the attention there.
 ``flexgen``
-    FlexGen (Y. Sheng et al., ICML 2023): :mod:`hosim.policies.static_split`, by percentages of weights, cache and activations in whole
+    FlexGen (Y. Sheng et al., ICML 2023): :mod:`hosim.policies.own.static_split`, by percentages of weights, cache and activations in whole
     tensors, double buffered. Its zig-zag over batches uses a layer's weights for several batches before the next layer's: that is what a
     graph does whose batch is all of them, which is how its table gives batches (48 x 3). The order of a graph's ops is not changed.
     FlexGen searches the percentages by a linear program, has more of them (for the disk), and may compute the attention on the host; here
     they are the smallest that fit, unless given.
 ``zero_offload``
-    ZeRO-Offload (J. Ren et al., ATC 2021): :mod:`hosim.policies.layerwise` with the optimizer states below. The real one updates the
+    ZeRO-Offload (J. Ren et al., ATC 2021): :mod:`hosim.policies.own.layerwise` with the optimizer states below. The real one updates the
     parameters on the host, so that gradients go down and parameters come up, 4 bytes a parameter. Here the states come up and go back,
     24 bytes for Adam in fp32 with master weights.
 ``zero_infinity``
-    ZeRO-Infinity (S. Rajbhandari et al., SC 2021): :mod:`hosim.policies.layerwise` with parameters and optimizer states below, in drives
-    where memory has no room. The update is on the device as well, and checkpoints of activations stay there.
+    ZeRO-Infinity (S. Rajbhandari et al., SC 2021): :mod:`hosim.policies.own.layerwise` with parameters and optimizer states below, in
+    drives where memory has no room. The update is on the device as well, and checkpoints of activations stay there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import replace
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.policies import layerwise, static_split
+from hosim.policies.own import layerwise, static_split
 from hosim.schedule.placement import FASTEST
 
 
