@@ -223,6 +223,9 @@ class Result:
         Nanoseconds between its last op and the end.
     lower_bound_ns
         Nanoseconds that no plan can beat (docs/lower-bound.md); ``None`` where nobody computed it.
+    ideal_ns
+        Nanoseconds that the workload takes with everything resident, as if the device had enough memory; ``None`` where nobody replayed
+        that.
     peak_bytes
         The largest number of bytes held, by tier.
     peak_at_ns
@@ -297,6 +300,7 @@ class Result:
     makespan_high_ns: int | None = None
     slowed_ns: int | None = None
     peers_ns: int | None = None
+    ideal_ns: int | None = None
     allocator: AllocatorFigures | None = None
     devices: DeviceFigures | None = None
     jitter: Jitter | None = None
@@ -318,3 +322,10 @@ class Result:
         if self.makespan_ns is None or not self.lower_bound_ns:
             return None
         return self.makespan_ns / self.lower_bound_ns - 1
+
+    @property
+    def slowdown(self) -> float | None:
+        """The makespan divided by the one with everything resident (``ideal_ns``); ``None`` where either is missing."""
+        if self.makespan_ns is None or not self.ideal_ns:
+            return None
+        return self.makespan_ns / self.ideal_ns

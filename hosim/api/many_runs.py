@@ -43,6 +43,7 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     -------
     pandas.DataFrame
         One row per policy, with the columns of :func:`hosim.study.rows.figure_columns`: times in nanoseconds, sizes in bytes.
+        ``slowdown`` is against ``ideal_ns``, which is the makespan with everything resident, as if the device had enough memory.
         ``planning_s`` and ``replay_s`` are the seconds that planning and replaying took here. If a policy does not fit, ``feasible`` is
         false and ``error`` says why. Of several machines: one row per machine and policy, with the columns of
         :data:`hosim.study.machines.COLUMNS`; ``enough_bytes`` is the smallest budget with which the makespan is at most 5 % above that
@@ -89,8 +90,9 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     profile = machine(hardware)
     choices = choices_of(policies)
     results = compared(graph, profile, choices, budget_of(budget, graph, profile))
-    rows: list[dict[str, Value]] = [{**figures(r, profile), "planning_s": r.planning_s, "replay_s": r.replay_s} for r in results]
-    table = frame(rows, [*figure_columns(profile), "planning_s", "replay_s"])
+    more = ("ideal_ns", "slowdown", "planning_s", "replay_s")
+    rows: list[dict[str, Value]] = [{**figures(r, profile), **{name: getattr(r, name) for name in more}} for r in results]
+    table = frame(rows, [*figure_columns(profile), *more])
     table.attrs[DEVICE_TIER] = profile.device_tier  # hosim.plot draws its peak
     return table
 

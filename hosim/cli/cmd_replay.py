@@ -69,9 +69,12 @@ def replay(
 
     Warns on stderr about the rules that the plan breaks. Exit code 3 if it runs out of memory.
     """
+    from dataclasses import replace
+
     from hosim.analysis.verifier import verify
     from hosim.io import check_tiers, load_plan
     from hosim.study import run_policy
+    from hosim.study.ideal import ideal_ns
 
     if plot is not None:
         from hosim.report.figures import image_kind
@@ -93,6 +96,7 @@ def replay(
         say(f"warning: and {len(findings) - _FINDINGS:,} more")
     jitter = jitter_of(op_sigma, transfer_sigma, seed)
     result = run_policy.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
+    result = replace(result, ideal_ns=ideal_ns(graph, machine))
     if plot is not None:
         from hosim.report.replay_figures import replay_figure
 

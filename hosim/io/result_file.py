@@ -227,6 +227,7 @@ _RESULT = KeyTable(
     Key("streams", mapping(_STREAM.kind), brief=True),
     *keys(TIME, "slowed_ns", "peers_ns", brief=True),
     Key("lower_bound_ns", TIME, default=None),
+    Key("ideal_ns", TIME, brief=True),
     *keys(BYTES, "peak_bytes", "peak_at_ns", default={}),
     Key("peak_breakdown", mapping(BYTES), get=_breakdown, default={}),
     Key("channels", mapping(_CHANNEL.kind), default={}),
@@ -256,8 +257,9 @@ def result_to_dict(result: Result) -> dict[str, Any]:
     """The result as ``--json`` prints it: every key, in the order of docs/formats.md; utilization to two decimals.
 
     ``makespan_low_ns`` and ``makespan_high_ns`` are present only if some op has no measured duration, ``streams`` only if the workload has
-    streams beside the main one, ``allocator`` only if one placed the bytes, ``devices`` only if there were several, ``jitter`` only if
-    there was some. The timeline is not part of it. ``peak_breakdown`` has every tier, with the kinds that hold bytes.
+    streams beside the main one, ``ideal_ns`` only if that was replayed, ``allocator`` only if one placed the bytes, ``devices`` only if
+    there were several, ``jitter`` only if there was some. The timeline is not part of it. ``peak_breakdown`` has every tier, with the kinds
+    that hold bytes.
     """
     return _RESULT.write(result)
 

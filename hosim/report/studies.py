@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hosim.hardware import Hardware
 from hosim.report.printed import open_table, paragraph
-from hosim.report.tables import NOTHING
+from hosim.report.tables import NOTHING, multiple
 from hosim.units import human_rate, human_size, human_time
 
 Row = Mapping[str, Any]
@@ -109,13 +109,12 @@ def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
     table = open_table("Tried", first + (f"\nand {len(others)} more" if others else ""), "within\nlimits", "makespan", "slowdown")
     table.add_column("why not")
     for row in rows:
-        slowdown = f"{row['slowdown']:.3f}x" if row["slowdown"] else NOTHING
         makespan = human_time(row["makespan_ns"]) if row["makespan_ns"] else NOTHING
         table.add_row(
             cell(name, row[name]),
             "yes" if row["within"] else "no",
             makespan,
-            slowdown,
+            multiple(row["slowdown"]),
             str(row["why"]),
             style="green" if row["within"] else None,
         )

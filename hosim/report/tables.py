@@ -120,6 +120,15 @@ def above(value: int, bound: int | None) -> str:
     return f"{value / bound:.2f}x" if value >= 2 * bound else f"+{percent(value - bound, bound)}"
 
 
+def multiple(value: float | None) -> str:
+    """A multiple for people: three decimals below two, where small differences matter, two above; a dash for none.
+
+    >>> multiple(1.0046), multiple(26.5), multiple(None)
+    ('1.005x', '26.50x', '-')
+    """
+    return NOTHING if value is None else f"{value:.3f}x" if value < 2 else f"{value:.2f}x"
+
+
 def time_or_nothing(value: int | None) -> str:
     """A time as people write it, nanoseconds given; a dash for none."""
     return human_time(value) if value else NOTHING
@@ -132,15 +141,23 @@ def _size(value: int) -> str:
 def timing(results: Sequence[Result], hardware: Hardware) -> Table:
     """One row per policy: makespan, distance to the lower bound, stall by cause, drain if there is any, and the peak of the device tier.
 
+    Where it was replayed with everything resident, the slowdown against that stands beside the bound.
+
     The bound is :func:`least_bound`: plans that edit the graph or need not restore anything have lower bounds than others.
     """
     stalls = [f"{cause}\nstall" for cause in STALL_CAUSES]
     peak = f"peak\n{hardware.device_tier}"
     bound = least_bound(results)
-    title = f"Time (lower bound {human_time(bound)})" if bound else "Time"
+    ideal = next((result.ideal_ns for result in results if result.ideal_ns), None)
+    compared = [f"lower bound {human_time(bound)}"] if bound else []
+    compared += [f"all resident {human_time(ideal)}"] if ideal else []
+    title = f"Time ({', '.join(compared)})" if compared else "Time"
+    slower = ["slowdown"] if ideal else []
     again = ["ops run\nagain"] if any(result.feasible and result.plan.get("recomputes") for result in results) else []
     drain = ["drain"] if any(result.feasible and result.drain_ns for result in results) else []
-    table = open_table(title, "policy", "makespan", "above\nbound", *stalls, *drain, *again, peak, "of\nbudget", spare=("of\nbudget",))
+    table = open_table(
+        title, "policy", "makespan", "above\nbound", *slower, *stalls, *drain, *again, peak, "of\nbudget", spare=("of\nbudget",)
+    )
     best = min((r.makespan_ns for r in results if r.feasible and r.makespan_ns is not None), default=None)
     for result in results:
         if not result.feasible or result.makespan_ns is None:
@@ -151,6 +168,7 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
             result.policy,
             human_time(result.makespan_ns),
             above(result.makespan_ns, bound),
+            *(multiple(result.slowdown) for _ in slower),
             *(time_or_nothing(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES),
             *(time_or_nothing(result.drain_ns) for _ in drain),
             *(f"{result.plan['recomputes']:,}" if result.plan.get("recomputes") else NOTHING for _ in again),
@@ -210,9 +228,12 @@ def peaks(results: Sequence[Result], hardware: Hardware, tiers: Sequence[str] = 
 
 
 def channels(results: Sequence[Result]) -> RenderableType:
-    """What each policy moved over each channel, what part of the time it was busy, and how much of that computation covered."""
-    names = ("policy", "channel", "transfers", "moved", "utilization", "hidden", "exposed", "queued", "contention")
-    table = open_table("Channels", *names, left=2, spare=("contention", "queued"))
+    """What each policy moved over each channel, what part of the time it was busy, and how much of that computation covered.
+
+    The mean queue is how many transfers wait for the channel, on average over the makespan.
+    """
+    names = ("policy", "channel", "transfers", "moved", "utilization", "hidden", "exposed", "mean\nqueue", "contention")
+    table = open_table("Channels", *names, left=2, spare=("contention", "mean\nqueue"))
     for result in results:
         for name, channel in result.channels.items():
             if channel.transfers:
@@ -224,10 +245,18 @@ def channels(results: Sequence[Result]) -> RenderableType:
                     percent(channel.utilization, 1),
                     percent(channel.hidden_ns, channel.busy_ns),
                     time_or_nothing(channel.exposed_ns),
-                    time_or_nothing(channel.queue_ns),
+                    _mean(channel.queue_ns, result.makespan_ns),
                     time_or_nothing(channel.contention_ns),
                 )
     return table if table.row_count else paragraph("Channels: nothing moved.", space=True)
+
+
+def _mean(spent_ns: int, makespan_ns: int | None) -> str:
+    """How many of what spends this time there are on average."""
+    if not spent_ns or not makespan_ns:
+        return NOTHING
+    mean = spent_ns / makespan_ns
+    return f"{mean:.1f}" if mean >= 0.05 else "<0.1"
 
 
 def allocators(results: Sequence[Result]) -> RenderableType:

@@ -12,6 +12,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import Result
+from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
 from hosim.study.reserved_budget import plan_against_reserved
 from hosim.study.run_policy import BY_BYTES, Counting, check, make_plan, replay, unplanned
@@ -30,7 +31,7 @@ def compare(
     jitter: Jitter | None = None,
     record: bool = False,
 ) -> list[Result]:
-    """The result of each choice, in the order given, with ``planning_s`` and ``replay_s`` measured.
+    """The result of each choice, in the order given, with ``ideal_ns``, and ``planning_s`` and ``replay_s`` measured.
 
     ``against_reserved`` plans as :func:`hosim.study.reserved_budget.plan_against_reserved` does. ``jitter`` applies to the replays, not to
     the plans. A policy that does not fit gives a result too, with ``feasible`` false. ``progress`` is called with what starts, ``keep``
@@ -38,6 +39,7 @@ def compare(
     bug of the policy.
     """
     results = []
+    ideal = ideal_ns(graph, hardware)
     for choice in choices:
         progress(f"{choice.label}: planning")
         begin = time.perf_counter()
@@ -49,7 +51,7 @@ def compare(
                 plan = make_plan(graph, hardware, choice, budget_bytes)
         except InfeasibleError as error:
             result = unplanned(graph, hardware, choice, budget_bytes, str(error))
-            results.append(replace(result, planning_s=time.perf_counter() - begin))
+            results.append(replace(result, planning_s=time.perf_counter() - begin, ideal_ns=ideal))
             continue
         planning_s = time.perf_counter() - begin
         if not against_reserved:
@@ -60,6 +62,6 @@ def compare(
         elif record:
             again = replay(plan, hardware, found.planned_bytes, counting=counting, reserve_bytes=budget_bytes, record=True, bounds=False)
             result = replace(result, timeline=again.timeline, by_device=again.by_device)
-        results.append(replace(result, policy=choice.label, planning_s=planning_s))
+        results.append(replace(result, policy=choice.label, planning_s=planning_s, ideal_ns=ideal))
         keep(choice, plan, results[-1])
     return results

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from hosim import engine
-from hosim.cache_plan import Plan
 from hosim.errors import HosimError, InputError
 from hosim.study.axes import Axis, Value, as_integer
 from hosim.study.bottlenecks import capped
 from hosim.study.frontier import attempt
+from hosim.study.ideal import ideal_ns
 from hosim.study.rows import figure_columns, figures, frame
 from hosim.study.scenario import Question, bounded_attempt, check_fields, failure
 from hosim.units import human_size, human_time
@@ -232,22 +231,11 @@ def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Pr
     if not result.feasible or result.makespan_ns is None:
         why = failure(HosimError(result.error or "")).partition(";")[0]
         return Probe(i, value, False, f"does not fit within {human_size(result.budget_bytes)}: {why}", None, result)
-    ideal = ideal_ns(asked)
+    ideal = ideal_ns(asked.graph, asked.hardware)
     if slowdown is not None and result.makespan_ns > slowdown * ideal:
         why = f"takes {result.makespan_ns / ideal:.3f} times as long as with everything resident"
         return Probe(i, value, False, why, ideal, result)
     return Probe(i, value, True, "", ideal, result)
-
-
-def ideal_ns(question: Question) -> int:
-    """The makespan on the question's machine with everything resident from the start, as if device memory were large enough."""
-    hardware, graph = question.hardware, question.graph
-    everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops)
-    room = max(everything, hardware.device.capacity_bytes)
-    tiers = tuple(replace(t, capacity_bytes=room) if t.name == hardware.device_tier else t for t in hardware.tiers)
-    plan = Plan(graph, "ideal", initial=dict.fromkeys(graph.initial, (hardware.device_tier,)))
-    result = engine.replay(plan, replace(hardware, tiers=tiers))
-    return result.makespan_ns or 0
 
 
 def _evidence(probe: Probe) -> str:

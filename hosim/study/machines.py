@@ -16,8 +16,8 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.result import Result
 from hosim.study.axes import Value
-from hosim.study.fit import ideal_ns
 from hosim.study.frontier import attempt
+from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
 from hosim.study.rows import FEASIBLE, frame
 from hosim.study.scenario import Question, bounded_attempt
@@ -39,7 +39,7 @@ COLUMNS = (
     "makespan_ns",
     "makespan_low_ns",
     "makespan_high_ns",
-    "resident_ns",
+    "ideal_ns",
     "slowdown",
     "peak_bytes",
     "lower_bound_ns",
@@ -54,20 +54,20 @@ COLUMNS = (
 class OnMachine:
     """One policy on one machine.
 
-    ``result`` is that of the budget asked about, ``resident_ns`` the makespan with everything resident, as if the device tier were large
+    ``result`` is that of the budget asked about, ``ideal_ns`` the makespan with everything resident, as if the device tier were large
     enough. ``enough`` is the result of the smallest budget that is enough (:mod:`hosim.study.machines`); ``None`` if none is, up to that
     of ``result``.
     """
 
     hardware: Hardware
     result: Result
-    resident_ns: int
+    ideal_ns: int
     enough: Result | None
 
     @property
     def slowdown(self) -> float | None:
         """The makespan divided by the one with everything resident; ``None`` if the workload does not fit."""
-        return _slowdown(self.result, self.resident_ns)
+        return _slowdown(self.result, self.ideal_ns)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def rows(found: Machines) -> list[dict[str, Value]]:
             "makespan_ns": line.result.makespan_ns,
             "makespan_low_ns": line.result.makespan_low_ns,
             "makespan_high_ns": line.result.makespan_high_ns,
-            "resident_ns": line.resident_ns,
+            "ideal_ns": line.ideal_ns,
             "slowdown": line.slowdown,
             "peak_bytes": line.result.peak_bytes.get(line.hardware.device_tier),
             "lower_bound_ns": line.result.lower_bound_ns,
@@ -132,14 +132,14 @@ def compare_machines(
 def _on_machine(question: Question, progress: Callable[[str], None]) -> OnMachine:
     name = f"{question.hardware.name}, {question.choice.label}"
     progress(f"{name}: planning")
-    result, resident_ns = attempt(question), ideal_ns(question)
-    enough = _smallest_enough(question, result, resident_ns, lambda budget: progress(f"{name} within {human_size(budget)}"))
-    return OnMachine(question.hardware, bounded_attempt(result), resident_ns, enough)
+    result, alone_ns = attempt(question), ideal_ns(question.graph, question.hardware)
+    enough = _smallest_enough(question, result, alone_ns, lambda budget: progress(f"{name} within {human_size(budget)}"))
+    return OnMachine(question.hardware, bounded_attempt(result), alone_ns, enough)
 
 
-def _smallest_enough(question: Question, result: Result, resident_ns: int, progress: Callable[[int], None]) -> Result | None:
+def _smallest_enough(question: Question, result: Result, ideal_ns: int, progress: Callable[[int], None]) -> Result | None:
     """The result of the smallest budget that is enough, which is at most that of ``result``."""
-    if not _is_near(result, resident_ns):
+    if not _is_near(result, ideal_ns):
         return None
     graph = question.graph
     high = min(question.budget_bytes, max(static_peak(graph).bytes, 1))
@@ -150,20 +150,20 @@ def _smallest_enough(question: Question, result: Result, resident_ns: int, progr
         middle = (low + high) // 2
         progress(middle)
         tried = attempt(replace(question, budget=middle))
-        if _is_near(tried, resident_ns):
+        if _is_near(tried, ideal_ns):
             high, enough = middle, tried
         else:
             low = middle
     return replace(enough, budget_bytes=high, replayed=None)
 
 
-def _is_near(result: Result, resident_ns: int) -> bool:
-    slowdown = _slowdown(result, resident_ns)
+def _is_near(result: Result, ideal_ns: int) -> bool:
+    slowdown = _slowdown(result, ideal_ns)
     return slowdown is not None and slowdown <= NEAR
 
 
-def _slowdown(result: Result, resident_ns: int) -> float | None:
-    return None if result.makespan_ns is None else result.makespan_ns / max(resident_ns, 1)
+def _slowdown(result: Result, ideal_ns: int) -> float | None:
+    return None if result.makespan_ns is None else result.makespan_ns / max(ideal_ns, 1)
 
 
 def _name(found: Machines, line: OnMachine) -> str:

@@ -37,7 +37,7 @@ PLAN = """{"format": "hosim.plan/1", "workload": "toy", "policy": "manual", "ini
 RESULT = """{"format": "hosim.result/1", "workload": "toy", "hardware": "toy", "policy": "manual", "budget_bytes": 100, "feasible": true,
  "error": null,
  "makespan_ns": 90, "busy_ns": 50, "stall_ns": {"dependency": 0, "transfer": 40, "capacity": 0, "runtime": 0}, "drain_ns": 0,
- "lower_bound_ns": 50, "peak_bytes": {"hbm": 70, "ddr": 40}, "peak_at_ns": {"hbm": 40, "ddr": 0},
+ "lower_bound_ns": 50, "ideal_ns": 50, "peak_bytes": {"hbm": 70, "ddr": 40}, "peak_at_ns": {"hbm": 40, "ddr": 0},
  "peak_breakdown": {"hbm": {"parameter": 40, "activation": 30}},
  "channels": {"h2d": {"transfers": 1, "bytes": 40, "busy_ns": 40, "queue_ns": 0, "contention_ns": 0, "exposed_ns": 40, "hidden_ns": 0,
                       "utilization": 0.44}},
@@ -76,7 +76,7 @@ def test_replay_gives_exactly_the_result_of_the_formats_page(folder: Path) -> No
 def test_replay_shows_the_same_as_a_table(folder: Path) -> None:
     output = hosim("replay", folder / "plan.json", folder / "toy.json", "--hardware", folder / "toy.yaml")
     words = [" ".join(line.split()) for line in output.splitlines()]
-    assert "manual 90 ns +80 % - 40 ns - - 70 B 70 %" in words
+    assert "manual 90 ns +80 % 1.800x - 40 ns - - 70 B 70 %" in words
     assert "manual hbm 70 B 40 ns 40 B 30 B" in words
     assert "manual h2d 1 40 B 44 % 0 % 40 ns - -" in words
 

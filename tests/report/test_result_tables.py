@@ -122,14 +122,15 @@ def test_a_comparison() -> None:
          g10        hbm   3.00 GiB     57.0 ms    93.0 MiB   87.0 MiB
          manual     hbm   4.00 GiB     76.0 ms     124 MiB    116 MiB
         Channels
-         policy     channel  transfers     moved  utilization  hidden  exposed  queued  contention
-         ─────────────────────────────────────────────────────────────────────────────────────────
-         belady[x]  h2d          1,000  41.0 MiB         16 %    59 %    53 ns   43 ns       47 ns
-         belady[x]  p2p              1       1 B        0.1 %    90 %        -       -           -
-         g10        h2d          3,000   123 MiB         48 %    59 %   159 ns  129 ns      141 ns
-         g10        p2p              3       3 B        0.1 %    90 %        -       -           -
-         manual     h2d          4,000   164 MiB         64 %    59 %   212 ns  172 ns      188 ns
-         manual     p2p              4       4 B        0.1 %    90 %        -       -           -
+                                                                                 mean
+         policy     channel  transfers     moved  utilization  hidden  exposed  queue  contention
+         ────────────────────────────────────────────────────────────────────────────────────────
+         belady[x]  h2d          1,000  41.0 MiB         16 %    59 %    53 ns   <0.1       47 ns
+         belady[x]  p2p              1       1 B        0.1 %    90 %        -      -           -
+         g10        h2d          3,000   123 MiB         48 %    59 %   159 ns   <0.1      141 ns
+         g10        p2p              3       3 B        0.1 %    90 %        -      -           -
+         manual     h2d          4,000   164 MiB         64 %    59 %   212 ns   <0.1      188 ns
+         manual     p2p              4       4 B        0.1 %    90 %        -      -           -
         Allocator: caching
          policy     order    at             allocated  reserved  fragmentation  largest free  peak reserved
          ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -162,10 +163,11 @@ def test_a_replay_of_two_streams() -> None:
          manual  hbm   1.00 GiB     19.0 ms          -    31.0 MiB   29.0 MiB
          manual  ddr   3.00 GiB     23.0 ms   37.0 MiB           -          -
         Channels
-         policy  channel  transfers     moved  utilization  hidden  exposed  queued  contention
-         ──────────────────────────────────────────────────────────────────────────────────────
-         manual  h2d          1,000  41.0 MiB         16 %    59 %    53 ns   43 ns       47 ns
-         manual  p2p              1       1 B        0.1 %    90 %        -       -           -
+                                                                              mean
+         policy  channel  transfers     moved  utilization  hidden  exposed  queue  contention
+         ─────────────────────────────────────────────────────────────────────────────────────
+         manual  h2d          1,000  41.0 MiB         16 %    59 %    53 ns   <0.1       47 ns
+         manual  p2p              1       1 B        0.1 %    90 %        -      -           -
         Streams
          stream     busy  dependency stall  transfer stall  capacity stall  runtime stall    drain
          ─────────────────────────────────────────────────────────────────────────────────────────

@@ -111,7 +111,7 @@ def test_a_fit() -> None:
          ─────────────────────────────────────────────────────────────────────────────────────────────────────
          2,000          yes   3.00 ms    1.046x
          3,000           no         -         -  wwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwww
-         4,000           no   1.00 ms    2.500x  [x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x]
+         4,000           no   1.00 ms     2.50x  [x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x]
         found.
     """)
     assert lines(studies.fit([tried(2 << 20, False, None, None, "no", "budget_bytes")], "none", False))[1:] == table("""

@@ -75,6 +75,14 @@ def test_a_row_has_every_figure_of_its_result(graph: Graph, hardware: Hardware) 
     assert row(output, "layerwise") == "layerwise 540 ms +35 % - 123 ms 12.3 ms 3.00 ms 11.0 GiB 92 %"
 
 
+def test_the_slowdown_against_everything_resident_stands_beside_the_bound(hardware: Hardware) -> None:
+    found = [replace(result("layerwise", 540 * MS), ideal_ns=500 * MS), replace(result("resident", 1200 * MS), ideal_ns=500 * MS)]
+    output = text(tables.timing(found, hardware))
+    assert "Time (lower bound 400 ms, all resident 500 ms)" in output
+    assert row(output, "layerwise").startswith("layerwise 540 ms +35 % 1.080x -")
+    assert row(output, "resident").startswith("resident 1.20 s 3.00x 2.40x -")
+
+
 def test_the_verdict_where_the_fastest_takes_no_time() -> None:
     said = tables.verdict([result("resident", 0), result("on_demand", 20_000)])
     assert said.startswith("resident is fastest within 12.0 GiB: 0 ns")
@@ -82,8 +90,10 @@ def test_the_verdict_where_the_fastest_takes_no_time() -> None:
 
 
 def test_channels_that_moved_something_are_shown_and_no_others() -> None:
+    """Transfers wait for 10 ms together: in 540 ms that is less than a twentieth of a transfer at each time, and in 4 ms it is 2.5."""
     output = text(tables.channels([result("layerwise", 540 * MS)]))
-    assert row(output, "layerwise") == "layerwise h2d 1,234 15.0 GiB 44 % 75 % 75.0 ms 10.0 ms -"
+    assert row(output, "layerwise") == "layerwise h2d 1,234 15.0 GiB 44 % 75 % 75.0 ms <0.1 -"
+    assert row(text(tables.channels([result("layerwise", 4 * MS)])), "layerwise").endswith("75.0 ms 2.5 -")
     assert "d2h" not in output
     assert text(tables.channels([replace(result("resident", MS), channels={})])).strip() == "Channels: nothing moved."
 

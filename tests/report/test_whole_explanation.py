@@ -114,9 +114,10 @@ COUNTS = """
 """
 CHANNELS = """
     Channels
-     policy  channel  transfers     moved  utilization  hidden  exposed   queued  contention
+                                                                            mean
+     policy  channel  transfers     moved  utilization  hidden  exposed    queue  contention
      ───────────────────────────────────────────────────────────────────────────────────────
-     p [q]   up               3  1.00 MiB         25 %    64 %  4.00 ms  12.0 ms     13.0 ms
+     p [q]   up               3  1.00 MiB         25 %    64 %  4.00 ms  37383.2     13.0 ms
 """
 LOAD = """
     Load over the step

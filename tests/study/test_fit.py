@@ -16,7 +16,8 @@ from hosim.io import save_hardware, save_workload
 from hosim.models.build import build
 from hosim.study import fit as module
 from hosim.study.axes import Axis, parse_axis
-from hosim.study.fit import fit, ideal_ns
+from hosim.study.fit import fit
+from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import parse_choice
 from hosim.study.scenario import Question
 
@@ -34,7 +35,7 @@ def by_trying(asked: Question, field: str, values: tuple[object, ...], slowdown:
             result = here.attempt()
         except Exception:
             continue
-        if result.feasible and result.makespan_ns <= slowdown * ideal_ns(here):
+        if result.feasible and result.makespan_ns <= slowdown * ideal_ns(here.graph, here.hardware):
             found.append(value)
     return found
 

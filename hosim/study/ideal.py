@@ -1,0 +1,19 @@
+"""How long a workload takes with everything resident, on its machine as if that had enough device memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hosim import engine
+from hosim.cache_plan import Plan
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+
+
+def ideal_ns(graph: Graph, hardware: Hardware) -> int:
+    """The makespan in nanoseconds with everything resident from the start, as if device memory were large enough."""
+    everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops)
+    room = max(everything, hardware.device.capacity_bytes)
+    tiers = tuple(replace(t, capacity_bytes=room) if t.name == hardware.device_tier else t for t in hardware.tiers)
+    plan = Plan(graph, "ideal", initial=dict.fromkeys(graph.initial, (hardware.device_tier,)))
+    return engine.replay(plan, replace(hardware, tiers=tiers)).makespan_ns or 0
