@@ -11,22 +11,24 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.units import parse_size
 
-_EXPECTED = "expected whole bytes, a size such as '40 GiB' or a share of the resident peak such as '75%'"
-_SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
+_EXPECTED = "expected whole bytes, a size such as '40 GiB' or a share of the resident peak such as '75%' or 0.75"
+_PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
+_SHARE = re.compile(r"\s*(0?\.\d+|[01]\.0*|\d(?:\.\d+)?e-\d{1,3})\s*")
+"""A number with a point, of at most 1: whole ones are bytes."""
 
 
-def parse_budget(budget: int | str | None, graph: Graph, hardware: Hardware) -> tuple[int, int]:
+def parse_budget(budget: int | float | str | None, graph: Graph, hardware: Hardware) -> tuple[int, int]:
     """The bytes of the device tier that ``budget`` asks for, and those that may be used: at most the tier's capacity.
 
-    A number is bytes, ``40 GiB`` a size, ``75%`` a share of the graph's resident peak (rounded down), ``None`` the capacity. Raises
-    :class:`InputError` for a text without a unit, for anything else, and for a budget of 0 bytes or less.
+    A whole number is bytes, ``40 GiB`` a size, ``75%`` or 0.75 a share of the graph's resident peak (rounded down), ``None`` the capacity.
+    Raises :class:`InputError` for a text without a unit, for anything else, and for a budget of 0 bytes or less.
     """
     capacity = hardware.device.capacity_bytes
     if budget is None:
         return capacity, capacity
-    if isinstance(budget, bool) or not isinstance(budget, (int, str)):
+    if isinstance(budget, bool) or not isinstance(budget, int | float | str) or (isinstance(budget, float) and not 0 <= budget <= 1):
         raise InputError(f"{_EXPECTED}, got {budget!r}", source="budget")
-    wanted = budget if isinstance(budget, int) else _bytes(budget, graph)
+    wanted = budget if isinstance(budget, int) else _bytes(str(budget), graph)
     if wanted <= 0:
         said = f"{budget} B" if isinstance(budget, int) else budget
         raise InputError(f"{said} leaves no memory at all; {_EXPECTED}", source="budget")
@@ -34,8 +36,10 @@ def parse_budget(budget: int | str | None, graph: Graph, hardware: Hardware) -> 
 
 
 def _bytes(text: str, graph: Graph) -> int:
-    share = _SHARE.fullmatch(text)
-    return int(static_peak(graph).bytes * Fraction(share[1]) / 100) if share else _size(text)
+    percent, share = _PERCENT.fullmatch(text), _SHARE.fullmatch(text)
+    if percent:
+        return int(static_peak(graph).bytes * Fraction(percent[1]) / 100)
+    return int(static_peak(graph).bytes * Fraction(share[1])) if share else _size(text)
 
 
 def _size(text: str) -> int:

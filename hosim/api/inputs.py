@@ -2,8 +2,9 @@
 
 A *workload* is the name of a shipped one, a path, a mapping (a workload file, a spec, or parameters of a builder), or a
 :class:`~hosim.graph.Graph`; *hardware* is a name, a path, a mapping, or a :class:`~hosim.hardware.Hardware`; a *policy* is text such as
-``lookahead:k=4``; a *budget* is a number of bytes, a size such as ``40 GiB``, a share of the resident peak such as ``75%``, or ``None`` for
-all that the device has. Times are integer nanoseconds, sizes integer bytes.
+``lookahead:k=4``, an object such as ``hosim.policies.lookahead``, or a function ``(graph, hardware, budget_bytes)`` that returns a plan; a
+*budget* is a number of bytes, a size such as ``40 GiB``, a share of the resident peak such as ``75%`` or 0.75, or ``None`` for all that the
+device has. Times are integer nanoseconds, sizes integer bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.study.axes import Value
-from hosim.study.policy_choice import PolicyChoice, parse_choice, parse_choices
+from hosim.study.policy_choice import AnyPolicy, PolicyChoice, as_choice, parse_choices
 from hosim.study.scenario import Question
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 Workload: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Graph | ExportedProgram | Module"
 Machine = str | os.PathLike[str] | Mapping[str, Any] | Hardware
-Budget = int | str | None
-Policies = str | Iterable[str] | None
+Budget = int | float | str | None
+Policies: TypeAlias = "AnyPolicy | Iterable[AnyPolicy] | None"
 Vary = str | Iterable[str] | Mapping[str, object] | Sequence[Mapping[str, Value]]
 
 
@@ -111,9 +112,9 @@ def machine(hardware: Machine) -> Hardware:
     return load_hardware(find_hardware(os.fspath(hardware)))
 
 
-def question(workload: Workload, hardware: Machine, policy: str = "hyperoffload", budget: Budget = None) -> Question:
+def question(workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None) -> Question:
     """What one replay answers. Raises :class:`InputError`."""
-    asked = Question(load(workload), machine(hardware), parse_choice(policy), budget)
+    asked = Question(load(workload), machine(hardware), as_choice(policy), budget)
     _ = asked.budget_bytes  # an invalid budget is an error here, not later
     return asked
 
@@ -124,7 +125,9 @@ def budget_of(budget: Budget, graph: Graph, hardware: Hardware) -> int:
 
 
 def choices_of(policies: Policies) -> list[PolicyChoice]:
-    """The policies of a comma-separated text or an iterable of texts; ``None``: every policy. Raises :class:`InputError`."""
+    """The policies of a comma-separated text, one policy or several; ``None``: every policy. Raises :class:`InputError`."""
     if policies is None or isinstance(policies, str):
         return parse_choices(policies)
-    return [parse_choice(policy) for policy in policies]
+    if isinstance(policies, Iterable):
+        return [as_choice(policy) for policy in policies]
+    return [as_choice(policies)]

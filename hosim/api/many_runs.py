@@ -14,6 +14,7 @@ from hosim.errors import InputError
 from hosim.jitter import Jitter
 from hosim.result import Result
 from hosim.study.axes import Value, parse_axis, read_vary
+from hosim.study.policy_choice import AnyPolicy
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -34,10 +35,11 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     hardware
         What to run it on: a name, a path, a mapping or a profile. Or a list of these, which are compared.
     policies
-        The policies, as a list or as text separated by commas; ``None`` stands for every registered policy, and for ``hyperoffload`` where
+        The policies: text separated by commas, or a list of texts, of objects such as ``hosim.policies.lookahead`` and of functions
+        ``(graph, hardware, budget_bytes)`` that return a plan; ``None`` stands for every registered policy, and for ``hyperoffload`` where
         machines are compared.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
 
     Returns
     -------
@@ -100,7 +102,7 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
 def sweep(
     workload: Workload,
     hardware: Machine,
-    policy: str = "hyperoffload",
+    policy: AnyPolicy = "hyperoffload",
     budget: Budget = None,
     *,
     vary: Vary,
@@ -118,9 +120,10 @@ def sweep(
     hardware
         What to run it on: a name, a path, a mapping or a profile.
     policy
-        Which policy plans, with its parameters: ``lookahead:k=4``. ``hosim policies`` lists them.
+        Which policy plans: text such as ``lookahead:k=4``, an object such as ``hosim.policies.lookahead``, or a function
+        ``(graph, hardware, budget_bytes)`` that returns a plan. ``hosim policies`` lists them.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
     vary
         Which fields take which values. A grid: texts such as ``channels.h2d.bandwidth=25..200GB/s:8``, or a mapping from fields to lists of
         values. Or a list of mappings, one per point.
@@ -177,7 +180,7 @@ def sweep(
 
 
 def frontier(
-    workload: Workload, hardware: Machine, policy: str = "hyperoffload", budget: Budget = None, *, points: int = 9, refine: int = 4
+    workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None, *, points: int = 9, refine: int = 4
 ) -> Frontier:
     """Trace peak memory against makespan, down to the smallest budget for which the policy finds a plan.
 
@@ -188,9 +191,10 @@ def frontier(
     hardware
         What to run it on: a name, a path, a mapping or a profile.
     policy
-        Which policy plans, with its parameters: ``lookahead:k=4``. ``hosim policies`` lists them.
+        Which policy plans: text such as ``lookahead:k=4``, an object such as ``hosim.policies.lookahead``, or a function
+        ``(graph, hardware, budget_bytes)`` that returns a plan. ``hosim policies`` lists them.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
     points
         How many evenly spaced budgets to replay.
     refine
@@ -228,7 +232,7 @@ def frontier(
 def fit(
     workload: Workload,
     hardware: Machine,
-    policy: str = "hyperoffload",
+    policy: AnyPolicy = "hyperoffload",
     budget: Budget = None,
     *,
     largest: str | None = None,
@@ -244,9 +248,10 @@ def fit(
     hardware
         What to run it on: a name, a path, a mapping or a profile.
     policy
-        Which policy plans, with its parameters: ``lookahead:k=4``. ``hosim policies`` lists them.
+        Which policy plans: text such as ``lookahead:k=4``, an object such as ``hosim.policies.lookahead``, or a function
+        ``(graph, hardware, budget_bytes)`` that returns a plan. ``hosim policies`` lists them.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
     largest
         A field and its range, of which the largest value that fits is wanted: ``workload.batch=1..64``.
     smallest
@@ -289,8 +294,8 @@ def fit(
 
 
 def diff(
-    a: str | os.PathLike[str] | Plan | Result,
-    b: str | os.PathLike[str] | Plan | Result,
+    a: AnyPolicy | os.PathLike[str] | Plan | Result,
+    b: AnyPolicy | os.PathLike[str] | Plan | Result,
     workload: Workload | None = None,
     hardware: Machine | None = None,
     budget: Budget = None,
@@ -300,7 +305,8 @@ def diff(
     Parameters
     ----------
     a
-        A plan, a result, the path of a file of either, or a policy, which plans for the workload on the hardware.
+        A plan, a result, the path of a file of either, or a policy (text, an object or a function), which plans for the workload on the
+        hardware.
     b
         Likewise.
     workload
@@ -308,7 +314,7 @@ def diff(
     hardware
         A machine on which plans are replayed as well: a name, a path, a mapping or a profile.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
 
     Returns
     -------
@@ -365,9 +371,10 @@ def robustness(
     hardware
         What to run it on: a name, a path, a mapping or a profile.
     policies
-        The policies, as a list or as text separated by commas; ``None`` stands for every registered policy.
+        The policies: text separated by commas, or a list of texts, of objects such as ``hosim.policies.lookahead`` and of functions
+        ``(graph, hardware, budget_bytes)`` that return a plan; ``None`` stands for every registered policy.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
     runs
         How many variations to replay. Run 0 comes before them, with nominal times.
     op_sigma

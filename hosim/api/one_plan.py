@@ -14,6 +14,7 @@ from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.jitter import Jitter
 from hosim.result import IN_TIME, LEDGER, Result
+from hosim.study.policy_choice import AnyPolicy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from hosim.study.stall_report import Blame
 
 
-def plan(workload: Workload, hardware: Machine, policy: str = "hyperoffload", budget: Budget = None) -> Plan:
+def plan(workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None) -> Plan:
     """Plan when each tensor moves between the memories.
 
     Parameters
@@ -33,9 +34,10 @@ def plan(workload: Workload, hardware: Machine, policy: str = "hyperoffload", bu
     hardware
         What to run it on: a name, a path, a mapping or a profile.
     policy
-        Which policy plans, with its parameters: ``lookahead:k=4``. ``hosim policies`` lists them.
+        Which policy plans: text such as ``lookahead:k=4``, an object such as ``hosim.policies.lookahead``, or a function
+        ``(graph, hardware, budget_bytes)`` that returns a plan. ``hosim policies`` lists them.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
 
     Returns
     -------
@@ -94,7 +96,7 @@ def replay(
         The machine: a name, a path, a mapping or a profile. On one of several devices, each device runs the plan on tensors of its own;
         they share only room and bandwidth.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
     budget_bytes
         The same in bytes, which may exceed the device's capacity. Give one of the two.
     record
@@ -235,7 +237,7 @@ def explain(plan: Plan, hardware: Machine, budget: Budget = None) -> PlanExplana
     hardware
         The machine: a name, a path, a mapping or a profile.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
 
     Returns
     -------
@@ -282,7 +284,7 @@ def _expect_plan(plan: object) -> None:
 def blame(
     workload: Workload | Plan,
     hardware: Machine,
-    policy: str = "hyperoffload",
+    policy: AnyPolicy = "hyperoffload",
     budget: Budget = None,
     *,
     more_memory: str = "1 GB",
@@ -297,9 +299,9 @@ def blame(
     hardware
         What to run it on: a name, a path, a mapping or a profile.
     policy
-        Which policy plans, unless a plan is given: ``lookahead:k=4``.
+        Which policy plans, unless a plan is given: text such as ``lookahead:k=4``, an object or a function.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
     more_memory
         How much more device memory to price: ``"1 GB"``.
     more_bandwidth

@@ -13,17 +13,17 @@ from hosim.hardware import Hardware
 from hosim.policies import registry
 from hosim.result import Result
 from hosim.study.diff import Side
-from hosim.study.policy_choice import parse_choice
+from hosim.study.policy_choice import AnyPolicy, as_choice, parse_choice
 from hosim.study.run_policy import check, make_plan
 
 
 def side_of(
-    what: str | os.PathLike[str] | Plan | Result,
+    what: AnyPolicy | os.PathLike[str] | Plan | Result,
     graph: Graph | None = None,
     hardware: Hardware | None = None,
     budget_bytes: int | None = None,
 ) -> Side:
-    """One side of a comparison, from a plan, a result, the path of a file of either, or the name of a policy.
+    """One side of a comparison, from a plan, a result, the path of a file of either, or a policy: its name, the object or a function.
 
     With ``hardware``, plans are replayed as well. Raises :class:`InputError` for anything else, and for a plan file or a policy without the
     graph or the machine that it needs.
@@ -33,18 +33,21 @@ def side_of(
         return Side(what.policy, result=what, device_tier=tier)
     if isinstance(what, Plan):
         return _planned(what.policy, what, hardware, budget_bytes, tier)
-    text = os.fspath(what)
-    if not os.path.exists(text):
-        name = text.partition(":")[0]
-        if name not in registry.names():
+    if isinstance(what, str | os.PathLike):
+        text = os.fspath(what)
+        if os.path.exists(text):
+            return _loaded(text, graph, hardware, budget_bytes, tier)
+        if text.partition(":")[0] not in registry.names():
             raise InputError(f"neither a file nor a policy (policies: {', '.join(registry.names())})", source=text)
-        if graph is None or hardware is None or budget_bytes is None:
-            raise InputError("a policy needs a workload and a machine to plan for: name both", source=text)
-        choice = parse_choice(text)
-        made = replace(make_plan(graph, hardware, choice, budget_bytes), policy=choice.label)
-        check(made, hardware, budget_bytes)
-        return _planned(text, made, hardware, budget_bytes, tier)
-    return _loaded(text, graph, hardware, budget_bytes, tier)
+        choice, label = parse_choice(text), text
+    else:
+        choice = as_choice(what)
+        label = choice.label
+    if graph is None or hardware is None or budget_bytes is None:
+        raise InputError("a policy needs a workload and a machine to plan for: name both", source=label)
+    made = replace(make_plan(graph, hardware, choice, budget_bytes), policy=choice.label)
+    check(made, hardware, budget_bytes)
+    return _planned(label, made, hardware, budget_bytes, tier)
 
 
 def _loaded(path: str, graph: Graph | None, hardware: Hardware | None, budget_bytes: int | None, tier: str) -> Side:

@@ -117,7 +117,7 @@ def compare_machines(
     graph: Graph,
     machines: Sequence[Hardware],
     choices: Sequence[PolicyChoice],
-    budget: int | str | None = None,
+    budget: int | float | str | None = None,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> Machines:
     """Plan and replay the workload on each machine by each policy, within the budget, and find the smallest budget that is enough.

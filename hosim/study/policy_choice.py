@@ -1,25 +1,63 @@
-"""A policy and the values of its parameters, as people write them: ``lookahead:k=4``."""
+"""A policy and the values of its parameters, as people write them: ``lookahead:k=4``, a policy, or a function of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
+from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.policies import registry
+from hosim.policies.catalogue import BUILT_IN
+from hosim.policies.from_function import policy_of
+from hosim.policies.policy import Policy
 
 RECOMPUTE, REORDER = "recompute", "reorder"
 """The parameters of a policy that say whether ops may run again, and whether they may trade places."""
 
 
+AnyPolicy: TypeAlias = "str | Policy | Callable[..., Plan] | PolicyChoice"
+"""What stands for a policy in Python: text as in the shell, a policy, or a function of (graph, hardware, budget_bytes)."""
+
+
 @dataclass(frozen=True)
 class PolicyChoice:
-    """A registered policy's name, the parameters that differ from its defaults, and its label in results."""
+    """A policy's name, the parameters that differ from its defaults, and its label in results.
+
+    ``given`` is the policy itself, if it was given as an object; the registry knows the others.
+    """
 
     name: str
     parameters: Mapping[str, Any]
     label: str
+    given: Policy | None = field(default=None)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy; raises :class:`InputError` if there is none of that name."""
+        return registry.get(self.name) if self.given is None else self.given
+
+
+def as_choice(policy: AnyPolicy) -> PolicyChoice:
+    """The choice that a text, a policy or a function stands for. Raises :class:`InputError` for anything else.
+
+    >>> as_choice("lookahead:k=2").label, as_choice(registry.get("layerwise")).label
+    ('lookahead:k=2', 'layerwise')
+    """
+    if isinstance(policy, str):
+        return parse_choice(policy)
+    if isinstance(policy, PolicyChoice):
+        return policy
+    if not isinstance(policy, Policy) and not callable(policy):
+        raise InputError(
+            f"expected a policy: its name, hosim.policies.NAME, or a function (graph, hardware, budget_bytes); got {policy!r}",
+            source="policy",
+        )
+    given = policy if isinstance(policy, Policy) else policy_of(policy)
+    if any(own.name == given.name and own != given for own in BUILT_IN):
+        raise InputError("hosim has a policy of that name; give yours another", source=f"policy {given.name}")
+    return PolicyChoice(given.name, {}, given.name, given)
 
 
 def parse_choice(text: str) -> PolicyChoice:
@@ -40,12 +78,12 @@ def without(choice: PolicyChoice, *changes: str) -> PolicyChoice:
 
     Policies without such a parameter make no such changes. Raises :class:`InputError` for a choice that asks for one.
     """
-    settings = registry.get(choice.name).settings
+    settings = choice.policy.settings
     for change in changes:
         if choice.parameters.get(change):
             raise InputError(f"{change}=true is ruled out here; leave it out", source=f"policy {choice.label}")
         if change in settings and change not in choice.parameters:
-            choice = PolicyChoice(choice.name, {**choice.parameters, change: False}, f"{choice.label}:{change}=false")
+            choice = replace(choice, parameters={**choice.parameters, change: False}, label=f"{choice.label}:{change}=false")
     return choice
 
 

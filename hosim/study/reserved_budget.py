@@ -17,7 +17,6 @@ from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.policies import registry
 from hosim.policies.own import hyperoffload
 from hosim.result import CACHING, LEDGER, Result
 from hosim.study.policy_choice import PolicyChoice
@@ -164,7 +163,7 @@ class _BudgetSearch:
         def judge(plan: Plan, machine: Hardware, within: int) -> Result:
             return replay(plan, machine, within, counting=self._counting, reserve_bytes=self._budget, bounds=False)
 
-        parameters = {**registry.get(choice.name).parameters, **choice.parameters}
+        parameters = {**choice.policy.parameters, **choice.parameters}
         return hyperoffload.plan(graph, hardware.fair_share, budget_bytes, **parameters, judge=judge)
 
     def waits(self, found: Reserved) -> bool:

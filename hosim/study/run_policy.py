@@ -12,7 +12,6 @@ from hosim.errors import illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.policies import registry
 from hosim.result import IN_TIME, LEDGER, Result
 from hosim.study.policy_choice import PolicyChoice
 
@@ -33,7 +32,7 @@ BY_BYTES = Counting()
 
 def make_plan(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int) -> Plan:
     """The plan of one choice; raises :class:`InfeasibleError` if the policy finds none within the budget."""
-    return registry.get(choice.name).plan(graph, hardware, budget_bytes, **choice.parameters)
+    return choice.policy.plan(graph, hardware, budget_bytes, **choice.parameters)
 
 
 def check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:

@@ -21,7 +21,6 @@ from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io.reading import did_you_mean, unknown_name
-from hosim.policies import registry
 from hosim.result import Result
 from hosim.study.axes import Settings, Value
 from hosim.study.policy_choice import PolicyChoice, parse_choice
@@ -43,7 +42,7 @@ class Question:
     graph: Graph
     hardware: Hardware
     choice: PolicyChoice
-    budget: int | str | None = None
+    budget: int | float | str | None = None
 
     @property
     def budget_bytes(self) -> int:
@@ -94,7 +93,7 @@ def check_fields(question: Question, fields: Iterable[str]) -> None:
         if field.startswith(WORKLOAD):
             _check_parameter(question.graph, field.removeprefix(WORKLOAD))
         elif field.startswith(f"{POLICY}."):
-            known = registry.get(question.choice.name).settings
+            known = question.choice.policy.settings
             key = field.partition(".")[2]
             if key not in known:
                 raise InputError(unknown_name("parameter", key, known), source=f"policy {question.choice.name}")
@@ -113,8 +112,8 @@ def _is_other(field: str) -> bool:
     return field in (BUDGET, POLICY) or field.startswith(f"{POLICY}.")
 
 
-def _budget(value: Value) -> int | str | None:
-    if isinstance(value, (bool, float)):
+def _budget(value: Value) -> int | float | str | None:
+    if isinstance(value, bool):
         raise InputError(f"expected a size such as '40 GiB' or a share such as '75%', got {value!r}", source="budget")
     return value
 
@@ -127,7 +126,7 @@ def _choice(choice: PolicyChoice, settings: Mapping[str, Value]) -> PolicyChoice
     named = settings.get("")
     if named is not None:
         choice = parse_choice(str(named))
-    policy = registry.get(choice.name)
+    policy = choice.policy
     parameters = dict(choice.parameters)
     for key, value in settings.items():
         if key:
@@ -135,7 +134,7 @@ def _choice(choice: PolicyChoice, settings: Mapping[str, Value]) -> PolicyChoice
     if parameters == dict(choice.parameters):
         return choice
     written = (f"{key}={json.dumps(value) if isinstance(value, bool) else value}" for key, value in parameters.items())
-    return PolicyChoice(choice.name, parameters, ":".join([choice.name, *written]))
+    return replace(choice, parameters=parameters, label=":".join([choice.name, *written]))
 
 
 # -- the hardware profile ------------------------------------------------------------------------------------------

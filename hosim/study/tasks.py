@@ -6,6 +6,7 @@ A task carries the question as bytes, which a worker unpacks once and keeps: it 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import pickle
 import zlib
@@ -44,10 +45,19 @@ def pack(question: Question) -> Packed:
     """The question as bytes, without what is derived from its graph."""
     graph = question.graph
     bare = replace(question, graph=Graph(graph.name, graph.tensors, graph.ops, graph.meta))
-    content = zlib.compress(pickle.dumps(bare, pickle.HIGHEST_PROTOCOL), 1)
+    content = zlib.compress(_dumped(bare), 1)
     packed = Packed(digest(question), content)
     _unpacked[packed.digest] = question  # the process that asks need not unpack
     return packed
+
+
+def _dumped(question: Question) -> bytes:
+    """A function of a notebook is in no module that a worker could import, so it goes along whole."""
+    if question.choice.given is not None:
+        from joblib import wrap_non_picklable_objects
+
+        return pickle.dumps(wrap_non_picklable_objects(question, keep_wrapper=False), pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
 
 
 def digest(question: Question) -> str:
@@ -63,8 +73,17 @@ def digest(question: Question) -> str:
         choice.label,
         json.dumps(dict(choice.parameters), sort_keys=True),
         repr(question.budget),
+        *([] if choice.given is None else [_source(choice.given.make)]),
     ]
     return hashlib.sha256("\0".join(said).encode()).hexdigest()[:16]
+
+
+def _source(make: object) -> str:
+    """The text of somebody's function: a row that another text has computed is not this one's."""
+    try:
+        return inspect.getsource(make)  # type: ignore[arg-type]  # what has no source raises TypeError
+    except (OSError, TypeError):
+        return ""
 
 
 def point_key(asked: str, settings: Settings) -> str:

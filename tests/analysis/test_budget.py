@@ -31,9 +31,17 @@ def graph() -> Graph:
         (" 12.5 % ", 126, 126),
         ("100%", 1011, 1000),
         ("0.1%", 1, 1),
+        (0.5, 505, 505),
+        (0.7, 707, 707),  # 0.7 in binary is a little less
+        (0.29, 293, 293),
+        (1.0, 1011, 1000),
+        ("0.5", 505, 505),
+        (".5", 505, 505),
+        (1e-3, 1, 1),
+        (400, 400, 400),
     ],
 )
-def test_sizes_and_shares_of_the_resident_peak(text: str | None, wanted: int, counts: int, graph: Graph) -> None:
+def test_sizes_and_shares_of_the_resident_peak(text: float | str | None, wanted: int, counts: int, graph: Graph) -> None:
     assert parse_budget(text, graph, HARDWARE) == (wanted, counts)
 
 
@@ -49,10 +57,16 @@ def test_sizes_and_shares_of_the_resident_peak(text: str | None, wanted: int, co
         ("lots", "got 'lots'"),
         ("0 B", "0 B leaves no memory at all"),
         ("0%", "0% leaves no memory at all"),
+        (1.5, "got 1.5"),
+        (12e9, "expected whole bytes, a size such as '40 GiB' or a share of the resident peak such as '75%' or 0.75, got 12000000000.0"),
+        (float("nan"), "got nan"),
+        (0.0, "0.0 leaves no memory at all"),
+        (1e-9, "1e-09 leaves no memory at all"),
+        ("1.5", "expected a size with its unit"),
         ("0.01%", "0.01% leaves no memory at all"),
     ],
 )
-def test_what_is_no_budget_is_refused_in_one_line(text: str, said: str, graph: Graph) -> None:
+def test_what_is_no_budget_is_refused_in_one_line(text: float | str, said: str, graph: Graph) -> None:
     with pytest.raises(InputError) as refused:
         parse_budget(text, graph, HARDWARE)
     message = str(refused.value)

@@ -1,6 +1,8 @@
 """The questions from Python: names, paths, mappings and objects are all the same to them, and frames are tidy."""
 
 import inspect
+import pickle
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +22,11 @@ from hosim.jitter import Jitter
 from hosim.models.build import build
 from hosim.result import Result
 from hosim.study.frontier import frontier
-from hosim.study.policy_choice import parse_choice
+from hosim.study.policy_choice import as_choice, parse_choice
 from hosim.study.robustness import robustness
 from hosim.study.run_policy import make_plan
 from hosim.study.scenario import Question
+from hosim.study.tasks import digest, pack
 
 GRAPH = chain(6)
 
@@ -68,6 +71,40 @@ def test_a_comparison_is_a_tidy_frame() -> None:
     timed = ["planning_s", "replay_s"]
     assert_frame_equal(same.drop(columns=timed), table.drop(columns=timed))
     assert len(hosim.compare(GRAPH, MACHINE)) > 8
+
+
+def stays(graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int, *, calls: int = 1) -> Plan:
+    """Moves nothing."""
+    return Plan(graph, "manual")
+
+
+def test_policies_are_texts_objects_and_functions() -> None:
+    table = hosim.compare(GRAPH, MACHINE, [stays, "lookahead:k=2", hosim.policies.belady])
+    assert list(table["policy"]) == ["stays", "lookahead:k=2", "belady"]
+    assert list(hosim.compare(GRAPH, MACHINE, stays)["makespan_ns"]) == [120]
+    assert hosim.plan(GRAPH, MACHINE, hosim.policies.belady, 0.5) == hosim.plan(GRAPH, MACHINE, "belady", "50%")
+    assert hosim.plan(GRAPH, MACHINE, stays) == Plan(GRAPH, "manual")
+    assert hosim.diff(stays, hosim.policies.layerwise, GRAPH, MACHINE).frame("figures") is not None
+    assert str(hosim.blame(GRAPH, MACHINE, stays)).startswith("stays takes 120 ns")
+    assert list(hosim.robustness(GRAPH, MACHINE, [stays], runs=1)["policy"]) == ["stays", "stays"]
+    with pytest.raises(InputError, match=r"policy: expected a policy: its name, hosim.policies.NAME, or a function .*; got 3"):
+        hosim.compare(GRAPH, MACHINE, [3])
+
+    def layerwise(graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int) -> Plan:
+        return Plan(graph)
+
+    with pytest.raises(InputError, match="policy layerwise: hosim has a policy of that name; give yours another"):
+        hosim.compare(GRAPH, MACHINE, [layerwise])
+
+
+def test_a_function_of_a_notebook_goes_to_other_processes() -> None:
+    """They cannot import it, so it goes along whole; plain pickles refuse it."""
+    mine = lambda graph, hardware, budget, k=1: Plan(graph)  # noqa: E731
+    yours = lambda *given: None  # noqa: E731
+    asked, other = (Question(GRAPH, MACHINE, as_choice(function)) for function in (mine, yours))
+    there = pickle.loads(zlib.decompress(pack(asked).content))
+    assert there.with_settings({"policy.k": 2, "budget": 1.0}).answer().policy == "lambda:k=2"
+    assert digest(asked) != digest(other)
 
 
 def test_a_sweep_takes_grids_lists_and_a_file(tmp_path: Path) -> None:
