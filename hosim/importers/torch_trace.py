@@ -1,9 +1,11 @@
 """PyTorch execution traces (``torch.profiler.ExecutionTraceObserver``, JSON) as workload graphs.
 
-An op is an outermost operator call of the trace, including the calls inside it. Operators that only make a view compute nothing and are
-left out, and so are those without a tensor on an accelerator (in a trace that has such tensors). A tensor that an operator touches without
+An op is an outermost operator call of the trace, including the calls inside it; if these run several kernels
+(:mod:`hosim.importers.trace_kernels`), each kernel is an op. Operators that only make a view compute nothing and are left out, and so are
+those without a tensor on an accelerator (in a trace that has such tensors). A tensor that an op touches without
 taking it was allocated by it: it is a new storage if the operator returns it or a later op uses it, else workspace. The trace shows which
-arguments are written (``(a!)`` in an operator's schema), but neither durations nor streams nor the role of a tensor.
+arguments are written (``(a!)`` in an operator's schema), but neither durations nor streams nor the role of a tensor. FLOP follow from the
+shapes of the arguments (:mod:`hosim.importers.aten_flops`).
 """
 
 from __future__ import annotations
@@ -12,25 +14,32 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from hosim.costmodel.kernels.sizes_of_ops import KernelSizes
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
+from hosim.importers.aten_flops import CallShapes, aten_flops, aten_kernel, composed_flops
 from hosim.importers.op_kinds import op_kind
+from hosim.importers.static_tensors import LARGEST
+from hosim.importers.trace_kernels import TracedCall, kernels_inside
 from hosim.importers.traced_tensors import Storages, TracedTensor, dtype_of, traced_tensors
 from hosim.io.bounded import read_json
 
 __all__ = ["import_torch_trace", "is_torch_trace"]
 
 _NOTES = {
-    "durations": "not in the trace; the cost model estimates them from the bytes of the operands alone (no flops)",
+    "durations": "not in the trace; the cost model estimates them from FLOP and bytes, which follow from the operands' shapes",
     "sizes": "the furthest byte that a recorded tensor reaches in its storage; old traces have no strides: elements side by side",
     "kinds": "from the autograd and optimizer ranges, from what is there at the start, and from the names weight and bias",
     "mutations": "only those that an operator's schema declares; running statistics of a batch norm are not",
     "streams": "not in the trace; everything runs on compute",
 }
 
+_OVERWRITES = {"copy_", "fill_", "zero_"}
+_GATHERS = {"embedding", "gather"}
 _PHASES = ("forward", "backward", "optimizer")
 _COMMA = re.compile(r",\s+")  # lists in a schema's defaults have a comma and a space too, but only after the tensors of an operator
 _WEIGHT = re.compile(r"Tensor\S* (weight|bias)\b")
@@ -45,20 +54,44 @@ class _TraceNode:
     schema: str
     inputs: Sequence[Sequence[TracedTensor]]  # one entry per argument
     outputs: Sequence[TracedTensor]
-    types: Any
+    types: tuple[Any, Any]  # of inputs and outputs
+    shapes: CallShapes
+
+    @property
+    def sets(self) -> frozenset[int]:
+        """The ids of storages that the call returns without taking them, or writes."""
+        given = {t.storage for tensors in self.inputs for t in tensors}
+        written = {t.storage for argument, tensors in self.arguments() if "!)" in argument for t in tensors if t.reach_bytes}
+        return frozenset(written.union(t.storage for t in self.outputs if t.reach_bytes and t.storage not in given))
+
+    def arguments(self) -> Sequence[tuple[str, Sequence[TracedTensor]]]:
+        """Each argument of the schema with its tensors."""
+        return list(zip(_arguments(self.schema), self.inputs, strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a kernel computes."""
+
+    flops: int | None
+    bytes_accessed: int
+    dtype: str
+    kernel: KernelSizes
 
 
 @dataclass(slots=True)
 class _Call:
-    """An outermost operator call: storages by number."""
+    """An op: storages by number. ``name`` is that of the operator call that it is all of, else of its kernel."""
 
     node: _TraceNode
+    name: str
     phase: str
     reads: list[int]
     writes: list[int]
     made: list[int]
     returned: set[int]
     weights: set[int]
+    work: _Work
 
 
 def is_torch_trace(head: bytes) -> bool:
@@ -108,13 +141,16 @@ def _node(position: int, raw: Any) -> _TraceNode:
             raise InputError(f"expected {'a name' if expected is str else 'a whole number'}", where=f"{where}.{key}")
     if not isinstance(schema, str):
         raise InputError("expected text", where=f"{where}.op_schema")
-    inputs, _ = _operands(raw, "input", where)
-    outputs, types = _operands(raw, "output", where)
-    return _TraceNode(where, raw["id"], parent, raw["name"], schema, inputs, [t for tensors in outputs for t in tensors], types)
+    inputs, given, values, taken = _operands(raw, "input", where)
+    outputs, made, _, types = _operands(raw, "output", where)
+    operator = raw["name"].rpartition("::")[2] or raw["name"]
+    call = CallShapes(operator, given, values, made)
+    tensors = [t for tensors in outputs for t in tensors]
+    return _TraceNode(where, raw["id"], parent, raw["name"], schema, inputs, tensors, (taken, types), call)
 
 
-def _operands(raw: Mapping[str, Any], side: str, where: str) -> tuple[Sequence[Sequence[TracedTensor]], Any]:
-    """The tensors of every input or output, and the list of types."""
+def _operands(raw: Mapping[str, Any], side: str, where: str) -> tuple[Sequence[Sequence[TracedTensor]], Sequence[Any], Sequence[Any], Any]:
+    """The tensors of every input or output, the shapes of those that are one tensor, the values, and the list of types."""
     values = raw.get(f"{side}s", [])
     shapes, strides, types = raw.get(f"{side}_shapes"), None, raw.get(f"{side}_types")
     if isinstance(values, dict):
@@ -122,7 +158,16 @@ def _operands(raw: Mapping[str, Any], side: str, where: str) -> tuple[Sequence[S
     if not isinstance(values, list):
         raise InputError("expected a list", where=f"{where}.{side}s")
     shapes, strides = (part if isinstance(part, list) and len(part) == len(values) else [None] * len(values) for part in (shapes, strides))
-    return [traced_tensors(*argument) for argument in zip(values, shapes, strides, strict=True)], types
+    tensors = [traced_tensors(*argument) for argument in zip(values, shapes, strides, strict=True)]
+    single = [_dims(shape) if len(found) == 1 else None for found, shape in zip(tensors, shapes, strict=True)]
+    return tensors, single, values, types
+
+
+def _dims(shape: Any) -> Sequence[int] | None:
+    """A shape, if it is one: sizes, of no more elements than any tensor has."""
+    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < LARGEST for n in shape):
+        return None
+    return shape if prod(shape) < LARGEST else None
 
 
 def _listed(value: Any) -> Sequence[Any]:
@@ -137,12 +182,13 @@ def _build(name: str, schema: Any, nodes: Sequence[_TraceNode]) -> Graph:
     storages = Storages()
     calls, left_out = [], 0
     for root, phase, inside in _outermost(nodes, by_id):
-        call = _call(root, phase, inside, storages, accelerated)
-        reads_to_host = bool(call.reads) and not call.returned
-        if call.writes or call.made or reads_to_host:
-            calls.append(call)
-        else:
-            left_out += 1
+        added = 0
+        for call in _ops(root, phase, inside, storages, accelerated):
+            reads_to_host = bool(call.reads) and not call.returned
+            if call.writes or call.made or reads_to_host:
+                calls.append(call)
+                added += 1
+        left_out += not added
     if not calls:
         raise InputError("expected operators with tensors; the trace holds none", where="nodes")
     meta = {"source": "PyTorch execution trace", "schema": str(schema)[:40], "left_out": left_out, **_NOTES}
@@ -181,25 +227,92 @@ def _tensors(node: _TraceNode) -> Iterator[TracedTensor]:
     yield from node.outputs
 
 
-def _call(root: _TraceNode, phase: str, inside: Sequence[_TraceNode], storages: Storages, accelerated: bool) -> _Call:
-    def kept(tensors: Iterable[TracedTensor]) -> list[TracedTensor]:
-        return [t for t in tensors if t.device and (t.on_accelerator or not accelerated)]
+def _ops(root: _TraceNode, phase: str, inside: Sequence[_TraceNode], storages: Storages, accelerated: bool) -> Iterator[_Call]:
+    """The ops of an outermost call: itself, or its kernels if they are several."""
+    kernels = kernels_inside(
+        [TracedCall(n.id, n.parent, n.shapes if n.schema else None, n.sets if n.schema else frozenset()) for n in inside]
+    )
+    if len(kernels) < 2:
+        kernel = next((n for n in inside if n.id in kernels), root)
+        yield _call(root, kernel, phase, inside, storages, accelerated, set())
+        return
+    members: dict[int, list[_TraceNode]] = {number: [] for number in kernels}
+    owner: dict[int, int] = {}
+    allocated: set[int] = set()
+    for node in inside:
+        over = node.id if node.id in members else owner.get(node.parent)
+        if over is not None:
+            owner[node.id] = over
+            members[over].append(node)
+    calling = {node.parent for node in inside}
+    for node in inside:
+        if node.id in members:
+            yield _call(node, node, phase, members[node.id], storages, accelerated, allocated)
+        elif node.id not in owner and node.id not in calling and node.schema:
+            given = {t.storage for tensors in node.inputs for t in tensors}
+            for tensor in _kept(node.outputs, accelerated):
+                if tensor.storage not in given:
+                    allocated.add(storages.fresh(tensor))
 
-    given = {t.storage: storages.existing(t) for tensors in root.inputs for t in kept(tensors)}
+
+def _kept(tensors: Iterable[TracedTensor], accelerated: bool) -> list[TracedTensor]:
+    return [t for t in tensors if t.device and (t.on_accelerator or not accelerated)]
+
+
+def _call(
+    root: _TraceNode,
+    kernel: _TraceNode,
+    phase: str,
+    inside: Sequence[_TraceNode],
+    storages: Storages,
+    accelerated: bool,
+    allocated: set[int],
+) -> _Call:
+    """The op of a call, with what ``kernel`` in it computes. It makes what is ``allocated`` and not yet used, which is taken out there."""
+    given = {t.storage: storages.existing(t) for tensors in root.inputs for t in _kept(tensors, accelerated)}
     made: dict[int, int] = {}
     for node in inside:
-        for tensor in kept(_tensors(node)):
+        for tensor in _kept(_tensors(node), accelerated):
             if tensor.storage in given or tensor.storage in made:
                 storages.existing(tensor)
             else:
                 made[tensor.storage] = storages.fresh(tensor)
     numbers = given | made
-    arguments = list(zip(_arguments(root.schema), root.inputs, strict=False))
-    written = {given[t.storage] for argument, tensors in arguments if "!)" in argument for t in kept(tensors)}
-    weights = {given[t.storage] for argument, tensors in arguments if _WEIGHT.search(argument) for t in kept(tensors)}
-    returned = {numbers[t.storage] for t in kept(root.outputs)}
-    reads = [n for n in given.values() if n not in written]
-    return _Call(root, phase, reads, sorted(written), list(made.values()), returned, weights)
+    first = {storage: n for storage, n in given.items() if n in allocated}
+    allocated.difference_update(first.values())
+    arguments = [(argument, _kept(tensors, accelerated)) for argument, tensors in root.arguments()]
+    written = {given[t.storage] for argument, tensors in arguments if "!)" in argument for t in tensors if t.storage not in first}
+    weights = {given[t.storage] for argument, tensors in arguments if _WEIGHT.search(argument) for t in tensors}
+    returned = {numbers[t.storage] for t in _kept(root.outputs, accelerated)}
+    reads = [n for storage, n in given.items() if n not in written and storage not in first]
+    work = _work(root, kernel, accelerated)
+    return _Call(root, root.shapes.operator, phase, reads, sorted(written), [*first.values(), *made.values()], returned, weights, work)
+
+
+def _work(root: _TraceNode, kernel: _TraceNode, accelerated: bool) -> _Work:
+    flops = aten_flops(kernel.shapes)
+    if flops is None:
+        flops = composed_flops(kernel.shapes)
+    types = kernel.types[0 if flops else 1]
+    return _Work(flops, _traffic(root, accelerated), dtype_of(types), aten_kernel(kernel.shapes, flops or 0))
+
+
+def _traffic(call: _TraceNode, accelerated: bool) -> int:
+    """Bytes that a call reads and writes: of each tensor the elements that it shows, twice if they are changed."""
+    kind, operator = op_kind(call.shapes.operator), call.shapes.operator
+    if kind == "allocate":
+        return 0
+    given = {t.storage for tensors in call.inputs for t in tensors}
+    made = sum(t.shown_bytes for t in set(_kept(call.outputs, accelerated)) if t.storage not in given)
+    total, seen = made, set[TracedTensor]()
+    for place, (argument, tensors) in enumerate(call.arguments()):
+        times = 1 if "!)" not in argument or operator in _OVERWRITES else 2
+        for tensor in _kept(tensors, accelerated):
+            if tensor not in seen:
+                gathered = made and not place and kind in _GATHERS
+                total += min(tensor.shown_bytes, made) if gathered else times * tensor.shown_bytes
+                seen.add(tensor)
+    return total
 
 
 def _arguments(schema: str) -> Sequence[str]:
@@ -222,16 +335,19 @@ def _graph(name: str, calls: Sequence[_Call], storages: Storages, meta: Mapping[
 
     for call in calls:
         outputs = [n for n in call.made if n in used_later or n in call.returned]
-        short = call.node.name.rpartition("::")[2] or call.node.name
+        work = call.work
         builder.op(
-            f"{short}.{call.node.id}",
-            op_kind(short),
+            f"{call.name}.{call.node.id}",
+            op_kind(call.name),
             inputs=named(call.reads),
             outputs=named(outputs),
             mutates=named(call.writes),
-            bytes_accessed=sum(storages.sizes[n] for n in (*call.reads, *outputs, *call.writes)),
-            dtype=dtype_of(call.node.types),
+            bytes_accessed=work.bytes_accessed,
+            flops=work.flops or 0,
+            dtype=work.dtype,
             workspace_bytes=sum(storages.sizes[n] for n in call.made if n not in used_later and n not in call.returned),
+            kernel=work.kernel[0],
+            sizes=work.kernel[1],
         )
     return builder.build()
 

@@ -31,11 +31,15 @@ DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class TracedTensor:
-    """One mention of a tensor: its storage, by its id in the trace, and the bytes of it that the tensor reaches."""
+    """One mention of a tensor: its storage, by its id in the trace, and the bytes of it that the tensor reaches.
+
+    ``shown_bytes`` are those of its elements, each once: an expanded tensor shows the same ones again and again.
+    """
 
     storage: int
     reach_bytes: int
     device: str
+    shown_bytes: int = 0
 
     @property
     def on_accelerator(self) -> bool:
@@ -58,9 +62,10 @@ def traced_tensors(value: Any, shape: Any = None, strides: Any = None) -> tuple[
             _, storage, offset, elements, item_bytes, device = value
             if min(storage, offset, elements, item_bytes) < 0:
                 continue
-            reach = (offset + _span(elements, shape, strides)) * item_bytes
+            span = _span(elements, shape, strides)
+            reach = (offset + span) * item_bytes
             if max(storage, reach) < _LARGEST:
-                found.append(TracedTensor(storage, reach, device))
+                found.append(TracedTensor(storage, reach, device, min(elements, span) * item_bytes))
         else:
             parts = zip(value, _parts(shape, len(value)), _parts(strides, len(value)), strict=True)
             waiting.extend(reversed(list(parts)))

@@ -37,6 +37,8 @@ def test_a_recorded_step() -> None:
     assert made["linear"] == [32 * 16 * 4]  # the second of the two
     assert [op.kind for op in graph.ops[:3]] == ["matmul", "elementwise", "matmul"]
     assert all(op.duration_ns is None for op in graph.ops)
+    # forward, weight gradients, and the input's gradient of the second layer; torch's counter says 3670016
+    assert sum(op.flops for op in graph.ops) == 2 * 32 * (2 * 64 * 256 + 3 * 256 * 16)
     assert graph.meta["schema"] == "1.1.1-chakra.0.0.4"
     assert "durations" in graph.meta
     assert load_any(RECORDED) == graph
@@ -111,6 +113,49 @@ def test_views_workspace_and_writes(tmp_path: Path) -> None:
         ("item.40", [40], [], [], 0),
     ]
     assert graph.meta["left_out"] == 2
+
+
+def shaped(raw: dict, inputs: list, outputs: list) -> dict:
+    """A node of schema 1.0 with the shapes of its inputs and outputs."""
+    return raw | {"input_shapes": inputs, "output_shapes": outputs}
+
+
+def test_flop_come_from_the_operator_inside_and_the_name_from_the_one_outside(tmp_path: Path) -> None:
+    """A linear calls addmm, which copies the bias first: one kernel of 2 * 5 * 4 * 3 FLOP."""
+    linear, add = (
+        "aten::linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor",
+        "aten::addmm(Tensor self, Tensor a, Tensor b) -> Tensor",
+    )
+    copy = "aten::copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)"
+    x, w, b, y = tensor(1, 15), tensor(2, 12), tensor(3, 4), tensor(4, 20)
+    graph = read(
+        tmp_path,
+        shaped(node(10, "aten::linear", linear, [x, w, b], [y]), [[5, 3], [4, 3], [4]], [[5, 4]]),
+        shaped(node(11, "aten::addmm", add, [b, x, w], [y], 10), [[4], [5, 3], [3, 4]], [[5, 4]]),
+        shaped(node(12, "aten::copy_", copy, [y, b], [y], 11), [[5, 4], [4]], [[5, 4]]),
+    )
+    (op,) = graph.ops
+    assert (op.name, op.flops, op.bytes_accessed) == ("linear.10", 2 * 5 * 4 * 3, 4 * (15 + 12 + 4 + 20))
+    assert (op.kernel, op.sizes) == ("gemm", (5, 4, 3))
+
+
+def test_a_call_of_several_kernels_is_several_ops(tmp_path: Path) -> None:
+    """A mean is a sum, which fills its result first, and a division in place; a copy is into what was allocated beside it."""
+    mean, add = "aten::mean(Tensor self) -> Tensor", "aten::sum(Tensor self) -> Tensor"
+    divide, fill = "aten::div_(Tensor(a!) self, Scalar other) -> Tensor(a!)", "aten::fill_(Tensor(a!) self, Scalar value) -> Tensor(a!)"
+    copy, empty = "aten::copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)", "aten::empty(SymInt[] size) -> Tensor"
+    graph = read(
+        tmp_path,
+        node(10, "aten::mean", mean, [tensor(1, 50)], [tensor(3, 1)]),
+        node(11, "aten::empty", empty, [[50]], [tensor(2, 50)], 10),
+        node(12, "aten::copy_", copy, [tensor(2, 50), tensor(1, 50)], [tensor(2, 50)], 10),
+        node(13, "aten::sum", add, [tensor(2, 50)], [tensor(3, 1)], 10),
+        node(14, "aten::fill_", fill, [tensor(3, 1), 0], [tensor(3, 1)], 13),
+        node(15, "aten::div_", divide, [tensor(3, 1), 50], [tensor(3, 1)], 10),
+    )
+    assert operands(graph) == [("copy_.12", [200], [200], [], 0), ("sum.13", [200], [4], [], 0), ("div_.15", [], [], [4], 0)]
+    assert [op.bytes_accessed for op in graph.ops] == [400, 204, 8]
+    assert graph.meta["left_out"] == 0
 
 
 def test_what_an_op_writes_is_listed_in_the_order_of_first_use(tmp_path: Path) -> None:
@@ -219,7 +264,8 @@ def test_kinds_of_a_training_step(tmp_path: Path) -> None:
     }
     assert [t.size_bytes // 4 for t in graph.tensors if t.persistent] == [1, 2, 8, 4, 6, 7]
     assert [op.name for op in graph.ops] == ["linear.10", "linear.11", "add_.12", "mul.21", "add_.22", "add_.31", "add_.32", "exp.40"]
-    assert [op.bytes_accessed for op in graph.ops] == [4 * n for n in (6, 20, 13, 15, 11, 8, 13, 11)]
+    # what is changed in place is read and written
+    assert [op.bytes_accessed for op in graph.ops] == [4 * n for n in (6, 20, 4 + 13, 15, 6 + 11, 2 + 8, 7 + 13, 11)]
 
 
 @pytest.mark.parametrize(

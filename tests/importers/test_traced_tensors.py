@@ -22,7 +22,7 @@ T = [9, 5, 2, 12, 4, "cuda:0"]
     ],
 )
 def test_reach(shape: object, strides: object, elements: int) -> None:
-    assert traced_tensors(T, shape, strides) == (TracedTensor(5, (2 + elements) * 4, "cuda:0"),)
+    assert traced_tensors(T, shape, strides) == (TracedTensor(5, (2 + elements) * 4, "cuda:0", 4 * min(elements, 12)),)
 
 
 def test_an_empty_tensor_reaches_its_offset() -> None:
@@ -32,9 +32,9 @@ def test_an_empty_tensor_reaches_its_offset() -> None:
 def test_tensors_in_lists() -> None:
     other = [9, 6, 0, 1, 8, "cpu"]
     found = traced_tensors([T, 3, [other, "x"]], [[3, 4], [], [[1], []]], [[1, 0], [], [[1], []]])
-    assert found == (TracedTensor(5, 20, "cuda:0"), TracedTensor(6, 8, "cpu"))
-    assert traced_tensors([T, other], [[3, 4]], [[1, 0], [1]]) == (TracedTensor(5, 56, "cuda:0"), TracedTensor(6, 8, "cpu"))
-    assert traced_tensors((tuple(T),)) == (TracedTensor(5, 56, "cuda:0"),)
+    assert found == (TracedTensor(5, 20, "cuda:0", 12), TracedTensor(6, 8, "cpu", 8))
+    assert traced_tensors([T, other], [[3, 4]], [[1, 0], [1]]) == (TracedTensor(5, 56, "cuda:0", 48), TracedTensor(6, 8, "cpu", 8))
+    assert traced_tensors((tuple(T),)) == (TracedTensor(5, 56, "cuda:0", 48),)
     assert traced_tensors(3) == ()
 
 
@@ -47,7 +47,7 @@ def test_records_that_are_no_tensors() -> None:
     assert traced_tensors([-9, *T[1:]]) != ()  # the tensor's own id does not matter
     at, below = 1 << 60, (1 << 60) - 1
     assert traced_tensors([9, at, 0, 1, 1, ""]) == traced_tensors([9, 0, 0, at, 1, ""]) == ()
-    assert traced_tensors([9, below, 0, below, 1, ""]) == (TracedTensor(below, below, ""),)
+    assert traced_tensors([9, below, 0, below, 1, ""]) == (TracedTensor(below, below, "", below),)
 
 
 def test_where_a_tensor_lies() -> None:
