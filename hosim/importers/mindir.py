@@ -20,13 +20,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes, product_kernel
 from hosim.errors import InputError
 from hosim.graph import Graph
+from hosim.importers.flop_formulas import convolution_flops, matmul_flops
 from hosim.importers.mindir_file import Function, MindirModel, Node, Shape, read_model
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.static_tensors import Recording, StaticTensor
@@ -236,6 +236,7 @@ class _MindirWalk:
             flops=flops,
             kernel=_kernel(node.operator, inputs, makes[0], flops) if makes else UNKNOWN,
             gathers=node.operator in _GATHERS,
+            unknown=node.operator == "Custom",
         )
         return result
 
@@ -268,15 +269,15 @@ def _flops(node: Node, inputs: Sequence[Any], made: StaticTensor) -> int:
     if operator in _MATMULS and a.shape:
         numbers = [value for value in inputs[2:] if not isinstance(value, StaticTensor)]
         transposed = bool(node.attributes.get("transpose_a", numbers[0] if numbers and operator in ("MatMul", "BatchMatMul") else False))
-        return 2 * made.elements * a.shape[-2 if transposed and len(a.shape) > 1 else -1]
+        return matmul_flops(made.shape, a.shape[-2 if transposed and len(a.shape) > 1 else -1])
     if operator in ("Addmm", "Baddbmm", "Addbmm") and b.shape:
-        return 2 * made.elements * b.shape[-1]
+        return matmul_flops(made.shape, b.shape[-1])
     if operator.startswith(("Conv2DBackpropInput", "Conv2DTranspose", "Conv3DTranspose", "Conv3DBackpropInput")):
-        return 2 * a.elements * prod(b.shape[1:])
+        return convolution_flops(a.shape, b.shape)
     if operator.startswith(("Conv2DBackpropFilter", "Conv3DBackpropFilter")):
-        return 2 * a.elements * prod(made.shape[1:])
+        return convolution_flops(a.shape, made.shape)
     if operator_kind(operator) == "convolution":
-        return 2 * made.elements * prod(b.shape[1:])
+        return convolution_flops(made.shape, b.shape)
     if operator_kind(operator) == "attention":
         axis = _SEQUENCE_AXIS.get(str(node.attributes.get("input_layout", "BSH")), 1)
         length = b.shape[axis] if axis < len(b.shape) else 0

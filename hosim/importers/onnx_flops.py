@@ -8,10 +8,11 @@ from math import prod
 from typing import Any
 
 from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes, product_kernel
+from hosim.importers.flop_formulas import attention_flops, convolution_flops, matmul_flops, recurrent_flops
 
 Dims = tuple[int, ...]
 
-_PRODUCTS = {"MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul"}
+_PRODUCTS = {"MatMul", "MatMulInteger", "QLinearMatMul"}
 
 
 def onnx_flops(operator: str, inputs: Sequence[Dims | None], made: Dims, attributes: Mapping[str, Any]) -> int:
@@ -27,15 +28,15 @@ def onnx_flops(operator: str, inputs: Sequence[Dims | None], made: Dims, attribu
         return 0
     a, b = given[:2]
     if operator in _PRODUCTS:
-        return 2 * prod(made) * a[-1]
-    if operator == "Gemm":
-        return 2 * prod(made) * a[0 if attributes.get("transA") else -1]
-    if operator in ("Conv", "ConvInteger", "QLinearConv", "DeformConv"):
-        return 2 * prod(made) * prod(b[1:])
+        return matmul_flops(made, a[-1])
+    if operator in ("Gemm", "FusedGemm"):
+        return matmul_flops(made, a[0 if attributes.get("transA") else -1])
+    if operator in ("Conv", "ConvInteger", "QLinearConv", "DeformConv", "FusedConv"):
+        return convolution_flops(made, b)
     if operator == "ConvTranspose":
-        return 2 * prod(a) * prod(b[1:])
+        return convolution_flops(a, b)
     if operator in ("LSTM", "GRU", "RNN") and len(given) > 2 and len(a) == 3:
-        return 2 * a[0] * a[1] * (prod(b) + prod(given[2]))
+        return recurrent_flops(a[0] * a[1], b, given[2])
     if operator == "Attention":
         return _attention(inputs, attributes)
     if operator == "Einsum":
@@ -45,7 +46,7 @@ def onnx_flops(operator: str, inputs: Sequence[Dims | None], made: Dims, attribu
 
 def onnx_kernel(operator: str, inputs: Sequence[Dims | None], made: Dims, flops: int) -> KernelSizes:
     """The class of kernels of a product with one matrix, and its sizes."""
-    if operator not in ("MatMul", "FusedMatMul", "Gemm") or len(inputs) < 2 or inputs[1] is None:
+    if operator not in ("MatMul", "Gemm") or len(inputs) < 2 or inputs[1] is None:
         return UNKNOWN
     return product_kernel(made, inputs[1], flops)
 
@@ -57,11 +58,11 @@ def _attention(inputs: Sequence[Dims | None], attributes: Mapping[str, Any]) -> 
         return 0
     length = k[-2] + (past[-2] if past is not None and len(past) == 4 else 0)
     if len(q) == 4:
-        return 2 * q[0] * q[1] * q[2] * length * (q[3] + v[3])
+        return attention_flops(q, (*k[:2], length, k[3]), v)
     heads, kv_heads = attributes.get("q_num_heads", 0), attributes.get("kv_num_heads", 0)
     if not isinstance(heads, int) or not isinstance(kv_heads, int) or kv_heads < 1:
         return 0
-    return 2 * q[0] * q[1] * length * (q[2] + v[2] // kv_heads * heads)
+    return attention_flops((q[0], 1, q[1], q[2]), (q[0], 1, length, 0), (q[0], 1, length, v[2] // kv_heads * heads))
 
 
 def _einsum(equation: str, given: Sequence[Dims]) -> int:

@@ -8,7 +8,9 @@ The mapping:
 - Numbers (scalars, and short lists of sizes that do not depend on data) are not tensors, and arithmetic on them is not an op.
 - ``Reshape``, ``Squeeze``, ``Unsqueeze``, ``Flatten``, ``Identity`` and ``Dropout`` are views, as in :mod:`hosim.importers.torch_export`.
   ``Transpose``, ``Slice``, ``Split`` and ``Expand`` are copies: a tensor of ONNX has no strides.
-- Every other node is an op. ``flops`` are those of :mod:`hosim.importers.onnx_flops`; an op without FLOP is bound by the bytes it moves.
+- Every other node is an op. ``flops`` are those of :mod:`hosim.importers.onnx_flops`, and for operators of onnxruntime
+  (``com.microsoft``) those of :mod:`hosim.importers.onnx_contrib`; an op without FLOP is bound by the bytes it moves. Operators of anybody
+  else are named in ``meta["unknown_ops"]``.
 - Functions are inlined. Of an ``If`` whose condition depends on data, the branch with more FLOP is taken, without the constants of the
   other, and ``meta["missing"]`` says how often. ``Loop``, ``Scan`` and sequences are refused.
 

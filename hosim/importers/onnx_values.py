@@ -46,6 +46,9 @@ _ARITHMETIC = frozenset(
 )
 
 
+_FUSED = {"FusedConv": "Conv", "FusedGemm": "Gemm"}
+
+
 @dataclass(frozen=True, slots=True)
 class OnnxValue:
     """The value of a name. ``known`` are its elements, if few and independent of data; ``tensor`` is ``None`` for plain numbers."""
@@ -98,6 +101,8 @@ def infer(
     node: onnx.NodeProto, inputs: Mapping[str, OnnxValue], opsets: Mapping[str, int], version: int, where: str
 ) -> dict[str, OnnxValue]:
     """The outputs of a node by name, if their shapes can be inferred. Raises :class:`InputError` if the node contradicts itself."""
+    node = _unfused(node)
+    inputs = {name: inputs[name] for name in node.input if name}
     domain = "" if node.domain == "ai.onnx" else node.domain
     try:
         schema = defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
@@ -114,6 +119,17 @@ def infer(
         reason = " ".join(str(error).split())
         raise InputError(f"shapes of operator {node.op_type[:50]} do not fit: {reason[:200]}", where=where) from None
     return {name: value for name, proto in made.items() if (value := of_type(proto)) is not None}
+
+
+def _unfused(node: onnx.NodeProto) -> onnx.NodeProto:
+    """The operator of ONNX whose result has the shape of that of one of onnxruntime, which does something more."""
+    known = _FUSED.get(node.op_type) if node.domain == "com.microsoft" else None
+    if known is None:
+        return node
+    attributes = {attribute.name for attribute in defs.get_schema(known).attributes.values()}
+    plain = helper.make_node(known, list(node.input[:3]), list(node.output))
+    plain.attribute.extend(attribute for attribute in node.attribute if attribute.name in attributes)
+    return plain
 
 
 def of_type(proto: onnx.TypeProto) -> OnnxValue | None:

@@ -12,6 +12,7 @@ from onnx import inliner
 
 from hosim.errors import InputError
 from hosim.graph import Graph
+from hosim.importers.onnx_contrib import Answer, ContribCall, contrib
 from hosim.importers.onnx_flops import onnx_flops, onnx_kernel
 from hosim.importers.onnx_values import OnnxValue, attributes_of, compute, constant, dtype_of, infer, of_type
 from hosim.importers.operator_kinds import operator_kind
@@ -25,6 +26,8 @@ _NOTES = {
 _VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout", "Cast"}
 _REFUSED = {"Loop", "Scan", "SequenceMap"}
 _GATHERS = {"Gather", "GatherElements", "GatherND", "Slice", "Compress"}
+_OWN = ("", "ai.onnx", "ai.onnx.ml")
+_FLOATING = (1, 10, 11, 16)
 _WHOLE = (6, 7, 9)  # int32, int64 and bool, of which no weights are
 
 
@@ -122,9 +125,13 @@ class _OnnxWalk:
         given = {name: values[name] for name in node.input if name}
         made = infer(node, given, self.opsets, self.model.ir_version, where)
         outputs = [name for name in node.output if name]
-        for name in outputs:
-            if name not in made and name in self.declared:
+        theirs = None if made else _contributed(node, inputs, attributes)
+        for place, name in enumerate(node.output):
+            if name and name not in made and name in self.declared:
                 made[name] = self.declared[name]
+            elif name and name not in made and theirs is not None and place < len(theirs[0]):
+                made[name] = OnnxValue(theirs[0][place], _element(node.op_type, inputs))
+        for name in outputs:
             if name not in made:
                 raise InputError(
                     f"the shape of what operator {operator[:50]} returns is not known without data; export the model with fixed shapes",
@@ -135,7 +142,7 @@ class _OnnxWalk:
         if all(value.is_number for value in found.values()):
             values.update(found)
             return
-        self._step(node, inputs, found, attributes, where)
+        self._step(node, inputs, found, attributes, where, None if theirs is None else theirs[1])
         values.update(found)
 
     def _constant_node(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> dict[str, OnnxValue]:
@@ -183,8 +190,9 @@ class _OnnxWalk:
         found: dict[str, OnnxValue],
         attributes: Mapping[str, Any],
         where: str,
+        flops: int | None,
     ) -> None:
-        """Give every output its tensor, as a view or as the result of an op."""
+        """Give every output its tensor, as a view or as the result of an op. ``flops`` are those of an operator that is not ONNX's own."""
         first = inputs[0] if inputs else None
         if node.op_type in _VIEWS and len(found) == 1 and first is not None and first.tensor is not None:
             ((name, value),) = found.items()
@@ -196,7 +204,9 @@ class _OnnxWalk:
             found[name] = replace(value, tensor=self.recording.tensor(name, value.shape, dtype_of(value.element, name)))
         shapes = [None if value is None else value.shape for value in inputs]
         made = next(iter(found.values())).shape
-        flops = onnx_flops(node.op_type, shapes, made, attributes)
+        foreign = flops is None and node.domain not in _OWN
+        if flops is None:
+            flops = onnx_flops(node.op_type, shapes, made, attributes)
         self.recording.step(
             where,
             operator_kind(node.op_type),
@@ -205,7 +215,23 @@ class _OnnxWalk:
             flops=flops,
             kernel=onnx_kernel(node.op_type, shapes, made, flops),
             gathers=node.op_type in _GATHERS,
+            unknown=foreign,
         )
+
+
+def _contributed(node: onnx.NodeProto, inputs: Sequence[OnnxValue | None], attributes: Mapping[str, Any]) -> Answer | None:
+    """What is known of an operator of onnxruntime, some of which it has among those of ONNX."""
+    if node.domain != "com.microsoft" and not (node.domain in _OWN and node.op_type.endswith("LayerNormalization")):
+        return None
+    return contrib(node.op_type, ContribCall([None if value is None else value.shape for value in inputs], attributes))
+
+
+def _element(operator: str, inputs: Sequence[OnnxValue | None]) -> int:
+    """The element type of what an operator of onnxruntime returns: that of the first input with decimals."""
+    elements = [value.element for value in inputs if value is not None]
+    if operator == "QuantizeLinear":
+        return elements[2] if len(elements) > 2 else 2
+    return next((element for element in elements if element in _FLOATING), elements[0])
 
 
 def _label(given: onnx.ValueInfoProto, axis: int) -> str:
@@ -235,8 +261,8 @@ def _sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> Mapping[str, int]
     if wrong:
         there = f"its free ones are: {', '.join(free)}" if free else "it has no free ones"
         raise InputError(f"the model has no dimension {wrong[0]!r}; {there}")
-    if any(not 0 < size < LARGEST for size in dims.values()):
-        raise InputError("the size of a dimension is a whole number of at least 1")
+    if any(not 0 <= size < LARGEST for size in dims.values()):
+        raise InputError("the size of a dimension is a whole number of at least 0")
     open_ = [name for name in free if name not in dims]
     if open_:
         options = " ".join(f"--dim '{name}=1'" if "[" in name else f"--dim {name}=1" for name in open_)

@@ -14,6 +14,7 @@ from typing import Any
 from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
+from hosim.unknown_ops import COUNTED_KINDS, UNKNOWN_OPS
 
 ELEMENTS: Mapping[int, tuple[str, int]] = {
     1: ("fp32", 32),
@@ -80,6 +81,7 @@ class _Step:
     bytes_accessed: int
     dtype: str
     kernel: KernelSizes
+    unknown: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +134,12 @@ class Recording:
         flops: int = 0,
         kernel: KernelSizes = UNKNOWN,
         gathers: bool = False,
+        unknown: bool = False,
     ) -> None:
         """Record an operator; with ``gathers`` it reads only as much of its first input as it makes.
 
-        ``kernel``: the class of kernels that it is one of, and its sizes. Raises :class:`InputError` at the limits.
+        ``kernel``: the class of kernels that it is one of, and its sizes. ``unknown``: nobody knows what the operator computes; one of a
+        kind that multiplies is unknown without FLOP, too. Raises :class:`InputError` at the limits.
         """
         if len(self._steps) >= MOST_STEPS:
             raise InputError(f"more than {MOST_STEPS:,} operators once its functions are inlined; this is not the graph of a model")
@@ -152,7 +156,8 @@ class Recording:
         inputs = [s for s in dict.fromkeys(t.storage for t in reads) if s not in written and s not in own]
         # what a matrix unit multiplies counts, as in hosim.importers.torch_kernels
         dtype = _widest(reads[:1] if flops else (*reads, *makes, *writes))
-        self._steps.append(_Step(name, kind, inputs, list(own), list(written), flops, accessed, dtype, kernel))
+        unknown = not flops and (unknown or (kind in COUNTED_KINDS and bool(made or writes)))
+        self._steps.append(_Step(name, kind, inputs, list(own), list(written), flops, accessed, dtype, kernel, unknown))
 
     def larger(self, *walks: Callable[[], Any]) -> Any:
         """Record the branch with most FLOP, or else most bytes made; the first of equals. Returns what its walk returned.
@@ -201,8 +206,9 @@ class Recording:
                 kind = "output"
             names[n] = builder.tensor(tensor_names.free(storage.name or "tensor"), storage.size_bytes, kind)
             shapes[names[n]] = list(storage.shape)
+        unknown = []
         for step in self._steps:
-            builder.op(
+            op = builder.op(
                 step_names.free(step.name or step.kind),
                 step.kind,
                 inputs=[names[n] for n in step.inputs],
@@ -214,7 +220,9 @@ class Recording:
                 kernel=step.kernel[0],
                 sizes=step.kernel[1],
             )
-        builder.meta = {**meta, "shapes": shapes}
+            if step.unknown:
+                unknown.append(op)
+        builder.meta = {**meta, **({UNKNOWN_OPS: unknown} if unknown else {}), "shapes": shapes}
         return builder.build()
 
 

@@ -9,7 +9,7 @@ nothing; every other op is a :class:`Kernel`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
-from torch.utils.flop_counter import bmm_flop, flop_registry
+from torch.utils.flop_counter import flop_registry
 
 from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes, causal_kernel, product_kernel
 from hosim.errors import InputError
 from hosim.importers import torch_guard
+from hosim.importers.aten_flops import CallShapes, aten_flops
 from hosim.limits import limit, refusal, within
 
 aten = torch.ops.aten
@@ -217,31 +218,15 @@ def _traffic(
     return sum(map(extent, reads)) + sum(map(extent, made)) + sum(size * times for size, times in touched)
 
 
-def _grouped_flops(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
-    """FLOP of a matmul by groups.
-
-    Of rows ``a`` [m, k] sorted by group with a matrix of ``b`` [groups, k, n] each, or of columns ``a`` [m, k] with rows ``b`` [k, n],
-    whose groups give a matrix each (the gradient of those).
-    """
-    if len(a) == 2:
-        return 2 * int(a[0]) * int(a[1]) * int(b[-1])
-    return int(bmm_flop(a, b)) if len(b) == 3 else 0
-
-
-_ON_THE_CPU = {
-    aten._scaled_dot_product_flash_attention_for_cpu: aten._scaled_dot_product_flash_attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: aten._scaled_dot_product_flash_attention_backward,
-}
-
-
 def _flops(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
-    """FLOP by torch's own counter registry, plus two kinds of ops that it lacks: attention on the CPU and grouped matmul."""
-    packet = _ON_THE_CPU.get(packet, packet)
+    """FLOP by torch's own counter registry, and by hosim's formulas for what it lacks: attention on the CPU and grouped matmul."""
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=result))
-    if packet.__name__.strip("_") in ("grouped_mm", "grouped_mm_fallback"):
-        return _grouped_flops(args[0].shape, args[1].shape)
-    return 0
+    return aten_flops(CallShapes(packet.__name__, _shapes(args), args, _shapes(result if isinstance(result, tuple) else (result,)))) or 0
+
+
+def _shapes(values: Sequence[Any]) -> list[Sequence[int] | None]:
+    return [value.shape if isinstance(value, torch.Tensor) else None for value in values]
 
 
 _PRODUCTS = {aten.mm: 1, aten.bmm: 1, aten.addmm: 2, aten.baddbmm: 2}

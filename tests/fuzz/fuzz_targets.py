@@ -259,6 +259,16 @@ def _imports() -> list[Target]:
             [changed_message],
             ("import m.onnx -o out.json --dim batch=1",),
         ),
+        Target(
+            "generated onnx",
+            {"m.onnx": seeds.unpacked("onnx_genai_llama.onnx.gz")},
+            ["m.onnx"],
+            [changed_message],
+            (
+                "import m.onnx -o out.json --dim batch_size=1 --dim sequence_length=2 --dim total_sequence_length=5 "
+                "--dim past_sequence_length=3 --dim kv_cache_dim=16",
+            ),
+        ),
         Target("g10", g10, list(g10), [changed_lines, changed_kernels, changed_kernels], (IMPORT.format("g10"),), (), ["G10 folder"]),
         _with(of("pt2", "toy.pt2", seeds.pt2(), [changed_archive, *[changed_program] * 3], "torch.export program (.pt2)"), heavy=True),
     ]

@@ -15,7 +15,7 @@ HEADS = {"q_num_heads": 8, "kv_num_heads": 2}
 @pytest.mark.parametrize(
     ("operator", "inputs", "made", "attributes", "expected"),
     [
-        *((operator, (A, B), (2, 4), {}, 2 * 8 * 3) for operator in ("MatMul", "MatMulInteger", "FusedMatMul")),
+        *((operator, (A, B), (2, 4), {}, 2 * 8 * 3) for operator in ("MatMul", "MatMulInteger")),
         ("QLinearMatMul", (A, (), (), B, (), ()), (2, 4), {}, 2 * 8 * 3),
         ("QLinearConv", ((1, 2, 5, 5), (1,), (1,), (3, 2, 3, 3), (3,)), (1, 3, 3, 3), {}, 2 * 27 * 18),
         ("QLinearMatMul", (A, B), (2, 4), {}, 0),  # no second operand

@@ -1,0 +1,46 @@
+"""Ops whose FLOP an importer could not count: their estimated time is that of the bytes they move alone.
+
+An importer names them in ``meta["unknown_ops"]``, so that every table and result of the workload can say so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from hosim.graph import Graph
+from hosim.plain_text import counted
+
+UNKNOWN_OPS = "unknown_ops"
+"""The key of a graph's ``meta`` under which the names of these ops are."""
+
+COUNTED_KINDS = frozenset({"matmul", "attention", "convolution", "rnn"})
+"""Kinds of ops that are never bound by bytes alone: without FLOP, one of them is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownOps:
+    """How many ops are unknown, their share of all bytes that ops read and write, and the kinds of most of them first."""
+
+    ops: int
+    bytes_share: float
+    kinds: tuple[str, ...]
+
+    def __str__(self) -> str:
+        named = ", ".join(self.kinds[:3]) + (", ..." if len(self.kinds) > 3 else "")
+        return f"{counted(self.ops, 'op')} of unknown FLOP ({named}; {100 * self.bytes_share:.2g}% of the bytes), timed by bytes alone"
+
+
+def unknown_ops(graph: Graph) -> UnknownOps | None:
+    """The unknown ops that still have no measured duration; ``None`` if there are none."""
+    listed = graph.meta.get(UNKNOWN_OPS)
+    if not isinstance(listed, list | tuple) or not listed:
+        return None
+    names = {name for name in listed if isinstance(name, str)}
+    ops = [op for op in graph.ops if op.name in names and op.duration_ns is None]
+    if not ops:
+        return None
+    every = sum(op.bytes_accessed for op in graph.ops)
+    kinds = Counter(op.kind for op in ops)
+    share = sum(op.bytes_accessed for op in ops) / every if every else 0.0
+    return UnknownOps(len(ops), share, tuple(sorted(kinds, key=lambda kind: (-kinds[kind], kind))))
