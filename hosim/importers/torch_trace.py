@@ -70,7 +70,7 @@ class _TraceNode:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _Computed:
     """What a kernel computes."""
 
     flops: int | None
@@ -91,7 +91,7 @@ class _Call:
     made: list[int]
     returned: set[int]
     weights: set[int]
-    work: _Work
+    work: _Computed
 
 
 def is_torch_trace(head: bytes) -> bool:
@@ -289,12 +289,12 @@ def _call(
     return _Call(root, root.shapes.operator, phase, reads, sorted(written), [*first.values(), *made.values()], returned, weights, work)
 
 
-def _work(root: _TraceNode, kernel: _TraceNode, accelerated: bool) -> _Work:
+def _work(root: _TraceNode, kernel: _TraceNode, accelerated: bool) -> _Computed:
     flops = aten_flops(kernel.shapes)
     if flops is None:
         flops = composed_flops(kernel.shapes)
     types = kernel.types[0 if flops else 1]
-    return _Work(flops, _traffic(root, accelerated), dtype_of(types), aten_kernel(kernel.shapes, flops or 0))
+    return _Computed(flops, _traffic(root, accelerated), dtype_of(types), aten_kernel(kernel.shapes, flops or 0))
 
 
 def _traffic(call: _TraceNode, accelerated: bool) -> int:
