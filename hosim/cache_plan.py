@@ -103,6 +103,10 @@ class RuntimePolicy(Protocol):
         """
 
 
+MANUAL = "manual"
+"""The policy of a plan that does not say which one made it."""
+
+
 @dataclass(frozen=True)
 class Plan(Deriving):
     """What a policy returns and the engine replays.
@@ -139,7 +143,7 @@ class Plan(Deriving):
     """
 
     graph: Graph
-    policy: str = "manual"
+    policy: str = MANUAL
     cache_ops: tuple[CacheOp, ...] = ()
     initial: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     runtime: RuntimeFactory | None = field(default=None, compare=False)

@@ -223,6 +223,8 @@ class Result:
         Nanoseconds between its last op and the end.
     lower_bound_ns
         Nanoseconds that no plan can beat (docs/lower-bound.md); ``None`` where nobody computed it.
+    failed
+        Whether the policy, which is not hosim's own, failed instead of making a plan: then ``error`` says how, and ``feasible`` is false.
     ideal_ns
         Nanoseconds that the workload takes with everything resident, as if the device had enough memory; ``None`` where nobody replayed
         that.
@@ -300,6 +302,7 @@ class Result:
     makespan_high_ns: int | None = None
     slowed_ns: int | None = None
     peers_ns: int | None = None
+    failed: bool = False
     ideal_ns: int | None = None
     allocator: AllocatorFigures | None = None
     devices: DeviceFigures | None = None

@@ -47,7 +47,8 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
         One row per policy, with the columns of :func:`hosim.study.rows.figure_columns`: times in nanoseconds, sizes in bytes.
         ``slowdown`` is against ``ideal_ns``, which is the makespan with everything resident, as if the device had enough memory.
         ``planning_s`` and ``replay_s`` are the seconds that planning and replaying took here. If a policy does not fit, ``feasible`` is
-        false and ``error`` says why. Of several machines: one row per machine and policy, with the columns of
+        false and ``error`` says why; if a policy of your own fails, likewise, and :func:`hosim.plan` raises its error with the traceback.
+        Of several machines: one row per machine and policy, with the columns of
         :data:`hosim.study.machines.COLUMNS`; ``enough_bytes`` is the smallest budget with which the makespan is at most 5 % above that
         with everything resident, if there is one.
 
@@ -56,7 +57,7 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     InputError
         If an argument is not what it should be.
     PlanError
-        If a policy's plan breaks a rule, which is a bug of the policy.
+        If the plan of one of hosim's own policies breaks a rule, which is a bug.
 
     References
     ----------

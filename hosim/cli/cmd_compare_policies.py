@@ -36,7 +36,7 @@ from hosim.cli.options import (
     write_page,
     write_picture,
 )
-from hosim.errors import InfeasibleError
+from hosim.errors import HosimError, InfeasibleError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -77,7 +77,7 @@ def compare_policies(
 ) -> None:
     """Compare policies: which fit, how fast, and why.
 
-    Plans and replays the workload under each policy, one row each. Exit code 3 if none fits.
+    Plans and replays the workload under each policy, one row each. Exit code 3 if none fits, 2 if a policy of yours fails.
     """
     from hosim.analysis.no_offload import no_offload
     from hosim.analysis.strongest_rival import fastest_with_ours
@@ -151,5 +151,7 @@ def compare_policies(
         from hosim.io import comparison_to_dict, to_json
 
         typer.echo(to_json(comparison_to_dict(results, map(asdict, predictions), answer)))
+    if any(result.failed for result in results):
+        raise typer.Exit(HosimError.exit_code)
     if not any(result.feasible for result in results):
         raise typer.Exit(InfeasibleError.exit_code)

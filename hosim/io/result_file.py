@@ -219,6 +219,7 @@ _RESULT = KeyTable(
     Key("budget_bytes", COUNT),
     Key("feasible", FLAG),
     Key("error", optional(TEXT), default=None),
+    Key("failed", FLAG, brief=True),
     Key("makespan_ns", TIME, default=None),
     *keys(TIME, "makespan_low_ns", "makespan_high_ns", brief=True),
     Key("busy_ns", TIME, default=None),
@@ -257,9 +258,9 @@ def result_to_dict(result: Result) -> dict[str, Any]:
     """The result as ``--json`` prints it: every key, in the order of docs/formats.md; utilization to two decimals.
 
     ``makespan_low_ns`` and ``makespan_high_ns`` are present only if some op has no measured duration, ``streams`` only if the workload has
-    streams beside the main one, ``ideal_ns`` only if that was replayed, ``allocator`` only if one placed the bytes, ``devices`` only if
-    there were several, ``jitter`` only if there was some. The timeline is not part of it. ``peak_breakdown`` has every tier, with the kinds
-    that hold bytes.
+    streams beside the main one, ``failed`` only if the policy failed, ``ideal_ns`` only if that was replayed, ``allocator``
+    only if one placed the bytes, ``devices`` only if there were several, ``jitter`` only if there was some. The timeline is not part
+    of it. ``peak_breakdown`` has every tier, with the kinds that hold bytes.
     """
     return _RESULT.write(result)
 

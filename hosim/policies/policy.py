@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from hosim.analysis.liveness import needed_bytes
-from hosim.cache_plan import Plan
+from hosim.cache_plan import MANUAL, Plan
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -185,6 +185,11 @@ class Policy:
         """The default of each parameter."""
         return MappingProxyType({key: parameter.default for key, parameter in self.settings.items()})
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is hosim's own: what goes wrong with it is a bug of hosim."""
+        return isinstance(self.make, str)
+
     def read(self, key: str, text: str) -> Any:
         """Read the value of a parameter from text.
 
@@ -253,6 +258,8 @@ class Policy:
             raise bug(self.name, error) from error
         if not isinstance(plan, Plan):
             raise PolicyError(f"policy {self.name} has a bug: expected a hosim.Plan, got {type(plan).__name__}")
+        if plan.policy == MANUAL:
+            plan = replace(plan, policy=self.name)
         return plan if plan.runtime is None else replace(plan, runtime=guarded(self.name, plan.runtime, len(plan.graph.tensors)))
 
     def _setting(self, key: str) -> Parameter:

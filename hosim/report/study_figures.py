@@ -62,7 +62,7 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
         axes.axvline(budget / size, color="#b2182b", linestyle="--", linewidth=1.2, label=f"budget {human_size(budget)}")
     for r in results:
         if not r.feasible:
-            axes.plot([], [], " ", label=printable(f"({r.policy} does not fit)"))
+            axes.plot([], [], " ", label=printable(f"({r.policy} {'failed' if r.failed else 'does not fit'})"))
     axes.set_xlabel(printable(f"peak of {device_tier}, {size_name}"))
     axes.set_ylabel(f"makespan, {name}")
     ends = [end for r in fitting for end in (r.makespan_low_ns, r.makespan_high_ns) if end is not None]

@@ -161,7 +161,7 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
     best = min((r.makespan_ns for r in results if r.feasible and r.makespan_ns is not None), default=None)
     for result in results:
         if not result.feasible or result.makespan_ns is None:
-            table.add_row(result.policy, "does not fit", *[NOTHING] * (len(table.columns) - 2), style="red")
+            table.add_row(result.policy, "failed" if result.failed else "does not fit", *[NOTHING] * (len(table.columns) - 2), style="red")
             continue
         peak_bytes = result.peak_bytes.get(hardware.device_tier, 0)
         table.add_row(
@@ -288,8 +288,8 @@ def streams(result: Result) -> Table:
 
 
 def failures(results: Sequence[Result]) -> RenderableType:
-    """One line for each result that does not fit, with its out-of-memory report."""
-    lines = [f"{result.policy} does not fit: {result.error}" for result in results if not result.feasible]
+    """One line for each result that does not fit, with its out-of-memory report, and for each policy that failed."""
+    lines = [f"{r.policy} {'failed' if r.failed else 'does not fit'}: {r.error}" for r in results if not r.feasible]
     return paragraph(*lines, style="red", space=True)
 
 
@@ -297,6 +297,8 @@ def verdict(results: Sequence[Result]) -> str:
     """The comparison in one sentence: the fastest policy within the budget, and those that do not fit."""
     budget = human_size(results[0].budget_bytes)
     fitting = [(r.makespan_ns, r) for r in results if r.feasible and r.makespan_ns is not None]
+    if not fitting and all(r.failed for r in results):
+        return f"No policy made a plan: {_enumerated([r.policy for r in results])} failed."
     if not fitting:
         return f"Nothing fits within {budget}: a larger budget, or a policy that moves more, is needed."
     best_ns = min(makespan for makespan, _ in fitting)
@@ -310,9 +312,12 @@ def verdict(results: Sequence[Result]) -> str:
     if slower:
         times = [f"{makespan / best_ns:.2f}x as long" if best_ns else human_time(makespan) for makespan, _ in slower]
         sentence += "; " + ", ".join(f"{r.policy} takes {took}" for took, (_, r) in zip(times, slower, strict=True))
-    failing = [r.policy for r in results if not r.feasible]
-    if failing:
-        sentence += f"; {_enumerated(failing)} {'does' if len(failing) == 1 else 'do'} not fit"
+    too_large = [r.policy for r in results if not r.feasible and not r.failed]
+    if too_large:
+        sentence += f"; {_enumerated(too_large)} {'does' if len(too_large) == 1 else 'do'} not fit"
+    failed = [r.policy for r in results if r.failed]
+    if failed:
+        sentence += f"; {_enumerated(failed)} failed"
     return f"{sentence}.{_too_near(fastest[0], [r for _, r in slower])}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hosim.cache_plan import Plan
-from hosim.errors import InfeasibleError
+from hosim.errors import HosimError, InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -15,7 +15,7 @@ from hosim.result import Result
 from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
 from hosim.study.reserved_budget import plan_against_reserved
-from hosim.study.run_policy import BY_BYTES, Counting, check, make_plan, replay, unplanned
+from hosim.study.run_policy import BY_BYTES, Counting, check, failed, make_plan, replay, unplanned
 
 
 def compare(
@@ -35,33 +35,53 @@ def compare(
 
     ``against_reserved`` plans as :func:`hosim.study.reserved_budget.plan_against_reserved` does. ``jitter`` applies to the replays, not to
     the plans. A policy that does not fit gives a result too, with ``feasible`` false. ``progress`` is called with what starts, ``keep``
-    with each plan and its result; ``record`` keeps the timelines. Raises :class:`PlanError` if a policy's plan breaks a rule, which is a
-    bug of the policy.
+    with each plan and its result; ``record`` keeps the timelines. A policy that is not hosim's own and fails gives a result, too, which is
+    ``failed``. Raises :class:`PlanError` if the plan of one of hosim's own breaks a rule, which is a bug.
     """
-    results = []
     ideal = ideal_ns(graph, hardware)
+    results = []
     for choice in choices:
-        progress(f"{choice.label}: planning")
         begin = time.perf_counter()
         try:
-            if against_reserved:
-                found = plan_against_reserved(graph, hardware, choice, budget_bytes, counting)
-                plan, result = found.plan, found.result
-            else:
-                plan = make_plan(graph, hardware, choice, budget_bytes)
+            plan, result = _answer(graph, hardware, choice, budget_bytes, progress, counting, against_reserved, jitter, record)
         except InfeasibleError as error:
             result = unplanned(graph, hardware, choice, budget_bytes, str(error))
             results.append(replace(result, planning_s=time.perf_counter() - begin, ideal_ns=ideal))
-            continue
-        planning_s = time.perf_counter() - begin
-        if not against_reserved:
-            check(plan, hardware, budget_bytes)
-        if not against_reserved or jitter is not None:
-            progress(f"{choice.label}: replaying")
-            result = replay(plan, hardware, budget_bytes, counting=counting, jitter=jitter, record=record)
-        elif record:
-            again = replay(plan, hardware, found.planned_bytes, counting=counting, reserve_bytes=budget_bytes, record=True, bounds=False)
-            result = replace(result, timeline=again.timeline, by_device=again.by_device)
-        results.append(replace(result, policy=choice.label, planning_s=planning_s, ideal_ns=ideal))
-        keep(choice, plan, results[-1])
+        except HosimError as error:
+            result = failed(graph, hardware, choice, budget_bytes, error)
+            results.append(replace(result, planning_s=time.perf_counter() - begin, ideal_ns=ideal))
+        else:
+            results.append(replace(result, policy=choice.label, ideal_ns=ideal))
+            keep(choice, plan, results[-1])
     return results
+
+
+def _answer(
+    graph: Graph,
+    hardware: Hardware,
+    choice: PolicyChoice,
+    budget_bytes: int,
+    progress: Callable[[str], None],
+    counting: Counting,
+    against_reserved: bool,
+    jitter: Jitter | None,
+    record: bool,
+) -> tuple[Plan, Result]:
+    """One policy's plan and its result, with ``planning_s``."""
+    progress(f"{choice.label}: planning")
+    begin = time.perf_counter()
+    if against_reserved:
+        found = plan_against_reserved(graph, hardware, choice, budget_bytes, counting)
+        plan, result = found.plan, found.result
+    else:
+        plan = make_plan(graph, hardware, choice, budget_bytes)
+    planning_s = time.perf_counter() - begin
+    if not against_reserved:
+        check(plan, hardware, budget_bytes)
+    if not against_reserved or jitter is not None:
+        progress(f"{choice.label}: replaying")
+        result = replay(plan, hardware, budget_bytes, counting=counting, jitter=jitter, record=record)
+    elif record:
+        again = replay(plan, hardware, found.planned_bytes, counting=counting, reserve_bytes=budget_bytes, record=True, bounds=False)
+        result = replace(result, timeline=again.timeline, by_device=again.by_device)
+    return plan, replace(result, planning_s=planning_s)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hosim.analysis.liveness import needed_bytes, static_peak
+from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.result import Result
@@ -20,6 +21,7 @@ from hosim.study.frontier import attempt
 from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
 from hosim.study.rows import FEASIBLE, frame
+from hosim.study.run_policy import failed
 from hosim.study.scenario import Question, bounded_attempt
 from hosim.units import human_size, human_time
 
@@ -85,7 +87,9 @@ class Machines:
     def __str__(self) -> str:
         fitting = sorted((line for line in self.lines if line.result.feasible), key=lambda line: line.result.makespan_ns or 0)
         said = [f"{_name(self, line)} takes {human_time(line.result.makespan_ns or 0)}{_enough(line)}" for line in fitting]
-        said += [f"{_name(self, line)}: does not fit" for line in self.lines if not line.result.feasible]
+        said += [
+            f"{_name(self, line)}: {'failed' if line.result.failed else 'does not fit'}" for line in self.lines if not line.result.feasible
+        ]
         return "; ".join(said)
 
 
@@ -123,8 +127,8 @@ def compare_machines(
     """Plan and replay the workload on each machine by each policy, within the budget, and find the smallest budget that is enough.
 
     ``budget`` is as :func:`hosim.analysis.budget.parse_budget` takes it, at most what each machine has. A policy that finds no plan gives
-    a line as well, whose result is not feasible. ``progress`` is called with what starts. Raises :class:`InputError` for an invalid budget,
-    and :class:`PlanError` if a policy's plan breaks a rule.
+    a line as well, whose result is not feasible; so does one that is not hosim's own and fails. ``progress`` is called with what starts.
+    Raises :class:`InputError` for an invalid budget, and :class:`PlanError` if the plan of one of hosim's own policies breaks a rule.
     """
     return Machines(graph, [_on_machine(Question(graph, machine, choice, budget), progress) for machine in machines for choice in choices])
 
@@ -132,7 +136,11 @@ def compare_machines(
 def _on_machine(question: Question, progress: Callable[[str], None]) -> OnMachine:
     name = f"{question.hardware.name}, {question.choice.label}"
     progress(f"{name}: planning")
-    result, alone_ns = attempt(question), ideal_ns(question.graph, question.hardware)
+    alone_ns = ideal_ns(question.graph, question.hardware)
+    try:
+        result = attempt(question)
+    except HosimError as error:
+        result = failed(question.graph, question.hardware, question.choice, question.budget_bytes, error)
     enough = _smallest_enough(question, result, alone_ns, lambda budget: progress(f"{name} within {human_size(budget)}"))
     return OnMachine(question.hardware, bounded_attempt(result), alone_ns, enough)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hosim import engine
-from hosim.errors import InfeasibleError, InputError, PlanError
+from hosim.errors import HosimError, InfeasibleError, InputError, PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -47,7 +47,8 @@ def robustness(
     """One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes error``, run 0 without jitter.
 
     Times are missing where the run does not fit; ``error`` says why. Run k of seed s draws the same times for every policy. Raises
-    :class:`InputError` if there is nothing to draw, and :class:`PlanError` if a policy's plan breaks a rule even without jitter.
+    :class:`InputError` if there is nothing to draw, and :class:`PlanError` if the plan of one of hosim's own policies breaks a rule even
+    without jitter; others that fail have their ``error`` in every row.
     """
     from pandas import DataFrame
 
@@ -73,18 +74,20 @@ def _rows(
     progress(f"{choice.label}: planning")
     try:
         plan = make_plan(graph, hardware, choice, budget_bytes)
-    except InfeasibleError as error:
+        check(plan, hardware, budget_bytes)
+    except HosimError as error:
+        if choice.policy.is_own and not isinstance(error, InfeasibleError):
+            raise
         for run in range(runs + 1):
             yield choice.label, run, False, None, None, None, str(error)
         return
-    check(plan, hardware, budget_bytes)
     for run in range(runs + 1):
         progress(f"{choice.label}: run {run} of {runs}")
         drawn = None if run == NOMINAL else replace(jitter, seed=jitter.seed * _SEEDS + run)
         try:
             result = engine.replay(plan, hardware, budget_bytes, jitter=drawn)
-        except PlanError as error:
-            if run == NOMINAL:
+        except HosimError as error:
+            if choice.policy.is_own and (run == NOMINAL or not isinstance(error, PlanError)):
                 raise
             yield choice.label, run, False, None, None, None, str(error)  # streams that overtake one another may break a rule
             continue

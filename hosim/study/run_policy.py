@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hosim import engine
 from hosim.analysis.bounded_result import bounded
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
-from hosim.errors import illegal_plan
+from hosim.errors import HosimError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -73,6 +73,16 @@ def replay(
         jitter=jitter,
     )
     return bounded(result, plan, hardware, budget_bytes, repeats=repeats) if bounds else result
+
+
+def failed(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, error: HosimError) -> Result:
+    """The result of a policy that is not hosim's own and fails, which is no reason to lose the results of others.
+
+    Raises the error if the policy is hosim's own.
+    """
+    if choice.policy.is_own:
+        raise error
+    return replace(unplanned(graph, hardware, choice, budget_bytes, str(error)), failed=True)
 
 
 def unplanned(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, error: str) -> Result:

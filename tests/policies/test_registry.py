@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import subprocess
@@ -158,6 +159,9 @@ def hands_back_nothing(graph, hardware, budget_bytes):
     return None
 
 
+FAILING = Policy("theirs", "a stranger's", fails)
+
+
 @pytest.mark.parametrize(
     ("maker", "message"),
     [
@@ -229,9 +233,30 @@ def test_what_a_stranger_raises_during_a_replay_is_no_bug_of_hosim(plugins, tmp_
     for name in "wv":
         builder.op(f"use {name}", "matmul", inputs=[name], duration_ns=50)
     save_workload(builder.build(), tmp_path / "w.json")
-    done = CliRunner().invoke(app, ["compare-policies", str(tmp_path / "w.json"), "-H", "toy", "-b", "75B", "-p", f"theirs:way={way}"])
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert re.fullmatch(f"error: policy theirs has a bug: {message}\n", done.stderr), done.stderr
+    asked = ["compare-policies", str(tmp_path / "w.json"), "-H", "toy", "-b", "75B", "--json", "-p", f"theirs:way={way},on_demand"]
+    done = CliRunner().invoke(app, asked)
+    assert (done.exit_code, done.stderr) == (2, "")
+    theirs, ours = json.loads(done.stdout)["results"]
+    assert re.fullmatch(f"policy theirs has a bug: {message}", theirs["error"]), theirs["error"]
+    assert theirs["failed"]
+    assert ours["feasible"]
+
+
+def test_a_policy_that_fails_is_named_and_fails_alone(plugins, tmp_path) -> None:
+    plugins(theirs=f"{__name__}:FAILING")
+    save_workload(toy(), tmp_path / "w.json")
+    shown = {
+        "theirs,resident": "resident is fastest within 100 B: 90 ns, which is the lower bound; theirs failed.",
+        "theirs": "No policy made a plan: theirs failed.",
+    }
+    for policies, said in shown.items():
+        done = CliRunner().invoke(app, ["compare-policies", str(tmp_path / "w.json"), "-H", "toy", "-p", policies])
+        assert (done.exit_code, done.stderr) == (2, "")
+        assert re.search(r"theirs +failed( +-)+", done.stdout)
+        text = " ".join(done.stdout.split())
+        assert "theirs failed: policy theirs has a bug: IndexError: list index out of range" in text
+        assert "not fit" not in text
+        assert said in text, text
 
 
 def test_what_a_policy_of_hosim_raises_is_its_own_bug() -> None:

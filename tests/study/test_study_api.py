@@ -75,7 +75,7 @@ def test_a_comparison_is_a_tidy_frame() -> None:
 
 def stays(graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int, *, calls: int = 1) -> Plan:
     """Moves nothing."""
-    return Plan(graph, "manual")
+    return Plan(graph)
 
 
 def test_policies_are_texts_objects_and_functions() -> None:
@@ -83,7 +83,7 @@ def test_policies_are_texts_objects_and_functions() -> None:
     assert list(table["policy"]) == ["stays", "lookahead:k=2", "belady"]
     assert list(hosim.compare(GRAPH, MACHINE, stays)["makespan_ns"]) == [120]
     assert hosim.plan(GRAPH, MACHINE, hosim.policies.belady, 0.5) == hosim.plan(GRAPH, MACHINE, "belady", "50%")
-    assert hosim.plan(GRAPH, MACHINE, stays) == Plan(GRAPH, "manual")
+    assert hosim.plan(GRAPH, MACHINE, stays) == Plan(GRAPH, "stays")
     assert hosim.diff(stays, hosim.policies.layerwise, GRAPH, MACHINE).frame("figures") is not None
     assert str(hosim.blame(GRAPH, MACHINE, stays)).startswith("stays takes 120 ns")
     assert list(hosim.robustness(GRAPH, MACHINE, [stays], runs=1)["policy"]) == ["stays", "stays"]
@@ -95,6 +95,27 @@ def test_policies_are_texts_objects_and_functions() -> None:
 
     with pytest.raises(InputError, match="policy layerwise: hosim has a policy of that name; give yours another"):
         hosim.compare(GRAPH, MACHINE, [layerwise])
+
+
+def breaks_a_rule(graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int) -> Plan:
+    return Plan(graph, cache_ops=(CacheOp("detach", 1, "hbm", None, after=-1),))
+
+
+def raises(graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int) -> Plan:
+    raise KeyError("w0")
+
+
+def test_a_function_that_fails_fails_alone() -> None:
+    table = hosim.compare(GRAPH, MACHINE, [breaks_a_rule, stays, raises])
+    assert list(table["makespan_ns"].fillna(0)) == [0, 120, 0]
+    assert table["error"][0].startswith("policy breaks_a_rule made a plan that breaks a rule, which is a bug of the policy: last-copy: ")
+    assert table["error"][2].startswith("policy raises has a bug: KeyError: 'w0' (")
+    runs = hosim.robustness(GRAPH, MACHINE, [raises, stays, breaks_a_rule], runs=1)
+    assert list(runs["feasible"]) == [False, False, True, True, False, False]
+    assert list(hosim.compare(GRAPH, [MACHINE], [raises, stays])["feasible"]) == [False, True]
+    with pytest.raises(InputError, match="policy raises has a bug") as refused:
+        hosim.plan(GRAPH, MACHINE, raises)
+    assert isinstance(refused.value.__cause__, KeyError)
 
 
 def test_a_function_of_a_notebook_goes_to_other_processes() -> None:
