@@ -14,6 +14,8 @@ from hosim.plain_text import counted
 if TYPE_CHECKING:
     import networkx
 
+    from hosim.hardware import Hardware
+
 AT_START = -1
 """``after`` of a cache op that is issued at time 0 (``null`` in the file)."""
 
@@ -125,6 +127,8 @@ class Plan(Deriving):
         Makes the object that decides during the replay, a fresh one per replay. Such a plan cannot be saved.
     edits
         How ``graph`` came from the workload, if it is not the workload's own.
+    made_for
+        The machine, and the bytes of its device tier, that :func:`hosim.plan` made it for. They are neither saved nor compared.
     judgement
         What hosim's planner noted about its choices, for an explanation. It is neither saved nor compared.
 
@@ -148,6 +152,7 @@ class Plan(Deriving):
     initial: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     runtime: RuntimeFactory | None = field(default=None, compare=False)
     edits: Edits | None = None
+    made_for: tuple[Hardware, int] | None = field(default=None, compare=False, repr=False)
     judgement: object = field(default=None, compare=False, repr=False)
 
     @property

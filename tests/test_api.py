@@ -113,6 +113,17 @@ def test_a_plan_is_made_and_replayed_with_names_paths_mappings_and_objects(tmp_p
     assert hosim.replay(plan, machine, 10**6).budget_bytes == 100
 
 
+def test_a_plan_remembers_the_machine_and_the_budget_that_it_was_made_for() -> None:
+    plan = hosim.plan(toy(), "toy", "layerwise", "80 B")
+    assert hosim.replay(plan) == hosim.replay(plan, "toy", "80 B") != hosim.replay(plan, "toy")
+    assert hosim.replay(plan, budget=100) == hosim.replay(plan, "toy")
+    assert str(hosim.explain(plan)) == str(hosim.explain(plan, "toy", "80 B")) != str(hosim.explain(plan, budget=100))
+    assert "budget of 100 B" in str(hosim.explain(plan, "toy"))
+    for ask in (hosim.replay, hosim.explain):
+        with pytest.raises(hosim.InputError, match="the plan does not say which machine it is for: name one"):
+            ask(hosim.Plan(toy()))
+
+
 def test_a_replay_passes_its_options_on() -> None:
     graph, machine = toy(), load_hardware(find_hardware("toy"))
     plan = hosim.plan(graph, machine, "layerwise")

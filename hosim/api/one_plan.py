@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from hosim.analysis.verifier import verify
 from hosim.api.inputs import Budget, Machine, Workload, budget_of, machine, question
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
+from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import IN_TIME, LEDGER, Result
 from hosim.study.policy_choice import AnyPolicy
@@ -69,12 +71,12 @@ def plan(workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffloa
     asked = question(workload, hardware, policy, budget)
     made = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
     check(made, asked.hardware, asked.budget_bytes)
-    return made
+    return replace(made, made_for=(asked.hardware, asked.budget_bytes))
 
 
 def replay(
     plan: Plan,
-    hardware: Machine,
+    hardware: Machine | None = None,
     budget: Budget = None,
     *,
     budget_bytes: int | None = None,
@@ -93,8 +95,9 @@ def replay(
     plan
         The plan, whoever made it: :func:`hosim.plan`, :func:`hosim.load_plan`, or you.
     hardware
-        The machine: a name, a path, a mapping or a profile. On one of several devices, each device runs the plan on tensors of its own;
-        they share only room and bandwidth.
+        The machine: a name, a path, a mapping or a profile; ``None``: the one that :func:`hosim.plan` made the plan for, within the same
+        budget unless another is given. On one of several devices, each device runs the plan on tensors of its own; they share only room and
+        bandwidth.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
     budget_bytes
@@ -148,9 +151,11 @@ def replay(
     _expect_plan(plan)
     if budget is not None and budget_bytes is not None:
         raise InputError("give one of budget and budget_bytes", source="replay")
-    profile = machine(hardware)
+    profile, planned_bytes = _machine_of(plan, hardware)
     check_tiers(plan, profile, source="plan")
-    usable = budget_bytes if budget is None else budget_of(budget, plan.workload, profile)
+    if budget is not None:
+        budget_bytes = budget_of(budget, plan.workload, profile)
+    usable = planned_bytes if budget_bytes is None else budget_bytes
     result = engine.replay(
         plan,
         profile,
@@ -227,7 +232,7 @@ def _comparison_figure(table: DataFrame) -> Figure:
     return comparison_figure(*results_of(table))
 
 
-def explain(plan: Plan, hardware: Machine, budget: Budget = None) -> PlanExplanation:
+def explain(plan: Plan, hardware: Machine | None = None, budget: Budget = None) -> PlanExplanation:
     """Explain why each tensor moves or stays.
 
     Parameters
@@ -235,7 +240,8 @@ def explain(plan: Plan, hardware: Machine, budget: Budget = None) -> PlanExplana
     plan
         A plan of a policy that decides before the replay.
     hardware
-        The machine: a name, a path, a mapping or a profile.
+        The machine: a name, a path, a mapping or a profile; ``None``: the one that :func:`hosim.plan` made the plan for, within the same
+        budget unless another is given.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
 
@@ -260,7 +266,7 @@ def explain(plan: Plan, hardware: Machine, budget: Budget = None) -> PlanExplana
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
-    >>> why = hosim.explain(hosim.plan(b.build(), "toy", "layerwise"), "toy")
+    >>> why = hosim.explain(hosim.plan(b.build(), "toy", "layerwise"))
     >>> print(str(why).splitlines()[1])
     If nothing moved, hbm would hold 40 B at op f; the plan holds 40 B at most, within a budget of 100 B.
     """
@@ -269,9 +275,19 @@ def explain(plan: Plan, hardware: Machine, budget: Budget = None) -> PlanExplana
     from hosim.report.explanation import PlanExplanation
 
     _expect_plan(plan)
-    profile = machine(hardware)
+    profile, planned_bytes = _machine_of(plan, hardware)
     check_tiers(plan, profile, source="plan")
-    return PlanExplanation(explained(plan, profile, budget_of(budget, plan.workload, profile)))
+    usable = planned_bytes if budget is None else budget_of(budget, plan.workload, profile)
+    return PlanExplanation(explained(plan, profile, profile.device.capacity_bytes if usable is None else usable))
+
+
+def _machine_of(plan: Plan, hardware: Machine | None) -> tuple[Hardware, int | None]:
+    """The machine that is given, or that the plan was made for with its budget. Raises :class:`InputError` if there is neither."""
+    if hardware is not None:
+        return machine(hardware), None
+    if plan.made_for is None:
+        raise InputError("the plan does not say which machine it is for: name one, as in hosim.replay(plan, 'toy')", source="plan")
+    return plan.made_for
 
 
 def _expect_plan(plan: object) -> None:

@@ -160,6 +160,16 @@ def as_integer(value: Value) -> tuple[str, int] | None:
     return None
 
 
+def written(suffix: str, value: float) -> str:
+    """The text of a quantity, of which ``value`` is the number of nanoseconds, bytes, bytes per second or FLOP per second.
+
+    >>> written("_bytes_per_s", 20e9)
+    '20 GB/s'
+    """
+    write = next(write for named, _, write in _QUANTITIES if named == suffix)
+    return write(round(value)) if isfinite(value) and value >= 0 else write(1)
+
+
 def grid(axes: Sequence[Axis]) -> list[dict[str, Value]]:
     """Every combination of the axes' values, the first axis slowest; raises :class:`InputError` if two axes set one field.
 

@@ -19,7 +19,7 @@ from hosim.study.bottlenecks import capped
 from hosim.study.frontier import attempt
 from hosim.study.ideal import ideal_ns
 from hosim.study.rows import figure_columns, figures, frame
-from hosim.study.scenario import Question, bounded_attempt, check_fields, failure
+from hosim.study.scenario import Question, bounded_attempt, check_fields, check_values, failure
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def fit(
     fewer than two values, and a slowdown below 1.
     """
     check_fields(question, axis.fields)
+    check_values(question, [dict.fromkeys(axis.fields, value) for value in axis.values])
     if len(axis.values) < 2:
         raise InputError(f"expected at least two values, such as 1..64, got {axis.values[0]!r}", source=" + ".join(axis.fields))
     if slowdown is not None and not slowdown >= 1:

@@ -22,7 +22,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io.reading import did_you_mean, unknown_name
 from hosim.result import Result
-from hosim.study.axes import Settings, Value
+from hosim.study.axes import Settings, Value, as_integer, written
 from hosim.study.policy_choice import PolicyChoice, parse_choice
 from hosim.study.run_policy import check, make_plan, replay
 from hosim.study.wider_channels import widened
@@ -106,6 +106,31 @@ def check_fields(question: Question, fields: Iterable[str]) -> None:
                     f"unknown field{hint or '; expected workload.X, policy.X, budget, or a path in the profile'}", source=field
                 )
             _put(_profile(question.hardware), path, None)
+
+
+def check_values(question: Question, points: Iterable[Settings]) -> None:
+    """Raise :class:`InputError` for a bare number where the profile has a quantity: every point would fail for want of a unit.
+
+    Values of other fields are for the points to judge, which may be right together only.
+    """
+    profile = _profile(question.hardware)
+    for field, value in dict.fromkeys((field, value) for point in points for field, value in point.items()):
+        if field.startswith(WORKLOAD) or _is_other(field) or isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        now = as_integer(_value_at(profile, field.removeprefix(HARDWARE)))
+        if now is not None:
+            suffix, _ = now
+            raise InputError(f"expected a quantity with its unit, such as {written(suffix, value)!r}, got {value!r}", source=field)
+
+
+def _value_at(profile: Mapping[str, Any], path: str) -> Value:
+    node: Any = profile
+    for step in path.split("."):
+        if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
+            node = node[int(step)]
+        else:
+            node = node.get(step) if isinstance(node, Mapping) else None
+    return node if isinstance(node, str) else None
 
 
 def _is_other(field: str) -> bool:

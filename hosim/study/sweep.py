@@ -13,7 +13,7 @@ from hosim.study.axes import Settings, Value
 from hosim.study.rowfile import RowFile, unique
 from hosim.study.rows import FEASIBLE, TEXTS, Row, figure_columns, frame, varied, varied_columns
 from hosim.study.runners import Runner, here
-from hosim.study.scenario import Question, check_fields
+from hosim.study.scenario import Question, check_fields, check_values
 from hosim.study.tasks import Task, pack, point_key
 
 if TYPE_CHECKING:
@@ -45,11 +45,12 @@ def sweep(
 
     A point that fails is a row with ``error``. With a ``path`` (CSV or Parquet), each row is written as soon as it is known, and existing
     rows are not computed again. ``progress`` is called with the number of rows done, of all rows, and of those that do not fit. Raises
-    :class:`InputError` for an unknown field, and for a file of another sweep.
+    :class:`InputError` for an unknown field, a number without its unit, and for a file of another sweep.
     """
     if not points:
         raise InputError("nothing to vary; give fields and values such as channels.h2d.bandwidth=25..200GB/s:8", source="vary")
     check_fields(question, dict.fromkeys(field for point in points for field in point))
+    check_values(question, points)
     packed = pack(question)
     points, keys = unique(points, [point_key(packed.digest, point) for point in points])
     varying = varied_columns(points)

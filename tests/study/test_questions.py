@@ -1,6 +1,7 @@
 """Questions with changed fields: which fields there are, and what each wrong one is told, in full."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,11 @@ from hosim.graph import Graph
 from hosim.hardware import Fabric
 from hosim.models.build import build
 from hosim.study import on_dask, scenario
+from hosim.study.axes import Axis
+from hosim.study.fit import fit
 from hosim.study.policy_choice import PolicyChoice, parse_choice
-from hosim.study.scenario import Question, check_fields, failure, recipe
+from hosim.study.scenario import Question, check_fields, check_values, failure, recipe
+from hosim.study.sweep import sweep
 
 SMALL = {"model": "gpt2-xl", "phase": "prefill", "sequence": 64, "layers": 1}
 TRACED = {
@@ -65,6 +69,28 @@ def test_fields_that_a_profile_may_leave_out() -> None:
     assert varied.hardware.fabrics == (Fabric("link", 3 * 10**9, ("d2h",)),)
     bare = Question(chain(2), MACHINE, parse_choice("resident")).with_settings({"channels.h2d.latency": "3 ns", "channels.h2d.engines": 2})
     assert bare.hardware.channels[0] == replace(MACHINE.channels[0], latency_ns=3, engines=2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("channels.h2d.bandwidth", 20e9, "channels.h2d.bandwidth: expected a quantity with its unit, such as '20 GB/s', got 20000000000.0"),
+        ("hardware.tiers.hbm.capacity", 1000, "hardware.tiers.hbm.capacity: expected a quantity with its unit, such as '1 kB', got 1000"),
+        ("channels.h2d.bandwidth", -3, "channels.h2d.bandwidth: expected a quantity with its unit, such as '1 B/s', got -3"),
+        ("channels.h2d.bandwidth", math.nan, "channels.h2d.bandwidth: expected a quantity with its unit, such as '1 B/s', got nan"),
+        ("channels.h2d.curve.0.bandwidth", 5, "channels.h2d.curve.0.bandwidth: expected a quantity with its unit, such as '5 B/s', got 5"),
+    ],
+)
+def test_a_number_without_its_unit_is_refused_before_anything_is_planned(field: str, value: float, said: str) -> None:
+    for refuse in (
+        lambda: check_values(question(), [{field: "1 GB/s"}, {field: value}]),
+        lambda: sweep(question(), [{field: value}]),
+        lambda: fit(question(), "smallest", Axis((field,), ("1 GB/s", value))),
+    ):
+        with pytest.raises(InputError) as refused:
+            refuse()
+        assert str(refused.value) == said
+    check_values(question(), [{"devices": 2, "compute.efficiency": 0.5, "budget": 0.5, "policy.k": 3, "channels.h2d.latency": True}])
 
 
 def test_a_budget_is_a_size_or_a_share() -> None:
