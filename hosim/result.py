@@ -11,6 +11,7 @@ from hosim.jitter import Jitter
 if TYPE_CHECKING:
     from hosim.cache_plan import Plan
     from hosim.hardware import Hardware
+    from hosim.unknown_ops import UnknownOps
 
 SEMANTICS = 3
 """The version of the rules of a replay, which increases with each change that may change a figure."""
@@ -250,6 +251,8 @@ class Result:
         of the time that all streams are busy; ``None`` where the replay does not model it.
     peers_ns
         Nanoseconds for which collectives waited for other devices, as part of that time; ``None`` where nothing waits for others.
+    unknown_ops
+        The ops whose FLOP nobody could count, if there are some.
     allocator
         What an allocator made of the device tier, if one placed its bytes.
     devices
@@ -304,6 +307,7 @@ class Result:
     peers_ns: int | None = None
     failed: bool = False
     ideal_ns: int | None = None
+    unknown_ops: UnknownOps | None = None
     allocator: AllocatorFigures | None = None
     devices: DeviceFigures | None = None
     jitter: Jitter | None = None

@@ -18,6 +18,10 @@ COUNTED_KINDS = frozenset({"matmul", "attention", "convolution", "rnn"})
 """Kinds of ops that are never bound by bytes alone: without FLOP, one of them is unknown."""
 
 
+_KNOWN_LIBRARIES = frozenset({"aten", "prims", "hosim", "_c10d_functional", "c10d_functional", "c10d", "record_param_comms"})
+"""Libraries of torch whose ops, other than those of :data:`COUNTED_KINDS`, are bound by bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnknownOps:
     """How many ops are unknown, their share of all bytes that ops read and write, and the kinds of most of them first."""
@@ -44,3 +48,13 @@ def unknown_ops(graph: Graph) -> UnknownOps | None:
     kinds = Counter(op.kind for op in ops)
     share = sum(op.bytes_accessed for op in ops) / every if every else 0.0
     return UnknownOps(len(ops), share, tuple(sorted(kinds, key=lambda kind: (-kinds[kind], kind))))
+
+
+def is_unknown(target: str, kind: str, flops: int | None) -> bool:
+    """Whether an op of torch is unknown: one of a library that is not torch's own, or of a kind that multiplies, without FLOP.
+
+    >>> is_unknown("aten::relu", "elementwise", None), is_unknown("mine.op.default", "op", None), is_unknown("aten.mm", "matmul", 12)
+    (False, True, False)
+    """
+    library = target.replace("::", ".").partition(".")[0]
+    return flops is None and (kind in COUNTED_KINDS or library not in _KNOWN_LIBRARIES)

@@ -29,10 +29,13 @@ def import_(source: Source, output: Output, dim: Dim = None) -> None:
     from hosim.importers import load_any
     from hosim.io import save_workload
     from hosim.report.listings import workload_line
+    from hosim.unknown_ops import unknown_ops
 
     graph = load_any(source, dict(map(_size, dim or ())))
     save_workload(graph, output)
     say(f"wrote {output}: {workload_line(graph)}")
+    if unknown := unknown_ops(graph):
+        say(f"unknown: {unknown}")
     missing = graph.meta.get("missing")
     for line in missing if isinstance(missing, list) else ():
         say(f"not in the file: {line}")
@@ -43,6 +46,6 @@ def _size(text: str) -> tuple[str, int]:
     from hosim.errors import InputError
 
     name, _, size = text.rpartition("=")
-    if not name or not size.isdecimal() or not size.isascii() or len(size) > 18 or int(size) < 1:
-        raise InputError(f"expected a name and a whole number of at least 1, such as batch=4, got {text!r}", source="--dim")
+    if not name or not size.isdecimal() or not size.isascii() or len(size) > 18:
+        raise InputError(f"expected a name and a whole number of at least 0, such as batch=4, got {text!r}", source="--dim")
     return name, int(size)

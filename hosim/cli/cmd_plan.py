@@ -69,6 +69,7 @@ def plan(
     from hosim.report.offload_verdicts import no_offload_sentence
     from hosim.study.reserved_budget import plan_against_reserved, reserved_line
     from hosim.study.run_policy import check, make_plan
+    from hosim.unknown_ops import unknown_ops
 
     if output is None and not explain:
         raise InputError("nothing to do: give -o plan.json to write the plan, --explain to explain it, or both", source="plan")
@@ -91,6 +92,8 @@ def plan(
         made = make_plan(graph, machine, choice, budget_bytes)
         check(made, machine, budget_bytes)
     fastest_ns = fastest_with_ours([replay(made, machine, budget_bytes)]) if made.policy in NO_RIVALS else None
+    if unknown := unknown_ops(graph):
+        say(f"note: {unknown}")
     answer = no_offload(graph, machine, budget_bytes, fastest_ns)
     if answer is not None:
         say(f"note: {no_offload_sentence(answer, budget_bytes)}")

@@ -18,6 +18,7 @@ from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread, StreamFigures
 from hosim.units import LARGEST
+from hosim.unknown_ops import unknown_ops
 
 Pools = Mapping[tuple[int, int], SharedLedger]
 """The instances of tiers that several devices share, by the tier's position and which instance it is."""
@@ -73,6 +74,7 @@ def of_device(
         makespan_high_ns=unsure[1],
         slowed_ns=sum(slowed.values()) if modelled[0] or any(slowed.values()) else None,
         peers_ns=sum(waited.values()) if modelled[1] else None,
+        unknown_ops=plan.graph.derived(unknown_ops),
         allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
         jitter=jitter,
         timeline=timeline,

@@ -59,6 +59,14 @@ def _matrices(first: int) -> Count:
     return count
 
 
+def _vector(first: int) -> Count:
+    def count(call: CallShapes) -> int | None:
+        shape = call.at(first)
+        return None if not shape else matmul_flops(shape, 1)
+
+    return count
+
+
 def _matmul(call: CallShapes) -> int | None:
     """A product of any ranks, by its result."""
     result = call.made[0] if call.made else None
@@ -150,6 +158,8 @@ _COUNTED: Mapping[str, Count] = {
     ),
     **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward", "_flash_attn_forward"), _attention_of_tokens),
     "mkldnn_rnn_layer": _recurrent,
+    **dict.fromkeys(("mv", "dot", "vdot"), _vector(0)),
+    "addmv": _vector(1),
 }
 _COMPOSED: Mapping[str, Count] = {
     "matmul": _matmul,

@@ -15,6 +15,7 @@ from typing import Any
 from hosim.errors import GraphError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.io.bounded import read_json
+from hosim.unknown_ops import UNKNOWN_OPS
 
 __all__ = ["import_inductor", "is_inductor"]
 
@@ -106,6 +107,7 @@ def _build(name: str, document: Any) -> Graph:
         kind = "output" if buffer.name in returned else "input" if buffer.is_input else "activation"
         builder.tensor(buffer.name, sizes[buffer.name], kind, "hbm" if buffer.is_input else None, persistent=False)
     written: set[str] = set()
+    kernels: list[str] = []
     for i, raw in enumerate(_objects(document, "nodes")):
         where = f"nodes[{i}]"
         made = _names(raw, "buffer_names", where)
@@ -117,7 +119,9 @@ def _build(name: str, document: Any) -> Graph:
         outputs = [s for s in own if s not in mutates]
         written |= own.keys()
         touched = sum(sizes[s] for s in (*reads, *own))
-        builder.op(_name(raw, where), "kernel", inputs=reads, outputs=outputs, mutates=mutates, bytes_accessed=touched, dtype="fp32")
+        kernels.append(_name(raw, where))
+        builder.op(kernels[-1], "kernel", inputs=reads, outputs=outputs, mutates=mutates, bytes_accessed=touched, dtype="fp32")
+    builder.meta = {**builder.meta, UNKNOWN_OPS: kernels}
     return builder.build()
 
 

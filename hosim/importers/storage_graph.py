@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hosim.edits import RANDOM, REPEATABLE
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
+from hosim.unknown_ops import UNKNOWN_OPS, is_unknown
 
 if TYPE_CHECKING:
     from hosim.importers.torch_run import ProgramStep
@@ -23,6 +24,7 @@ class StorageGraph:
         self._storage_shapes = shapes
         self._shapes: dict[str, list[int]] = {}
         self._random: list[str] = []
+        self._unknown: list[str] = []
 
     def tensor(self, storage: int, wanted: str, kind: str) -> None:
         """The tensor of a storage, under the name ``wanted`` or, if another has it, with underscores behind it."""
@@ -54,12 +56,14 @@ class StorageGraph:
         )
         if step.random:
             self._random.append(step.name)
+        if is_unknown(step.target, op_kind(step.target), step.flops or None):
+            self._unknown.append(step.name)
 
     def build(self, meta: Mapping[str, Any]) -> Graph:
         """The graph; its ``meta`` also has the shapes of the tensors, and says that ops may run again, but for random ones.
 
         torch declares what an op writes. So an op that is not random is a function of what it reads.
         """
-        random = {RANDOM: self._random} if self._random else {}
-        self._builder.meta = {**meta, REPEATABLE: True, **random, "shapes": self._shapes}
+        listed = {key: names for key, names in ((RANDOM, self._random), (UNKNOWN_OPS, self._unknown)) if names}
+        self._builder.meta = {**meta, REPEATABLE: True, **listed, "shapes": self._shapes}
         return self._builder.build()

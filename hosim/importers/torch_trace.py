@@ -27,6 +27,7 @@ from hosim.importers.static_tensors import LARGEST
 from hosim.importers.trace_kernels import TracedCall, kernels_inside
 from hosim.importers.traced_tensors import Storages, TracedTensor, dtype_of, traced_tensors
 from hosim.io.bounded import read_json
+from hosim.unknown_ops import UNKNOWN_OPS, is_unknown
 
 __all__ = ["import_torch_trace", "is_torch_trace"]
 
@@ -326,6 +327,7 @@ def _graph(name: str, calls: Sequence[_Call], storages: Storages, meta: Mapping[
     kinds = _kinds(calls, storages)
     builder = GraphBuilder(name, meta)
     names: dict[int, str] = {}
+    unknown: list[str] = []
 
     def named(numbers: Sequence[int]) -> list[str]:
         for n in numbers:
@@ -336,7 +338,7 @@ def _graph(name: str, calls: Sequence[_Call], storages: Storages, meta: Mapping[
     for call in calls:
         outputs = [n for n in call.made if n in used_later or n in call.returned]
         work = call.work
-        builder.op(
+        added = builder.op(
             f"{call.name}.{call.node.id}",
             op_kind(call.name),
             inputs=named(call.reads),
@@ -349,6 +351,10 @@ def _graph(name: str, calls: Sequence[_Call], storages: Storages, meta: Mapping[
             kernel=work.kernel[0],
             sizes=work.kernel[1],
         )
+        if is_unknown(call.node.name, op_kind(call.name), work.flops):
+            unknown.append(added)
+    if unknown:
+        builder.meta = {**meta, UNKNOWN_OPS: unknown}
     return builder.build()
 
 

@@ -32,6 +32,7 @@ from hosim.result import (
     Spread,
     StreamFigures,
 )
+from hosim.unknown_ops import UnknownOps
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -202,6 +203,15 @@ _DEVICES = KeyTable(
     Key("each", several(_DEVICE.kind), brief=True),
 )
 
+_UNKNOWN = KeyTable(
+    "UnknownOpsModel",
+    "The ops whose FLOP nobody could count, their share of the bytes that ops read and write, and their kinds.",
+    UnknownOps,
+    Key("ops", COUNT, required=True),
+    Key("bytes_share", Kind(Share, lambda share: round(share, 4)), default=0.0),
+    Key("kinds", several(TEXT), default=()),
+)
+
 _JITTER = KeyTable(
     "JitterModel",
     "By how much, relative to their nominal times, ops and transfers vary; see :class:`hosim.jitter.Jitter`.",
@@ -233,6 +243,7 @@ _RESULT = KeyTable(
     Key("peak_breakdown", mapping(BYTES), get=_breakdown, default={}),
     Key("channels", mapping(_CHANNEL.kind), default={}),
     Key("plan", PLAN_COUNTS, default={}),
+    Key("unknown_ops", _UNKNOWN.kind, brief=True),
     Key("allocator", _ALLOCATOR.kind, brief=True),
     Key("devices", _DEVICES.kind, brief=True),
     Key("jitter", _JITTER.kind, brief=True),
@@ -258,9 +269,9 @@ def result_to_dict(result: Result) -> dict[str, Any]:
     """The result as ``--json`` prints it: every key, in the order of docs/formats.md; utilization to two decimals.
 
     ``makespan_low_ns`` and ``makespan_high_ns`` are present only if some op has no measured duration, ``streams`` only if the workload has
-    streams beside the main one, ``failed`` only if the policy failed, ``ideal_ns`` only if that was replayed, ``allocator``
-    only if one placed the bytes, ``devices`` only if there were several, ``jitter`` only if there was some. The timeline is not part
-    of it. ``peak_breakdown`` has every tier, with the kinds that hold bytes.
+    streams beside the main one, ``failed`` only if the policy failed, ``ideal_ns`` only if that was replayed, ``unknown_ops`` only if there
+    are some, ``allocator`` only if one placed the bytes, ``devices`` only if there were several, ``jitter`` only if there was some. The
+    timeline is not part of it. ``peak_breakdown`` has every tier, with the kinds that hold bytes.
     """
     return _RESULT.write(result)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -304,6 +304,7 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
             "after_bytes": result.peak_bytes[device],
         },
         "plan": dict(result.plan),
+        **({"unknown_ops": asdict(result.unknown_ops)} if result.unknown_ops else {}),
         "without_gap": {"tensors": explained.without_gap_tensors, "bytes": explained.without_gap_bytes},
         "reasons": dict(sorted(Counter(line.reason for line in explained.lines).items(), key=_most_first)),
         "regions": [

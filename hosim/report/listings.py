@@ -18,6 +18,7 @@ from hosim.report.op_time_table import under_load
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING, composition, percent
 from hosim.units import human_clock, human_compute, human_rate, human_size, human_time
+from hosim.unknown_ops import unknown_ops
 
 
 class Listed(Protocol):
@@ -171,6 +172,8 @@ def workload(graph: Graph, width: int = 100) -> RenderableType:
         ops.add_row(kind, f"{counts[kind]:,}", _work(flops[kind]), human_size(accessed[kind]))
     at = f", first reached at op {graph.ops[peak.op].name}" if peak.op >= 0 else ""
     parts: list[RenderableType] = [paragraph(f"{workload_line(graph)}{at}", space=True), memory_curve(graph, width), tensors, ops]
+    if unknown := unknown_ops(graph):
+        parts.append(paragraph(f"Unknown: {unknown}."))
     notes = [f"{key}: {value}" for key, value in graph.meta.items() if isinstance(value, str | int | float)]
     if notes:
         parts.append(paragraph(*notes))

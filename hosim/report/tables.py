@@ -20,6 +20,7 @@ from hosim.plain_text import counted
 from hosim.report.printed import OpenTable, begins_bold, open_table, paragraph
 from hosim.result import STALL_CAUSES, WORKSPACE, AllocatorState, Result
 from hosim.units import human_size, human_time
+from hosim.unknown_ops import unknown_ops
 
 NOTHING = "-"
 """The text of a cell for a figure that is zero or does not exist."""
@@ -56,6 +57,8 @@ def header(graph: Graph, hardware: Hardware, budget_bytes: int, resident: Mappin
     peak = sum(resident.values())
     grid = OpenTable.grid(padding=(0, 2))
     grid.add_row("workload", begins_bold(graph.name, f": {counted(len(graph.ops), 'op')}, {counted(len(graph.tensors), 'tensor')}"))
+    if unknown := unknown_ops(graph):
+        grid.add_row("unknown", str(unknown))
     grid.add_row("all resident", f"peak {human_size(peak)}: {composition(resident)}")
     grid.add_row("hardware", begins_bold(hardware.name, f": {tier_line(hardware)}"))
     share = _share_of_peak(budget_bytes, peak)

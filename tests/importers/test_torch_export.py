@@ -14,7 +14,6 @@ from hosim.errors import InputError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
 from hosim.importers.op_kinds import op_kind  # noqa: E402
 from hosim.importers.torch_export import import_exported  # noqa: E402
-from hosim.importers.torch_kernels import _grouped_flops  # noqa: E402
 from hosim.importers.torch_run import _concrete  # noqa: E402
 
 KIB = 1024
@@ -349,13 +348,6 @@ def test_an_op_that_the_cpu_lacks_comes_from_its_meta_kernel(caplog):
 
 def test_an_unknown_op_is_its_own_kind():
     assert op_kind("aten.some_new_op_.default") == "some_new_op"
-
-
-def test_flops_of_matmuls_by_groups():
-    """Rows by groups, 7 x 3 with matrices 3 x 5; columns by groups, the same; matrices in batches, 4 of 7 x 3 with 3 x 5."""
-    assert _grouped_flops((7, 3), (4, 3, 5)) == _grouped_flops((7, 3), (3, 5)) == 2 * 7 * 3 * 5
-    assert _grouped_flops((4, 7, 3), (4, 3, 5)) == 4 * 2 * 7 * 3 * 5
-    assert _grouped_flops((4, 7, 3), (3, 5)) == 0
 
 
 def test_a_size_without_an_example_is_refused():
