@@ -38,7 +38,10 @@ def _parse(text: object, units: dict[str, int], what: str, example: str) -> int:
     if unit is None:
         raise UnitError(f"expected {what} with its unit, such as '{example}', got {text!r}")
     if unit not in units:
-        hint = "; 'b' would be bits: write 'B' for bytes" if re.fullmatch(r"[kKMGTPE]?i?b(/s|ps)?", unit) else ""
+        near = next((u for u in units if unit.lower() in (u.lower(), u.lower().removesuffix("b"))), None)
+        hint = f"; did you mean '{number} {near}'?" if near else ""
+        if re.fullmatch(r"[kKMGTPE]?i?b(/s|ps)?", unit):
+            hint = "; 'b' would be bits: write 'B' for bytes"
         raise UnitError(f"expected {what} such as '{example}', got {text!r}: unknown unit {unit!r}{hint}")
     try:
         value = (Decimal(number.replace("_", "")) * units[unit]).to_integral_value(rounding=ROUND_HALF_EVEN)

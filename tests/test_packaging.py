@@ -44,7 +44,7 @@ def installed(wheel: Path) -> Callable[..., str]:
 
 def test_it_contains_the_package_the_shipped_data_and_the_licence(root: Path, wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for folder in ("hardware_profiles", "workloads"):
+    for folder in ("hardware_profiles", "notebooks", "workloads"):
         for path in (root / folder).iterdir():
             assert f"hosim/{folder}/{path.name}" in names
     assert {"hosim/__init__.py", "hosim/py.typed", "hosim/cli/main.py", "hosim/report/timeline.js"} <= set(names)

@@ -27,7 +27,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def test_no_two_files_have_one_name() -> None:
-    names = Counter(file.name for file in FILES if file.name != "__init__.py")
+    names = Counter(file.name for file in FILES if file.name not in ("__init__.py", "__main__.py"))
     assert [name for name, count in names.items() if count > 1] == []
 
 

@@ -55,6 +55,8 @@ def test_halves_are_even_in_any_context() -> None:
         (parse_size, "80", "expected a size with its unit, such as '80 GiB', got '80'"),
         (parse_size, "much", "expected a size such as '80 GiB', got 'much'"),
         (parse_size, "1 XB", "expected a size such as '80 GiB', got '1 XB': unknown unit 'XB'"),
+        (parse_size, "12gb", "expected a size such as '80 GiB', got '12gb': unknown unit 'gb'; did you mean '12 GB'?"),
+        (parse_size, "12 gi", "expected a size such as '80 GiB', got '12 gi': unknown unit 'gi'; did you mean '12 GiB'?"),
         (parse_size, "1 Gib", "expected a size such as '80 GiB', got '1 Gib': unknown unit 'Gib'; 'b' would be bits: write 'B' for bytes"),
         (parse_size, "1e999999999999 B", "expected a size such as '80 GiB', got '1e999999999999 B'"),
         (parse_size, "1e999999 B", "expected a size from 0 to 2^63-1 of the smallest unit, got '1e999999 B'"),

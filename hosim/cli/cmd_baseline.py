@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from hosim.cli.cmd_check import Cases, Config, Jobs, NoCache
-from hosim.cli.options import Json, console, progress
+from hosim.cli.options import Json, console
+from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 
 app = typer.Typer(help="Write, update or show the gate's baselines.", no_args_is_help=True)

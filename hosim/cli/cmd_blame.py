@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, progress, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, question_of
+from hosim.cli.progress import progress
 
 PlanFile = Annotated[
     Path | None, typer.Option("--plan", metavar="FILE", help="A plan file to replay, instead of one that the policy makes.")
@@ -15,11 +16,6 @@ PlanFile = Annotated[
 Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="How many stalls to show, the longest first.")]
 Memory = Annotated[str, typer.Option("--more-memory", metavar="BYTES", help="How much more device memory to price.")]
 Bandwidth = Annotated[str, typer.Option("--more-bandwidth", metavar="RATE", help="How much more bandwidth to price, channel by channel.")]
-
-EXAMPLES = """Example:
-
-  hosim blame llama-3.1-8b-prefill-4k -H h100-80gb-sxm -b 8GiB --policy layerwise --top 5
-"""
 
 
 def blame(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import Json, console, written
+from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 
 Recordings = Annotated[
@@ -117,8 +118,9 @@ def _fit_traces(
     from hosim.validate.held_out import learn_from, learned_part, predict_trace
     from hosim.validate.measurements import Measurements, read_measurements
 
-    recorded = read_measurements(traces)
-    others = read_measurements(predict or []).traces
+    with progress("reading recordings"):
+        recorded = read_measurements(traces)
+        others = read_measurements(predict or []).traces
     chosen = base
     if base is None:
         try:

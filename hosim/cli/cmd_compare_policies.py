@@ -31,11 +31,11 @@ from hosim.cli.options import (
     graph_of,
     hardware_of,
     jitter_of,
-    progress,
     realised,
     write_page,
     write_picture,
 )
+from hosim.cli.progress import progress
 from hosim.errors import HosimError, InfeasibleError
 
 if TYPE_CHECKING:

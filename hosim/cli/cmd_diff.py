@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import Budget, Json, budget_of, console, graph_of, hardware_of
+from hosim.cli.progress import progress
 
 A = Annotated[str, typer.Argument(metavar="A", help="A plan file, a result file (--json of 'hosim replay'), or a policy.")]
 B = Annotated[str, typer.Argument(metavar="B", help="The other plan file, result file or policy.")]
@@ -20,13 +21,6 @@ Machine = Annotated[
     ),
 ]
 Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="Show at most N rows of each table.")]
-
-EXAMPLES = """Examples:
-
-  hosim diff before.json after.json --workload llama-3.1-8b-prefill-4k
-
-  hosim diff layerwise hyperoffload -w llama-3.1-8b-prefill-4k -H h100-80gb-sxm -b 12GiB
-"""
 
 
 def diff(
@@ -49,7 +43,8 @@ def diff(
     graph = None if workload is None else graph_of(workload)
     machine = None if hardware is None else hardware_of(hardware)
     budget_bytes = None if graph is None or machine is None else budget_of(budget, graph, machine)
-    found = differ(*(side_of(text, graph, machine, budget_bytes) for text in (a, b)))
+    with progress(f"{a} and {b}"):
+        found = differ(*(side_of(text, graph, machine, budget_bytes) for text in (a, b)))
     if json:
         from hosim.io import to_json
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, HardwareName, Json, Policy, Workload, budget_of, graph_of, hardware_of, progress, written
+from hosim.cli.options import Budget, HardwareName, Json, Policy, Workload, budget_of, graph_of, hardware_of, written
+from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError, InputError
 
@@ -17,13 +18,6 @@ MindSpore = Annotated[
 Output = Annotated[Path | None, written("--output", "-o", says="Where to write the settings: shell lines, or JSON if named .json.")]
 Trials = Annotated[int, typer.Option("--trials", metavar="N", min=1, help="How many settings to try.")]
 SearchSeed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Random seed for search restarts.")]
-
-EXAMPLES = """Examples:
-
-  hosim export bert-large-train -H h100-80gb-sxm -b 75% --mindspore -o offload.sh
-
-  eval "$(hosim export bert-large-train -H ascend-910c-supernode -b 20GiB --mindspore)"
-"""
 
 
 def export(

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, progress, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, question_of
+from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError, InputError
 
 Largest = Annotated[
@@ -30,13 +31,6 @@ Slowdown = Annotated[
         "--slowdown", metavar="X", help="Allow at most X times the makespan with everything resident, such as 1.05.  [default: any]"
     ),
 ]
-
-EXAMPLES = """Examples:
-
-  hosim fit llama-3.1-8b-prefill-32k -H h100-80gb-sxm -b 12GiB --largest workload.sequence=1024..65536:64 --slowdown 1.05
-
-  hosim fit llama-3.1-8b-prefill-4k -H h100-80gb-sxm -b 12GiB --smallest channels.h2d.bandwidth=5..55GB/s:51 --slowdown 1.01
-"""
 
 
 def fit(

@@ -6,18 +6,14 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, progress, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, question_of
+from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
 
 Points = Annotated[int, typer.Option("--points", "-n", metavar="N", min=2, help="How many evenly spaced budgets to replay.")]
 Refine = Annotated[
     int, typer.Option("--refine", metavar="N", min=0, help="How many more budgets to replay where the curve has its largest steps.")
 ]
-
-EXAMPLES = """Example:
-
-  hosim frontier llama-3.1-8b-prefill-4k -H h100-80gb-sxm
-"""
 
 
 def frontier(

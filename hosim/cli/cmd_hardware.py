@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import console, hardware_of
+from hosim.cli.options import Json, console, hardware_of, print_json
 
 app = typer.Typer(help="List the shipped hardware profiles, or show one.", no_args_is_help=True)
 
@@ -14,17 +14,26 @@ Name = Annotated[str, typer.Argument(metavar="HW", help="A hardware profile: a p
 
 
 @app.command("list")
-def list_() -> None:
+def list_(json: Json = False) -> None:
     """List the shipped hardware profiles."""
-    from hosim.io import shipped
+    from hosim.io import hardware_to_dict, shipped
     from hosim.report import listings
 
-    console().print(listings.machines([hardware_of(name) for name in shipped.hardware()]))
+    profiles = [hardware_of(name) for name in shipped.hardware()]
+    if json:
+        print_json({"hardware": [hardware_to_dict(profile) for profile in profiles], "aliases": shipped.ALIASES})
+    else:
+        console().print(listings.machines(profiles, shipped.ALIASES))
 
 
 @app.command()
-def show(hardware: Name) -> None:
+def show(hardware: Name, json: Json = False) -> None:
     """Show a profile: tiers, channels, fabrics and sources."""
+    from hosim.io import hardware_to_dict
     from hosim.report import listings
 
-    console().print(listings.machine(hardware_of(hardware)))
+    profile = hardware_of(hardware)
+    if json:
+        print_json(hardware_to_dict(profile))
+    else:
+        console().print(listings.machine(profile))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import written
+from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 
 _SOURCES = (
@@ -31,7 +32,9 @@ def import_(source: Source, output: Output, dim: Dim = None) -> None:
     from hosim.report.listings import workload_line
     from hosim.unknown_ops import unknown_ops
 
-    graph = load_any(source, dict(map(_size, dim or ())))
+    sizes = dict(map(_size, dim or ()))
+    with progress(f"reading {source}"):
+        graph = load_any(source, sizes)
     save_workload(graph, output)
     say(f"wrote {output}: {workload_line(graph)}")
     if unknown := unknown_ops(graph):

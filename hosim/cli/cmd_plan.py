@@ -17,6 +17,7 @@ from hosim.cli.options import (
     Json,
     NoRecompute,
     PlanAgainst,
+    Policy,
     Workload,
     budget_of,
     choice_of,
@@ -26,12 +27,10 @@ from hosim.cli.options import (
     hardware_of,
     written,
 )
+from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.errors import InputError
 
-Policy = Annotated[
-    str, typer.Option("--policy", "-p", metavar="P", help="A policy (see 'hosim policies'); parameters as in lookahead:k=4.")
-]
 Output = Annotated[Path | None, written("--output", "-o", says="Where to write the plan: .json, .json.gz or .yaml.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Explain why each tensor moves or stays.")]
 Top = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="With --explain: every table, with at most N rows each.")]
@@ -84,13 +83,16 @@ def plan(
     choice = choice_of(policy, no_recompute)
     graph = graph_of(workload)
     budget_bytes = budget_of(budget, graph, machine)
-    if plan_against == RESERVED:
-        found = plan_against_reserved(graph, machine, choice, budget_bytes, counting)
-        made = found.plan
-        say(f"note: {reserved_line(found)}")
-    else:
-        made = make_plan(graph, machine, choice, budget_bytes)
-        check(made, machine, budget_bytes)
+    said = None
+    with progress(f"{choice.label}: planning"):
+        if plan_against == RESERVED:
+            found = plan_against_reserved(graph, machine, choice, budget_bytes, counting)
+            made, said = found.plan, reserved_line(found)
+        else:
+            made = make_plan(graph, machine, choice, budget_bytes)
+            check(made, machine, budget_bytes)
+    if said is not None:
+        say(f"note: {said}")
     fastest_ns = fastest_with_ours([replay(made, machine, budget_bytes)]) if made.policy in NO_RIVALS else None
     if unknown := unknown_ops(graph):
         say(f"note: {unknown}")
@@ -105,7 +107,8 @@ def plan(
         from hosim.planner.hyperoffload.explain import explain as explained
         from hosim.report import explanation
 
-        why = explained(made, machine, budget_bytes)
+        with progress(f"{choice.label}: explaining"):
+            why = explained(made, machine, budget_bytes)
         if json:
             from hosim.io import to_json
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hosim.cli.options import console
+from hosim.cli.options import Json, console, print_json
 
 
-def policies() -> None:
+def policies(json: Json = False) -> None:
     """List the policies and their parameters.
 
     Where some policies are not hosim's own, the table names the packages they come from.
@@ -14,4 +14,8 @@ def policies() -> None:
     from hosim.report import listings
 
     names = registry.names()
-    console().print(listings.policies([registry.get(name) for name in names], [registry.package_of(name) for name in names]))
+    listed, packages = [registry.get(name) for name in names], [registry.package_of(name) for name in names]
+    if json:
+        print_json({"policies": [listings.policy_figures(policy, package) for policy, package in zip(listed, packages, strict=True)]})
+    else:
+        console().print(listings.policies(listed, packages))

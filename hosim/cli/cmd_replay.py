@@ -30,7 +30,8 @@ from hosim.cli.options import (
     write_picture,
     written,
 )
-from hosim.cli.terminal import say
+from hosim.cli.progress import progress
+from hosim.cli.terminal import say, warn
 from hosim.errors import InfeasibleError, InputError
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
@@ -91,12 +92,13 @@ def replay(
     check_tiers(loaded, machine, source=str(plan))
     findings = verify(loaded, machine, budget_bytes)
     for finding in findings[:_FINDINGS]:
-        say(f"warning: {finding}")
+        warn(f"warning: {finding}")
     if len(findings) > _FINDINGS:
-        say(f"warning: and {len(findings) - _FINDINGS:,} more")
+        warn(f"warning: and {len(findings) - _FINDINGS:,} more")
     jitter = jitter_of(op_sigma, transfer_sigma, seed)
-    result = run_policy.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
-    result = replace(result, ideal_ns=ideal_ns(graph, machine))
+    with progress("replaying"):
+        result = run_policy.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
+        result = replace(result, ideal_ns=ideal_ns(graph, machine))
     if plot is not None:
         from hosim.report.replay_figures import replay_figure
 

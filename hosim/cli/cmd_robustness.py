@@ -22,8 +22,8 @@ from hosim.cli.options import (
     console,
     graph_of,
     hardware_of,
-    progress,
 )
+from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
 
 Runs = Annotated[int, typer.Option("--runs", "-n", metavar="N", min=1, help="How many random variations to replay for each policy.")]

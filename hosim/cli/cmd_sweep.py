@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, question_of, written
-from hosim.cli.terminal import say
+from hosim.cli.progress import bar
+from hosim.cli.terminal import say, warn
 from hosim.errors import InfeasibleError, InputError
 
 Vary = Annotated[
@@ -36,13 +35,6 @@ Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="How many p
 Scheduler = Annotated[
     str | None, typer.Option("--scheduler", metavar="tcp://HOST:PORT", help="Compute on the Dask cluster of this scheduler (extra 'dask').")
 ]
-
-EXAMPLES = """Examples:
-
-  hosim sweep llama-3.1-8b-prefill-4k -H h100-80gb-sxm -b 12GiB --vary channels.h2d.bandwidth=10..50GB/s:5 -o bandwidth.csv
-
-  hosim sweep llama-3.1-8b-prefill-32k -H gh200-96gb --vary workload.sequence=4096,8192 --vary budget=50..100%:6
-"""
 
 
 def sweep(
@@ -70,6 +62,7 @@ def sweep(
     from hosim.study.bottlenecks import capped
     from hosim.study.on_dask import cluster
     from hosim.study.runners import pool
+    from hosim.study.same_rows import same_everywhere
     from hosim.study.sweep import sweep as swept
 
     if bool(vary) == (points is not None):
@@ -91,7 +84,7 @@ def sweep(
             found = swept(question, listed, output, runner, progress)
     except KeyboardInterrupt:
         if output is not None:
-            say(f"{output} has {there[0]:,} of {there[1]:,} points: run the same command to continue")
+            warn(f"{output} has {there[0]:,} of {there[1]:,} points: run the same command to continue")
         raise
     if all(row["budget_bytes"] is None for row in found.rows):
         raise InputError(f"every point failed; the first one with: {found.rows[0]['error']}", source="sweep")
@@ -103,26 +96,7 @@ def sweep(
         typer.echo(to_json({"format": "hosim.sweep/1", "rows": list(found.rows)}))
     else:
         console().print(studies.sweep(found.rows, list(listed[0]), question.hardware))
+    if (why := same_everywhere(question, found.rows)) is not None:
+        say(f"note: {why}")
     if not any(row["feasible"] for row in found.rows):
         raise typer.Exit(InfeasibleError.exit_code)
-
-
-@contextmanager
-def bar() -> Iterator[Callable[[int, int, int], None]]:
-    """A progress bar on stderr, if that is a terminal: rows done, rows in all, and how many do not fit."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield lambda done, total, failed: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("", total=None)
-
-        def tell(done: int, total: int, failed: int) -> None:
-            shown.update(task, completed=done, total=total, description=f"{failed:,} do not fit" if failed else "")
-
-        yield tell

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import Json, console, written
+from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 
 Recording = Annotated[
@@ -39,7 +40,8 @@ def validate(trace: Recording, html: Html = None, device: Accelerator = None, js
     from hosim.validate.validation import validate as replayed
     from hosim.validate.validation import validation_to_dict
 
-    validation = replayed(trace, device)
+    with progress(f"replaying {trace}"):
+        validation = replayed(trace, device)
     data = validation_to_dict(validation)
     if html is not None:
         from hosim.io.reading import write_bytes
@@ -62,7 +64,8 @@ def _schemes(folder: Path, html: Path | None, json: bool) -> None:
 
     if html is not None:
         raise InputError("--html works for a single recording, not for a folder: leave it out", source=str(folder))
-    data = validate_schemes(folder)
+    with progress(f"replaying {folder}"):
+        data = validate_schemes(folder)
     if json:
         from hosim.io import to_json
 

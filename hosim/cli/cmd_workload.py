@@ -6,18 +6,22 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Workload, console, graph_of, hardware_of
+from hosim.cli.options import Json, Workload, console, graph_of, hardware_of, print_json
 
 app = typer.Typer(help="List the shipped workloads, or show one.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_() -> None:
+def list_(json: Json = False) -> None:
     """List the shipped workloads."""
     from hosim.io import shipped
     from hosim.report import listings
 
-    console().print(listings.workloads([graph_of(name) for name in shipped.workloads()]))
+    graphs = [graph_of(name) for name in shipped.workloads()]
+    if json:
+        print_json({"workloads": [listings.workload_figures(graph) for graph in graphs]})
+    else:
+        console().print(listings.workloads(graphs))
 
 
 Machine = Annotated[
@@ -27,7 +31,7 @@ EveryOp = Annotated[bool, typer.Option("--ops", help="With --hardware: a row for
 
 
 @app.command()
-def show(workload: Workload, hardware: Machine = None, ops: EveryOp = False) -> None:
+def show(workload: Workload, hardware: Machine = None, ops: EveryOp = False, json: Json = False) -> None:
     """Show a workload: its live memory, tensors, ops and source."""
     from hosim.errors import InputError
     from hosim.report import listings
@@ -35,7 +39,12 @@ def show(workload: Workload, hardware: Machine = None, ops: EveryOp = False) -> 
 
     if ops and hardware is None:
         raise InputError("--ops requires --hardware", source="workload show")
+    if json and hardware is not None:
+        raise InputError("--json shows a workload alone: leave out --hardware", source="workload show")
     out, graph = console(), graph_of(workload)
+    if json:
+        print_json(listings.workload_figures(graph))
+        return
     out.print(listings.workload(graph, out.width))
     if hardware is not None:
         out.print(op_times(graph, hardware_of(hardware, None), ops))

@@ -6,10 +6,9 @@ import atexit
 import os
 import signal
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from hosim.cli import (
     cmd_baseline,
@@ -18,12 +17,14 @@ from hosim.cli import (
     cmd_check,
     cmd_compare_policies,
     cmd_diff,
+    cmd_doctor,
     cmd_export,
     cmd_fit,
     cmd_frontier,
     cmd_hardware,
     cmd_import,
     cmd_import_kernels,
+    cmd_notebooks,
     cmd_plan,
     cmd_policies,
     cmd_replay,
@@ -34,6 +35,8 @@ from hosim.cli import (
     cmd_workload,
     terminal,
 )
+from hosim.cli.commands import SECTIONS, Commands, with_amount
+from hosim.cli.examples import epilog
 from hosim.errors import LONGEST, HosimError
 from hosim.plain_text import one_line
 from hosim.version import __version__
@@ -41,45 +44,10 @@ from hosim.version import __version__
 INTERRUPTED, BUG = 130, 70
 """Exit codes beyond those of the errors: the shell's for Ctrl-C, and EX_SOFTWARE of sysexits.h."""
 
-_WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # typer does not name it
-
-
-def _in_one_line(error: Any) -> Any:
-    """An error of wrong usage whose message is one line, however long or odd the argument that it quotes."""
-    if error.ctx is None or error.message != error.ctx.get_help():  # without any argument, it is the help
-        error.message = one_line(error.message, LONGEST - len("Error: "))
-    return error
-
-
-class _Commands(TyperGroup):
-    """The commands; an error of hosim becomes one line on stderr and an exit code."""
-
-    def make_context(self, *args: Any, **extra: Any) -> Any:
-        """Read the arguments; a message about wrong usage is one line."""
-        try:
-            return super().make_context(*args, **extra)
-        except _WrongUsage as error:
-            raise _in_one_line(error) from None
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; :class:`HosimError` ends it with a line and an exit code."""
-        try:
-            return super().invoke(ctx)
-        except _WrongUsage as error:
-            raise _in_one_line(error) from None
-        except HosimError as error:
-            terminal.say(f"error: {error}")
-            raise typer.Exit(error.exit_code) from None
-        except BrokenPipeError:  # nobody reads on; typer would end with 1, which stands for a gate
-            terminal.silence()
-            raise typer.Exit(HosimError.exit_code) from None
-
-
 app = typer.Typer(
     name="hosim",
-    cls=_Commands,
+    cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
@@ -101,26 +69,39 @@ def _hosim(
     """Does a model fit in hierarchical memory, how long does it take, and what waits for what? No hardware needed."""
 
 
-app.command("compare-policies")(cmd_compare_policies.compare_policies)
-app.command("plan")(cmd_plan.plan)
-app.command("replay")(cmd_replay.replay)
-app.command("robustness")(cmd_robustness.robustness)
-app.command("sweep", epilog=cmd_sweep.EXAMPLES)(cmd_sweep.sweep)
-app.command("frontier", epilog=cmd_frontier.EXAMPLES)(cmd_frontier.frontier)
-app.command("fit", epilog=cmd_fit.EXAMPLES)(cmd_fit.fit)
-app.command("blame", epilog=cmd_blame.EXAMPLES)(cmd_blame.blame)
-app.command("diff", epilog=cmd_diff.EXAMPLES)(cmd_diff.diff)
-app.command("check")(cmd_check.check)
-app.add_typer(cmd_baseline.app, name="baseline")
-app.command("import")(cmd_import.import_)
-app.command("import-kernels")(cmd_import_kernels.import_kernels)
-app.command("export", epilog=cmd_export.EXAMPLES)(cmd_export.export)
-app.command("validate")(cmd_validate.validate)
-app.command("calibrate")(cmd_calibrate.calibrate)
-app.add_typer(cmd_workload.app, name="workload")
-app.add_typer(cmd_hardware.app, name="hardware")
-app.command("policies")(cmd_policies.policies)
-app.command("schema")(cmd_schema.schema)
+_PLAN, _SEARCH, _GUARD, _BRING, _LOOK_UP = SECTIONS
+_COMMANDS = (
+    ("compare-policies", cmd_compare_policies.compare_policies, _PLAN),
+    ("plan", cmd_plan.plan, _PLAN),
+    ("replay", cmd_replay.replay, _PLAN),
+    ("blame", cmd_blame.blame, _PLAN),
+    ("diff", cmd_diff.diff, _PLAN),
+    ("robustness", cmd_robustness.robustness, _PLAN),
+    ("sweep", cmd_sweep.sweep, _SEARCH),
+    ("frontier", cmd_frontier.frontier, _SEARCH),
+    ("fit", cmd_fit.fit, _SEARCH),
+    ("check", cmd_check.check, _GUARD),
+    ("import", cmd_import.import_, _BRING),
+    ("import-kernels", cmd_import_kernels.import_kernels, _BRING),
+    ("export", cmd_export.export, _BRING),
+    ("validate", cmd_validate.validate, _BRING),
+    ("calibrate", cmd_calibrate.calibrate, _BRING),
+    ("policies", cmd_policies.policies, _LOOK_UP),
+    ("schema", cmd_schema.schema, _LOOK_UP),
+    ("notebooks", cmd_notebooks.notebooks, _LOOK_UP),
+    ("doctor", cmd_doctor.doctor, _LOOK_UP),
+)
+_GROUPS = (
+    ("baseline", cmd_baseline.app, _GUARD),
+    ("workload", cmd_workload.app, _LOOK_UP),
+    ("hardware", cmd_hardware.app, _LOOK_UP),
+)
+for _name, _command, _section in _COMMANDS:
+    app.command(_name, rich_help_panel=_section, epilog=epilog(_name))(with_amount(_command))
+for _name, _group, _section in _GROUPS:
+    for _known in _group.registered_commands:
+        _known.callback = with_amount(_known.callback) if _known.callback else None
+    app.add_typer(_group, name=_name, rich_help_panel=_section, epilog=epilog(_name))
 
 
 def main() -> None:
@@ -135,20 +116,20 @@ def main() -> None:
     try:
         code = _run()
     except KeyboardInterrupt:
-        terminal.say("interrupted")
+        terminal.warn("interrupted")
         code = INTERRUPTED
     except BrokenPipeError:
         code = HosimError.exit_code
     except OSError as error:
         terminal.silence()
         told = one_line(f"{error.filename or 'stdout'}: {error.strerror or error}", LONGEST)
-        terminal.say(f"error: {told}")
+        terminal.warn(f"error: {told}")
         code = HosimError.exit_code
     except Exception as error:
         if os.environ.get("HOSIM_DEBUG"):
             raise
         why = one_line(f"{type(error).__name__}: {error}", LONGEST)
-        terminal.say(f"error: internal error of hosim: {why}; HOSIM_DEBUG=1 shows where, SECURITY.md says how to report it")
+        terminal.warn(f"error: internal error of hosim: {why}; HOSIM_DEBUG=1 shows where, SECURITY.md says how to report it")
         code = BUG
     signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, lambda *_: os._exit(code)))
     sys.exit(code)

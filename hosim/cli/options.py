@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -27,11 +27,44 @@ if TYPE_CHECKING:
 WIDTH = 120
 """The width of tables that are not printed to a terminal."""
 
+
+def _workloads(incomplete: str) -> list[str]:
+    from hosim.io import shipped
+
+    return [name for name in shipped.workloads() if name.startswith(incomplete)]
+
+
+def hardware_names(incomplete: str) -> list[str]:
+    """The shipped profiles and short names that begin so, for completion."""
+    from hosim.io import shipped
+
+    return [name for name in (*shipped.hardware(), *shipped.ALIASES) if name.startswith(incomplete)]
+
+
+def policy_names(incomplete: str) -> list[str]:
+    """The policies that begin so, for completion."""
+    from hosim.policies import registry
+
+    return [name for name in registry.names() if name.startswith(incomplete)]
+
+
 Workload = Annotated[
-    str, typer.Argument(metavar="WORKLOAD", help="A workload file, a workload spec, anything 'hosim import' reads, or a shipped name.")
+    str,
+    typer.Argument(
+        metavar="WORKLOAD",
+        help="A workload file, a workload spec, anything 'hosim import' reads, or a shipped name.",
+        autocompletion=_workloads,
+    ),
 ]
 HardwareName = Annotated[
-    str, typer.Option("--hardware", "-H", metavar="HW", help="A hardware profile: a path, or a shipped name (see 'hosim hardware list').")
+    str,
+    typer.Option(
+        "--hardware",
+        "-H",
+        metavar="HW",
+        help="A hardware profile: a path, or a shipped name (see 'hosim hardware list').",
+        autocompletion=hardware_names,
+    ),
 ]
 Budget = Annotated[
     str | None,
@@ -43,7 +76,14 @@ Budget = Annotated[
     ),
 ]
 Policy = Annotated[
-    str, typer.Option("--policy", "-p", metavar="P", help="A policy (see 'hosim policies'); parameters as in lookahead:k=4.")
+    str,
+    typer.Option(
+        "--policy",
+        "-p",
+        metavar="P",
+        help="A policy (see 'hosim policies'); parameters as in lookahead:k=4.",
+        autocompletion=policy_names,
+    ),
 ]
 NoRecompute = Annotated[
     bool, typer.Option("--no-recompute", help="Plan for a runtime that cannot run ops again: tensors move, and none is recomputed instead.")
@@ -133,7 +173,9 @@ def graph_of(text: str) -> Graph:
     from hosim.importers import load_any
     from hosim.io import find_workload
 
-    return load_any(find_workload(text))
+    path = find_workload(text)
+    with progress(f"reading {text}"):
+        return load_any(path)
 
 
 def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
@@ -250,6 +292,13 @@ def write_page(path: Path, text: str) -> None:
     say(f"wrote {path}")
 
 
+def print_json(data: Mapping[str, Any]) -> None:
+    """Print JSON on stdout."""
+    from hosim.io import to_json
+
+    typer.echo(to_json(data))
+
+
 def console() -> Console:
     """The console for tables: stdout, as wide as the terminal, or :data:`WIDTH` if there is none."""
     from rich.console import Console
@@ -258,15 +307,3 @@ def console() -> Console:
     nothing = given is not None and not given.strip("0")  # empty or 0, in which nothing can be shown
     width = None if not nothing and (sys.stdout.isatty() or given) else WIDTH
     return Console(width=width, highlight=False)
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """A status line on stderr; nothing if stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda doing: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
-        yield status.update

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import TextIO
 
 import typer
@@ -16,6 +17,9 @@ from hosim.plain_text import printable
 _SERVICES = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
 """Variables that are set where a service takes some lines of a log for commands."""
 _COMMAND = re.compile(r"^([^\S\n]*)(?=::|##)", re.MULTILINE)
+
+QUIET, NORMAL, VERBOSE = range(3)
+_amount: ContextVar[int] = ContextVar("amount", default=NORMAL)
 
 
 class LogLines(io.TextIOWrapper):
@@ -55,8 +59,24 @@ def prepare() -> None:
                 setattr(sys, name, LogLines(stream.detach(), encoding, "backslashreplace", line_buffering=buffered))
 
 
+def set_amount(amount: int) -> None:
+    """How much this command writes on stderr from now on: :data:`QUIET`, :data:`NORMAL` or :data:`VERBOSE`."""
+    _amount.set(amount)
+
+
+def amount() -> int:
+    """How much this command writes on stderr."""
+    return _amount.get()
+
+
 def say(text: str) -> None:
-    """One line for people, on stderr. Where stderr takes nothing, it is lost, and changes no exit code."""
+    """One line for people, on stderr, unless the command is quiet."""
+    if amount() > QUIET:
+        warn(text)
+
+
+def warn(text: str) -> None:
+    """One line for people, on stderr, also of a quiet command. Where stderr takes nothing, it is lost, and changes no exit code."""
     with suppress(OSError):
         typer.echo(printable(text), err=True)
 

@@ -1,6 +1,6 @@
-"""The workloads and hardware profiles that come with hosim, by name.
+"""The workloads, hardware profiles and notebooks that come with hosim, by name.
 
-In a checkout they are in ``workloads/`` and ``hardware_profiles/`` beside the package, in a wheel inside it.
+In a checkout they are in ``workloads/``, ``hardware_profiles/`` and ``notebooks/`` beside the package, in a wheel inside it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,24 @@ _LISTED = 240
 """Characters of a list of names in an error, at most; the whole error has at most 400."""
 _WORKLOADS = (".json.gz", ".json", ".yaml")  # a workload before the spec it was made from; a builder's spec is alone, and quick
 _HARDWARE = (".yaml",)
+ALIASES = {
+    "a100": "a100-80gb-sxm",
+    "b200": "b200-180gb-sxm",
+    "gb200": "gb200-186gb",
+    "gh200": "gh200-96gb",
+    "h100": "h100-80gb-sxm",
+    "h200": "h200-141gb-sxm",
+    "mi300x": "mi300x-192gb",
+    "v100": "v100-32gb",
+    "4090": "rtx-4090",
+    "rtx4090": "rtx-4090",
+    "5090": "rtx-5090",
+    "rtx5090": "rtx-5090",
+    "910b": "ascend-910b",
+    "910c": "ascend-910c-supernode",
+    "ascend-910c": "ascend-910c-supernode",
+}
+"""Short names of shipped hardware profiles."""
 
 
 def workloads() -> list[str]:
@@ -35,7 +53,15 @@ def workload_path(name: str) -> Path:
 
 def hardware_path(name: str) -> Path:
     """The file of a shipped hardware profile. Raises :class:`InputError` if there is none of that name."""
-    return _shipped("hardware profile", name, _files("hardware_profiles", _HARDWARE))
+    return _shipped("hardware profile", ALIASES.get(name.lower(), name), _files("hardware_profiles", _HARDWARE))
+
+
+def notebook_paths() -> list[Path]:
+    """The notebooks that come with hosim, sorted. Raises :class:`InputError` if they were not installed."""
+    found = sorted(_files("notebooks", (".ipynb",)).values())
+    if not found:
+        raise InputError("this installation of hosim has no notebooks: install it from its wheel or its repository", source="notebooks")
+    return found
 
 
 def is_shipped(path: Path) -> bool:
@@ -80,7 +106,7 @@ def find_hardware(text: str) -> Path:
     Parameters
     ----------
     text
-        A path or a name. A path wins if both exist.
+        A path, a name, or a short name of :data:`ALIASES`. A path wins if both exist.
 
     Returns
     -------
@@ -98,8 +124,8 @@ def find_hardware(text: str) -> Path:
 
     Examples
     --------
-    >>> find_hardware("toy").name
-    'toy.yaml'
+    >>> find_hardware("toy").name, find_hardware("h100").name
+    ('toy.yaml', 'h100-80gb-sxm.yaml')
     """
     return Path(text) if _is_path(text) else hardware_path(text)
 

@@ -14,6 +14,7 @@ from hosim.cache_plan import MANUAL, Plan
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.io.reading import did_you_mean
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.units import parse_size
 
@@ -265,7 +266,7 @@ class Policy:
     def _setting(self, key: str) -> Parameter:
         if key not in self.settings:
             known = ", ".join(f"{k}={p.default}" for k, p in self.settings.items()) or "none"
-            raise InputError(f"no parameter {key!r} (parameters: {known})", where=f"policy {self.name}")
+            raise InputError(f"no parameter {key!r}{did_you_mean(key, self.settings)} (parameters: {known})", where=f"policy {self.name}")
         return self.settings[key]
 
 

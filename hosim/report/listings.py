@@ -45,11 +45,13 @@ class Listed(Protocol):
         """What of that it does not model."""
 
 
-def machines(profiles: Sequence[Hardware]) -> Table:
-    """One row per machine: compute (for bf16 if it has that), the device tier with its fastest channels in and out, and the other tiers."""
-    table = open_table(
-        "Hardware", "name", "compute", "memory", "bandwidth", "way in", "way out", "other tiers", spare=("other tiers", "bandwidth")
-    )
+def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:
+    """One row per machine: compute (for bf16 if it has that), the device tier with its fastest channels in and out, and the other tiers.
+
+    ``aliases`` are short names, with the name that each stands for.
+    """
+    names = ("name", "short", "compute", "memory", "bandwidth", "way in", "way out", "other tiers")
+    table = open_table("Hardware", *names, left=2, spare=("other tiers", "short", "bandwidth"))
     for hw in profiles:
         device = hw.device
         peaks = hw.compute.peak_flops
@@ -60,6 +62,7 @@ def machines(profiles: Sequence[Hardware]) -> Table:
         )
         table.add_row(
             hw.name,
+            next((short for short, name in aliases.items() if name == hw.name), NOTHING),
             f"{human_compute(peaks[dtype])} {dtype}" if dtype else NOTHING,
             f"{device.name} {human_size(device.capacity_bytes)}",
             human_rate(device.bandwidth_bytes_per_s),
@@ -136,6 +139,32 @@ def workload_line(graph: Graph) -> str:
     peak = static_peak(graph)
     held = f"resident peak {human_size(peak.bytes)} ({composition(peak.breakdown)})"
     return f"{graph.name}: {counted(len(graph.ops), 'op')}, {counted(len(graph.tensors), 'tensor')}, {held}"
+
+
+def workload_figures(graph: Graph) -> dict[str, Any]:
+    """A workload's size, work and memory with everything resident, exactly: FLOP and bytes."""
+    peak = static_peak(graph)
+    return {
+        "name": graph.name,
+        "ops": len(graph.ops),
+        "tensors": len(graph.tensors),
+        "flops": sum(op.flops for op in graph.ops),
+        "bytes": {kind: size for kind in KINDS if (size := sum(t.size_bytes for t in graph.tensors if t.kind == kind))},
+        "resident_peak_bytes": peak.bytes,
+        "resident_peak_breakdown": dict(peak.breakdown),
+    }
+
+
+def policy_figures(policy: Listed, package: str) -> dict[str, Any]:
+    """A policy with its package, its parameters' defaults, and what it models."""
+    return {
+        "name": policy.name,
+        "package": package,
+        "summary": policy.summary,
+        "parameters": dict(policy.parameters),
+        "models": policy.models,
+        "leaves_out": policy.leaves_out,
+    }
 
 
 def workloads(graphs: Iterable[Graph]) -> Table:

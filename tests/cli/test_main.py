@@ -87,8 +87,8 @@ def test_every_command_has_help_and_says_its_exit_codes() -> None:
     runner = CliRunner()
     top = runner.invoke(program.app, ["--help"]).stdout
     assert "Exit codes: 0 ok, 1 a gate found a regression, 2 wrong usage or bad input, 3" in top
-    assert "..." not in top.partition("Commands:")[2], "a summary is cut short"
-    commands = re.findall(r"^  ([a-z][a-z-]+)  ", top[top.index("Commands:") :], re.MULTILINE)
+    assert "..." not in top.partition("Plan and replay:")[2], "a summary is cut short"
+    commands = re.findall(r"^  ([a-z][a-z-]+)  ", top[top.index("Plan and replay:") :], re.MULTILINE)
     assert {"compare-policies", "plan", "replay", "import", "workload", "hardware", "policies", "schema"} <= set(commands)
     for command in commands:
         shown = runner.invoke(program.app, [command, "--help"])

@@ -1,15 +1,23 @@
 """What options are if they are not given, and what they may be; and commands that only list."""
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+import typer.core
+import typer.main
+from toy_files import write_toy
 from typer.testing import CliRunner
 
 from hosim.cli import main
+from hosim.cli.commands import SECTIONS
+from hosim.cli.examples import EXAMPLES
+from hosim.cli.progress import write_lines
 
 NUMBERS = {
     "compare-policies --devices": (None, 1, None),
@@ -78,14 +86,75 @@ def test_the_program_says_what_it_has_and_no_more() -> None:
     def shown(*arguments: str) -> str:
         return CliRunner().invoke(main.app, arguments, env={"COLUMNS": "300"}).output
 
-    top = shown("--help")
-    assert "--install-completion" not in top
+    assert "--install-completion" in shown("--help")
     for group in ("", "baseline", "workload", "hardware"):
         assert shown(*group.split()) == shown(*group.split(), "--help")
     assert shown("blame", "-h") == shown("blame", "--help")
     assert typer.main.get_command(main.app).context_settings["max_content_width"] == 120
-    examples = {name for name in ("sweep", "frontier", "fit", "blame", "diff", "export") if f"\n  hosim {name} " in shown(name, "--help")}
-    assert examples == {"sweep", "frontier", "fit", "blame", "diff", "export"}
+
+
+def test_every_command_has_examples_that_it_takes() -> None:
+    top = typer.main.get_command(main.app)
+    assert isinstance(top, typer.core.TyperGroup)
+    assert set(EXAMPLES) == set(top.commands)
+    for name, examples in EXAMPLES.items():
+        for example in examples:
+            assert f"\n    {example}\n" in CliRunner().invoke(main.app, [name, "--help"], env={"COLUMNS": "300"}).output
+            program, *words = shlex.split(example.removeprefix('eval "$(').removesuffix(')"'))
+            assert (program, words[0]) == ("hosim", name)
+            with top.make_context("hosim", words, resilient_parsing=True) as context:
+                command, below, rest = top.commands[name], context, words[1:]
+                if isinstance(command, typer.core.TyperGroup):
+                    command, rest = command.commands[rest[0]], rest[1:]
+                command.make_context(name, rest, parent=below, resilient_parsing=True)  # an unknown option is an error
+
+
+def test_each_section_of_the_help_has_an_example_of_its_own() -> None:
+    shown = CliRunner().invoke(main.app, ["--help"], env={"COLUMNS": "80"}).output
+    for section, example in SECTIONS.items():
+        listed = shown.partition(f"\n{section}:\n")[2].partition("$ ")
+        assert re.search(rf"^  {example.split()[1]} ", listed[0], re.MULTILINE)
+        assert listed[2].startswith(f"{example}\n")
+
+
+@pytest.mark.parametrize(("word", "found"), [("h1", "h100 h100-80gb-cxl h100-80gb-sxm h100-96gb"), ("rtx-4", "rtx-4090"), ("x", "")])
+def test_names_of_machines_are_completed(word: str, found: str) -> None:
+    line = {"_HOSIM_COMPLETE": "complete_bash", "COMP_WORDS": f"hosim plan w -H {word}", "COMP_CWORD": "4"}
+    assert " ".join(sorted(CliRunner().invoke(main.app, [], prog_name="hosim", env=line).output.split())) == found
+
+
+@pytest.mark.parametrize("options", [["-q"], [], ["-v"]])
+def test_how_much_a_command_says(options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing, the file that was written, and besides what began when."""
+    monkeypatch.chdir(tmp_path)
+    write_toy(tmp_path)
+    said = CliRunner().invoke(main.app, ["import", "workload.json", "-o", "x.json", *options]).stderr
+    assert ("wrote x.json: toy" in said, " s  reading workload.json" in said) == (options != ["-q"], options == ["-v"])
+    refused = CliRunner().invoke(main.app, ["import", "no.json", "-o", "x.json", *options]).stderr
+    assert "error: no.json" in refused
+
+
+def test_a_log_gets_lines_until_the_work_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    ended, lines = iter([False, False, True]), iter(["10.0 s  a", "20.0 s  b"])
+    write_lines(lambda: next(ended), lambda: next(lines))
+    assert capsys.readouterr().err == "10.0 s  a\n20.0 s  b\n"
+
+
+def test_every_listing_has_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_toy(tmp_path)
+    monkeypatch.setattr("hosim.io.shipped.hardware", lambda: ["toy"])
+    monkeypatch.setattr("hosim.io.shipped.workloads", lambda: [str(tmp_path / "workload.json")])
+
+    def listed(*words: str) -> Any:
+        return json.loads(CliRunner().invoke(main.app, [*words, "--json"]).stdout)
+
+    assert listed("hardware", "list")["hardware"] == [listed("hardware", "show", "toy")]
+    assert listed("hardware", "list")["aliases"]["h100"] == "h100-80gb-sxm"
+    (workload,) = listed("workload", "list")["workloads"]
+    assert workload == listed("workload", "show", str(tmp_path / "workload.json"))
+    assert (workload["bytes"], workload["resident_peak_bytes"]) == ({"parameter": 40, "activation": 30}, 70)
+    policies = {policy["name"]: policy for policy in listed("policies")["policies"]}
+    assert policies["lookahead"]["parameters"] == {"k": 4, "placement": "fastest"}
 
 
 def test_what_ships_is_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hosim.cli import options
-from hosim.cli.cmd_sweep import bar
 from hosim.cli.main import app
+from hosim.cli.progress import bar, progress
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.io import save_workload
@@ -247,6 +247,14 @@ class Terminal(StringIO):
         return True
 
 
+class AtOnce:
+    """A timer that does not wait."""
+
+    def __init__(self, seconds: float, function: Callable[[], None]) -> None:
+        self.start = function
+        self.cancel = self.join = lambda: None
+
+
 def test_what_is_under_way_is_shown_on_a_terminal_and_then_erased(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
@@ -260,12 +268,17 @@ def test_what_is_under_way_is_shown_on_a_terminal_and_then_erased(monkeypatch: p
         assert ("not fit" in shown.getvalue()) == bool(said)
         assert shown.getvalue().endswith(erased)
     monkeypatch.setattr(sys, "stderr", shown := Terminal())
-    with options.progress() as say:
+    with progress() as say:
         say("planning belady")
-    assert "planning belady" in shown.getvalue()
+    assert "planning belady" not in shown.getvalue()  # it took less than two seconds
+    monkeypatch.setattr("hosim.cli.progress.Timer", AtOnce)
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    with progress("planning [belady]") as say:
+        say("planning [g10]")
+    assert "planning [belady]" in shown.getvalue()
     assert shown.getvalue().endswith(erased)
     monkeypatch.setattr(sys, "stderr", shown := StringIO())
-    with bar() as tell, options.progress() as say:
+    with bar() as tell, progress() as say:
         tell(1, 2, 0)
         say("planning")
     assert shown.getvalue() == ""

@@ -116,6 +116,7 @@ def test_values_are_read_by_type(policy: str, key: str, text: str, value: object
         ("lookahead", "k", "4.5", "policy lookahead: k: expected a whole number of at least 0, got '4.5'"),
         ("lookahead", "k", "-1", "policy lookahead: k: expected a whole number of at least 0, got -1"),
         ("lookahead", "depth", "4", "policy lookahead: no parameter 'depth' (parameters: k=4, placement=fastest)"),
+        ("hyperoffload", "efort", "1", "policy hyperoffload: no parameter 'efort'; did you mean 'effort'?"),
         ("resident", "k", "4", "policy resident: no parameter 'k' (parameters: none)"),
         ("memory_peak", "score_weight_size", "nan", "policy memory_peak: score_weight_size: expected a number of at least 0, got nan"),
         ("memory_peak", "enable_adaptive_release_distance", "yes", "expected true or false, got 'yes'"),

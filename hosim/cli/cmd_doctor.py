@@ -1,0 +1,18 @@
+"""``hosim doctor``: what is installed, and what is missing for which feature."""
+
+from __future__ import annotations
+
+from hosim.cli.options import Json, console, print_json
+
+
+def doctor(json: Json = False) -> None:
+    """Show what is installed, and what is missing for what."""
+    from hosim.gate.imports import kept_in
+    from hosim.io import shipped
+    from hosim.report.installation import installation, installation_table
+
+    found = installation(kept_in(), len(shipped.workloads()), len(shipped.hardware()))
+    if json:
+        print_json(found)
+    else:
+        console().print(installation_table(found))

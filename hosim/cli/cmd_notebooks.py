@@ -1,0 +1,33 @@
+"""``hosim notebooks``: the worked notebooks, written to a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hosim.cli.terminal import say
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write them; it is made if it is not there.")]
+
+
+def notebooks(folder: Folder) -> None:
+    """Write the worked notebooks to a folder.
+
+    A file of the same name that differs stays as it is, and is an error: move it away first.
+    """
+    from hosim.errors import InputError
+    from hosim.io.reading import write_bytes
+    from hosim.io.shipped import notebook_paths
+
+    copies = {path: folder / path.name for path in notebook_paths()}
+    for path, copy in copies.items():
+        if copy.exists() and copy.read_bytes() != path.read_bytes():
+            raise InputError("there is another file of that name: move it away, or name another folder", source=str(copy))
+    if folder.exists() and not folder.is_dir():
+        raise InputError("expected a folder, found a file", source=str(folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, copy in copies.items():
+        write_bytes(copy, path.read_bytes())
+    say(f"wrote {len(copies)} notebooks to {folder}; jupyter lab {folder / next(iter(copies.values())).name} opens the first one")

@@ -1,0 +1,86 @@
+"""What all commands have in common: help in sections, ``-q`` and ``-v``, and errors that become one line and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from hosim.cli import terminal
+from hosim.errors import LONGEST, HosimError
+from hosim.plain_text import one_line
+
+SECTIONS = {
+    "Plan and replay": "hosim compare-policies llama-3.1-8b-prefill-4k -H h100 -b 12GiB",
+    "Search": "hosim frontier llama-3.1-8b-prefill-4k -H h100",
+    "Guard": "hosim check",
+    "Bring models and measurements": "hosim import model.onnx -o model.json",
+    "Look up": "hosim hardware list",
+}
+"""The sections of ``hosim --help``, each with an example."""
+
+_WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # typer does not name it
+
+
+def _in_one_line(error: Any) -> Any:
+    """An error of wrong usage whose message is one line, however long or odd the argument that it quotes."""
+    if error.ctx is None or error.message != error.ctx.get_help():  # without any argument, it is the help
+        error.message = one_line(error.message, LONGEST - len("Error: "))
+    return error
+
+
+class Commands(TyperGroup):
+    """The commands; an error of hosim becomes one line on stderr and an exit code."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Read the arguments; a message about wrong usage is one line."""
+        try:
+            return super().make_context(*args, **extra)
+        except _WrongUsage as error:
+            raise _in_one_line(error) from None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; :class:`HosimError` ends it with a line and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except _WrongUsage as error:
+            raise _in_one_line(error) from None
+        except HosimError as error:
+            terminal.warn(f"error: {error}")
+            raise typer.Exit(error.exit_code) from None
+        except BrokenPipeError:  # nobody reads on; typer would end with 1, which stands for a gate
+            terminal.silence()
+            raise typer.Exit(HosimError.exit_code) from None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands by section, with an example below each."""
+        listed = [(name, self.commands[name]) for name in self.list_commands(ctx)]
+        room = formatter.width - 6 - max(len(name) for name, _ in listed)
+        for section, example in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(n, c.get_short_help_str(room)) for n, c in listed if getattr(c, "rich_help_panel", None) == section])
+                formatter.write(f"\n{'':{formatter.current_indent}}$ {example}\n")
+
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Write no notes and no progress on stderr, only warnings and errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Write a line on stderr for each step that begins, with its time.")]
+
+
+def with_amount(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with ``-q`` and ``-v``, which say how much it writes on stderr."""
+
+    @wraps(command)
+    def run(*, quiet: bool, verbose: bool, **settings: Any) -> None:
+        terminal.set_amount(terminal.QUIET if quiet else terminal.VERBOSE if verbose else terminal.NORMAL)
+        command(**settings)
+
+    own = signature(command, eval_str=True)
+    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=of) for name, of in (("quiet", Quiet), ("verbose", Verbose))]
+    whole = own.replace(parameters=[*own.parameters.values(), *added])
+    run.__signature__ = whole  # type: ignore[attr-defined]
+    run.__annotations__ = {name: parameter.annotation for name, parameter in whole.parameters.items()}
+    return run

@@ -1,0 +1,103 @@
+"""What a command is doing, on stderr: a status line of a terminal, or a line now and then in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread, Timer
+
+from hosim.cli.terminal import NORMAL, QUIET, amount, say
+
+FIRST_S = 2.0
+"""Seconds before a terminal shows anything."""
+EVERY_S = 10.0
+"""Seconds between the lines of a log."""
+
+
+@contextmanager
+def progress(first: str = "working") -> Iterator[Callable[[str], None]]:
+    """A function that takes what begins.
+
+    After :data:`FIRST_S` seconds a terminal shows it with the time it takes; a log gets a line each :data:`EVERY_S` seconds.
+
+    A quiet command shows nothing, and a verbose one a line for each thing that begins.
+    """
+    begin = time.monotonic()
+    if amount() == QUIET:
+        yield lambda doing: None
+    elif amount() > NORMAL:
+        say(_line(0.0, first))
+        yield lambda doing: say(_line(time.monotonic() - begin, doing))
+    elif sys.stderr.isatty():
+        with _status(first) as tell:
+            yield tell
+    else:
+        with _log(first, begin) as tell:
+            yield tell
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[int, int, int], None]]:
+    """A progress bar of a terminal: rows done, rows in all, and how many do not fit. Elsewhere what :func:`progress` shows."""
+    if amount() != NORMAL or not sys.stderr.isatty():
+        with progress("planning") as tell:
+            yield lambda done, total, failed: tell(_rows(done, total, failed))
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("", total=None)
+
+        def show(done: int, total: int, failed: int) -> None:
+            shown.update(task, completed=done, total=total, description=f"{failed:,} do not fit" if failed else "")
+
+        yield show
+
+
+@contextmanager
+def _status(first: str) -> Iterator[Callable[[str], None]]:
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    shown = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = shown.add_task(first, total=None)
+    later = Timer(FIRST_S, shown.start)
+    later.daemon = True
+    later.start()
+    try:
+        yield lambda doing: shown.update(task, description=doing)
+    finally:
+        later.cancel()
+        later.join()
+        shown.stop()
+
+
+@contextmanager
+def _log(first: str, begin: float) -> Iterator[Callable[[str], None]]:
+    doing, ended = [first], Event()
+    thread = Thread(target=write_lines, args=(lambda: ended.wait(EVERY_S), lambda: _line(time.monotonic() - begin, doing[-1])), daemon=True)
+    thread.start()
+    try:
+        yield doing.append
+    finally:
+        ended.set()
+        thread.join()
+
+
+def write_lines(ended: Callable[[], bool], line: Callable[[], str]) -> None:
+    """Say ``line()`` each time that ``ended()`` returns false, until it returns true."""
+    while not ended():
+        say(line())
+
+
+def _line(seconds: float, doing: str) -> str:
+    return f"{seconds:6.1f} s  {doing}"
+
+
+def _rows(done: int, total: int, failed: int) -> str:
+    return f"{done:,} of {total:,} done" + (f", {failed:,} do not fit" if failed else "")

@@ -1,0 +1,117 @@
+"""What is installed, what each extra is for, and what is missing for it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from hosim.plain_text import counted
+from hosim.report.printed import open_table, paragraph
+from hosim.units import human_size
+from hosim.version import __version__
+
+EXTRAS = {
+    "torch": (("torch", "transformers"), "torch.export programs, modules of torch, entries of the gate, running plans"),
+    "onnx": (("onnx",), "ONNX models"),
+    "solver": (("ortools",), "policy optimal"),
+    "dask": (("distributed",), "sweep --scheduler"),
+    "parquet": (("pyarrow",), "Parquet files of sweeps"),
+}
+"""The packages of each extra, and what needs them."""
+VARIABLES = ("HOSIM_CACHE", "HOSIM_LIMITS", "HOSIM_DEBUG")
+
+
+def installation(cache: Path, workloads: int, profiles: int) -> dict[str, Any]:
+    """Versions, extras, the cache folder and environment variables.
+
+    ``workloads`` and ``profiles`` are how many shipped ones were found.
+    """
+    needs = dict(_needs())
+    features = []
+    for extra, (packages, purpose) in EXTRAS.items():
+        found = {package: _version(package) for package in packages}
+        missing = [f"{package}{needs.get(package, '')}" for package, version in found.items() if not _enough(version, needs.get(package))]
+        features.append({"extra": extra, "packages": found, "missing": missing, "purpose": purpose})
+    files = [path for path in cache.rglob("*") if path.is_file()] if cache.is_dir() else []
+    return {
+        "hosim": __version__,
+        "at": str(Path(__file__).resolve().parent.parent),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "packages": {package: _version(package) for package in sorted(_required())},
+        "extras": features,
+        "workloads": workloads,
+        "profiles": profiles,
+        "cache": {"folder": str(cache), "files": len(files), "bytes": sum(path.stat().st_size for path in files)},
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def installation_table(found: dict[str, Any]) -> RenderableType:
+    """The same for people: a row for each extra, and what to install for those that lack something."""
+    kept = found["cache"]
+    packages = ", ".join(f"{name} {version or 'missing'}" for name, version in found["packages"].items())
+    lines = [
+        f"hosim      {found['hosim']}, in {found['at']}",
+        f"python     {found['python']} on {found['system']}, {found['cores']} cores",
+        f"packages   {packages}",
+        f"shipped    {counted(found['workloads'], 'workload')}, {counted(found['profiles'], 'hardware profile')}",
+        f"cache      {kept['folder']}: {counted(kept['files'], 'file')}, {human_size(kept['bytes'])}",
+        *(f"{name} = {value}" for name, value in found["variables"].items()),
+    ]
+    table = open_table("Extras", "extra", "installed", "for", left=3)
+    table.columns[1].no_wrap = table.columns[2].no_wrap = False
+    for feature in found["extras"]:
+        installed = ", ".join(f"{name} {version}" for name, version in feature["packages"].items() if version)
+        missing = f"missing: {', '.join(feature['missing'])}" if feature["missing"] else ""
+        table.add_row(feature["extra"], "; ".join(filter(None, [installed, missing])), feature["purpose"])
+    lacking = [feature["extra"] for feature in found["extras"] if feature["missing"]]
+    advice = f"pip install 'hosim[{','.join(lacking)}]' installs what is missing." if lacking else "Nothing is missing."
+    return Group(paragraph(*lines, space=True), table, paragraph(advice))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _requirements() -> list[str]:
+    try:
+        return metadata.requires("hosim") or []
+    except metadata.PackageNotFoundError:  # run from a folder, not installed
+        return []
+
+
+def _required() -> list[str]:
+    return [_name(line) for line in _requirements() if "extra ==" not in line]
+
+
+def _needs() -> Iterator[tuple[str, str]]:
+    """The least version of each package, such as ``>=2.13``."""
+    for line in _requirements():
+        bare = line.partition(";")[0].strip()
+        yield _name(line), bare[len(_name(line)) :].strip()
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0]
+
+
+def _enough(version: str | None, needed: str | None) -> bool:
+    """Whether a version is there, and is not below the least one."""
+    least = next((part.removeprefix(">=") for part in (needed or "").split(",") if part.startswith(">=")), "0")
+    return version is not None and _numbers(version) >= _numbers(least)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdecimal())
