@@ -32,10 +32,10 @@ def attention(
 ) -> Value:
     """``softmax(q k') v`` of ``q`` [batch, heads, queries, width], ``k`` and ``v`` [batch, fewer heads, keys, width].
 
-    The result is [batch, queries, heads, width of v]. FLOP count every key for every query, as torch's counter does. ``extra``
-    are tensors that hold part of the keys and values. ``causal``: a query sees the keys up to its own, the last queries being those of
-    the last keys; then the op says which kernel it is. ``drops``: some scores are dropped in training; ``math`` keeps which. ``window``:
-    how many keys a query reads at most.
+    The result is [batch, queries, heads, width of v]. FLOP count every key for every query, as torch's counter does. ``extra`` are other
+    tensors that the kernel reads: parts of keys and values, slopes, learned scores. ``causal``: a query sees the keys up to its own, the
+    last queries being those of the last keys; then the op says which kernel it is. ``drops``: some scores are dropped in training;
+    ``math`` keeps which. ``window``: how many keys a query reads at most.
     """
     batch, heads, queries, width = q.shape
     keys, out_width = k.shape[2], v.shape[-1]
@@ -86,6 +86,9 @@ def attention(
         )
         for x, grad in zip((q, k, v), grads, strict=True):
             t.give(x, grad)
+        for x in extra:
+            if x.node:  # scores that the model learns beside those of keys
+                t.give(x, t.op(f"{label}.grad_extra", "reduction", [g, y, lse, x], x.shape, x.dtype, gradient_of=x))
 
     t.note(y, gradient)
     return y

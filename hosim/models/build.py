@@ -16,6 +16,8 @@ from hosim.models.attention import MODES
 from hosim.models.config import Layered, RoutingDraw, Run, layers_of
 from hosim.models.config_json import sizes_of
 from hosim.models.families import FAMILIES
+from hosim.models.gpt2 import Gpt2
+from hosim.models.names import NAMES
 from hosim.models.presets import PRESETS
 from hosim.models.routing_draw import generate
 from hosim.models.step import step
@@ -29,6 +31,10 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "attention": MODES,
     "logits": ("last", "all"),
     "optimizer": ("adamw", "none"),
+    "norm": ("rms", "layer", "layer_without_bias"),
+    "positions": ("rotary", "learned", "alibi"),
+    "hidden_act": ("silu", "gelu", "gelu_new", "relu"),
+    "names": tuple(NAMES),
 }
 _FROM_ZERO = (
     "sliding_window",
@@ -40,6 +46,10 @@ _FROM_ZERO = (
     "first_k_dense_replace",
     "n_group",
     "q_lora_rank",
+    "rotary_width",
+    "max_position_embeddings",
+    "extra_positions",
+    "full_attention_every",
 )
 
 
@@ -54,11 +64,13 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     """
     given = dict(parameters)
     model = given.pop("model", None)
-    preset, read = _preset(model)
+    preset, read, left_out = _preset(model)
     overrides = given.pop("config", {})
     if not isinstance(overrides, Mapping):
         raise InputError("expected a mapping of the model's sizes", where="config")
-    config = changed(preset, overrides, "config.")
+    config: Layered = changed(preset, overrides, "config.")
+    if isinstance(config, Gpt2):
+        config = config.decoder()
     if "link" in given:
         given["link_bytes_per_s"] = _link(given.pop("link"))
     trace = given.pop("routing", None)
@@ -66,7 +78,9 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         raise InputError("expected a mapping: steps, seed, zipf, persistence", where="routing")
     routed = None if trace is None else changed(RoutingDraw(), trace, "routing.")
     family = FAMILIES[type(preset)]
-    run = changed(Run(**family.defaults), given, "", extra=("model", "config", "link", "routing"))
+    longest = _positions(config)
+    short = {key: min(getattr(Run(), key), longest) for key in ("sequence", "context")} if longest else {}
+    run = changed(Run(**{**short, **family.defaults}), given, "", extra=("model", "config", "link", "routing"))
     for key in given:
         if key not in family.takes:
             raise InputError(f"{_named(model)} takes no {key!r}; it takes {', '.join(sorted(family.takes))}", where=key)
@@ -74,8 +88,11 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         raise InputError(f"{_named(model)} is built for {', '.join(family.phases)}; got {run.phase!r}", where="phase")
     _check_shards(config, run)
     _check_choices(config, run)
+    _check_positions(config)
     _check_size(config, run)
     meta = {"source": "hosim.models", REPEATABLE: True, "builder": {**{key: parameters[key] for key in sorted(parameters)}, "model": read}}
+    if left_out:
+        meta["missing"] = list(left_out)
     graph, gates = step(name, family.forward, config, run, meta)
     return graph if routed is None else replace(_realised(graph, gates, run, routed), name=name)
 
@@ -84,15 +101,15 @@ def parameters_of(parameters: Mapping[str, Any]) -> list[str]:
     """The names of everything that :func:`build` takes for the model that ``parameters`` name, those inside mappings with a dot.
 
     >>> parameters_of({"model": "gpt2-xl"})[:2]
-    ['batch', 'checkpoint']
+    ['attention', 'batch']
     """
-    preset, _ = _preset(parameters.get("model"))
+    preset, *_ = _preset(parameters.get("model"))
     inside = [f"config.{name}" for name in get_type_hints(type(preset))] + [f"routing.{name}" for name in get_type_hints(RoutingDraw)]
     return [*sorted(FAMILIES[type(preset)].takes), "model", "link", *inside]
 
 
-def _preset(model: object) -> tuple[Layered, object]:
-    """The sizes of a model, and how the graph's ``meta`` has it."""
+def _preset(model: object) -> tuple[Layered, object, tuple[str, ...]]:
+    """The sizes of a model, how the graph's ``meta`` has it, and what its config asks for that the graph does not have."""
     if isinstance(model, Mapping):
         try:
             return sizes_of(model)
@@ -100,7 +117,7 @@ def _preset(model: object) -> tuple[Layered, object]:
             raise InputError(error.message, where=f"model.{error.where}") from None
     if not isinstance(model, str) or model not in PRESETS:
         raise InputError(f"expected a model, one of {', '.join(PRESETS)}; got {model!r}{_near(model, PRESETS)}", where="model")
-    return PRESETS[model], model
+    return PRESETS[model], model, ()
 
 
 def _named(model: object) -> object:
@@ -147,11 +164,14 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int
 def _check_shards(config: Any, run: Run) -> None:
     """Raise :class:`InputError` unless the model has the wanted positions and layers, and the devices divide evenly what they share."""
     names = {f.name for f in fields(config)}
-    positions = getattr(config, "n_positions", getattr(config, "max_position_embeddings", run.sequence))
-    if run.sequence > positions:
-        raise InputError(f"the model has {positions} positions, got {run.sequence}", where="sequence")
+    key, tokens = ("context", run.context) if run.phase == "decode" else ("sequence", run.sequence)
+    positions = _positions(config)
+    if tokens > (positions or tokens):
+        raise InputError(f"the model has {positions} positions, got {tokens}", where=key)
+    # more devices than heads of keys have copies of them, and a vocabulary is padded
+    heads = ("num_key_value_heads",) if run.tensor < getattr(config, "num_key_value_heads", 1) else ()
     shared = [
-        ("tensor", run.tensor, ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")),
+        ("tensor", run.tensor, ("num_attention_heads", *heads, "intermediate_size")),
         ("expert", run.expert, ("num_experts",)),
     ]
     for key, devices, divided in shared:
@@ -166,6 +186,11 @@ def _check_shards(config: Any, run: Run) -> None:
         raise InputError(f"{run.pipeline} stages need at least one layer each", where="pipeline")
     if run.layers is not None and run.layers > layers:
         raise InputError(f"the model has {layers} layers, got {run.layers}", where="layers")
+
+
+def _positions(config: Layered) -> int:
+    """How many positions a model has; 0: no limit."""
+    return int(getattr(config, "max_position_embeddings", 0))
 
 
 def _check_choices(config: Any, run: Run) -> None:
@@ -193,6 +218,15 @@ def _check_choices(config: Any, run: Run) -> None:
         raise InputError("merged works for inference only, without kv_block, chosen_experts and latent attention", where="merged")
     if run.kv_block is not None and run.chosen_experts is not None:
         raise InputError("give only one of kv_block and chosen_experts: a trace has one kind of choice", where="kv_block")
+
+
+def _check_positions(config: Layered) -> None:
+    """Raise :class:`InputError` if a table of positions has no size, or more of a head is turned than it has."""
+    if getattr(config, "positions", "") == "learned" and not _positions(config):
+        raise InputError("learned positions need a number of them", where="config.max_position_embeddings")
+    width = int(getattr(config, "head_dim", 0))
+    if getattr(config, "rotary_width", 0) > width:
+        raise InputError(f"expected at most {width}, the width of a head", where="config.rotary_width")
 
 
 def _check_size(config: Layered, run: Run) -> None:

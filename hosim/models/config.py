@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A decoder of rotary positions, root-mean-square norms and gated MLPs; fields as in the public ``config.json`` files.
+    """A decoder language model; fields as in the public ``config.json`` files, where those have them.
 
-    ``gated_mlp``: whether an MLP is ``down(silu(gate) * up)``; else ``down(gelu(up))``. ``num_experts`` 0: dense. Layers before
-    ``first_k_dense_replace`` are dense in any case. ``n_group`` 0: the router is a softmax (Qwen3); else sigmoid scores and groups of
-    experts (DeepSeek-V3). ``kv_lora_rank`` 0: heads of keys and values; else latent attention, whose queries have a latent of their own
-    unless ``q_lora_rank`` is 0. ``qkv_bias``: the projections of queries, keys and values have biases. ``sliding_window``: how many keys
-    a query sees in every layer, itself among them, and how many the cache holds; 0: all. ``dropout``: the share of what attention and MLP
-    add that training drops, and of the scores in attention that is not one kernel.
+    Norms: ``norm`` is ``rms``, ``layer``, or ``layer_without_bias``. ``post_norms``: what attention and MLP add has a norm, too (Gemma).
+    ``parallel_block``: attention and MLP read the same input, with ``shared_norm`` through one norm (Phi-2, Falcon). ``qk_norm``: heads of
+    queries and keys have a root-mean-square norm each. ``embedding_norm``: the embedding has one (BLOOM).
+
+    Positions: ``positions`` are ``rotary`` (over the first ``rotary_width`` of a head; 0: all of it), ``learned`` (a table of
+    ``max_position_embeddings`` and ``extra_positions`` rows) or ``alibi`` (a slope for each head, inside the kernel of attention).
+    ``max_position_embeddings`` 0: no limit.
+
+    Products: ``gated_mlp``: an MLP is ``down(act(gate) * up)``, else ``down(act(up))``. ``fused_projections``: queries, keys and values
+    are one product, and so are gate and up. ``qkv_bias``, ``out_bias``, ``mlp_bias``, ``head_bias`` and ``expert_bias`` (router and
+    experts): which of them have biases.
+
+    Attention: ``sliding_window``: how many keys a query sees, itself among them, and how many the cache holds; 0: all. Each
+    ``full_attention_every``-th layer sees all (0: none). ``attention_sinks``: each head has a learned score beside those of its keys.
+    ``kv_lora_rank`` 0: heads of keys and values; else latent attention, whose queries have a latent of their own unless ``q_lora_rank``
+    is 0.
+
+    Experts: ``num_experts`` 0: dense. Layers before ``first_k_dense_replace`` are dense in any case. ``n_group`` 0: the router is a
+    softmax (Qwen3); else sigmoid scores and groups of experts (DeepSeek-V3).
+
+    ``embedding_scale``: the embedding is multiplied by a number (Gemma). ``final_softcap``: logits are bounded by a tanh (Gemma 2).
+    ``dropout``: the share of what attention and MLP add that training drops, and of the scores in attention that is not one kernel;
+    ``embedding_dropout``: of the embedding. ``names``: whose names the parts have (:data:`hosim.models.names.NAMES`).
     """
 
     hidden_size: int
@@ -42,6 +59,27 @@ class Decoder:
     qk_nope_head_dim: int = 0
     qk_rope_head_dim: int = 0
     v_head_dim: int = 0
+    norm: str = "rms"
+    post_norms: bool = False
+    parallel_block: bool = False
+    shared_norm: bool = False
+    embedding_norm: bool = False
+    positions: str = "rotary"
+    rotary_width: int = 0
+    max_position_embeddings: int = 0
+    extra_positions: int = 0
+    hidden_act: str = "silu"
+    fused_projections: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    expert_bias: bool = False
+    full_attention_every: int = 0
+    attention_sinks: bool = False
+    embedding_scale: bool = False
+    final_softcap: bool = False
+    embedding_dropout: float = 0.0
+    names: str = "llama"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +168,22 @@ class Layered(Protocol):
     @property
     def num_hidden_layers(self) -> int:
         """The number of layers."""
+
+
+def layer_sizes(config: Decoder, n: int) -> Decoder:
+    """The sizes of layer ``n``: without a window if it sees all keys."""
+    every = config.full_attention_every
+    return replace(config, sliding_window=0) if config.sliding_window and every and (n + 1) % every == 0 else config
+
+
+def key_heads(config: Decoder, run: Run) -> int:
+    """The heads of keys on a device; more devices than heads have copies of them."""
+    return max(1, config.num_key_value_heads // run.tensor)
+
+
+def vocabulary(config: Decoder, run: Run) -> int:
+    """The entries of the vocabulary on a device; it is padded where the devices cannot share it evenly."""
+    return -(-config.vocab_size // run.tensor)
 
 
 def layers_of(config: Layered, run: Run) -> range:

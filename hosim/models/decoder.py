@@ -1,84 +1,126 @@
-"""Decoder language models: Llama, Qwen3-MoE and DeepSeek-V3 are one family with different sizes."""
+"""Decoder language models: from GPT-2 to DeepSeek-V3 they are one family with different sizes and options."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hosim.models.attention import attention, rotated, rotated_pairs
 from hosim.models.collectives import all_reduced, received, replicated, sent
-from hosim.models.config import Decoder, Run, layers_of
-from hosim.models.engine_layer import added_norm, engine_layer
-from hosim.models.functions import add, concatenated, copied, cross_entropy, dropout_added, embedding, linear, split
+from hosim.models.config import Decoder, Run, key_heads, layer_sizes, layers_of, vocabulary
+from hosim.models.dense import projected
+from hosim.models.engine_layer import added_norm, engine_layer, sinks
+from hosim.models.functions import (
+    activation,
+    add,
+    concatenated,
+    copied,
+    cross_entropy,
+    dropout,
+    dropout_added,
+    embedding,
+    linear,
+    scale,
+    split,
+)
 from hosim.models.kv_cache import Cache, make_blocks, make_cache
-from hosim.models.mlp import gated_mlp, mixture, plain_mlp
-from hosim.models.norms import rms_norm
+from hosim.models.mlp import feed_forward, mixture
+from hosim.models.names import NAMES
+from hosim.models.norms import decoder_norm, rms_norm
 from hosim.models.sparse_attention import keys_read, select_blocks, sparse_attention
 from hosim.models.tape import Tape, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """What the layers share: cosines and sines of rotary positions, slopes of scores, the mask of keys."""
+
+    turns: tuple[Value, Value] | None
+    slopes: tuple[Value, ...]
+    mask: Value | None
 
 
 def decoder(t: Tape, config: Decoder, run: Run) -> Value:
     """The loss in training (a stage that is not the last: what it sends on), else the logits."""
     first, last = run.stage == 0, run.stage == run.pipeline - 1
-    shape = (run.batch, run.tokens, config.hidden_size)
-    with t.scope("model"):
-        if first:
-            ids = t.held("input_ids", shape[:2], "int64", "input")
-            table = t.parameter("embed_tokens.weight", (config.vocab_size // run.tensor, config.hidden_size), run.dtype)
-            x = all_reduced(t, run, embedding(t, table, ids))
-        else:
-            x = received(t, run, shape)
-        cos, sin = _rotary(t, config, run)
-        mask = _mask(t, run)
+    names = NAMES[config.names]
+    with t.scope(names.model):
+        x = _embedded(t, config, run) if first else received(t, run, (run.batch, run.tokens, config.hidden_size))
+        shared = Positions(_rotary(t, config, run), _slopes(t, config, run), _mask(t, run))
         pending: Value | None = None
         for n in layers_of(config, run):
 
             def layer(x: Value, n: int = n) -> Value:
-                with t.scope(f"layers.{n}"):
-                    return _layer(t, config, run, n, x, cos, sin, mask)
+                with t.scope(f"{names.layers}.{n}"):
+                    return _layer(t, layer_sizes(config, n), run, n, x, shared)
 
             if run.merged:
-                with t.scope(f"layers.{n}"):
-                    x, pending = engine_layer(t, config, run, n, x, pending, (cos, sin))
+                with t.scope(f"{names.layers}.{n}"):
+                    x, pending = engine_layer(t, layer_sizes(config, n), run, n, x, pending, (*(shared.turns or ()), *shared.slopes))
             else:
                 x = t.checkpointed(layer, x) if run.checkpoints(n) else layer(x)
         if not last:
             x = x if pending is None else add(t, x, pending, "add_mlp")
             sent(t, run, x)
             return x
-        with t.scope("norm"):
-            if run.merged:
-                x = added_norm(t, run, x, pending)[1]
-            else:
-                x = rms_norm(t, x, t.parameter("weight", (config.hidden_size,), run.dtype), fused=run.fused)
+        if run.merged:
+            x = added_norm(t, config, run, names.norm, x, pending)[1]
+        else:
+            x = decoder_norm(t, config, run, names.norm, x)
     return _head(t, config, run, x)
+
+
+def _embedded(t: Tape, config: Decoder, run: Run) -> Value:
+    """The tokens' entries in the table, with what the family adds to them."""
+    names, shape = NAMES[config.names], (run.batch, run.tokens)
+    ids = t.held("input_ids", shape, "int64", "input")
+    table = t.parameter(f"{names.table}.weight", (vocabulary(config, run), config.hidden_size), run.dtype)
+    x = all_reduced(t, run, embedding(t, table, ids))
+    if config.positions == "learned":
+        places = t.ops("position_ids", "fill", [], [((1, run.tokens), "int64")])[0]
+        rows = config.max_position_embeddings + config.extra_positions
+        table = t.parameter(f"{names.positions}.weight", (rows, config.hidden_size), run.dtype)
+        x = add(t, x, embedding(t, table, places, names.positions), "add_positions")
+    if config.embedding_scale:
+        x = scale(t, x, "embedding_scale")
+    if config.embedding_norm:
+        x = decoder_norm(t, config, run, names.table_norm, x)
+    return dropout(t, x, config.embedding_dropout)
 
 
 def _head(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     if run.phase == "prefill" and run.logits == "last":
         x = x.view(run.batch, 1, config.hidden_size)
     x = replicated(t, run, x)
-    rows = config.vocab_size // run.tensor
-    name = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
+    rows, names = vocabulary(config, run), NAMES[config.names]
+    name = f"{names.model}.{names.table}.weight" if config.tie_word_embeddings else "lm_head.weight"
     weight = t.parameter(name, (rows, config.hidden_size), run.dtype)
-    if not run.training:
-        return t.op(
-            "lm_head",
-            "matmul",
-            [x, weight],
-            (*x.shape[:-1], rows),
-            flops=2 * x.rows * rows * config.hidden_size,
-            result_kind="output",
-            kernel="gemm",
-            sizes=(x.rows, rows, config.hidden_size),
-        )
-    logits = linear(t, x, weight, label="lm_head")
-    labels = t.held("labels", (logits.rows,), "int64", "input")
-    return cross_entropy(t, logits.view(logits.rows, rows), labels)
+    bias = t.parameter("lm_head.bias", (rows,), run.dtype) if config.head_bias else None
+    if run.training:
+        logits = linear(t, x, weight, bias, label="lm_head")
+        if config.final_softcap:
+            logits = scale(t, activation(t, scale(t, logits, "softcap.div"), "softcap.tanh", keeps="output"), "softcap.mul")
+        labels = t.held("labels", (logits.rows,), "int64", "input")
+        return cross_entropy(t, logits.view(logits.rows, rows), labels)
+    logits = t.op(
+        "lm_head",
+        "matmul",
+        [x, weight] if bias is None else [x, weight, bias],
+        (*x.shape[:-1], rows),
+        flops=2 * x.rows * rows * config.hidden_size,
+        result_kind="activation" if config.final_softcap else "output",
+        kernel="gemm",
+        sizes=(x.rows, rows, config.hidden_size),
+    )
+    if config.final_softcap:
+        return t.op("softcap", "elementwise", [logits], logits.shape, result_kind="output")
+    return logits
 
 
-def _rotary(t: Tape, config: Decoder, run: Run) -> tuple[Value, Value]:
+def _rotary(t: Tape, config: Decoder, run: Run) -> tuple[Value, Value] | None:
     """Cosines and sines of every position; they have no gradient."""
-    width = config.qk_rope_head_dim or config.head_dim
+    if config.positions != "rotary":
+        return None
+    width = config.qk_rope_head_dim or config.rotary_width or config.head_dim
     shape = (1, run.tokens, width)
     with t.scope("rotary_emb"):
         inverse = t.held("inv_freq", (width // 2,), "fp32", "buffer")
@@ -88,6 +130,13 @@ def _rotary(t: Tape, config: Decoder, run: Run) -> tuple[Value, Value]:
     return cos, sin
 
 
+def _slopes(t: Tape, config: Decoder, run: Run) -> tuple[Value, ...]:
+    """By how much each head's scores fall with the distance of a key."""
+    if config.positions != "alibi":
+        return ()
+    return (t.held("alibi_slopes", (config.num_attention_heads // run.tensor,), "fp32", "buffer"),)
+
+
 def _mask(t: Tape, run: Run) -> Value | None:
     """The mask of the keys that each query sees; the causal kernel and a single query need none."""
     if run.attention == "causal" or run.phase == "decode":
@@ -95,46 +144,55 @@ def _mask(t: Tape, run: Run) -> Value | None:
     return t.ops("mask", "elementwise", [], [((1, 1, run.sequence, run.sequence), "bool")])[0]
 
 
-def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, cos: Value, sin: Value, mask: Value | None) -> Value:
-    hidden = (config.hidden_size,)
-    with t.scope("input_layernorm"):
-        normed = rms_norm(t, x, t.parameter("weight", hidden, run.dtype), fused=run.fused)
-    with t.scope("self_attn"):
+def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, shared: Positions) -> Value:
+    names = NAMES[config.names]
+    inside = decoder_norm(t, config, run, names.before_attention, x)
+    with t.scope(names.attention):
         cache = make_cache(t, config, run)
         attend = _latent_attention if config.kv_lora_rank else _grouped_attention
-        y = attend(t, config, run, replicated(t, run, normed), cos, sin, mask, cache)
+        y = attend(t, config, run, replicated(t, run, inside), shared, cache)
+    if config.post_norms:
+        y = decoder_norm(t, config, run, names.after_attention, y)
+    if config.parallel_block:
+        if not config.shared_norm:
+            inside = decoder_norm(t, config, run, names.before_mlp, x)
+        z = _mlp(t, config, run, n, inside)
+        return add(t, x, add(t, dropout(t, y, config.dropout), dropout(t, z, config.dropout), "add_mlp"), "add_block")
     x = dropout_added(t, x, y, config.dropout, "add_attn", fused=run.fused)
-    with t.scope("post_attention_layernorm"):
-        normed = rms_norm(t, x, t.parameter("weight", hidden, run.dtype), fused=run.fused)
-    with t.scope("mlp"):
-        if config.num_experts and n >= config.first_k_dense_replace:
-            y = mixture(t, config, run, normed)
-        else:
-            y = (gated_mlp if config.gated_mlp else plain_mlp)(t, run, normed, config.intermediate_size)
+    y = _mlp(t, config, run, n, decoder_norm(t, config, run, names.before_mlp, x))
+    if config.post_norms:
+        y = decoder_norm(t, config, run, names.after_mlp, y)
     return dropout_added(t, x, y, config.dropout, "add_mlp", fused=run.fused)
 
 
-def _grouped_attention(
-    t: Tape, config: Decoder, run: Run, x: Value, cos: Value, sin: Value, mask: Value | None, cache: Cache | None
-) -> Value:
+def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
+    with t.scope(NAMES[config.names].mlp):
+        if config.num_experts and n >= config.first_k_dense_replace:
+            return mixture(t, config, run, x)
+        return feed_forward(t, config, run, x, config.intermediate_size)
+
+
+def _grouped_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions, cache: Cache | None) -> Value:
     """Heads of queries that share heads of keys and values."""
     batch, tokens, hidden = x.shape
-    width = config.head_dim
-    heads, kv_heads = config.num_attention_heads // run.tensor, config.num_key_value_heads // run.tensor
+    names, width = NAMES[config.names], config.head_dim
+    heads, kv_heads = config.num_attention_heads // run.tensor, key_heads(config, run)
+    parts = {"q": heads, "k": kv_heads, "v": kv_heads}
 
-    def projected(name: str, count: int, turned: bool, normed: bool) -> Value:
-        weight = t.parameter(f"{name}_proj.weight", (count * width, hidden), run.dtype)
-        bias = t.parameter(f"{name}_proj.bias", (count * width,), run.dtype) if config.qkv_bias else None
-        y = linear(t, x, weight, bias, label=f"{name}_proj").view(batch, tokens, count, width)
-        if normed:
+    def by_head(name: str, y: Value) -> Value:
+        y = y.view(batch, tokens, parts[name], width)
+        if config.qk_norm and name != "v":
             with t.scope(f"{name}_norm"):
                 y = rms_norm(t, y, t.parameter("weight", (width,), run.dtype), fused=run.fused)
-        y = y.view(batch, count, tokens, width)
-        return rotated(t, y, cos, sin, fused=run.fused, label=f"rope_{name}") if turned else y
+        y = y.view(batch, parts[name], tokens, width)
+        return y if name == "v" else _turned(t, config, run, y, shared.turns, f"rope_{name}")
 
-    q = projected("q", heads, True, config.qk_norm)
-    k = projected("k", kv_heads, True, config.qk_norm)
-    v = projected("v", kv_heads, False, False)
+    if config.fused_projections:
+        both = projected(t, run, names.qkv, x, sum(parts.values()) * width, bias=config.qkv_bias)
+        pieces = split(t, both, [count * width for count in parts.values()], "split_qkv")
+        q, k, v = [by_head(name, piece) for name, piece in zip(parts, pieces, strict=True)]
+    else:
+        q, k, v = [by_head(name, projected(t, run, f"{name}_proj", x, parts[name] * width, bias=config.qkv_bias)) for name in parts]
     if run.phase == "decode" and run.kv_block is not None:
         y = sparse_attention(t, run, q, (k, v), make_blocks(t, config, run), width)
     else:
@@ -143,14 +201,23 @@ def _grouped_attention(
             k, v, extra = cache.update(t, k, v)
         select_blocks(t, run, q, kv_heads)
         drops, window = config.dropout > 0, keys_read(config, run)
-        y = attention(t, q, k, v, mask, mode=run.attention, extra=extra, causal=True, drops=drops, window=window)
-    weight = t.parameter("o_proj.weight", (hidden, heads * width), run.dtype)
-    return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * width), weight, label="o_proj"))
+        extra = (*extra, *shared.slopes, *sinks(t, config, run))
+        y = attention(t, q, k, v, shared.mask, mode=run.attention, extra=extra, causal=True, drops=drops, window=window)
+    y = projected(t, run, names.out, y.view(batch, tokens, heads * width), hidden, bias=config.out_bias)
+    return all_reduced(t, run, y)
 
 
-def _latent_attention(
-    t: Tape, config: Decoder, run: Run, x: Value, cos: Value, sin: Value, mask: Value | None, cache: Cache | None
-) -> Value:
+def _turned(t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value, Value] | None, label: str) -> Value:
+    """Rotary positions on the part of each head that has them."""
+    if turns is None:
+        return x
+    if config.rotary_width in (0, config.head_dim) or run.fused:
+        return rotated(t, x, *turns, fused=run.fused, label=label)
+    turned, kept = split(t, x, (config.rotary_width, config.head_dim - config.rotary_width), f"{label}.split")
+    return concatenated(t, (rotated(t, turned, *turns, label=label), kept), f"{label}.join")
+
+
+def _latent_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions, cache: Cache | None) -> Value:
     """Keys and values from one latent vector a token, which is what the cache keeps (DeepSeek-V2)."""
     batch, tokens, hidden = x.shape
     heads = config.num_attention_heads // run.tensor
@@ -173,6 +240,8 @@ def _latent_attention(
     both = linear(t, x, parameter("kv_a_proj_with_mqa", rank + turned, hidden), label="kv_a_proj_with_mqa")
     latent, k_turn = split(t, both, (rank, turned), "split_kv")
     latent = normed("kv_a_layernorm", latent)
+    assert shared.turns is not None
+    cos, sin = shared.turns
     q_turn = rotated_pairs(t, q_turn, cos, sin, fused=run.fused, label="rope_q")
     k_turn = rotated_pairs(t, k_turn, cos, sin, fused=run.fused, label="rope_k")
     up = parameter("kv_b_proj", heads * (nope + wide), rank)
@@ -187,7 +256,7 @@ def _latent_attention(
         k = concatenated(t, (k_pass, k_turn), "cat_k").view(batch, heads, tokens, nope + turned)
         select_blocks(t, run, q, heads)
         v = v.view(batch, heads, tokens, wide)
-        y = attention(t, q, k, v, mask, mode=run.attention, causal=True, window=keys_read(config, run))
+        y = attention(t, q, k, v, shared.mask, mode=run.attention, causal=True, window=keys_read(config, run))
         if run.attention == "math":  # its result lies in the order of heads, and is put in that of tokens
             y = copied(t, y, label="contiguous")
     return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * wide), parameter("o_proj", hidden, heads * wide), label="o_proj"))

@@ -19,6 +19,12 @@ def dense(t: Tape, run: Run, name: str, x: Value, width: int, *, bias: bool = Tr
         return linear(t, x, weight, offset)
 
 
+def projected(t: Tape, run: Run, name: str, x: Value, width: int, *, bias: bool = False) -> Value:
+    """A linear layer ``name`` to ``width`` that is one op of its name."""
+    weight = t.parameter(f"{name}.weight", (width, x.shape[-1]), run.dtype)
+    return linear(t, x, weight, t.parameter(f"{name}.bias", (width,), run.dtype) if bias else None, label=name)
+
+
 def normed(t: Tape, run: Run, name: str, x: Value, *, affine: bool = True) -> Value:
     """A layer norm ``name``; ``affine``: with weight and bias."""
     with t.scope(name):
@@ -55,6 +61,13 @@ def gelu_new(t: Tape, run: Run, x: Value) -> Value:
         return gelu(t, run, x)
     inside = scale(t, add(t, x, scale(t, square(t, x))))
     return mul(t, scale(t, x), scale(t, activation(t, inside, "tanh", keeps="output"), "add"))
+
+
+def activated(t: Tape, run: Run, name: str, x: Value) -> Value:
+    """The activation ``name`` as a config has it."""
+    if name == "gelu_new":
+        return gelu_new(t, run, x)
+    return activation(t, x, name, keeps="output" if name == "relu" else "input")
 
 
 def mlp(

@@ -6,52 +6,73 @@ the norm after it, and a mixture of experts is one kernel that sorts, multiplies
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hosim.costmodel.kernels.expert_loads import share_touched
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW, causal_kernel
 from hosim.models.collectives import all_reduced, exchanged
-from hosim.models.config import Decoder, Run
-from hosim.models.functions import gathered, linear, summed
+from hosim.models.config import Decoder, Run, key_heads
+from hosim.models.dense import projected
+from hosim.models.functions import add, gathered, linear, summed
 from hosim.models.kv_cache import make_cache
-from hosim.models.mlp import plain_mlp
-from hosim.models.norms import rms_norm
+from hosim.models.mlp import feed_forward
+from hosim.models.names import NAMES
+from hosim.models.norms import decoder_norm, norm_parameters
 from hosim.models.tape import Tape, Value
 
 
 def engine_layer(
-    t: Tape, config: Decoder, run: Run, n: int, x: Value, pending: Value | None, turns: tuple[Value, Value]
+    t: Tape, config: Decoder, run: Run, n: int, x: Value, pending: Value | None, places: Sequence[Value]
 ) -> tuple[Value, Value]:
-    """The sum so far and what the layer adds to it; ``pending`` is what the layer before adds, ``turns`` are cosines and sines."""
-    with t.scope("input_layernorm"):
-        x, normed = added_norm(t, run, x, pending)
-    with t.scope("self_attn"):
-        y = _attention(t, config, run, normed, turns)
-    with t.scope("post_attention_layernorm"):
-        x, normed = added_norm(t, run, x, y)
-    with t.scope("mlp"):
-        if config.num_experts and n >= config.first_k_dense_replace:
-            return x, _mixture(t, config, run, normed)
-        if not config.gated_mlp:
-            return x, plain_mlp(t, run, normed, config.intermediate_size)
-        return x, _mlp(t, run, normed, config.intermediate_size)
+    """The sum so far and what the layer adds to it.
+
+    ``pending`` is what the layer before adds; ``places`` are what attention reads of positions.
+    """
+    names = NAMES[config.names]
+    x, inside = added_norm(t, config, run, names.before_attention, x, pending)
+    with t.scope(names.attention):
+        y = _attention(t, config, run, inside, places)
+    if config.post_norms:
+        y = decoder_norm(t, config, run, names.after_attention, y)
+    if config.parallel_block:
+        if not config.shared_norm:
+            inside = decoder_norm(t, config, run, names.before_mlp, x)
+        return x, add(t, y, _mlp(t, config, run, n, inside), "add_mlp")
+    x, inside = added_norm(t, config, run, names.before_mlp, x, y)
+    y = _mlp(t, config, run, n, inside)
+    return x, decoder_norm(t, config, run, names.after_mlp, y) if config.post_norms else y
 
 
-def added_norm(t: Tape, run: Run, x: Value, pending: Value | None) -> tuple[Value, Value]:
-    """The sum of ``x`` and ``pending``, and its norm."""
-    weight = t.parameter("weight", x.shape[-1:], run.dtype)
+def added_norm(t: Tape, config: Decoder, run: Run, name: str, x: Value, pending: Value | None) -> tuple[Value, Value]:
+    """The sum of ``x`` and ``pending``, and its norm ``name``."""
     if pending is None:
-        return x, rms_norm(t, x, weight, fused=True)
-    whole, normed = t.ops("add_rms_norm", "norm", [x, pending, weight], [(x.shape, x.dtype)] * 2)
+        return x, decoder_norm(t, config, run, name, x)
+    with t.scope(name):
+        label = "add_rms_norm" if config.norm == "rms" else "add_layer_norm"
+        whole, normed = t.ops(label, "norm", [x, pending, *norm_parameters(t, config, run, x.shape[-1])], [(x.shape, x.dtype)] * 2)
     return whole, normed
 
 
-def _attention(t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value, Value]) -> Value:
+def sinks(t: Tape, config: Decoder, run: Run) -> tuple[Value, ...]:
+    """The learned scores of the heads whose scope it is, beside those of keys."""
+    return (t.parameter("sinks", (config.num_attention_heads // run.tensor,), run.dtype),) if config.attention_sinks else ()
+
+
+def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
+    with t.scope(NAMES[config.names].mlp):
+        if config.num_experts and n >= config.first_k_dense_replace:
+            return _mixture(t, config, run, x)
+        if not config.gated_mlp:
+            return feed_forward(t, config, run, x, config.intermediate_size)
+        return _gated_mlp(t, config, run, x, config.intermediate_size)
+
+
+def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Value]) -> Value:
     batch, tokens, hidden = x.shape
-    width = config.head_dim
-    heads, kv_heads = config.num_attention_heads // run.tensor, config.num_key_value_heads // run.tensor
+    names, width = NAMES[config.names], config.head_dim
+    heads, kv_heads = config.num_attention_heads // run.tensor, key_heads(config, run)
     rows = (heads + 2 * kv_heads) * width
-    weight = t.parameter("qkv_proj.weight", (rows, hidden), run.dtype)
-    bias = t.parameter("qkv_proj.bias", (rows,), run.dtype) if config.qkv_bias else None
-    both = linear(t, x, weight, bias, label="qkv_proj")
+    both = projected(t, run, names.qkv, x, rows, bias=config.qkv_bias)
     if config.qk_norm:
         norms = [t.parameter(f"{name}_norm.weight", (width,), run.dtype) for name in ("q", "k")]
         both = t.op("qk_norm", "norm", [both, *norms], both.shape)
@@ -62,11 +83,12 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value,
     kernel, sizes = causal_kernel(q.shape, k.shape, width, window)
     kept = [] if cache is None else [cache.first, cache.second]
     result = batch * tokens * heads * width * both.size // (both.rows * both.shape[-1])
-    passed = both.size + sum([turn.size for turn in turns]) + result
+    beside = [*places, *sinks(t, config, run)]
+    passed = both.size + sum([value.size for value in beside]) + result
     (y,) = t.ops(
         "attention",
         "attention",
-        [both, *turns],
+        [both, *beside],
         [((batch, tokens, heads * width), both.dtype)],
         mutates=kept,
         flops=4 * batch * heads * tokens * min(keys, window) * width,
@@ -74,14 +96,14 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value,
         kernel=kernel,
         sizes=sizes,
     )
-    return all_reduced(t, run, linear(t, y, t.parameter("o_proj.weight", (hidden, heads * width), run.dtype), label="o_proj"))
+    return all_reduced(t, run, projected(t, run, names.out, y, hidden, bias=config.out_bias))
 
 
-def _mlp(t: Tape, run: Run, x: Value, width: int) -> Value:
-    hidden, mine = x.shape[-1], width // run.tensor
-    both = linear(t, x, t.parameter("gate_up_proj.weight", (2 * mine, hidden), run.dtype), label="gate_up_proj")
+def _gated_mlp(t: Tape, config: Decoder, run: Run, x: Value, width: int) -> Value:
+    names, mine = NAMES[config.names], width // run.tensor
+    both = projected(t, run, names.gate_up, x, 2 * mine, bias=config.mlp_bias)
     inside = t.op("swiglu", "elementwise", [both], (*x.shape[:-1], mine))
-    return all_reduced(t, run, linear(t, inside, t.parameter("down_proj.weight", (hidden, mine), run.dtype), label="down_proj"))
+    return all_reduced(t, run, projected(t, run, names.down, inside, x.shape[-1], bias=config.mlp_bias))
 
 
 def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
@@ -89,19 +111,25 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     top, mine = config.num_experts_per_tok, config.num_experts // run.expert
     tensor = run.tensor if run.expert == 1 else 1
     width = config.moe_intermediate_size // tensor
-    scores = linear(t, x, t.parameter("gate.weight", (config.num_experts, hidden), run.dtype), label="router")
+    offset = t.parameter("gate.bias", (config.num_experts,), run.dtype) if config.expert_bias else None
+    scores = linear(t, x, t.parameter("gate.weight", (config.num_experts, hidden), run.dtype), offset, label="router")
     weights, chosen = t.ops("topk", "sort", [scores], [((tokens, top), run.dtype), ((tokens, top), "int64")])
     rows = x.view(tokens, hidden)
     if run.expert > 1:
         rows = exchanged(t, run, gathered(t, rows, chosen, tokens * top), "dispatch")
     up = t.parameter("gate_up_proj", (mine, 2 * width, hidden), run.dtype, "expert", run.experts_home)
     down = t.parameter("down_proj", (mine, hidden, width), run.dtype, "expert", run.experts_home)
+    biases = [
+        t.parameter(f"{name}_proj_bias", (mine, wide), run.dtype, "expert", run.experts_home)
+        for name, wide in (("gate_up", 2 * width), ("down", hidden))
+        if config.expert_bias
+    ]
     batch = tokens * run.expert
-    read = round((up.size + down.size) * share_touched(batch, top, config.num_experts))
+    read = round(sum([value.size for value in (up, down, *biases)]) * share_touched(batch, top, config.num_experts))
     y = t.op(
         "experts",
         "matmul",
-        [rows, up, down, chosen, weights],
+        [rows, up, down, *biases, chosen, weights],
         rows.shape,
         flops=6 * tokens * top * hidden * width,
         accessed=read + 2 * rows.size,

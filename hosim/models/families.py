@@ -9,7 +9,7 @@ from typing import Any
 from hosim.models.bert import Bert, bert
 from hosim.models.config import Decoder, Run
 from hosim.models.decoder import decoder
-from hosim.models.gpt2 import Gpt2, gpt2
+from hosim.models.gpt2 import Gpt2
 from hosim.models.t5 import T5, t5
 from hosim.models.tape import Tape, Value
 from hosim.models.vision import Dit, Vit, dit, vit
@@ -34,9 +34,11 @@ _IMAGES = frozenset(
 )
 _TEXT = _IMAGES | {"sequence"}
 
+_DECODER = Family(decoder, ("train", "prefill", "decode"), _EVERY)
+
 FAMILIES: Mapping[type, Family] = {
-    Decoder: Family(decoder, ("train", "prefill", "decode"), _EVERY),
-    Gpt2: Family(gpt2, ("train", "prefill"), _TEXT | {"logits"}, {"sequence": 1024}),
+    Decoder: _DECODER,
+    Gpt2: _DECODER,
     Bert: Family(bert, ("train", "forward"), _TEXT, {"sequence": 512, "phase": "forward"}),
     T5: Family(t5, ("train", "forward"), _TEXT, {"sequence": 512, "phase": "forward"}),
     Vit: Family(vit, ("train", "forward"), _IMAGES, {"phase": "forward"}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
-from hosim.models.config import Decoder, Run
+from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.tape import Tape, Value
 
 
@@ -39,7 +39,7 @@ def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
         shapes: list[tuple[int, ...]] = [(run.batch, tokens, config.kv_lora_rank), (run.batch, tokens, config.qk_rope_head_dim)]
         names = ("latent_cache", "rope_cache")
     else:
-        shapes = [(run.batch, config.num_key_value_heads // run.tensor, tokens, config.head_dim)] * 2
+        shapes = [(run.batch, key_heads(config, run), tokens, config.head_dim)] * 2
         names = ("k_cache", "v_cache")
     first, second = [t.held(name, shape, run.dtype, "kv_cache", run.cache_home) for name, shape in zip(names, shapes, strict=True)]
     return Cache(first, second, run.phase == "decode")
@@ -66,6 +66,6 @@ def make_blocks(t: Tape, config: Decoder, run: Run) -> BlockCache:
     if config.kv_lora_rank:
         shape = (1, run.batch, 1, run.kv_block, config.kv_lora_rank + config.qk_rope_head_dim)
     else:
-        shape = (2, run.batch, config.num_key_value_heads // run.tensor, run.kv_block, config.head_dim)
+        shape = (2, run.batch, key_heads(config, run), run.kv_block, config.head_dim)
     blocks = [t.held(f"kv_block.{n}", shape, run.dtype, "kv_cache", run.cache_home if first <= n < last else None) for n in range(count)]
     return BlockCache(tuple(blocks[:first]), tuple(blocks[first:last]), tuple(blocks[last:]))

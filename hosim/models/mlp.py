@@ -1,4 +1,4 @@
-"""Gated MLPs, and mixtures of experts."""
+"""MLPs with and without a gate, and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -7,33 +7,38 @@ from dataclasses import replace
 from hosim.costmodel.kernels.expert_loads import share_touched
 from hosim.models.collectives import all_reduced, exchanged, replicated
 from hosim.models.config import Decoder, Run
+from hosim.models.dense import activated, projected
 from hosim.models.functions import activation, add, cast, gathered, linear, mul, scale, softmax, split, summed
+from hosim.models.names import NAMES
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
 
-def gated_mlp(t: Tape, run: Run, x: Value, width: int) -> Value:
-    """``down(silu(gate(x)) * up(x))``."""
-    hidden = x.shape[-1]
-    mine = width // run.tensor
-    x = replicated(t, run, x)
-    gate = linear(t, x, t.parameter("gate_proj.weight", (mine, hidden), run.dtype), label="gate_proj")
-    if run.fused:
-        up = linear(t, x, t.parameter("up_proj.weight", (mine, hidden), run.dtype), label="up_proj")
-        inside = _swiglu(t, gate, up)
-    else:
-        opened = activation(t, gate, "silu")
-        inside = mul(t, opened, linear(t, x, t.parameter("up_proj.weight", (mine, hidden), run.dtype), label="up_proj"))
-    y = linear(t, inside, t.parameter("down_proj.weight", (hidden, mine), run.dtype), label="down_proj")
-    return all_reduced(t, run, y)
-
-
-def plain_mlp(t: Tape, run: Run, x: Value, width: int) -> Value:
-    """``down(gelu(up(x)))``."""
+def feed_forward(t: Tape, config: Decoder, run: Run, x: Value, width: int) -> Value:
+    """``down(act(gate(x)) * up(x))``, or without a gate ``down(act(up(x)))``."""
+    names, bias = NAMES[config.names], config.mlp_bias
     hidden, mine = x.shape[-1], width // run.tensor
     x = replicated(t, run, x)
-    up = linear(t, x, t.parameter("up_proj.weight", (mine, hidden), run.dtype), label="up_proj")
-    down = t.parameter("down_proj.weight", (hidden, mine), run.dtype)
-    return all_reduced(t, run, linear(t, activation(t, up, "gelu"), down, label="down_proj"))
+    if not config.gated_mlp:
+        inside = activated(t, run, config.hidden_act, projected(t, run, names.up, x, mine, bias=bias))
+    elif config.fused_projections:
+        both = projected(t, run, names.gate_up, x, 2 * mine, bias=bias)
+        inside = _opened(t, config, run, both, mine)
+    else:
+        gate = projected(t, run, names.gate, x, mine, bias=bias)
+        if run.fused:
+            inside = _swiglu(t, gate, projected(t, run, names.up, x, mine, bias=bias))
+        else:
+            opened = activated(t, run, config.hidden_act, gate)
+            inside = mul(t, opened, projected(t, run, names.up, x, mine, bias=bias))
+    return all_reduced(t, run, projected(t, run, names.down, inside, hidden, bias=bias))
+
+
+def _opened(t: Tape, config: Decoder, run: Run, both: Value, width: int) -> Value:
+    """The activation of the first half of ``both``, times the second half."""
+    if run.fused:
+        return _swiglu_of(t, both, width)
+    gate, up = split(t, both, (width, width), "chunk")
+    return mul(t, activated(t, run, config.hidden_act, gate), up)
 
 
 def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
@@ -49,7 +54,7 @@ def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
         y = (_experts if run.chosen_experts is None else _single_experts)(t, config, run, flat, weights, chosen)
     if config.n_shared_experts:
         with t.scope("shared_experts"):
-            y = add(t, y, gated_mlp(t, run, flat, config.moe_intermediate_size * config.n_shared_experts))
+            y = add(t, y, feed_forward(t, config, run, flat, config.moe_intermediate_size * config.n_shared_experts))
     return y.view(*x.shape)
 
 
@@ -58,7 +63,8 @@ def router(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
     tokens, top = x.shape[0], config.num_experts_per_tok
     weight = t.parameter("weight", (config.num_experts, x.shape[-1]), run.dtype)
     if not config.n_group:
-        chances = softmax(t, linear(t, x, weight, label="router"), "fp32")
+        offset = t.parameter("bias", (config.num_experts,), run.dtype) if config.expert_bias else None
+        chances = softmax(t, linear(t, x, weight, offset, label="router"), "fp32")
         found, chosen = _top(t, chances, top)
         total = summed(t, found, (tokens, 1))
         return cast(t, mul(t, found, total, "div"), run.dtype), chosen
@@ -107,14 +113,11 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
         offsets,
         "gate_up",
     )
-    if run.fused:
-        inside = _swiglu_of(t, both, width)
-    else:
-        gate, up = split(t, both, (width, width), "chunk")
-        inside = mul(t, activation(t, gate, "silu"), up)
+    inside = _opened(t, config, run, _biased(t, config, run, both, mine, chosen, "gate_up_proj_bias"), width)
     out = _grouped(
         t, config, run, inside, t.parameter("down_proj", (mine, hidden, width), run.dtype, "expert", run.experts_home), offsets, "down"
     )
+    out = _biased(t, config, run, out, mine, chosen, "down_proj_bias")
     out = exchanged(t, run, out, "combine")
     back = t.op("inverse", "scatter", [place], (rows,))
     weighted = gathered(t, mul(t, out, weight.view(rows, 1)), back, rows, "index_back")
@@ -133,13 +136,34 @@ def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value
         with t.scope(f"{e}"):
             up = t.parameter("gate_up_proj", (2 * width, hidden), run.dtype, "expert", run.experts_home)
             down = t.parameter("down_proj", (hidden, width), run.dtype, "expert", run.experts_home)
-            both = linear(t, x.view(rows, hidden), up, label="gate_up")  # its rows are taken as they are read
+            both_bias, down_bias = [
+                t.parameter(f"{name}_proj_bias", (wide,), run.dtype, "expert", run.experts_home) if config.expert_bias else None
+                for name, wide in (("gate_up", 2 * width), ("down", hidden))
+            ]
+            both = linear(t, x.view(rows, hidden), up, both_bias, label="gate_up")  # its rows are taken as they are read
             inside = _swiglu_of(t, both, width)
-            outs.append(linear(t, inside, down, label="down"))
-            candidates.append(((up, down), (both, inside, outs[-1])))
+            outs.append(linear(t, inside, down, down_bias, label="down"))
+            own = tuple([value for value in (up, both_bias, down, down_bias) if value is not None])
+            candidates.append((own, (both, inside, outs[-1])))
     t.choose(chosen, candidates)
     accessed = run.chosen_experts * outs[0].size + x.size
     return t.op("combine", "elementwise", [weights, *outs], x.shape, run.dtype, accessed=accessed)
+
+
+def _biased(t: Tape, config: Decoder, run: Run, x: Value, groups: int, chosen: Value, name: str) -> Value:
+    """Rows of ``x``, sorted by group, each with the bias of its group."""
+    if not config.expert_bias:
+        return x
+    bias = t.parameter(name, (groups, x.shape[-1]), run.dtype, "expert", run.experts_home)
+    accessed = 2 * x.size + min(bias.size, x.size) + chosen.size
+    y = t.op(f"{name}.add", "elementwise", [x, bias, chosen], x.shape, accessed=accessed)
+
+    def gradient(g: Value) -> None:
+        t.give(bias, t.op(f"{name}.grad", "reduction", [g, chosen], bias.shape, gradient_of=bias))
+        t.give(x, g)
+
+    t.note(y, gradient)
+    return y
 
 
 def _grouped(t: Tape, config: Decoder, run: Run, x: Value, weight: Value, offsets: Value, label: str) -> Value:

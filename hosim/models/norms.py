@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hosim.models.config import Decoder, Run
 from hosim.models.functions import activation, cast, mean, mul, scale, square
 from hosim.models.tape import Tape, Value
 
@@ -18,6 +19,20 @@ def rms_norm(t: Tape, x: Value, weight: Value, *, fused: bool = False) -> Value:
 def layer_norm(t: Tape, x: Value, weight: Value | None, bias: Value | None) -> Value:
     """``(x - mean) / deviation * weight + bias`` over the last extent: one kernel that keeps mean and deviation."""
     return _kernel(t, x, [p for p in (weight, bias) if p is not None], "layer_norm", 2)
+
+
+def decoder_norm(t: Tape, config: Decoder, run: Run, name: str, x: Value) -> Value:
+    """The norm ``name`` of a decoder."""
+    with t.scope(name):
+        weight, *bias = norm_parameters(t, config, run, x.shape[-1])
+        if config.norm == "rms":
+            return rms_norm(t, x, weight, fused=run.fused or run.merged)
+        return layer_norm(t, x, weight, bias[0] if bias else None)
+
+
+def norm_parameters(t: Tape, config: Decoder, run: Run, width: int) -> list[Value]:
+    """The parameters of the norm of a decoder whose scope it is."""
+    return [t.parameter(name, (width,), run.dtype) for name in ("weight", "bias")[: 2 if config.norm == "layer" else 1]]
 
 
 def _kernel(t: Tape, x: Value, parameters: list[Value], label: str, statistics: int) -> Value:

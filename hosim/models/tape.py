@@ -116,9 +116,9 @@ class Tape:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Names inside begin with ``name`` and a dot."""
+        """Names inside begin with ``name`` and a dot; with an empty name they are as outside."""
         before = self._scope
-        self._scope = f"{before}{name}."
+        self._scope = f"{before}{name}." if name else before
         try:
             yield
         finally:

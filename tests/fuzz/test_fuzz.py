@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fuzz_case import Case
+from fuzz_seeds import CONFIGS
 from fuzz_server import Bounds, Server
 from fuzz_targets import Target
 from run_fuzz import FOUND, started
@@ -19,7 +20,7 @@ from hosim.io.reading import KINDS
 
 NUMBER = 300
 """Inputs of a target in ``make test``."""
-FEWER = {"options": 100, "surroundings": 60, "names": 60, "config of mixtral": 100, "config of deepseek": 100, "config of t5": 100}
+FEWER = {"options": 100, "surroundings": 60, "names": 60} | dict.fromkeys([f"config of {kind}" for kind in CONFIGS], 50)
 """What is no format, runs the commands on valid files and takes longer; and formats of which there are several seeds."""
 MORE = 600
 """Inputs of a target in ``make test-long``, and of those that import torch from the first on."""

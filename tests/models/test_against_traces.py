@@ -45,7 +45,7 @@ OTHERS = {
         "GPT2LMHeadModel",
         {"n_layer": 2, "use_cache": False},
         {"input_ids": IDS},
-        {"sequence": 512, "phase": "prefill", "logits": "all"},
+        {"sequence": 512, **TRACED},
     ),
     "bert-base": ("BertForMaskedLM", {"num_hidden_layers": 2}, {"input_ids": IDS}, {}),
     "vit-l-16": (

@@ -124,6 +124,9 @@ def test_whatever_is_asked_for_is_built_or_refused(kind, parameters):
         ({"model": "bert-base", "tensor": 2}, "^tensor: bert-base takes no 'tensor'; it takes batch, checkpoint, "),
         ({"model": "vit-l-16", "sequence": 4096}, "^sequence: vit-l-16 takes no 'sequence'"),
         ({"model": "gpt2", "sequence": 4096}, "^sequence: the model has 1024 positions, got 4096$"),
+        ({"model": "gpt2", "phase": "decode", "context": 4096}, "^context: the model has 1024 positions, got 4096$"),
+        ({"model": "llama-3.1-8b", "config": {"positions": "learned"}}, "^config.max_position_embeddings: learned positions need a number"),
+        ({"model": "llama-3.1-8b", "config": {"rotary_width": 129}}, "^config.rotary_width: expected at most 128, the width of a head$"),
         ({"model": "bert-base", "sequence": 513}, "^sequence: the model has 512 positions, got 513$"),
     ],
 )
@@ -147,27 +150,68 @@ BILLIONS = {
     "llama-3.1-8b": 8.03,
     "llama-3.1-70b": 70.55,
     "llama-3.1-405b": 405.85,
+    "llama-3.3-70b": 70.55,
     "llama-3.2-1b": 1.24,
     "llama-3.2-3b": 3.21,
     "llama-2-7b": 6.74,
     "llama-2-13b": 13.02,
     "llama-2-70b": 68.98,
     "mistral-7b": 7.25,
+    "mistral-nemo-12b": 12.25,
+    "mistral-small-24b": 23.57,
+    "mistral-large-123b": 122.61,
     "mixtral-8x7b": 46.70,
     "mixtral-8x22b": 140.62,
     "qwen2.5-0.5b": 0.49,
+    "qwen2.5-1.5b": 1.54,
+    "qwen2.5-3b": 3.09,
     "qwen2.5-7b": 7.62,
+    "qwen2.5-14b": 14.77,
+    "qwen2.5-32b": 32.76,
     "qwen2.5-72b": 72.71,
     "qwen3-0.6b": 0.60,
+    "qwen3-1.7b": 1.72,
+    "qwen3-4b": 4.02,
     "qwen3-8b": 8.19,
+    "qwen3-14b": 14.77,
     "qwen3-32b": 32.76,
     "qwen3-30b-a3b": 30.53,
     "qwen3-235b-a22b": 235.09,
     "deepseek-v2-lite": 15.71,
     "deepseek-v2": 235.74,
     "deepseek-v3": 671.03,
+    "gemma-2-2b": 2.61,
+    "gemma-2-9b": 9.24,
+    "gemma-2-27b": 27.23,
+    "gemma-3-1b": 1.00,
+    "gemma-3-4b": 3.88,
+    "gemma-3-12b": 11.77,
+    "gemma-3-27b": 27.01,
+    "phi-2": 2.78,
+    "phi-3-mini": 3.82,
+    "phi-3-medium": 13.96,
+    "phi-4": 14.66,
+    "phi-4-mini": 3.84,
+    "gpt-oss-20b": 20.91,
+    "gpt-oss-120b": 116.83,
+    "opt-125m": 0.13,
+    "opt-1.3b": 1.32,
+    "opt-6.7b": 6.66,
+    "opt-13b": 12.85,
+    "opt-30b": 29.97,
+    "opt-66b": 65.72,
+    "opt-175b": 174.60,
+    "bloom-560m": 0.56,
+    "bloom-7b1": 7.07,
+    "bloom-176b": 176.25,
+    "falcon-7b": 6.92,
+    "falcon-40b": 41.30,
+    "falcon-180b": 178.56,
+    "mpt-7b": 6.65,
+    "mpt-30b": 29.96,
 }
-"""Parameters as the models' cards have them, in billions."""
+"""Parameters as the models' cards have them, in billions; of Falcon with the output layer tied to the embedding, as transformers has it,
+of Gemma 3 those of the text model."""
 
 
 def test_presets_have_the_published_numbers_of_parameters():
@@ -188,11 +232,21 @@ def test_presets_have_the_published_numbers_of_parameters():
 
 OF_EACH_KIND = (
     "bert-base",
+    "bloom-560m",
     "deepseek-v2-lite",
     "deepseek-v3",
     "dit-xl-2",
+    "falcon-7b",
+    "falcon-40b",
+    "gemma-2-2b",
+    "gemma-3-1b",
+    "gpt-oss-20b",
     "gpt2",
     "llama-3.1-8b",
+    "mpt-7b",
+    "opt-1.3b",
+    "phi-2",
+    "phi-4-mini",
     "qwen2.5-7b",
     "qwen3-30b-a3b",
     "t5-large",
@@ -245,6 +299,36 @@ def test_tensor_shards():
     assert {op.duration_ns for op in reduced} == {32 * 64 * 2}  # a ring of two: each sends half of the bytes twice, a byte a nanosecond
     products = [sum(op.flops for op in graph.ops if op.kind == "matmul") for graph in (alone, shared)]
     assert products[0] == 2 * products[1]
+
+
+def test_shards_of_a_model_with_an_odd_vocabulary_and_few_heads_of_keys():
+    """The vocabulary is padded, and devices have copies of heads of keys that are fewer than they."""
+    gpt2 = {"model": "gpt2", "config": {"n_layer": 1}, "phase": "decode", "context": 64}
+    alone, shared = build("x", gpt2), build("x", {**gpt2, "tensor": 4})
+    table = 768 * 2
+    # products of 4 and 8 times 768 x 768 in attention and MLP, two tables, biases of 3, 1, 4 and 1, three norms of weight and bias
+    assert by_kind(alone)["parameter"] == (12 * 768 + 50257 + 1024 + 9 + 6) * table
+    assert alone.tensors[alone.tensor_index["transformer.wte.weight"]].size_bytes == 50257 * table
+    assert shared.tensors[shared.tensor_index["transformer.wte.weight"]].size_bytes == 12565 * table  # a quarter, rounded up
+    assert by_kind(shared)["kv_cache"] * 4 == by_kind(alone)["kv_cache"] == 2 * 64 * table
+    few = {"model": "gemma-3-1b", "phase": "decode", "context": 64, "layers": 1}
+    assert by_kind(build("x", {**few, "tensor": 4}))["kv_cache"] == by_kind(build("x", few))["kv_cache"] == 2 * 64 * 256 * 2
+
+
+@pytest.mark.parametrize("model", ["gpt2", "opt-1.3b", "phi-2", "falcon-40b", "bloom-560m", "mpt-7b", "gemma-2-2b", "gpt-oss-20b"])
+def test_a_step_of_every_decoder_reads_all_that_a_prompt_wrote(model):
+    options = {"model": model, "layers": 2, "batch": 2}
+    prompt, step = build("x", {**options, "sequence": 96}), build("x", {**options, "phase": "decode", "context": 96})
+    merged = build("x", {**options, "phase": "decode", "context": 96, "merged": True})
+    sizes = PRESETS[model].decoder() if model == "gpt2" else PRESETS[model]
+    kept = 2 * 2 * 2 * 96 * sizes.num_key_value_heads * sizes.head_dim * 2
+    assert by_kind(prompt)["kv_cache"] == by_kind(step)["kv_cache"] == by_kind(merged)["kv_cache"] == kept
+    assert [sum(op.flops for op in g.ops if op.kind == "attention") for g in (step, merged)] == [
+        2 * 4 * 2 * 96 * sizes.num_attention_heads * sizes.head_dim
+    ] * 2
+    shared = build("x", {**options, "phase": "decode", "context": 96, "tensor": 2, "link": "1 GB/s"})
+    assert by_kind(shared)["kv_cache"] * 2 == kept
+    assert sum(op.kind == "all_reduce" for op in shared.ops) == 1 + 2 * 2  # the embedding, and attention and MLP of two layers
 
 
 def test_expert_shards():

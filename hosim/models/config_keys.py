@@ -1,0 +1,133 @@
+"""The values of a ``config.json``, each checked as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from hosim.errors import InputError
+
+_MISSING = object()
+
+_ACTIVATIONS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("silu", "swish"), "silu"),
+        # each of these is one kernel
+        **dict.fromkeys(("gelu", "gelu_pytorch_tanh", "gelu_python", "gelu_fast", "gelu_accurate"), "gelu"),
+        "gelu_new": "gelu_new",
+        "relu": "relu",
+    }
+)
+
+
+class Keys:
+    """The values of a config; ``read`` has those that were there.
+
+    ``within`` are the names of the mappings that the config is in.
+    """
+
+    def __init__(self, config: Mapping[str, Any], within: str = "") -> None:
+        self._config = config
+        self._within = within
+        self.read: dict[str, Any] = {}
+
+    def value(self, key: str) -> Any:
+        """The value of a key, ``None`` where there is none."""
+        value = self._config.get(key)
+        if value is not None:
+            self.read[key] = value
+        return value
+
+    def size(self, key: str, default: object = _MISSING, least: int = 1) -> int:
+        """A number, ``least`` or more; ``default`` where the key is missing or null."""
+        value = self.value(key)
+        value = default if value is None else value
+        if value is _MISSING:
+            raise self.refusal(key, "expected a number, the config has none")
+        if type(value) is not int or not (least <= value <= 2**40 or value == default):
+            raise self.refusal(key, f"expected a number from {least} to 2^40, got {value!r}")
+        return value
+
+    def either(self, *names: str, default: object = _MISSING) -> int:
+        """The size of the first key of several that is there, as older files have other names."""
+        there = [name for name in names if self._config.get(name) is not None]
+        return self.size(there[0] if there else names[0], default)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.value(key)
+        value = default if value is None else value
+        if type(value) is not bool:
+            raise self.refusal(key, f"expected true or false, got {value!r}")
+        return value
+
+    def share(self, key: str, default: float) -> float:
+        """A number from 0 to 1."""
+        value = self.value(key)
+        value = default if value is None else value
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise self.refusal(key, f"expected a number from 0 to 1, got {value!r}")
+        return float(value)
+
+    def activation(self, key: str, default: str) -> str:
+        """The activation of an MLP, as builders call it."""
+        value = self.value(key)
+        value = default if value is None else value
+        if not isinstance(value, str) or value not in _ACTIVATIONS:
+            raise self.refusal(key, f"the builder knows {', '.join(_ACTIVATIONS)} only, got {value!r}")
+        return _ACTIVATIONS[value]
+
+    def inside(self, key: str) -> Keys:
+        """The mapping of a key; an empty one where there is none."""
+        value = self._config.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise self.refusal(key, f"expected a mapping, got {value!r}")
+        keys = Keys(value or {}, f"{self._within}{key}.")
+        if value:
+            self.read[key] = keys.read
+        return keys
+
+    def only(self, **expected: object) -> None:
+        """Raise :class:`InputError` for a key whose value is none of those that the builder has; a missing one is as expected."""
+        for key, value in expected.items():
+            known = value if isinstance(value, tuple) else (value,)
+            got = self.value(key)
+            if got is not None and got not in known:
+                raise self.refusal(key, f"the builder knows {' or '.join(map(repr, known))} only, got {got!r}")
+
+    def refusal(self, key: str, message: str) -> InputError:
+        """The error of a key."""
+        return InputError(message, where=f"{self._within}{key}")
+
+    def left_out(self) -> tuple[str, ...]:
+        """A line for each thing of any model that builders leave out."""
+        lines = []
+        quantised = self.value("quantization_config")
+        if quantised is not None:
+            method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
+            lines.append(f"the quantisation of the weights ({method or 'unnamed'}): all are in the dtype of the run")
+        if self.value("attn_logit_softcapping") is not None:
+            lines.append("the time of the bound on attention's scores (attn_logit_softcapping)")
+        return tuple(lines)
+
+    def window(self) -> int:
+        """How many keys a query sees; 0 where it sees all before it, also where the model has no more positions than the window."""
+        if not self.flag("use_sliding_window", True):
+            return 0
+        window = self.size("sliding_window", 0, 0)
+        return 0 if window >= self.size("max_position_embeddings", 2**40) else window
+
+    def windows(self, layers: int, every: int) -> dict[str, Any]:
+        """The window, and how many layers on is the next one that sees all keys; ``every`` where the config does not say."""
+        kinds = self.value("layer_types")
+        if kinds is None:
+            return {"sliding_window": self.window(), "full_attention_every": every}
+        known = isinstance(kinds, list) and len(kinds) >= layers and {*map(str, kinds)} <= {"sliding_attention", "full_attention"}
+        full = [n + 1 for n, kind in enumerate(kinds[:layers]) if kind == "full_attention"] if known else []
+        if known and len(full) == layers:
+            return {}
+        step = full[0] if full else 0
+        if not known or full != (list(range(step, layers + 1, step)) if step else []):
+            raise self.refusal("layer_types", "the builder knows layers of a sliding window with each n-th layer of full attention only")
+        return {"sliding_window": self.window(), "full_attention_every": step}

@@ -1,0 +1,317 @@
+"""The sizes of decoder language models from their ``config.json``, by family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from hosim.models.config import Decoder, Layered
+from hosim.models.config_keys import Keys
+from hosim.models.gpt2 import Gpt2
+
+_NO_DEFAULTS: Mapping[str, int] = MappingProxyType({})
+
+
+def _decoder(keys: Keys, defaults: Mapping[str, int] = _NO_DEFAULTS, **more: Any) -> Decoder:
+    """What decoders with rotary positions and gated MLPs have; ``more`` is of the family, ``defaults`` are of keys that may be missing."""
+
+    def size(name: str, *default: int) -> int:
+        return keys.size(name, defaults[name]) if name in defaults else keys.size(name, *default)
+
+    hidden, heads = size("hidden_size"), size("num_attention_heads")
+    return Decoder(
+        **{
+            "hidden_size": hidden,
+            "num_hidden_layers": size("num_hidden_layers"),
+            "num_attention_heads": heads,
+            "num_key_value_heads": size("num_key_value_heads", heads),
+            "intermediate_size": size("intermediate_size"),
+            "vocab_size": size("vocab_size"),
+            "head_dim": size("head_dim", hidden // heads),
+            "hidden_act": more["hidden_act"] if "hidden_act" in more else keys.activation("hidden_act", "silu"),
+            "tie_word_embeddings": keys.flag("tie_word_embeddings", False),
+            "mlp_bias": keys.flag("mlp_bias", False),
+            **more,
+        }
+    )
+
+
+def _biases(keys: Keys, default: bool = False) -> dict[str, Any]:
+    """Biases of queries, keys, values and the output, all or none."""
+    return dict.fromkeys(("qkv_bias", "out_bias"), keys.flag("attention_bias", default))
+
+
+def _llama(keys: Keys) -> Decoder:
+    return _decoder(keys, **_biases(keys))
+
+
+def _mistral(keys: Keys) -> Decoder:
+    return _decoder(keys, sliding_window=keys.window())
+
+
+def _mixtral(keys: Keys) -> Decoder:
+    return _decoder(
+        keys,
+        sliding_window=keys.window(),
+        num_experts=keys.size("num_local_experts", 8),
+        num_experts_per_tok=keys.size("num_experts_per_tok", 2),
+        moe_intermediate_size=keys.size("intermediate_size"),
+    )
+
+
+def _qwen2(keys: Keys) -> Decoder:
+    keys.only(use_sliding_window=False)
+    return _decoder(keys, qkv_bias=True)
+
+
+def _qwen3(keys: Keys) -> Decoder:
+    keys.only(use_sliding_window=False)
+    return _decoder(keys, head_dim=keys.size("head_dim", 128), qk_norm=True, **_biases(keys))
+
+
+def _qwen3_moe(keys: Keys) -> Decoder:
+    keys.only(use_sliding_window=False, decoder_sparse_step=1, mlp_only_layers=[])
+    return _decoder(
+        keys,
+        **_biases(keys),
+        qk_norm=True,
+        num_experts=keys.size("num_experts", keys.size("num_local_experts", 128)),
+        num_experts_per_tok=keys.size("num_experts_per_tok", 8),
+        moe_intermediate_size=keys.size("moe_intermediate_size", 768),
+    )
+
+
+def _deepseek(keys: Keys) -> Decoder:
+    """DeepSeek-V3: a router of sigmoid scores and groups. Its prediction of several tokens is left out, as transformers has it."""
+    keys.only(attention_bias=False, moe_layer_freq=1)
+    return _decoder(keys, n_group=keys.size("n_group", 8, 0), **_latent(keys), **_shared_experts(keys, 3))
+
+
+def _deepseek_v2(keys: Keys) -> Decoder:
+    """Its router is a softmax."""
+    keys.only(attention_bias=False, moe_layer_freq=1)
+    return _decoder(keys, **_latent(keys), **_shared_experts(keys, 0))
+
+
+def _latent(keys: Keys) -> dict[str, Any]:
+    names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    turned = keys.size("qk_rope_head_dim")
+    return {"q_lora_rank": keys.size("q_lora_rank", 0, 0), "head_dim": turned, **{name: keys.size(name) for name in names}}
+
+
+def _shared_experts(keys: Keys, dense: int) -> dict[str, Any]:
+    return {
+        "num_experts": keys.size("n_routed_experts"),
+        "num_experts_per_tok": keys.size("num_experts_per_tok"),
+        "moe_intermediate_size": keys.size("moe_intermediate_size"),
+        "n_shared_experts": keys.size("n_shared_experts", 0, 0),
+        "first_k_dense_replace": keys.size("first_k_dense_replace", dense, 0),
+    }
+
+
+def _gpt2(keys: Keys) -> Gpt2:
+    width = keys.size("n_embd")
+    keys.only(n_inner=4 * width, activation_function="gelu_new", tie_word_embeddings=True)
+    return Gpt2(
+        width,
+        keys.size("n_layer"),
+        keys.size("n_head"),
+        keys.size("vocab_size", 50257),
+        keys.size("n_positions", 1024),
+        keys.share("resid_pdrop", 0.1),
+    )
+
+
+def _gemma(keys: Keys) -> Decoder:
+    return _decoder(keys, **_gemma_parts(keys))
+
+
+def _gemma_parts(keys: Keys) -> dict[str, Any]:
+    """What all of Gemma has: an activation with a name of its own, a scaled embedding that is the output layer, too."""
+    return {
+        "hidden_act": keys.activation("hidden_activation", "gelu_pytorch_tanh"),
+        "head_dim": keys.size("head_dim", 256),
+        "tie_word_embeddings": keys.flag("tie_word_embeddings", True),
+        "embedding_scale": True,
+        **_biases(keys),
+    }
+
+
+def _gemma2(keys: Keys) -> Decoder:
+    layers = keys.size("num_hidden_layers")
+    return _decoder(keys, **_post_normed(keys), **keys.windows(layers, 2))
+
+
+def _gemma3(keys: Keys) -> Decoder:
+    every = keys.size("sliding_window_pattern", 6)
+    defaults = {"num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208}
+    layers = keys.size("num_hidden_layers", defaults["num_hidden_layers"])
+    keys.only(use_bidirectional_attention=False)
+    return _decoder(keys, defaults, qk_norm=True, **_post_normed(keys), **keys.windows(layers, every))
+
+
+def _post_normed(keys: Keys) -> dict[str, Any]:
+    capped = keys.value("final_logit_softcapping") is not None
+    return {**_gemma_parts(keys), "post_norms": True, "final_softcap": capped, "names": "gemma"}
+
+
+def _phi(keys: Keys) -> Decoder:
+    keys.only(qk_layernorm=False)
+    return _decoder(
+        keys,
+        hidden_act=keys.activation("hidden_act", "gelu_new"),
+        gated_mlp=False,
+        norm="layer",
+        parallel_block=True,
+        shared_norm=True,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        head_bias=True,
+        dropout=keys.share("resid_pdrop", 0.0),
+        embedding_dropout=keys.share("embd_pdrop", 0.0),
+        rotary_width=_turned(keys, 0.5),
+        names="phi",
+    )
+
+
+def _phi3(keys: Keys) -> Decoder:
+    return _decoder(
+        keys,
+        fused_projections=True,
+        sliding_window=keys.window(),
+        dropout=keys.share("resid_pdrop", 0.0),
+        embedding_dropout=keys.share("embd_pdrop", 0.0),
+        rotary_width=_turned(keys, 1.0),
+    )
+
+
+def _turned(keys: Keys, default: float) -> int:
+    """How much of a head has rotary positions; 0: all of it."""
+    width = keys.size("hidden_size") // keys.size("num_attention_heads")
+    part = keys.inside("rope_parameters").share("partial_rotary_factor", keys.share("partial_rotary_factor", default))
+    turned = int(width * part)
+    return turned if turned < width else 0
+
+
+def _opt(keys: Keys) -> Decoder:
+    hidden, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
+    keys.only(do_layer_norm_before=True, word_embed_proj_dim=hidden, layer_norm_elementwise_affine=True, _remove_final_layer_norm=False)
+    bias = keys.flag("enable_bias", True)
+    return _plain(
+        keys,
+        (hidden, keys.size("num_hidden_layers"), heads, heads, keys.size("ffn_dim"), keys.size("vocab_size", 50272)),
+        positions="learned",
+        max_position_embeddings=keys.size("max_position_embeddings", 2048),
+        extra_positions=2,
+        hidden_act=keys.activation("activation_function", "relu"),
+        dropout=keys.share("dropout", 0.1),
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_bias=bias,
+        names="opt",
+    )
+
+
+def _bloom(keys: Keys) -> Decoder:
+    keys.only(apply_residual_connection_post_layernorm=False)
+    hidden, heads = keys.either("hidden_size", "n_embed"), keys.either("n_head", "num_attention_heads")
+    return _plain(
+        keys,
+        (hidden, keys.either("n_layer", "num_hidden_layers"), heads, heads, 4 * hidden, keys.size("vocab_size", 250880)),
+        positions="alibi",
+        embedding_norm=True,
+        fused_projections=True,
+        hidden_act="gelu",
+        dropout=keys.share("hidden_dropout", 0.0),
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        names="bloom",
+    )
+
+
+def _falcon(keys: Keys) -> Decoder:
+    """The first architecture has one head of keys or as many as of queries, the new one groups, and by default two norms in a block."""
+    hidden, heads = keys.either("hidden_size", "n_embed"), keys.either("num_attention_heads", "n_head")
+    new, bias = keys.flag("new_decoder_architecture", False), keys.flag("bias", False)
+    parallel = keys.flag("parallel_attn", True) or new
+    one_norm = parallel and not (new and keys.size("num_ln_in_parallel_attn", 2) == 2)
+    kv_heads = keys.either("num_kv_heads", "n_head_kv", default=heads) if new else 1 if keys.flag("multi_query", True) else heads
+    sizes = (hidden, keys.either("num_hidden_layers", "n_layer"), heads, kv_heads, keys.size("ffn_hidden_size", 4 * hidden))
+    return _plain(
+        keys,
+        (*sizes, keys.size("vocab_size", 65024)),
+        positions="alibi" if keys.flag("alibi", False) else "rotary",
+        parallel_block=parallel,
+        shared_norm=one_norm,
+        fused_projections=True,
+        hidden_act=keys.activation("activation", "gelu"),
+        dropout=keys.share("hidden_dropout", 0.0),
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_bias=bias,
+        names="falcon-two-norms" if parallel and not one_norm else "falcon",
+    )
+
+
+def _mpt(keys: Keys) -> Decoder:
+    keys.only(no_bias=True)
+    keys.inside("attn_config").only(alibi=True, attn_type="multihead_attention", qk_ln=False)
+    hidden, heads = keys.size("d_model"), keys.size("n_heads")
+    return _plain(
+        keys,
+        (hidden, keys.size("n_layers"), heads, heads, hidden * keys.size("expansion_ratio", 4), keys.size("vocab_size", 50368)),
+        norm="layer_without_bias",
+        positions="alibi",
+        fused_projections=True,
+        hidden_act="gelu",
+        names="mpt",
+    )
+
+
+def _plain(keys: Keys, sizes: tuple[int, int, int, int, int, int], **more: Any) -> Decoder:
+    """A decoder of layer norms and MLPs without a gate, whose heads are together as wide as its hidden state."""
+    tied = keys.flag("tie_word_embeddings", True)
+    return Decoder(*sizes, **{"head_dim": sizes[0] // sizes[2], "tie_word_embeddings": tied, "gated_mlp": False, "norm": "layer", **more})
+
+
+def _gpt_oss(keys: Keys) -> Decoder:
+    return _decoder(
+        keys,
+        head_dim=keys.size("head_dim", 64),
+        attention_sinks=True,
+        num_experts=keys.size("num_local_experts", 128),
+        num_experts_per_tok=keys.size("num_experts_per_tok", 4),
+        moe_intermediate_size=keys.size("intermediate_size"),
+        expert_bias=True,
+        **_biases(keys, default=True),
+        **keys.windows(keys.size("num_hidden_layers"), 2),
+    )
+
+
+DECODERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType(
+    {
+        "llama": _llama,
+        "mistral": _mistral,
+        "mixtral": _mixtral,
+        "qwen2": _qwen2,
+        "qwen3": _qwen3,
+        "qwen3_moe": _qwen3_moe,
+        "deepseek_v2": _deepseek_v2,
+        "deepseek_v3": _deepseek,
+        "gemma": _gemma,
+        "gemma2": _gemma2,
+        "gemma3_text": _gemma3,
+        "phi": _phi,
+        "phi3": _phi3,
+        "opt": _opt,
+        "bloom": _bloom,
+        "falcon": _falcon,
+        "mpt": _mpt,
+        "gpt2": _gpt2,
+        "gpt_oss": _gpt_oss,
+    }
+)
+"""By ``model_type``."""

@@ -1,0 +1,57 @@
+"""The sizes of encoders, of encoders with a decoder, and of models of images, from their ``config.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from hosim.models.bert import Bert
+from hosim.models.config import Layered
+from hosim.models.config_keys import Keys
+from hosim.models.t5 import T5
+from hosim.models.vision import Vit
+
+
+def _encoder(keys: Keys) -> dict[str, int]:
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    return {name: keys.size(name) for name in names}
+
+
+def _bert(keys: Keys) -> Bert:
+    keys.only(hidden_act="gelu", position_embedding_type="absolute")
+    return Bert(
+        **_encoder(keys),
+        vocab_size=keys.size("vocab_size"),
+        max_position_embeddings=keys.size("max_position_embeddings", 512),
+        type_vocab_size=keys.size("type_vocab_size", 2),
+        dropout=keys.share("hidden_dropout_prob", 0.1),
+    )
+
+
+def _vit(keys: Keys) -> Vit:
+    keys.only(hidden_act="gelu", qkv_bias=True)
+    return Vit(
+        **_encoder(keys),
+        image_size=keys.size("image_size", 224),
+        patch_size=keys.size("patch_size", 16),
+        num_channels=keys.size("num_channels", 3),
+    )
+
+
+def _t5(keys: Keys) -> T5:
+    layers = keys.size("num_layers")
+    keys.only(num_decoder_layers=layers, feed_forward_proj="relu", tie_word_embeddings=True)
+    return T5(
+        d_model=keys.size("d_model"),
+        num_layers=layers,
+        num_heads=keys.size("num_heads"),
+        d_kv=keys.size("d_kv", 64),
+        d_ff=keys.size("d_ff"),
+        vocab_size=keys.size("vocab_size", 32128),
+        relative_attention_num_buckets=keys.size("relative_attention_num_buckets", 32),
+        dropout=keys.share("dropout_rate", 0.1),
+    )
+
+
+OTHERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType({"bert": _bert, "vit": _vit, "t5": _t5})
+"""By ``model_type``."""

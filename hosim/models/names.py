@@ -1,0 +1,93 @@
+"""The names that the parts of a decoder have in transformers, by family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class PartNames:
+    """The names of modules; those of parameters are ``NAME.weight`` and ``NAME.bias``. An empty name is no module of its own.
+
+    ``qkv`` and ``gate_up`` are projections in one tensor. ``after_attention`` and ``after_mlp`` are the norms of what is added.
+    """
+
+    model: str = "model"
+    table: str = "embed_tokens"
+    table_norm: str = "embed_norm"
+    positions: str = "embed_positions"
+    layers: str = "layers"
+    before_attention: str = "input_layernorm"
+    attention: str = "self_attn"
+    qkv: str = "qkv_proj"
+    out: str = "o_proj"
+    after_attention: str = "post_attention_layernorm"
+    before_mlp: str = "post_attention_layernorm"
+    mlp: str = "mlp"
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    gate_up: str = "gate_up_proj"
+    down: str = "down_proj"
+    after_mlp: str = "post_feedforward_layernorm"
+    norm: str = "norm"
+
+
+_BLOOM = PartNames(
+    model="transformer",
+    table="word_embeddings",
+    table_norm="word_embeddings_layernorm",
+    layers="h",
+    attention="self_attention",
+    qkv="query_key_value",
+    out="dense",
+    norm="ln_f",
+    up="dense_h_to_4h",
+    down="dense_4h_to_h",
+)
+
+NAMES: Mapping[str, PartNames] = {
+    "llama": PartNames(),
+    "gemma": PartNames(before_mlp="pre_feedforward_layernorm"),
+    "phi": PartNames(out="dense", up="fc1", down="fc2", norm="final_layernorm"),
+    "opt": PartNames(
+        model="model.decoder",
+        before_attention="self_attn_layer_norm",
+        out="out_proj",
+        before_mlp="final_layer_norm",
+        mlp="",
+        up="fc1",
+        down="fc2",
+        norm="final_layer_norm",
+    ),
+    "bloom": _BLOOM,
+    "mpt": PartNames(
+        model="transformer",
+        table="wte",
+        layers="blocks",
+        before_attention="norm_1",
+        attention="attn",
+        qkv="Wqkv",
+        out="out_proj",
+        before_mlp="norm_2",
+        mlp="ffn",
+        norm="norm_f",
+    ),
+    "gpt2": PartNames(
+        model="transformer",
+        table="wte",
+        positions="wpe",
+        layers="h",
+        before_attention="ln_1",
+        attention="attn",
+        qkv="c_attn",
+        out="c_proj",
+        before_mlp="ln_2",
+        up="c_fc",
+        down="c_proj",
+        norm="ln_f",
+    ),
+    "falcon": _BLOOM,
+    "falcon-two-norms": replace(_BLOOM, before_attention="ln_attn", before_mlp="ln_mlp"),
+}
+"""By the value of :attr:`hosim.models.config.Decoder.names`."""
