@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from hosim.derived import Deriving
 from hosim.edits import Edits
 from hosim.graph import Graph
-from hosim.plain_text import counted
+from hosim.in_cells import InCells
+from hosim.plain_text import counted, printable
 
 if TYPE_CHECKING:
     import networkx
@@ -110,7 +111,7 @@ MANUAL = "manual"
 
 
 @dataclass(frozen=True)
-class Plan(Deriving):
+class Plan(Deriving, InCells):
     """What a policy returns and the engine replays.
 
     Parameters
@@ -154,6 +155,10 @@ class Plan(Deriving):
     edits: Edits | None = None
     made_for: tuple[Hardware, int] | None = field(default=None, compare=False, repr=False)
     judgement: object = field(default=None, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        decides = "decides during the replay" if self.runtime is not None else counted_cache_ops(self)
+        return f"<Plan of {printable(self.policy)} for {printable(self.graph.name)}: {decides}>"
 
     @property
     def workload(self) -> Graph:

@@ -7,15 +7,18 @@ The listed order of the ops is the execution order of every stream. :class:`Grap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hosim.collector import no_collection
 from hosim.derived import Deriving
 from hosim.errors import GraphError
-from hosim.units import LARGEST
+from hosim.frozen_twins import twin_of
+from hosim.in_cells import InCells
+from hosim.plain_text import counted, printable
+from hosim.units import LARGEST, human_size
 
 if TYPE_CHECKING:
     import networkx
@@ -160,34 +163,11 @@ class Op:
         return tuple(dict.fromkeys(self.inputs + self.outputs + self.mutates))
 
 
-def twin_of(frozen: type[Any]) -> type[Any]:
-    """A class with the slots of a frozen dataclass, without the guard that makes that one four times as slow to make as any other.
-
-    Giving what it makes the frozen one's class, as ``__class__``, is all that is left to do: ``__post_init__`` is not called.
-    """
-    # mypy knows fields of instances only
-    listed = [(f.name, f.type, field(default=f.default)) for f in fields(frozen)]
-    return make_dataclass(frozen.__name__, listed, slots=True)
-
-
-def unguarded(frozen: type[T]) -> Callable[..., T]:
-    """The constructor of a frozen dataclass with slots, by :func:`twin_of` it."""
-    twin = twin_of(frozen)
-
-    def make(*values: Any, **named: Any) -> T:
-        made = twin(*values, **named)
-        made.__class__ = frozen
-        result: T = made
-        return result
-
-    return make
-
-
 _TensorTwin, _OpTwin = twin_of(Tensor), twin_of(Op)
 
 
 @dataclass(frozen=True)
-class Graph(Deriving):
+class Graph(Deriving, InCells):
     """A workload: tensors, and ops in the order in which each stream runs them.
 
     Parameters
@@ -224,6 +204,11 @@ class Graph(Deriving):
 
     def __post_init__(self) -> None:
         _check(self)
+
+    def __repr__(self) -> str:
+        held = human_size(sum(self.tensors[t].size_bytes for t in self.initial))
+        sizes = f"{counted(len(self.ops), 'op')}, {counted(len(self.tensors), 'tensor')}, {held} at the start"
+        return f"<Graph {printable(self.name)}: {sizes}>"
 
     @cached_property
     def tensor_index(self) -> Mapping[str, int]:

@@ -13,7 +13,10 @@ from itertools import pairwise
 
 from hosim.errors import HardwareError
 from hosim.graph import KINDS
+from hosim.in_cells import InCells
 from hosim.limits import limit, refusal
+from hosim.plain_text import counted, printable
+from hosim.units import human_size
 
 SCOPES = ("device", "host", "global")
 """Who shares a tier or a fabric: one device, the devices of a host, or all of a supernode; the narrowest first."""
@@ -153,7 +156,7 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Hardware:
+class Hardware(InCells):
     """A machine: processor, memory tiers, channels and fabrics.
 
     Parameters
@@ -214,6 +217,10 @@ class Hardware:
 
     def __post_init__(self) -> None:
         _check(self)
+
+    def __repr__(self) -> str:
+        tiers = ", ".join(f"{printable(tier.name)} {human_size(tier.capacity_bytes)}" for tier in self.tiers)
+        return f"<Hardware {printable(self.name)}: {counted(self.devices, 'device')}, {tiers}>"
 
     @cached_property
     def tier_index(self) -> Mapping[str, int]:

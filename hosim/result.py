@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hosim.in_cells import InCells
 from hosim.jitter import Jitter
+from hosim.plain_text import printable
+from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
     from hosim.cache_plan import Plan
@@ -193,7 +196,7 @@ class AllocatorFigures:
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(InCells):
     """The figures of one replay, in nanoseconds and bytes.
 
     Where several devices ran together, the result is that of the device that ended last, or of the first that does not fit; but the peak
@@ -316,6 +319,13 @@ class Result:
     timeline: Timeline | None = field(default=None, compare=False, repr=False)
     replayed: tuple[Plan, Hardware] | None = field(default=None, compare=False, repr=False)
     by_device: tuple[Result, ...] = field(default=(), compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        names = printable(f"{self.policy} on {self.hardware}, {self.workload}")
+        if not self.feasible or self.makespan_ns is None:
+            return f"<Result of {names}: {'failed' if self.failed else 'does not fit'} within {human_size(self.budget_bytes)}>"
+        peaks = ", ".join(f"{printable(tier)} {human_size(peak)}" for tier, peak in self.peak_bytes.items())
+        return f"<Result of {names}: {human_time(self.makespan_ns)}, peak {peaks}>"
 
     @property
     def has_waits(self) -> bool:

@@ -44,7 +44,8 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     Returns
     -------
     pandas.DataFrame
-        One row per policy, with the columns of :func:`hosim.study.rows.figure_columns`: times in nanoseconds, sizes in bytes.
+        A cell of a notebook shows its main columns with units. One row per policy, with
+        the columns of :func:`hosim.study.rows.figure_columns`: times in nanoseconds, sizes in bytes.
         ``slowdown`` is against ``ideal_ns``, which is the makespan with everything resident, as if the device had enough memory.
         ``planning_s`` and ``replay_s`` are the seconds that planning and replaying took here. If a policy does not fit, ``feasible`` is
         false and ``error`` says why; if a policy of your own fails, likewise, and :func:`hosim.plan` raises its error with the traceback.
@@ -82,6 +83,7 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     0            toy     False         <NA>          <NA>
     1  h100-80gb-sxm      True           50           120
     """
+    from hosim.api.compared_frame import ComparedFrame
     from hosim.study.compare import compare as compared
     from hosim.study.rows import DEVICE_TIER, figure_columns, figures, frame
 
@@ -89,13 +91,14 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     if isinstance(hardware, Sequence) and not isinstance(hardware, str):
         from hosim.study.machines import compare_machines
 
-        return compare_machines(graph, [machine(one) for one in hardware], choices_of(policies or "hyperoffload"), budget).frame
+        found = compare_machines(graph, [machine(one) for one in hardware], choices_of(policies or "hyperoffload"), budget)
+        return ComparedFrame(found.frame)
     profile = machine(hardware)
     choices = choices_of(policies)
     results = compared(graph, profile, choices, budget_of(budget, graph, profile))
     more = ("ideal_ns", "slowdown", "planning_s", "replay_s")
     rows: list[dict[str, Value]] = [{**figures(r, profile), **{name: getattr(r, name) for name in more}} for r in results]
-    table = frame(rows, [*figure_columns(profile), *more])
+    table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
     table.attrs[DEVICE_TIER] = profile.device_tier  # hosim.plot draws its peak
     return table
 

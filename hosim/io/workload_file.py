@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from hosim.collector import no_collection
 from hosim.errors import InputError
-from hosim.graph import KINDS, PERSISTENT_KINDS, Graph, Op, Tensor, unguarded
+from hosim.frozen_twins import unguarded
+from hosim.graph import KINDS, PERSISTENT_KINDS, Graph, Op, Tensor
 from hosim.io import reading
 from hosim.io.bounded import check_json, check_names, read_bytes
 from hosim.io.key_tables import (

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.graph import Graph, unguarded
+from hosim.frozen_twins import unguarded
+from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.lower_tiers import route
 

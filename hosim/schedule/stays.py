@@ -18,7 +18,8 @@ from hosim.cache_plan import AT_START
 from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.op_time import op_durations
 from hosim.costmodel.transfer_time import alone_ns
-from hosim.graph import Graph, unguarded
+from hosim.frozen_twins import unguarded
+from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.idle_intervals import held_bytes
 from hosim.schedule.insertion import Absence

@@ -11,7 +11,7 @@ import json
 import pickle
 import zlib
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
@@ -69,7 +69,7 @@ def digest(question: Question) -> str:
         repr(graph.tensors),
         repr(graph.ops),
         json.dumps(recipe(graph), sort_keys=True),
-        repr(question.hardware),
+        f"Hardware({', '.join(f'{f.name}={getattr(question.hardware, f.name)!r}' for f in fields(question.hardware))})",
         choice.label,
         json.dumps(dict(choice.parameters), sort_keys=True),
         repr(question.budget),

@@ -1,0 +1,45 @@
+"""The frame of a comparison: pandas in every way, but a cell shows the columns that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pandas import DataFrame
+
+from hosim.report.result_pages import html_of
+from hosim.report.studies import errors, listing
+from hosim.report.tables import multiple
+from hosim.result import STALL_CAUSES
+from hosim.study.rows import DEVICE_TIER, FEASIBLE
+
+_SHOWN = ("hardware", "policy", "makespan_ns", "slowdown", "lower_bound_ns", "stall_ns", "peak_bytes", "enough_bytes")
+"""The columns of a cell, of those that there are."""
+
+
+class ComparedFrame(DataFrame):
+    """What :func:`hosim.compare` returns; what is selected from it is an ordinary frame."""
+
+    def _repr_html_(self) -> str:
+        """A row per policy, or per machine and policy, with units; every column is in the frame."""
+        found = self.astype(object).where(self.notna(), None).to_dict("records")
+        rows = [self._row({str(column): value for column, value in row.items()}) for row in found]
+        columns = [column for column in _SHOWN if any(row.get(column) is not None for row in rows)]
+        listed = listing("", rows, columns, left=sum(column in ("hardware", "policy") for column in columns))
+        more = f"<p>{len(self.columns)} columns: <code>list(frame.columns)</code></p>"
+        return "\n".join([*html_of(listed), *html_of(errors(rows)), more])
+
+    def _row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        fits = row.get(FEASIBLE)
+        stalls = [row.get(f"{cause}_stall_ns") for cause in STALL_CAUSES]
+        return {
+            "hardware": row.get("hardware"),
+            "policy": row.get("policy"),
+            "makespan_ns": row.get("makespan_ns") if fits else "no result",
+            "slowdown": multiple(row["slowdown"]) if row.get("slowdown") else None,
+            "lower_bound_ns": row.get("lower_bound_ns"),
+            "stall_ns": None if None in stalls else sum(stalls),
+            "peak_bytes": row.get("peak_bytes", row.get(f"{self.attrs.get(DEVICE_TIER)}_peak_bytes")) if fits else None,
+            "enough_bytes": row.get("enough_bytes"),
+            "error": f"{row.get('policy')}: {row['error']}" if row.get("error") else None,
+        }

@@ -1,0 +1,95 @@
+"""Cells of a notebook: the tables of the terminal as HTML, and the timeline of a recorded replay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from html import escape
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hosim.analysis.liveness import static_peak
+from hosim.cache_plan import Plan
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.report import listings, page, tables
+from hosim.report.printed import open_table, paragraph
+from hosim.report.replay_figures import replay_figure
+from hosim.report.result_pages import html_of
+from hosim.result import STALL_CAUSES, Result
+from hosim.units import human_size
+
+
+def cell(of: object) -> str:
+    """The HTML of a graph, a plan, a machine or a result; of anything else its text. Names in it are data, and escaped."""
+    if isinstance(of, Graph):
+        shown = listings.workload(of)
+    elif isinstance(of, Hardware):
+        shown = listings.machine(of)
+    elif isinstance(of, Plan):
+        shown = plan(of)
+    elif isinstance(of, Result):
+        return _of_result(of)
+    else:
+        return f"<pre>{escape(str(of))}</pre>"
+    return _joined(_parts(shown))
+
+
+def plan(of: Plan) -> RenderableType:
+    """What a plan moves: its cache ops by what they do and between which tiers, and where tensors without a home lie at the start."""
+    counts, sizes = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+    for op in of.cache_ops:
+        key = op.op, op.source, op.destination or tables.NOTHING
+        counts[key] += 1
+        sizes[key] += of.graph.tensors[op.tensor].size_bytes
+    moves = open_table("Cache ops", "op", "from", "to", "cache ops", "bytes", left=3)
+    for key, count in counts.items():
+        moves.add_row(*key, f"{count:,}", human_size(sizes[key]))
+    starts, held = Counter[str](), Counter[str]()
+    for t, tiers in of.initial.items():
+        for tier in tiers:
+            starts[tier] += 1
+            held[tier] += of.graph.tensors[t].size_bytes
+    initial = open_table("At time 0, as the plan says", "tier", "tensors", "bytes")
+    for tier, count in starts.items():
+        initial.add_row(tier, f"{count:,}", human_size(held[tier]))
+    return Group(paragraph(repr(of)), *([moves] if counts else []), *([initial] if starts else []))
+
+
+def _of_result(result: Result) -> str:
+    if result.replayed is None:
+        return _joined([page.paragraph(repr(result)), *_parts(_figures(result))])
+    replayed, hardware = result.replayed
+    resident = static_peak(replayed.workload).breakdown
+    parts = list(_parts(tables.replay(replayed.workload, hardware, resident, result)))
+    if result.timeline is not None:
+        parts.append(page.picture(replay_figure(replayed.graph, hardware, result), "Timeline, memory and channels"))
+    return _joined(parts)
+
+
+def _figures(result: Result) -> RenderableType:
+    """What a result says without its plan and its machine."""
+    if not result.feasible:
+        return tables.failures([result])
+    stalls = open_table("Stalls", *STALL_CAUSES, left=0)
+    stalls.add_row(*(tables.time_or_nothing(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES))
+    peaks = open_table("Peaks", "tier", "peak", "of which")
+    for tier, peak in result.peak_bytes.items():
+        peaks.add_row(tier, human_size(peak), tables.composition(result.peak_breakdown.get(tier, {})))
+    return Group(stalls, peaks, tables.channels([result]))
+
+
+def _parts(shown: RenderableType) -> Iterator[str]:
+    """As :func:`hosim.report.result_pages.html_of`, but what is drawn with characters keeps its lines."""
+    if isinstance(shown, Group):
+        for part in shown.renderables:
+            yield from _parts(part)
+    elif isinstance(shown, Text) and "\n" in shown.plain.strip():
+        yield f"<pre>{escape(shown.plain.rstrip())}</pre>"
+    else:
+        yield from html_of(shown)
+
+
+def _joined(parts: Iterator[str] | list[str]) -> str:
+    return "\n".join(parts).replace("h2>", "h4>")

@@ -1,0 +1,114 @@
+"""What a notebook shows of a graph, a machine, a plan, a result and a comparison: one line as text, tables as HTML, names escaped."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+
+import hosim
+from hosim.report.cells import cell
+
+NAME = "<script>alert(1)</script>\n\x1b[31m"
+
+
+def odd() -> hosim.Graph:
+    b = hosim.GraphBuilder(NAME)
+    b.tensor("w", 40, "parameter", home="ddr")
+    b.tensor("a", 30)
+    b.op(NAME, "<b>kind</b>", inputs=["w"], outputs=["a"], duration_ns=50)
+    return b.build()
+
+
+def many(ops: int) -> hosim.Graph:
+    b = hosim.GraphBuilder("many")
+    for i in range(ops):
+        b.tensor(f"w{i}", 40, "parameter")
+        b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50)
+    return b.build()
+
+
+MACHINE = hosim.load_hardware(hosim.find_hardware("toy"))
+PLAN = hosim.plan(odd(), MACHINE, "layerwise")
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        (odd(), r"<Graph <script>alert(1)</script>\n\x1b[31m: 1 op, 2 tensors, 40 B at the start>"),
+        (MACHINE, "<Hardware toy: 1 device, hbm 100 B, ddr 1000 B>"),
+        (PLAN, r"<Plan of layerwise for <script>alert(1)</script>\n\x1b[31m: 1 prefetch, 0 stores, 1 detach>"),
+        (hosim.plan(odd(), "toy", "on_demand"), r"<Plan of on_demand for <script>alert(1)</script>\n\x1b[31m: decides during the replay>"),
+        (hosim.replay(PLAN), r"<Result of layerwise on toy, <script>alert(1)</script>\n\x1b[31m: 90 ns, peak hbm 70 B, ddr 40 B>"),
+        (hosim.replay(PLAN, budget="60 B"), r"<Result of layerwise on toy, <script>alert(1)</script>\n\x1b[31m: does not fit within 60 B>"),
+        (
+            replace(hosim.replay(PLAN, budget=60), failed=True),
+            r"<Result of layerwise on toy, <script>alert(1)</script>\n\x1b[31m: failed within 60 B>",
+        ),
+    ],
+)
+def test_text_is_one_line(of: object, said: str) -> None:
+    assert repr(of) == said
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and what is between them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.said: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+
+def bad(graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int) -> hosim.Plan:
+    raise KeyError(NAME)
+
+
+SHOWN = {
+    "graph": (odd(), ["parameter", "<b>kind</b>", "40 B"]),
+    "machine": (MACHINE, ["Tiers", "Channels", "h2d", "100 B"]),
+    "plan": (PLAN, ["prefetch", "ddr", "40 B"]),
+    "plan that decides later": (hosim.plan(odd(), "toy", "on_demand"), ["decides during the replay"]),
+    "result": (hosim.replay(PLAN), ["transfer", "40 ns", "h2d", "parameter 40 B, activation 30 B"]),
+    "result that does not fit": (hosim.replay(PLAN, budget=60), ["does not fit"]),
+    "recorded result": (hosim.replay(PLAN, record=True), ["makespan", "90 ns", "h2d"]),
+    "comparison": (hosim.compare(odd(), "toy", ["layerwise", bad]), ["layerwise", "90 ns", "1.800x", "no result", "policy bad has a bug"]),
+    "machines": (hosim.compare(many(2), [MACHINE], ["resident"]), ["toy", "100 ns", "80 B", "enough"]),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_cell_has_tables_and_names_are_data(name: str) -> None:
+    of, wanted = SHOWN[name]
+    page = Tags(of._repr_html_())
+    text = "\n".join(page.said)
+    assert [said for said in wanted if said not in text] == []
+    assert set(page.tags) <= {"p", "h4", "table", "thead", "tbody", "tr", "th", "td", "pre", "img", "code"}
+    assert ("img" in page.tags) == (name == "recorded result")
+    assert "\x1b" not in text
+
+
+def test_a_cell_is_small_however_large_the_graph() -> None:
+    assert len(many(2000)._repr_html_()) < 3000
+
+
+def test_what_is_selected_from_a_comparison_is_a_plain_frame() -> None:
+    table = hosim.compare(odd(), "toy", "layerwise")
+    assert "makespan_ns" in table.columns
+    for part in (table[["policy", "makespan_ns"]], table.head(), table.sort_values("makespan_ns")):
+        assert type(part) is pd.DataFrame
+    assert re.search(r"<p>\d+ columns: <code>list\(frame.columns\)</code></p>", table._repr_html_())
+
+
+def test_anything_else_is_its_text() -> None:
+    assert cell("a < b") == "<pre>a &lt; b</pre>"
