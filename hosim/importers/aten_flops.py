@@ -136,7 +136,7 @@ def _recurrent(call: CallShapes) -> int | None:
 _COUNTED: Mapping[str, Count] = {
     **dict.fromkeys(("mm", "bmm", "_scaled_mm", "_int_mm"), _matrices(0)),
     **dict.fromkeys(("addmm", "baddbmm", "_addmm_activation", "_scaled_addmm"), _matrices(1)),
-    **dict.fromkeys(("_grouped_mm", "_grouped_mm_fallback", "_scaled_grouped_mm"), _grouped),
+    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm", "grouped_mm", "grouped_mm_fallback"), _grouped),
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), _convolution(lambda call: call.value(6) is True)),
     **dict.fromkeys(
         """cudnn_convolution mkldnn_convolution miopen_convolution miopen_depthwise_convolution thnn_conv2d _slow_conv2d_forward
