@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Budget, Machine, Policies, Vary, Workload, budget_of, choices_of, load, machine, question
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
@@ -91,11 +92,13 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     if isinstance(hardware, Sequence) and not isinstance(hardware, str):
         from hosim.study.machines import compare_machines
 
-        found = compare_machines(graph, [machine(one) for one in hardware], choices_of(policies or "hyperoffload"), budget)
-        return ComparedFrame(found.frame)
+        machines = [machine(one) for one in hardware]
+        with in_cell() as tell:
+            return ComparedFrame(compare_machines(graph, machines, choices_of(policies or "hyperoffload"), budget, tell).frame)
     profile = machine(hardware)
     choices = choices_of(policies)
-    results = compared(graph, profile, choices, budget_of(budget, graph, profile))
+    with in_cell() as tell:
+        results = compared(graph, profile, choices, budget_of(budget, graph, profile), tell)
     more = ("ideal_ns", "slowdown", "planning_s", "replay_s")
     rows: list[dict[str, Value]] = [{**figures(r, profile), **{name: getattr(r, name) for name in more}} for r in results]
     table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
@@ -113,7 +116,7 @@ def sweep(
     output: str | os.PathLike[str] | None = None,
     jobs: int = -1,
     scheduler: str | Client | None = None,
-    progress: Callable[[int, int, int], None] = lambda done, total, failed: None,
+    progress: Callable[[int, int, int], None] | None = None,
 ) -> DataFrame:
     """Replay a workload once for each value of some fields.
 
@@ -138,7 +141,7 @@ def sweep(
     scheduler
         A Dask cluster that computes instead: its address, or a client.
     progress
-        Called with the number of rows done, of all rows, and of those that do not fit.
+        Called with the number of rows done, of all rows, and of those that do not fit. A cell of a notebook shows them in any case.
 
     Returns
     -------
@@ -178,7 +181,14 @@ def sweep(
     runner = pool(jobs) if scheduler is None else cluster(scheduler)
     points = read_vary(vary)
     asked = question(workload, hardware, policy, budget)
-    table = swept(asked, points, None if output is None else Path(output), runner, progress).frame
+    with in_cell() as tell:
+
+        def told(done: int, total: int, failed: int) -> None:
+            tell(f"{done:,} of {total:,} points" + (f", of which {failed:,} do not fit" if failed else ""))
+            if progress is not None:
+                progress(done, total, failed)
+
+        table = swept(asked, points, None if output is None else Path(output), runner, told).frame
     table.attrs["notes"] = capped(asked, points)
     return table
 
@@ -230,7 +240,9 @@ def frontier(
     """
     from hosim.study.frontier import frontier as traced
 
-    return traced(question(workload, hardware, policy, budget), points, refine)
+    asked = question(workload, hardware, policy, budget)
+    with in_cell() as tell:
+        return traced(asked, points, refine, tell)
 
 
 def fit(
@@ -294,7 +306,9 @@ def fit(
     text = largest or smallest
     if text is None or (largest and smallest):
         raise InputError("give one of largest='FIELD=A..B' and smallest='FIELD=A..B'", source="fit")
-    return fitted(question(workload, hardware, policy, budget), "largest" if largest else "smallest", parse_axis(text, STEPS), slowdown)
+    asked = question(workload, hardware, policy, budget)
+    with in_cell() as tell:
+        return fitted(asked, "largest" if largest else "smallest", parse_axis(text, STEPS), slowdown, tell)
 
 
 def diff(
@@ -419,4 +433,6 @@ def robustness(
     graph, profile = load(workload), machine(hardware)
     choices = choices_of(policies)
     budget_bytes = budget_of(budget, graph, profile)
-    return drawn(graph, profile, choices, budget_bytes, replace(Jitter(seed), op_sigma=op_sigma, transfer_sigma=transfer_sigma), runs)
+    jitter = replace(Jitter(seed), op_sigma=op_sigma, transfer_sigma=transfer_sigma)
+    with in_cell() as tell:
+        return drawn(graph, profile, choices, budget_bytes, jitter, runs, tell)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hosim import engine
 from hosim.analysis.bounded_result import bounded
 from hosim.analysis.verifier import verify
+from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Budget, Machine, Workload, budget_of, machine, question
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
@@ -355,4 +356,5 @@ def blame(
 
     plan = workload if isinstance(workload, Plan) else None
     asked = question(workload.workload if isinstance(workload, Plan) else workload, hardware, policy, budget)
-    return blamed(asked, plan, parse_size(more_memory), parse_rate(more_bandwidth))
+    with in_cell() as tell:
+        return blamed(asked, plan, parse_size(more_memory), parse_rate(more_bandwidth), tell)
