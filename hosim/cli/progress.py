@@ -17,7 +17,7 @@ EVERY_S = 10.0
 
 
 @contextmanager
-def progress(first: str = "working") -> Iterator[Callable[[str], None]]:
+def progress(first: str = "") -> Iterator[Callable[[str], None]]:
     """A function that takes what begins.
 
     After :data:`FIRST_S` seconds a terminal shows it with the time it takes; a log gets a line each :data:`EVERY_S` seconds.
@@ -28,7 +28,8 @@ def progress(first: str = "working") -> Iterator[Callable[[str], None]]:
     if amount() == QUIET:
         yield lambda doing: None
     elif amount() > NORMAL:
-        say(_line(0.0, first))
+        if first:
+            say(_line(0.0, first))
         yield lambda doing: say(_line(time.monotonic() - begin, doing))
     elif sys.stderr.isatty():
         with _status(first) as tell:
@@ -65,7 +66,7 @@ def _status(first: str) -> Iterator[Callable[[str], None]]:
 
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     shown = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = shown.add_task(first, total=None)
+    task = shown.add_task(first or "working", total=None)
     later = Timer(FIRST_S, shown.start)
     later.daemon = True
     later.start()
@@ -96,7 +97,7 @@ def write_lines(ended: Callable[[], bool], line: Callable[[], str]) -> None:
 
 
 def _line(seconds: float, doing: str) -> str:
-    return f"{seconds:6.1f} s  {doing}"
+    return f"{seconds:6.1f} s  {doing or 'working'}"
 
 
 def _rows(done: int, total: int, failed: int) -> str:

@@ -30,6 +30,8 @@ SCREENS = (
     "replay plan.json w.json -H toy --allocator caching",
     "compare-policies w.json -H toy -b 60B -p hyperoffload,belady,layerwise,resident",
     "compare-policies w.json -H toy -b 60B -p hyperoffload,layerwise --devices 2",
+    "compare-policies w.json -H toy,h100 -b 90B -p layerwise,resident",
+    "compare-policies w.json -H toy,h100 -p hyperoffload  # 80 columns",
     "blame w.json -H toy -b 60B",
     "blame w.json -H toy -b 60B --plan plan.json --top 1",
     "diff hyperoffload layerwise -w w.json -H toy -b 60B",

@@ -1,0 +1,43 @@
+"""``hosim compare-policies`` with several machines: which one to book."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import typer
+
+from hosim.cli.options import choices_of, console, graph_of, hardware_of, print_json
+from hosim.cli.progress import progress
+from hosim.errors import HosimError, InfeasibleError, InputError
+
+
+def compare_on_machines(
+    workload: str,
+    names: Sequence[str],
+    policies: str | None,
+    budget: str | None,
+    *,
+    devices: int | None,
+    no_recompute: bool,
+    json: bool,
+    others: Mapping[str, bool],
+) -> None:
+    """Print one table over machines. ``others`` are the options that compare policies on one machine, and whether they are given."""
+    from hosim.report.machines_table import machines
+    from hosim.study.machines import NEAR, compare_machines, rows
+
+    if given := next((option for option, is_given in others.items() if is_given), None):
+        raise InputError(f"{given} works on one machine: give a single --hardware, or leave it out", source="compare-policies")
+    profiles = [hardware_of(name, devices) for name in dict.fromkeys(names)]
+    choices = choices_of(policies or "hyperoffload", no_recompute)
+    graph = graph_of(workload)
+    with progress() as tell:
+        found = compare_machines(graph, profiles, choices, budget, tell)
+    if json:
+        print_json({"format": "hosim.machines/1", "rows": rows(found)})
+    else:
+        console().print(machines(rows(found), {profile.name: profile for profile in profiles}, NEAR, str(found)))
+    if any(line.result.failed for line in found.lines):
+        raise typer.Exit(HosimError.exit_code)
+    if not any(line.result.feasible for line in found.lines):
+        raise typer.Exit(InfeasibleError.exit_code)

@@ -1,0 +1,51 @@
+"""``compare-policies`` over several machines."""
+
+import json
+from pathlib import Path
+
+import pytest
+from toy_files import write_toy
+from typer.testing import CliRunner
+
+from hosim.cli.main import app
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_toy(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_one_row_for_each_machine_and_policy() -> None:
+    """The toy needs 70 B. ``layerwise`` fetches its 40 B first: in 40 ns on ``toy``, and in 5 us and 1 ns on the H100."""
+    done = CliRunner().invoke(app, ["compare-policies", "workload.json", "-H", "toy, h100,toy", "-p", "resident,layerwise", "--json"])
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["format"]) == (0, "hosim.machines/1")
+    assert [(row["hardware"], row["policy"], row["makespan_ns"], row["enough_bytes"]) for row in found["rows"]] == [
+        ("toy", "resident", 50, 70),
+        ("toy", "layerwise", 90, None),
+        ("h100-80gb-sxm", "resident", 50, 70),
+        ("h100-80gb-sxm", "layerwise", 5051, None),
+    ]
+
+
+def test_what_fits_nowhere() -> None:
+    done = CliRunner().invoke(app, ["compare-policies", "workload.json", "-H", "toy,h100", "-b", "60B"])
+    assert done.exit_code == 3
+    assert done.stdout.count("does not fit") == 4  # in the table and in the sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--plot", "x.png"], "--plot"),
+        (["--html", "x.html"], "--html"),
+        (["--allocator", "caching"], "--allocator"),
+        (["--op-sigma", "0.1"], "--op-sigma"),
+        (["--steps", "1"], "--routing"),
+    ],
+)
+def test_what_works_on_one_machine_alone(options: list[str], named: str) -> None:
+    done = CliRunner().invoke(app, ["compare-policies", "workload.json", "-H", "toy,h100", *options])
+    said = f"error: compare-policies: {named} works on one machine: give a single --hardware, or leave it out\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)
