@@ -190,7 +190,7 @@ def _check_shards(config: Any, run: Run) -> None:
 
 def _positions(config: Layered) -> int:
     """How many positions a model has; 0: no limit."""
-    return int(getattr(config, "max_position_embeddings", 0))
+    return int(getattr(config, "max_position_embeddings", getattr(config, "max_target_positions", 0)))
 
 
 def _check_choices(config: Any, run: Run) -> None:

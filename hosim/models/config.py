@@ -186,6 +186,11 @@ def vocabulary(config: Decoder, run: Run) -> int:
     return -(-config.vocab_size // run.tensor)
 
 
+def first_layers(count: int, run: Run) -> range:
+    """The layers taken of one half of a model that has ``count`` in it."""
+    return range(count if run.layers is None else min(count, run.layers))
+
+
 def layers_of(config: Layered, run: Run) -> range:
     """The layers of the device's pipeline stage."""
     taken = config.num_hidden_layers if run.layers is None else run.layers

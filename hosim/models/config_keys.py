@@ -54,6 +54,14 @@ class Keys:
         there = [name for name in names if self._config.get(name) is not None]
         return self.size(there[0] if there else names[0], default)
 
+    def entries(self, key: str, name: str, default: int) -> int:
+        """The size ``name``, which a config has as the number of entries of the mapping ``key``."""
+        listed = self._config.get(key)
+        if self._config.get(name) is None and isinstance(listed, Mapping) and listed:
+            self.read[name] = len(listed)
+            return len(listed)
+        return self.size(name, default)
+
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
         value = self.value(key)

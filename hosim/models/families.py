@@ -13,6 +13,7 @@ from hosim.models.gpt2 import Gpt2
 from hosim.models.t5 import T5, t5
 from hosim.models.tape import Tape, Value
 from hosim.models.vision import Dit, Vit, dit, vit
+from hosim.models.whisper import Whisper, whisper
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ _IMAGES = frozenset(
     ("phase", "batch", "layers", "dtype", "fused", "checkpoint", "checkpoint_layers", "optimizer", "main_gradients", "states_home")
 )
 _TEXT = _IMAGES | {"sequence"}
+_HALVES = ("train", "forward", "decode")
 
 _DECODER = Family(decoder, ("train", "prefill", "decode"), _EVERY)
 
@@ -40,7 +42,8 @@ FAMILIES: Mapping[type, Family] = {
     Decoder: _DECODER,
     Gpt2: _DECODER,
     Bert: Family(bert, ("train", "forward"), _TEXT, {"sequence": 512, "phase": "forward"}),
-    T5: Family(t5, ("train", "forward"), _TEXT, {"sequence": 512, "phase": "forward"}),
+    T5: Family(t5, _HALVES, _TEXT | {"context", "cache_home"}, {"sequence": 512, "context": 512, "phase": "forward"}),
+    Whisper: Family(whisper, _HALVES, _TEXT | {"context", "cache_home"}, {"phase": "forward"}),
     Vit: Family(vit, ("train", "forward"), _IMAGES, {"phase": "forward"}),
     Dit: Family(dit, ("train", "forward"), _IMAGES, {"phase": "forward"}),
 }

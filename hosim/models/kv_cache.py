@@ -35,13 +35,19 @@ def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
     if run.training or (run.phase == "prefill" and not run.cache) or (run.phase == "decode" and run.kv_block is not None):
         return None
     tokens = min(run.context if run.phase == "decode" else run.sequence, config.sliding_window or NO_WINDOW)
-    if config.kv_lora_rank:
-        shapes: list[tuple[int, ...]] = [(run.batch, tokens, config.kv_lora_rank), (run.batch, tokens, config.qk_rope_head_dim)]
-        names = ("latent_cache", "rope_cache")
-    else:
-        shapes = [(run.batch, key_heads(config, run), tokens, config.head_dim)] * 2
-        names = ("k_cache", "v_cache")
-    first, second = [t.held(name, shape, run.dtype, "kv_cache", run.cache_home) for name, shape in zip(names, shapes, strict=True)]
+    if not config.kv_lora_rank:
+        return held_heads(t, run, tokens, key_heads(config, run), config.head_dim)
+    first, second = [
+        t.held(name, (run.batch, tokens, width), run.dtype, "kv_cache", run.cache_home)
+        for name, width in (("latent_cache", config.kv_lora_rank), ("rope_cache", config.qk_rope_head_dim))
+    ]
+    return Cache(first, second, run.phase == "decode")
+
+
+def held_heads(t: Tape, run: Run, tokens: int, heads: int, width: int) -> Cache:
+    """The keys and values of ``tokens`` tokens, of the attention whose scope it is."""
+    shape = (run.batch, heads, tokens, width)
+    first, second = [t.held(name, shape, run.dtype, "kv_cache", run.cache_home) for name in ("k_cache", "v_cache")]
     return Cache(first, second, run.phase == "decode")
 
 

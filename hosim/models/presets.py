@@ -55,6 +55,13 @@ def _gpt_oss(layers: int, experts: int) -> Layered:
     return _read("gpt_oss", 2880, layers, 64, 8, 2880, 201088, num_local_experts=experts, sliding_window=128)
 
 
+def _whisper(width: int, layers: int, heads: int, **more: int) -> Layered:
+    halves = {f"{half}_{part}": n for half in ("encoder", "decoder") for part, n in (("layers", layers), ("attention_heads", heads))}
+    sizes = {"d_model": width, "encoder_ffn_dim": 4 * width, "decoder_ffn_dim": 4 * width}
+    return READERS["whisper"](Keys({**sizes, **halves, **more}))
+
+
+_UNTIED: Mapping[str, bool] = {"gated": True, "tie_word_embeddings": False}
 _GEMMA_2 = {"sliding_window": 4096, "final_logit_softcapping": 30.0}
 
 PRESETS: Mapping[str, Layered] = {
@@ -147,10 +154,29 @@ PRESETS: Mapping[str, Layered] = {
     # config.json of google-bert/bert-base-uncased and bert-large-uncased
     "bert-base": Bert(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072),
     "bert-large": Bert(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),
-    # config.json of google/vit-large-patch16-224
+    # config.json of google/vit-base-patch16-224, vit-large-patch16-224 and vit-huge-patch14-224-in21k (with the head of 1000 classes)
+    "vit-b-16": Vit(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072),
+    "vit-h-14": Vit(hidden_size=1280, num_hidden_layers=32, num_attention_heads=16, intermediate_size=5120, patch_size=14),
     "vit-l-16": Vit(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),
-    # config.json of google-t5/t5-large
+    # config.json of google-t5/t5-small, -base, -large, -3b and -11b; google/flan-t5-base, -large, -xl and -xxl
+    "t5-small": T5(d_model=512, num_layers=6, num_heads=8, d_kv=64, d_ff=2048),
+    "t5-base": T5(d_model=768, num_layers=12, num_heads=12, d_kv=64, d_ff=3072),
     "t5-large": T5(d_model=1024, num_layers=24, num_heads=16, d_kv=64, d_ff=4096),
-    # DiT_XL_2 of facebookresearch/DiT, models.py
+    "t5-3b": T5(d_model=1024, num_layers=24, num_heads=32, d_kv=128, d_ff=16384),
+    "t5-11b": T5(d_model=1024, num_layers=24, num_heads=128, d_kv=128, d_ff=65536),
+    "flan-t5-base": T5(d_model=768, num_layers=12, num_heads=12, d_kv=64, d_ff=2048, **_UNTIED),
+    "flan-t5-large": T5(d_model=1024, num_layers=24, num_heads=16, d_kv=64, d_ff=2816, **_UNTIED),
+    "flan-t5-xl": T5(d_model=2048, num_layers=24, num_heads=32, d_kv=64, d_ff=5120, **_UNTIED),
+    "flan-t5-xxl": T5(d_model=4096, num_layers=24, num_heads=64, d_kv=64, d_ff=10240, **_UNTIED),
+    # config.json of openai/whisper-tiny, -base, -small, -medium, -large-v3 and -large-v3-turbo
+    "whisper-tiny": _whisper(384, 4, 6),
+    "whisper-base": _whisper(512, 6, 8),
+    "whisper-small": _whisper(768, 12, 12),
+    "whisper-medium": _whisper(1024, 24, 16),
+    "whisper-large-v3": _whisper(1280, 32, 20, vocab_size=51866, num_mel_bins=128),
+    "whisper-large-v3-turbo": _whisper(1280, 32, 20, vocab_size=51866, num_mel_bins=128, decoder_layers=4),
+    # DiT_B_2, DiT_L_2 and DiT_XL_2 of facebookresearch/DiT, models.py
+    "dit-b-2": Dit(hidden_size=768, num_hidden_layers=12, num_attention_heads=12),
+    "dit-l-2": Dit(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16),
     "dit-xl-2": Dit(hidden_size=1152, num_hidden_layers=28, num_attention_heads=16),
 }

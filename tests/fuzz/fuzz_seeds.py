@@ -414,7 +414,18 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "d_ff": 96,
         "vocab_size": 100,
         "dropout_rate": 0.1,
+        "feed_forward_proj": "gated-gelu",
+        "num_decoder_layers": 1,
     },
+    "whisper": {
+        "model_type": "whisper",
+        **{f"{half}_{part}": n for half in ("encoder", "decoder") for part, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 96))},
+        "d_model": 64,
+        "vocab_size": 100,
+        "num_mel_bins": 8,
+        "max_source_positions": 30,
+    },
+    "vit": {**_WIDTHS, "model_type": "vit", "image_size": 32, "patch_size": 8, "id2label": {"0": "cat", "1": "dog"}},
 }
 """Configs of models as transformers writes them."""
 

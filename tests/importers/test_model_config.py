@@ -31,6 +31,21 @@ DEEPSEEK = {**without("head_dim"), **EXPERTS, "num_key_value_heads": 4, "n_route
 DEEPSEEK |= {"qk_rope_head_dim": 8, "v_head_dim": 16, "first_k_dense_replace": 1}
 HEADLESS, EQUAL = without("head_dim"), without("head_dim", "num_key_value_heads")
 FALCON = without("head_dim", "num_key_value_heads", "intermediate_size")
+T5 = {"d_model": 64, "num_layers": 2, "num_heads": 4, "d_ff": 160, "vocab_size": 128}
+WHISPER = {
+    **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0),
+    "d_model": 64,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 160,
+    "vocab_size": 128,
+    "num_mel_bins": 16,
+    "decoder_layers": 1,
+    "decoder_attention_heads": 2,
+    "decoder_ffn_dim": 96,
+    "max_source_positions": 20,
+    "max_target_positions": 24,
+}
 MODELS = {
     "llama": SMALL,
     "llama with biases": {**SMALL, "attention_bias": True, "mlp_bias": True, "hidden_act": "relu"},
@@ -57,10 +72,20 @@ MODELS = {
     "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 128, "bos_token_id": 0, "eos_token_id": 0},
     "gpt_oss": {**SMALL, "num_local_experts": 4, "num_experts_per_tok": 2},
     "bert": EQUAL,
-    "t5": {"d_model": 64, "num_layers": 2, "num_heads": 4, "d_ff": 160, "vocab_size": 128},
+    "t5": T5,
+    "t5 with gates": {**T5, "feed_forward_proj": "gated-gelu", "num_decoder_layers": 1},
+    "mt5": {**T5, "tie_word_embeddings": True},
+    "whisper": WHISPER,
+    "vit": {**EQUAL, "image_size": 32, "patch_size": 8, "num_labels": 5},
 }
 MIXED = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
-CLASSES = {"bert": "BertForMaskedLM", "t5": "T5ForConditionalGeneration"}
+CLASSES = {
+    "bert": "BertForMaskedLM",
+    "t5": "T5ForConditionalGeneration",
+    "mt5": "MT5ForConditionalGeneration",
+    "whisper": "WhisperForConditionalGeneration",
+    "vit": "ViTForImageClassification",
+}
 
 
 def config_of(kind, sizes):
@@ -78,11 +103,18 @@ def test_parameters_and_work_are_those_of_transformers(name):
     cls = getattr(transformers, CLASSES[kind])._from_config if kind in CLASSES else transformers.AutoModelForCausalLM.from_config
     mixed = {"experts_implementation": "eager"} if kind in MIXED else {}
     model = cls(config, attn_implementation="eager", **mixed).eval()  # on the CPU: masks and experts look at the data
-    ids = torch.zeros(2, 12, dtype=torch.int64)
-    inputs = {"input_ids": ids, **({"decoder_input_ids": ids} if kind == "t5" else {"use_cache": False} if kind != "bert" else {})}
+    ids = {"input_ids": torch.zeros(2, 12, dtype=torch.int64)}
+    halves = {**ids, "decoder_input_ids": ids["input_ids"]}
+    inputs = {
+        "bert": ids,
+        **dict.fromkeys(("t5", "mt5"), halves),
+        "whisper": {"input_features": torch.zeros(2, 16, 40), "decoder_input_ids": ids["input_ids"]},
+        "vit": {"pixel_values": torch.zeros(2, 3, 32, 32)},
+    }
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(**inputs)
-    graph = hosim.load({"model": config.to_dict(), "batch": 2, "sequence": 12, **({"logits": "all"} if kind not in CLASSES else {})})
+        model(**inputs.get(kind, {**ids, "use_cache": False}))
+    run = {} if kind == "vit" else {"sequence": 12} if kind in CLASSES else {"sequence": 12, "logits": "all"}
+    graph = hosim.load({"model": config.to_dict(), "batch": 2, **run})
     # parameters of no op, such as a pooling layer that is not used, are not in a graph; tied ones are counted once by both
     ours = {t.name: t.size_bytes // 2 for t in graph.tensors if t.kind in ("parameter", "expert")}
     theirs = {name: p.numel() for name, p in model.named_parameters()}
@@ -96,13 +128,17 @@ def test_parameters_and_work_are_those_of_transformers(name):
         assert sum(op.flops for op in merged.ops) == counter.get_total_flops()
 
 
+LARGE = {"num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 SIZES = {
     "llama-3.1-8b": ("llama", {"vocab_size": 128256, "intermediate_size": 14336, "num_key_value_heads": 8}),
     "qwen3-30b-a3b": ("qwen3_moe", {"num_hidden_layers": 48, "num_key_value_heads": 4, "head_dim": 128}),
     "deepseek-v3": ("deepseek_v3", {"num_key_value_heads": 128}),
     "gpt2-xl": ("gpt2", {"n_embd": 1600, "n_layer": 48, "n_head": 25}),
-    "bert-large": ("bert", {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}),
-    "vit-l-16": ("vit", {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}),
+    "bert-large": ("bert", {"hidden_size": 1024, **LARGE}),
+    "vit-l-16": (
+        "vit",
+        {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096, "num_labels": 1000},
+    ),
     "t5-large": ("t5", {"d_model": 1024, "num_layers": 24, "num_heads": 16, "d_ff": 4096}),
 }
 

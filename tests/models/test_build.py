@@ -230,6 +230,37 @@ def test_presets_have_the_published_numbers_of_parameters():
         assert round((few + (layers - dense - 1) * (more - few)) / 2e9, 2) == BILLIONS[model], model
 
 
+MILLIONS = {
+    "gpt2": 124.44,
+    "gpt2-medium": 354.82,
+    "gpt2-large": 774.03,
+    "gpt2-xl": 1557.61,
+    "t5-small": 60.51,
+    "t5-base": 222.90,
+    "t5-large": 737.67,
+    "t5-3b": 2851.60,
+    "t5-11b": 11307.32,
+    "flan-t5-base": 247.58,
+    "flan-t5-large": 783.15,
+    "flan-t5-xl": 2849.76,
+    "flan-t5-xxl": 11135.33,
+    "whisper-tiny": 37.76,
+    "whisper-base": 72.59,
+    "whisper-small": 241.73,
+    "whisper-medium": 763.86,
+    "whisper-large-v3": 1543.49,
+    "whisper-large-v3-turbo": 808.88,
+    "vit-b-16": 86.57,
+    "vit-l-16": 304.33,
+}
+"""Parameters of checkpoints, in millions."""
+
+
+def test_encoders_and_images_have_the_published_numbers_of_parameters():
+    for model, published in MILLIONS.items():
+        assert round(by_kind(build(model, {"model": model}))["parameter"] / 2e6, 2) == published, model
+
+
 OF_EACH_KIND = (
     "bert-base",
     "bloom-560m",
@@ -238,6 +269,7 @@ OF_EACH_KIND = (
     "dit-xl-2",
     "falcon-7b",
     "falcon-40b",
+    "flan-t5-base",
     "gemma-2-2b",
     "gemma-3-1b",
     "gpt-oss-20b",
@@ -251,6 +283,7 @@ OF_EACH_KIND = (
     "qwen3-30b-a3b",
     "t5-large",
     "vit-l-16",
+    "whisper-tiny",
 )
 
 
@@ -329,6 +362,19 @@ def test_a_step_of_every_decoder_reads_all_that_a_prompt_wrote(model):
     shared = build("x", {**options, "phase": "decode", "context": 96, "tensor": 2, "link": "1 GB/s"})
     assert by_kind(shared)["kv_cache"] * 2 == kept
     assert sum(op.kind == "all_reduce" for op in shared.ops) == 1 + 2 * 2  # the embedding, and attention and MLP of two layers
+
+
+@pytest.mark.parametrize(("model", "source"), [("flan-t5-base", 40), ("whisper-tiny", 1500)])
+def test_a_step_of_a_decoder_with_an_encoder_reads_both_caches(model, source):
+    options = {"model": model, "layers": 2, "batch": 3, "context": 20, "phase": "decode"}
+    graph = build("x", options | ({"sequence": source} if model == "flan-t5-base" else {}))
+    width = 768 if model == "flan-t5-base" else 384
+    assert by_kind(graph)["kv_cache"] == 2 * 2 * 3 * (20 + source) * width * 2
+    if model == "whisper-tiny":
+        assert sum(op.flops for op in graph.ops if op.kind == "attention") == 2 * 4 * 3 * (20 + source) * width
+    written = [op for op in graph.ops if op.kind == "scatter"]
+    assert len(written) == 2 * 2  # keys and values of the new token; those of the source stay
+    assert not any("encoder." in op.name.partition("decoder.")[0] for op in graph.ops)
 
 
 def test_expert_shards():
