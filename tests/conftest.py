@@ -22,6 +22,8 @@ if hasattr(providers, "_get_local_constants"):
 
 os.environ.setdefault("HOSIM_CACHE_KEY", "tests")  # kept graphs are signed, and no key is made in the home of who runs the tests
 
+os.environ["HOSIM_PROGRESS"] = "off"  # what tests compare must not depend on how long a command took
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from hosim.cli.terminal import NORMAL, QUIET, amount, say
 
 FIRST_S = 2.0
 """Seconds before a terminal shows anything."""
+SWITCH = "HOSIM_PROGRESS"
+"""The variable whose value ``off`` leaves progress out."""
 EVERY_S = 10.0
 """Seconds between the lines of a log."""
 
@@ -22,10 +25,10 @@ def progress(first: str = "") -> Iterator[Callable[[str], None]]:
 
     After :data:`FIRST_S` seconds a terminal shows it with the time it takes; a log gets a line each :data:`EVERY_S` seconds.
 
-    A quiet command shows nothing, and a verbose one a line for each thing that begins.
+    A quiet command shows nothing, nor does one with ``off`` in :data:`SWITCH`; a verbose one shows a line for each thing that begins.
     """
     begin = time.monotonic()
-    if amount() == QUIET:
+    if amount() == QUIET or (amount() == NORMAL and os.environ.get(SWITCH) == "off"):
         yield lambda doing: None
     elif amount() > NORMAL:
         if first:
@@ -42,7 +45,7 @@ def progress(first: str = "") -> Iterator[Callable[[str], None]]:
 @contextmanager
 def bar() -> Iterator[Callable[[int, int, int], None]]:
     """A progress bar of a terminal: rows done, rows in all, and how many do not fit. Elsewhere what :func:`progress` shows."""
-    if amount() != NORMAL or not sys.stderr.isatty():
+    if amount() != NORMAL or os.environ.get(SWITCH) == "off" or not sys.stderr.isatty():
         with progress("planning") as tell:
             yield lambda done, total, failed: tell(_rows(done, total, failed))
         return

@@ -31,7 +31,7 @@ SCREENS = (
     "compare-policies w.json -H toy -b 60B -p hyperoffload,belady,layerwise,resident",
     "compare-policies w.json -H toy -b 60B -p hyperoffload,layerwise --devices 2",
     "compare-policies w.json -H toy,h100 -b 90B -p layerwise,resident",
-    "compare-policies w.json -H toy,h100 -p hyperoffload  # 80 columns",
+    "compare-policies w.json -H toy,h100 -p static_split:weights=0.5  # 80 columns",
     "blame w.json -H toy -b 60B",
     "blame w.json -H toy -b 60B --plan plan.json --top 1",
     "diff hyperoffload layerwise -w w.json -H toy -b 60B",
@@ -106,6 +106,6 @@ if __name__ == "__main__":
 
     sys.path[:0] = [str(KEPT.parents[1])]
     with tempfile.TemporaryDirectory() as made, chdir(made):
-        os.environ["HOSIM_CACHE"] = made
+        os.environ["HOSIM_CACHE"], os.environ["HOSIM_PROGRESS"] = made, "off"
         files()
         KEPT.write_text("".join(map(screen, SCREENS)))

@@ -258,6 +258,7 @@ class AtOnce:
 def test_what_is_under_way_is_shown_on_a_terminal_and_then_erased(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("HOSIM_PROGRESS")
     erased = "\x1b[2K"
     for failed, said in ((0, ""), (1002, "1,002 do not fit")):
         monkeypatch.setattr(sys, "stderr", shown := Terminal())
