@@ -6,7 +6,7 @@ it the waiting until nothing else was under way, so the plan is as fast at least
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 
 from hosim.analysis.verifier import verify
@@ -17,10 +17,17 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 
 
-def freeze_runtime(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan | None:
-    """The plan without a runtime that decides as ``plan``'s does; none if it does not fit there, or its decisions are no legal plan.
+def freeze_runtime(
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int,
+    to_beat_ns: int | None = None,
+    legal: Callable[[Plan], Plan | None] = lambda _: None,
+) -> Plan | None:
+    """The plan without a runtime that decides as ``plan``'s does; none if it does not fit there, or takes longer than ``to_beat_ns``.
 
-    A plan that has no runtime is returned as it is. Of several devices the first one's decisions count.
+    Where its decisions are no legal plan, it is what ``legal`` makes of them. A plan that has no runtime is returned as it is. Of several
+    devices the first one's decisions count.
     """
     runtime = plan.runtime
     if runtime is None:
@@ -32,12 +39,13 @@ def freeze_runtime(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan | 
         notes.append([])
         return _RecordingPolicy(runtime(), previous, notes[-1])
 
-    if not replay(replace(plan, runtime=noted), hardware, budget_bytes).feasible:
+    makespan_ns = replay(replace(plan, runtime=noted), hardware, budget_bytes).makespan_ns
+    if makespan_ns is None or (to_beat_ns is not None and makespan_ns > to_beat_ns):
         return None
     cache_ops = sorted((*plan.cache_ops, *notes[0]), key=lambda cache_op: cache_op.after)
     static = replace(plan, cache_ops=tuple(cache_ops), runtime=None)
     try:
-        return None if verify(static, hardware, budget_bytes) else static
+        return legal(static) if verify(static, hardware, budget_bytes) else static
     except PlanError:
         return None
 

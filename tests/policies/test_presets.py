@@ -11,7 +11,8 @@ from hosim.analysis.verifier import verify
 from hosim.cli.main import app
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.policies import registry, rivals
+from hosim.policies import registry
+from hosim.policies.own import rivals
 
 GB = 10**9
 MACHINE = Hardware(
@@ -56,7 +57,7 @@ def test_a_preset_plans_as_its_policy_does(preset: str, policy: str, parameters:
 
 @pytest.mark.parametrize("states", [False, True])
 def test_the_planner_tries_presets_where_they_differ_from_the_other_rivals(states: bool) -> None:
-    tried = [name for name, _ in rivals.static_rivals(step(states), MACHINE, 80, None, waits=False)]
+    tried = [name for name, _ in rivals.static_rivals(step(states), MACHINE, 80, lambda: None, waits=False)]
     assert [name in tried for name in rivals.IF_TRAINING] == [states] * 3
 
 

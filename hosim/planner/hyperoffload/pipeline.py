@@ -50,12 +50,12 @@ from hosim.schedule.lower_tiers import space_below
 from hosim.schedule.placement import BALANCED, BY_KIND, FASTEST, NEAREST, Placement
 from hosim.units import human_size
 
-Others = Callable[[Graph, Hardware, int, int | None, bool], Iterable[tuple[str, Plan | None]]]
+Others = Callable[[Graph, Hardware, int, Callable[[], int | None], bool], Iterable[tuple[str, Plan | None]]]
 """Plans of other origin for a graph, a machine and a budget, each with its name: static ones, which the planner replays. None stands for a
 plan that need not be made, since it would take longer than what there is to beat.
 
-Then come the makespan in nanoseconds that they have to beat (None: nothing fits so far), and whether waits are left, so that it pays to
-look further than at the most likely ones.
+Then come what says the makespan in nanoseconds that they have to beat by now (None: nothing fits so far), and whether waits are left, so
+that it pays to look further than at the most likely ones.
 """
 
 _SLOW = (1.0, 0.7, 0.4)
@@ -167,13 +167,20 @@ def search(
             best, source, selection_of_best = refined, LOCAL_SEARCH, sweeps.selection
     rival = ""
     if others is not None and (not _at(best, floor_ns) or best.slowed):
-        to_beat_ns = None if best.cost.infeasible else best.cost.makespan_ns
+
+        def to_beat_ns() -> int | None:
+            return best.result.makespan_ns
+
         for name, other in others(graph, hardware, budget, to_beat_ns, not _at(best, floor_ns)):
             tried.append(name)
             if other is not None and PlanCost(False, soonest_end_ns(other, hardware), moved_bytes(other)) < best.cost:
                 outcome = evaluate.plan(replace(other, policy=policy))
                 if outcome.cost < best.cost:
                     best, source, rival = outcome, RIVAL, name
+    if rival and not searched and placement is None and not _at(best, floor_ns):
+        advanced = evaluate(advance(problem, choices_of(problem, best.plan), budget))
+        if advanced.cost < best.cost:
+            best = advanced
     if rival and searched and not _at(best, floor_ns):  # the search goes on from what another policy planned
         refined = _refined(evaluate, [evaluate(choices_of(problem, best.plan))], floor_ns, effort, seed)
         if refined.cost < best.cost:

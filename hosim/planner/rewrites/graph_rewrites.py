@@ -94,7 +94,11 @@ def search(
 def _or_a_rivals(run: _RewriteSearch, best: Evaluation, others: Others) -> Evaluation:
     """``best``, or what another policy plans for the graph as it is with its defaults, if that is better."""
     tried = []
-    for name, other in others(run.workload, run.hardware, run.budget, best.cost.makespan_ns, False):
+
+    def to_beat_ns() -> int | None:
+        return best.result.makespan_ns
+
+    for name, other in others(run.workload, run.hardware, run.budget, to_beat_ns, False):
         tried.append(name)
         if other is not None and moving_ns(other, run.hardware) < best.cost.makespan_ns:
             plan = replace(other, policy=best.plan.policy)

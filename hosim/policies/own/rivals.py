@@ -1,12 +1,15 @@
 """Plans of other policies that hyperoffload tries where waits are left: if a rule of thumb does better on some graph, its plan is taken.
 
 All are tried with their defaults on graphs of any size, and on graphs of up to :data:`MOST_OPS` ops with a grid of settings, too. What a
-runtime would decide is put into the graph (:mod:`hosim.schedule.freeze_runtime`): the plan is a static one, unless nothing else fits.
+runtime would decide is put into the graph (:mod:`hosim.schedule.freeze_runtime`): the plan is a static one, unless nothing else fits. On
+several streams what one replay decided may be no legal plan, since the streams may overtake each other: then the plan is what comes
+nearest to it. Policies that lose whatever they decide (:mod:`hosim.policies.own.policy_floors`) are not asked for plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -14,12 +17,13 @@ from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.hyperoffload.choices import insert
+from hosim.planner.hyperoffload.choices_of_plan import choices_of
+from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.soonest_end import moving_ns
 from hosim.policies import registry
+from hosim.policies.own.policy_floors import PolicyFloors
 from hosim.schedule.freeze_runtime import freeze_runtime
-from hosim.schedule.insertion import insert
-from hosim.schedule.lower_tiers import starts
-from hosim.schedule.steady_start import kept_from_the_start
 
 RIVALS = ("resident", "static_split", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
 """Policies whose plans are tried."""
@@ -27,8 +31,8 @@ RIVALS = ("resident", "static_split", "memory_peak", "g10", "longest_gap", "laye
 IF_TRAINING = ("zero_offload", "zero_infinity", "flexgen")
 """Settings of rivals that have names, and plan as these do where there are no optimizer states; where there are some, they are tried."""
 
-AT_HOME_IF_THEY_FIT = frozenset({"memory_peak", "g10", "longest_gap", "distance"})
-"""Those of them whose tensors start where :func:`hosim.schedule.lower_tiers.starts` says, whatever the settings of the grid."""
+AT_RUNTIME = ("keep_first", "unified_memory", "on_demand", "lookahead")
+"""Policies that decide while they run without knowing what comes: tried where they may take less time than the plan in hand."""
 
 MOST_OPS = 20_000
 """Settings other than the defaults are tried on graphs of up to this many ops; beyond, that would take most of the time."""
@@ -52,21 +56,21 @@ _FAR = 1.2
 
 
 def static_rivals(
-    graph: Graph, hardware: Hardware, budget_bytes: int, to_beat_ns: int | None, waits: bool
+    graph: Graph, hardware: Hardware, budget_bytes: int, to_beat: Callable[[], int | None], waits: bool
 ) -> Iterator[tuple[str, Plan | None]]:
     """The rivals' plans that are legal ahead of the run, each with the policy's name and settings as ``--policy`` takes them.
 
     The grid is for plans that wait (``waits``). Where transfers of ``distance`` alone take too long, the settings that follow are left out.
-    ``to_beat_ns`` is the makespan of the plan in hand: the grid leaves out policies whose default plan alone moves far too much for it.
-    A policy whose tensors start where to bring them up takes longer than that makespan, whatever else it moves, is not asked for a plan.
+    ``to_beat`` says the makespan of the plan in hand: the grid leaves out policies whose default plan alone moves far too much for it.
+    A policy that takes longer than that makespan whatever it decides (:mod:`hosim.policies.own.policy_floors`) is not asked for a plan.
     """
+    to_beat_ns, floors = to_beat(), PolicyFloors(graph, hardware, budget_bytes)
     choices: list[tuple[str, Mapping[str, Any]]] = [(name, MappingProxyType({})) for name in _rivals_of(graph)]
     if waits and len(graph.ops) <= MOST_OPS:
         choices += SETTINGS
-    late = frozenset[str]() if to_beat_ns is None else _late(graph, hardware, budget_bytes, to_beat_ns)
     hopeless: set[str] = set()
     for name, settings in choices:
-        if name in late:
+        if to_beat_ns is not None and floors.ns(name) > to_beat_ns:
             if not settings:
                 yield name, None
             continue
@@ -76,7 +80,7 @@ def static_rivals(
             plan = registry.get(name).plan(graph, hardware, budget_bytes, **settings)
         except InfeasibleError:
             continue
-        static = freeze_runtime(plan, hardware, budget_bytes)
+        static = _static(plan, hardware, budget_bytes, None)
         if static is not None:
             if to_beat_ns is not None:
                 most = to_beat_ns if settings else int(_FAR * to_beat_ns)
@@ -84,6 +88,10 @@ def static_rivals(
                 if (not settings or more_follows) and moving_ns(static, hardware) > most:
                     hopeless.add(name)
             yield ":".join([name, *(f"{key}={value}" for key, value in settings.items())]), static
+    for name in AT_RUNTIME:
+        least = to_beat()
+        plans = [] if least is not None and floors.ns(name) > least else _of_policy(graph, hardware, budget_bytes, name)
+        yield name, next((_static(plan, hardware, budget_bytes, least) for plan in plans), None)
 
 
 def _rivals_of(graph: Graph) -> tuple[str, ...]:
@@ -92,31 +100,23 @@ def _rivals_of(graph: Graph) -> tuple[str, ...]:
     return (*RIVALS, *IF_TRAINING) if training else RIVALS
 
 
-def _late(graph: Graph, hardware: Hardware, budget_bytes: int, to_beat_ns: int) -> frozenset[str]:
-    """The policies whose tensors start where to bring them up takes longer than the makespan to beat."""
-    late = AT_HOME_IF_THEY_FIT if forced_ns(graph, hardware, starts(graph, hardware, budget_bytes)) > to_beat_ns else frozenset[str]()
-    kept = kept_from_the_start(graph, hardware, budget_bytes, None)
-    return late | {"belady"} if forced_ns(graph, hardware, kept) > to_beat_ns else late
+def _static(plan: Plan, hardware: Hardware, budget_bytes: int, to_beat_ns: int | None) -> Plan | None:
+    """The plan, or what its runtime decides as one that has none; None where it does not fit, or takes longer than ``to_beat_ns``."""
 
+    def nearest(decided: Plan) -> Plan:
+        problem = analyse(plan.graph, hardware)
+        return insert(problem, choices_of(problem, decided), plan.policy)
 
-def forced_ns(graph: Graph, hardware: Hardware, initial: Mapping[int, tuple[str, ...]]) -> int:
-    """Nanoseconds for which a channel is busy at least if tensors start in ``initial``, the others at home.
-
-    What is read first comes up once, and what the step writes of it goes back (docs/contract.md, rule 2). 0 where all start at home, and
-    where no channels lead up from where one lives.
-    """
-    try:
-        return moving_ns(insert(graph, hardware, "starts", (), initial), hardware) if initial else 0
-    except InfeasibleError:
-        return 0
+    return freeze_runtime(plan, hardware, budget_bytes, to_beat_ns, nearest)
 
 
 def rivals_at_runtime(graph: Graph, hardware: Hardware, budget_bytes: int) -> Iterator[Plan]:
-    """The rivals' plans that are decided while they run and cannot be put into the graph."""
-    for name in _rivals_of(graph):
-        try:
-            plan = registry.get(name).plan(graph, hardware, budget_bytes)
-        except InfeasibleError:
-            continue
-        if freeze_runtime(plan, hardware, budget_bytes) is None:
-            yield plan
+    """The rivals' plans that are decided while they run."""
+    for name in ("belady", *AT_RUNTIME):
+        yield from _of_policy(graph, hardware, budget_bytes, name)
+
+
+def _of_policy(graph: Graph, hardware: Hardware, budget_bytes: int, name: str) -> Iterator[Plan]:
+    """The plan of a policy with its defaults; none where nothing fits."""
+    with suppress(InfeasibleError):
+        yield registry.get(name).plan(graph, hardware, budget_bytes)
