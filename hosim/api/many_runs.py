@@ -272,7 +272,7 @@ def fit(
         A field and its range, of which the largest value that fits is wanted: ``workload.batch=1..64``.
     smallest
         A field and its range, of which the smallest value that fits is wanted: ``channels.h2d.bandwidth=5..200GB/s:40``. A range without a
-        count has 100 values.
+        count has about 100 round values.
     slowdown
         How many times the makespan with everything resident the makespan may be; ``None``: any time will do.
 

@@ -22,7 +22,7 @@ Smallest = Annotated[
         "--smallest",
         metavar="FIELD=A..B[:N]",
         help="Find the smallest value of a field: channels.h2d.bandwidth=5..200GB/s:40, tiers.hbm.capacity=8..80GiB:73. "
-        "A range without a count has 100 values.",
+        "A range without a count has about 100 round values.",
     ),
 ]
 Slowdown = Annotated[

@@ -45,7 +45,9 @@ class Axis:
 
 
 def parse_axis(text: str, count: int | None = None) -> Axis:
-    """An axis from ``field=values``; ``count`` is the default count of a range. Raises :class:`InputError`.
+    """An axis from ``field=values``; ``count`` is about how many round values a range has that does not say it.
+
+    Raises :class:`InputError`.
 
     >>> parse_axis("channels.h2d.bandwidth=25..100GB/s:4").values
     ('25 GB/s', '50 GB/s', '75 GB/s', '100 GB/s')
@@ -92,42 +94,76 @@ def _range(text: str, where: str, count: int | None) -> tuple[Value, ...]:
         if not many.strip().isdecimal() or len(many) > 18 or int(many) < 2:
             raise InputError(f"expected a range such as 25..200GB/s:8 with at least 2 values after the colon, got {text!r}", source=where)
         count = within("grid_points", int(many), source=where)
+    spread = _linear if colon or count is None else _round
     first, unit_of_first = _split(low, where, text)
     last, unit_of_last = _split(high, where, text)
     unit_of_first = unit_of_first or unit_of_last
     if not unit_of_last:
         if unit_of_first:
             raise InputError(f"expected the unit at the end of the range, such as 25..200GB/s:8, got {text!r}", source=where)
-        return _numbers(first, last, count, where, text, lambda value: value)
+        return _numbers(first, last, count, where, text, lambda value: value, spread)
     if unit_of_last == "%":
         if unit_of_first != "%":
             raise InputError(f"expected percentages at both ends of a range or at neither, got {text!r}", source=where)
-        return _numbers(first, last, count, where, text, lambda value: f"{value}%")
+        return _numbers(first, last, count, where, text, lambda value: f"{value}%", spread)
     if count is None:
         raise InputError(f"expected a count after a colon, such as {ends}:8, got {text!r}", source=where)
     for _, parse, write in _QUANTITIES:
         try:
             bounds = parse(f"{low.strip()} {unit_of_first}" if not _unit(low) else low), parse(high)
+            unit = parse(f"1 {unit_of_last}")
         except UnitError:
             continue
-        return tuple(dict.fromkeys(write(round(value)) for value in _linear(Fraction(bounds[0]), Fraction(bounds[1]), count)))
+        values = spread(Fraction(bounds[0], unit), Fraction(bounds[1], unit), count)
+        return tuple(dict.fromkeys(write(round(value * unit)) for value in values))
     raise InputError(f"expected two sizes, rates or times, such as 25..200GB/s:8, got {text!r}", source=where)
 
 
 def _numbers(
-    first: Fraction, last: Fraction, count: int | None, where: str, text: str, write: Callable[[int | float], Value]
+    first: Fraction,
+    last: Fraction,
+    count: int | None,
+    where: str,
+    text: str,
+    write: Callable[[int | float], Value],
+    spread: Callable[[Fraction, Fraction, int], Iterable[Fraction]],
 ) -> tuple[Value, ...]:
     whole = first.denominator == last.denominator == 1
     if count is None:
         if not whole:
             raise InputError(f"expected a count after a colon, such as {text}:8, got {text!r}", source=where)
         count = WHOLE_STEPS + 1  # of a shorter range, several round to the same number
-    values = _linear(first, last, max(count, 2))
+    values = spread(first, last, max(count, 2))
     return tuple(dict.fromkeys(write(round(value)) if whole else write(float(value)) for value in values))
 
 
 def _linear(first: Fraction, last: Fraction, count: int) -> Iterable[Fraction]:
     return (first + (last - first) * i / (count - 1) for i in range(count))
+
+
+def _round(first: Fraction, last: Fraction, count: int) -> Iterable[Fraction]:
+    """Both ends, and between them about ``count`` values that people would name: multiples of 1, 2, 2.5 or 5 times a power of ten.
+
+    Between multiples of 1024 they are multiples of a power of two, as lengths of sequences are.
+
+    >>> [int(value) for value in _round(Fraction(4096), Fraction(2_000_000), 9)]
+    [4096, 250000, 500000, 750000, 1000000, 1250000, 1500000, 1750000, 2000000]
+    >>> [int(value) for value in _round(Fraction(1024), Fraction(65536), 9)]
+    [1024, 8192, 16384, 24576, 32768, 40960, 49152, 57344, 65536]
+    """
+    low, high = min(first, last), max(first, last)
+    least = (high - low) / max(count - 1, 1)
+    whole = low.denominator == high.denominator == 1
+    if not least or (whole and least <= 1):
+        return [first + i * (1 if last > first else -1) for i in range(int(high - low) + 1)] if whole else [first]
+    if whole and not any(int(end) % 1024 for end in (low, high)):
+        steps = (Fraction(2) ** power for power in range(1100))
+    else:
+        steps = (Fraction(times) * Fraction(10) ** power for power in range(-12, 310) for times in (1, 2, Fraction(5, 2), 5))
+    step = next(step for step in steps if step >= least * 9 / 10 and not (whole and step.denominator > 1))
+    between = [step * i for i in range(int(low // step) + 1, -int(-high // step))]
+    values = [low, *between, high]
+    return values if first <= last else reversed(values)
 
 
 def _split(text: str, where: str, whole: str) -> tuple[Fraction, str]:

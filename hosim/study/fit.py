@@ -94,10 +94,10 @@ class Fit:
         name = " + ".join(self.axis.fields)
         if self.answer is None:
             nearest = self.probes[0 if self.wanted == "largest" else -1]
-            return "; ".join([f"no {name} in the range is within the limits; {nearest.value}: {nearest.why}", *self.notes])
-        ending = f"{self.answer.value} ({_evidence(self.answer)})"
+            return "; ".join([f"no {name} in the range is within the limits; {_shown(nearest.value)}: {nearest.why}", *self.notes])
+        ending = f"{_shown(self.answer.value)} ({_evidence(self.answer)})"
         if self.beyond is not None:
-            ending += f"; {self.beyond.value} is not within the limits: {self.beyond.why}"
+            ending += f"; {_shown(self.beyond.value)} is not within the limits: {self.beyond.why}"
         else:
             ending += "; it is the last value of the range"
         return "; ".join([f"the {self.wanted} {name} is {ending}", *self.contradictions, *self.notes])
@@ -178,9 +178,9 @@ def fit(
     easier = [n for n in outside if answer is not None and n < answer]
     contradictions = []
     if answer is not None and easier:
-        worse = probes[order[easier[-1]]]
+        worse, best = probes[order[easier[-1]]], probes[order[answer]]
         contradictions.append(
-            f"{worse.value} is not within the limits ({worse.why}) although {probes[order[answer]].value} is: there is no single "
+            f"{_shown(worse.value)} is not within the limits ({worse.why}) although {_shown(best.value)} is: there is no single "
             "threshold, and others may be within the limits too"
         )
     return Fit(
@@ -237,6 +237,11 @@ def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Pr
         why = f"takes {result.makespan_ns / ideal:.3f} times as long as with everything resident"
         return Probe(i, value, False, why, ideal, result)
     return Probe(i, value, True, "", ideal, result)
+
+
+def _shown(value: Value) -> str:
+    """A value for people, with commas between thousands."""
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _evidence(probe: Probe) -> str:

@@ -85,6 +85,26 @@ def test_ranges(text: str, count: int, ends: tuple[Value, ...]) -> None:
     assert (len(values), (*values[:2], *values[-2:])) == (count, ends)
 
 
+@pytest.mark.parametrize(
+    ("text", "count", "ends"),
+    [
+        ("a=1..64", 64, (1, 2, 63, 64)),
+        ("a=1..1000", 101, (1, 10, 990, 1000)),
+        ("a=1000..1", 101, (1000, 990, 10, 1)),
+        ("a=1024..65536", 64, (1024, 2048, 64512, 65536)),
+        ("a=4096..2000000", 101, (4096, 20_000, 1_980_000, 2_000_000)),
+        ("a=5..200GB/s", 99, ("5 GB/s", "6 GB/s", "198 GB/s", "200 GB/s")),
+        ("a=10..80GiB", 71, ("10 GiB", "11 GiB", "79 GiB", "80 GiB")),
+        ("a=0.5..1.5%", 101, ("0.5%", "0.51%", "1.49%", "1.5%")),
+        ("a=3..3GB/s", 1, ("3 GB/s", "3 GB/s")),
+        ("a=1..1000:4", 4, (1, 334, 667, 1000)),
+    ],
+)
+def test_a_range_whose_count_is_left_to_a_search_has_round_values(text: str, count: int, ends: tuple[Value, ...]) -> None:
+    values = parse_axis(text, 100).values
+    assert (len(values), (*values[:2], *values[-2:])[: len(ends)]) == (count, ends)
+
+
 def test_values_of_a_mapping_and_of_a_file(tmp_path) -> None:
     assert read_vary({"a": 3, "b": None}) == [{"a": 3, "b": None}]
     assert [list(map(type, point.values())) for point in read_vary({"a+b": (1, True, 1.0, 1)})] == [[int] * 2, [bool] * 2, [float] * 2]
