@@ -38,8 +38,9 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
     Parameters
     ----------
     workload
-        The name of a shipped workload, the path of anything that ``hosim import`` reads, a mapping, a program of ``torch.export``, a module
-        of torch, or a graph, which is returned as it is.
+        The name of a shipped workload, the name of a model with parameters of its builder (``gpt2:phase=decode:batch=8``), the path of
+        anything that ``hosim import`` reads, a mapping, a program of ``torch.export``, a module of torch, or a graph, which is returned as
+        it is.
         A mapping is a workload, a spec or a ``config.json`` of transformers as its file has it, or the parameters of a builder
         (:func:`hosim.models.build.build`), whose ``model`` may also be the path of a ``config.json``.
     inputs
@@ -74,10 +75,9 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
     if isinstance(workload, Graph):
         return workload
     if not isinstance(workload, Mapping):
-        from hosim.importers import load_any
-        from hosim.io import find_workload
+        from hosim.importers.named_workload import load_named
 
-        return load_any(find_workload(os.fspath(workload)))
+        return load_named(os.fspath(workload))
     if "ops" in workload:
         from hosim.io import workload_from_dict
 

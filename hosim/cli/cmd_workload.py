@@ -1,4 +1,4 @@
-"""``hosim workload list`` and ``show``."""
+"""``hosim workload list``, ``models`` and ``show``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,19 @@ def list_(json: Json = False) -> None:
         print_json({"workloads": [listings.workload_figures(graph) for graph in graphs]})
     else:
         console().print(listings.workloads(graphs))
+
+
+@app.command()
+def models(json: Json = False) -> None:
+    """List the models that hosim can build by name."""
+    from hosim.models.listing import listed_models
+    from hosim.report import listings
+
+    listed = list(listed_models())
+    if json:
+        print_json({"models": [listings.model_figures(model) for model in listed]})
+    else:
+        console().print(listings.models(listed))
 
 
 Machine = Annotated[

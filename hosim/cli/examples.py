@@ -41,7 +41,7 @@ EXAMPLES = {
     "schema": ("hosim schema plan",),
     "notebooks": ("hosim notebooks my-folder",),
     "doctor": ("hosim doctor",),
-    "workload": ("hosim workload list", "hosim workload show llama-3.1-8b-prefill-4k -H h100"),
+    "workload": ("hosim workload list", "hosim workload models", "hosim workload show llama-3.1-8b-prefill-4k -H h100"),
     "hardware": ("hosim hardware list", "hosim hardware show h100"),
 }
 """Lines for a shell, by command."""

@@ -30,8 +30,9 @@ WIDTH = 120
 
 def _workloads(incomplete: str) -> list[str]:
     from hosim.io import shipped
+    from hosim.models.presets import PRESETS
 
-    return [name for name in shipped.workloads() if name.startswith(incomplete)]
+    return [name for name in (*shipped.workloads(), *PRESETS) if name.startswith(incomplete)]
 
 
 def hardware_names(incomplete: str) -> list[str]:
@@ -52,7 +53,7 @@ Workload = Annotated[
     str,
     typer.Argument(
         metavar="WORKLOAD",
-        help="A workload file, a workload spec, anything 'hosim import' reads, or a shipped name.",
+        help="A workload file, a workload spec, anything 'hosim import' reads, a shipped name, or a model's, as in gpt2:phase=decode.",
         autocompletion=_workloads,
     ),
 ]
@@ -170,12 +171,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead
 
 def graph_of(text: str) -> Graph:
     """The graph of a WORKLOAD argument."""
-    from hosim.importers import load_any
-    from hosim.io import find_workload
+    from hosim.importers.named_workload import load_named
 
-    path = find_workload(text)
     with progress(f"reading {text}"):
-        return load_any(path)
+        return load_named(text)
 
 
 def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:

@@ -12,6 +12,7 @@ from rich.table import Table
 from hosim.analysis.liveness import static_peak
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
+from hosim.models.listing import ListedModel
 from hosim.plain_text import counted
 from hosim.report.memory_curve import memory_curve
 from hosim.report.op_time_table import under_load
@@ -177,6 +178,22 @@ def workloads(graphs: Iterable[Graph]) -> Table:
         row = [f"{len(graph.ops):,}", f"{len(graph.tensors):,}", flops, human_size(peak.bytes), composition(peak.breakdown)]
         table.add_row(graph.name, *row)
     return table
+
+
+def models(listed: Iterable[ListedModel]) -> RenderableType:
+    """One row per model that a builder has, and how to name one as a workload."""
+    table = open_table("Models", "name", "layers", "parameters", "weights in bf16", spare=("layers",))
+    table.add_column("runs")
+    for model in listed:
+        billions, millions = f"{model.parameters / 10**9:.2f} billion", f"{model.parameters / 10**6:.0f} million"
+        count = billions if model.parameters >= 10**9 else millions
+        table.add_row(model.name, str(model.layers), count, human_size(model.weights_bytes), ", ".join(model.phases))
+    return Group(table, paragraph("A workload of one is its name with parameters of its builder: llama-3.1-8b:phase=decode:batch=8."))
+
+
+def model_figures(model: ListedModel) -> dict[str, Any]:
+    """A model for ``--json``."""
+    return {"name": model.name, "layers": model.layers, "parameters": model.parameters, "runs": list(model.phases)}
 
 
 def _work(flops: int) -> str:

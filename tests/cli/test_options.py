@@ -18,6 +18,7 @@ from hosim.cli import main
 from hosim.cli.commands import SECTIONS
 from hosim.cli.examples import EXAMPLES
 from hosim.cli.progress import write_lines
+from hosim.models.presets import PRESETS
 
 NUMBERS = {
     "compare-policies --devices": (None, 1, None),
@@ -153,6 +154,10 @@ def test_every_listing_has_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     (workload,) = listed("workload", "list")["workloads"]
     assert workload == listed("workload", "show", str(tmp_path / "workload.json"))
     assert (workload["bytes"], workload["resident_peak_bytes"]) == ({"parameter": 40, "activation": 30}, 70)
+    monkeypatch.setattr("hosim.models.listing.PRESETS", {"gpt2": PRESETS["gpt2"]})
+    gpt2 = {"name": "gpt2", "layers": 12, "parameters": 124439808, "runs": ["train", "prefill", "decode"]}
+    assert listed("workload", "models") == {"models": [gpt2]}
+    assert "124 million" in CliRunner().invoke(main.app, ["workload", "models"]).stdout
     policies = {policy["name"]: policy for policy in listed("policies")["policies"]}
     assert policies["lookahead"]["parameters"] == {"k": 4, "placement": "fastest"}
 

@@ -1,0 +1,76 @@
+"""Workloads by name: a path, a shipped workload, or a model with parameters of its builder, such as ``gpt2:phase=decode:batch=8``."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.importers import load_any
+from hosim.importers.model_config import name_of
+from hosim.io import find_workload
+from hosim.io.shipped import workloads
+from hosim.plain_text import one_line
+
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+def load_named(text: str) -> Graph:
+    """The graph of a path, of a shipped workload, or of a preset of :mod:`hosim.models.presets` with ``:parameter=value`` behind it.
+
+    A path or a shipped workload wins. A parameter of a mapping has a dot, as ``config.n_layer=2``. Raises :class:`InputError`.
+    """
+    model, *settings = text.split(":")
+    try:
+        path = find_workload(text)
+    except InputError as error:
+        from hosim.models.presets import PRESETS
+
+        if model in PRESETS:
+            return _built(model, settings)
+        near = get_close_matches(model, [*workloads(), *PRESETS], n=1)
+        if near and near[0] in PRESETS:
+            raise InputError(
+                f"no file, no shipped workload and no model of that name; did you mean {near[0]!r}? (see 'hosim workload models')",
+                source=error.source,
+            ) from None
+        raise
+    return load_any(path)
+
+
+def _built(model: str, settings: list[str]) -> Graph:
+    from hosim.models.build import build
+
+    parameters: dict[str, Any] = {"model": model}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise InputError(f"expected parameter=value after the colon, got {one_line(setting, 100)!r}", source=f"workload {model}")
+        *way, last = key.split(".")
+        if key == "model":
+            raise InputError("the model is named before the colon", source=f"workload {model}", where=key)
+        inside = parameters
+        for step in way:
+            inside = inside.setdefault(step, {})
+            if not isinstance(inside, dict):
+                raise InputError("expected parameters that are no part of one another", source=f"workload {model}", where=key)
+        inside[last] = _value(value)
+    try:
+        return build(name_of(parameters), parameters)
+    except InputError as error:
+        raise InputError(error.message, source=f"workload {model}", where=error.where) from None
+
+
+def _value(text: str) -> Any:
+    """A number, ``true``, ``false`` or ``null``; else the text itself.
+
+    >>> _value("8"), _value("true"), _value("400 GB/s")
+    (8, True, '400 GB/s')
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if re.fullmatch(r"-?\d{1,20}", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"-?\d{0,20}\.\d{1,20}", text) else text

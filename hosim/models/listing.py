@@ -1,0 +1,34 @@
+"""The presets of builders, each with what tells it from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hosim.models.build import build
+from hosim.models.families import FAMILIES
+from hosim.models.presets import PRESETS
+from hosim.models.tape import ITEM_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """A preset: how many layers and parameters it has, and how its builder runs it."""
+
+    name: str
+    layers: int
+    parameters: int
+    phases: tuple[str, ...]
+
+    @property
+    def weights_bytes(self) -> int:
+        """The weights in bf16."""
+        return self.parameters * ITEM_BYTES["bf16"]
+
+
+def listed_models() -> Iterator[ListedModel]:
+    """Every preset."""
+    for name, sizes in PRESETS.items():
+        graph = build(name, {"model": name, "fused": True})
+        held = sum(t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert"))
+        yield ListedModel(name, sizes.num_hidden_layers, held // ITEM_BYTES["bf16"], FAMILIES[type(sizes)].phases)
