@@ -5,7 +5,7 @@ from random import Random
 from toys import hill, machine
 
 from hosim.analysis.verifier import verify
-from hosim.planner.hyperoffload.choices import everything, insert
+from hosim.planner.hyperoffload.choices import TensorChoice, everything, insert
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.stall_moves import StallMoves
@@ -33,6 +33,30 @@ def test_draws_are_legal_changes_of_one_tensor_and_of_several() -> None:
     assert {1, 2} < sizes
     assert max(sizes) >= 29
     assert tiers == {"ddr", "pool"}
+
+
+def test_draws_reach_the_tier_and_the_place_in_a_queue_of_one_absence() -> None:
+    problem = analyse(hill(30), machine("ddr", "pool"))
+    simulator = PlanSimulator(problem, 200)
+    begun = {t: TensorChoice("ddr", away={gap.after: gap.before - 1}) for gap in problem.gaps for t in [gap.tensor] if gap.returns}
+    begun |= {t: choice.with_return(after, 30) for t, choice in list(begun.items())[:5] for after in choice.away}  # they queue
+    simulator.begin(begun)
+    moves = StallMoves(simulator, Random(0), 1)
+    moves.look()
+    alone = turns = earlier = 0
+    for _ in range(1_000):
+        for t, choice in moves.draw().items():
+            if choice is None or t not in begun:
+                continue
+            alone += bool(choice.tiers)
+            turns += bool(choice.turns)
+            # another tier says when it returns
+            earlier += choice.below == "pool" and any(
+                back is not None and back < begun[t].away[a] for a, back in choice.away.items() if back
+            )
+    assert alone
+    assert turns
+    assert earlier
 
 
 def test_kinds_that_paid_are_drawn_more_often() -> None:

@@ -24,8 +24,8 @@ Present = Mapping[int, TensorChoice | None]
 
 _NEAR = (-3, -2, -1, 1, 2, 3)
 
-_FEW = 200
-"""Tensors moved up to which queues are looked at: that takes time for each of them."""
+_TURN = 0.15
+"""How often a change of an absence is one of its place in a queue, or of its tier alone."""
 
 
 class ChoiceMoves:
@@ -39,15 +39,18 @@ class ChoiceMoves:
         self._count = len(problem.graph.ops)
         self._initial = problem.graph.derived(initial_set)
 
-    def random(self, rng: Random, choices: Present, gap: Gap, others: Sequence[Gap]) -> Changes:
-        """A change of the tensor of ``gap``, most of all there; in one of ten it changes places with one of ``others``."""
+    def random(self, rng: Random, choices: Present, gap: Gap, others: Sequence[Gap], lines: Queues | None = None) -> Changes:
+        """A change of the tensor of ``gap``, most of all there; in one of ten it changes places with one of ``others``.
+
+        ``lines`` are the queues of the choices, if they are known: looking takes time for each tensor that moves.
+        """
         t = gap.tensor
         choice = choices.get(t)
         what = rng.random()
         if what < 0.1 and others:
             return self._exchange(rng, choices, gap, rng.choice(others))
-        if choice is not None and gap.after in choice.away and len(choices) <= _FEW and rng.random() < 0.15:
-            lines = self._queues(choices)
+        if choice is not None and gap.after in choice.away and rng.random() < _TURN:
+            lines = self.queues(choices) if lines is None else lines
             changed = [*self._elsewhere(t, choice, gap, lines), *self._saved_elsewhere(t, choice, lines)]
             if changed:
                 return {t: rng.choice(changed)}
@@ -66,7 +69,7 @@ class ChoiceMoves:
         by_tensor: dict[int, list[Gap]] = {}
         for gap in gaps:
             by_tensor.setdefault(gap.tensor, []).append(gap)
-        lines = self._queues(choices)
+        lines = self.queues(choices)
         for t, listed in by_tensor.items():
             choice = choices.get(t)
             for changed in self._decisions(t, choice, listed):
@@ -122,7 +125,7 @@ class ChoiceMoves:
         for turn in _turns(choice.store_turns.get(self._count, 2 * at), t, lines.get((True, at), ())):
             yield choice.with_store_turn(self._count, turn)
 
-    def _queues(self, choices: Present) -> Queues:
+    def queues(self, choices: Present) -> Queues:
         """What is issued after each op."""
         found: dict[tuple[bool, int], list[tuple[int, int]]] = {}
         for t, choice in choices.items():

@@ -1,9 +1,9 @@
 """Changes of choices around the stalls of a large graph: of one tensor, or of several that are alike.
 
 A change shifts returns or stores; takes an absence away, or gives one more; lets a tensor stay in the place of another of about its size;
-takes another tier below; or is any small change of one decision. Tensors are alike that have the same size, kind and number of users, as
-the layers of a network do: the same change is made to one, to some next to each other, or to all of them. Kinds of changes that paid
-lately are drawn more often.
+takes another tier below, for one absence or for all, with the return as early as that tier wants; or is any small change of one decision.
+Tensors are alike that have the same size, kind and number of users, as the layers of a network do: the same change is made to one, to some
+next to each other, or to all of them. Kinds of changes that paid lately are drawn more often.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from random import Random
 
 from hosim.analysis.gaps import Gap
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves, kept, last_store
+from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves, Queues, kept, last_store
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
@@ -45,6 +45,8 @@ _REACHES = (2, 6, 20, 60, 200)
 """Ops before a stall within which something is moved."""
 _SMALLEST = 200
 """Tensors of less than such a part of the largest are not given absences."""
+_TIMES = (0, 0, 1, 2, 4)
+"""How many transfers fit in between the return and the use of what is elsewhere now; 0: that is not what says when it returns."""
 _DRAWS = 8
 """How many tensors are drawn to find one that can leave."""
 
@@ -68,6 +70,8 @@ class StallMoves:
             alike.setdefault((self._sizes[t], graph.tensors[t].kind, len(graph.users[t])), []).append(t)
         self._alike = {t: (group, place) for group in alike.values() for place, t in enumerate(group)}
         largest = max([self._sizes[t] for t in moved], default=0)
+        self._up = {tier.name: tier.up.bandwidth_bytes_per_s for tier in problem.below}
+        self._starts = list(accumulate(problem.start_ns, max))
         self._large = [t for t in moved if self._sizes[t] * _SMALLEST >= largest] if self._tiers else []
         self._arms = [(kind, scope) for kind in _KINDS for scope in _SCOPES]
         self._gained = dict.fromkeys(self._arms, 0.0)
@@ -77,6 +81,9 @@ class StallMoves:
         self._sums: Sequence[int] = ()
         self._places: Sequence[tuple[int, int, int]] = ()
         """Where something is issued: the op after which it is, the tensor, and the op that its gap comes after."""
+        self._lines: Queues = {}
+        self._idle = self._tiers[0] if self._tiers else ""
+        """The tier whose channel up is busy for the least time."""
 
     @property
     def some(self) -> bool:
@@ -92,15 +99,21 @@ class StallMoves:
             self._stalls = self._stalls[-1:]
         self._sums = list(accumulate([ns for _, ns, _ in self._stalls]))
         places = []
+        busy = dict.fromkeys(self._tiers, 0.0)
         for t, choice in self._simulator.choices.items():
             for after, back in choice.away.items():
                 if (t, after) not in self._gap:
                     continue
                 if back is not None:
                     places.append((back, t, after))
+                    tier = self._problem.starts_below.get(t, choice.tier(after))
+                    if tier in busy:
+                        busy[tier] += self._sizes[t] / self._up[tier]
                 if choice.start != BELOW or after != AT_START:
                     places.append((choice.stores.get(after, after), t, after))
         self._places = sorted(places)
+        self._idle = min(busy, key=lambda tier: busy[tier], default="")
+        self._lines = self._decisions.queues(self._simulator.choices)
 
     def anywhere(self) -> None:
         """Forget the stalls until the next look."""
@@ -179,7 +192,7 @@ class StallMoves:
             over = self._over(op)
             if over is not None and rng.random() < 0.5:
                 gap, over = over, gap
-            return self._decisions.random(rng, self._simulator.choices, gap, [over] if over is not None else [])
+            return self._decisions.random(rng, self._simulator.choices, gap, [over] if over is not None else [], self._lines)
         if kind == SHIFT:
             return self._shift(gap, self._distance())
         if kind == STORE:
@@ -262,15 +275,30 @@ class StallMoves:
         return changes
 
     def _other_tier(self, gap: Gap) -> Changes:
-        """Another tier below for those in scope that have the same."""
-        choices = self._simulator.choices
-        tier = choices[gap.tensor].below
+        """Another tier below for those in scope that have the same: for all their absences, or for one that may return in time."""
+        rng, tier = self._rng, self._simulator.choices[gap.tensor].tier(gap.after)
         others = [other for other in self._tiers if other != tier]
         if not others:
             return {}
-        other = self._rng.choice(others)
-        moved = [t for t in self._scope(gap.tensor) if t in choices and t not in self._problem.starts_below]
-        return {t: replace(choices[t], below=other) for t in moved if choices[t].below == tier}
+        other, one, times = rng.choice(others), rng.random() < 0.5, rng.choice(_TIMES)
+        changes: dict[int, TensorChoice | None] = {}
+        for own, choice in self._same_gaps(gap):
+            if choice is None or own.tensor in self._problem.starts_below or own.after not in choice.away or choice.tier(own.after) != tier:
+                continue
+            moved = choice.with_tier(own.after, other) if one else replace(choice, below=other, tiers={})
+            back = choice.away[own.after]
+            if times and back is not None:
+                moved = moved.with_return(own.after, self._in_time(own, other, times))
+            changes[own.tensor] = moved
+        return changes
+
+    def _in_time(self, gap: Gap, tier: str, times: float) -> int:
+        """The op after which a tensor has to return from a tier that so many transfers fit in before it is used."""
+        horizon = self._problem.horizon_ns
+        stretch = max(1.0, self._simulator.cost[1] / horizon) if horizon else 1.0
+        ns = times * self._sizes[gap.tensor] * 1e9 / self._up[tier]
+        used = self._starts[gap.before] if gap.before < self._count else horizon
+        return _within(bisect_left(self._starts, used - ns / stretch) - 1, gap)
 
     def _exchange(self, gap: Gap, op: int) -> Changes:
         """A tensor stays, and another one of about its size leaves: where most is held meanwhile, or near the stall."""
@@ -294,14 +322,16 @@ class StallMoves:
             gap = next((gap for gap in self._gaps[t] if gap.after <= op < gap.before), None)
             if gap is None or self._away(gap):
                 continue
-            ahead = rng.choice((0.0, 0.3, 0.7, 1.0)) * rng.random()
-            below = rng.choice([*[self._tiers[0]] * 3, *self._tiers])
+            ahead, times = rng.choice((0.0, 0.3, 0.7, 1.0)) * rng.random(), rng.choice(_TIMES)
+            below = rng.choice([self._tiers[0], self._idle, *self._tiers])
             clean = rng.random() < 0.7
-            changes = {
-                own.tensor: self._left(own, choice or TensorChoice(self._problem.starts_below.get(own.tensor, below)), ahead, clean=clean)
-                for own, choice in self._same_gaps(gap)
-                if own.tensor not in but and not self._away(own)
-            }
+            changes: dict[int, TensorChoice | None] = {}
+            for own, choice in self._same_gaps(gap):
+                if own.tensor not in but and not self._away(own):
+                    left = self._left(own, choice or TensorChoice(self._problem.starts_below.get(own.tensor, below)), ahead, clean=clean)
+                    if times and left.away[own.after] is not None:
+                        left = left.with_return(own.after, self._in_time(own, left.tier(own.after), times))
+                    changes[own.tensor] = left
             if changes:
                 return changes
         return {}

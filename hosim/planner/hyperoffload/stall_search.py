@@ -12,17 +12,19 @@ from random import Random
 from hosim.planner.hyperoffload.best_choices import BestChoices
 from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves
 from hosim.planner.hyperoffload.choices import Choices
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.plan_simulator import PlanSimulator, SimulatedCost
 from hosim.planner.hyperoffload.stall_moves import StallMoves
 
 _WORSE = 0.0004
 """The part of the time by which a change may be slower, at first."""
 _STALE, _STUCK = 400, 60
 """Changes without a better plan after which the best is gone back to; refused ones after which stalls no longer say where to change."""
-_BLOCKS, _MOST_BLOCKS = 4, 6
-"""Blocks that all work is divided into, and the most blocks where it pays to go on."""
-_LITTLE, _PAYS = 20_000, 300
-"""A second block that gains less than one part in so many ends the search; one that gains more is followed by another beyond all work."""
+_BLOCKS, _ROUNDS = 4, 4
+"""Blocks that all work is divided into, and how often all of it is spent where that pays."""
+_LITTLE, _PAYS = 20_000, 200
+"""A block that gains less than one part in so many ends a round; a round that gains more than one part in so many is followed by one."""
+_FEWEST = 200
+"""Changes that are drawn in a block at least."""
 _RUNS = 20
 """Whole runs that there has to be work for: where long lines wait for the channels, a change delays all that follows."""
 _NO_JUDGEMENT = 2
@@ -41,25 +43,32 @@ class StallSearch:
         self._kept = BestChoices(simulator, choices, floor_ns)
         self._moves = StallMoves(simulator, self._rng, self._kept.whole)
         self._looked = False
-        self._stale = self._refused = 0
+        self._trials = self._stale = self._refused = 0
 
     def run(self) -> Choices:
         """The best choices when all is spent, or it does not pay any more."""
-        kept, simulator = self._kept, self._simulator
+        kept = self._kept
         if not self._moves.some or kept.whole * _RUNS > self._work:
             return kept.best()
         self._tidy()
-        block, begin = self._work // _BLOCKS, simulator.work
-        for k in range(_MOST_BLOCKS):
+        for _ in range(_ROUNDS):
             before = kept.cost
-            until = begin + (k + 1) * block
-            while simulator.work < until and not kept.at_floor:
-                self._step(_WORSE * max(0.0, 1 - (simulator.work - begin) / self._work))
-            gain = before[1] - kept.cost[1] if before[0] == kept.cost[0] == 0 else kept.cost[1] * (before[0] > kept.cost[0])
-            if kept.at_floor or (k and gain * (_LITTLE if k < _BLOCKS - 1 else _PAYS) <= kept.cost[1]):
+            self._round()
+            if kept.at_floor or not _gained(before, kept.cost, _PAYS):
                 break
         self._tidy()
         return kept.best()
+
+    def _round(self) -> None:
+        """Spend all work once, less if nothing much comes of it, with changes that may be slower at first."""
+        kept, simulator = self._kept, self._simulator
+        begin, trials = simulator.work, self._trials
+        for k in range(1, _BLOCKS + 1):
+            before = kept.cost
+            while not kept.at_floor and (simulator.work < begin + k * self._work // _BLOCKS or self._trials < trials + k * _FEWEST):
+                self._step(_WORSE * max(0.0, 1 - (simulator.work - begin) / self._work))
+            if kept.at_floor or not _gained(before, kept.cost, _LITTLE):
+                break
 
     def _tidy(self) -> None:
         simulator = self._simulator
@@ -69,6 +78,7 @@ class StallSearch:
     def _step(self, worse: float) -> None:
         """Try one change, which may be slower by the part ``worse``."""
         kept, simulator, moves = self._kept, self._simulator, self._moves
+        self._trials += 1
         if not self._looked:
             moves.look()
             self._looked = True
@@ -103,3 +113,8 @@ class StallSearch:
             self._stale = 0
         if better or self._rng.random() < 0.2:
             self._looked = False
+
+
+def _gained(before: SimulatedCost, now: SimulatedCost, part: int) -> bool:
+    """Whether more than one part in so many of the time was saved, or more ops start."""
+    return now[0] < before[0] or (not now[0] and (before[1] - now[1]) * part > now[1])
