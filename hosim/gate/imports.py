@@ -56,7 +56,8 @@ def graph_of_entry(entry: str, folder: str) -> Graph:
         try:
             loaded = import_module(module)
         except ImportError as error:
-            raise InputError(f"cannot be imported: {error}", source=entry) from None
+            advice = "; pip install 'hosim[torch]' installs it" if error.name in ("torch", "transformers") else ""
+            raise InputError(f"cannot be imported: {error}{advice}", source=entry) from None
         except (Exception, SystemExit) as error:
             raise InputError(f"cannot be imported: {_raised(error)}", source=entry) from error
         if not hasattr(loaded, name):

@@ -1,8 +1,10 @@
 """The GitHub Action and the pre-commit hook run commands that there are; the action's script is run as it stands."""
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ import pytest
 import yaml
 from gate_toys import write_config
 
+from hosim.errors import InputError
 from hosim.gate.cases import load_suite
 from hosim.gate.checking import write
+from hosim.gate.imports import graph_of_entry
 
 
 @pytest.fixture
@@ -19,7 +23,7 @@ def step(root: Path) -> dict[str, Any]:
     """The last step of the action."""
     action = yaml.safe_load((root / ".github/actions/check/action.yml").read_text())
     *_, last = action["runs"]["steps"]
-    assert {name for name in action["inputs"] if f"inputs.{name}" not in str(last)} == set()
+    assert {name for name in action["inputs"] if f"inputs.{name}" not in str(action["runs"])} == set()
     return dict(last)
 
 
@@ -57,3 +61,47 @@ def test_the_hook_runs_the_check(root: Path, tmp_path: Path) -> None:
     ended = run(hook["entry"].split(), tmp_path)
     assert ended.returncode == 1
     assert "no baseline" in ended.stdout
+
+
+def test_the_action_installs_what_an_entry_needs(root: Path, tmp_path: Path) -> None:
+    """pip is a stand-in that prints its arguments; that there are these extras is what pyproject.toml says."""
+    action = yaml.safe_load((root / ".github/actions/check/action.yml").read_text())
+    install = next(step for step in action["runs"]["steps"] if step.get("name") == "Install hosim")
+    assert action["inputs"]["extras"]["default"] == "torch"
+    stand_in = tmp_path / "bin" / "python"
+    stand_in.parent.mkdir()
+    stand_in.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    stand_in.chmod(0o755)
+
+    def installed(extras: str, requirements: str) -> list[str]:
+        given = {"HOSIM_SOURCE": "/a b", "HOSIM_EXTRAS": extras, "HOSIM_REQUIREMENTS": requirements}
+        assert set(given) | {"PIP_EXTRA_INDEX_URL"} == set(install["env"])
+        said = run(["bash", "-e", "-o", "pipefail", "-u", "-c", install["run"]], tmp_path, **given).stdout.splitlines()
+        assert said[:4] == ["-m", "pip", "install", "--quiet"]
+        return said[4:]
+
+    assert installed("torch", "") == ["/a b[torch]"]
+    assert installed("", "my list.txt") == ["/a b", "-r", "my list.txt"]
+    known = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"torch", "onnx"} <= set(known)
+
+
+def test_the_recipe_of_gitlab_installs_torch_and_writes_what_it_keeps(root: Path, tmp_path: Path) -> None:
+    text = re.search(r'```yaml title=".gitlab-ci.yml"\n(.*?)```', (root / "docs/ci.md").read_text(), re.DOTALL)
+    assert text is not None
+    job = yaml.safe_load(text[1])["hosim"]
+    install, check = job["script"]
+    assert install == 'pip install "hosim[torch]@git+URL"'
+    write_config(tmp_path)
+    write(load_suite(tmp_path / "hosim.toml"))
+    ended = run(["bash", "-e", "-c", check], tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    kept = [*job["artifacts"]["paths"], job["artifacts"]["reports"]["junit"]]
+    assert all((tmp_path / name).stat().st_size > 100 for name in kept)
+
+
+def test_an_entry_without_its_package_says_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lacks_torch.py").write_text("import torch\n")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InputError, match=r"torch.*; pip install 'hosim\[torch\]' installs it$"):
+        graph_of_entry("lacks_torch:example", str(tmp_path))
