@@ -10,6 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], key=lambda path: path.relative_to(ROOT).as_posix())
 
+LONG = "<!-- long -->\n"
+"""What stands before a block that takes more than two seconds."""
 _FENCE = re.compile(r'^(?P<indent> *)```(?P<language>[\w-]*)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^(?P=indent)```$', re.M | re.S)
 _LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(?P<title>.+)$", re.M)
@@ -18,12 +20,16 @@ _ANCHOR = re.compile(r'<a id="(?P<name>[^"]+)"></a>')
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its language, the file that it is (its title; empty if it is none), its text, and the line it begins in."""
+    """One fenced block: its language, the file that it is (its title; empty if it is none), its text, and the line it begins in.
+
+    It is ``long`` where a comment before it says so: then it is run by the long tests alone.
+    """
 
     language: str
     title: str
     text: str
     line: int
+    long: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,8 @@ def blocks(text: str) -> list[Block]:
     for match in _FENCE.finditer(text):
         indent = len(match["indent"])
         body = "".join(line[indent:] if line.strip() else "\n" for line in match["text"].splitlines(keepends=True))
-        found.append(Block(match["language"], match["title"] or "", body, text.count("\n", 0, match.start()) + 1))
+        line, long = text.count("\n", 0, match.start()) + 1, text[: match.start()].endswith(LONG)
+        found.append(Block(match["language"], match["title"] or "", body, line, long))
     return found
 
 

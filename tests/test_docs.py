@@ -7,6 +7,8 @@ The blocks of one page are run in order, in one empty folder:
 - a ``python`` block is executed, its names those of the page;
 - in a ``sh`` block are the commands of a shell at the top of a checkout: ``make`` and its targets, git, pip;
 - a ``text`` block is no command.
+
+A block after ``<!-- long -->`` is run by the long tests alone. In the folder is what a reader has of his own: :data:`OF_THE_READER`.
 """
 
 import importlib.util
@@ -25,7 +27,8 @@ import jsonschema
 import pytest
 import typer
 import yaml
-from doc_pages import PAGES, ROOT, Block, anchors, blocks, commands, inline_commands, links, without_blocks
+from doc_pages import LONG, PAGES, ROOT, Block, anchors, blocks, commands, inline_commands, links, without_blocks
+from recorded_toy import recorded
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
@@ -40,6 +43,9 @@ ILLUSTRATIVE = {
     "pip install hosim@git+URL": "the URL is the reader's",
 }
 """Commands and first lines of Python blocks that are not run, with the reason."""
+
+OF_THE_READER = {"recording.json": lambda: json.dumps(recorded(train=True, kept_bytes=200_000_000))}
+"""Files that a page takes for granted, by their names: recordings of a GPU."""
 
 TIMED = "Planning + replay took"
 """How the one paragraph begins that no two runs share."""
@@ -78,6 +84,8 @@ class Session:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.names: dict[str, Any] = {"__name__": "__page__"}
+        for name, make in OF_THE_READER.items():
+            (folder / name).write_text(make())
         program = folder / ".bin" / "hosim"
         program.parent.mkdir()
         program.write_text(f"#!{sys.executable}\nfrom hosim.cli.main import main\nif __name__ == '__main__':\n    main()\n")
@@ -130,17 +138,33 @@ class Session:
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    run(page, tmp_path, monkeypatch, [block for block in blocks(page.read_text()) if not block.long])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", [page for page in PAGES if LONG in page.read_text()], ids=lambda page: page.name)
+def test_a_page_does_what_it_says_of_long_work_too(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(page, tmp_path, monkeypatch, blocks(page.read_text()))
+
+
+def run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, listed: Iterable[Block]) -> None:
+    """Do what the blocks of a page say."""
+    session = Session(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
     try:
-        for block in blocks(page.read_text()):
+        for block in listed:
             try:
                 session.run(block)
             except Exception as error:
                 pytest.fail(f"{page.name}:{block.line}: {type(error).__name__}: {error}", pytrace=False)
     finally:
         registry._plugins.cache_clear()
+
+
+def test_a_block_is_long_where_a_comment_says_so() -> None:
+    found = blocks(f"{LONG}```console\n$ a\n```\n\n```console\n$ b\n```\n")
+    assert [block.long for block in found] == [True, False]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)

@@ -1,6 +1,7 @@
 """The policies there are, by name: hosim's own and those of plugins.
 
-A plugin is a package with an entry point in the group ``hosim.policies`` that resolves to a :class:`~hosim.policies.policy.Policy`::
+A plugin is a package with an entry point in the group ``hosim.policies`` that resolves to a :class:`~hosim.policies.policy.Policy`, or to
+a function ``(graph, hardware, budget_bytes)`` that makes plans::
 
     [project.entry-points."hosim.policies"]
     mine = "my_package.offload:POLICY"
@@ -11,7 +12,9 @@ whoever asks for all names, and an error to whoever asks for its own.
 
 from __future__ import annotations
 
+import inspect
 import logging
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -19,6 +22,7 @@ from importlib.metadata import EntryPoint, entry_points
 from hosim.errors import LONGEST
 from hosim.plain_text import one_line
 from hosim.policies.catalogue import BUILT_IN
+from hosim.policies.from_function import policy_of
 from hosim.policies.policy import Parameter, Policy
 from hosim.policies.strangers import FAILURES, PolicyError
 
@@ -120,6 +124,11 @@ def _load(point: EntryPoint) -> Policy | str:
         policy = point.load()
     except FAILURES as error:
         return f"{where} cannot be loaded: {type(error).__name__}: {error}"
+    if inspect.isfunction(policy):
+        try:
+            policy = replace(policy_of(policy), name=point.name)
+        except PolicyError as error:
+            return f"{where}: {error}"
     if not isinstance(policy, Policy):
-        return f"{where} is of type {type(policy).__name__}: expected a hosim.policies.registry.Policy"
+        return f"{where} is of type {type(policy).__name__}: expected a hosim.policies.registry.Policy, or a function"
     return policy

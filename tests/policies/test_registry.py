@@ -148,6 +148,22 @@ def test_a_plugin_is_a_policy_like_any_other(plugins) -> None:
     assert policy.plan(toy(), MACHINE, 100, twice=policy.read("twice", "true")).policy == "eager2"
 
 
+def test_a_function_of_a_plugin_is_a_policy(plugins, caplog) -> None:
+    plugins(quick=f"{__name__}:eager_or_not", odd=f"{__name__}:one_argument")
+    assert registry.get("quick").plan(toy(), MACHINE, 100, twice=True).policy == "eager2"
+    assert dict(registry.get("quick").parameters) == {"twice": False}
+    assert "odd" not in registry.names()
+    assert "policy one_argument: expected a function (graph, hardware, budget_bytes)" in caplog.text
+
+
+def eager_or_not(graph, hardware, budget_bytes, *, twice=False):
+    return eager(graph, hardware, budget_bytes, twice=twice)
+
+
+def one_argument(graph):
+    return Plan(graph)
+
+
 def fails(graph, hardware, budget_bytes):
     return [][0]
 
@@ -289,7 +305,8 @@ def test_a_broken_plugin_is_one_warning_and_no_crash(plugins, caplog) -> None:
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     assert lines[0].startswith("policy plugin 'gone' (no_such_package_of_anybody:POLICY) cannot be loaded: ModuleNotFoundError")
-    assert lines[1] == f"policy plugin 'odd' ({__name__}:NO_POLICY) is of type int: expected a hosim.policies.registry.Policy"
+    said = "is of type int: expected a hosim.policies.registry.Policy, or a function"
+    assert lines[1] == f"policy plugin 'odd' ({__name__}:NO_POLICY) {said}"
     assert registry.names() == registry.names()
     assert len(caplog.records) == 2
 
