@@ -23,7 +23,7 @@ def kept_from_the_start(graph: Graph, hardware: Hardware, budget_bytes: int, rul
     """The tiers of what starts below, though it is at home in the device tier: what is used last, as much as lets the rest stay."""
     residency = Plan(graph).residency(hardware.device_tier)
     at_home = starts_below(graph, hardware)
-    stays = Stays(graph, hardware)
+    stays = graph.derived_on(hardware, Stays)
 
     def lacking(tensors: Sequence[int], way: int) -> int:
         return stays.peak_bytes(stays.of([*at_home, *tensors], 0, 0)) - budget_bytes

@@ -34,7 +34,7 @@ from hosim.schedule.insertion import insert
 from hosim.schedule.lower_tiers import space_below
 from hosim.schedule.placement import FASTEST, read_placement
 from hosim.schedule.shares_below import EVEN, tensors_below
-from hosim.schedule.stays import DeviceStay, Stays
+from hosim.schedule.stays import DeviceStays, Stays
 
 _LATER = 4
 """What ops ahead are divided by where too little room is left for what is fetched so far ahead."""
@@ -58,12 +58,12 @@ def plan(
     residency = Plan(graph).residency(hardware.device_tier)
     at_home = [t for t, where in residency.items() if hardware.device_tier not in where and graph.users[t]]
     stored_back = {t for t in residency if graph.writers[t]}
-    stays = Stays(graph, hardware)
+    stays = graph.derived_on(hardware, Stays)
     leads = [len(graph.ops) if ahead is None else ahead]
     while leads[-1]:
         leads.append(leads[-1] // _LATER)
 
-    def stays_of(tensors: Sequence[int], lead: int) -> list[DeviceStay]:
+    def stays_of(tensors: Sequence[int], lead: int) -> DeviceStays:
         below = [*at_home, *tensors]
         return stays.of(below, lead, (3 if any(t in stored_back for t in below) else 2) if buffers is None else buffers)
 
