@@ -227,11 +227,6 @@ class Result(InCells):
         Nanoseconds between its last op and the end.
     lower_bound_ns
         Nanoseconds that no plan can beat (docs/lower-bound.md); ``None`` where nobody computed it.
-    failed
-        Whether the policy, which is not hosim's own, failed instead of making a plan: then ``error`` says how, and ``feasible`` is false.
-    ideal_ns
-        Nanoseconds that the workload takes with everything resident, as if the device had enough memory; ``None`` where nobody replayed
-        that.
     peak_bytes
         The largest number of bytes held, by tier.
     peak_at_ns
@@ -254,6 +249,11 @@ class Result(InCells):
         of the time that all streams are busy; ``None`` where the replay does not model it.
     peers_ns
         Nanoseconds for which collectives waited for other devices, as part of that time; ``None`` where nothing waits for others.
+    failed
+        Whether the policy, which is not hosim's own, failed instead of making a plan: then ``error`` says how, and ``feasible`` is false.
+    ideal_ns
+        Nanoseconds that the workload takes with everything resident, as if the device had enough memory; ``None`` where nobody replayed
+        that.
     unknown_ops
         The ops whose FLOP nobody could count, if there are some.
     allocator

@@ -100,15 +100,15 @@ def test_a_plan_is_made_and_replayed_with_names_paths_mappings_and_objects(tmp_p
     save_hardware(machine, tmp_path / "machine.yaml")
     # f0 starts when w0 is there, at 40; w1 comes meanwhile, and w2 when w0 has left, at 90
     assert engine_replay(plan, machine, 80).makespan_ns == 190
-    wanted = replace(engine_replay(plan, machine, 80), lower_bound_ns=190)
+    wanted = replace(engine_replay(plan, machine, 80), lower_bound_ns=190, ideal_ns=150)  # three ops of 50
     for hardware in ("toy", tmp_path / "machine.yaml", str(tmp_path / "machine.yaml"), hardware_to_dict(machine), machine):
         for budget in (80, "80 B"):
             assert hosim.replay(plan, hardware, budget) == wanted
     assert hosim.replay(plan, machine, budget_bytes=80) == wanted
-    assert hosim.replay(plan, machine, "75%") == bounded(
-        engine_replay(plan, machine, 90), plan, machine, 90
-    )  # all three parameters are 120 B
-    assert hosim.replay(plan, machine) == hosim.replay(plan, machine, None) == bounded(engine_replay(plan, machine), plan, machine, None)
+    bound = bounded(engine_replay(plan, machine, 90), plan, machine, 90)
+    assert hosim.replay(plan, machine, "75%") == replace(bound, ideal_ns=150)  # all three parameters are 120 B
+    bound = bounded(engine_replay(plan, machine), plan, machine, None)
+    assert hosim.replay(plan, machine) == hosim.replay(plan, machine, None) == replace(bound, ideal_ns=150)
     assert hosim.replay(plan, machine, budget_bytes=10**6).budget_bytes == 10**6
     assert hosim.replay(plan, machine, 10**6).budget_bytes == 100
 
@@ -128,11 +128,12 @@ def test_a_replay_passes_its_options_on() -> None:
     graph, machine = toy(), load_hardware(find_hardware("toy"))
     plan = hosim.plan(graph, machine, "layerwise")
     jitter = Jitter(7, op_sigma=0.2)
-    assert hosim.replay(plan, machine, jitter=jitter) == engine_replay(plan, machine, jitter=jitter) != engine_replay(plan, machine)
+    drawn = replace(engine_replay(plan, machine, jitter=jitter), ideal_ns=150)
+    assert hosim.replay(plan, machine, jitter=jitter) == drawn != replace(engine_replay(plan, machine), ideal_ns=150)
     placed = {"allocator": "caching", "reserve_bytes": 10**7}
-    assert hosim.replay(plan, machine, **placed) == engine_replay(plan, machine, **placed)
+    assert hosim.replay(plan, machine, **placed) == replace(engine_replay(plan, machine, **placed), ideal_ns=150)
     in_order = {**placed, "account": "program", "fold": False, "compete": True}
-    assert hosim.replay(plan, machine, **in_order) == engine_replay(plan, machine, **in_order)
+    assert hosim.replay(plan, machine, **in_order) == replace(engine_replay(plan, machine, **in_order), ideal_ns=150)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +176,18 @@ def test_a_plot_of_a_replay_is_the_picture_of_the_command(tmp_path: Path) -> Non
     result = hosim.replay(plan, "toy", record=True)
     hosim.plot(result, tmp_path / "replay.svg")
     assert (tmp_path / "replay.svg").read_bytes() == image(replay_figure(plan.graph, machine, result), "svg")
+    hosim.plot(plan, tmp_path / "plan.svg")
+    assert (tmp_path / "plan.svg").read_bytes() == (tmp_path / "replay.svg").read_bytes()
+    with pytest.raises(hosim.InputError, match="does not say which machine it is for"):
+        hosim.plot(hosim.Plan(toy()))
+
+
+def test_a_plot_of_a_frontier_is_its_curve() -> None:
+    found = hosim.frontier(toy(), "toy", "belady", points=3, refine=0)
+    (axes,) = hosim.plot(found).axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["belady"]
+    marked = next(line for line in axes.lines if line.get_marker() != "None" and len(line.get_xdata()))
+    assert list(marked.get_xdata()) == [result.peak_bytes["hbm"] for result in found.pareto]
 
 
 def test_a_plot_of_a_comparison_is_the_picture_of_the_command(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import IN_TIME, LEDGER, Result
+from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import AnyPolicy
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from hosim.report.explanation import PlanExplanation
+    from hosim.study.frontier import Frontier
     from hosim.study.stall_report import Blame
 
 
@@ -124,8 +126,9 @@ def replay(
     Returns
     -------
     Result
-        Times in nanoseconds, sizes in bytes; ``lower_bound_ns`` is a time that no plan can beat. If the plan does not fit, ``feasible`` is
-        false, ``error`` says why, times are ``None``, and peaks are those reached until then.
+        Times in nanoseconds, sizes in bytes; ``lower_bound_ns`` is a time that no plan can beat, ``slowdown`` is against everything
+        resident. If the plan does not fit, ``feasible`` is false, ``error`` says why, times are ``None``, and peaks are those reached until
+        then.
 
     Raises
     ------
@@ -169,17 +172,19 @@ def replay(
         reserve_bytes=reserve_bytes,
         compete=compete,
     )
+    result = replace(result, ideal_ns=plan.workload.derived_on(profile, ideal_ns))
     return bounded(result, plan, profile, usable, repeats=not verify(plan, profile, usable), compete=compete)
 
 
-def plot(result: Result | DataFrame, path: str | os.PathLike[str] | None = None) -> Figure:
-    """Draw a replay, or a comparison of policies.
+def plot(result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[str] | None = None) -> Figure:
+    """Draw a replay, a comparison of policies, or a frontier.
 
     Parameters
     ----------
     result
         A result with its timeline (``hosim.replay(..., record=True)``): streams, the memory of each tier and the channels, over time.
-        Or the frame of :func:`hosim.compare`: makespan against peak memory, one marker a policy.
+        Or a plan of :func:`hosim.plan`, which is replayed on the machine and within the budget that it was made for. Or the frame of
+        :func:`hosim.compare`: makespan against peak memory, one marker a policy. Or the answer of :func:`hosim.frontier`: the curve.
     path
         Where to save the picture: ``.png``, ``.svg`` or ``.pdf``.
 
@@ -191,7 +196,7 @@ def plot(result: Result | DataFrame, path: str | os.PathLike[str] | None = None)
     Raises
     ------
     InputError
-        If the result has no timeline, the frame is not one of :func:`hosim.compare`, or the path has another ending.
+        If the result has no timeline, the plan no machine, the frame is not one of :func:`hosim.compare`, or the path has another ending.
 
     References
     ----------
@@ -202,8 +207,7 @@ def plot(result: Result | DataFrame, path: str | os.PathLike[str] | None = None)
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
-    >>> moved = hosim.plan(b.build(), "toy", "layerwise")
-    >>> figure = hosim.plot(hosim.replay(moved, "toy", record=True))
+    >>> figure = hosim.plot(hosim.plan(b.build(), "toy", "layerwise"))
     >>> [axes.get_title("left") for axes in figure.axes][:3]
     ['Streams and channels', 'Memory: hbm', 'Memory: ddr']
     """
@@ -211,10 +215,30 @@ def plot(result: Result | DataFrame, path: str | os.PathLike[str] | None = None)
     from hosim.report.figures import image, image_kind
 
     kind = None if path is None else image_kind(Path(path))
-    figure = _replay_figure(result) if isinstance(result, Result) else _comparison_figure(result)
+    figure = _figure(result)
     if path is not None and kind is not None:
         write_bytes(Path(path), image(figure, kind))
     return figure
+
+
+def _figure(shown: Result | Plan | DataFrame | Frontier) -> Figure:
+    from hosim.study.frontier import Frontier
+
+    if isinstance(shown, Plan):
+        return _replay_figure(replay(shown, record=True))
+    if isinstance(shown, Result):
+        return _replay_figure(shown)
+    if isinstance(shown, Frontier):
+        return _frontier_figure(shown)
+    return _comparison_figure(shown)
+
+
+def _frontier_figure(found: Frontier) -> Figure:
+    from hosim.report.study_figures import frontier_figure
+
+    tier, asked = found.question.hardware.device_tier, found.question
+    curve = [(result.peak_bytes[tier], result.makespan_ns) for result in found.pareto if result.makespan_ns is not None]
+    return frontier_figure({asked.choice.label: curve}, f"{asked.graph.name} on {asked.hardware.name}: {tier}")
 
 
 def _replay_figure(result: Result) -> Figure:

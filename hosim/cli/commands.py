@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, signature
+from traceback import format_exception
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +26,13 @@ SECTIONS = {
 """The sections of ``hosim --help``, each with an example."""
 
 _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # typer does not name it
+
+
+def _traceback(error: HosimError) -> list[str]:
+    """Where somebody's own policy failed, line by line, if HOSIM_DEBUG asks for it."""
+    if not os.environ.get("HOSIM_DEBUG") or error.__cause__ is None:
+        return []
+    return "".join(format_exception(error.__cause__)).splitlines()
 
 
 def _in_one_line(error: Any) -> Any:
@@ -50,6 +59,8 @@ class Commands(TyperGroup):
         except _WrongUsage as error:
             raise _in_one_line(error) from None
         except HosimError as error:
+            for line in _traceback(error):
+                terminal.warn(line)
             terminal.warn(f"error: {error}")
             raise typer.Exit(error.exit_code) from None
         except BrokenPipeError:  # nobody reads on; typer would end with 1, which stands for a gate

@@ -14,6 +14,7 @@ from hosim.cache_plan import MANUAL, Plan
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.in_cells import InCells
 from hosim.io.reading import did_you_mean
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.units import parse_size
@@ -132,7 +133,7 @@ class Parameter(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Policy:
+class Policy(InCells):
     """A policy: a name, a line, parameters, and a function that makes plans.
 
     Parameters
@@ -180,6 +181,9 @@ class Policy:
     by_name_only: bool = False
     models: str = ""
     leaves_out: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Policy {':'.join([self.name, *(f'{key}={value}' for key, value in self.parameters.items())])}>"
 
     @property
     def parameters(self) -> Mapping[str, Any]:

@@ -13,6 +13,8 @@ from hosim.analysis.liveness import static_peak
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.policies.policy import Policy
+from hosim.policies.registry import names, package_of
 from hosim.report import listings, page, tables
 from hosim.report.printed import open_table, paragraph
 from hosim.report.replay_figures import replay_figure
@@ -22,13 +24,15 @@ from hosim.units import human_size
 
 
 def cell(of: object) -> str:
-    """The HTML of a graph, a plan, a machine or a result; of anything else its text. Names in it are data, and escaped."""
+    """The HTML of a graph, a plan, a machine, a policy or a result; of anything else its text. Names in it are data, and escaped."""
     if isinstance(of, Graph):
         shown = listings.workload(of)
     elif isinstance(of, Hardware):
         shown = listings.machine(of)
     elif isinstance(of, Plan):
         shown = plan(of)
+    elif isinstance(of, Policy):
+        shown = listings.policies([of], [package_of(of.name) if of.name in names() else "your own"])
     elif isinstance(of, Result):
         return _of_result(of)
     else:

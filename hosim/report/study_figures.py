@@ -203,6 +203,15 @@ def _words(column: str) -> str:
     return column.replace("_", " ")
 
 
+def frontier_figure(curves: Mapping[str, Sequence[tuple[int, int]]], title: str) -> Figure:
+    """A picture of one or several curves."""
+    with figures.style():
+        figure, (axes,) = figures.blank([3.6])
+        frontier(axes, curves)
+        figure.suptitle(printable(title), x=0.01, ha="left", fontweight="bold")
+    return figure
+
+
 def comparison_figure(results: Sequence[Result], device_tier: str) -> Figure:
     """The picture of ``hosim compare-policies --plot``."""
     with figures.style():

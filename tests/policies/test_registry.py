@@ -259,6 +259,20 @@ def test_what_a_stranger_raises_during_a_replay_is_no_bug_of_hosim(plugins, tmp_
     assert ours["feasible"]
 
 
+def test_its_traceback_is_there_for_who_asks(plugins, tmp_path, monkeypatch) -> None:
+    plugins(theirs=f"{__name__}:FAILING")
+    save_workload(toy(), tmp_path / "w.json")
+    asked = ["plan", str(tmp_path / "w.json"), "-H", "toy", "-p", "theirs", "-o", str(tmp_path / "plan.json")]
+    short = CliRunner().invoke(app, asked)
+    monkeypatch.setenv("HOSIM_DEBUG", "1")
+    whole = CliRunner().invoke(app, asked)
+    assert (short.exit_code, whole.exit_code) == (2, 2)
+    assert len(short.stderr.splitlines()) == 1
+    assert "Traceback (most recent call last):" in whole.stderr
+    assert "return [][0]" in whole.stderr
+    assert whole.stderr.endswith(short.stderr)
+
+
 def test_a_policy_that_fails_is_named_and_fails_alone(plugins, tmp_path) -> None:
     plugins(theirs=f"{__name__}:FAILING")
     save_workload(toy(), tmp_path / "w.json")

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import hosim
+from hosim.policies.from_function import policy_of
 from hosim.report.cells import cell
 
 NAME = "<script>alert(1)</script>\n\x1b[31m"
@@ -40,6 +41,7 @@ PLAN = hosim.plan(odd(), MACHINE, "layerwise")
     [
         (odd(), r"<Graph <script>alert(1)</script>\n\x1b[31m: 1 op, 2 tensors, 40 B at the start>"),
         (MACHINE, "<Hardware toy: 1 device, hbm 100 B, ddr 1000 B>"),
+        (hosim.policies.lookahead, "<Policy lookahead:k=4:placement=fastest>"),
         (PLAN, r"<Plan of layerwise for <script>alert(1)</script>\n\x1b[31m: 1 prefetch, 0 stores, 1 detach>"),
         (hosim.plan(odd(), "toy", "on_demand"), r"<Plan of on_demand for <script>alert(1)</script>\n\x1b[31m: decides during the replay>"),
         (hosim.replay(PLAN), r"<Result of layerwise on toy, <script>alert(1)</script>\n\x1b[31m: 90 ns, peak hbm 70 B, ddr 40 B>"),
@@ -74,7 +76,14 @@ def bad(graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int) -> hosi
     raise KeyError(NAME)
 
 
+def mine(graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int, *, lead: int = 4) -> hosim.Plan:
+    """Does <b>something</b>."""
+    return hosim.Plan(graph)
+
+
 SHOWN = {
+    "policy": (hosim.policies.layerwise, ["layerwise", "layers_ahead=1"]),
+    "policy of somebody": (policy_of(mine), ["mine", "lead=4", "Does <b>something</b>."]),
     "graph": (odd(), ["parameter", "<b>kind</b>", "40 B"]),
     "machine": (MACHINE, ["Tiers", "Channels", "h2d", "100 B"]),
     "plan": (PLAN, ["prefetch", "ddr", "40 B"]),
