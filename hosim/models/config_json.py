@@ -13,8 +13,9 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.models.config import Layered
 from hosim.models.config_keys import Keys
-from hosim.models.configs_of_decoders import DECODERS
+from hosim.models.configs_of_gated import GATED
 from hosim.models.configs_of_others import OTHERS
+from hosim.models.configs_of_plain import PLAIN
 
 
 def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tuple[str, ...]]:
@@ -48,7 +49,7 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
     (50257, ['model_type', 'n_embd', 'n_head', 'n_layer'])
     """
     kind, inside = config.get("model_type"), config.get("text_config")
-    if isinstance(kind, str) and kind not in READERS and isinstance(inside, Mapping) and inside.get("model_type") in [*DECODERS]:
+    if isinstance(kind, str) and kind not in READERS and isinstance(inside, Mapping) and inside.get("model_type") in [*GATED, *PLAIN]:
         try:
             sizes, read, left_out = sizes_of(inside)
         except InputError as error:
@@ -61,5 +62,5 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
     return sizes, {"model_type": kind, **keys.read}, keys.left_out()
 
 
-READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType({**DECODERS, **OTHERS})
+READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType({**GATED, **PLAIN, **OTHERS})
 """By ``model_type``."""

@@ -20,6 +20,16 @@ _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+_UNTIMED: Mapping[str, str] = MappingProxyType(
+    {
+        "attn_logit_softcapping": "the bound on attention's scores",
+        "residual_multiplier": "multiplying what attention and MLP add",
+        "logits_scaling": "dividing the logits",
+        "logit_scale": "multiplying the logits",
+    }
+)
+"""Keys of elementwise work that builders leave out."""
+
 
 class Keys:
     """The values of a config; ``read`` has those that were there.
@@ -115,8 +125,9 @@ class Keys:
         if quantised is not None:
             method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
             lines.append(f"the quantisation of the weights ({method or 'unnamed'}): all are in the dtype of the run")
-        if self.value("attn_logit_softcapping") is not None:
-            lines.append("the time of the bound on attention's scores (attn_logit_softcapping)")
+        for key, what in _UNTIMED.items():
+            if self.value(key) not in (None, 1):
+                lines.append(f"the time of {what} ({key})")
         return tuple(lines)
 
     def window(self) -> int:
@@ -139,3 +150,10 @@ class Keys:
         if not known or full != (list(range(step, layers + 1, step)) if step else []):
             raise self.refusal("layer_types", "the builder knows layers of a sliding window with each n-th layer of full attention only")
         return {"sliding_window": self.window(), "full_attention_every": step}
+
+    def turned(self, default: float) -> int:
+        """How much of a head has rotary positions; 0: all of it."""
+        width = self.size("hidden_size") // self.size("num_attention_heads")
+        part = self.inside("rope_parameters").share("partial_rotary_factor", self.share("partial_rotary_factor", default))
+        turned = int(width * part)
+        return turned if turned < width else 0

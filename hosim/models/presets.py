@@ -146,6 +146,11 @@ PRESETS: Mapping[str, Layered] = {
     # config.json of mosaicml/mpt-7b and mpt-30b
     "mpt-7b": _mpt(4096, 32, 32),
     "mpt-30b": _mpt(7168, 48, 64),
+    # config.json of EleutherAI/pythia-6.9b, gpt-neox-20b and gpt-j-6b; CohereForAI/c4ai-command-r-v01
+    "pythia-6.9b": _read("gpt_neox", 4096, 32, 32, 32, 16384, 50432),
+    "gpt-neox-20b": _read("gpt_neox", 6144, 44, 64, 64, 24576, 50432),
+    "gpt-j-6b": READERS["gptj"](Keys({"n_embd": 4096, "n_layer": 28, "n_head": 16})),
+    "command-r-35b": _read("cohere", 8192, 40, 64, 64, 22528, 256000),
     # config.json of openai-community/gpt2, -medium, -large and -xl
     "gpt2": Gpt2(n_embd=768, n_layer=12, n_head=12),
     "gpt2-medium": Gpt2(n_embd=1024, n_layer=24, n_head=16),

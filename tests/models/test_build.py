@@ -209,6 +209,10 @@ BILLIONS = {
     "falcon-180b": 178.56,
     "mpt-7b": 6.65,
     "mpt-30b": 29.96,
+    "pythia-6.9b": 6.86,
+    "gpt-neox-20b": 20.55,
+    "gpt-j-6b": 6.05,
+    "command-r-35b": 34.98,
 }
 """Parameters as the models' cards have them, in billions; of Falcon with the output layer tied to the embedding, as transformers has it,
 of Gemma 3 those of the text model."""

@@ -1,4 +1,4 @@
-"""The sizes of decoder language models from their ``config.json``, by family."""
+"""The sizes of decoders whose keys are those of Llama, most of them with a gate in the MLP, from their ``config.json``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from hosim.models.config import Decoder, Layered
+from hosim.models.config import Decoder
 from hosim.models.config_keys import Keys
-from hosim.models.gpt2 import Gpt2
 
 _NO_DEFAULTS: Mapping[str, int] = MappingProxyType({})
 
@@ -110,19 +109,6 @@ def _shared_experts(keys: Keys, dense: int) -> dict[str, Any]:
     }
 
 
-def _gpt2(keys: Keys) -> Gpt2:
-    width = keys.size("n_embd")
-    keys.only(n_inner=4 * width, activation_function="gelu_new", tie_word_embeddings=True)
-    return Gpt2(
-        width,
-        keys.size("n_layer"),
-        keys.size("n_head"),
-        keys.size("vocab_size", 50257),
-        keys.size("n_positions", 1024),
-        keys.share("resid_pdrop", 0.1),
-    )
-
-
 def _gemma(keys: Keys) -> Decoder:
     return _decoder(keys, **_gemma_parts(keys))
 
@@ -171,7 +157,7 @@ def _phi(keys: Keys) -> Decoder:
         head_bias=True,
         dropout=keys.share("resid_pdrop", 0.0),
         embedding_dropout=keys.share("embd_pdrop", 0.0),
-        rotary_width=_turned(keys, 0.5),
+        rotary_width=keys.turned(0.5),
         names="phi",
     )
 
@@ -183,98 +169,8 @@ def _phi3(keys: Keys) -> Decoder:
         sliding_window=keys.window(),
         dropout=keys.share("resid_pdrop", 0.0),
         embedding_dropout=keys.share("embd_pdrop", 0.0),
-        rotary_width=_turned(keys, 1.0),
+        rotary_width=keys.turned(1.0),
     )
-
-
-def _turned(keys: Keys, default: float) -> int:
-    """How much of a head has rotary positions; 0: all of it."""
-    width = keys.size("hidden_size") // keys.size("num_attention_heads")
-    part = keys.inside("rope_parameters").share("partial_rotary_factor", keys.share("partial_rotary_factor", default))
-    turned = int(width * part)
-    return turned if turned < width else 0
-
-
-def _opt(keys: Keys) -> Decoder:
-    hidden, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
-    keys.only(do_layer_norm_before=True, word_embed_proj_dim=hidden, layer_norm_elementwise_affine=True, _remove_final_layer_norm=False)
-    bias = keys.flag("enable_bias", True)
-    return _plain(
-        keys,
-        (hidden, keys.size("num_hidden_layers"), heads, heads, keys.size("ffn_dim"), keys.size("vocab_size", 50272)),
-        positions="learned",
-        max_position_embeddings=keys.size("max_position_embeddings", 2048),
-        extra_positions=2,
-        hidden_act=keys.activation("activation_function", "relu"),
-        dropout=keys.share("dropout", 0.1),
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=bias,
-        names="opt",
-    )
-
-
-def _bloom(keys: Keys) -> Decoder:
-    keys.only(apply_residual_connection_post_layernorm=False)
-    hidden, heads = keys.either("hidden_size", "n_embed"), keys.either("n_head", "num_attention_heads")
-    return _plain(
-        keys,
-        (hidden, keys.either("n_layer", "num_hidden_layers"), heads, heads, 4 * hidden, keys.size("vocab_size", 250880)),
-        positions="alibi",
-        embedding_norm=True,
-        fused_projections=True,
-        hidden_act="gelu",
-        dropout=keys.share("hidden_dropout", 0.0),
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        names="bloom",
-    )
-
-
-def _falcon(keys: Keys) -> Decoder:
-    """The first architecture has one head of keys or as many as of queries, the new one groups, and by default two norms in a block."""
-    hidden, heads = keys.either("hidden_size", "n_embed"), keys.either("num_attention_heads", "n_head")
-    new, bias = keys.flag("new_decoder_architecture", False), keys.flag("bias", False)
-    parallel = keys.flag("parallel_attn", True) or new
-    one_norm = parallel and not (new and keys.size("num_ln_in_parallel_attn", 2) == 2)
-    kv_heads = keys.either("num_kv_heads", "n_head_kv", default=heads) if new else 1 if keys.flag("multi_query", True) else heads
-    sizes = (hidden, keys.either("num_hidden_layers", "n_layer"), heads, kv_heads, keys.size("ffn_hidden_size", 4 * hidden))
-    return _plain(
-        keys,
-        (*sizes, keys.size("vocab_size", 65024)),
-        positions="alibi" if keys.flag("alibi", False) else "rotary",
-        parallel_block=parallel,
-        shared_norm=one_norm,
-        fused_projections=True,
-        hidden_act=keys.activation("activation", "gelu"),
-        dropout=keys.share("hidden_dropout", 0.0),
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=bias,
-        names="falcon-two-norms" if parallel and not one_norm else "falcon",
-    )
-
-
-def _mpt(keys: Keys) -> Decoder:
-    keys.only(no_bias=True)
-    keys.inside("attn_config").only(alibi=True, attn_type="multihead_attention", qk_ln=False)
-    hidden, heads = keys.size("d_model"), keys.size("n_heads")
-    return _plain(
-        keys,
-        (hidden, keys.size("n_layers"), heads, heads, hidden * keys.size("expansion_ratio", 4), keys.size("vocab_size", 50368)),
-        norm="layer_without_bias",
-        positions="alibi",
-        fused_projections=True,
-        hidden_act="gelu",
-        names="mpt",
-    )
-
-
-def _plain(keys: Keys, sizes: tuple[int, int, int, int, int, int], **more: Any) -> Decoder:
-    """A decoder of layer norms and MLPs without a gate, whose heads are together as wide as its hidden state."""
-    tied = keys.flag("tie_word_embeddings", True)
-    return Decoder(*sizes, **{"head_dim": sizes[0] // sizes[2], "tie_word_embeddings": tied, "gated_mlp": False, "norm": "layer", **more})
 
 
 def _gpt_oss(keys: Keys) -> Decoder:
@@ -291,7 +187,58 @@ def _gpt_oss(keys: Keys) -> Decoder:
     )
 
 
-DECODERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType(
+def _starcoder2(keys: Keys) -> Decoder:
+    bias = keys.flag("use_bias", True)
+    return _decoder(
+        keys,
+        hidden_act=keys.activation("hidden_act", "gelu_pytorch_tanh"),
+        gated_mlp=False,
+        norm="layer",
+        sliding_window=keys.window(),
+        dropout=keys.share("residual_dropout", 0.0),
+        embedding_dropout=keys.share("embedding_dropout", 0.0),
+        tie_word_embeddings=keys.flag("tie_word_embeddings", True),
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_bias=bias,
+        names="starcoder2",
+    )
+
+
+def _stablelm(keys: Keys) -> Decoder:
+    keys.only(qk_layernorm=False)
+    parallel = keys.flag("use_parallel_residual", False)
+    return _decoder(
+        keys,
+        norm="layer",
+        parallel_block=parallel,
+        shared_norm=parallel,
+        rotary_width=keys.turned(0.25),
+        qkv_bias=keys.flag("use_qkv_bias", False),
+        dropout=keys.share("hidden_dropout", 0.0),
+    )
+
+
+def _cohere(keys: Keys) -> Decoder:
+    keys.only(use_qk_norm=False)
+    return _decoder(keys, **_parallel(keys))
+
+
+def _cohere2(keys: Keys) -> Decoder:
+    every = keys.size("sliding_window_pattern", 4)
+    return _decoder(keys, **_parallel(keys), **keys.windows(keys.size("num_hidden_layers"), every))
+
+
+def _parallel(keys: Keys) -> dict[str, Any]:
+    tied = keys.flag("tie_word_embeddings", True)
+    return {"norm": "layer_without_bias", "parallel_block": True, "shared_norm": True, "tie_word_embeddings": tied, **_biases(keys)}
+
+
+def _granite(keys: Keys) -> Decoder:
+    return _decoder(keys, embedding_scale=True, **_biases(keys))
+
+
+GATED: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
     {
         "llama": _llama,
         "mistral": _mistral,
@@ -306,12 +253,12 @@ DECODERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType(
         "gemma3_text": _gemma3,
         "phi": _phi,
         "phi3": _phi3,
-        "opt": _opt,
-        "bloom": _bloom,
-        "falcon": _falcon,
-        "mpt": _mpt,
-        "gpt2": _gpt2,
         "gpt_oss": _gpt_oss,
+        "starcoder2": _starcoder2,
+        "stablelm": _stablelm,
+        "cohere": _cohere,
+        "cohere2": _cohere2,
+        "granite": _granite,
     }
 )
 """By ``model_type``."""
