@@ -29,6 +29,10 @@ def parse_budget(budget: int | float | str | None, graph: Graph, hardware: Hardw
     if isinstance(budget, bool) or not isinstance(budget, int | float | str) or (isinstance(budget, float) and not 0 <= budget <= 1):
         raise InputError(f"{_EXPECTED}, got {budget!r}", source="budget")
     wanted = budget if isinstance(budget, int) else _bytes(str(budget), graph)
+    if wanted <= 0 and not static_peak(graph).bytes and (_PERCENT.fullmatch(str(budget)) or _SHARE.fullmatch(str(budget))):
+        raise InputError(
+            f"{budget} of the workload's memory is nothing, as it has no tensors; give a size such as '40 GiB'", source="budget"
+        )
     if wanted <= 0:
         said = f"{budget} B" if isinstance(budget, int) else budget
         raise InputError(f"{said} leaves no memory at all; {_EXPECTED}", source="budget")

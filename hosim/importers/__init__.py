@@ -6,7 +6,6 @@ An importer is a line of :data:`FORMATS`: its title, how to recognise a file, ho
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,10 +14,9 @@ from pathlib import Path
 from hosim.errors import GraphError, InputError
 from hosim.graph import Graph
 from hosim.io.bounded import check_names, read_head
+from hosim.io.recognised import hosim_kind, recognised, seeming
 
 __all__ = ["FORMATS", "Source", "SourceFormat", "load_any", "read_source"]
-
-_HOSIM_FORMAT = re.compile(rb"""["']?format["']?\s*:\s*["']?hosim\.(\w+)/""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +29,7 @@ class Source:
     @property
     def hosim_kind(self) -> str | None:
         """``workload`` for a file of ``hosim.workload/1``; empty for a file of another program."""
-        match = _HOSIM_FORMAT.search(self.head)
-        return match[1].decode() if match and not self.head.startswith(b"PK") else None
+        return hosim_kind(self.head, self.path.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +135,17 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
     Raises :class:`InputError` for an unknown format, with a list of the known ones, and for a damaged file.
     """
     source = read_source(Path(path))
+    other = None if source.path.is_dir() or source.hosim_kind else seeming(source.head, source.path.name)
+    if other is not None:
+        raise InputError(f"expected a model, a recording or a workload; {other}", source=os.fspath(path))
     for form in FORMATS:
         if form.recognises(source):
             return form.load(source.path, dims)
     kind = source.hosim_kind
-    found = f"this is a {kind} of hosim" if kind else "its format is unknown"
-    if kind == "plan":
-        found += " where a workload belongs (hosim replay takes PLAN, then WORKLOAD)"
+    found = "its format is unknown"
+    if kind:
+        own = recognised(os.fspath(path))
+        found = f"this is a {kind} of hosim where a workload belongs" + (f" ({own.advice})" if own else "")
     known = "; ".join(form.title for form in FORMATS)
     raise InputError(f"{found}; a graph can be read from: {known}", source=os.fspath(path))
 

@@ -42,7 +42,8 @@ from hosim.importers.kineto_events import (
     Role,
     SyncRecord,
 )
-from hosim.io.bounded import read_json
+from hosim.io.bounded import read_head, read_json
+from hosim.io.recognised import unexpected
 
 __all__ = ["call_role", "is_kineto", "parse_kineto", "read_kineto"]
 
@@ -96,11 +97,12 @@ def read_kineto(path: str | os.PathLike[str]) -> KinetoTrace:
     Raises :class:`InputError` for a file that is damaged, with the place in it, and for a recording in which no device did anything.
     """
     source = os.fspath(path)
-    document = read_json(source, "a profiler trace", "record or download it again", parse_float=Decimal, constants=False)
     try:
+        document = read_json(source, "a profiler trace", "record or download it again", parse_float=Decimal, constants=False)
         return parse_kineto(document, Path(path).name.removesuffix(".gz").removesuffix(".json"))
     except InputError as error:
-        raise InputError(error.message, source=source, where=error.where) from None
+        other = None if is_kineto(read_head(source)) else unexpected(source, "a profiler trace")
+        raise other or InputError(error.message, source=source, where=error.where) from None
 
 
 def parse_kineto(document: object, name: str) -> KinetoTrace:

@@ -19,6 +19,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.io.bounded import SURROGATE, check_json, check_lines, read_bytes
+from hosim.io.recognised import unexpected
 from hosim.limits import refusal
 
 VERSION = 1
@@ -67,8 +68,11 @@ def read(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     anything wrong so far.
     """
     source = os.fspath(path)
-    data = content(source)
-    check_format(data, kind, source)
+    try:
+        data = content(source)
+        check_format(data, kind, source)
+    except InputError as error:
+        raise unexpected(source, f"a {_TITLES.get(kind, kind)} ({format_of(kind)})", ours=False) or error from None
     assert isinstance(data, dict)
     return data
 

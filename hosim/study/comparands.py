@@ -53,13 +53,18 @@ def side_of(
 def _loaded(path: str, graph: Graph | None, hardware: Hardware | None, budget_bytes: int | None, tier: str) -> Side:
     from hosim.io import check_tiers, load_plan, result_from_dict
     from hosim.io.reading import content
+    from hosim.io.recognised import unexpected
 
-    data = content(path)
+    try:
+        data = content(path)
+    except InputError as error:
+        raise unexpected(path, "a plan or a result of hosim", ours=False) or error from None
     kind = data.get("format") if isinstance(data, dict) else None
     if isinstance(kind, str) and kind.startswith("hosim.result/"):
         return Side(path, result=result_from_dict(data, path), device_tier=tier)
     if not isinstance(kind, str) or not kind.startswith("hosim.plan/"):
-        raise InputError(f"expected a plan or a result of hosim, got {kind or 'another file'}", source=path)
+        got = InputError(f"expected a plan or a result of hosim, got {kind or 'another file'}", source=path)
+        raise (None if kind else unexpected(path, "a plan or a result of hosim", ours=False)) or got
     if graph is None:
         raise InputError("name the workload that the plan is for", source=path)
     plan = load_plan(path, graph)

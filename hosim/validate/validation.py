@@ -13,6 +13,7 @@ from hosim.importers import read_source
 from hosim.importers.kineto import is_kineto, read_kineto
 from hosim.importers.kineto_events import KinetoTrace
 from hosim.importers.nsys import is_nsys, read_nsys
+from hosim.io.recognised import unexpected
 from hosim.validate.memory_replay import Curve, MemoryReplay, replay_history, replay_memory
 from hosim.validate.recording import read_snapshot
 from hosim.validate.structural_replay import ReplayedOp, StructuralReplay, structural_replay
@@ -87,10 +88,8 @@ def validate(path: str | os.PathLike[str], device: int | None = None) -> Validat
         except InputError as error:
             raise InputError(error.message, source=error.source or os.fspath(path), where=error.where) from None
         return Validation(Path(path).name.removesuffix(".gz").rpartition(".")[0], None, None, memory, (_NO_TIMES,))
-    raise InputError(
-        "expected a trace of the PyTorch profiler (JSON), an SQLite export of Nsight Systems, or a snapshot of torch.cuda.memory",
-        source=os.fspath(path),
-    )
+    expected = "a trace of the PyTorch profiler (JSON), an SQLite export of Nsight Systems, or a snapshot of torch.cuda.memory"
+    raise unexpected(os.fspath(path), expected) or InputError(f"expected {expected}", source=os.fspath(path))
 
 
 _SNAPSHOT_KEYS = (b'"segments"', b'"device_traces"')

@@ -74,3 +74,11 @@ def test_what_is_no_budget_is_refused_in_one_line(text: float | str, said: str, 
     assert said in message
     assert "75%" in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("budget", ["50%", 0.5, "0.5"])
+def test_a_share_of_a_recording_without_memory(budget: str | float) -> None:
+    builder = GraphBuilder("recorded")
+    builder.op("f", "kernel", duration_ns=5)
+    with pytest.raises(InputError, match=r"of the workload's memory is nothing, as it has no tensors; give a size such as '40 GiB'$"):
+        parse_budget(budget, builder.build(), HARDWARE)

@@ -198,7 +198,7 @@ def test_a_contradiction_names_file_place_and_what_was_expected(
 
 
 BROKEN = [
-    ("workload.json", b"", "workload.json: its format is unknown; a graph can be read from: workload (hosim.workload/1)..."),
+    ("workload.json", b"", "workload.json: expected a model, a recording or a workload; this seems to be an empty file:..."),
     (
         "workload.json",
         b'{"format": "hosim.workload/1",',

@@ -33,7 +33,7 @@ def test_the_name_does_not_matter(tmp_path):
     assert load_any(tmp_path / "toy.pt2") == toy()
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b'{"nodes": []}', b"\x00\x01\x02", gzip.compress(b"hello", mtime=0)])
+@pytest.mark.parametrize("content", [b"\n", b"hello", b'{"nodes": []}', b"\x00\x01\x02", gzip.compress(b"hello", mtime=0)])
 def test_an_unknown_file_is_answered_with_what_is_known(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(InputError) as caught:
