@@ -18,7 +18,7 @@ from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
 from hosim.report.figures import CAUSE_STYLES, OP_STYLE, TRANSFER_STYLE
 from hosim.report.timeline_curves import end_ns, stacked, thinned
-from hosim.report.timeline_rows import OP, TRANSFER, Bar, Row, awaited_name, bar_name, rows, timeline_of
+from hosim.report.timeline_rows import OP, TRANSFER, Bar, Row, bar_name, rows, timeline_of
 from hosim.result import STALL_CAUSES, Result, Timeline
 from hosim.units import human_size
 
@@ -28,6 +28,8 @@ ITEMS = 60_000
 _POINTS = 1_000
 _WHATS = (OP, *STALL_CAUSES, TRANSFER)
 _NUMBER = {what: k for k, what in enumerate(_WHATS)}
+_ONE_UNIT = 0xFFFF
+"""The last character that is one unit of text for a browser."""
 _GREYS = {"0.25": "#404040", "0.62": "#9e9e9e"}
 
 
@@ -48,17 +50,20 @@ def widget(shown: Sequence[Shown], hardware: Hardware) -> str:
     groups = [_group(one, own, hardware, limit, names) for one, own in drawn]
     end = max((end_ns(one.result) for one in shown), default=0)
     styles = [[label, *_fill(what)] for what, label in zip(_WHATS, ("op", *(f"{c} stall" for c in STALL_CAUSES), "transfer"), strict=True)]
-    data = {"end": end, "styles": styles, "names": list(names), "groups": groups}
+    data = {"end": end, "styles": styles, "names": front_coded(list(names)), "groups": groups}
     joined = any("many" in row for group in groups for row in group["rows"])
     note = " Adjacent short ops are joined: the height of each colour is its share of the time."
     return (
         '<div class="timeline">\n'
-        "<p>The wheel zooms, dragging moves, a double click shows all; with the keyboard: + and -, arrows, 0. Ops are dark, transfers "
+        "<p>The wheel or two fingers zoom, dragging moves, a double click shows all; with the keyboard: + and -, arrows, 0. Dragging with "
+        "shift measures. A click on a stall marks the transfer that it is blamed on. Ops are dark, transfers "
         f"grey, stalls hatched by cause.{note if joined else ''}</p>\n"
         f'<p class="legend">{"".join(_key(*style) for style in styles)}<button data-does="in">+</button> '
-        '<button data-does="out">&minus;</button> <button data-does="all">all</button></p>\n'
+        '<button data-does="out">&minus;</button> <button data-does="all">all</button> '
+        '<button data-does="measure" aria-pressed="false">measure</button> '
+        '<input type="search" placeholder="find op or tensor" aria-label="Find an op or a tensor; Enter shows the next one"></p>\n'
         '<canvas tabindex="0" role="img" aria-label="Timeline of streams and channels" style="width: 100%"></canvas>\n'
-        '<p class="told">&nbsp;</p>\n'
+        '<p class="told">&nbsp;</p>\n<p class="chosen" aria-live="polite">&nbsp;</p>\n'
         f'<script type="application/json">{script_json(data)}</script>\n<script>\n{_script()}</script>\n</div>'
     )
 
@@ -107,13 +112,14 @@ def _key(label: str, colour: str, hatch: str) -> str:
         "repeating-linear-gradient(135deg, #000 0 1px, transparent 1px 5px)",
     }
     background = f"{backgrounds[hatch]}, {colour}" if hatch else colour
-    return f'<span class="key" style="background: {background}"></span> {escape(label)} '
+    return f'<span class="named"><span class="key" style="background: {background}"></span> {escape(label)}</span> '
 
 
 def _group(one: Shown, own: Sequence[Row], hardware: Hardware, limit: int, names: dict[str, int]) -> dict[str, Any]:
     timeline = timeline_of(one.result)
     times, by_kind = stacked(one.plan.graph, timeline, hardware.device_tier)
-    group: dict[str, Any] = {"title": one.title, "rows": [_row(one.plan, timeline, row, limit, names) for row in own]}
+    encoded = [_row(one.plan, timeline, row, limit, names) for row in own]
+    group: dict[str, Any] = {"title": one.title, "rows": encoded, "blames": _blames(timeline, own, limit)}
     if by_kind:
         budget = min(one.result.budget_bytes, hardware.device.capacity_bytes)
         peak = one.result.peak_bytes.get(hardware.device_tier, 0)
@@ -133,27 +139,59 @@ def _row(plan: Plan, timeline: Timeline, row: Row, limit: int, names: dict[str, 
     """The bars of a row, in lists.
 
     ``times`` alternates the gap before each and its length; ``what`` is the number of its style, or below 0 says (from -1 down) which of
-    ``many`` it is, several bars together; ``name`` is its place in the page's names.
+    ``many`` it is, several bars together; ``name`` is how much further its place in the page's names is than that of the bar before.
     """
     times, whats, named, many = [], [], [], []
-    now = 0
+    now = name = 0
     for bars in joined(row.bars, limit):
         first, *others = bars
         start, end = first.start_ns, bars[-1].end_ns
         times += [start - now, end - start]
-        now = end
+        now, before = end, name
         if not others:
             whats.append(_NUMBER[first.what])
-            named.append(names.setdefault(_said(plan, timeline, first), len(names)))
+            name = names.setdefault(_said(plan, timeline, first), len(names))
         else:
             parts = [0] * len(_WHATS)
             for bar in bars:
                 parts[_NUMBER[bar.what]] += bar.end_ns - bar.start_ns
             many.append({"count": len(bars), "parts": parts})
             whats.append(-len(many))
-            named.append(-1)
+        named.append(name - before)
     encoded: dict[str, Any] = {"label": row.label, "times": times, "what": whats, "name": named}
     return encoded | {"many": many} if many else encoded
+
+
+def front_coded(names: Sequence[str]) -> dict[str, Any]:
+    """Names as what each shares with the beginning of the one before, in characters, and the rest of it.
+
+    A character that is two for a browser ends what is shared.
+
+    >>> front_coded(["layer.1", "layer.12", "head"])
+    {'shared': [0, 7, 0], 'rests': ['layer.1', '2', 'head']}
+    """
+    shared = []
+    for before, name in zip(["", *names], names, strict=False):
+        pairs = zip(before, name, strict=False)
+        shared.append(next((k for k, (a, b) in enumerate(pairs) if a != b or ord(a) > _ONE_UNIT), min(len(before), len(name))))
+    return {"shared": shared, "rests": [name[k:] for k, name in zip(shared, names, strict=True)]}
+
+
+def _blames(timeline: Timeline, own: Sequence[Row], limit: int) -> list[int]:
+    """Four numbers for each stall that is blamed on a transfer: its row and place among the row's bars, and those of the transfer.
+
+    Places are how much further they are than in the four before.
+    """
+    at: dict[int, tuple[int, int]] = {}
+    stalls = []
+    for r, row in enumerate(own):
+        for i, bars in enumerate(joined(row.bars, limit)):
+            at |= {bar.number: (r, i) for bar in bars if bar.what == TRANSFER}
+            if len(bars) == 1 and bars[0].what in STALL_CAUSES:
+                stalls.append((r, i, timeline.stalls[bars[0].number].transfer))
+    found = [(r, i, *at[transfer]) for r, i, transfer in stalls if transfer in at]
+    before = [(0, 0, 0, 0), *found]
+    return [n for (r, i, other, j), (_, last_i, _, last_j) in zip(found, before, strict=False) for n in (r, i - last_i, other, j - last_j)]
 
 
 def joined(bars: Sequence[Bar], limit: int) -> list[list[Bar]]:
@@ -176,11 +214,6 @@ def joined(bars: Sequence[Bar], limit: int) -> list[list[Bar]]:
 
 
 def _said(plan: Plan, timeline: Timeline, bar: Bar) -> str:
-    name = bar_name(plan, timeline, bar)
     if bar.what == TRANSFER:
-        return f"{name}, {human_size(timeline.transfers[bar.number].bytes)}"
-    if bar.what == OP:
-        return name
-    awaited = awaited_name(plan, timeline, bar)
-    before = f"before {plan.graph.ops[timeline.stalls[bar.number].op].name}"
-    return before if awaited is None else f"{before}, awaits {awaited}"
+        return f"{bar_name(plan, timeline, bar)}, {human_size(timeline.transfers[bar.number].bytes)}"
+    return plan.graph.ops[bar.number if bar.what == OP else timeline.stalls[bar.number].op].name

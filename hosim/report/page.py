@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; background: #fff }
-table { border-collapse: collapse; margin: 0.8rem 0 }
+table { border-collapse: collapse; margin: 0.8rem 0; display: block; max-width: 100%; overflow-x: auto }
 th, td { padding: 0.25rem 0.9rem 0.25rem 0; border-bottom: 1px solid #ddd; text-align: right }
 th { font-weight: 600 } img { max-width: 100%; height: auto }
-th.left, td.left { text-align: left }
-.timeline canvas { border: 1px solid #ddd; cursor: grab; touch-action: none } .timeline canvas:focus { outline: 1px solid #2f6fb0 }
-.timeline .told { min-height: 1.5em; font-variant-numeric: tabular-nums } .timeline .legend button { min-width: 2rem }
+td { white-space: nowrap } th.left, td.left { text-align: left; white-space: normal; min-width: 5rem }
+.timeline canvas { border: 1px solid #ddd; cursor: grab; touch-action: pan-y } .timeline canvas:focus { outline: 1px solid #2f6fb0 }
+.timeline .told, .timeline .chosen { margin: 0.2rem 0; min-height: 1.5em; font-variant-numeric: tabular-nums }
+.timeline .legend button { min-width: 2rem }
+.timeline .chosen { color: #a3004f } .timeline button[aria-pressed="true"] { background: #2f6fb0; color: #fff }
+@media (max-width: 40rem) { body { margin: 0.5rem auto } h1 { font-size: 1.4rem; overflow-wrap: anywhere } h2 { font-size: 1.15rem } }
+.timeline .named { white-space: nowrap }
 .timeline .key { display: inline-block; width: 1.6rem; height: 0.9rem; vertical-align: -0.1rem; margin-left: 0.6rem }
 tr.bad td { color: #a31515; font-weight: 600 } ul { padding-left: 1.2rem }
 code { background: #f3f3f3; padding: 0 0.2rem }
@@ -36,7 +40,9 @@ def page(title: str, parts: Iterable[str]) -> str:
     """A page of the parts, one after the other; the same parts give the same text."""
     body = "\n".join(parts)
     return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{_POLICY}\n<title>{escape(title)}</title>\n'
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"{_POLICY}\n<title>{escape(title)}</title>\n"
         f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n{body}\n</body>\n</html>\n"
     )
 

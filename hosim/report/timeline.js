@@ -1,4 +1,5 @@
-// The timeline of a report: rows of bars on a canvas, to zoom (wheel, + and -) and to move (drag, arrow keys).
+// The timeline of a report: rows of bars on a canvas, to zoom (wheel, two fingers, + and -), to move (drag, arrow keys), to search, and to
+// measure (drag with shift). A click marks a bar, and with a stall the transfer that it is blamed on.
 // Times are nanoseconds from 0 to data.end; the window shown stands in the canvas's data-from and data-to.
 (() => {
   "use strict";
@@ -6,30 +7,42 @@
   const data = JSON.parse(box.querySelector("script[type='application/json']").textContent);
   const canvas = box.querySelector("canvas");
   const told = box.querySelector(".told");
+  const chosen = box.querySelector(".chosen");
+  const sought = box.querySelector("input");
+  const ruler = box.querySelector("button[data-does='measure']");
   const LEFT = 118, RIGHT = 36, AXIS = 22, TITLE = 20, ROW = 22, GAP = 4, MEMORY = 56;
-  const SHORTEST = 20, SEEN = 0.75, ALONE = 3;
+  const TRANSFER = data.styles.length - 1, SHORTEST = 20, SEEN = 0.75, ALONE = 3;
   const pen = canvas.getContext("2d");
   const end = Math.max(data.end, 1);
   let from = 0, to = end;
+  let marked = [], measured = null; // [line, place of the bar] each, and two instants
 
   // -- what there is ---------------------------------------------------------------------------------------------
 
+  const names = [];
+  data.names.rests.forEach((rest, k) => names.push((names[k - 1] || "").slice(0, data.names.shared[k]) + rest));
   const lines = [];
   let height = AXIS;
   for (const group of data.groups) {
+    const own = [];
     if (group.title) {
       lines.push({ title: group.title, y: height });
       height += TITLE;
     }
     for (const row of group.rows) {
-      const starts = [], ends = [];
-      let now = 0;
+      const starts = [], ends = [], named = [];
+      let now = 0, name = 0;
+      for (const further of row.name) named.push(names[(name += further)]);
       for (let i = 0; i < row.times.length; i += 2) {
         starts.push((now += row.times[i]));
         ends.push((now += row.times[i + 1]));
       }
-      lines.push({ row, starts, ends, y: height, height: ROW });
+      own.push({ row, starts, ends, named, y: height, height: ROW, blames: new Map() });
+      lines.push(own[own.length - 1]);
       height += ROW + GAP;
+    }
+    for (let k = 0, i = 0, j = 0; k < group.blames.length; k += 4) {
+      own[group.blames[k]].blames.set((i += group.blames[k + 1]), [own[group.blames[k + 2]], (j += group.blames[k + 3])]);
     }
     if (group.memory) {
       lines.push({ memory: group.memory, y: height, height: MEMORY });
@@ -124,7 +137,7 @@
       if (what >= 0) {
         pen.fillStyle = fill(what);
         pen.fillRect(left, y, across, ROW);
-        const named = data.names[row.name[i]];
+        const named = line.named[i];
         if (across > SHORTEST && (ends[i] - starts[i]) * wide > SHORTEST) {
           pen.strokeStyle = "#fff";
           pen.strokeRect(left, y + 0.5, across, ROW - 1);
@@ -209,6 +222,18 @@
         bars(line);
       }
     }
+    if (measured) {
+      const [left, right] = measured.map((ns) => Math.min(Math.max(x(ns), LEFT), LEFT + width())).sort((a, b) => a - b);
+      pen.fillStyle = "rgba(47, 111, 176, 0.25)";
+      pen.fillRect(left, AXIS - 4, Math.max(right - left, 1), height);
+    }
+    pen.strokeStyle = "#d6006c";
+    pen.lineWidth = 2;
+    for (const [line, i] of marked) {
+      const left = Math.max(x(line.starts[i]), LEFT), right = Math.min(x(line.ends[i]), LEFT + width());
+      if (right >= LEFT && left <= LEFT + width()) pen.strokeRect(left - 1, line.y - 1, Math.max(right - left, 1) + 2, ROW + 2);
+    }
+    pen.lineWidth = 1;
     canvas.dataset.from = from;
     canvas.dataset.to = to;
   }
@@ -230,15 +255,41 @@
     if (Math.abs(e.deltaX) > Math.abs(e.deltaY)) move(e.deltaX / width());
     else zoom(1.2 ** (-e.deltaY / 100), at(e.offsetX));
   }, { passive: false });
-  let held = null;
+  const fingers = new Map(); // their pixels, by pointer
+  const apart = () => { const [a, b] = fingers.values(); return Math.max(Math.abs(a - b), 1); };
+  let held = null, pinch = null;
   canvas.addEventListener("pointerdown", (e) => {
-    held = { pixel: e.offsetX, from, to };
+    fingers.set(e.pointerId, e.offsetX);
+    if (fingers.size === 2) {
+      const [a, b] = fingers.values();
+      pinch = { apart: apart(), ns: at((a + b) / 2), from, to };
+    }
+    const measures = e.shiftKey || ruler.getAttribute("aria-pressed") === "true";
+    held = { pixel: e.offsetX, from, to, moved: false, start: measures ? edge(e.offsetX, e.offsetY) : null };
     if (e.isTrusted) canvas.setPointerCapture(e.pointerId);
   });
-  canvas.addEventListener("pointerup", () => { held = null; });
-  canvas.addEventListener("pointercancel", () => { held = null; });
+  const released = (e) => {
+    fingers.delete(e.pointerId);
+    held = pinch = null;
+  };
+  canvas.addEventListener("pointerup", (e) => {
+    if (held && !held.moved && !pinch) choose(e.offsetX, e.offsetY);
+    released(e);
+  });
+  canvas.addEventListener("pointercancel", released);
   canvas.addEventListener("pointermove", (e) => {
-    if (held) {
+    if (fingers.has(e.pointerId)) fingers.set(e.pointerId, e.offsetX);
+    if (held && Math.abs(e.offsetX - held.pixel) > 3) held.moved = true;
+    if (pinch && fingers.size === 2) {
+      held.moved = true;
+      const part = pinch.apart / apart();
+      show(pinch.ns - (pinch.ns - pinch.from) * part, pinch.ns + (pinch.to - pinch.ns) * part);
+    } else if (held && held.moved && held.start !== null) {
+      measured = [held.start, edge(e.offsetX, e.offsetY)];
+      const [a, b] = [...measured].sort((one, other) => one - other);
+      chosen.textContent = `${instant(a)} to ${instant(b)}: ${time(b - a)}`;
+      draw();
+    } else if (held && held.moved) {
       const moved = ((held.pixel - e.offsetX) / width()) * (held.to - held.from);
       show(held.from + moved, held.to + moved);
     }
@@ -249,7 +300,8 @@
   canvas.addEventListener("keydown", (e) => {
     const does = {
       "+": () => zoom(1.5, middle()), "=": () => zoom(1.5, middle()), "-": () => zoom(1 / 1.5, middle()),
-      ArrowLeft: () => move(-0.15), ArrowRight: () => move(0.15), 0: () => show(0, end),
+      ArrowLeft: () => move(-0.15), ArrowRight: () => move(0.15), 0: () => show(0, end), "/": () => sought.focus(),
+      Escape: () => mark([], "\u00a0"),
     }[e.key];
     if (does) {
       e.preventDefault();
@@ -258,7 +310,11 @@
   });
   for (const button of box.querySelectorAll("button")) {
     button.addEventListener("click", () => {
-      ({ in: () => zoom(2, middle()), out: () => zoom(0.5, middle()), all: () => show(0, end) })[button.dataset.does]();
+      const measures = ruler.getAttribute("aria-pressed") !== "true";
+      ({
+        in: () => zoom(2, middle()), out: () => zoom(0.5, middle()), all: () => show(0, end),
+        measure: () => ruler.setAttribute("aria-pressed", measures),
+      })[button.dataset.does]();
     });
   }
 
@@ -274,16 +330,80 @@
       if (ns > line.memory.end) return `${instant(ns)}: all has ended`;
       return `${instant(ns)}: ${tier} holds ${size(bytes[Math.max(first(times, ns + 1) - 1, 0)])}`;
     }
-    const { row, starts, ends } = line;
+    const i = bar(line, ns, near);
+    return i < 0 ? `${instant(ns)}: ${line.row.label} is idle` : describes(line, i);
+  }
+
+  function bar({ starts, ends }, ns, near) {
     const i = first(ends, ns - near);
-    if (i >= starts.length || starts[i] > ns + near) return `${instant(ns)}: ${row.label} is idle`;
+    return i >= starts.length || starts[i] > ns + near ? -1 : i;
+  }
+
+  function describes({ row, starts, ends, named, blames }, i) {
     const when = `${instant(starts[i])} to ${instant(ends[i])} (${time(ends[i] - starts[i])})`;
-    if (row.what[i] >= 0) return `${data.styles[row.what[i]][0]}: ${data.names[row.name[i]]}, ${when}`;
+    if (row.what[i] === 0 || row.what[i] === TRANSFER) return `${data.styles[row.what[i]][0]}: ${named[i]}, ${when}`;
+    if (row.what[i] > 0) {
+      const [other, j] = blames.get(i) || [];
+      const awaits = other && other.row.what[j] >= 0 ? `, awaits ${other.named[j].replace(/, [^,]*$/, "")} on ${other.row.label}` : "";
+      return `${data.styles[row.what[i]][0]}: before ${named[i]}${awaits}, ${when}`;
+    }
     const { count, parts } = row.many[-1 - row.what[i]];
     const shares = parts.map((part, k) => [part, data.styles[k][0]]).filter(([part]) => part > 0);
     const span = ends[i] - starts[i] || 1;
     return `${count} in one, ${when}: ` + shares.map(([part, what]) => `${what} ${((100 * part) / span).toFixed(0)} %`).join(", ");
   }
+
+  // -- marking, measuring, searching ------------------------------------------------------------------------------
+
+  const near = () => (2 * (to - from)) / width();
+  const rowAt = (py) => lines.find((l) => l.row && py >= l.y && py < l.y + l.height);
+
+  function mark(bars, text) {
+    marked = bars;
+    measured = null;
+    chosen.textContent = text;
+    draw();
+  }
+
+  // The instant below a pixel, or the begin or end of a bar that is within a few pixels of it.
+  function edge(px, py) {
+    const ns = Math.min(Math.max(at(px), 0), end), line = rowAt(py);
+    const i = line ? bar(line, ns, 3 * near()) : -1;
+    const ends = i < 0 ? [] : [line.starts[i], line.ends[i]].filter((one) => Math.abs(one - ns) <= 3 * near());
+    return ends.sort((a, b) => Math.abs(a - ns) - Math.abs(b - ns))[0] ?? ns;
+  }
+
+  function choose(px, py) {
+    const line = rowAt(py), i = line ? bar(line, at(px), near()) : -1;
+    if (i < 0) return mark([], "\u00a0");
+    const blamed = line.blames.get(i);
+    if (!blamed) return mark([[line, i]], describes(line, i));
+    const [other, j] = blamed;
+    const low = Math.min(line.starts[i], other.starts[j]), high = Math.max(line.ends[i], other.ends[j]);
+    mark([[line, i], blamed], `${describes(line, i)}. Blamed on ${other.row.label}: ${describes(other, j)}`);
+    if (low < from || high > to) show(low - (high - low) / 10, high + (high - low) / 10);
+  }
+
+  let found = [], place = 0;
+  function seek(step) {
+    if (!found.length) return mark([], sought.value ? "nothing of that name" : "\u00a0");
+    place = (place + step + found.length) % found.length;
+    const [line, i] = found[place];
+    const length = line.ends[i] - line.starts[i], half = Math.min(to - from, Math.max(20 * length, SHORTEST)) / 2;
+    mark([[line, i]], `${place + 1} of ${found.length}: ${describes(line, i)}`);
+    show(line.starts[i] + length / 2 - half, line.starts[i] + length / 2 + half);
+  }
+  sought.addEventListener("input", () => {
+    const text = sought.value.trim().toLowerCase();
+    const fits = new Set(names.filter((name) => text !== "" && name.toLowerCase().includes(text)));
+    found = lines.flatMap((l) => (l.row ? l.named.flatMap((name, i) => (l.row.what[i] >= 0 && fits.has(name) ? [[l, i]] : [])) : []));
+    found.sort(([a, i], [b, j]) => a.starts[i] - b.starts[j]);
+    place = 0;
+    seek(0);
+  });
+  sought.addEventListener("keydown", (e) => {
+    if (e.key === "Enter") seek(e.shiftKey ? -1 : 1);
+  });
 
   window.addEventListener("resize", draw);
   draw();

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from browser import browse
 from matplotlib.figure import Figure
+from page_data import data_of
 from rich.console import Group
 from rich.panel import Panel
 from rich.table import Column, Table
@@ -21,7 +22,7 @@ from hosim import Plan, Result
 from hosim.report import page as parts
 from hosim.report import tables
 from hosim.report.figures import blank
-from hosim.report.interactive import Shown, joined, row_limit, script_json, widget
+from hosim.report.interactive import Shown, front_coded, joined, row_limit, script_json, widget
 from hosim.report.page import page
 from hosim.report.result_pages import comparison_page, html_of, replay_page
 from hosim.report.timeline_rows import Bar
@@ -40,11 +41,6 @@ def shown(plan: Plan, result: Result) -> list[Any]:
     return [tables.replay(plan.graph, machine(), {"parameter": 80 * MIB}, result)]
 
 
-def data_of(text: str) -> Any:
-    (found,) = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
-    return json.loads(found)
-
-
 class Elements(HTMLParser):
     """The elements of a page, and what they would load."""
 
@@ -59,7 +55,7 @@ class Elements(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.append(tag)
         self.loads += [value or "" for key, value in attrs if key in ("src", "href", "data", "action", "srcset", "poster")]
-        if tag not in ("meta", "img", "br", "link"):
+        if tag not in ("meta", "img", "br", "input", "link"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -100,7 +96,7 @@ def test_the_data_are_the_timeline(replayed: tuple[Plan, Result]) -> None:
         (result.timeline.op_start_ns[i], result.timeline.op_end_ns[i]) for i in ops
     ]
     assert [name for what, name in named if what == "op"] == [plan.graph.ops[i].name for i in ops]
-    assert named[0] == ("transfer stall", "before f0, awaits w0 on h2d")
+    assert named[0] == ("transfer stall", "f0")
     assert max(data["groups"][0]["memory"]["bytes"]) == result.peak_bytes["hbm"]
 
 
@@ -234,6 +230,59 @@ def test_it_zooms_and_moves_in_a_browser(replayed: tuple[Plan, Result], tmp_path
     assert said["colours"] > 5
 
 
+def test_it_searches_measures_and_shows_what_a_stall_is_blamed_on(replayed: tuple[Plan, Result], tmp_path: Path) -> None:
+    """The first stall awaits w0 on h2d; its bar begins at 0."""
+    plan, result = replayed
+    script = (
+        EVENTS
+        + """
+      const after = {};
+      const chosen = () => document.querySelector(".chosen").textContent;
+      const point = (what, x, y, more = {}) => canvas.dispatchEvent(new PointerEvent(`pointer${what}`, {...at(x, y), ...more}));
+      const drag = (from, to, more) => { point("down", from, 30, more); point("move", to, 30, more); point("up", to, 30, more); };
+      const search = document.querySelector("input");
+      point("down", 150, 30); point("up", 150, 30);
+      after.stall = chosen();
+      drag(119, 400, {shiftKey: true});
+      after.measured = chosen();
+      after.still = seen();
+      document.querySelector("button[data-does=measure]").click();
+      drag(400, 119, {});
+      after.again = chosen();
+      document.querySelector("button[data-does=measure]").click();
+      search.value = "F0"; search.dispatchEvent(new Event("input"));
+      after.found = chosen();
+      after.window = seen();
+      search.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}));
+      after.next = chosen();
+      search.value = "no such"; search.dispatchEvent(new Event("input"));
+      after.nothing = chosen();
+      canvas.dispatchEvent(new MouseEvent("dblclick", at(500, 30)));
+      point("down", 400, 30, {pointerId: 1}); point("down", 500, 30, {pointerId: 2});
+      point("move", 600, 30, {pointerId: 2});
+      after.pinched = seen();
+      point("up", 600, 30, {pointerId: 2}); point("up", 400, 30, {pointerId: 1});
+      canvas.dispatchEvent(new KeyboardEvent("keydown", {key: "Escape"}));
+      after.escaped = chosen();
+      return after;
+    """
+    )
+    said = browse(replay_page(plan, machine(), result, ()), tmp_path, script)
+    end = result.makespan_ns
+    assert end is not None
+    assert said["stall"].startswith("transfer stall: before f0, awaits w0 on h2d, 0.00 us to 41.9")
+    assert ". Blamed on h2d: transfer: w0, 20.0 MiB, 0.00 us to 41.9" in said["stall"]
+    assert said["measured"].startswith("0.00 us to ")  # the begin of the bar, which is a pixel away
+    assert said["measured"] == said["again"]
+    assert said["still"] == [0, end]
+    assert said["found"].startswith("1 of 2: transfer stall: before f0, awaits w0 on h2d")
+    assert said["next"].startswith("2 of 2: op: f0")
+    assert said["nothing"] == "nothing of that name"
+    low, high = said["pinched"]
+    assert high - low == pytest.approx(end / 2)
+    assert said["escaped"] == "\u00a0"
+
+
 def test_a_page_without_a_timeline_says_what_does_not_fit() -> None:
     _, result = everything()
     failed = replace(result, feasible=False, makespan_ns=None, error="out of memory: no room", timeline=None)
@@ -346,3 +395,20 @@ def test_a_table_of_the_terminal_has_its_header_if_it_has_one() -> None:
     bare = Table("", "")
     bare.add_row("a", "1")
     assert list(html_of(bare)) == ['<table>\n<tbody>\n<tr><td class="left">a</td><td class="left">1</td></tr>\n</tbody>\n</table>']
+
+
+def test_a_large_page_is_less_than_two_megabytes() -> None:
+    """25,000 ops, with names as long as those of layers are."""
+    graph, result = many_ops(25_000)
+    ops = tuple(replace(op, name=f"model.layers.{i // 200}.self_attn.o_proj.linear_{i}") for i, op in enumerate(graph.ops))
+    named = replace(graph, ops=ops)
+    text = widget([Shown("", Plan(named), result)], machine())
+    assert len(text) < 2_000_000
+    assert {op.name for op in ops} <= set(data_of(text)["names"])
+
+
+def test_names_that_a_browser_counts_otherwise_share_nothing_beyond() -> None:
+    assert front_coded(["a\U0001f600b", "a\U0001f600c", "", "a"]) == {
+        "shared": [0, 1, 0, 0],
+        "rests": ["a\U0001f600b", "\U0001f600c", "", "a"],
+    }

@@ -1,11 +1,10 @@
 """A replay written down by hand, as a trace and as a part of a page, with everything that these hold."""
 
-import json
-import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from page_data import data_of
 from timelines import MIB, US, everything, machine, many_ops
 
 from hosim import CacheOp, Graph, GraphBuilder, Plan
@@ -135,30 +134,31 @@ STYLES = [
 ]
 
 
-def data_of(text: str) -> Any:
-    (found,) = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
-    return json.loads(found)
-
-
 def test_the_data_of_a_page_in_full() -> None:
     """Times are the gap before each bar and its length; what is 0 for an op, 1 to 4 for a stall and 5 for a transfer."""
     plan, result = small()
     longer = replace(result, makespan_ns=12 * US, budget_bytes=16 * MIB + 1)
     text = widget([Shown("one", plan, result), Shown("two", plan, longer)], machine())
     rows = [
-        {"label": "main", "times": [0, 2000, 0, 7000, 0, 0], "what": [0, 1, 0], "name": [0, 1, 2]},
-        {"label": "side", "times": [3000, 2000, 0, 4000], "what": [2, 0], "name": [3, 4]},
-        {"label": "d2h", "times": [2000, 4000], "what": [5], "name": [5]},
-        {"label": "h2d", "times": [1000, 3500, 4500, 0], "what": [5, 5], "name": [6, 7]},
+        {"label": "main", "times": [0, 2000, 0, 7000, 0, 0], "what": [0, 1, 0], "name": [0, 1, 1]},
+        {"label": "side", "times": [3000, 2000, 0, 4000], "what": [2, 0], "name": [2, 2]},
+        {"label": "d2h", "times": [2000, 4000], "what": [5], "name": [3]},
+        {"label": "h2d", "times": [1000, 3500, 4500, 0], "what": [5, 5], "name": [4, 5]},
     ]
+    blames = [(1, 0, 3, 0)]  # the stall of g on the first transfer of h2d
     held = {"tier": "hbm", "times": [0, 1000, 7000, 9000], "bytes": [5 * MIB, 8 * MIB, 3 * MIB, 0]}
     assert data_of(text) == {
         "end": 12 * US,
         "styles": STYLES,
-        "names": ["f", "before h", "h", "before g, awaits w on h2d", "g", "a, 5.00 MiB", "w, 3.00 MiB", "w, 0 B"],
+        "names": ["f", "h", "g", "a, 5.00 MiB", "w, 3.00 MiB", "w, 0 B"],
         "groups": [
-            {"title": "one", "rows": rows, "memory": {**held, "limit": 16 * MIB, "end": 10 * US}},  # twice the peak is still shown
-            {"title": "two", "rows": rows, "memory": {**held, "limit": 0, "end": 12 * US}},
+            {
+                "title": "one",
+                "rows": rows,
+                "blames": blames,
+                "memory": {**held, "limit": 16 * MIB, "end": 10 * US},
+            },  # twice the peak is still shown
+            {"title": "two", "rows": rows, "blames": blames, "memory": {**held, "limit": 0, "end": 12 * US}},
         ],
     }
     assert "djacent short ops" not in text
@@ -181,7 +181,10 @@ def test_the_key_of_a_page() -> None:
         f"{across}, {up}, #b8e186",
         "#9e9e9e",
     ]
-    keys = "".join(f'<span class="key" style="background: {x}"></span> {label} ' for x, (label, *_) in zip(fillings, STYLES, strict=True))
+    keys = "".join(
+        f'<span class="named"><span class="key" style="background: {x}"></span> {label}</span> '
+        for x, (label, *_) in zip(fillings, STYLES, strict=True)
+    )
     assert f'<p class="legend">{keys}<button data-does="in">+</button> ' in text
 
 
