@@ -87,18 +87,25 @@ def column_title(column: str) -> str:
     return column.replace("_", " ")
 
 
-def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> RenderableType:
-    """One row per budget, with those on the curve marked, and the curve in a sentence."""
+def frontier(rows: Sequence[Row], hardware: Hardware, ideal_ns: int, verdict: str) -> RenderableType:
+    """One row per budget, with those on the curve marked, and the curve in a sentence.
+
+    ``ideal_ns`` is the makespan with everything resident, which the slowdown is against.
+    """
     tier = hardware.device_tier
-    table = open_table("Peak memory against makespan", "budget", f"peak\n{tier}", "makespan", "stalls", "on the\ncurve", left=0)
+    title = f"Peak memory against makespan (all resident {human_time(ideal_ns)})"
+    table = open_table(title, "budget", f"peak\n{tier}", "makespan", "slowdown", "stalls", "on the\ncurve", left=0)
     for row in rows:
         budget = human_size(row["budget_bytes"])
         if not row["feasible"]:
-            table.add_row(budget, NOTHING, "does not fit", NOTHING, NOTHING, style="red")
+            table.add_row(budget, NOTHING, "does not fit", NOTHING, NOTHING, NOTHING, style="red")
             continue
         stalls = sum(value for column, value in row.items() if column.endswith("_stall_ns"))
-        figures = [human_size(row[f"{tier}_peak_bytes"]), human_time(row["makespan_ns"]), human_time(stalls) if stalls else NOTHING]
-        table.add_row(budget, *figures, "*" if row["pareto"] else "", style="green" if row["pareto"] else None)
+        slowdown = multiple(row["makespan_ns"] / ideal_ns if ideal_ns else None)
+        times = [human_time(row["makespan_ns"]), slowdown, human_time(stalls) if stalls else NOTHING]
+        table.add_row(
+            budget, human_size(row[f"{tier}_peak_bytes"]), *times, "*" if row["pareto"] else "", style="green" if row["pareto"] else None
+        )
     return Group(table, paragraph(f"{verdict}.", style="bold"))
 
 

@@ -69,14 +69,14 @@ def test_a_frontier() -> None:
         return {"budget_bytes": i << 30, "feasible": fits, "pareto": best} | figures
 
     rows = [row(2, 1, fits=False), row(3, 0, best=True), row(5, 7)]
-    assert lines(studies.frontier(rows, MACHINE, "the verdict")) == table("""
-        Peak memory against makespan
-                       peak                        on the
-           budget       hbm      makespan  stalls   curve
-         ────────────────────────────────────────────────
-         2.00 GiB         -  does not fit       -       -
-         3.00 GiB  3.00 MiB       3.00 ms       -       *
-         5.00 GiB  5.00 MiB       5.00 ms   21 ns
+    assert lines(studies.frontier(rows, MACHINE, 2 * 10**6, "the verdict")) == table("""
+        Peak memory against makespan (all resident 2.00 ms)
+                       peak                                  on the
+           budget       hbm      makespan  slowdown  stalls   curve
+         ──────────────────────────────────────────────────────────
+         2.00 GiB         -  does not fit         -       -       -
+         3.00 GiB  3.00 MiB       3.00 ms    1.500x       -       *
+         5.00 GiB  5.00 MiB       5.00 ms     2.50x   21 ns
         the verdict.
     """)
 
@@ -94,7 +94,7 @@ def test_colours_say_what_is_best_and_what_does_not_fit() -> None:
     rows = [point(3), point(2), refused(5, "too small"), point(2)]
     assert styles(studies.sweep(rows, [], MACHINE)) == [None, "green", "red", "green"]
     on_curve = [row | {"pareto": i < 2} for i, row in enumerate((refused(1, "no"), point(2), point(3)))]
-    assert styles(studies.frontier(on_curve, MACHINE, "the verdict")) == ["red", "green", None]
+    assert styles(studies.frontier(on_curve, MACHINE, 5, "the verdict")) == ["red", "green", None]
     both = studies.fit([tried(1, True, 1.0, 5, ""), tried(2, False, 2.0, 9, "slow")], "found", True)
     assert styles(both) == ["green", None]
     assert [studies.fit([tried(1, True, 1.0, 5, "")], "v", found).renderables[1].style for found in (True, False)] == ["bold", "bold red"]  # type: ignore[attr-defined]
