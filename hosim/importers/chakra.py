@@ -2,7 +2,8 @@
 
 Every node is an op that waits for its ``data_deps`` and takes its recorded duration, in whole microseconds. Host nodes run on
 ``host<thread>``, device nodes on ``compute`` (the busiest stream) and ``stream<id>``. Device nodes use the tensors that the trace lists for
-them. Host nodes hold no tensors, but a tensor that a host operator returns without taking it is a new storage.
+them. Host nodes hold no tensors, but a tensor that a host operator returns without taking it is a new storage. The FLOP of a host operator,
+by its name and shapes (:mod:`hosim.importers.aten_flops`), are those of the longest device node that waits for it.
 
 The protobuf is read by its wire format, and only the fields that matter here: one ``GlobalMetadata``, then messages ``Node`` of
 ``et_def.proto``, each preceded by its length.
@@ -11,6 +12,7 @@ The protobuf is read by its wire format, and only the fields that matter here: o
 from __future__ import annotations
 
 import heapq
+import json
 import os
 import re
 from collections import Counter
@@ -22,6 +24,7 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers import wire
+from hosim.importers.aten_flops import CallShapes, aten_flops, composed_flops
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.traced_tensors import Storages, TracedTensor
 from hosim.io.bounded import read_bytes, read_head, read_json
@@ -56,6 +59,12 @@ class _ChakraNode:
     collective: int | None
     inputs: Sequence[TracedTensor] = ()
     outputs: Sequence[TracedTensor] = ()
+    call: CallShapes | None = None
+
+    @property
+    def operator(self) -> str:
+        """The operator without its library and the number of its part."""
+        return _PART.sub("", self.name).rpartition("::")[2]
 
 
 def is_chakra(head: bytes) -> bool:
@@ -153,7 +162,30 @@ def _wire_node(reader: wire.Reader, fields: wire.Fields, where: str) -> _ChakraN
         collective if isinstance(collective, int) else None,
         _tensors(reader, fields, 8, where),
         _tensors(reader, fields, 9, where),
+        _call(reader, fields) if attributes.get(b"is_cpu_op", 0) else None,
     )
+
+
+def _call(reader: wire.Reader, fields: wire.Fields) -> CallShapes | None:
+    """An operator's call by shapes and values, if the trace has them; what it returns by shapes."""
+    given, made = (reader.fields(info) if isinstance(info := fields.get(n, (b"",))[-1], bytes) else {} for n in (8, 9))
+    shapes, values, results = (_list(_text(part, n)) for part, n in ((given, 2), (given, 1), (made, 2)))
+    operator = _PART.sub("", _text(fields, 2)).rpartition("::")[2]
+    return CallShapes(operator, [_dims(s) for s in shapes], values, [_dims(s) for s in results]) if shapes else None
+
+
+def _list(text: str) -> Sequence[Any]:
+    """A list in Python's notation; empty if it is none."""
+    try:
+        found = json.loads(text.replace("'", '"').replace("True", "true").replace("False", "false"))
+    except (ValueError, RecursionError):
+        return ()
+    return found if isinstance(found, list) else ()
+
+
+def _dims(shape: Any) -> Sequence[int] | None:
+    """A shape with sizes, if it is one; the trace has empty lists for what is no tensor."""
+    return shape if isinstance(shape, list) and shape and all(type(n) is int and 0 <= n < 1 << 32 for n in shape) else None
 
 
 def _number(fields: wire.Fields, number: int, where: str) -> int:
@@ -246,6 +278,7 @@ def _build(name: str, nodes: Sequence[_ChakraNode]) -> Graph:
         else:
             uses.append(_uses(node, storages, announced))
     streams = _streams(nodes)
+    flops = _flops(ordered)
     for n, (size_bytes, at_start) in enumerate(zip(storages.sizes, storages.at_start, strict=True)):
         builder.tensor(f"storage{n}", size_bytes, "input" if at_start else "activation")
     names: dict[int, str] = {}
@@ -259,9 +292,34 @@ def _build(name: str, nodes: Sequence[_ChakraNode]) -> Graph:
             deps=[names[dep] for dep in dict.fromkeys(node.data_deps)],
             stream=streams[node.on_host, node.thread],
             duration_ns=node.duration_us * 1000,
+            flops=flops.get(node.id, 0),
             dtype="fp32",
         )
     return builder.build()
+
+
+def _flops(ordered: Sequence[_ChakraNode]) -> Mapping[int, int]:
+    """FLOP by device node: those of each host operator, at the longest node that waits for a part of it."""
+    whole: dict[int, _ChakraNode] = {}
+    waiting: dict[int, _ChakraNode] = {}
+    for node in ordered:
+        if node.on_host:
+            before = (whole[d] for d in node.data_deps if d in whole) if _PART.search(node.name) and not node.name.endswith("(0)") else ()
+            whole[node.id] = next((first for first in before if first.operator == node.operator), node)
+            continue
+        first = next((whole[d] for d in node.data_deps if d in whole), None)
+        if first is not None and (first.id not in waiting or waiting[first.id].duration_us < node.duration_us):
+            waiting[first.id] = node
+    calls = {node.id: node.call for node in ordered if node.call is not None}
+    counted = {}
+    for number, node in waiting.items():
+        flops = None
+        if number in calls:
+            flops = aten_flops(calls[number])
+            flops = composed_flops(calls[number]) if flops is None else flops
+        if flops is not None and flops < _LARGEST:
+            counted[node.id] = flops
+    return counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,4 +369,4 @@ def _kind(node: _ChakraNode, by_id: Mapping[int, _ChakraNode]) -> str:
     if node.type in _KINDS:
         return _KINDS[node.type]
     dep = node if node.on_host else next((by_id[d] for d in node.data_deps if by_id[d].on_host), None)
-    return "kernel" if dep is None else op_kind(_PART.sub("", dep.name).rpartition("::")[2]) or "kernel"
+    return "kernel" if dep is None else op_kind(dep.operator) or "kernel"

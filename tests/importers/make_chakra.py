@@ -28,12 +28,14 @@ def tensor(storage: int, elements: int, device: str = "cuda:0") -> list:
     return [100 + storage, storage, 0, elements, 4, device]
 
 
-def node(number, name, deps, micros, inputs, outputs, *, host, thread, kind=4, comm=None) -> bytes:
+def node(number, name, deps, micros, inputs, outputs, *, host, thread, kind=4, comm=None, shapes=((), ())) -> bytes:
     attributes = [field(1, "is_cpu_op") + field(27, int(host)), field(1, "tid") + field(9, thread)]
     if comm is not None:
         attributes.append(field(1, "comm_type") + field(9, comm))
     head = field(1, number) + field(2, name) + field(3, kind) + field(5, b"".join(map(varint, deps))) + field(7, micros)
-    operands = field(8, field(1, repr(inputs))) + field(9, field(1, repr(outputs)))
+    sides = zip((inputs, outputs), shapes, strict=True)
+    parts = [field(1, repr(values)) + (field(2, repr(listed)) if listed else b"") for values, listed in sides]
+    operands = field(8, parts[0]) + field(9, parts[1])
     return message(head + operands + b"".join(field(10, attribute) for attribute in attributes))
 
 

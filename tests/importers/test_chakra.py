@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from make_chakra import field, message, node, tensor
 
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
@@ -59,6 +60,26 @@ def test_a_small_trace() -> None:
     assert "kinds" in graph.meta
 
 
+def test_the_flop_of_an_operator_are_those_of_its_longest_kernel(tmp_path: Path) -> None:
+    """A product in two parts with two kernels, the second of which is the longer; one without shapes, and one that is none."""
+    a, b, y = tensor(1, 15), tensor(2, 12), tensor(3, 20)
+    shapes = ([[5, 3], [3, 4]], [[5, 4]])
+    nodes = [
+        node(10, "aten::mm(0)", [], 5, [a, b], [y], host=True, thread=1, shapes=shapes),
+        node(11, "first", [10], 4, [a, b], [y], host=False, thread=7),
+        node(12, "aten::mm(1)", [10], 5, [a, b], [y], host=True, thread=1, shapes=shapes),
+        node(13, "second", [12], 40, [a, b], [y], host=False, thread=7),
+        node(20, "aten::mm(0)", [12], 5, [a, b], [y], host=True, thread=1),
+        node(21, "unshaped", [20], 40, [a, b], [y], host=False, thread=7),
+        node(30, "aten::linear(0)", [20], 5, [a, b], [y], host=True, thread=1, shapes=([[5, 3], [4, 3]], [[5, 4]])),
+        node(31, "composed", [30], 40, [a, b], [y], host=False, thread=7),
+    ]
+    path = tmp_path / "t.et"
+    path.write_bytes(message(field(2, field(1, "schema") + field(29, "1.0.1"))) + b"".join(nodes))
+    flops = {op.name: op.flops for op in load_any(path).ops if op.flops}
+    assert flops == {"second.13": 2 * 5 * 4 * 3, "composed.31": 2 * 5 * 4 * 3}
+
+
 def test_the_published_trace(shared: Path, compared: Callable[..., None]) -> None:
     graph = load_any(published(shared, "chakra.0.et.gz"))
     assert len(graph.ops) == 3664
@@ -72,6 +93,16 @@ def test_the_published_trace(shared: Path, compared: Callable[..., None]) -> Non
         "publication", "Chakra trace of ResNet-50", "bytes all-reduced", 25_557_032 * 4, sum(graph.tensors[t].size_bytes for t in reduced)
     )
     assert sum(op.kind == "all_reduce" for op in graph.ops) == 5
+    # Its convolutions by the published architecture, and their gradients, of which the images need none.
+    first, others = 2 * 32 * 64 * 3 * 49 * 112**2, 0
+    for width, size, blocks, wide in ((64, 56, 3, 64), (128, 28, 4, 256), (256, 14, 6, 512), (512, 7, 3, 1024)):
+        before = size if width == 64 else 2 * size  # the second convolution of a stage's first block has the stride
+        one = (4 * width * width + 9 * width * width + 4 * width * width) * size**2
+        others += 2 * 32 * (blocks * one - 4 * width * width * size**2 + wide * width * before**2 + wide * 4 * width * size**2)
+    flops = {kind: sum(op.flops for op in graph.ops if op.kind == kind) for kind in ("convolution", "convolution_backward", "matmul")}
+    compared("publication", "Chakra trace of ResNet-50", "FLOP of convolutions", first + others, flops["convolution"])
+    compared("publication", "Chakra trace of ResNet-50", "FLOP of their gradients", first + 2 * others, flops["convolution_backward"])
+    assert flops["matmul"] == 3 * 2 * 32 * 2048 * 1000
     # At least the weights, their momentum, the buckets and 32 images are there from the start.
     assert sum(t.size_bytes for t in graph.tensors if t.kind == "input") > (3 * 25_557_032 + 32 * 3 * 224 * 224) * 4
 
