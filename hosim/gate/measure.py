@@ -102,22 +102,28 @@ def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[M
 
 
 def _graph(case: Case, kept: Path | None) -> Graph:
+    from hosim.importers.named_workload import load_named, names_model
     from hosim.io import find_workload
 
     if case.entry is not None:
         return graph_of_entry(case.entry, case.folder)
     assert case.workload is not None
-    return graph_of_file(find_workload(_beside(case.folder, case.workload)), kept)
+    text = _beside(case.folder, case.workload)
+    return load_named(text) if names_model(text) else graph_of_file(find_workload(text), kept)
 
 
 def _source(case: Case) -> str:
-    """The fingerprint of the file of a case; empty for a function of the user's."""
+    """The fingerprint of the file of a case, or of the name of a model; empty for a function of the user's."""
+    from hosim.importers.named_workload import names_model
     from hosim.io import find_workload
     from hosim.io.shipped import is_shipped
 
     if case.workload is None:
         return ""
-    path = find_workload(_beside(case.folder, case.workload))
+    text = _beside(case.folder, case.workload)
+    if names_model(text):
+        return digest(text)
+    path = find_workload(text)
     return SHIPPED if is_shipped(path) else source_digest(path)[:16]
 
 

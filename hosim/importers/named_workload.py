@@ -11,7 +11,7 @@ from hosim.graph import Graph
 from hosim.importers import load_any
 from hosim.importers.model_config import name_of
 from hosim.io import find_workload
-from hosim.io.shipped import workloads
+from hosim.io.shipped import is_path, workloads
 from hosim.plain_text import one_line
 
 _WORDS = {"true": True, "false": False, "null": None}
@@ -26,10 +26,10 @@ def load_named(text: str) -> Graph:
     try:
         path = find_workload(text)
     except InputError as error:
+        if names_model(text):
+            return _built(model, settings)
         from hosim.models.presets import PRESETS
 
-        if model in PRESETS:
-            return _built(model, settings)
         near = get_close_matches(model, [*workloads(), *PRESETS], n=1)
         if near and near[0] in PRESETS:
             raise InputError(
@@ -38,6 +38,13 @@ def load_named(text: str) -> Graph:
             ) from None
         raise
     return load_any(path)
+
+
+def names_model(text: str) -> bool:
+    """Whether ``text`` is the name of a model, with or without parameters, and of no file."""
+    from hosim.models.presets import PRESETS
+
+    return not is_path(text) and text.partition(":")[0] in PRESETS
 
 
 def _built(model: str, settings: list[str]) -> Graph:

@@ -97,7 +97,7 @@ def find_workload(text: str) -> Path:
     >>> find_workload("llama-3.1-8b-prefill-4k").name
     'llama-3.1-8b-prefill-4k.json.gz'
     """
-    return Path(text) if _is_path(text) else workload_path(text)
+    return Path(text) if is_path(text) else workload_path(text)
 
 
 def find_hardware(text: str) -> Path:
@@ -127,10 +127,11 @@ def find_hardware(text: str) -> Path:
     >>> find_hardware("toy").name, find_hardware("h100").name
     ('toy.yaml', 'h100-80gb-sxm.yaml')
     """
-    return Path(text) if _is_path(text) else hardware_path(text)
+    return Path(text) if is_path(text) else hardware_path(text)
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
+    """Whether a text is the path of something that exists."""
     # a folder of the same name beside the user must not hide a shipped file: a folder counts only when spelled as a path
     try:
         path = Path(text)

@@ -221,11 +221,15 @@ def _check_choices(config: Any, run: Run) -> None:
 
 
 def _check_positions(config: Layered) -> None:
-    """Raise :class:`InputError` if a table of positions has no size, or more of a head is turned than it has."""
-    if getattr(config, "positions", "") == "learned" and not _positions(config):
+    """Raise :class:`InputError` if a head or a table of positions has no size, or the positions are none that the heads have."""
+    kind, width = getattr(config, "positions", ""), int(getattr(config, "head_dim", 1))
+    if not width:
+        raise InputError("expected a width of at least 1; there are more heads than they are wide together", where="config.head_dim")
+    if kind == "learned" and not _positions(config):
         raise InputError("learned positions need a number of them", where="config.max_position_embeddings")
-    width = int(getattr(config, "head_dim", 0))
-    if getattr(config, "rotary_width", 0) > width:
+    if kind not in ("", "rotary") and int(getattr(config, "kv_lora_rank", 0)) > 0:
+        raise InputError("latent attention works with rotary positions only", where="config.positions")
+    if int(getattr(config, "rotary_width", 0)) > width:
         raise InputError(f"expected at most {width}, the width of a head", where="config.rotary_width")
 
 

@@ -55,7 +55,7 @@ class Keys:
         value = default if value is None else value
         if value is _MISSING:
             raise self.refusal(key, "expected a number, the config has none")
-        if type(value) is not int or not (least <= value <= 2**40 or value == default):
+        if type(value) is not int or not least <= value <= 2**40:
             raise self.refusal(key, f"expected a number from {least} to 2^40, got {value!r}")
         return value
 

@@ -394,3 +394,14 @@ def test_files_beside_the_cases_come_first(tmp_path: Path) -> None:
     own = measure(asked)
     assert own.record is not None
     assert (first.record.machine["name"], own.record.machine["name"]) == ("toy", "mine")
+
+
+def test_a_case_may_name_a_model(tmp_path):
+    def measured(text):
+        (line,) = measure_lines([Case("c", "h100-80gb-sxm", str(tmp_path), text, policy="resident")])
+        return line.record.fingerprints
+
+    found = [measured(f"gpt2:layers=1:sequence={n}") for n in (8, 8, 9)]
+    assert found[0] == found[1]
+    assert found[0]["source"] == digest("gpt2:layers=1:sequence=8") != found[2]["source"]
+    assert found[0]["graph"] != found[2]["graph"]

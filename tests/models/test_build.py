@@ -80,6 +80,7 @@ FIELDS = {
     "dtype": st.sampled_from(["bf16", "fp16", "fp32"]),
     "attention": st.sampled_from(["causal", "masked", "math"]),
     "fused": st.booleans(),
+    "merged": st.booleans(),
     "checkpoint": st.booleans(),
     "logits": st.sampled_from(["last", "all"]),
     "cache": st.booleans(),
@@ -99,8 +100,41 @@ FIELDS = {
 }
 
 
-@given(st.sampled_from(["dense", "experts", "latent"]), st.fixed_dictionaries({}, optional=FIELDS))
-def test_whatever_is_asked_for_is_built_or_refused(kind, parameters):
+OPTIONS = {
+    "norm": st.sampled_from(["rms", "layer", "layer_without_bias"]),
+    "positions": st.sampled_from(["rotary", "learned", "alibi"]),
+    "hidden_act": st.sampled_from(["silu", "gelu", "gelu_new", "relu"]),
+    "names": st.sampled_from(["llama", "opt", "gpt2", "gemma"]),
+    "num_key_value_heads": st.sampled_from([1, 4]),
+    "rotary_width": st.integers(0, 20),
+    "max_position_embeddings": st.integers(0, 90),
+    "sliding_window": st.integers(0, 40),
+    "full_attention_every": st.integers(0, 3),
+    "dropout": st.sampled_from([0.0, 0.5]),
+    "embedding_dropout": st.sampled_from([0.0, 0.5]),
+    **dict.fromkeys(
+        (
+            *(
+                "gated_mlp",
+                "fused_projections",
+                "parallel_block",
+                "shared_norm",
+                "post_norms",
+                "embedding_norm",
+                "embedding_scale",
+                "qk_norm",
+            ),
+            *("qkv_bias", "out_bias", "mlp_bias", "head_bias", "expert_bias", "attention_sinks", "final_softcap", "tie_word_embeddings"),
+        ),
+        st.booleans(),
+    ),
+}
+
+
+@given(
+    st.sampled_from(["dense", "experts", "latent"]), st.fixed_dictionaries({}, optional=FIELDS), st.fixed_dictionaries({}, optional=OPTIONS)
+)
+def test_whatever_is_asked_for_is_built_or_refused(kind, parameters, options):
     latent = {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "num_key_value_heads": 4, "n_group": 2}
     base = {
         "dense": DENSE,
@@ -108,7 +142,7 @@ def test_whatever_is_asked_for_is_built_or_refused(kind, parameters):
         "latent": {**EXPERTS, "model": "deepseek-v3", "config": {**EXPERTS["config"], **latent, "first_k_dense_replace": 1}},
     }[kind]
     try:
-        graph = build("x", {**base, **parameters})
+        graph = build("x", {**base, "config": {**base["config"], **options}, **parameters})
     except InputError as error:
         assert "\n" not in str(error)
         return
