@@ -37,6 +37,11 @@ def cell(of: object) -> str:
         return _of_result(of)
     else:
         return f"<pre>{escape(str(of))}</pre>"
+    return html(shown)
+
+
+def html(shown: RenderableType) -> str:
+    """What a terminal prints, as the HTML of a cell."""
     return _joined(_parts(shown))
 
 

@@ -160,7 +160,7 @@ def diff(
     """The figures, tensors and ops that differ, at most ``top`` of each."""
     parts: list[RenderableType] = []
     if figures:
-        table = open_table("Figures", "figure", *names, "change")
+        table = open_table(f"Figures{_first(figures, top)}", "figure", *names, "change")
         for column in table.columns[1:3]:
             column.no_wrap = False
         for row in figures[:top]:
@@ -169,9 +169,12 @@ def diff(
         parts.append(table)
     for title, rows, left in (("Tensors", tensors, 2), ("Ops", ops, 1)):
         if rows:
-            more = f" (the first {top} of {len(rows):,})" if len(rows) > top else ""
-            parts.append(_sides(f"{title}{more}", rows[:top], left))
+            parts.append(_sides(f"{title}{_first(rows, top)}", rows[:top], left))
     return Group(*parts, paragraph(f"{verdict}.", style="bold"))
+
+
+def _first(rows: Sequence[Row], top: int) -> str:
+    return f" (the first {top} of {len(rows):,})" if len(rows) > top else ""
 
 
 def _change(name: str, value: Any) -> str:

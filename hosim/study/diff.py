@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.errors import InputError
+from hosim.in_cells import InCells
 from hosim.plain_text import counted
 from hosim.result import STALL_CAUSES, Result
 from hosim.study.axes import Value
@@ -21,8 +22,6 @@ Row = dict[str, Value]
 
 START = "(start)"
 """Stands in place of an op for cache ops that are issued at time 0."""
-
-_MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Diff:
+class Diff(InCells):
     """What differs between ``a`` and ``b``.
 
     ``figures`` has rows of ``figure a b change``. ``tensors`` has one row per tensor that the sides treat differently: where it starts, how
@@ -72,17 +71,7 @@ class Diff:
         return f"{self.a} and {self.b} differ in {counts}"
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        parts = [f"<p>{escape(str(self))}</p>"]
-        for which in ("figures", "tensors", "ops"):
-            if listed := getattr(self, which):
-                more = f", the first {_MOST_SHOWN} of {len(listed)}" if len(listed) > _MOST_SHOWN else ""
-                table: str = self.frame(which).head(_MOST_SHOWN).to_html(index=False)
-                parts.append(f"<p><b>{which}</b>{more}</p>{table}")
-        return "".join(parts)
+    written_by = "hosim.api.study_cells"
 
 
 def diff(a: Side, b: Side) -> Diff:

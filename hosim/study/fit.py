@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from hosim.errors import HosimError, InputError
+from hosim.in_cells import InCells
 from hosim.study.axes import Axis, Value, as_integer
 from hosim.study.bottlenecks import capped
 from hosim.study.frontier import attempt
@@ -55,7 +56,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(InCells):
     """The answer and the evidence: every probe, in the order of the values.
 
     ``answer`` is the ``wanted`` value within the limits. ``beyond`` is the nearest value probed that is just outside them; ``None`` if
@@ -103,12 +104,7 @@ class Fit:
         return "; ".join([f"the {self.wanted} {name} is {ending}", *self.contradictions, *self.notes])
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        text: str = self.frame.to_html(index=False)
-        return f"<p>{escape(str(self))}</p>{text}"
+    written_by = "hosim.api.study_cells"
 
 
 def rows(found: Fit) -> list[dict[str, Value]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hosim.analysis.liveness import needed_bytes, static_peak
 from hosim.errors import InfeasibleError, InputError
+from hosim.in_cells import InCells
 from hosim.limits import within
 from hosim.result import Result
 from hosim.study.axes import Value
@@ -32,7 +33,7 @@ _TOLERANCE = 256
 
 
 @dataclass(frozen=True)
-class Frontier:
+class Frontier(InCells):
     """The result of each budget probed, by ascending budget.
 
     ``smallest_bytes`` is the smallest budget that fits, ``too_small_bytes`` the largest one probed below it (``None``: no budget fits, or
@@ -75,12 +76,7 @@ class Frontier:
         return "; ".join([*lines, *self.contradictions])
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        text: str = self.frame.to_html(index=False)
-        return f"<p>{escape(str(self))}</p>{text}"
+    written_by = "hosim.api.study_cells"
 
 
 def rows(found: Frontier) -> list[dict[str, Value]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hosim import engine
 from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
+from hosim.in_cells import InCells
 from hosim.result import Result
 from hosim.study.blame import ExplainedStall, by_cause, frame_of, stalls_of
 from hosim.study.frontier import attempt
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Blame:
+class Blame(InCells):
     """The stalls of a replay in order of time, and the shadow prices of what it used, the highest first.
 
     ``replanned`` says that the policy planned again for each price; otherwise prices are those of the plan as it is.
@@ -60,13 +61,7 @@ class Blame:
         return f"{self.policy} takes {human_time(self.result.makespan_ns or 0)}, of which its streams wait {human_time(total)}: {causes}"
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        lines = "".join(f"<li>{escape(str(price))}</li>" for price in self.prices)
-        longest: str = self.frame.sort_values("stall_ns", ascending=False, kind="stable").head(20).to_html(index=False)
-        return f"<p>{escape(str(self))}</p><ul>{lines}</ul>{longest}"
+    written_by = "hosim.api.study_cells"
 
 
 _PRICE = ("what", "added", "makespan_ns", "saves_ns")

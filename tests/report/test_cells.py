@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
 
 import hosim
+from hosim.api import study_cells
 from hosim.policies.from_function import policy_of
 from hosim.report.cells import cell
 
@@ -121,3 +123,10 @@ def test_what_is_selected_from_a_comparison_is_a_plain_frame() -> None:
 
 def test_anything_else_is_its_text() -> None:
     assert cell("a < b") == "<pre>a &lt; b</pre>"
+
+
+def test_anything_else_that_a_study_returns_is_its_text() -> None:
+    assert study_cells.cell("a < b") == "<pre>a &lt; b</pre>"
+    answer = hosim.fit(odd(), "toy", "layerwise", smallest="budget=50..100%:2")
+    assert f"<p>{escape(str(answer))}.</p>" in answer._repr_html_()
+    assert "<h4>Tried</h4>" in answer._repr_html_()

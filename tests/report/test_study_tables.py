@@ -185,7 +185,7 @@ def test_a_diff() -> None:
 def test_a_diff_cut_at_the_top() -> None:
     figures = [{"figure": name, "a": i, "b": i + 1, "change": 1} for i, name in enumerate(("stores", "detaches"))]
     assert lines(studies.diff(figures, TENSORS, [], "different", ("a", "b"), 1)) == table("""
-        Figures
+        Figures (the first 1 of 2)
          figure  a  b  change
          ────────────────────
          stores  0  1      +1

@@ -47,7 +47,9 @@ def test_what_a_frontier_says() -> None:
         "layerwise needs 60 B; from 900 ns with a peak of 58 B to 700 ns with one of 77 B"
     )
     assert repr(curve) == str(curve)
-    assert curve._repr_html_().startswith(f"<p>{curve}</p><table")
+    page = curve._repr_html_()
+    assert page.startswith("<h4>Peak memory against makespan (all resident 60 ns)</h4>\n<table>")
+    assert page.endswith(f"<p>{curve}.</p>")
     assert str(Frontier(QUESTION, found[:1], None, None, [])) == "layerwise does not fit within any budget probed"
     for points, refine, said in ((1, 0, "frontier: expected at least 2 points, got 1"), (2, -1, "frontier: expected at least 0, got -1")):
         with pytest.raises(InputError) as refused:
@@ -154,7 +156,8 @@ def test_what_a_blame_says() -> None:
         {"what": "h2d", "added": "1.00 GB/s", "makespan_ns": 5, "saves_ns": 7, "together": "link, bus"}
     ]
     page = found._repr_html_()
-    assert page.startswith(f"<p>{found}</p><ul><li>{price}</li></ul><table")
+    assert page.startswith("<h4>Stalls (the longest 3 of 3)</h4>\n<table>")
+    assert page.endswith(f"<p>{price}</p>\n<p>{found}.</p>")
     assert page.index("f0") < page.index("f1") < page.index("f2")
 
 

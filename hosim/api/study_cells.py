@@ -1,0 +1,34 @@
+"""Cells of a notebook for what a study returns: the tables that its command prints."""
+
+from __future__ import annotations
+
+from html import escape
+
+from hosim.report import studies
+from hosim.report.cells import html
+from hosim.study import blame as stalls
+from hosim.study import fit as fits
+from hosim.study import frontier as frontiers
+from hosim.study.diff import Diff
+from hosim.study.fit import Fit
+from hosim.study.frontier import Frontier
+from hosim.study.ideal import ideal_ns
+from hosim.study.stall_report import Blame
+
+_MOST = 20
+"""Rows of stalls, and of what differs."""
+
+
+def cell(of: object) -> str:
+    """The HTML of an answer; of anything else its text."""
+    if isinstance(of, Fit):
+        return html(studies.fit(fits.rows(of), str(of), of.answer is not None))
+    if isinstance(of, Frontier):
+        hardware = of.question.hardware
+        return html(studies.frontier(frontiers.rows(of), hardware, of.question.graph.derived_on(hardware, ideal_ns), str(of)))
+    if isinstance(of, Diff):
+        return html(studies.diff(of.figures, of.tensors, of.ops, str(of), (of.a, of.b), _MOST))
+    if isinstance(of, Blame):
+        longest = sorted(of.stalls, key=lambda stall: -stall.stall_ns)
+        return html(studies.blame(stalls.rows(longest[:_MOST]), len(longest), of.by_cause, list(map(str, of.prices)), str(of)))
+    return f"<pre>{escape(str(of))}</pre>"
