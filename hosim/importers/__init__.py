@@ -135,12 +135,15 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
     Raises :class:`InputError` for an unknown format, with a list of the known ones, and for a damaged file.
     """
     source = read_source(Path(path))
-    other = None if source.path.is_dir() or source.hosim_kind else seeming(source.head, source.path.name)
+    other = None if source.path.is_dir() or source.hosim_kind else seeming(source.head)
+    if other is None:
+        for form in FORMATS:
+            if form.recognises(source):
+                return form.load(source.path, dims)
+    if other is None and not source.path.is_dir() and not source.hosim_kind:
+        other = seeming(source.head, source.path.name)
     if other is not None:
         raise InputError(f"expected a model, a recording or a workload; {other}", source=os.fspath(path))
-    for form in FORMATS:
-        if form.recognises(source):
-            return form.load(source.path, dims)
     kind = source.hosim_kind
     found = "its format is unknown"
     if kind:

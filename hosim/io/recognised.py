@@ -33,13 +33,13 @@ class _Look:
     """A kind of file that hosim does not read: how it begins, or what its name ends with."""
 
     seeming: Seeming
-    begins: tuple[bytes, ...] = ()
-    ends: tuple[str, ...] = ()
+    begins: tuple[bytes, ...] = (b"",)
+    ends: tuple[str, ...] = ()  # no name ends so: the contents alone decide
     if_so: Callable[[bytes], bool] = lambda head: True
 
     def fits(self, head: bytes, name: str) -> bool:
         """Whether a file that begins like this and has this name is of the kind."""
-        return (head.startswith(self.begins) if self.begins else name.endswith(self.ends)) and self.if_so(head)
+        return (name.endswith(self.ends) if self.ends else head.startswith(self.begins)) and self.if_so(head)
 
 
 _ZIP = b"PK\x03\x04"
@@ -61,7 +61,7 @@ _LOOKS: Sequence[_Look] = (
     _Look(Seeming("a PDF", "name another file"), (b"%PDF",)),
     _Look(Seeming("a web page", "download the file itself"), (b"<!DOCTYPE", b"<!doctype", b"<html", b"<HTML")),
     _Look(Seeming("weights of llama.cpp (GGUF)", _GRAPH), (b"GGUF",)),
-    _Look(Seeming("weights (safetensors)", _GRAPH), ends=("",), if_so=lambda head: head[8:10] == b'{"' and head[4:8] == bytes(4)),
+    _Look(Seeming("weights (safetensors)", _GRAPH), if_so=lambda head: head[8:10] == b'{"' and head[4:8] == bytes(4)),
     _Look(Seeming("arrays of numpy", "name another file"), (b"\x93NUMPY",)),
     _Look(
         Seeming("a TorchScript program", "export the model with torch.export.export and write it with torch.export.save"), (_ZIP,),
@@ -113,8 +113,8 @@ def hosim_kind(head: bytes, name: str = "") -> str | None:
     return match[1].decode() if match else None
 
 
-def seeming(head: bytes, name: str) -> Seeming | None:
-    """What a file of another program than hosim reads seems to be; ``None`` if nobody knows."""
+def seeming(head: bytes, name: str = "") -> Seeming | None:
+    """What a file of another program than hosim reads seems to be, by its contents or else by its ``name``; ``None`` if nobody knows."""
     if not head:
         return Seeming("an empty file", "write or download it again")
     bare = name.lower().removesuffix(".gz")
@@ -132,11 +132,11 @@ def recognised(source: str) -> Seeming | None:
     own = _OWN.get(found.hosim_kind or "")
     if own is not None:
         return own
-    form = next((form.title for form in importers.FORMATS if form.recognises(found)), None)
-    other = seeming(found.head, source) if not os.path.isdir(source) else None
-    if form is not None and other is None:
+    inside = None if os.path.isdir(source) else seeming(found.head)
+    form = next((form.title for form in importers.FORMATS if form.recognises(found)), None) if inside is None else None
+    if form is not None:
         return Seeming(f"a model or recording ({form})", "give it where a WORKLOAD belongs")
-    return other
+    return inside or (None if os.path.isdir(source) else seeming(found.head, source))
 
 
 def unexpected(source: str, expected: str, *, ours: bool = True) -> InputError | None:
