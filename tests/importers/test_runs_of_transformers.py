@@ -1,7 +1,9 @@
-"""The presets of decoders have the parameters of the whole models of transformers, which are made without memory for them."""
+"""Training and decoding steps do the work of transformers, and presets of decoders have the parameters of its whole models."""
 
 import pytest
+from small_models import CLASSES, MODELS, model_of, run_of
 
+import hosim
 from hosim.models.build import build
 from hosim.models.config import Decoder
 from hosim.models.presets import PRESETS
@@ -67,5 +69,48 @@ def test_a_preset_has_the_parameters_of_the_whole_model(name):
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     graph = build(name, {"model": name, "fused": True, "sequence": 8})
-    ours = sum(t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert")) // 2
-    assert ours == sum(p.numel() for p in model.parameters())
+    assert total(graph, "parameter", "expert") // 2 == sum(p.numel() for p in model.parameters())
+
+
+def total(graph, *kinds):
+    return sum(t.size_bytes for t in graph.tensors if t.kind in kinds)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODELS)
+def test_a_training_step_does_the_work_of_transformers(name):
+    pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    kind, config, model, inputs = model_of(name)
+    with FlopCounterMode(display=False) as counter:
+        model(**inputs).logits.float().sum().backward()
+    apart = {} if kind in CLASSES else {"attention": "math"}
+    graph = hosim.load({"model": config.to_dict(), "phase": "train", **run_of(kind), **apart})
+    ours = sum(op.flops for op in graph.ops)
+    if kind in CLASSES:  # built with the fused kernel, which computes scores again
+        forward = sum(op.flops for op in graph.ops if op.kind == "attention" and not op.name.startswith("backward."))
+        ours -= forward // 2
+    assert ours == counter.get_total_flops()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith(("bert", "vit", "deepseek"))])  # which keeps no latents
+def test_a_decoding_step_does_the_work_of_transformers_and_has_its_cache(name):
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    kind, config, model, inputs = model_of(name)
+    last = {"decoder_input_ids" if kind in CLASSES else "input_ids": torch.zeros(2, 1, dtype=torch.int64)}
+    with torch.no_grad():
+        before = model(**{**inputs, **{key: inputs[key][:, :11] for key in last}, "use_cache": True})
+        kept = {"encoder_outputs": (before.encoder_last_hidden_state,)} if kind in CLASSES else {}
+        with FlopCounterMode(display=False) as counter:
+            cache = model(**last, **kept, past_key_values=before.past_key_values, use_cache=True).past_key_values
+    source = {"sequence": 12} if kind in ("t5", "mt5") else {}
+    graph = hosim.load({"model": config.to_dict(), "batch": 2, "phase": "decode", "context": 12, **source})
+    assert sum(op.flops for op in graph.ops) == counter.get_total_flops()
+    halves = (cache.self_attention_cache, cache.cross_attention_cache) if kind in CLASSES else (cache,)
+    elements = sum(layer.keys.numel() + layer.values.numel() for half in halves for layer in half.layers)
+    copies = 2 if "in groups" in name else 1  # Falcon repeats grouped keys before it keeps them
+    assert total(graph, "kv_cache") == 2 * elements // copies
