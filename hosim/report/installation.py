@@ -6,6 +6,7 @@ import os
 import platform
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -39,18 +40,18 @@ def installation(cache: Path, workloads: int, profiles: int) -> dict[str, Any]:
         found = {package: _version(package) for package in packages}
         missing = [f"{package}{needs.get(package, '')}" for package, version in found.items() if not _enough(version, needs.get(package))]
         features.append({"extra": extra, "packages": found, "missing": missing, "purpose": purpose})
-    files = [path for path in cache.rglob("*") if path.is_file()] if cache.is_dir() else []
+    sizes = list(_sizes(cache))
     return {
         "hosim": __version__,
         "at": str(Path(__file__).resolve().parent.parent),
         "python": platform.python_version(),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cores": os.cpu_count(),
         "packages": {package: _version(package) for package in sorted(_required())},
         "extras": features,
         "workloads": workloads,
         "profiles": profiles,
-        "cache": {"folder": str(cache), "files": len(files), "bytes": sum(path.stat().st_size for path in files)},
+        "cache": {"folder": str(cache), "files": len(sizes), "bytes": sum(sizes)},
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
 
@@ -76,6 +77,14 @@ def installation_table(found: dict[str, Any]) -> RenderableType:
     lacking = [feature["extra"] for feature in found["extras"] if feature["missing"]]
     advice = f"pip install 'hosim[{','.join(lacking)}]' installs what is missing." if lacking else "Nothing is missing."
     return Group(paragraph(*lines, space=True), table, paragraph(advice))
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    """The bytes of each file in a folder and below it; what cannot be looked at is left out."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                yield (Path(place) / name).stat().st_size
 
 
 def _version(package: str) -> str | None:

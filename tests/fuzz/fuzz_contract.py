@@ -121,8 +121,9 @@ def os_name(path: Path, folder: Path) -> str:
 
 
 def _is_output(name: str, case: Case) -> bool:
-    """Outputs are called ``out`` in commands; files of rows and baselines are read and written."""
-    return name.startswith(("out.", "rows.", "hosim-baselines/")) or name in case.arguments or _named_output(name, case)
+    """Outputs are called ``out`` in commands; files of rows and baselines are read and written, notebooks into a folder."""
+    named = name in case.arguments or (name.endswith(".ipynb") and _named_output(name.rpartition("/")[0], case))
+    return name.startswith(("out.", "rows.", "hosim-baselines/")) or named or _named_output(name, case)
 
 
 def _named_output(name: str, case: Case) -> bool:
@@ -179,6 +180,7 @@ def _csv(path: Path) -> None:
 
 WHOLE: Mapping[str, Callable[[Path], object]] = {
     ".json": _json,
+    ".ipynb": _json,
     ".yaml": _yaml,
     ".toml": lambda path: tomllib.loads(path.read_text()),
     ".svg": _xml,

@@ -488,6 +488,10 @@ PLAIN = (
     "hardware list",
     "policies",
     "schema plan",
+    "doctor",
+    "hardware list --json",
+    "notebooks out.books",
+    "compare-policies w.json -H m.yaml,toy -p layerwise -b 80%",
 )
 WIDE = (
     "workload list",
