@@ -59,8 +59,9 @@ def gelu_new(t: Tape, run: Run, x: Value) -> Value:
     """The tanh approximation of GELU: op by op as in transformers, or ``fused`` as one kernel."""
     if run.fused:
         return gelu(t, run, x)
+    half = scale(t, x)  # made first, and kept while the rest is
     inside = scale(t, add(t, x, scale(t, square(t, x))))
-    return mul(t, scale(t, x), scale(t, activation(t, inside, "tanh", keeps="output"), "add"))
+    return mul(t, half, scale(t, activation(t, inside, "tanh", keeps="output"), "add"))
 
 
 def activated(t: Tape, run: Run, name: str, x: Value) -> Value:
