@@ -95,6 +95,23 @@ def test_rivals_are_tried_at_every_size_and_settings_up_to_a_limit(monkeypatch: 
     assert len(rivals.SETTINGS) == 22
 
 
+def test_near_the_lower_bound_there_is_no_search_and_rivals_are_tried_with_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, hw = plateau(6, duration=5), machine()
+    searched: list[str] = []
+    refined = pipeline._refined
+    monkeypatch.setattr(pipeline, "_SMALL", 5)
+    monkeypatch.setattr(pipeline, "_refined", lambda *given: searched.append("yes") or refined(*given))
+    far = judgement_of(graph, hw, 30).tried
+    assert searched.pop() == "yes"
+    taken = makespan(graph, hw, 30, effort=0.02)
+    searched.clear()
+    for bound_ns, near in ((2 * taken, True), (taken // 2, False)):
+        monkeypatch.setattr(pipeline, "_bound_ns", lambda *_, least=bound_ns: least)
+        tried = judgement_of(graph, hw, 30).tried
+        assert tried == (tuple(name for name in far if ":" not in name) if near else far)
+        assert bool(searched) != near
+
+
 def test_settings_that_move_more_than_one_that_moves_too_much_are_left_out() -> None:
     # each weight of 10 B is used by two ops, 450 apart: all six, away between them, keep each channel busy for 60 ns
     b = GraphBuilder("again")

@@ -76,6 +76,8 @@ _LARGE, _CLOSE = 5_000, 5_000
 """Above so many ops, a makespan within a ``_CLOSE``-th of one without any wait is good enough."""
 _BOUNDED = 20_000
 """Above so many ops, so is one within a ``_CLOSE``-th of the lower bound: that takes less time than a sweep."""
+_NEAR = 400
+"""On graphs of between ``_SMALL`` and ``_BOUNDED`` ops, within a ``_NEAR``-th of it nothing of hosim's own is looked for any more."""
 _SMALL = 200
 """Ops up to which many sweeps are tried, and replays judge what the simulator does not cover."""
 _LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
@@ -146,7 +148,9 @@ def search(
             return _judged(unmoved, SELECTION, selection)
         if count > _LARGE:  # there are few attempts
             evaluate.left += 1
-    sweeps = _sweeps(evaluate, problem, budget, floor_ns, placement)
+    bounded = effort > 0 and _SMALL < count <= _BOUNDED and placement is None
+    sweeps = _sweeps(evaluate, problem, budget, floor_ns, placement, bounded)
+    waits_ns, floor_ns = floor_ns, sweeps.floor_ns
     best, source, selection_of_best, tried = sweeps.best, sweeps.source, sweeps.selection, []
     if best.cost.infeasible and placement is None:
         moved = evaluate(everything(problem))
@@ -166,7 +170,7 @@ def search(
         if refined.cost < best.cost:
             best, source, selection_of_best = refined, LOCAL_SEARCH, sweeps.selection
     rival = ""
-    if others is not None and (not _at(best, floor_ns) or best.slowed):
+    if others is not None and (not _at(best, waits_ns) or best.slowed):
 
         def to_beat_ns() -> int | None:
             return best.result.makespan_ns
@@ -196,9 +200,14 @@ def _good_enough_ns(problem: Problem, budget: int) -> int:
     """The makespan at which to stop."""
     count, floor_ns = len(problem.graph.ops), problem.horizon_ns
     if count > _BOUNDED:
-        bounds = problem.graph.derived_on(problem.hardware, LowerBounds)
-        floor_ns = max(floor_ns, bounds.bound_ns(budget, NEVER, repeats=True, homes_kept=True, compete=None))
+        floor_ns = max(floor_ns, _bound_ns(problem, budget))
     return floor_ns + floor_ns // _CLOSE if count > _LARGE else floor_ns
+
+
+def _bound_ns(problem: Problem, budget: int) -> int:
+    """Nanoseconds that no plan beats."""
+    bounds = problem.graph.derived_on(problem.hardware, LowerBounds)
+    return bounds.bound_ns(budget, NEVER, repeats=True, homes_kept=True, compete=None)
 
 
 def _rules(problem: Problem) -> list[Placement]:
@@ -253,14 +262,22 @@ def _at(outcome: Evaluation, floor_ns: int) -> bool:
     return not outcome.cost.infeasible and (outcome.cost.makespan_ns <= floor_ns or not outcome.waits)
 
 
-def _sweeps(evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, placement: Placement | None) -> _Sweeper:
-    """Sweeps on the unhindered step, stretched until transfers fit in it; then for the op times of the best replay, while that helps."""
+def _sweeps(
+    evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, placement: Placement | None, bounded: bool = False
+) -> _Sweeper:
+    """Sweeps on the unhindered step, stretched until transfers fit in it; then for the op times of the best replay, while that helps.
+
+    With ``bounded``, what is near the lower bound is good enough if the first sweep leaves waits.
+    """
     best = _Sweeper(evaluate, problem, budget, floor_ns, Weights(placement=placement))
     small = len(problem.graph.ops) <= _SMALL
     if placement is None and problem.horizon_ns + problem.horizon_ns // _CLOSE < floor_ns:  # transfers take longer than all ops
         best.spread_if_enough()
     for slow in _SLOW_IF_SMALL if small else _SLOW:
         best.attempt(replace(best.first, slow=slow))
+        if bounded and not best.finished:
+            bound_ns = _bound_ns(problem, budget)
+            best.floor_ns = max(floor_ns, bound_ns + bound_ns // _NEAR)
     if placement is None:
         if small:
             best.vary()
