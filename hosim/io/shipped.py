@@ -5,6 +5,7 @@ In a checkout they are in ``workloads/``, ``hardware_profiles/`` and ``notebooks
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from hosim.errors import InputError
@@ -14,6 +15,8 @@ from hosim.plain_text import one_line
 _PACKAGE = Path(__file__).resolve().parent.parent
 _LISTED = 240
 """Characters of a list of names in an error, at most; the whole error has at most 400."""
+_FEW = 4
+"""The most names that an error suggests."""
 _WORKLOADS = (".json.gz", ".json", ".yaml")  # a workload before the spec it was made from; a builder's spec is alone, and quick
 _HARDWARE = (".yaml",)
 ALIASES = {
@@ -155,5 +158,13 @@ def _shipped(what: str, name: str, known: dict[str, Path]) -> Path:
     names = ", ".join(sorted(known)) or "none"
     listed = names if len(names) <= _LISTED else f"{len(known)}, see 'hosim {what.split()[0]} list'"
     raise InputError(
-        f"no file and no shipped {what} of that name{did_you_mean(name, known)} (shipped: {listed})", source=one_line(name, 100) or "''"
+        f"no file and no shipped {what} of that name{_meant(name, known)} (shipped: {listed})", source=one_line(name, 100) or "''"
     )
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """The names that begin so, if these are a few; else the nearest one."""
+    longer = [repr(one) for one in sorted(known) if one.startswith(name.lower())]
+    if name and 0 < len(longer) <= _FEW:
+        return f"; did you mean {' or '.join([', '.join(longer[:-1]), longer[-1]] if len(longer) > 1 else longer)}?"
+    return did_you_mean(name, known)

@@ -284,7 +284,7 @@ def test_a_budget_above_the_capacity_is_noted(folder: Path) -> None:
     [
         (
             ["hardware", "show", "h100-80gb"],
-            "h100-80gb: no file and no shipped hardware profile of that name; did you mean 'h100-80gb-sxm'?",
+            "h100-80gb: no file and no shipped hardware profile of that name; did you mean 'h100-80gb-cxl' or 'h100-80gb-sxm'?",
         ),
         (
             ["compare-policies", "nonesuch", "-H", "toy", "--allocator", "buddy"],

@@ -157,12 +157,20 @@ def test_find_by_name_and_by_path(tmp_path, monkeypatch):
     assert find_hardware("./toy").resolve() == mine
 
 
+def test_short_names():
+    assert find_hardware("H100") == find_hardware("h100") == shipped.hardware_path("h100-80gb-sxm")
+    assert set(shipped.ALIASES.values()) <= set(shipped.hardware())
+    assert not set(shipped.ALIASES) & set(shipped.hardware())
+
+
 def test_not_found():
     listed = re.escape(f"(shipped: {len(PROFILES)}, see 'hosim hardware list')")
-    with pytest.raises(InputError, match=rf"^h100: no file and no shipped hardware profile of that name.* {listed}$"):
-        find_hardware("h100")
+    with pytest.raises(InputError, match=rf"^abc: no file and no shipped hardware profile of that name.* {listed}$"):
+        find_hardware("abc")
     with pytest.raises(InputError, match=r"^h100-80gb-sx: .*; did you mean 'h100-80gb-sxm'\? \(shipped: "):
         find_hardware("h100-80gb-sx")
+    with pytest.raises(InputError, match=r"; did you mean 'rtx-4090', 'rtx-5090' or 'rtx-pro-6000'\? \("):
+        find_hardware("RTX")
     with pytest.raises(InputError, match=r"no file and no shipped workload of that name"):
         find_workload("x" * 5000)
     with pytest.raises(InputError, match=r"^'': no file and no shipped workload"):
