@@ -1,9 +1,11 @@
 """The package's front door: what it names is there, has an executed example, and entering it costs nothing heavy."""
 
 import doctest
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,6 +113,21 @@ def test_a_plan_is_made_and_replayed_with_names_paths_mappings_and_objects(tmp_p
     assert hosim.replay(plan, machine) == hosim.replay(plan, machine, None) == replace(bound, ideal_ns=150)
     assert hosim.replay(plan, machine, budget_bytes=10**6).budget_bytes == 10**6
     assert hosim.replay(plan, machine, 10**6).budget_bytes == 100
+
+
+def test_the_lower_bound_of_a_replay_is_worked_out_when_it_is_asked_for() -> None:
+    plain, asked = engine_replay(hosim.plan(toy(), "toy", "layerwise", 80), load_hardware(find_hardware("toy")), 80), []
+    result = plain.bounded_by(lambda: asked.append("now") or 190)
+    assert (result.makespan_ns, repr(result), asked) == (190, repr(plain), [])
+    assert plain.lower_bound_ns is None
+    assert result.above_bound == 0
+    assert result == replace(plain, lower_bound_ns=190)
+    assert asked == ["now"]
+    again = hosim.replay(hosim.plan(toy(), "toy", "layerwise", 80), "toy", 80)
+    assert "lower_bound_ns" not in vars(again)
+    assert vars(copy(again))["lower_bound_ns"] == pickle.loads(pickle.dumps(again)).lower_bound_ns == 190
+    with pytest.raises(AttributeError, match="makespan_s"):
+        _ = again.makespan_s  # type: ignore[attr-defined]
 
 
 def test_a_plan_remembers_the_machine_and_the_budget_that_it_was_made_for() -> None:

@@ -15,7 +15,14 @@ from hosim.result import Result
 def bounded(
     result: Result, plan: Plan, hardware: Hardware, budget_bytes: int | None, *, repeats: bool = True, compete: bool | None = None
 ) -> Result:
-    """The result of a plan's replay with ``lower_bound_ns``; as it is if the plan did not fit, or if times varied.
+    """The result of a plan's replay with ``lower_bound_ns`` (:func:`lower_bound_ns`)."""
+    return replace(result, lower_bound_ns=lower_bound_ns(result, plan, hardware, budget_bytes, repeats=repeats, compete=compete))
+
+
+def lower_bound_ns(
+    result: Result, plan: Plan, hardware: Hardware, budget_bytes: int | None, *, repeats: bool = True, compete: bool | None = None
+) -> int | None:
+    """What no plan can beat, in nanoseconds; that of the result if the plan did not fit, or if times varied.
 
     The bound holds for every plan that starts what the workload puts below there (docs/contract.md, rule 2), wherever all else starts. For
     a plan that starts such tensors elsewhere, it holds for every plan whatever. For one that edits the graph it covers all edits of the
@@ -23,18 +30,17 @@ def bounded(
     its bound is that of such plans. So is that of a runtime policy, which need not restore anything. ``compete`` is that of the replay.
     """
     if not result.feasible or result.makespan_ns is None or result.jitter is not None:
-        return result
+        return result.lower_bound_ns
     workload = plan.workload
     if plan.edits is not None:
         durations = op_durations(workload, hardware)
-        return replace(result, lower_bound_ns=free_order_bound_ns(workload, durations, hardware, budget_bytes))
+        return free_order_bound_ns(workload, durations, hardware, budget_bytes)
     known = workload.derived_on(hardware, LowerBounds)
     below = homes_below(workload, hardware)
-    found = known.bound_ns(
+    return known.bound_ns(
         budget_bytes,
         result.makespan_ns,
         repeats=repeats and plan.runtime is None,
         homes_kept=all(plan.initial.get(t, home) == home for t, home in below.items()),
         compete=compete,
     )
-    return replace(result, lower_bound_ns=found)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hosim import engine
-from hosim.analysis.bounded_result import bounded
+from hosim.analysis.bounded_result import lower_bound_ns
 from hosim.analysis.verifier import verify
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Budget, Machine, Workload, budget_of, machine, question
@@ -173,7 +173,9 @@ def replay(
         compete=compete,
     )
     result = replace(result, ideal_ns=plan.workload.derived_on(profile, ideal_ns))
-    return bounded(result, plan, profile, usable, repeats=not verify(plan, profile, usable), compete=compete)
+    return result.bounded_by(
+        lambda: lower_bound_ns(result, plan, profile, usable, repeats=not verify(plan, profile, usable), compete=compete)
+    )
 
 
 def plot(result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[str] | None = None) -> Figure:
