@@ -42,7 +42,8 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
         anything that ``hosim import`` reads, a mapping, a program of ``torch.export``, a module of torch, or a graph, which is returned as
         it is.
         A mapping is a workload, a spec or a ``config.json`` of transformers as its file has it, or the parameters of a builder
-        (:func:`hosim.models.build.build`), whose ``model`` may also be the path of a ``config.json``.
+        (:func:`hosim.models.build.build`), whose ``model`` may also be the path of a ``config.json`` or of the folder
+        that has it.
     inputs
         Example inputs of a module: positional ones in a sequence, or named ones in a mapping. Tensors on the meta device will do.
 
@@ -93,7 +94,7 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
     if "model_type" in workload:
         workload = {"model": dict(workload)}
     model = workload.get("model")
-    if isinstance(model, str) and model.endswith(".json"):
+    if isinstance(model, str) and (model.endswith(".json") or os.path.isfile(os.path.join(model, "config.json"))):
         workload = {**workload, "model": load_config(model)}
     try:
         return build(name_of(workload), workload)

@@ -105,9 +105,9 @@ def _is_onnx(source: Source) -> bool:
 
 
 def _is_model_config(source: Source) -> bool:
-    from hosim.importers.model_config import is_model_config
+    from hosim.importers.model_config import is_model_config, is_model_folder
 
-    return is_model_config(source.head)
+    return is_model_folder(source.path) if source.path.is_dir() else is_model_config(source.head)
 
 
 FORMATS: Sequence[SourceFormat] = (

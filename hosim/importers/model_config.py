@@ -1,6 +1,7 @@
-"""A ``config.json`` of transformers as a workload: the model in its builder's usual run, a prompt or a forward pass.
+"""A ``config.json`` of transformers, or the folder of a checkpoint, as a workload: the model in its builder's usual run.
 
-Other runs are the ``builder`` of a spec, whose ``model`` is what the file has, or parameters of :func:`hosim.load`.
+That is a prompt or a forward pass. Other runs are the ``builder`` of a spec, whose ``model`` is what the file has, or parameters behind
+the name (:mod:`hosim.importers.named_workload`).
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.io import reading
+from hosim.io.bounded import read_head
 from hosim.models.build import build
 
 _MODEL_TYPE = re.compile(rb'"model_type"\s*:\s*"')
@@ -23,9 +26,15 @@ def is_model_config(head: bytes) -> bool:
     return head.lstrip().startswith(b"{") and _MODEL_TYPE.search(head) is not None
 
 
+def is_model_folder(path: Path) -> bool:
+    """Whether a folder is a checkpoint as transformers writes it, by its ``config.json``."""
+    config = path / "config.json"
+    return config.is_file() and is_model_config(read_head(os.fspath(config)))
+
+
 def import_model_config(path: str | os.PathLike[str]) -> Graph:
-    """The graph of the model that a ``config.json`` describes. Raises :class:`InputError`."""
-    source = os.fspath(path)
+    """The graph of the model that a ``config.json``, or that of a folder, describes. Raises :class:`InputError`."""
+    source = _file(path)
     parameters = {"model": load_config(source)}
     try:
         return build(name_of(parameters), parameters)
@@ -35,12 +44,16 @@ def import_model_config(path: str | os.PathLike[str]) -> Graph:
 
 
 def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a ``config.json`` has. Raises :class:`InputError`."""
-    source = os.fspath(path)
+    """What a ``config.json``, or that of a folder, has. Raises :class:`InputError`."""
+    source = _file(path)
     config = reading.content(source)
     if not isinstance(config, dict) or "model_type" not in config:
         raise InputError("expected a config.json of transformers, which has a model_type", source=source)
     return dict(config)
+
+
+def _file(path: str | os.PathLike[str]) -> str:
+    return os.path.join(path, "config.json") if os.path.isdir(path) else os.fspath(path)
 
 
 def name_of(parameters: Mapping[str, Any]) -> str:

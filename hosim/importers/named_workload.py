@@ -1,15 +1,19 @@
-"""Workloads by name: a path, a shipped workload, or a model with parameters of its builder, such as ``gpt2:phase=decode:batch=8``."""
+"""Workloads by name: a path, a shipped workload, or a model with parameters of its builder, such as ``gpt2:phase=decode:batch=8``.
+
+A model is a preset or the path of a ``config.json``.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers import load_any
-from hosim.importers.model_config import name_of
+from hosim.importers.model_config import load_config, name_of
 from hosim.io import find_workload
 from hosim.io.shipped import is_path, workloads
 from hosim.plain_text import one_line
@@ -18,16 +22,19 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 def load_named(text: str) -> Graph:
-    """The graph of a path, of a shipped workload, or of a preset of :mod:`hosim.models.presets` with ``:parameter=value`` behind it.
+    """The graph of a path, of a shipped workload, or of a model with ``:parameter=value`` behind it.
 
-    A path or a shipped workload wins. A parameter of a mapping has a dot, as ``config.n_layer=2``. Raises :class:`InputError`.
+    A model is a preset of :mod:`hosim.models.presets`, a ``config.json`` or the folder of one. A path or a shipped workload wins.
+    A parameter of a mapping has a dot, as ``config.n_layer=2``. Raises :class:`InputError`.
     """
     model, *settings = text.split(":")
     try:
         path = find_workload(text)
     except InputError as error:
         if names_model(text):
-            return _built(model, settings)
+            return _built(model, model, settings)
+        if settings and is_path(model):
+            return _built(model, load_config(model), settings)
         from hosim.models.presets import PRESETS
 
         near = get_close_matches(model, [*workloads(), *PRESETS], n=1)
@@ -47,27 +54,28 @@ def names_model(text: str) -> bool:
     return not is_path(text) and text.partition(":")[0] in PRESETS
 
 
-def _built(model: str, settings: list[str]) -> Graph:
+def _built(name: str, model: str | Mapping[str, Any], settings: list[str]) -> Graph:
     from hosim.models.build import build
 
     parameters: dict[str, Any] = {"model": model}
+    source = f"workload {name}"
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
-            raise InputError(f"expected parameter=value after the colon, got {one_line(setting, 100)!r}", source=f"workload {model}")
+            raise InputError(f"expected parameter=value after the colon, got {one_line(setting, 100)!r}", source=source)
         *way, last = key.split(".")
         if key == "model":
-            raise InputError("the model is named before the colon", source=f"workload {model}", where=key)
+            raise InputError("the model is named before the colon", source=source, where=key)
         inside = parameters
         for step in way:
             inside = inside.setdefault(step, {})
             if not isinstance(inside, dict):
-                raise InputError("expected parameters that are no part of one another", source=f"workload {model}", where=key)
+                raise InputError("expected parameters that are no part of one another", source=source, where=key)
         inside[last] = _value(value)
     try:
         return build(name_of(parameters), parameters)
     except InputError as error:
-        raise InputError(error.message, source=f"workload {model}", where=error.where) from None
+        raise InputError(error.message, source=source, where=error.where) from None
 
 
 def _value(text: str) -> Any:

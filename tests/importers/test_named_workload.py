@@ -1,5 +1,7 @@
 """A workload by the name of a model, with parameters of its builder behind it."""
 
+import json
+
 import pytest
 
 import hosim
@@ -41,3 +43,21 @@ def test_what_is_refused(text, message):
     with pytest.raises(InputError) as caught:
         load_named(text)
     assert str(caught.value).startswith(message)
+
+
+def test_a_checkpoint_is_a_workload_with_and_without_parameters(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 96}
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint/config.json").write_text(json.dumps(config))
+    prompt, step = hosim.load({"model": config}), hosim.load({"model": config, "phase": "decode", "batch": 3})
+    for path in ("./checkpoint", "checkpoint/config.json"):
+        assert load_named(path).ops == prompt.ops
+        assert load_named(f"{path}:phase=decode:batch=3") == step
+    assert hosim.load({"model": "./checkpoint/", "phase": "decode", "batch": 3}) == step
+    (tmp_path / "checkpoint/config.json").write_text(json.dumps({**config, "n_inner": 3}))
+    with pytest.raises(InputError, match=r"^workload ./checkpoint: model.n_inner: the builder knows 256 only, got 3$"):
+        load_named("./checkpoint:phase=decode")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(InputError):
+        load_named("./other:phase=decode")
