@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pandas import DataFrame
+from rich.console import Group
 
-from hosim.report.result_pages import html_of
+from hosim.report.cells import html
 from hosim.report.studies import errors, listing
 from hosim.report.tables import multiple
 from hosim.result import STALL_CAUSES
@@ -27,7 +28,7 @@ class ComparedFrame(DataFrame):
         columns = [column for column in _SHOWN if any(row.get(column) is not None for row in rows)]
         listed = listing("", rows, columns, left=sum(column in ("hardware", "policy") for column in columns))
         more = f"<p>{len(self.columns)} columns: <code>list(frame.columns)</code></p>"
-        return "\n".join([*html_of(listed), *html_of(errors(rows)), more])
+        return "\n".join([html(Group(listed, errors(rows))), more])
 
     def _row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         fits = row.get(FEASIBLE)

@@ -77,6 +77,13 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     0   resident     False         <NA>              80
     1  layerwise      True          190              80
 
+    A policy of your own is a function; what is wrong with it is its row's ``error``.
+
+    >>> def mine(graph, hardware, budget_bytes):
+    ...     return hosim.Plan(graph)
+    >>> list(hosim.compare(b.build(), "toy", [mine, hosim.policies.belady], 0.9)["policy"])
+    ['mine', 'belady']
+
     >>> there = hosim.GraphBuilder("weights on the device")
     >>> _ = there.tensor("w", 120, "parameter"), there.op("f", "matmul", inputs=["w"], duration_ns=50)
     >>> hosim.compare(there.build(), ["toy", "h100-80gb-sxm"])[["hardware", "feasible", "makespan_ns", "enough_bytes"]]

@@ -22,6 +22,9 @@ from hosim.report.result_pages import html_of
 from hosim.result import STALL_CAUSES, Result
 from hosim.units import human_size
 
+_STYLES = (("h2>", "h4>"), (' class="left"', ' style="text-align: left"'), ("<img ", '<img style="max-width: 100%" '))
+"""A page has a style sheet, a cell has not. Text in it is escaped, so that none of it is taken for a tag."""
+
 
 def cell(of: object) -> str:
     """The HTML of a graph, a plan, a machine, a policy or a result; of anything else its text. Names in it are data, and escaped."""
@@ -101,4 +104,7 @@ def _parts(shown: RenderableType) -> Iterator[str]:
 
 
 def _joined(parts: Iterator[str] | list[str]) -> str:
-    return "\n".join(parts).replace("h2>", "h4>")
+    text = "\n".join(parts)
+    for of_a_page, of_a_cell in _STYLES:
+        text = text.replace(of_a_page, of_a_cell)
+    return text

@@ -64,11 +64,13 @@ class Tags(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[str] = []
+        self.attributes: set[str] = set()
         self.said: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
 
     def handle_data(self, data: str) -> None:
         self.said.append(data)
@@ -107,6 +109,7 @@ def test_a_cell_has_tables_and_names_are_data(name: str) -> None:
     assert set(page.tags) <= {"p", "h4", "table", "thead", "tbody", "tr", "th", "td", "pre", "img", "code"}
     assert ("img" in page.tags) == (name == "recorded result")
     assert "\x1b" not in text
+    assert not {"class", "id"} & page.attributes
 
 
 def test_a_cell_is_small_however_large_the_graph() -> None:
