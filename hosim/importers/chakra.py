@@ -132,7 +132,7 @@ def _wire_nodes(content: bytes) -> Sequence[_ChakraNode]:
             end = begin + len(message)
             if i:
                 nodes.append(_wire_node(reader, reader.fields(message), f"node {i}"))
-    except (wire.WireError, UnicodeDecodeError):
+    except wire.WireError:
         where = f"node {len(nodes) + 1}"
         raise InputError(f"damaged or cut off after byte {end}; expected protobuf of a Chakra node", where=where) from None
     if not nodes:
@@ -153,9 +153,9 @@ def _wire_node(reader: wire.Reader, fields: wire.Fields, where: str) -> _ChakraN
     return _ChakraNode(
         where,
         _number(fields, 1, where),
-        _text(fields, 2),
+        wire.text(fields, 2),
         _number(fields, 3, where),
-        _ids(fields, 5),
+        wire.numbers(fields, 5),
         _number(fields, 7, where),
         bool(attributes.get(b"is_cpu_op", 0)),
         thread if isinstance(thread, int) else None,
@@ -169,8 +169,8 @@ def _wire_node(reader: wire.Reader, fields: wire.Fields, where: str) -> _ChakraN
 def _call(reader: wire.Reader, fields: wire.Fields) -> CallShapes | None:
     """An operator's call by shapes and values, if the trace has them; what it returns by shapes."""
     given, made = (reader.fields(info) if isinstance(info := fields.get(n, (b"",))[-1], bytes) else {} for n in (8, 9))
-    shapes, values, results = (_list(_text(part, n)) for part, n in ((given, 2), (given, 1), (made, 2)))
-    operator = _PART.sub("", _text(fields, 2)).rpartition("::")[2]
+    shapes, values, results = (_list(wire.text(part, n)) for part, n in ((given, 2), (given, 1), (made, 2)))
+    operator = _PART.sub("", wire.text(fields, 2)).rpartition("::")[2]
     return CallShapes(operator, [_dims(s) for s in shapes], values, [_dims(s) for s in results]) if shapes else None
 
 
@@ -195,31 +195,10 @@ def _number(fields: wire.Fields, number: int, where: str) -> int:
     return value
 
 
-def _text(fields: wire.Fields, number: int) -> str:
-    value = fields.get(number, (b"",))[-1]
-    if not isinstance(value, bytes):
-        raise wire.WireError
-    return value.decode()
-
-
-def _ids(fields: wire.Fields, number: int) -> Sequence[int]:
-    """A repeated number, packed or not."""
-    ids = []
-    for value in fields.get(number, ()):
-        if isinstance(value, int):
-            ids.append(value)
-            continue
-        at = 0
-        while at < len(value):
-            one, at = wire.varint(value, at)
-            ids.append(one)
-    return ids
-
-
 def _tensors(reader: wire.Reader, fields: wire.Fields, number: int, where: str) -> Sequence[TracedTensor]:
     """The tensors in the ``values`` of an input or output, which are lists in Python's notation."""
-    info = fields.get(number, (b"",))[-1]
-    text = _text(reader.fields(info), 1) if isinstance(info, bytes) else ""
+    listed = wire.parts(fields, number)
+    text = wire.text(reader.fields(listed[-1]), 1) if listed else ""
     if text and not (text.startswith("[") and text.endswith("]")):
         raise InputError(f"expected a list of values in field {number}", where=where)
     found = []

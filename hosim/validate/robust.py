@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
+from statistics import median
 from typing import Any
 
 CONFIDENCE = 0.95
@@ -56,15 +57,11 @@ RESOLVED = 20
 def spread(measured: Sequence[float], predicted: Sequence[float], tick: int = 1) -> ErrorSpread:
     """How far predictions are off, of times of a clock with that step."""
     pairs = [(abs(p - m) / m, m) for m, p in zip(measured, predicted, strict=True) if m > 0]
-    errors, seen = sorted(error for error, _ in pairs), sorted(error for error, m in pairs if m >= RESOLVED * tick)
+    errors, seen = sorted(error for error, _ in pairs), [error for error, m in pairs if m >= RESOLVED * tick]
     total = sum(predicted) / sum(measured) - 1 if pairs else None
     p95 = errors[min(len(errors) - 1, len(errors) * 95 // 100)] if errors else None
-    return ErrorSpread(len(errors), _median(errors), p95, len(seen), _median(seen), total, len(measured) - len(errors))
-
-
-def _median(ordered: Sequence[float]) -> float | None:
-    count = len(ordered)
-    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2 if count else None
+    resolved = median(seen) if seen else None
+    return ErrorSpread(len(errors), median(errors) if errors else None, p95, len(seen), resolved, total, len(measured) - len(errors))
 
 
 def fit_line(sizes: Sequence[float], times_ns: Sequence[int]) -> tuple[Figure, Figure]:

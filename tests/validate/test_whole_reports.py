@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from kineto_toys import step
@@ -345,8 +345,12 @@ def test_what_a_replay_was_given_and_what_is_drawn_of_it() -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_left_to_the_reader_of_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path, mode: str) -> None:
-        raise PermissionError(13, "Permission denied")
+    opened = Path.open
+
+    def refuse(self: Path, mode: str) -> IO[Any]:
+        if self.suffix == ".json":
+            raise PermissionError(13, "Permission denied")
+        return opened(self, mode)  # a module that is imported only now
 
     (tmp_path / "trace.json").write_text("{}")
     monkeypatch.setattr(Path, "open", refuse)
