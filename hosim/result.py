@@ -329,7 +329,18 @@ class Result(InCells):
         return f"<Result of {names}: {human_time(self.makespan_ns)}, peak {peaks}>"
 
     def bounded_by(self, bound: Callable[[], int | None]) -> Result:
-        """The result whose ``lower_bound_ns`` is what ``bound`` gives, called when that is first asked for."""
+        """The result with a lower bound that is worked out when it is first asked for.
+
+        Parameters
+        ----------
+        bound
+            Gives ``lower_bound_ns``; it is called at most once.
+
+        Returns
+        -------
+        Result
+            The same figures.
+        """
         found = copy(self)
         state = vars(found)
         del state["lower_bound_ns"]
