@@ -22,7 +22,8 @@ td { white-space: nowrap } th.left, td.left { text-align: left; white-space: nor
 .timeline .told, .timeline .chosen { margin: 0.2rem 0; min-height: 1.5em; font-variant-numeric: tabular-nums }
 .timeline .legend button { min-width: 2rem }
 .timeline .chosen { color: #a3004f } .timeline button[aria-pressed="true"] { background: #2f6fb0; color: #fff }
-@media (max-width: 40rem) { body { margin: 0.5rem auto } h1 { font-size: 1.4rem; overflow-wrap: anywhere } h2 { font-size: 1.15rem } }
+@media (max-width: 40rem) { body { margin: 0.5rem auto } h1 { font-size: 1.4rem; overflow-wrap: anywhere } h2 { font-size: 1.15rem }
+p:has(> img) { overflow-x: auto } p > img { max-width: none; width: 44rem } }
 .timeline .named { white-space: nowrap }
 .timeline .key { display: inline-block; width: 1.6rem; height: 0.9rem; vertical-align: -0.1rem; margin-left: 0.6rem }
 tr.bad td { color: #a31515; font-weight: 600 } ul { padding-left: 1.2rem }

@@ -166,9 +166,13 @@ EVENTS = """
 """
 
 
-def test_names_are_text_in_a_browser(tmp_path: Path) -> None:
-    said = browse(evil_page(), tmp_path, EVENTS + "return [window.stolen === undefined, document.title, told(160, 50)];")
+def test_names_are_text_in_a_browser_and_the_page_is_as_wide_as_a_narrow_window(tmp_path: Path) -> None:
+    wide = "document.documentElement.scrollWidth - window.innerWidth"
+    said = browse(
+        evil_page(), tmp_path, EVENTS + f"return [window.stolen === undefined, document.title, told(160, 50), {wide}];", "500,900"
+    )
     assert said[0]
+    assert said[3] <= 0
     assert said[1] == f"{EVIL} on {EVIL}: policies"
     assert said[2].startswith(f"op: {EVIL}op0, 0.0 us to 40.0 us (40.0 us)")
 
