@@ -47,6 +47,7 @@ class Commands(TyperGroup):
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Read the arguments; a message about wrong usage is one line."""
+        terminal.set_amount(terminal.NORMAL)
         try:
             return super().make_context(*args, **extra)
         except _WrongUsage as error:
@@ -81,12 +82,18 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Write no notes and n
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Write a line on stderr for each step that begins, with its time.")]
 
 
+def choose_amount(quiet: bool, verbose: bool) -> None:
+    """How much the command writes on stderr, if either is asked for."""
+    if quiet or verbose:
+        terminal.set_amount(terminal.QUIET if quiet else terminal.VERBOSE)
+
+
 def with_amount(command: Callable[..., None]) -> Callable[..., None]:
     """The command with ``-q`` and ``-v``, which say how much it writes on stderr."""
 
     @wraps(command)
     def run(*, quiet: bool, verbose: bool, **settings: Any) -> None:
-        terminal.set_amount(terminal.QUIET if quiet else terminal.VERBOSE if verbose else terminal.NORMAL)
+        choose_amount(quiet, verbose)
         command(**settings)
 
     own = signature(command, eval_str=True)

@@ -35,7 +35,7 @@ from hosim.cli import (
     cmd_workload,
     terminal,
 )
-from hosim.cli.commands import SECTIONS, Commands, with_amount
+from hosim.cli.commands import SECTIONS, Commands, Quiet, Verbose, choose_amount, with_amount
 from hosim.cli.examples import epilog
 from hosim.errors import LONGEST, HosimError
 from hosim.plain_text import one_line
@@ -65,8 +65,11 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _hosim(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Does a model fit in hierarchical memory, how long does it take, and what waits for what? No hardware needed."""
+    choose_amount(quiet, verbose)
 
 
 _PLAN, _SEARCH, _GUARD, _BRING, _LOOK_UP = SECTIONS

@@ -129,8 +129,10 @@ def test_how_much_a_command_says(options: list[str], tmp_path: Path, monkeypatch
     """Nothing, the file that was written, and besides what began when."""
     monkeypatch.chdir(tmp_path)
     write_toy(tmp_path)
-    said = CliRunner().invoke(main.app, ["import", "workload.json", "-o", "x.json", *options]).stderr
-    assert ("wrote x.json: toy" in said, " s  reading workload.json" in said) == (options != ["-q"], options == ["-v"])
+    asked = ["import", "workload.json", "-o", "x.json"]
+    for words in ([*asked, *options], [*options, *asked]):
+        said = CliRunner().invoke(main.app, words).stderr
+        assert ("wrote x.json: toy" in said, " s  reading workload.json" in said) == (options != ["-q"], options == ["-v"])
     refused = CliRunner().invoke(main.app, ["import", "no.json", "-o", "x.json", *options]).stderr
     assert "error: no.json" in refused
 
