@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from small_models import CLASSES, MODELS, SMALL, config_of, model_of, run_of
+from small_configs import CLASSES, MODELS, SMALL, config_of, model_of, run_of
 from typer.testing import CliRunner
 
 import hosim

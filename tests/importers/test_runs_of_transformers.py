@@ -1,7 +1,7 @@
 """Training and decoding steps do the work of transformers, and presets of decoders have the parameters of its whole models."""
 
 import pytest
-from small_models import CLASSES, MODELS, model_of, run_of
+from small_configs import CLASSES, MODELS, model_of, run_of
 
 import hosim
 from hosim.models.build import build
