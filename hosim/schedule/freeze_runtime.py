@@ -6,11 +6,12 @@ it the waiting until nothing else was under way, so the plan is as fast at least
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import AT_START, CacheOp, MemoryView, Plan, RuntimePolicy
+from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
 from hosim.errors import PlanError
 from hosim.graph import Graph
@@ -33,13 +34,17 @@ def freeze_runtime(
     if runtime is None:
         return plan
     previous = plan.graph.derived(_previous)
+    latest = None if to_beat_ns is None else [to_beat_ns - left for left in plan.graph.derived_on(hardware, _left_ns)]
     notes: list[list[CacheOp]] = []
 
     def noted() -> RuntimePolicy:
         notes.append([])
-        return _RecordingPolicy(runtime(), previous, notes[-1])
+        return _RecordingPolicy(runtime(), previous, notes[-1], latest)
 
-    makespan_ns = replay(replace(plan, runtime=noted), hardware, budget_bytes).makespan_ns
+    try:
+        makespan_ns = replay(replace(plan, runtime=noted), hardware, budget_bytes).makespan_ns
+    except _TooLateError:
+        return None
     if makespan_ns is None or (to_beat_ns is not None and makespan_ns > to_beat_ns):
         return None
     cache_ops = sorted((*plan.cache_ops, *notes[0]), key=lambda cache_op: cache_op.after)
@@ -60,13 +65,28 @@ def _previous(graph: Graph) -> tuple[int, ...]:
     return tuple(found)
 
 
-class _RecordingPolicy:
-    """A runtime policy whose decisions are noted."""
+def _left_ns(graph: Graph, hardware: Hardware) -> list[int]:
+    """By op the nanoseconds that it and those after it on its stream take."""
+    left = dict.fromkeys(graph.streams, 0)
+    found = []
+    for op, duration in zip(reversed(graph.ops), reversed(op_durations(graph, hardware)), strict=True):
+        left[op.stream] += duration
+        found.append(left[op.stream])
+    return found[::-1]
 
-    def __init__(self, policy: RuntimePolicy, previous: tuple[int, ...], notes: list[CacheOp]) -> None:
+
+class _TooLateError(Exception):
+    """The replay cannot end as early as it would have to."""
+
+
+class _RecordingPolicy:
+    """A runtime policy whose decisions are noted; the replay ends where an op comes later than its ``latest`` instant."""
+
+    def __init__(self, policy: RuntimePolicy, previous: tuple[int, ...], notes: list[CacheOp], latest: Sequence[int] | None) -> None:
         self._policy = policy
         self._previous = previous
         self._notes = notes
+        self._latest = latest
 
     @property
     def inspected(self) -> Container[int] | None:
@@ -76,6 +96,8 @@ class _RecordingPolicy:
 
     def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
         """As :meth:`hosim.cache_plan.RuntimePolicy.before_op`."""
+        if self._latest is not None and view.now_ns > self._latest[op]:
+            raise _TooLateError
         return self._note(op, self._policy.before_op(op, view))
 
     def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:

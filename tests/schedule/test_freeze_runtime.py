@@ -93,3 +93,35 @@ def test_hyperoffload_leaves_nothing_to_a_runtime(share):
     assert plan.runtime is None
     assert static is not None
     assert engine.replay(plan, machine, budget).makespan_ns <= engine.replay(static, machine, budget).makespan_ns
+
+
+@pytest.mark.parametrize("policy", ["keep_first", "on_demand", "lookahead", "unified_memory"])
+def test_what_takes_longer_than_what_there_is_to_beat_is_left_out(policy):
+    plan = registry.get(policy).plan(readers(), MACHINE, 10)
+    taken = engine.replay(plan, MACHINE, 10).makespan_ns
+    assert freeze_runtime(plan, MACHINE, 10, taken) is not None
+    assert freeze_runtime(plan, MACHINE, 10, taken - 1) is None
+
+
+def test_a_replay_ends_where_it_is_too_late():
+    asked = []
+
+    class Asked:
+        def __init__(self, policy):
+            self.policy = policy
+
+        def before_op(self, op, view):
+            asked.append((op, view.now_ns))
+            return self.policy.before_op(op, view)
+
+        def make_room(self, op, wanted_bytes, view):
+            return self.policy.make_room(op, wanted_bytes, view)
+
+    plan = registry.get("belady").plan(readers(), MACHINE, 10)
+    watched = replace(plan, runtime=lambda: Asked(plan.runtime()))
+    # 25 ns each, so that the three ops begin to be looked at after 5, 30 and 55 ns; 10 ns of ops are left of 64 at 55
+    assert freeze_runtime(watched, MACHINE, 10, 64) is None
+    assert asked == [(0, 5), (1, 30)]
+    asked.clear()
+    assert freeze_runtime(watched, MACHINE, 10, 75) is not None
+    assert asked == [(0, 5), (1, 30), (2, 55)]
