@@ -5,6 +5,7 @@ An importer names them in ``meta["unknown_ops"]``, so that every table and resul
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -20,6 +21,10 @@ COUNTED_KINDS = frozenset({"matmul", "attention", "convolution", "rnn"})
 
 _KNOWN_LIBRARIES = frozenset({"aten", "prims", "hosim", "_c10d_functional", "c10d_functional", "c10d", "record_param_comms"})
 """Libraries of torch whose ops, other than those of :data:`COUNTED_KINDS`, are bound by bytes."""
+
+
+_MULTIPLIES = re.compile(r"(?:^|_)(?:mm|bmm|addmm|baddbmm|attention|rnn|lstm|gru|conv(?:olution)?)(?:_(?!\w*flatten)|\d|$)")
+"""Names of operators of torch that multiply matrices, gradients among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,5 +61,6 @@ def is_unknown(target: str, kind: str, flops: int | None) -> bool:
     >>> is_unknown("aten::relu", "elementwise", None), is_unknown("mine.op.default", "op", None), is_unknown("aten.mm", "matmul", 12)
     (False, True, False)
     """
-    library = target.replace("::", ".").partition(".")[0]
-    return flops is None and (kind in COUNTED_KINDS or library not in _KNOWN_LIBRARIES)
+    library, _, rest = target.replace("::", ".").partition(".")
+    multiplies = kind in COUNTED_KINDS or _MULTIPLIES.search(rest.partition(".")[0].strip("_")) is not None
+    return flops is None and (multiplies or library not in _KNOWN_LIBRARIES)

@@ -49,6 +49,14 @@ def test_an_op_with_a_measured_time_is_none() -> None:
         ("aten.mm.default", "matmul", 0, False),
         ("flash_attn::_flash_attn_forward", "flash_attn_forward", None, True),
         ("record_param_comms", "record_param_comms", None, False),
+        ("aten::_cudnn_rnn_backward", "cudnn_rnn_backward", None, True),
+        ("aten::_cudnn_rnn_flatten_weight", "cudnn_rnn_flatten_weight", None, False),
+        ("aten::cudnn_convolution_backward_weight", "x", None, True),
+        ("aten::_flash_attention_backward", "x", None, True),
+        ("aten::slow_conv2d_forward", "x", None, True),
+        ("aten.upsample_linear1d.default", "x", None, False),
+        ("prims.convert_element_type.default", "x", None, False),
+        ("aten::comma", "x", None, False),
     ],
 )
 def test_ops_of_torch(target: str, kind: str, flops: int | None, expected: bool) -> None:

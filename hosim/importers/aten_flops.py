@@ -127,10 +127,13 @@ def _attention_gradient(call: CallShapes) -> int | None:
     return attention_gradient_flops(*map(call.dims, range(1, 4))) if call.ranks(1, 2, 3) == [4, 4, 4] else None
 
 
-def _recurrent(call: CallShapes) -> int | None:
-    if call.ranks(0, 1, 2) != [3, 2, 2]:
-        return None
-    return recurrent_flops(prod(call.dims(0)[:2]), call.dims(1), call.dims(2))
+def _recurrent(times: int) -> Count:
+    def count(call: CallShapes) -> int | None:
+        if call.ranks(0, 1, 2) != [3, 2, 2]:
+            return None
+        return times * recurrent_flops(prod(call.dims(0)[:2]), call.dims(1), call.dims(2))
+
+    return count
 
 
 _COUNTED: Mapping[str, Count] = {
@@ -157,7 +160,8 @@ _COUNTED: Mapping[str, Count] = {
         _attention_gradient,
     ),
     **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward", "_flash_attn_forward"), _attention_of_tokens),
-    "mkldnn_rnn_layer": _recurrent,
+    "mkldnn_rnn_layer": _recurrent(1),
+    "mkldnn_rnn_layer_backward": _recurrent(2),  # of the input and of the weights
     **dict.fromkeys(("mv", "dot", "vdot"), _vector(0)),
     "addmv": _vector(1),
 }

@@ -12,6 +12,7 @@ _NAMES = {
         scaled_dot_product_cudnn_attention scaled_dot_product_flash_attention_for_cpu flash_attention_forward
         efficient_attention_forward""",
     "convolution": "convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d",
+    "rnn": "mkldnn_rnn_layer cudnn_rnn miopen_rnn lstm gru rnn_tanh rnn_relu quantized_lstm quantized_gru",
     "norm": """layer_norm native_layer_norm rms_norm fused_rms_norm group_norm native_group_norm batch_norm native_batch_norm
         instance_norm""",
     "softmax": "softmax log_softmax safe_softmax",

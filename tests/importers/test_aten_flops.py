@@ -82,7 +82,9 @@ def test_rows_in_groups_recurrent_layers_and_tokens_first() -> None:
     ):
         for name in ("_grouped_mm", "grouped_mm_fallback"):  # torch's, and what transformers calls where torch has none
             assert aten_flops(CallShapes(name, [given, matrices, [4]])) == expected
-    assert aten_flops(CallShapes("mkldnn_rnn_layer", [[7, 2, 5], [12, 5], [12, 3]])) == 2 * 14 * (60 + 36)
+    for name, times in (("mkldnn_rnn_layer", 1), ("mkldnn_rnn_layer_backward", 2)):
+        assert aten_flops(CallShapes(name, [[7, 2, 5], [12, 5], [12, 3]])) == times * 2 * 14 * (60 + 36)
+    assert aten_flops(CallShapes("mv", [[5, 3], [3]])) == aten_flops(CallShapes("addmv", [[5], [5, 3], [3]])) == 2 * 15
     # two sequences of 5 queries and 9 keys, 8 heads and 2 of them, 4 wide
     assert aten_flops(CallShapes("_flash_attn_forward", [[2, 5, 8, 4], [2, 9, 2, 4], [2, 9, 2, 4]])) == 2 * 2 * 8 * 5 * 9 * 8
 

@@ -13,7 +13,8 @@ import real_files
 from hosim.importers import load_any
 from hosim.unknown_ops import unknown_ops
 
-QUICK = ("distilbert_free.pt2", "mlp.et.json", "mindir_embedded.mindir")
+QUICK = ("mlp.et.json", "mindir_embedded.mindir")
+SIZES = {"input_ids[0]": 2, "input_ids[1]": 64}
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +24,25 @@ def quiet() -> Iterator[None]:
         warnings.simplefilter("ignore")
         yield
     logging.disable(logging.NOTSET)
+
+
+def test_a_program_of_free_sizes(tmp_path: Path) -> None:
+    """With those of its example, and with two prompts of 64 tokens."""
+    written = real_files.pt2("distilbert", tmp_path, free=True)
+    assert sum(op.flops for op in load_any(written.path).ops) == written.flops
+    with_others(written.path, "distilbert")
+
+
+def with_others(path: Path, name: str) -> None:
+    given = {key: value[:2, :64] for key, value in real_files.inputs(name).items()}
+    module = real_files.model(name)
+    assert sum(op.flops for op in load_any(path, SIZES).ops) == real_files.counted(lambda: module(**given), module)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in real_files.DYNAMIC if name not in ("distilbert", "clip")])
+def test_other_sizes(name: str, tmp_path: Path) -> None:
+    with_others(real_files.pt2(name, tmp_path, free=True).path, name)
 
 
 @pytest.mark.parametrize("name", QUICK)
