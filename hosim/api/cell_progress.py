@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
+from threading import Event, Lock, Thread
 from typing import Any
 
 from hosim.plain_text import one_line
@@ -14,10 +16,42 @@ _QUIET_S = 2.0
 """What takes less says nothing."""
 _BETWEEN_S = 0.25
 """A cell is written no more often than this."""
+_AGAIN_S = 1.0
+"""After so long without a new line, the cell gets the last one again, with the time."""
 _LONGEST = 120
 
 Show = Callable[[str | None], None]
 """Writes a line into the cell, in the place of the one before; ``None`` takes it away."""
+
+
+class ProgressLine:
+    """The line of a cell: what is being done, and for how long."""
+
+    def __init__(self, show: Show, clock: Callable[[], float]) -> None:
+        self._show, self._clock = show, clock
+        self._begin = clock()
+        self._last = self._begin - _BETWEEN_S
+        self._doing = ""
+        self._shown = False
+        self._lock = Lock()
+
+    def tell(self, doing: str) -> None:
+        """Say what begins, unless the call is young or the cell was written just now."""
+        self._doing = doing
+        self.again(_BETWEEN_S)
+
+    def again(self, after_s: float) -> None:
+        """Say it again, with the time that has passed, if the cell was not written for so long."""
+        with self._lock:
+            now = self._clock()
+            if self._doing and now - self._begin >= _QUIET_S and now - self._last >= after_s:
+                self._last, self._shown = now, True
+                self._show(one_line(f"{now - self._begin:.0f} s: {self._doing}", _LONGEST))
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            self._show(None)
 
 
 @contextmanager
@@ -30,22 +64,22 @@ def in_cell(show: Show | None = None, clock: Callable[[], float] = time.monotoni
     if writes is None:
         yield lambda doing: None
         return
-    begin = clock()
-    last = begin - _BETWEEN_S
-    shown = False
-
-    def tell(doing: str) -> None:
-        nonlocal last, shown
-        now = clock()
-        if now - begin >= _QUIET_S and now - last >= _BETWEEN_S:
-            last, shown = now, True
-            writes(one_line(f"{now - begin:.0f} s: {doing}", _LONGEST))
-
+    line, ended = ProgressLine(writes, clock), Event()
+    # in the context of the cell, which is where the thread's lines belong
+    thread = Thread(target=copy_context().run, args=(keep_saying, line, lambda: ended.wait(_AGAIN_S)), daemon=True)
+    thread.start()
     try:
-        yield tell
+        yield line.tell
     finally:
-        if shown:
-            writes(None)
+        ended.set()
+        thread.join()
+        line.end()
+
+
+def keep_saying(line: ProgressLine, ended: Callable[[], bool]) -> None:
+    """Say the line again each time that ``ended()`` returns false, until it returns true."""
+    while not ended():
+        line.again(_AGAIN_S)
 
 
 def _cell() -> Show | None:

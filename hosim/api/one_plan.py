@@ -72,7 +72,9 @@ def plan(workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffloa
     from hosim.study.run_policy import check, make_plan
 
     asked = question(workload, hardware, policy, budget)
-    made = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
+    with in_cell() as tell:
+        tell(f"{asked.choice.label}: planning")
+        made = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
     check(made, asked.hardware, asked.budget_bytes)
     return replace(made, made_for=(asked.hardware, asked.budget_bytes))
 

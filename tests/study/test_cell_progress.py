@@ -10,7 +10,7 @@ from sweeping import MACHINE, chain
 
 import hosim
 from hosim.api import cell_progress
-from hosim.api.cell_progress import in_cell
+from hosim.api.cell_progress import ProgressLine, in_cell, keep_saying
 
 
 def test_what_takes_long_is_said_now_and_then_and_taken_away() -> None:
@@ -42,6 +42,18 @@ def test_what_is_short_says_nothing_and_an_error_takes_away_what_was_said() -> N
     assert said == ["5 s: long", None]
 
 
+def test_what_begins_nothing_new_is_said_again_with_the_time() -> None:
+    said: list[str | None] = []
+    seconds = iter([0.0, 0.5, 1.5, 2.5, 3.0, 3.5, 3.6])
+    line = ProgressLine(said.append, lambda: next(seconds))
+    line.tell("planning")
+    waits = iter([False, False, False, False, True])  # 1.5, 2.5, 3.0 and 3.5
+    keep_saying(line, lambda: next(waits))
+    line.tell("planning more")  # only 0.1 s after the last line
+    line.end()
+    assert said == ["2 s: planning", "4 s: planning", None]
+
+
 @pytest.fixture
 def cell(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What a kernel's cell gets, in which every moment counts as long."""
@@ -71,6 +83,7 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         (lambda: hosim.frontier(chain(2), MACHINE, "resident", points=2, refine=0), "resident within 61 B"),
         (lambda: hosim.fit(chain(2), MACHINE, "resident", smallest="budget=50..100%:2"), "budget = 50%"),
         (lambda: hosim.robustness(chain(2), MACHINE, "resident", runs=1), "resident: run 1 of 1"),
+        (lambda: hosim.plan(chain(2), MACHINE, "resident"), "resident: planning"),
         (lambda: hosim.blame(chain(2), MACHINE, "layerwise"), "planning"),
     ],
 )
