@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from threading import Event, Thread, Timer
 
 from hosim.cli.terminal import NORMAL, QUIET, amount, say
+from hosim.plain_text import printable
 
 FIRST_S = 2.0
 """Seconds before a terminal shows anything."""
@@ -69,12 +70,12 @@ def _status(first: str) -> Iterator[Callable[[str], None]]:
 
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     shown = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = shown.add_task(first or "working", total=None)
+    task = shown.add_task(printable(first or "working"), total=None)
     later = Timer(FIRST_S, shown.start)
     later.daemon = True
     later.start()
     try:
-        yield lambda doing: shown.update(task, description=doing)
+        yield lambda doing: shown.update(task, description=printable(doing))
     finally:
         later.cancel()
         later.join()

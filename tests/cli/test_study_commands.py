@@ -274,9 +274,10 @@ def test_what_is_under_way_is_shown_on_a_terminal_and_then_erased(monkeypatch: p
     assert "planning belady" not in shown.getvalue()  # it took less than two seconds
     monkeypatch.setattr("hosim.cli.progress.Timer", AtOnce)
     monkeypatch.setattr(sys, "stderr", shown := Terminal())
-    with progress("planning [belady]") as say:
-        say("planning [g10]")
-    assert "planning [belady]" in shown.getvalue()
+    with progress("planning [belady]\x1b[31m") as say:
+        say("planning [g10]\x1b[32m")
+    assert r"planning [belady]\x1b[31m" in shown.getvalue()
+    assert "]\x1b[3" not in shown.getvalue()  # what is named is data
     assert shown.getvalue().endswith(erased)
     monkeypatch.setattr(sys, "stderr", shown := StringIO())
     with bar() as tell, progress() as say:
