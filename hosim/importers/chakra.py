@@ -18,6 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -215,29 +216,24 @@ def _in_order(nodes: Sequence[_ChakraNode]) -> Iterator[_ChakraNode]:
     by_id = {node.id: node for node in nodes}
     if len(by_id) < len(nodes):
         raise InputError("expected every node's id once")
-    waits: dict[int, int] = {}
-    followers: dict[int, list[int]] = {}
     for node in nodes:
-        deps = set(node.data_deps)
-        for dep in deps:
+        for dep in node.data_deps:
             if dep not in by_id:
                 raise InputError(f"waits for node {dep}, which the trace does not have", where=node.where)
-            followers.setdefault(dep, []).append(node.id)
-        waits[node.id] = len(deps)
-    ready = [number for number, count in waits.items() if not count]
-    heapq.heapify(ready)
-    done = 0
-    while ready:
+    sorter = TopologicalSorter({node.id: node.data_deps for node in nodes})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        circle = set(error.args[1])
+        first = next(node for node in nodes if node.id in circle)
+        raise InputError("its data_deps form a circle, directly or indirectly", where=first.where) from None
+    ready: list[int] = []
+    while sorter.is_active():
+        for number in sorter.get_ready():
+            heapq.heappush(ready, number)
         number = heapq.heappop(ready)
-        done += 1
         yield by_id[number]
-        for follower in followers.get(number, ()):
-            waits[follower] -= 1
-            if not waits[follower]:
-                heapq.heappush(ready, follower)
-    if done < len(nodes):
-        circle = next(node for node in nodes if waits[node.id])
-        raise InputError("its data_deps form a circle, directly or indirectly", where=circle.where)
+        sorter.done(number)
 
 
 def _build(name: str, nodes: Sequence[_ChakraNode]) -> Graph:
