@@ -140,6 +140,12 @@ def test_damage_is_named_with_its_place(tmp_path: Path, change: dict, expected: 
     assert str(raised.value).startswith(f"{tmp_path / 'trace'}: {expected}")
 
 
+def test_the_node_that_is_named_is_in_the_circle(tmp_path: Path) -> None:
+    """Node 1 only waits for node 2, which waits for 3, which waits for 2."""
+    with pytest.raises(InputError, match=r"workload_graph\[1\]: its data_deps form a circle"):
+        read_json(tmp_path, *(NODE | {"Id": n, "data_deps": [dep]} for n, dep in ((1, 2), (2, 3), (3, 2))))
+
+
 @pytest.mark.parametrize(
     "content", [b'{"workload_graph": []}', b'{"workload_graph": 3}', b'{"workload_graph": [', b'{"workload_graph": [3]}']
 )
