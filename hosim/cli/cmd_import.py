@@ -29,6 +29,7 @@ def import_(source: Source, output: Output, dim: Dim = None) -> None:
     """Convert a model's graph to a workload file."""
     from hosim.importers import load_any
     from hosim.io import save_workload
+    from hosim.left_out import left_out
     from hosim.report.listings import workload_line
     from hosim.unknown_ops import unknown_ops
 
@@ -39,6 +40,8 @@ def import_(source: Source, output: Output, dim: Dim = None) -> None:
     say(f"wrote {output}: {workload_line(graph)}")
     if unknown := unknown_ops(graph):
         say(f"unknown: {unknown}")
+    for line in left_out(graph):
+        say(f"left out: {line}")
     missing = graph.meta.get("missing")
     for line in missing if isinstance(missing, list) else ():
         say(f"not in the file: {line}")

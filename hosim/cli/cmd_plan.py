@@ -64,6 +64,7 @@ def plan(
     from hosim.cache_plan import counted_cache_ops
     from hosim.engine import replay
     from hosim.io import save_plan
+    from hosim.left_out import left_out
     from hosim.plain_text import counted
     from hosim.report.offload_verdicts import no_offload_sentence
     from hosim.study.reserved_budget import plan_against_reserved, reserved_line
@@ -96,6 +97,8 @@ def plan(
     fastest_ns = fastest_with_ours([replay(made, machine, budget_bytes)]) if made.policy in NO_RIVALS else None
     if unknown := unknown_ops(graph):
         say(f"note: {unknown}")
+    for line in left_out(graph):
+        say(f"note: left out: {line}")
     answer = no_offload(graph, machine, budget_bytes, fastest_ns)
     if answer is not None:
         say(f"note: {no_offload_sentence(answer, budget_bytes)}")

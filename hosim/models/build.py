@@ -11,6 +11,7 @@ from hosim.edits import REPEATABLE
 from hosim.errors import InputError, UnitError
 from hosim.expert_routing import Gate, realise
 from hosim.graph import Graph
+from hosim.left_out import LEFT_OUT
 from hosim.limits import within
 from hosim.models.attention import MODES
 from hosim.models.config import Layered, RoutingDraw, Run, layers_of
@@ -92,7 +93,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     _check_size(config, run)
     meta = {"source": "hosim.models", REPEATABLE: True, "builder": {**{key: parameters[key] for key in sorted(parameters)}, "model": read}}
     if left_out:
-        meta["missing"] = list(left_out)
+        meta[LEFT_OUT] = list(left_out)
     graph, gates = step(name, family.forward, config, run, meta)
     return graph if routed is None else replace(_realised(graph, gates, run, routed), name=name)
 

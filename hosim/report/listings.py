@@ -12,6 +12,7 @@ from rich.table import Table
 from hosim.analysis.liveness import static_peak
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
+from hosim.left_out import left_out
 from hosim.models.listing import ListedModel
 from hosim.plain_text import counted
 from hosim.report.memory_curve import memory_curve
@@ -220,6 +221,7 @@ def workload(graph: Graph, width: int = 100) -> RenderableType:
     parts: list[RenderableType] = [paragraph(f"{workload_line(graph)}{at}", space=True), memory_curve(graph, width), tensors, ops]
     if unknown := unknown_ops(graph):
         parts.append(paragraph(f"Unknown: {unknown}."))
+    parts += [paragraph(f"Left out: {line}.") for line in left_out(graph)]
     notes = [f"{key}: {value}" for key, value in graph.meta.items() if isinstance(value, str | int | float)]
     if notes:
         parts.append(paragraph(*notes))

@@ -1,6 +1,7 @@
 """A ``config.json`` gives the model that transformers makes of it, or says which key no builder knows."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from small_configs import CLASSES, MODELS, SMALL, config_of, model_of, run_of
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
+from hosim.left_out import left_out
 from hosim.models.config_json import sizes_of
 from hosim.models.presets import PRESETS
 
@@ -115,9 +117,9 @@ def test_each_nth_layer_sees_all_keys():
     assert caches({"model_type": "gemma2", **sizes, "layer_types": ["full_attention"] * 6}) == [3000] * 6
 
 
-def test_what_a_builder_leaves_out_is_said():
+def test_what_a_builder_leaves_out_is_said(tmp_path):
     def said(config):
-        return hosim.load({"model": config, "sequence": 8}).meta.get("missing")
+        return hosim.load({"model": config, "sequence": 8}).meta.get("left_out")
 
     assert said({"model_type": "llama", **SMALL}) is None
     quantised = {"model_type": "gpt_oss", **SMALL, "quantization_config": {"quant_method": "mxfp4"}}
@@ -127,6 +129,17 @@ def test_what_a_builder_leaves_out_is_said():
     ]
     whole = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **SMALL}, "vision_config": {}}
     assert said(whole) == ["all of gemma3 but its text model"]
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    for command in (
+        "workload show {}",
+        "plan {} -H h100 -p resident -o {}.plan",
+        "import {} -o {}.out",
+        "compare-policies {}:layers=1 -H h100 -p resident",
+    ):
+        shown = CliRunner().invoke(app, command.replace("{}", str(tmp_path / "config.json")).split())
+        assert "all of gemma3 but its text model" in " ".join(shown.output.split()), command
+    assert left_out(replace(hosim.load(whole), meta={"left_out": [3, "a"]})) == ("a",)
+    assert left_out(replace(hosim.load(whole), meta={"left_out": "a"})) == ()
 
 
 def test_a_file_is_a_workload(tmp_path):
