@@ -203,12 +203,12 @@ def test_a_machine() -> None:
 
 
 def test_machines() -> None:
-    assert lines(listings.machines([MACHINE, SMALL])) == table("""
+    assert lines(listings.machines([MACHINE, SMALL], {"b": "box[1]", "c": "box[1]", "d": "other"})) == table("""
         Hardware
-         name             compute        memory  bandwidth     way in    way out  other tiers
-         ────────────────────────────────────────────────────────────────────────────────────
-         box[1]  989 TFLOP/s bf16  hbm 80.0 GiB  3.35 TB/s  55.7 GB/s  52.0 GB/s  ddr 512 GiB
-         small                  -    sram 100 B  1.00 GB/s          -          -            -
+         name    short           compute        memory  bandwidth     way in    way out  other tiers
+         ───────────────────────────────────────────────────────────────────────────────────────────
+         box[1]  b      989 TFLOP/s bf16  hbm 80.0 GiB  3.35 TB/s  55.7 GB/s  52.0 GB/s  ddr 512 GiB
+         small   -                     -    sram 100 B  1.00 GB/s          -          -            -
     """)
 
 
@@ -362,9 +362,9 @@ def test_percentages_and_multiples() -> None:
 def test_columns_of_machines() -> None:
     """Of several peaks without bf16 the largest is shown."""
     other = Hardware("other", SMALL.tiers, (), Compute({"fp32": 5 * 10**12, "fp16": 9 * 10**12, "int8": 10**12}), device_tier="sram")
-    shown = listings.machines([SMALL, other])
-    assert [str(cell) for cell in shown.columns[1].cells] == ["-", "9.00 TFLOP/s fp16"]
-    assert [column.justify for column in shown.columns] == ["left"] + ["right"] * 6
+    shown = listings.machines([SMALL, other], {})
+    assert [str(cell) for cell in shown.columns[2].cells] == ["-", "9.00 TFLOP/s fp16"]
+    assert [column.justify for column in shown.columns] == ["left"] * 2 + ["right"] * 6
 
 
 def test_policies_of_other_packages() -> None:
