@@ -170,7 +170,7 @@ def test_a_machine_is_shown_whole(hardware: Hardware) -> None:
     assert row(output, "pcie") == "pcie host h2d, d2h 60.0 GB/s"
     assert "Source: a data sheet" in output
     listed = text(listings.machines([hardware], {}), 120)
-    assert row(listed, "box") == "box 989 TFLOP/s bf16 hbm 74.5 GiB 3.35 TB/s 55.7 GB/s 52.0 GB/s ddr 512 GiB"
+    assert row(listed, "box") == "box - 989 TFLOP/s bf16 hbm 74.5 GiB 3.35 TB/s 55.7 GB/s 52.0 GB/s ddr 512 GiB"
 
 
 def test_a_workload_is_shown_by_kind(graph: Graph) -> None:
