@@ -24,6 +24,7 @@ from hosim.hardware import MeasuredTimes
 from hosim.io.bounded import read_bytes
 from hosim.io.csv_text import cell_text, check_widths, csv_line, csv_rows
 from hosim.io.reading import decode
+from hosim.io.recognised import TABLE, unexpected
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +88,10 @@ _COLLECTIVES = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_
 def read_kernel_tables(path: str | os.PathLike[str]) -> list[KernelTable]:
     """The tables in a file. Raises :class:`InputError` for other columns, and for a size or a time that is no number above 0."""
     source = os.fspath(path)
-    frame = _frame(source)
-    time = next((name for name in ("latency_us", "latency") if name in frame), None)
-    if time is None:
-        raise InputError("expected a column latency_us, or latency in milliseconds", source=source, where="line 1")
-    kind = _kind(set(map(str, frame.columns)))
-    if kind is None:
-        known = ", ".join(sorted(_READERS))
-        raise InputError(f"unknown columns; expected kernel and dtype, or those of a table of {known}", source=source, where="line 1")
+    try:
+        frame, time, kind = _headed(source)
+    except InputError as error:
+        raise unexpected(source, "a table of kernel times (CSV)", but=TABLE) or error from None
     sorted_in = _READERS[kind](_Columns(frame, source))
     us = _Columns(frame, source).numbers(time, least=1e-9) * (1.0 if time == "latency_us" else 1000.0)
     machines = frame["machine"] if "machine" in frame else frame["device"] if "device" in frame else pandas.Series("", index=frame.index)
@@ -112,6 +109,19 @@ def read_kernel_tables(path: str | os.PathLike[str]) -> list[KernelTable]:
             listed = {name: sizes[name][places] for name in CLASSES[kernel].sizes}
             tables.append(KernelTable(machine, kernel, dtype, distribution, listed, us[places]))
     return tables
+
+
+def _headed(source: str) -> tuple[pandas.DataFrame, str, str]:
+    """The rows of a file, its column of times, and the kind of table that its columns are."""
+    frame = _frame(source)
+    time = next((name for name in ("latency_us", "latency") if name in frame), None)
+    if time is None:
+        raise InputError("expected a column latency_us, or latency in milliseconds", source=source, where="line 1")
+    kind = _kind(set(map(str, frame.columns)))
+    if kind is None:
+        known = ", ".join(sorted(_READERS))
+        raise InputError(f"unknown columns; expected kernel and dtype, or those of a table of {known}", source=source, where="line 1")
+    return frame, time, kind
 
 
 def _frame(source: str) -> pandas.DataFrame:

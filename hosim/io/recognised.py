@@ -42,6 +42,9 @@ class _Look:
         return (name.endswith(self.ends) if self.ends else head.startswith(self.begins)) and self.if_so(head)
 
 
+TABLE = "a table"
+"""What a file of comma-separated values seems to be."""
+
 _ZIP = b"PK\x03\x04"
 _GRAPH = "hosim needs the model's graph: write it with torch.export.save, or give the model's config.json"
 
@@ -86,7 +89,7 @@ _LOOKS: Sequence[_Look] = (
         Seeming("a snapshot of torch.cuda.memory", "hosim validate reads it"), (b"{",), if_so=_holds(b'"segments"', b'"device_traces"')
     ),
     _Look(Seeming("source code of Python", "write the model with torch.export.save, or call hosim.load on it in Python"), ends=(".py",)),
-    _Look(Seeming("a table", "hosim import-kernels reads kernel times, hosim sweep --points the points of a sweep"), ends=(".csv", ".tsv")),
+    _Look(Seeming(TABLE, "hosim import-kernels reads kernel times, hosim sweep --points the points of a sweep"), ends=(".csv", ".tsv")),
     _Look(Seeming("settings in TOML", "hosim check reads hosim.toml in the folder where it is called"), ends=(".toml",)),
     _Look(Seeming("a document", "name a model, a workload or a recording; hosim workload list shows those that ship"),
           ends=(".md", ".rst", ".txt", ".log")),
@@ -139,12 +142,12 @@ def recognised(source: str) -> Seeming | None:
     return inside or (None if os.path.isdir(source) else seeming(found.head, source))
 
 
-def unexpected(source: str, expected: str, *, ours: bool = True) -> InputError | None:
+def unexpected(source: str, expected: str, *, ours: bool = True, but: str = "") -> InputError | None:
     """The error for a file that seems to be something else than was expected; ``None`` if nobody knows what it is.
 
-    ``ours``: also for files of hosim, of which some readers say more themselves.
+    ``ours``: also for files of hosim, of which some readers say more themselves. ``but``: not for what seems to be this.
     """
     found = recognised(source)
-    if found is not None and not ours and found in _OWN.values():
+    if found is None or found.what == but or (not ours and found in _OWN.values()):
         return None
-    return None if found is None else InputError(f"expected {expected}; {found}", source=source)
+    return InputError(f"expected {expected}; {found}", source=source)

@@ -253,13 +253,17 @@ def read_points(path: str) -> list[dict[str, Value]]:
     from hosim.io.bounded import read_bytes
     from hosim.io.csv_text import check_widths, csv_rows
     from hosim.io.reading import decode
+    from hosim.io.recognised import TABLE, unexpected
 
-    lines = [line for line in csv_rows(decode(read_bytes(path), path).encode(), path) if line]
-    within("grid_points", len(lines) - 1, source=path)
-    if len(lines) < 2:
-        raise InputError("expected a line of fields and lines of their values, separated by commas", source=path)
+    try:
+        lines = [line for line in csv_rows(decode(read_bytes(path), path).encode(), path) if line]
+        within("grid_points", len(lines) - 1, source=path)
+        if len(lines) < 2:
+            raise InputError("expected a line of fields and lines of their values, separated by commas", source=path)
+        check_widths(lines, path)
+    except InputError as error:
+        raise unexpected(path, "a table of the points of a sweep (CSV)", but=TABLE) or error from None
     fields = [field.strip() for field in lines[0]]
-    check_widths(lines, path)
     return [{field: scalar(text.strip()) for field, text in zip(fields, line, strict=True)} for line in lines[1:]]
 
 

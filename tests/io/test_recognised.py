@@ -12,6 +12,7 @@ import pytest
 
 from hosim.errors import InputError
 from hosim.importers import load_any
+from hosim.importers.kernel_tables import read_kernel_tables
 from hosim.io import load_hardware, load_plan
 from hosim.io.recognised import recognised, unexpected
 from hosim.validate.validation import validate
@@ -51,6 +52,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "hardware": load_hardware,
     "plan": lambda path: load_plan(path, None),  # type: ignore[arg-type]
     "recording": validate,
+    "kernels": read_kernel_tables,
 }
 
 
@@ -60,8 +62,8 @@ def test_every_reader_says_what_it_seems_to_be(name: str, tmp_path: Path, monkey
     content, what = FILES[name]
     Path(name).write_bytes(content if isinstance(content, bytes) else content())
     for wanted, read in READERS.items():
-        if (wanted, name) == ("recording", "w.pkl"):
-            continue  # a snapshot of memory may be one
+        if (wanted, name) in (("recording", "w.pkl"), ("kernels", "a.csv")):
+            continue  # a snapshot of memory is a pickle, and kernel times are a table
         with pytest.raises(InputError) as caught:
             read(name)
         assert f"; this seems to be {what}" in str(caught.value), wanted
