@@ -116,9 +116,11 @@ def _refitted(rows: Any, wanted: Any, start: Any, weights: Any) -> Any:
 
     found = np.tile(start, (len(weights), 1))
     a, b = rows[:, 0], rows[:, 1]
+    products = (a * a, a * b, b * b, a * wanted, b * wanted)
     for _ in range(_ROUNDS):
-        weight = weights / np.sqrt(1 + (found @ rows.T - wanted) ** 2)
-        aa, ab, bb, at, bt = (weight @ (left * right) for left, right in ((a, a), (a, b), (b, b), (a, wanted), (b, wanted)))
+        weight = weights / np.sqrt(1 + (found[:, :1] * a + found[:, 1:] * b - wanted) ** 2)
+        # not by ``@``, whose threads wait for one another much longer than they compute
+        aa, ab, bb, at, bt = (np.einsum("dn,n->d", weight, product) for product in products)
         determinant = aa * bb - ab * ab
         solvable = determinant > 1e-12 * aa * bb
         latency = np.divide(at * bb - bt * ab, determinant, out=np.zeros_like(at), where=solvable)
