@@ -19,7 +19,8 @@ EVERY = 13, 7
 @pytest.mark.slow
 @pytest.mark.parametrize(("every", "least"), [(EVERY[0], 12), pytest.param(EVERY[1], 20, marks=pytest.mark.long)])
 def test_near_the_exact_optimum(every: int, least: int) -> None:
-    # mean at most 1 %, 95th percentile at most 5 % above what the solver has proved; feasible wherever something is
+    # on average at most 0.6 %, at worst 7 % above what the solver has proved; feasible wherever something is. Each further instance that
+    # is 5 % above moves the mean by 0.4 %, so that one may become a little worse, and two may not
     known = optimality.read_known(OPTIMA)
     rows = [optimality.measure(n, instance(n, 0), "hyperoffload", 0.0, True, known) for n in sorted(known)[::every]]
     print(optimality.report(rows, "hyperoffload", 3))
@@ -27,5 +28,5 @@ def test_near_the_exact_optimum(every: int, least: int) -> None:
     ratios = [row.ratio for row in rows if row.proved and row.ratio is not None]
     assert len(ratios) >= least
     assert min(ratios) >= 1
-    assert sum(ratios) / len(ratios) <= 1.01
-    assert optimality.percentile(ratios, 0.95) <= 1.05
+    assert sum(ratios) / len(ratios) <= 1.006
+    assert max(ratios) <= 1.07
