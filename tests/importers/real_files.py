@@ -74,7 +74,23 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("MambaForCausalLM", {"hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 120, "state_size": 4}),
     "deepseek_v2": ("DeepseekV2ForCausalLM", {**DEEPSEEK, "topk_method": "greedy"}),
 }  # fmt: skip
-STATIC = ("llama", "qwen3", "mistral", "gpt2", "bert", "vit", "t5", "mixtral", "deepseek_v3", "gpt_oss", "whisper", "resnet")
+STATIC = (
+    "llama",
+    "qwen3",
+    "mistral",
+    "gpt2",
+    "bert",
+    "vit",
+    "t5",
+    "mixtral",
+    "deepseek_v3",
+    "gpt_oss",
+    "whisper",
+    "resnet",
+    "phi",
+    "deepseek_v2",
+    "mamba",
+)
 DYNAMIC = ("opt", "bloom", "falcon", "mpt", "phi3", "gemma2", "gemma3", "qwen2", "qwen3_moe", "gpt_neox", "clip", "distilbert")
 """Families whose ``.pt2`` has a free batch, and a free length where it has tokens."""
 
