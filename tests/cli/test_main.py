@@ -136,3 +136,12 @@ def test_help_imports_its_argument_parser_and_no_other_package(option: str) -> N
 def test_help_imports_the_commands_and_no_other_room() -> None:
     rooms = {name for name, package in loaded("import hosim.cli.main").items() if package and name.partition(".")[0] == "hosim"}
     assert rooms == {"hosim", "hosim.cli"}
+
+
+def test_a_file_that_is_wrong_has_no_traceback_even_when_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    error = InputError("no")
+    error.__cause__ = ValueError("inside")
+    raising(monkeypatch, error)
+    monkeypatch.setenv("HOSIM_DEBUG", "1")
+    assert exit_code() == 2
+    assert capsys.readouterr() == ("", "error: no\n")
