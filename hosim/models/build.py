@@ -19,7 +19,7 @@ from hosim.models.config_json import sizes_of
 from hosim.models.families import FAMILIES
 from hosim.models.gpt2 import Gpt2
 from hosim.models.names import NAMES
-from hosim.models.presets import PRESETS
+from hosim.models.presets import PRESETS, left_out_of
 from hosim.models.routing_draw import generate
 from hosim.models.step import step
 from hosim.units import parse_rate
@@ -118,7 +118,7 @@ def _preset(model: object) -> tuple[Layered, object, tuple[str, ...]]:
             raise InputError(error.message, where=f"model.{error.where}") from None
     if not isinstance(model, str) or model not in PRESETS:
         raise InputError(f"expected a model, one of {', '.join(PRESETS)}; got {model!r}{_near(model, PRESETS)}", where="model")
-    return PRESETS[model], model, ()
+    return PRESETS[model], model, left_out_of(model)
 
 
 def _named(model: object) -> object:

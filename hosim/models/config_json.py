@@ -54,7 +54,9 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
             sizes, read, left_out = sizes_of(inside)
         except InputError as error:
             raise InputError(error.message, where=f"text_config.{error.where}") from None
-        return sizes, {"model_type": kind, "text_config": read}, (*left_out, f"all of {kind} but its text model")
+        outside = Keys({key: value for key, value in config.items() if key not in inside})
+        left_out = (*left_out, *outside.left_out(), f"all of {kind} but its text model")
+        return sizes, {"model_type": kind, "text_config": read, **outside.read}, left_out
     if not isinstance(kind, str) or kind not in READERS:
         raise InputError(f"expected a model_type that a builder knows, one of {', '.join(READERS)}; got {kind!r}", where="model_type")
     keys = Keys(config)

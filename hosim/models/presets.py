@@ -124,7 +124,7 @@ PRESETS: Mapping[str, Layered] = {
     "phi-3-medium": _read("phi3", 5120, 40, 40, 10, 17920, 32064, sliding_window=2047),
     "phi-4": _read("phi3", 5120, 40, 40, 10, 17920, 100352),
     "phi-4-mini": _read("phi3", 3072, 32, 24, 8, 8192, 200064, partial_rotary_factor=0.75, tie_word_embeddings=True),
-    # config.json of openai/gpt-oss-20b and -120b, whose published weights of experts are in mxfp4: here they are in the run's dtype
+    # config.json of openai/gpt-oss-20b and -120b
     "gpt-oss-20b": _gpt_oss(24, 32),
     "gpt-oss-120b": _gpt_oss(36, 128),
     # config.json of facebook/opt-125m, -1.3b, -6.7b, -13b, -30b and -66b; OPT-175B of the publication (Zhang et al., 2022)
@@ -185,3 +185,19 @@ PRESETS: Mapping[str, Layered] = {
     "dit-l-2": Dit(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16),
     "dit-xl-2": Dit(hidden_size=1152, num_hidden_layers=28, num_attention_heads=16),
 }
+
+_UNBUILT: Mapping[str, Mapping[str, Any]] = {
+    **{name: {"quantization_config": {"quant_method": "mxfp4"}} for name in ("gpt-oss-20b", "gpt-oss-120b")},
+    **{name: {"attn_logit_softcapping": 50.0} for name in ("gemma-2-2b", "gemma-2-9b", "gemma-2-27b")},
+    "command-r-35b": {"logit_scale": 0.0625},
+}
+"""Of the published configuration of a preset, what builders leave out."""
+
+
+def left_out_of(preset: str) -> tuple[str, ...]:
+    """A line for each thing that the published model of a preset has and the builder leaves out.
+
+    >>> left_out_of("gpt-oss-20b")
+    ('the quantisation of the weights (mxfp4): all are in the dtype of the run',)
+    """
+    return Keys(_UNBUILT.get(preset, {})).left_out()

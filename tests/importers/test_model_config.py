@@ -129,6 +129,9 @@ def test_what_a_builder_leaves_out_is_said(tmp_path):
     ]
     whole = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **SMALL}, "vision_config": {}}
     assert said(whole) == ["all of gemma3 but its text model"]
+    assert said({**whole, "quantization_config": {"quant_method": "fp8"}})[0].startswith("the quantisation of the weights (fp8)")
+    for preset, config in (("gpt-oss-20b", quantised), ("gemma-2-2b", {"model_type": "gemma2", **SMALL, "attn_logit_softcapping": 50.0})):
+        assert hosim.load({"model": preset, "layers": 1, "sequence": 8}).meta["left_out"] == said(config)
     (tmp_path / "config.json").write_text(json.dumps(whole))
     for command in (
         "workload show {}",
