@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hosim.analysis.budget import parse_budget
@@ -76,6 +77,7 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
     if isinstance(workload, Graph):
         return workload
     if not isinstance(workload, Mapping):
+        _expect_name(workload, "workload")
         from hosim.importers.named_workload import load_named
 
         return load_named(os.fspath(workload))
@@ -110,7 +112,13 @@ def machine(hardware: Machine) -> Hardware:
 
     if isinstance(hardware, Mapping):
         return hardware_from_dict(dict(hardware), source="hardware")
+    _expect_name(hardware, "hardware")
     return load_hardware(find_hardware(os.fspath(hardware)))
+
+
+def _expect_name(given: object, argument: str) -> None:
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"expected a name, a path, a mapping or an object of hosim, got {type(given).__name__}", source=argument)
 
 
 def question(workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None) -> Question:
@@ -130,5 +138,23 @@ def choices_of(policies: Policies) -> list[PolicyChoice]:
     if policies is None or isinstance(policies, str):
         return parse_choices(policies)
     if isinstance(policies, Iterable):
-        return [as_choice(policy) for policy in policies]
+        choices = [as_choice(policy) for policy in policies]
+        if not choices:
+            raise InputError("expected at least one policy, got an empty list", source="policies")
+        return _told_apart(choices)
     return [as_choice(policies)]
+
+
+def _told_apart(choices: Sequence[PolicyChoice]) -> list[PolicyChoice]:
+    """The choices, with a number in the label of a function if another function before it has the same name, as two lambdas do."""
+    functions: dict[str, list[PolicyChoice]] = {}
+    labelled = []
+    for choice in choices:
+        if choice.given is not None and not choice.given.is_own:
+            same = functions.setdefault(choice.label, [])
+            if choice not in same:
+                same.append(choice)
+            number = same.index(choice) + 1
+            choice = choice if number == 1 else replace(choice, label=f"{choice.label} {number}")
+        labelled.append(choice)
+    return labelled

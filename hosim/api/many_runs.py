@@ -100,8 +100,11 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
         from hosim.study.machines import compare_machines
 
         machines = [machine(one) for one in hardware]
+        if not machines:
+            raise InputError("expected at least one machine, got an empty list", source="hardware")
+        choices = choices_of("hyperoffload" if policies is None else policies)
         with in_cell() as tell:
-            return ComparedFrame(compare_machines(graph, machines, choices_of(policies or "hyperoffload"), budget, tell).frame)
+            return ComparedFrame(compare_machines(graph, machines, choices, budget, tell).frame)
     profile = machine(hardware)
     choices = choices_of(policies)
     with in_cell() as tell:

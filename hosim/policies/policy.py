@@ -263,6 +263,8 @@ class Policy(InCells):
             raise bug(self.name, error) from error
         if not isinstance(plan, Plan):
             raise PolicyError(f"policy {self.name} has a bug: expected a hosim.Plan, got {type(plan).__name__}")
+        if plan.workload is not graph and plan.workload != graph:
+            raise PolicyError(f"policy {self.name} has a bug: its plan is for another graph ({plan.workload.name}) than the one given")
         if plan.policy == MANUAL:
             plan = replace(plan, policy=self.name)
         return plan if plan.runtime is None else replace(plan, runtime=guarded(self.name, plan.runtime, len(plan.graph.tensors)))

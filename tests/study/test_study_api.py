@@ -105,6 +105,21 @@ def raises(graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int) -> P
     raise KeyError("w0")
 
 
+def test_functions_of_one_name_are_told_apart() -> None:
+    given = [lambda *taken: Plan(taken[0]), lambda *taken: None, stays, stays, "belady", hosim.policies.belady]
+    assert list(hosim.compare(GRAPH, MACHINE, given)["policy"]) == ["lambda", "lambda 2", "stays", "stays", "belady", "belady"]
+
+
+def test_a_plan_for_another_graph_is_a_bug_of_its_policy() -> None:
+    with pytest.raises(InputError, match=f"policy stays_there has a bug: its plan is for another graph \\({GRAPH.name}\\)"):
+        hosim.plan(chain(5), MACHINE, stays_there)
+    assert hosim.plan(chain(6), MACHINE, stays_there).graph == GRAPH  # equal is the same
+
+
+def stays_there(graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int) -> Plan:
+    return Plan(GRAPH)
+
+
 def test_a_function_that_fails_fails_alone() -> None:
     table = hosim.compare(GRAPH, MACHINE, [breaks_a_rule, stays, raises])
     assert list(table["makespan_ns"].fillna(0)) == [0, 120, 0]
@@ -250,6 +265,11 @@ def test_what_is_refused_in_full() -> None:
             call()
         return str(raised.value)
 
+    for empty, source in (((GRAPH, MACHINE, []), "policies"), ((GRAPH, [MACHINE], []), "policies"), ((GRAPH, []), "hardware")):
+        assert refused(lambda given=empty: hosim.compare(*given)).startswith(f"{source}: expected at least one ")
+    said = "expected a name, a path, a mapping or an object of hosim, got NoneType"
+    assert refused(lambda: hosim.load(None)) == f"workload: {said}"
+    assert refused(lambda: hosim.plan(GRAPH, None)) == f"hardware: {said}"
     either = "fit: give one of largest='FIELD=A..B' and smallest='FIELD=A..B'"
     assert refused(lambda: hosim.fit(GRAPH, MACHINE)) == refused(lambda: hosim.fit(GRAPH, MACHINE, largest="a", smallest="b")) == either
     assert refused(lambda: hosim.replay(plan, MACHINE, "9 B", budget_bytes=9)) == "replay: give one of budget and budget_bytes"
