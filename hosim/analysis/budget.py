@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from numbers import Integral, Real
+from typing import Any
 
 from hosim.analysis.liveness import static_peak
 from hosim.errors import InputError
@@ -26,6 +28,7 @@ def parse_budget(budget: int | float | str | None, graph: Graph, hardware: Hardw
     capacity = hardware.device.capacity_bytes
     if budget is None:
         return capacity, capacity
+    budget = _number(budget)
     if isinstance(budget, bool) or not isinstance(budget, int | float | str) or (isinstance(budget, float) and not 0 <= budget <= 1):
         raise InputError(f"{_EXPECTED}, got {budget!r}", source="budget")
     wanted = budget if isinstance(budget, int) else _bytes(str(budget), graph)
@@ -37,6 +40,13 @@ def parse_budget(budget: int | float | str | None, graph: Graph, hardware: Hardw
         said = f"{budget} B" if isinstance(budget, int) else budget
         raise InputError(f"{said} leaves no memory at all; {_EXPECTED}", source="budget")
     return wanted, min(wanted, capacity)
+
+
+def _number(budget: Any) -> Any:
+    """The number of Python that one of numpy stands for; anything else as it is."""
+    if isinstance(budget, int | float) or not isinstance(budget, Real):
+        return budget
+    return int(budget) if isinstance(budget, Integral) else float(budget)
 
 
 def _bytes(text: str, graph: Graph) -> int:

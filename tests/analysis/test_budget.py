@@ -1,5 +1,6 @@
 """Budgets as people write them."""
 
+import numpy as np
 import pytest
 
 from hosim.analysis.budget import parse_budget
@@ -39,6 +40,8 @@ def graph() -> Graph:
         (".5", 505, 505),
         (1e-3, 1, 1),
         (400, 400, 400),
+        (np.int64(400), 400, 400),
+        (np.float32(0.5), 505, 505),
     ],
 )
 def test_sizes_and_shares_of_the_resident_peak(text: float | str | None, wanted: int, counts: int, graph: Graph) -> None:
