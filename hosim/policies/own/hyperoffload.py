@@ -6,7 +6,9 @@ graph itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from hosim.cache_plan import Plan
 from hosim.collector import rare_collection
@@ -16,7 +18,7 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.evaluation import Judge
+from hosim.planner.hyperoffload.evaluation import Evaluation, Judge
 from hosim.planner.rewrites import graph_rewrites
 from hosim.policies.own.rivals import rivals_at_runtime, static_rivals
 from hosim.schedule.placement import PLANNED, planned_placement
@@ -43,18 +45,20 @@ def plan(
     ``judge`` replays the plans that are compared: with an allocator, if what counts is what that reserves.
     """
     rule = planned_placement(placement, hardware)
+    search: Callable[..., Evaluation]
     if rule is not None:
         if reorder or recompute:
             raise InputError("a placement rule is for graphs as they are: not together with reorder or recompute", source="placement")
-        return pipeline.search(graph, hardware, budget_bytes, effort=effort, seed=seed, placement=rule, judge=judge).plan
-    allowed = is_repeatable(graph)
-    reorder, recompute = allowed if reorder is None else reorder, allowed if recompute is None else recompute
+        asked, search = placement, partial(pipeline.search, placement=rule)
+    else:
+        allowed = is_repeatable(graph)
+        reorder, recompute = allowed if reorder is None else reorder, allowed if recompute is None else recompute
+        asked, search = None, partial(graph_rewrites.search, reorder=reorder, recompute=recompute)
+    others = partial(static_rivals, placement=asked)
     try:
-        return graph_rewrites.search(
-            graph, hardware, budget_bytes, effort=effort, seed=seed, reorder=reorder, recompute=recompute, others=static_rivals, judge=judge
-        ).plan
+        return search(graph, hardware, budget_bytes, effort=effort, seed=seed, others=others, judge=judge).plan
     except InfeasibleError:
-        for plan in rivals_at_runtime(graph, hardware, budget_bytes):
+        for plan in rivals_at_runtime(graph, hardware, budget_bytes, asked):
             if judge(plan, hardware, budget_bytes).feasible:
                 return replace(plan, policy="hyperoffload")
         raise

@@ -14,6 +14,7 @@ from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.soonest_end import moving_ns
 from hosim.schedule.insertion import insert
 from hosim.schedule.lower_tiers import starts
+from hosim.schedule.placement import Placement
 from hosim.schedule.steady_start import kept_from_the_start
 
 AT_HOME_IF_THEY_FIT = frozenset({"memory_peak", "g10", "longest_gap", "distance"})
@@ -33,12 +34,16 @@ Starts = Mapping[int, tuple[str, ...]]
 
 
 class PolicyFloors:
-    """By policy the nanoseconds that its plans for a graph, a machine and a budget take at least; each figure is computed once."""
+    """By policy the nanoseconds that its plans for a graph, a machine and a budget take at least; each figure is computed once.
 
-    def __init__(self, graph: Graph, hardware: Hardware, budget_bytes: int) -> None:
+    ``placement`` is the rule by which the policies choose tiers below, if it is not that of their defaults.
+    """
+
+    def __init__(self, graph: Graph, hardware: Hardware, budget_bytes: int, placement: Placement | None = None) -> None:
         self._graph = graph
         self._hardware = hardware
         self._budget_bytes = budget_bytes
+        self._placement = placement
 
     def ns(self, policy: str) -> int:
         """Of a policy with its defaults; 0 where nothing is known of it."""
@@ -54,11 +59,11 @@ class PolicyFloors:
 
     @cached_property
     def _at_home(self) -> Starts:
-        return starts(self._graph, self._hardware, self._budget_bytes)
+        return starts(self._graph, self._hardware, self._budget_bytes, self._placement)
 
     @cached_property
     def _kept(self) -> Starts:
-        return kept_from_the_start(self._graph, self._hardware, self._budget_bytes, None)
+        return kept_from_the_start(self._graph, self._hardware, self._budget_bytes, self._placement)
 
     @cached_property
     def _forced_ns_at_home(self) -> int:

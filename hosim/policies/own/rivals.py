@@ -24,6 +24,8 @@ from hosim.planner.hyperoffload.soonest_end import moving_ns
 from hosim.policies import registry
 from hosim.policies.own.policy_floors import PolicyFloors
 from hosim.schedule.freeze_runtime import freeze_runtime
+from hosim.schedule.lower_tiers import nearest_tiers
+from hosim.schedule.placement import FASTEST, read_placement
 
 RIVALS = ("resident", "static_split", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
 """Policies whose plans are tried."""
@@ -51,21 +53,28 @@ SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
 """The grid: a policy, and the parameters that differ from its defaults. Each setting of ``distance`` moves what the one before does, and
 more."""
 
+IF_TIERS: tuple[tuple[str, Mapping[str, Any]], ...] = (("g10", {"placement": FASTEST}),)
+"""Settings that differ from the defaults only where several tiers are below."""
+
 _FAR = 1.2
 """Times the makespan to beat: where the transfers of a default plan take longer than that, settings do not make up for it."""
 
 
 def static_rivals(
-    graph: Graph, hardware: Hardware, budget_bytes: int, to_beat: Callable[[], int | None], waits: bool
+    graph: Graph, hardware: Hardware, budget_bytes: int, to_beat: Callable[[], int | None], waits: bool, placement: str | None = None
 ) -> Iterator[tuple[str, Plan | None]]:
     """The rivals' plans that are legal ahead of the run, each with the policy's name and settings as ``--policy`` takes them.
 
     The grid is for plans that wait (``waits``). Where transfers of ``distance`` alone take too long, the settings that follow are left out.
     ``to_beat`` says the makespan of the plan in hand: the grid leaves out policies whose default plan alone moves far too much for it.
     A policy that takes longer than that makespan whatever it decides (:mod:`hosim.policies.own.policy_floors`) is not asked for a plan.
+    ``placement`` is the rule by which all of them choose tiers below; without one each has its default.
     """
-    to_beat_ns, floors = to_beat(), PolicyFloors(graph, hardware, budget_bytes)
+    rule = None if placement is None else read_placement(placement, hardware)
+    to_beat_ns, floors = to_beat(), PolicyFloors(graph, hardware, budget_bytes, rule)
     choices: list[tuple[str, Mapping[str, Any]]] = [(name, MappingProxyType({})) for name in _rivals_of(graph)]
+    if placement is None and len(graph.ops) <= MOST_OPS and len(nearest_tiers(hardware)) > 1:
+        choices += IF_TIERS
     if waits and len(graph.ops) <= MOST_OPS:
         choices += SETTINGS
     hopeless: set[str] = set()
@@ -77,7 +86,7 @@ def static_rivals(
         if name in hopeless:
             continue
         try:
-            plan = registry.get(name).plan(graph, hardware, budget_bytes, **settings)
+            plan = registry.get(name).plan(graph, hardware, budget_bytes, **settings, **_placed(name, placement))
         except InfeasibleError:
             continue
         static = _static(plan, hardware, budget_bytes, None)
@@ -90,7 +99,7 @@ def static_rivals(
             yield ":".join([name, *(f"{key}={value}" for key, value in settings.items())]), static
     for name in AT_RUNTIME:
         least = to_beat()
-        plans = [] if least is not None and floors.ns(name) > least else _of_policy(graph, hardware, budget_bytes, name)
+        plans = [] if least is not None and floors.ns(name) > least else _of_policy(graph, hardware, budget_bytes, name, placement)
         yield name, next((_static(plan, hardware, budget_bytes, least) for plan in plans), None)
 
 
@@ -110,13 +119,18 @@ def _static(plan: Plan, hardware: Hardware, budget_bytes: int, to_beat_ns: int |
     return freeze_runtime(plan, hardware, budget_bytes, to_beat_ns, nearest)
 
 
-def rivals_at_runtime(graph: Graph, hardware: Hardware, budget_bytes: int) -> Iterator[Plan]:
-    """The rivals' plans that are decided while they run."""
+def rivals_at_runtime(graph: Graph, hardware: Hardware, budget_bytes: int, placement: str | None = None) -> Iterator[Plan]:
+    """The rivals' plans that are decided while they run; ``placement`` as above."""
     for name in ("belady", *AT_RUNTIME):
-        yield from _of_policy(graph, hardware, budget_bytes, name)
+        yield from _of_policy(graph, hardware, budget_bytes, name, placement)
 
 
-def _of_policy(graph: Graph, hardware: Hardware, budget_bytes: int, name: str) -> Iterator[Plan]:
-    """The plan of a policy with its defaults; none where nothing fits."""
+def _of_policy(graph: Graph, hardware: Hardware, budget_bytes: int, name: str, placement: str | None) -> Iterator[Plan]:
+    """The plan of a policy with its other parameters at their defaults; none where nothing fits."""
     with suppress(InfeasibleError):
-        yield registry.get(name).plan(graph, hardware, budget_bytes)
+        yield registry.get(name).plan(graph, hardware, budget_bytes, **_placed(name, placement))
+
+
+def _placed(name: str, placement: str | None) -> Mapping[str, str]:
+    """The parameter that sets the rule of a policy, if it has one."""
+    return {} if placement is None or "placement" not in registry.get(name).parameters else {"placement": placement}
