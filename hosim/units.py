@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 from decimal import ROUND_HALF_EVEN, Decimal
+from numbers import Integral, Real
+from typing import Any
 
 from hosim.errors import UnitError
 
@@ -26,6 +28,13 @@ _FREQUENCY = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*")
 LARGEST = 2**63 - 1
 """The most bytes, nanoseconds or FLOP that a file of hosim holds."""
+
+
+def plain_number(value: Any) -> Any:
+    """The number of Python that one of numpy stands for; anything else as it is."""
+    if isinstance(value, int | float) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _parse(text: object, units: dict[str, int], what: str, example: str) -> int:

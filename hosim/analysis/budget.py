@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from numbers import Integral, Real
-from typing import Any
 
 from hosim.analysis.liveness import static_peak
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.units import parse_size
+from hosim.units import parse_size, plain_number
 
 _EXPECTED = "expected whole bytes, a size such as '40 GiB' or a share of the resident peak such as '75%' or 0.75"
 _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
@@ -28,7 +26,7 @@ def parse_budget(budget: int | float | str | None, graph: Graph, hardware: Hardw
     capacity = hardware.device.capacity_bytes
     if budget is None:
         return capacity, capacity
-    budget = _number(budget)
+    budget = plain_number(budget)
     if isinstance(budget, bool) or not isinstance(budget, int | float | str) or (isinstance(budget, float) and not 0 <= budget <= 1):
         raise InputError(f"{_EXPECTED}, got {budget!r}", source="budget")
     wanted = budget if isinstance(budget, int) else _bytes(str(budget), graph)
@@ -40,13 +38,6 @@ def parse_budget(budget: int | float | str | None, graph: Graph, hardware: Hardw
         said = f"{budget} B" if isinstance(budget, int) else budget
         raise InputError(f"{said} leaves no memory at all; {_EXPECTED}", source="budget")
     return wanted, min(wanted, capacity)
-
-
-def _number(budget: Any) -> Any:
-    """The number of Python that one of numpy stands for; anything else as it is."""
-    if isinstance(budget, int | float) or not isinstance(budget, Real):
-        return budget
-    return int(budget) if isinstance(budget, Integral) else float(budget)
 
 
 def _bytes(text: str, graph: Graph) -> int:

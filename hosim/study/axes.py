@@ -16,7 +16,7 @@ from typing import Any
 
 from hosim.errors import InputError, UnitError
 from hosim.limits import within
-from hosim.units import exact_compute, exact_rate, exact_size, exact_time, parse_compute, parse_rate, parse_size, parse_time
+from hosim.units import exact_compute, exact_rate, exact_size, exact_time, parse_compute, parse_rate, parse_size, parse_time, plain_number
 
 Value = int | float | bool | str | None
 """One value of a field, as a file has it: a quantity is text with its unit."""
@@ -245,7 +245,7 @@ def read_vary(vary: object) -> list[dict[str, Value]]:
         raise InputError("expected points, each a mapping from fields to values", source="vary")
     if len({tuple(sorted(item)) for item in listed}) > 1:
         raise InputError("expected every point of the list to set the same fields", source="vary")
-    return [{str(key): value for key, value in item.items()} for item in listed]
+    return [{str(key): plain_number(value) for key, value in item.items()} for item in listed]
 
 
 def read_points(path: str) -> list[dict[str, Value]]:
@@ -271,7 +271,7 @@ def _axis(key: object, values: object) -> Axis:
     name = str(key)
     if isinstance(values, str):
         return parse_axis(f"{name}={values}")
-    listed: list[Any] = list(values) if isinstance(values, Iterable) else [values]
+    listed: list[Any] = [plain_number(value) for value in values] if isinstance(values, Iterable) else [values]
     if not listed or not all(value is None or isinstance(value, (int, float, str)) for value in listed):
         raise InputError(f"expected a list of numbers or texts, got {values!r}", source=name)
     return Axis(tuple(part.strip() for part in name.split("+")), _once(listed))

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sweeping import MACHINE, chain
 
@@ -202,6 +203,7 @@ def test_points_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "points.csv"
     path.write_text("a , policy.k\n\n1, 2 GB/s\n x,3\n")
     assert read_points(str(path)) == [{"a": 1, "policy.k": "2 GB/s"}, {"a": "x", "policy.k": 3}]
+    assert [type(point["a"]) for point in read_vary({"a": np.arange(2)}) + read_vary([{"a": np.float32(0.5)}])] == [int, int, float]
     assert read_vary({"a + b": 7, "c": "1..2"}) == [{"a": 7, "b": 7, "c": 1}, {"a": 7, "b": 7, "c": 2}]
     for text, said in (
         ("a,b\n", ": expected a line of fields and lines of their values, separated by commas"),
