@@ -71,6 +71,8 @@ def _built(name: str, model: str | Mapping[str, Any], settings: list[str]) -> Gr
             inside = inside.setdefault(step, {})
             if not isinstance(inside, dict):
                 raise InputError("expected parameters that are no part of one another", source=source, where=key)
+        if last in inside:
+            raise InputError("is given twice; keep one", source=source, where=key)
         inside[last] = _value(value)
     try:
         return build(name_of(parameters), parameters)

@@ -156,6 +156,8 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int
     elif type(value) not in types and not (float in types and type(value) is int):
         expected = " or ".join({int: "an integer", bool: "true or false", str: "text", float: "a number"}.get(t, "null") for t in types)
         raise InputError(f"expected {expected}, got {value!r}", where=where)
+    elif key in ("dropout", "embedding_dropout") and not 0 <= value <= 1:
+        raise InputError(f"expected a share from 0 to 1, got {value}", where=where)
     elif int in types and type(value) is int and value < least:
         raise InputError(f"expected at least {least}, got {value}", where=where)
     elif type(value) is int and value > 2**40:

@@ -69,6 +69,8 @@ def parse_choice(text: str) -> PolicyChoice:
         key, equals, value = setting.partition("=")
         if not equals:
             raise InputError(f"expected parameter=value after the colon, got {setting!r}", source=f"policy {name}")
+        if key in parameters:
+            raise InputError("is given twice; keep one", source=f"policy {name}", where=key)
         parameters[key] = policy.read(key, value)
     return PolicyChoice(name, parameters, text.strip())
 

@@ -36,6 +36,7 @@ def test_a_file_of_a_models_name_wins(tmp_path, monkeypatch):
         ("gpt2:batch=4k", "workload gpt2: batch: expected an integer, got '4k'"),
         ("gpt2:bach=4", "workload gpt2: bach: unknown parameter 'bach'; did you mean 'batch'?"),
         ("gpt2:config=2:config.n_layer=2", "workload gpt2: config.n_layer: expected parameters that are no part of one another"),
+        ("gpt2:batch=2:batch=3", "workload gpt2: batch: is given twice; keep one"),
         ("gpt2:model=bert-base:tensor=2", "workload gpt2: model: the model is named before the colon"),
     ],
 )

@@ -52,6 +52,8 @@ def by_kind(graph):
         ({"dtype": "int4"}, "^dtype: expected one of bf16, fp16, fp32; got 'int4'$"),
         ({"config": 3}, "^config: expected a mapping"),
         ({"config": {"hidden": 3}}, r"^config.hidden: unknown parameter 'hidden'; did you mean"),
+        ({"config": {"dropout": 7}}, "^config.dropout: expected a share from 0 to 1, got 7$"),
+        ({"config": {"embedding_dropout": -0.5}}, "^config.embedding_dropout: expected a share from 0 to 1, got -0.5$"),
         ({"config": {"hidden_size": "big"}}, "^config.hidden_size: expected an integer, got 'big'$"),
         ({"tensor": 3}, "^tensor: 3 devices cannot share num_attention_heads 4 evenly$"),
         ({"expert": 2}, "^expert: "),

@@ -267,6 +267,8 @@ def test_what_is_refused_in_full() -> None:
 
     for empty, source in (((GRAPH, MACHINE, []), "policies"), ((GRAPH, [MACHINE], []), "policies"), ((GRAPH, []), "hardware")):
         assert refused(lambda given=empty: hosim.compare(*given)).startswith(f"{source}: expected at least one ")
+    twice = "policy lookahead: k: is given twice; keep one"
+    assert refused(lambda: hosim.plan(GRAPH, MACHINE, "lookahead:k=1:k=2")) == twice
     said = "expected a name, a path, a mapping or an object of hosim, got NoneType"
     assert refused(lambda: hosim.load(None)) == f"workload: {said}"
     assert refused(lambda: hosim.plan(GRAPH, None)) == f"hardware: {said}"
