@@ -270,7 +270,7 @@ class Result(InCells):
     timeline
         Everything that happened, if the replay was recorded.
     replayed
-        The plan and the machine that a timeline's positions and names refer to.
+        The plan and the machine, if they are kept: a timeline's positions and names refer to them.
     by_device
         The result of each of several devices.
 

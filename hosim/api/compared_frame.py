@@ -9,6 +9,7 @@ from pandas import DataFrame
 from rich.console import Group
 
 from hosim.report.cells import html
+from hosim.report.printed import paragraph
 from hosim.report.studies import errors, listing
 from hosim.report.tables import multiple
 from hosim.result import STALL_CAUSES
@@ -28,7 +29,8 @@ class ComparedFrame(DataFrame):
         columns = [column for column in _SHOWN if any(row.get(column) is not None for row in rows)]
         listed = listing("", rows, columns, left=sum(column in ("hardware", "policy") for column in columns))
         more = f"<p>{len(self.columns)} columns: <code>list(frame.columns)</code></p>"
-        return "\n".join([html(Group(listed, errors(rows))), more])
+        notes = [paragraph(f"{note}.") for note in self.attrs.get("notes", ())]
+        return "\n".join([html(Group(*notes, listed, errors(rows))), more])
 
     def _row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         fits = row.get(FEASIBLE)

@@ -13,6 +13,7 @@ from hosim.api.inputs import Budget, Machine, Policies, Vary, Workload, budget_o
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.jitter import Jitter
+from hosim.left_out import notes
 from hosim.result import Result
 from hosim.study.axes import Value, parse_axis, read_vary
 from hosim.study.policy_choice import AnyPolicy
@@ -46,7 +47,8 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     -------
     pandas.DataFrame
         A cell of a notebook shows its main columns with units. One row per policy, with
-        the columns of :func:`hosim.study.rows.figure_columns`: times in nanoseconds, sizes in bytes.
+        the columns of :func:`hosim.study.rows.figure_columns`: times in nanoseconds, sizes in bytes. ``attrs["notes"]`` are lines about
+        ops of unknown FLOP and what the workload leaves out of its model.
         ``slowdown`` is against ``ideal_ns``, which is the makespan with everything resident, as if the device had enough memory.
         ``planning_s`` and ``replay_s`` are the seconds that planning and replaying took here. If a policy does not fit, ``feasible`` is
         false and ``error`` says why; if a policy of your own fails, likewise, and :func:`hosim.plan` raises its error with the traceback.
@@ -96,6 +98,7 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     from hosim.study.rows import DEVICE_TIER, figure_columns, figures, frame
 
     graph = load(workload)
+    about = notes(graph)
     if isinstance(hardware, Sequence) and not isinstance(hardware, str):
         from hosim.study.machines import compare_machines
 
@@ -104,7 +107,9 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
             raise InputError("expected at least one machine, got an empty list", source="hardware")
         choices = choices_of("hyperoffload" if policies is None else policies)
         with in_cell() as tell:
-            return ComparedFrame(compare_machines(graph, machines, choices, budget, tell).frame)
+            table = ComparedFrame(compare_machines(graph, machines, choices, budget, tell).frame)
+        table.attrs["notes"] = about
+        return table
     profile = machine(hardware)
     choices = choices_of(policies)
     with in_cell() as tell:
@@ -112,6 +117,7 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     more = ("ideal_ns", "slowdown", "planning_s", "replay_s")
     rows: list[dict[str, Value]] = [{**figures(r, profile), **{name: getattr(r, name) for name in more}} for r in results]
     table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
+    table.attrs["notes"] = about
     table.attrs[DEVICE_TIER] = profile.device_tier  # hosim.plot draws its peak
     return table
 

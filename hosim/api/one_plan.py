@@ -174,7 +174,7 @@ def replay(
         reserve_bytes=reserve_bytes,
         compete=compete,
     )
-    result = replace(result, ideal_ns=plan.workload.derived_on(profile, ideal_ns))
+    result = replace(result, ideal_ns=plan.workload.derived_on(profile, ideal_ns), replayed=(plan, profile))
     return result.bounded_by(
         lambda: lower_bound_ns(result, plan, profile, usable, repeats=not verify(plan, profile, usable), compete=compete)
     )

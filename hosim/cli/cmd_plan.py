@@ -64,12 +64,11 @@ def plan(
     from hosim.cache_plan import counted_cache_ops
     from hosim.engine import replay
     from hosim.io import save_plan
-    from hosim.left_out import left_out
+    from hosim.left_out import notes
     from hosim.plain_text import counted
     from hosim.report.offload_verdicts import no_offload_sentence
     from hosim.study.reserved_budget import plan_against_reserved, reserved_line
     from hosim.study.run_policy import check, make_plan
-    from hosim.unknown_ops import unknown_ops
 
     if output is None and not explain:
         raise InputError("nothing to do: give -o plan.json to write the plan, --explain to explain it, or both", source="plan")
@@ -95,10 +94,8 @@ def plan(
     if said is not None:
         say(f"note: {said}")
     fastest_ns = fastest_with_ours([replay(made, machine, budget_bytes)]) if made.policy in NO_RIVALS else None
-    if unknown := unknown_ops(graph):
-        say(f"note: {unknown}")
-    for line in left_out(graph):
-        say(f"note: left out: {line}")
+    for note in notes(graph):
+        say(f"note: {note}")
     answer = no_offload(graph, machine, budget_bytes, fastest_ns)
     if answer is not None:
         say(f"note: {no_offload_sentence(answer, budget_bytes)}")

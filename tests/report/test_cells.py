@@ -112,6 +112,17 @@ def test_a_cell_has_tables_and_names_are_data(name: str) -> None:
     assert not {"class", "id"} & page.attributes
 
 
+def test_cells_say_what_is_unknown_and_what_is_left_out() -> None:
+    graph = replace(odd(), ops=(replace(odd().ops[0], duration_ns=None),), meta={"unknown_ops": [NAME], "left_out": ["<b>a head</b>"]})
+    plan = hosim.plan(graph, MACHINE, "layerwise")
+    compared = [hosim.compare(graph, machines, "layerwise") for machines in (MACHINE, [MACHINE])]
+    for shown in (hosim.replay(plan), hosim.replay(plan, record=True), *compared):
+        text = " ".join(Tags(shown._repr_html_()).said)
+        assert "1 op of unknown FLOP" in text
+        assert "<b>a head</b>" in text
+    assert [note.partition(":")[0] for note in compared[0].attrs["notes"]][1:] == ["left out"]
+
+
 def test_a_cell_is_small_however_large_the_graph() -> None:
     assert len(many(2000)._repr_html_()) < 3000
 
