@@ -38,7 +38,7 @@ from hosim.cli.options import (
 )
 from hosim.cli.progress import progress
 from hosim.cli.several_machines import compare_on_machines
-from hosim.errors import HosimError, InfeasibleError
+from hosim.errors import HosimError, InfeasibleError, InputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -103,6 +103,8 @@ def compare_policies(
             "--html": html is not None,
         }
         names = [name.strip() for name in hardware.split(",") if name.strip()]
+        if not names:
+            raise InputError(f"expected machines separated by commas, such as h100,a100; got {hardware!r}", source="hardware")
         compare_on_machines(workload, names, policies, budget, devices=devices, no_recompute=no_recompute, json=json, others=others)
         return
     from hosim.analysis.no_offload import no_offload

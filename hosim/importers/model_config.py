@@ -39,7 +39,7 @@ def import_model_config(path: str | os.PathLike[str]) -> Graph:
     try:
         return build(name_of(parameters), parameters)
     except InputError as error:
-        where = (error.where or "").removeprefix("model.").removeprefix("model")
+        where = (error.where or "").removeprefix("model.")
         raise InputError(error.message, source=source, where=where) from None
 
 

@@ -5,6 +5,7 @@ A model is a preset or the path of a ``config.json``.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -28,12 +29,12 @@ def load_named(text: str) -> Graph:
     A parameter of a mapping has a dot, as ``config.n_layer=2``. Raises :class:`InputError`.
     """
     model, *settings = text.split(":")
+    if text not in workloads() and names_model(text):
+        return _built(model, model, settings)
     try:
         path = find_workload(text)
     except InputError as error:
-        if names_model(text):
-            return _built(model, model, settings)
-        if settings and is_path(model):
+        if settings and (is_path(model) or os.path.isdir(model)):
             return _built(model, load_config(model), settings)
         from hosim.models.presets import PRESETS
 

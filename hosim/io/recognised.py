@@ -91,7 +91,7 @@ _LOOKS: Sequence[_Look] = (
     _Look(Seeming("source code of Python", "write the model with torch.export.save, or call hosim.load on it in Python"), ends=(".py",)),
     _Look(Seeming(TABLE, "hosim import-kernels reads kernel times, hosim sweep --points the points of a sweep"), ends=(".csv", ".tsv")),
     _Look(Seeming("settings in TOML", "hosim check reads hosim.toml in the folder where it is called"), ends=(".toml",)),
-    _Look(Seeming("a document", "name a model, a workload or a recording; hosim workload list shows those that ship"),
+    _Look(Seeming("a document", "name another file; hosim workload list and hosim hardware list show what ships"),
           ends=(".md", ".rst", ".txt", ".log")),
 )  # fmt: skip
 """What people take for something that hosim reads, tried in this order."""

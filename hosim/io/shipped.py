@@ -5,6 +5,7 @@ In a checkout they are in ``workloads/``, ``hardware_profiles/`` and ``notebooks
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def workload_path(name: str) -> Path:
 
 def hardware_path(name: str) -> Path:
     """The file of a shipped hardware profile. Raises :class:`InputError` if there is none of that name."""
-    return _shipped("hardware profile", ALIASES.get(name.lower(), name), _files("hardware_profiles", _HARDWARE))
+    return _shipped("hardware profile", ALIASES.get(name.lower(), name), _files("hardware_profiles", _HARDWARE), ALIASES)
 
 
 def notebook_paths() -> list[Path]:
@@ -79,7 +80,7 @@ def find_workload(text: str) -> Path:
     Parameters
     ----------
     text
-        A path or a name. A path wins if both exist.
+        A path or a name. A path wins if both exist; of a folder's bare name, the shipped workload does.
 
     Returns
     -------
@@ -100,7 +101,7 @@ def find_workload(text: str) -> Path:
     >>> find_workload("llama-3.1-8b-prefill-4k").name
     'llama-3.1-8b-prefill-4k.json.gz'
     """
-    return Path(text) if is_path(text) else workload_path(text)
+    return Path(text) if is_path(text) or (os.path.isdir(text) and text not in workloads()) else workload_path(text)
 
 
 def find_hardware(text: str) -> Path:
@@ -152,19 +153,19 @@ def _files(folder: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
     return {}
 
 
-def _shipped(what: str, name: str, known: dict[str, Path]) -> Path:
+def _shipped(what: str, name: str, known: dict[str, Path], aliases: Iterable[str] = ()) -> Path:
     if name in known:
         return known[name]
     names = ", ".join(sorted(known)) or "none"
     listed = names if len(names) <= _LISTED else f"{len(known)}, see 'hosim {what.split()[0]} list'"
     raise InputError(
-        f"no file and no shipped {what} of that name{_meant(name, known)} (shipped: {listed})", source=one_line(name, 100) or "''"
+        f"no file and no shipped {what} of that name{_meant(name, known, aliases)} (shipped: {listed})", source=one_line(name, 100) or "''"
     )
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
-    """The names that begin so, if these are a few; else the nearest one."""
+def _meant(name: str, known: Iterable[str], aliases: Iterable[str]) -> str:
+    """The names that begin so, if these are a few; else the nearest one, of the short names as well."""
     longer = [repr(one) for one in sorted(known) if one.startswith(name.lower())]
     if name and 0 < len(longer) <= _FEW:
         return f"; did you mean {' or '.join([', '.join(longer[:-1]), longer[-1]] if len(longer) > 1 else longer)}?"
-    return did_you_mean(name, known)
+    return did_you_mean(name, [*known, *aliases])

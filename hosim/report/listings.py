@@ -48,7 +48,7 @@ class Listed(Protocol):
 
 
 def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:
-    """One row per machine: compute (for bf16 if it has that), the device tier with its fastest channels in and out, and the other tiers.
+    """One row per machine: compute (bf16, else fp16, else the largest), the device tier, its fastest channels in and out, the other tiers.
 
     ``aliases`` are short names, with the name that each stands for.
     """
@@ -57,7 +57,7 @@ def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:
     for hw in profiles:
         device = hw.device
         peaks = hw.compute.peak_flops
-        dtype = "bf16" if "bf16" in peaks else max(peaks, key=lambda dtype: peaks[dtype], default="")
+        dtype = next((known for known in ("bf16", "fp16") if known in peaks), max(peaks, key=lambda dtype: peaks[dtype], default=""))
         ways = (
             [c.bandwidth_bytes_per_s for c in hw.channels if c.destination == hw.device_tier],
             [c.bandwidth_bytes_per_s for c in hw.channels if c.source == hw.device_tier],
@@ -186,8 +186,8 @@ def models(listed: Iterable[ListedModel]) -> RenderableType:
     table = open_table("Models", "name", "layers", "parameters", "weights in bf16", spare=("layers",))
     table.add_column("runs")
     for model in listed:
-        billions, millions = f"{model.parameters / 10**9:.2f} billion", f"{model.parameters / 10**6:.0f} million"
-        count = billions if model.parameters >= 10**9 else millions
+        millions = round(model.parameters / 10**6)
+        count = f"{millions} million" if millions < 1000 else f"{model.parameters / 10**9:.2f} billion"
         table.add_row(model.name, str(model.layers), count, human_size(model.weights_bytes), ", ".join(model.phases))
     return Group(table, paragraph("A workload of one is its name with parameters of its builder: llama-3.1-8b:phase=decode:batch=8."))
 

@@ -22,22 +22,28 @@ def memory_curve(graph: Graph, width: int = 100, height: int = 10) -> Text:
     if not curve:
         return Text()
     low, high = min(curve), max(curve)
-    scale = [human_size(low + (high - low) * (height - line) // height) for line in range(height)]
-    left = max(map(len, [*scale, human_size(low)]))
+    *marks, lowest = _labels([*(low + (high - low) * (height - line) // height for line in range(0, height, 3)), low])
+    left = max(map(len, [*marks, lowest]))
     columns = _columns(curve, max(width - left - 2, 1))
     levels = [_level(most, low, high, height) for most in columns]
     text = Text()
     for line in range(height):
         floor = (height - 1 - line) * _PARTS
         marked = line % 3 == 0
-        text.append(f"{scale[line] if marked else '':>{left}} {'┤' if marked else '│'}")
+        text.append(f"{marks[line // 3] if marked else '':>{left}} {'┤' if marked else '│'}")
         for most, level in zip(columns, levels, strict=True):
             text.append(_EIGHTHS[max(0, min(_PARTS, level - floor))], style="bold red" if most == high else "cyan")
         text.append("\n")
-    text.append(f"{human_size(low):>{left}} └{'─' * len(columns)}\n")
+    text.append(f"{lowest:>{left}} └{'─' * len(columns)}\n")
     end = f"op {len(curve) - 1:,}"
     text.append(f"{'':>{left}}  op 0{end:>{max(len(columns) - 4, len(end) + 1)}}\n")
     return text
+
+
+def _labels(sizes: list[int]) -> list[str]:
+    """Sizes with three digits; to the byte where these would make different ones look alike."""
+    short = [human_size(size) for size in sizes]
+    return short if len({*short}) == len({*sizes}) else [f"{size:,} B" for size in sizes]
 
 
 def _columns(curve: list[int], count: int) -> list[int]:

@@ -114,7 +114,10 @@ def _range(text: str, where: str, count: int | None) -> tuple[Value, ...]:
             unit = parse(f"1 {unit_of_last}")
         except UnitError:
             continue
-        values = spread(Fraction(bounds[0], unit), Fraction(bounds[1], unit), count)
+        ends_in_units = Fraction(bounds[0], unit), Fraction(bounds[1], unit)
+        values = spread(*ends_in_units, count)
+        if abs(ends_in_units[1] - ends_in_units[0]) >= Fraction(count, 10):  # 33.333 GB/s, as thirds have no last digit
+            values = (round(value, 3) for value in values)
         return tuple(dict.fromkeys(write(round(value * unit)) for value in values))
     raise InputError(f"expected two sizes, rates or times, such as 25..200GB/s:8, got {text!r}", source=where)
 

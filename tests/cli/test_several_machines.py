@@ -49,3 +49,9 @@ def test_what_works_on_one_machine_alone(options: list[str], named: str) -> None
     done = CliRunner().invoke(app, ["compare-policies", "workload.json", "-H", "toy,h100", *options])
     said = f"error: compare-policies: {named} works on one machine: give a single --hardware, or leave it out\n"
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)
+
+
+def test_no_machine_at_all() -> None:
+    done = CliRunner().invoke(app, ["compare-policies", "workload.json", "-H", ","])
+    said = "error: hardware: expected machines separated by commas, such as h100,a100; got ','\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)

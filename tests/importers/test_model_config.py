@@ -159,3 +159,6 @@ def test_a_file_is_a_workload(tmp_path):
     shown = CliRunner().invoke(app, ["workload", "show", str(path)])
     assert shown.exit_code == 2
     assert "config.json: vocab_size: expected a number, the config has none" in " ".join(shown.output.split())
+    path.write_text(json.dumps({"model_type": "mamba"}))
+    with pytest.raises(InputError, match=r"config\.json: model_type: expected a model_type"):
+        hosim.load(path)

@@ -52,7 +52,7 @@ def test_a_checkpoint_is_a_workload_with_and_without_parameters(tmp_path, monkey
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint/config.json").write_text(json.dumps(config))
     prompt, step = hosim.load({"model": config}), hosim.load({"model": config, "phase": "decode", "batch": 3})
-    for path in ("./checkpoint", "checkpoint/config.json"):
+    for path in ("checkpoint", "./checkpoint", "checkpoint/config.json"):
         assert load_named(path).ops == prompt.ops
         assert load_named(f"{path}:phase=decode:batch=3") == step
     assert hosim.load({"model": "./checkpoint/", "phase": "decode", "batch": 3}) == step
@@ -62,3 +62,11 @@ def test_a_checkpoint_is_a_workload_with_and_without_parameters(tmp_path, monkey
     (tmp_path / "other").mkdir()
     with pytest.raises(InputError):
         load_named("./other:phase=decode")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert-large-train"])
+def test_a_folder_hides_neither_a_model_nor_a_shipped_workload(name, tmp_path, monkeypatch):
+    before = load_named(name).name
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_named(name).name == before

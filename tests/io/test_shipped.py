@@ -211,3 +211,8 @@ def test_nothing_heavy_is_imported_before_it_is_needed():
     code = "import sys, hosim, hosim.io, hosim.io.shipped; print(*sorted({'pydantic', 'yaml', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_a_short_name_is_meant_too():
+    with pytest.raises(InputError, match="did you mean 'h100'"):
+        find_hardware("h1000")

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.models.listing import ListedModel
 from hosim.report import listings, tables
 from hosim.report.printed import open_table
 from hosim.result import AllocatorFigures, AllocatorState, ChannelFigures, Result, StreamFigures
@@ -360,10 +361,11 @@ def test_percentages_and_multiples() -> None:
 
 
 def test_columns_of_machines() -> None:
-    """Of several peaks without bf16 the largest is shown."""
-    other = Hardware("other", SMALL.tiers, (), Compute({"fp32": 5 * 10**12, "fp16": 9 * 10**12, "int8": 10**12}), device_tier="sram")
-    shown = listings.machines([SMALL, other], {})
-    assert [str(cell) for cell in shown.columns[2].cells] == ["-", "9.00 TFLOP/s fp16"]
+    """Without bf16 the peak of fp16 is shown, which stands in for it; without either the largest."""
+    peaks = ({"fp32": 5 * 10**12, "fp16": 9 * 10**12, "int4": 10**14}, {"fp32": 5 * 10**12, "int8": 6 * 10**12})
+    others = [Hardware("other", SMALL.tiers, (), Compute(of), device_tier="sram") for of in peaks]
+    shown = listings.machines([SMALL, *others], {})
+    assert [str(cell) for cell in shown.columns[2].cells] == ["-", "9.00 TFLOP/s fp16", "6.00 TFLOP/s int8"]
     assert [column.justify for column in shown.columns] == ["left"] * 2 + ["right"] * 6
 
 
@@ -395,3 +397,9 @@ def test_how_sure_a_makespan_is() -> None:
         assert "certain" not in tables.verdict(compared)
     for shown in (tables.comparison(toy(), MACHINE, HELD, [fast, near]), tables.replay(toy(), MACHINE, HELD, fast)):
         assert any(line.startswith("Makespan, 9 times in 10: ") for line in lines(shown))
+
+
+def test_columns_of_models() -> None:
+    """A model of 999.9 million parameters has 1.00 billion of them, as it has in the names of models."""
+    shown = lines(listings.models([ListedModel("small", 2, 999_885_952, ("train",)), ListedModel("tiny", 1, 999_400_000, ("train",))]))
+    assert [" ".join(cells.split()[2:4]) for cells in shown if cells.startswith((" small", " tiny"))] == ["1.00 billion", "999 million"]

@@ -306,3 +306,8 @@ def test_the_types_of_columns() -> None:
 def test_a_number_that_is_not_finite_is_text() -> None:
     """What is printed as JSON has no infinity."""
     assert [scalar(text) for text in ("1e999", "-1e999", "1e308")] == ["1e999", "-1e999", 1e308]
+
+
+def test_thirds_of_a_range_have_three_decimals() -> None:
+    assert parse_axis("x=20..60GB/s:4").values == ("20 GB/s", "33.333 GB/s", "46.667 GB/s", "60 GB/s")
+    assert parse_axis("x=1..1.001GB/s:4").values[1] == "1000.333333 MB/s"  # where values are near each other, none is rounded
