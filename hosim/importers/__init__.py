@@ -14,6 +14,7 @@ from pathlib import Path
 from hosim.errors import GraphError, InputError
 from hosim.graph import Graph
 from hosim.io.bounded import check_names, read_head
+from hosim.io.reading import content
 from hosim.io.recognised import hosim_kind, recognised, seeming
 
 __all__ = ["FORMATS", "Source", "SourceFormat", "load_any", "read_source"]
@@ -144,7 +145,11 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
         other = seeming(source.head, source.path.name)
     if other is not None:
         raise InputError(f"expected a model, a recording or a workload; {other}", source=os.fspath(path))
+    if source.path.is_dir():
+        raise InputError("this folder holds no graph: that of a checkpoint has its config.json; or name a file", source=os.fspath(path))
     kind = source.hosim_kind
+    if not kind and source.head.lstrip()[:1] == b"{" and os.path.getsize(path) <= len(source.head):
+        content(os.fspath(path))  # broken JSON has its error, with the place; of a long file no more is read than its head
     found = "its format is unknown"
     if kind:
         own = recognised(os.fspath(path))

@@ -57,8 +57,17 @@ def test_another_file_of_hosim(tmp_path):
         load_any(tmp_path / "x.yaml")
 
 
+def test_broken_json_says_where(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama",\n "hidden_size" 64}')
+    with pytest.raises(InputError, match="broken JSON at line 2, column"):
+        load_any(tmp_path / "config.json")
+    (tmp_path / "other").write_text('{"hidden_size": 64')
+    with pytest.raises(InputError, match="broken JSON at line 1, column"):
+        load_any(tmp_path / "other")
+
+
 def test_a_folder_of_nothing(tmp_path):
-    with pytest.raises(InputError, match="its format is unknown"):
+    with pytest.raises(InputError, match="this folder holds no graph: that of a checkpoint has its config"):
         load_any(tmp_path)
 
 
