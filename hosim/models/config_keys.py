@@ -31,6 +31,11 @@ _UNTIMED: Mapping[str, str] = MappingProxyType(
 """Keys of elementwise work that builders leave out."""
 
 
+def all_biases(every: bool) -> dict[str, Any]:
+    """Biases of all products of attention and of the MLP, or of none."""
+    return dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), every)
+
+
 class Keys:
     """The values of a config; ``read`` has those that were there.
 

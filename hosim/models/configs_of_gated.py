@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hosim.models.config import Decoder
-from hosim.models.config_keys import Keys
+from hosim.models.config_keys import Keys, all_biases
 
 _NO_DEFAULTS: Mapping[str, int] = MappingProxyType({})
 
@@ -151,14 +151,12 @@ def _phi(keys: Keys) -> Decoder:
         norm="layer",
         parallel_block=True,
         shared_norm=True,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
         head_bias=True,
         dropout=keys.share("resid_pdrop", 0.0),
         embedding_dropout=keys.share("embd_pdrop", 0.0),
         rotary_width=keys.turned(0.5),
         names="phi",
+        **all_biases(True),
     )
 
 
@@ -198,10 +196,8 @@ def _starcoder2(keys: Keys) -> Decoder:
         dropout=keys.share("residual_dropout", 0.0),
         embedding_dropout=keys.share("embedding_dropout", 0.0),
         tie_word_embeddings=keys.flag("tie_word_embeddings", True),
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=bias,
         names="starcoder2",
+        **all_biases(bias),
     )
 
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hosim.models.config import Decoder, Layered
-from hosim.models.config_keys import Keys
+from hosim.models.config_keys import Keys, all_biases
 from hosim.models.gpt2 import Gpt2
 
 
@@ -23,10 +23,8 @@ def _opt(keys: Keys) -> Decoder:
         extra_positions=2,
         hidden_act=keys.activation("activation_function", "relu"),
         dropout=keys.share("dropout", 0.1),
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=bias,
         names="opt",
+        **all_biases(bias),
     )
 
 
@@ -41,10 +39,8 @@ def _bloom(keys: Keys) -> Decoder:
         fused_projections=True,
         hidden_act="gelu",
         dropout=keys.share("hidden_dropout", 0.0),
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
         names="bloom",
+        **all_biases(True),
     )
 
 
@@ -65,10 +61,8 @@ def _falcon(keys: Keys) -> Decoder:
         fused_projections=True,
         hidden_act=keys.activation("activation", "gelu"),
         dropout=keys.share("hidden_dropout", 0.0),
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=bias,
         names="falcon-two-norms" if parallel and not one_norm else "falcon",
+        **all_biases(bias),
     )
 
 

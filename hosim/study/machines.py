@@ -20,7 +20,7 @@ from hosim.study.axes import Value
 from hosim.study.frontier import attempt
 from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
-from hosim.study.rows import FEASIBLE, frame
+from hosim.study.rows import FIRST_COLUMNS, figures, frame
 from hosim.study.run_policy import failed
 from hosim.study.scenario import Question, bounded_attempt
 from hosim.units import human_size, human_time
@@ -33,14 +33,7 @@ NEAR = 1.05
 STEPS = 64
 """The smallest budget is found to within the largest one divided by this."""
 COLUMNS = (
-    "workload",
-    "hardware",
-    "policy",
-    "budget_bytes",
-    FEASIBLE,
-    "makespan_ns",
-    "makespan_low_ns",
-    "makespan_high_ns",
+    *FIRST_COLUMNS,
     "ideal_ns",
     "slowdown",
     "peak_bytes",
@@ -95,26 +88,19 @@ class Machines:
 
 def rows(found: Machines) -> list[dict[str, Value]]:
     """One row per machine and policy, by :data:`COLUMNS`: ``enough_bytes`` is the smallest budget that is enough, if any is."""
-    return [
-        {
-            "workload": found.graph.name,
-            "hardware": line.hardware.name,
-            "policy": line.result.policy,
-            "budget_bytes": line.result.budget_bytes,
-            FEASIBLE: line.result.feasible,
-            "makespan_ns": line.result.makespan_ns,
-            "makespan_low_ns": line.result.makespan_low_ns,
-            "makespan_high_ns": line.result.makespan_high_ns,
-            "ideal_ns": line.ideal_ns,
-            "slowdown": line.slowdown,
-            "peak_bytes": line.result.peak_bytes.get(line.hardware.device_tier),
-            "lower_bound_ns": line.result.lower_bound_ns,
-            "enough_bytes": None if line.enough is None else line.enough.budget_bytes,
-            "enough_makespan_ns": None if line.enough is None else line.enough.makespan_ns,
-            "error": " ".join(line.result.error.split()) if line.result.error else None,
-        }
-        for line in found.lines
-    ]
+    return [_row(line) for line in found.lines]
+
+
+def _row(line: OnMachine) -> dict[str, Value]:
+    row = {
+        **figures(line.result, line.hardware),
+        "ideal_ns": line.ideal_ns,
+        "slowdown": line.slowdown,
+        "peak_bytes": line.result.peak_bytes.get(line.hardware.device_tier),
+        "enough_bytes": None if line.enough is None else line.enough.budget_bytes,
+        "enough_makespan_ns": None if line.enough is None else line.enough.makespan_ns,
+    }
+    return {column: row[column] for column in COLUMNS}
 
 
 def compare_machines(

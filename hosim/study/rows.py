@@ -21,6 +21,8 @@ Row = Mapping[str, Value]
 TEXTS = ("point", "workload", "hardware", "policy", "error")
 """The columns of text; ``feasible`` is true or false, all others are whole numbers or empty."""
 FEASIBLE = "feasible"
+FIRST_COLUMNS = ("workload", "hardware", "policy", "budget_bytes", FEASIBLE, "makespan_ns", "makespan_low_ns", "makespan_high_ns")
+"""What every table of results begins with."""
 DEVICE_TIER = "device_tier"
 """The entry of a comparison's ``attrs`` that names the device tier."""
 
@@ -30,14 +32,7 @@ _PEAK = "_peak_bytes"
 def figure_columns(hardware: Hardware) -> list[str]:
     """The columns of :func:`figures`, in order; they depend on the tiers and channels of the machine alone."""
     return [
-        "workload",
-        "hardware",
-        "policy",
-        "budget_bytes",
-        FEASIBLE,
-        "makespan_ns",
-        "makespan_low_ns",
-        "makespan_high_ns",
+        *FIRST_COLUMNS,
         "busy_ns",
         *(f"{cause}_stall_ns" for cause in STALL_CAUSES),
         "drain_ns",
