@@ -12,6 +12,7 @@ import pickle
 import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
@@ -27,18 +28,22 @@ _unpacked: OrderedDict[str, Question] = OrderedDict()
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A question as bytes; ``digest`` is a fingerprint of the question, the same in every process."""
+    """A question as bytes; ``digest`` is a fingerprint of the question, the same in every process, ``key`` one of the bytes.
+
+    The digest of a function is that of its text, which does not say all that it does.
+    """
 
     digest: str
+    key: str
     content: bytes
 
     def question(self) -> Question:
         """The question, unpacked at most once per process."""
-        if self.digest not in _unpacked:
-            _unpacked[self.digest] = pickle.loads(zlib.decompress(self.content))
+        if self.key not in _unpacked:
+            _unpacked[self.key] = pickle.loads(zlib.decompress(self.content))
             while len(_unpacked) > _KEPT:
                 _unpacked.popitem(last=False)
-        return _unpacked[self.digest]
+        return _unpacked[self.key]
 
 
 def pack(question: Question) -> Packed:
@@ -46,8 +51,8 @@ def pack(question: Question) -> Packed:
     graph = question.graph
     bare = replace(question, graph=Graph(graph.name, graph.tensors, graph.ops, graph.meta))
     content = zlib.compress(_dumped(bare), 1)
-    packed = Packed(digest(question), content)
-    _unpacked[packed.digest] = question  # the process that asks need not unpack
+    packed = Packed(digest(question), hashlib.sha256(content).hexdigest(), content)
+    _unpacked[packed.key] = question  # the process that asks need not unpack
     return packed
 
 
@@ -78,12 +83,16 @@ def digest(question: Question) -> str:
     return hashlib.sha256("\0".join(said).encode()).hexdigest()[:16]
 
 
-def _source(make: object) -> str:
-    """The text of somebody's function: a row that another text has computed is not this one's."""
+def _source(make: Any) -> str:
+    """The text of somebody's function, and the values that it was made with: a row that another has computed is not this one's."""
+    made_with = [getattr(make, name, None) for name in ("args", "keywords", "__defaults__", "__kwdefaults__")]
+    enclosed = [cell.cell_contents for cell in getattr(make, "__closure__", None) or ()]
+    function = getattr(make, "func", make)
+    text = repr((made_with, enclosed, None if inspect.isfunction(function) else make))
     try:
-        return inspect.getsource(make)  # type: ignore[arg-type]  # what has no source raises TypeError
+        return text + inspect.getsource(function)
     except (OSError, TypeError):
-        return ""
+        return text
 
 
 def point_key(asked: str, settings: Settings) -> str:

@@ -1,5 +1,6 @@
 """The questions from Python: names, paths, mappings and objects are all the same to them, and frames are tidy."""
 
+import functools
 import inspect
 import pickle
 import zlib
@@ -141,6 +142,21 @@ def test_a_function_of_a_notebook_goes_to_other_processes() -> None:
     there = pickle.loads(zlib.decompress(pack(asked).content))
     assert there.with_settings({"policy.k": 2, "budget": 1.0}).answer().policy == "lambda:k=2"
     assert digest(asked) != digest(other)
+    made = [functools.partial(keeps, "a"), functools.partial(keeps, "b"), enclosing("a"), enclosing("b")]
+    packed = [pack(Question(GRAPH, MACHINE, as_choice(function))) for function in made]
+    assert len({one.digest for one in packed}) == len({one.key for one in packed}) == len(made)
+    assert digest(Question(GRAPH, MACHINE, as_choice(enclosing("a")))) == packed[2].digest
+
+
+def keeps(word: str, graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int) -> Plan:
+    return Plan(graph, word)
+
+
+def enclosing(word: str) -> Callable[[hosim.Graph, hosim.Hardware, int], Plan]:
+    def named(graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int) -> Plan:
+        return Plan(graph, word)
+
+    return named
 
 
 def test_a_sweep_takes_grids_lists_and_a_file(tmp_path: Path) -> None:

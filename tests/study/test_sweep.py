@@ -377,7 +377,7 @@ def test_a_process_unpacks_a_question_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert packed.question().graph is packed.question().graph
     assert [row["makespan_ns"] for row in rows] == sorted((row["makespan_ns"] for row in rows), reverse=True)
     for other in range(tasks._KEPT + 2):  # and keeps no more of them than a few
-        tasks.Packed(str(other), packed.content).question()
+        tasks.Packed(packed.digest, str(other), packed.content).question()
     assert len(tasks._unpacked) == tasks._KEPT
 
 
