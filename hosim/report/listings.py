@@ -14,10 +14,10 @@ from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.left_out import left_out
 from hosim.models.listing import ListedModel
-from hosim.plain_text import counted
+from hosim.plain_text import counted, printable
 from hosim.report.memory_curve import memory_curve
 from hosim.report.op_time_table import under_load
-from hosim.report.printed import open_table, paragraph
+from hosim.report.printed import WholeFigures, open_table, paragraph
 from hosim.report.tables import NOTHING, composition, percent
 from hosim.units import human_clock, human_compute, human_rate, human_size, human_time
 from hosim.unknown_ops import unknown_ops
@@ -218,7 +218,7 @@ def workload(graph: Graph, width: int = 100) -> RenderableType:
     for kind in sorted(counts, key=lambda kind: (-flops[kind], -accessed[kind], kind)):
         ops.add_row(kind, f"{counts[kind]:,}", _work(flops[kind]), human_size(accessed[kind]))
     at = f", first reached at op {graph.ops[peak.op].name}" if peak.op >= 0 else ""
-    parts: list[RenderableType] = [paragraph(f"{workload_line(graph)}{at}", space=True), memory_curve(graph, width), tensors, ops]
+    parts: list[RenderableType] = [WholeFigures(f"{printable(workload_line(graph) + at)}\n"), memory_curve(graph, width), tensors, ops]
     if unknown := unknown_ops(graph):
         parts.append(paragraph(f"Unknown: {unknown}."))
     parts += [paragraph(f"Left out: {line}.") for line in left_out(graph)]

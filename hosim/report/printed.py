@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.containers import Lines
 from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
@@ -17,7 +19,7 @@ from rich.text import Text
 from hosim.plain_text import printable
 from hosim.report.fitted_columns import LONG_NAME, READABLE, ColumnNeed, broken, fitted, total
 
-__all__ = ["OpenTable", "begins_bold", "lines_of", "open_table", "paragraph"]
+__all__ = ["OpenTable", "WholeFigures", "begins_bold", "lines_of", "open_table", "paragraph"]
 
 
 class OpenTable(Table):
@@ -136,7 +138,24 @@ def lines_of(*lines: str, style: str = "") -> Text:
 
 def begins_bold(bold: str, rest: str) -> Text:
     """One line of data whose beginning is bold."""
-    return Text.assemble((printable(bold), "bold"), printable(rest))
+    return WholeFigures.assemble((printable(bold), "bold"), printable(rest))
+
+
+class WholeFigures(Text):
+    """Text that does not break between a figure and its unit."""
+
+    def wrap(self, *args: Any, **settings: Any) -> Lines:
+        """The lines of the text in a width."""
+        joined = self.copy()
+        joined.plain = _FIGURE.sub(_JOINT, self.plain)
+        wrapped = joined.wrap(*args, **settings)
+        for line in wrapped:
+            line.plain = line.plain.replace(_JOINT, " ")
+        return wrapped
+
+
+_FIGURE = re.compile(r"(?<=\d) (?=[A-Za-z%])")
+_JOINT = "\ue000"  # one column wide and no space; printable text has none
 
 
 def paragraph(*lines: str, style: str = "", space: bool = False, wrapped: bool = True) -> Text:

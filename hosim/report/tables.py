@@ -17,8 +17,8 @@ from hosim.analysis.strongest_rival import OURS, strongest_rival
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.left_out import left_out
-from hosim.plain_text import counted
-from hosim.report.printed import OpenTable, begins_bold, lines_of, open_table, paragraph
+from hosim.plain_text import counted, printable
+from hosim.report.printed import OpenTable, WholeFigures, begins_bold, lines_of, open_table, paragraph
 from hosim.result import STALL_CAUSES, WORKSPACE, AllocatorState, Result
 from hosim.units import human_size, human_time
 from hosim.unknown_ops import unknown_ops
@@ -62,7 +62,7 @@ def header(graph: Graph, hardware: Hardware, budget_bytes: int, resident: Mappin
         grid.add_row("unknown", str(unknown))
     for line in left_out(graph):
         grid.add_row("left out", lines_of(line))
-    grid.add_row("all resident", f"peak {human_size(peak)}: {composition(resident)}")
+    grid.add_row("all resident", WholeFigures(f"peak {human_size(peak)}: {printable(composition(resident))}"))
     grid.add_row("hardware", begins_bold(hardware.name, f": {tier_line(hardware)}"))
     share = _share_of_peak(budget_bytes, peak)
     grid.add_row("budget", begins_bold(human_size(budget_bytes), f" of {hardware.device_tier}{share}"))

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rendered import lines, table
 from rich.cells import cell_len
+from rich.console import Group
 
 from hosim.report.fitted_columns import ColumnNeed, FittedColumns, broken, fitted, total
-from hosim.report.printed import OpenTable, open_table
+from hosim.report.printed import OpenTable, WholeFigures, begins_bold, open_table
 
 
 def needs(*widths: int, empty: tuple[int, ...] = (), spare: tuple[int, ...] = ()) -> list[ColumnNeed]:
@@ -163,3 +164,13 @@ def test_a_table_as_the_terminal_gets_narrower() -> None:
 def test_the_width_that_shows_all_does() -> None:
     assert len(lines(policies(), 46)) > len(lines(policies(), 47))
     assert not any("Not shown" in line for line in lines(policies(), 47))
+
+
+@pytest.mark.parametrize("width", range(12, 40))
+def test_no_line_ends_between_a_figure_and_its_unit(width: int) -> None:
+    """However the lines fall, each has whole figures, and together they are the text."""
+    text = "weights 15.0 GiB, buffer 256 B, 75 % of it"
+    shown = lines(Group(WholeFigures(text)), width)  # rich joins what is printed by itself into a text of its own
+    assert " ".join(shown) == text
+    assert not [line for line in shown if line[-1].isdigit()]
+    assert begins_bold("15.0 GiB", " of hbm").spans[0].style == "bold"
