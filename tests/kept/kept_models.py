@@ -73,7 +73,9 @@ def rows(number: int) -> Iterator[Row]:
         for begins, schedule in _schedules(drawn, hardware, space):
             yield (*asked, begins, str(schedule.makespan_ns), str(len(schedule.aways)), _checksum(schedule))
             order = placed(space, schedule)
-            yield (*asked, f"plan of {begins}", str(len(order)), "", _checksum((order, plan_of(space, schedule, order, "kept"))))
+            plan = plan_of(space, schedule, order, "kept")
+            made = (order, plan.graph.name, plan.cache_ops, sorted(plan.initial.items()))
+            yield (*asked, f"plan of {begins}", str(len(order)), "", _checksum(made))
             hint(model, schedule)
             hinted = model.cp.proto.solution_hint
             yield (*asked, f"hint of {begins}", str(len(hinted.vars)), "", _checksum(list(zip(hinted.vars, hinted.values, strict=True))))
