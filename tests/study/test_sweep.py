@@ -354,7 +354,7 @@ def test_a_fabric_that_is_told_to_hold_a_channel_back_is_named(tmp_path: Path, m
     save_workload(chain(3), "w.json")
     arguments = ["sweep", "w.json", "-H", "h100-80gb-sxm", "-p", "resident", "-j", "1"]
     alone = CliRunner().invoke(app, [*arguments, "--vary", "channels.h2d.bandwidth=50GB/s,60GB/s"])
-    assert alone.stderr == ""  # its fabrics are raised with it
+    assert "fabrics" not in alone.stderr  # they are raised with it
     said = (
         CliRunner()
         .invoke(app, [*arguments, "--vary", "channels.h2d.bandwidth=60GB/s", "--vary", "fabrics.link_in.bandwidth=55GB/s"])
