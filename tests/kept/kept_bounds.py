@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, islice
-from zlib import crc32
 
 from instances import instance
 from kept_placements import detour
 from kept_streams import machine, two_streams
-from kept_table import KeptTable, Row
+from kept_table import KeptTable, Row, checksum
 
 from hosim.analysis.bounds import lower_bound_ns
 from hosim.analysis.critical_path import critical_path, earliest_starts, tails
@@ -56,7 +55,7 @@ def rows(number: int) -> Iterator[Row]:
             cold = lower_bound_ns(graph, durations, hardware, below)
             free = free_order_bound_ns(graph, durations, hardware, tight)
             rest = (critical_path(graph, durations), earliest_starts(graph, durations), tails(graph, durations))
-            figures = (*bounds, once, cold, free, crc32(repr(rest).encode()))
+            figures = (*bounds, once, cold, free, checksum(rest))
             yield (f"{drawn.name}/{len(graph.streams)}", name, *(str(figure) for figure in figures))
 
 

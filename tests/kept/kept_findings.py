@@ -16,11 +16,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from random import Random
-from zlib import crc32
 
 from instances import Instance, instance
 from kept_streams import machine, two_streams
-from kept_table import KeptTable, Row
+from kept_table import KeptTable, Row, checksum
 
 from hosim.analysis.verifier import Finding, verify
 from hosim.cache_plan import CacheOp, Plan
@@ -89,7 +88,7 @@ def _told(plan: Plan, hardware: Hardware, budget: int | None) -> tuple[str, str,
     findings = verify(plan, hardware, budget)
     malformed = any(finding.rule in ("malformed", "tier") for finding in findings)
     makespan, error = (None, None) if malformed else _replayed(plan, hardware, budget)
-    return _rules(findings), "" if makespan is None else str(makespan), str(crc32(repr((findings, error)).encode()))
+    return _rules(findings), "" if makespan is None else str(makespan), checksum((findings, error))
 
 
 def _rules(findings: Iterable[Finding]) -> str:
@@ -119,7 +118,7 @@ def _of_edits(drawn: Instance, lots: Random) -> Iterator[Row]:
             yield (f"{drawn.name}/edited", plan.policy, str(damage), str(error), "", "")
             continue
         findings = verify(replace(plan, graph=graph), drawn.hardware)
-        yield (f"{drawn.name}/edited", plan.policy, str(damage), _rules(findings), "", str(crc32(repr(findings).encode())))
+        yield (f"{drawn.name}/edited", plan.policy, str(damage), _rules(findings), "", checksum(findings))
 
 
 def _damage(ops: list[Op], lots: Random, tensors: int) -> None:

@@ -26,6 +26,7 @@ DATA = Path(__file__).parents[1] / "importers/data"
 FILES = sorted(path.name for path in DATA.iterdir() if "truth" not in path.name)
 DIMS = {
     "onnx_conv": {"batch": 3},
+    "onnx_genai_llama": {"batch_size": 2, "sequence_length": 3, "total_sequence_length": 5, "past_sequence_length": 2, "kv_cache_dim": 16},
     "onnx_magika": {"unk__214": 1},
     "onnx_mlp": {"batch": 2},
     "onnx_ocr": {"x[0]": 1, "x[2]": 48, "x[3]": 64},

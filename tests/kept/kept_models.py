@@ -15,10 +15,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
-from zlib import crc32
 
 from instances import Instance, instance
-from kept_table import KeptTable, Row
+from kept_table import KeptTable, Row, checksum
 
 from hosim.cache_plan import Plan
 from hosim.engine import replay
@@ -63,7 +62,7 @@ def rows(number: int) -> Iterator[Row]:
         asked = (drawn.name, name)
         absences = sum(len(movable.absences) for movable in space.movables)
         told = (space.lower, space.movables, space.fixed, space.idle, space.most_bytes, space.lower_tight, space.horizon_ns)
-        yield (*asked, "space", str(len(space.movables)), str(absences), _checksum(told))
+        yield (*asked, "space", str(len(space.movables)), str(absences), checksum(told))
         model, program = Model(space, space.horizon_ns), _Program()
         yield (*asked, "model", *program.added(model))
         add_redundant_constraints(model)
@@ -71,20 +70,18 @@ def rows(number: int) -> Iterator[Row]:
         add_lower_capacities(model)
         yield (*asked, "lower capacities", *program.added(model))
         for begins, schedule in _schedules(drawn, hardware, space):
-            yield (*asked, begins, str(schedule.makespan_ns), str(len(schedule.aways)), _checksum(schedule))
+            yield (*asked, begins, str(schedule.makespan_ns), str(len(schedule.aways)), checksum(schedule))
             order = placed(space, schedule)
-            plan = plan_of(space, schedule, order, "kept")
-            made = (order, plan.graph.name, plan.cache_ops, sorted(plan.initial.items()))
-            yield (*asked, f"plan of {begins}", str(len(order)), "", _checksum(made))
+            yield (*asked, f"plan of {begins}", str(len(order)), "", checksum((order, plan_of(space, schedule, order, "kept"))))
             hint(model, schedule)
             hinted = model.cp.proto.solution_hint
-            yield (*asked, f"hint of {begins}", str(len(hinted.vars)), "", _checksum(list(zip(hinted.vars, hinted.values, strict=True))))
+            yield (*asked, f"hint of {begins}", str(len(hinted.vars)), "", checksum(list(zip(hinted.vars, hinted.values, strict=True))))
             for wait, delayed in _delayed(schedule):
                 broken = conflicts(space, delayed)
                 for conflict in broken[:3]:
                     forbid(model, conflict)
-                _, constraints, checksum = program.added(model)
-                yield (*asked, f"conflicts of {begins} with {wait}", str(len(broken)), constraints, _checksum((broken, checksum)))
+                _, constraints, text = program.added(model)
+                yield (*asked, f"conflicts of {begins} with {wait}", str(len(broken)), constraints, checksum((broken, text)))
         small = Model(replace(space, capacity_bytes=space.capacity_bytes // 2), sum(durations) + 9)
         yield (*asked, "shorter horizon", *_Program().added(small))
 
@@ -125,14 +122,10 @@ class _Program:
         self._variables += len(variables)
         self._constraints += len(constraints)
         text = [list(variable.domain) for variable in variables], [_NAME.sub("", str(constraint)) for constraint in constraints]
-        return str(len(variables)), str(len(constraints)), _checksum(text)
+        return str(len(variables)), str(len(constraints)), checksum(text)
 
 
 _NAME = re.compile(r'name: "[^"]*"')
-
-
-def _checksum(told: object) -> str:
-    return str(crc32(repr(told).encode()))
 
 
 TABLE = KeptTable("kept_models", COLUMNS, lambda: chain.from_iterable(map(rows, INSTANCES)))

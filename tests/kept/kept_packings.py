@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 from random import Random
-from zlib import crc32
 
 import numpy as np
-from kept_table import KeptTable, Row
+from kept_table import KeptTable, Row, checksum
 
 from hosim.engine.allocators.greedy import improve
 from hosim.engine.allocators.skyline import SkylineSearch
@@ -61,9 +60,9 @@ def rows(number: int) -> Iterator[Row]:
     for effort in EFFORTS:
         for alignment in (1, 4):
             made = pack(lowers, uppers, sizes, effort=effort, alignment=alignment, seed=number)
-            yield (name, f"effort {effort} alignment {alignment}", str(made.height), str(made.optimal), _checksum(made.offsets))
+            yield (name, f"effort {effort} alignment {alignment}", str(made.height), str(made.optimal), checksum(made.offsets))
     roomy = pack(lowers, uppers, sizes, capacity=2 * sum(sizes) // 3)
-    yield name, "in two thirds", str(roomy.height), str(roomy.optimal), _checksum(roomy.offsets)
+    yield name, "in two thirds", str(roomy.height), str(roomy.optimal), checksum(roomy.offsets)
     alive = [(a, b, size) for a, b, size in zip(lowers, uppers, sizes, strict=True) if a < b and size]
     first, last, size = (np.array(column, np.int64) for column in zip(*alive, strict=True))
     most = max(sum(s for a, b, s in alive if a <= at < b) for at in range(int(last.max())))
@@ -71,14 +70,10 @@ def rows(number: int) -> Iterator[Row]:
     for above in (-1, 0, 1, 3):
         search = SkylineSearch(first, last, size, duration, most + above, number)
         found, spent = search.run(STEPS)
-        yield name, f"search {above} above", str(spent), str(search.exhausted), _checksum(None if found is None else found.tolist())
+        yield name, f"search {above} above", str(spent), str(search.exhausted), checksum(None if found is None else found.tolist())
     for enough in (most, most + 4):
         greedy = improve(first, last, size, duration, enough, number)
-        yield name, f"greedy for {enough - most} above", str(int((greedy + size).max())), "", _checksum(greedy.tolist())
-
-
-def _checksum(told: object) -> str:
-    return str(crc32(repr(told).encode()))
+        yield name, f"greedy for {enough - most} above", str(int((greedy + size).max())), "", checksum(greedy.tolist())
 
 
 TABLE = KeptTable("kept_packings", COLUMNS, lambda: chain.from_iterable(map(rows, PROBLEMS)))

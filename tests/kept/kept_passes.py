@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
-from zlib import crc32
 
 from instances import Instance, instance
-from kept_table import KeptTable, Row
+from kept_table import KeptTable, Row, checksum
 
 from hosim.analysis.liveness import static_curve
 from hosim.errors import InfeasibleError
@@ -59,7 +58,7 @@ def passes(number: int) -> Iterator[Row]:
         *_drops(problem, budgets),
         *_whole(drawn),
     ):
-        yield (drawn.name, name, how, *(str(figure) for figure in figures), str(crc32(repr(rest).encode())))
+        yield (drawn.name, name, how, *(str(figure) for figure in figures), checksum(rest))
 
 
 Made = tuple[str, str, tuple[object, object, object], object]
@@ -172,7 +171,7 @@ def large() -> Iterator[Row]:
         *_drops(problem, [high // 2, high * 3 // 4]),
         *_whole(Instance("joined", "mixed", fewer, roomy, budget), 0.01),
     ):
-        yield ("joined", name, how, *(str(figure) for figure in figures), str(crc32(repr(rest).encode())))
+        yield ("joined", name, how, *(str(figure) for figure in figures), checksum(rest))
 
 
 TABLE = KeptTable("kept_passes", COLUMNS, lambda: chain(chain.from_iterable(map(passes, INSTANCES)), large()))

@@ -21,7 +21,7 @@ from zlib import crc32
 import moe_toy
 from instances import instance
 from kept_streams import two_streams
-from kept_table import KeptTable, Row
+from kept_table import KeptTable, Row, checksum
 
 from hosim.cache_plan import Plan
 from hosim.engine import replay
@@ -110,7 +110,7 @@ def _figures(plan: Plan, hardware: Hardware, budget: int) -> tuple[str, ...]:
     result = replay(plan, hardware, budget)
     told = (plan.cache_ops, sorted(plan.initial.items()), None if frozen is None else frozen.cache_ops, result.channels, result.error)
     moved = sum(c.bytes for c in result.channels.values())
-    return str(result.makespan_ns or ""), str(sum(result.stall_ns.values())), str(moved), str(crc32(repr(told).encode()))
+    return str(result.makespan_ns or ""), str(sum(result.stall_ns.values())), str(moved), checksum(told)
 
 
 # -- experts -----------------------------------------------------------------------------------------------------------
@@ -134,8 +134,8 @@ def experts(number: int) -> Iterator[Row]:
                 continue
             fetches: list[Fetch] = []
             assert isinstance(plan.runtime, Deciding)
-            makespan, stall, moved, checksum = _figures(replace(plan, runtime=replace(plan.runtime, fetches=fetches)), on, 300)
-            yield (*asked, makespan, stall, moved, str(crc32(repr((checksum, fetches)).encode())))
+            makespan, stall, moved, rest = _figures(replace(plan, runtime=replace(plan.runtime, fetches=fetches)), on, 300)
+            yield (*asked, makespan, stall, moved, checksum((rest, fetches)))
 
 
 def _with_pool(hardware: Hardware) -> Hardware:

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from instances import instance
 from kept_streams import machine, two_streams
-from kept_table import KeptTable, Row
+from kept_table import KeptTable, Row, checksum
 
 from hosim.cache_plan import Plan
 from hosim.engine import replay
@@ -133,7 +133,7 @@ def _figures(plan: Plan, hardware: Hardware, budget: int, options: dict[str, Any
         result.peak_bytes["hbm"],
         sum(result.stall_ns.values()),
         sum(c.busy_ns for c in result.channels.values()),
-        crc32(repr([_all(one) for one in (result, *result.by_device)]).encode()),
+        checksum([_all(one) for one in (result, *result.by_device)]),
     )
     return tuple("" if figure is None else str(figure) for figure in figures)
 

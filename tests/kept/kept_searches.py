@@ -19,7 +19,7 @@ from zlib import crc32
 from instances import instance
 from kept_placements import detour, housed
 from kept_streams import machine, two_streams
-from kept_table import KeptTable, Row
+from kept_table import KeptTable, Row, checksum
 
 from hosim.cache_plan import Plan
 from hosim.engine import replay
@@ -90,7 +90,7 @@ def _figures(plan: Plan, hardware: Hardware, budget: int) -> tuple[str, ...]:
     explained = [getattr(told, field.name) for field in fields(told) if field.name not in ("plan", "hardware", "result", "judgement")]
     rest = (plan.cache_ops, sorted(plan.initial.items()), [op.name for op in plan.graph.ops], explained)
     moved = sum(c.bytes for c in result.channels.values())
-    return str(result.makespan_ns), str(sum(result.stall_ns.values())), str(moved), origin, str(crc32(repr(rest).encode()))
+    return str(result.makespan_ns), str(sum(result.stall_ns.values())), str(moved), origin, checksum(rest)
 
 
 TABLE = KeptTable("kept_searches", COLUMNS, lambda: chain.from_iterable(map(rows, INSTANCES)))

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+from zlib import crc32
 
 Row = tuple[str, ...]
+
+
+def checksum(told: object) -> str:
+    """Of values and all their fields, those that ``repr`` leaves out of a graph, a plan or a result as well."""
+    return str(crc32(_whole(told).encode()))
+
+
+def _whole(told: object) -> str:
+    if is_dataclass(told) and not isinstance(told, type):
+        named = [f"{field.name}={_whole(getattr(told, field.name))}" for field in fields(told) if field.repr]
+        return f"{type(told).__qualname__}({', '.join(named)})"
+    if isinstance(told, Mapping):
+        return f"{{{', '.join(f'{_whole(key)}: {_whole(value)}' for key, value in told.items())}}}"
+    if type(told) is list:
+        return f"[{', '.join(map(_whole, told))}]"
+    if type(told) is tuple:
+        return f"({', '.join(map(_whole, told))}{',' * (len(told) == 1)})"
+    return repr(told)
 
 
 @dataclass(frozen=True)
