@@ -26,7 +26,8 @@ def load_named(text: str) -> Graph:
     """The graph of a path, of a shipped workload, or of a model with ``:parameter=value`` behind it.
 
     A model is a preset of :mod:`hosim.models.presets`, a ``config.json`` or the folder of one. A path or a shipped workload wins.
-    A parameter of a mapping has a dot, as ``config.n_layer=2``. Raises :class:`InputError`.
+    A parameter of a mapping has a dot, as ``config.n_layer=2``. The graph's name has the parameters, so that no plan for others is taken
+    for one of it. Raises :class:`InputError`.
     """
     model, *settings = text.split(":")
     if text not in workloads() and names_model(text):
@@ -76,7 +77,8 @@ def _built(name: str, model: str | Mapping[str, Any], settings: list[str]) -> Gr
             raise InputError("is given twice; keep one", source=source, where=key)
         inside[last] = _value(value)
     try:
-        return build(name_of(parameters), parameters)
+        asked = sorted(setting for setting in settings if not setting.startswith("phase="))  # the phase is in the name already
+        return build(":".join([name_of(parameters), *asked]), parameters)
     except InputError as error:
         raise InputError(error.message, source=source, where=error.where) from None
 

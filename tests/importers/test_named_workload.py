@@ -1,6 +1,7 @@
 """A workload by the name of a model, with parameters of its builder behind it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +14,10 @@ def test_a_name_and_its_parameters_are_those_of_the_builder():
     named = load_named("gpt2:phase=decode:batch=2:context=64:config.n_layer=3:config.dropout=0.5:fused=true:link=3 GB/s:layers=null")
     config = {"n_layer": 3, "dropout": 0.5}
     parameters = {"model": "gpt2", "phase": "decode", "batch": 2, "context": 64, "config": config, "fused": True}
-    assert named == hosim.load({**parameters, "link": "3 GB/s", "layers": None})
-    assert named.name == "gpt2-decode"
+    built = hosim.load({**parameters, "link": "3 GB/s", "layers": None})
+    assert named.name.startswith("gpt2-decode:batch=2:config.")
+    assert "phase=" not in named.name
+    assert replace(named, name="gpt2-decode") == built
     assert hosim.load("gpt2:layers=1").ops == hosim.load({"model": "gpt2", "layers": 1}).ops
 
 
@@ -22,7 +25,16 @@ def test_a_file_of_a_models_name_wins(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gpt2").write_text("format: hosim.spec/1\nname: mine\nbuilder: {model: gpt2, layers: 1}\n")
     assert load_named("gpt2").name == "mine"
-    assert load_named("gpt2:layers=1").name == "gpt2"
+    assert load_named("gpt2:layers=1").name == "gpt2:layers=1"
+
+
+def test_a_plan_for_other_parameters_is_refused(tmp_path):
+    """The tensors of both have the same names."""
+    one, other = load_named("gpt2:layers=1:sequence=8"), load_named("gpt2:layers=1:sequence=9")
+    hosim.save_plan(hosim.plan(one, "h100", "resident"), tmp_path / "plan.json")
+    assert hosim.load_plan(tmp_path / "plan.json", load_named("gpt2:sequence=8:layers=1")).graph == one
+    with pytest.raises(InputError, match="this plan is for the workload 'gpt2:layers=1:sequence=8', not for 'gpt2:layers=1:sequence=9'"):
+        hosim.load_plan(tmp_path / "plan.json", other)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +66,7 @@ def test_a_checkpoint_is_a_workload_with_and_without_parameters(tmp_path, monkey
     prompt, step = hosim.load({"model": config}), hosim.load({"model": config, "phase": "decode", "batch": 3})
     for path in ("checkpoint", "./checkpoint", "checkpoint/config.json"):
         assert load_named(path).ops == prompt.ops
-        assert load_named(f"{path}:phase=decode:batch=3") == step
+        assert replace(load_named(f"{path}:phase=decode:batch=3"), name=step.name) == step
     assert hosim.load({"model": "./checkpoint/", "phase": "decode", "batch": 3}) == step
     (tmp_path / "checkpoint/config.json").write_text(json.dumps({**config, "n_inner": 3}))
     with pytest.raises(InputError, match=r"^workload ./checkpoint: model.n_inner: the builder knows 256 only, got 3$"):
