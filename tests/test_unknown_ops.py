@@ -74,6 +74,7 @@ COMMANDS = {
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_says_so(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
     save_workload(toy(unknown_ops=["f"]), tmp_path / "w.json")
     outcome = CliRunner().invoke(app, COMMANDS[command])
     assert outcome.exit_code == 0, outcome.output

@@ -36,7 +36,7 @@ def offload(
     example_inputs: Any,
     *,
     hardware: Hardware | str | os.PathLike[str],
-    budget: int | str | None = None,
+    budget: int | float | str | None = None,
     optimizer: Any = None,
     loss: Any = None,
     policy: str = "hyperoffload",
@@ -61,8 +61,8 @@ def offload(
     hardware
         A profile, its path, or the name of a shipped one.
     budget
-        Device memory that the program may use: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``), or ``None`` for all
-        of it.
+        Device memory that the program may use: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"`` or 0.75), or ``None``
+        for all of it.
     optimizer
         Makes each call a whole training step, which updates parameters and states in place and returns the loss. Without it a call is
         inference, without gradients, and returns what the model returns.

@@ -1,12 +1,12 @@
 """Whoever shows what an op waited for names the transfer that the engine blames: tables, the gate, pictures, traces, the planner."""
 
-import json
 import re
 from collections import Counter
 
 from by_hand import machine, plan, workload
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from page_data import data_of
 from strategies import cases
 
 from hosim.cache_plan import Plan
@@ -54,11 +54,14 @@ def of_the_trace(the_plan: Plan, hardware: Hardware, result: Result) -> list[Bla
 
 def of_the_page(the_plan: Plan, hardware: Hardware, result: Result) -> Counter[tuple[str, str, str]]:
     """As the others, but without the time: bars say that otherwise."""
-    (text,) = re.findall(r'<script type="application/json">(.*?)</script>', widget([Shown("", the_plan, result)], hardware), re.DOTALL)
-    data = json.loads(text)
-    said = Counter(data["names"][n] for row in data["groups"][0]["rows"] for n in row["name"])
-    found = {re.fullmatch("before (.+), awaits (.+) on (.+)", name): count for name, count in said.items()}
-    return Counter({match.groups(): count for match, count in found.items() if match is not None})
+    data = data_of(widget([Shown("", the_plan, result)], hardware))
+    (group,) = data["groups"]
+    names = [[data["names"][place] for place in row["name"]] for row in group["rows"]]
+    found: Counter[tuple[str, str, str]] = Counter()
+    for stalled, i, moved, j in group["blames"]:
+        tensor = names[moved][j].rpartition(", ")[0]
+        found[names[stalled][i], tensor, re.sub(r" \d+$", "", group["rows"][moved]["label"])] += 1  # a row an engine
+    return found
 
 
 def of_the_planner(the_plan: Plan, hardware: Hardware, result: Result) -> list[tuple[str, str, str]]:

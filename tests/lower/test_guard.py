@@ -287,7 +287,7 @@ def test_mistakes_are_said(x):
     with torch.device("meta"), pytest.raises(InputError, match="has tensors on meta"):
         hosim.offload(Layers(), x, **SMALL)
     with pytest.raises(InputError, match="budget: expected whole bytes"):
-        hosim.offload(model, x, hardware="h100-80gb-sxm", budget=0.5)
+        hosim.offload(model, x, hardware="h100-80gb-sxm", budget=1.5)
     with pytest.raises(InputError, match="parameters of another model"):
         hosim.offload(Layers(), {"x": x}, optimizer=optimizer, loss=loss_of, **SMALL)
     with pytest.raises(InputError, match="give its loss"):

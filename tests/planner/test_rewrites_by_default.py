@@ -191,7 +191,7 @@ def where(tmp_path: Path) -> list[str]:
 
 
 def run(*args: str):
-    return CliRunner().invoke(app, list(args), env={"COLUMNS": "120"})
+    return CliRunner().invoke(app, list(args), env={"COLUMNS": "200"})
 
 
 def test_the_plan_says_that_it_recomputes(where, tmp_path):
