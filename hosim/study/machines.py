@@ -7,12 +7,13 @@ with more memory; a policy for which that does not hold may find a smaller budge
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hosim.analysis.liveness import needed_bytes, static_peak
-from hosim.errors import HosimError
+from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.result import Result
@@ -114,8 +115,13 @@ def compare_machines(
 
     ``budget`` is as :func:`hosim.analysis.budget.parse_budget` takes it, at most what each machine has. A policy that finds no plan gives
     a line as well, whose result is not feasible; so does one that is not hosim's own and fails. ``progress`` is called with what starts.
-    Raises :class:`InputError` for an invalid budget, and :class:`PlanError` if the plan of one of hosim's own policies breaks a rule.
+    Raises :class:`InputError` for an invalid budget and for two machines of one name, and :class:`PlanError` if the plan of one of hosim's
+    own policies breaks a rule.
     """
+    names = Counter(machine.name for machine in machines)
+    for name, count in names.items():
+        if count > 1:
+            raise InputError(f"{count} machines are called {name!r}; give each once, by a name of its own", source="hardware")
     return Machines(graph, [_on_machine(Question(graph, machine, choice, budget), progress) for machine in machines for choice in choices])
 
 

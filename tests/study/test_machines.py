@@ -84,3 +84,8 @@ def test_from_python_it_is_one_frame() -> None:
     assert any(line.startswith("fast link, resident within ") for line in said)
     # a machine is judged by hosim's own planner unless somebody asks for other policies
     assert list(hosim.compare(chain(1), ["toy"])["policy"]) == ["hyperoffload"]
+
+
+def test_two_machines_of_one_name_are_refused() -> None:
+    with pytest.raises(InputError, match="^hardware: 2 machines are called 'slow link'; give each once, by a name of its own$"):
+        compare_machines(chain(2), [SLOW, FAST, replace(FAST, name="slow link")], [parse_choice("resident")])
