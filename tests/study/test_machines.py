@@ -87,5 +87,5 @@ def test_from_python_it_is_one_frame() -> None:
 
 
 def test_two_machines_of_one_name_are_refused() -> None:
-    with pytest.raises(InputError, match="^hardware: 2 machines are called 'slow link'; give each once, by a name of its own$"):
+    with pytest.raises(InputError, match=r"^hardware: 2 machines are called 'slow link'; give each once, by a name of its own$"):
         compare_machines(chain(2), [SLOW, FAST, replace(FAST, name="slow link")], [parse_choice("resident")])
