@@ -135,6 +135,7 @@ class Paging:
         self.stored: set[int] = set()  # victims that are detached once their stores have ended and room is wanted
         self.coming: set[int] = set()
         self.asked: tuple[int, int] = (-1, 0)
+        self.withheld: list[CacheOp] = []  # decided for an op that had no room even so: the account has them, so they come before the next
         for t, where in table.start.items():
             for tier in where:
                 self.room[tier] -= self.sizes[t]
@@ -154,7 +155,7 @@ class Paging:
         missing = [t for t in node.reads if not here[t]]
         needed = sum([self.sizes[t] for t in missing]) + node.workspace_bytes
         needed += sum([self.sizes[t] for t in node.outputs if not here[t] and not view.is_resident(t)])
-        decisions: list[CacheOp] = []
+        decisions = self._withheld()
         self.stored.difference_update(uses)  # needed again: they stay, with a clean copy below
         self._evict(needed - self._free(view), view, decisions)
         for t in missing:
@@ -180,9 +181,10 @@ class Paging:
         mine = set(self.graph.ops[op].uses)
         self._free(view)
         others = sum(self.sizes[t] for t in self.coming if t not in mine)
-        decisions: list[CacheOp] = []
+        decisions = self._withheld()
         lacking = self._detach_stored(wanted_bytes + others - view.free_bytes, view, decisions)
         if self._evict(lacking, view, decisions) > others:
+            self.withheld = decisions
             return ()
         if not self.left:
             for t in [d.tensor for d in decisions if d.op == DETACH]:
@@ -191,6 +193,11 @@ class Paging:
         return decisions
 
     # -- the account -------------------------------------------------------------------------------------------
+
+    def _withheld(self) -> list[CacheOp]:
+        """What is to be issued before anything else is decided."""
+        withheld, self.withheld = self.withheld, []
+        return withheld
 
     def _launch(self, op: int) -> None:
         """``op`` is launched, so the one before it on its stream has ended."""
