@@ -27,7 +27,12 @@ def suite_of(name: str) -> Suite:
 
 
 @pytest.mark.parametrize(
-    "names", [("shipped",), ("planned", "planned-training", "machines"), IN_FULL], ids=["shipped", "planned", "in-full"]
+    "names",
+    [
+        pytest.param(("shipped",), id="shipped"),
+        pytest.param(("planned", "planned-training", "machines"), id="planned", marks=pytest.mark.long),  # kept_plans.py is the quick one
+        pytest.param(IN_FULL, id="in-full"),
+    ],
 )
 def test_figures_are_those_committed(names: tuple[str, ...]) -> None:
     suite = suite_of("hosim.toml")

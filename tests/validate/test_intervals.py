@@ -29,6 +29,7 @@ def left_out() -> list[tuple[str, bool, float]]:
     return found
 
 
+@pytest.mark.long
 def test_published_steps_of_a_source_left_out(compared) -> None:
     rows = left_out()
     for source in SOURCES:
