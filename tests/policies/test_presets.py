@@ -5,22 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from toy_machine import MACHINE
 from typer.testing import CliRunner
 
 from hosim.analysis.verifier import verify
 from hosim.cli.main import app
 from hosim.graph import Graph, GraphBuilder
-from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import registry
 from hosim.policies.own import rivals
-
-GB = 10**9
-MACHINE = Hardware(
-    "machine",
-    (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 1000, 10**11)),
-    (Channel("h2d", "ddr", "hbm", GB), Channel("d2h", "hbm", "ddr", GB)),
-    Compute({"bf16": 10**12}),
-)
 
 
 def step(states: bool) -> Graph:
