@@ -74,20 +74,20 @@ def sweep(bytes_per_us, both=None):
         for size in SWEEP_SIZES
     ]
     rows.append({"direction": "both", "pinned": True, "bytes": 1 << 30, "median_ns": round((1 << 30) * 1000 / (both or bytes_per_us))})
-    return {"format": "hosim.recording/1", "copies": rows}
+    return {"format": "hosim.gpu/1", "copies": rows}
 
 
 def write(folder, train, kept_bytes, layer_parameters, bandwidth, runs):
     """The folder of a recording; ``runs`` are wall times and peaks by scheme."""
     mode = "train" if train else "prefill"
-    meta = {"format": "hosim.recording/1", "model": {"layer_parameters": layer_parameters}, "smallest_offload_bytes": 1}
-    meta["device"] = {"name": "Toy"}
+    meta = {"format": "hosim.gpu/1", "dry_run": False, "device": {"name": "Toy"}}
+    meta |= {"models": {"toy": {"layer_parameters": layer_parameters}}, "smallest_offload_bytes": 1}
     (folder / "meta.json").write_text(json.dumps(meta))
     (folder / "bandwidth.json").write_text(json.dumps(bandwidth))
     for scheme, (wall_ns, peak) in runs.items():
-        run = folder / f"{mode}-64-{scheme}"
+        run = folder / f"toy-{mode}-64-{scheme}"
         run.mkdir()
-        content = {"format": "hosim.recording/1", "wall_ns": wall_ns, "memory": {"max_memory_allocated": peak, "max_memory_reserved": peak}}
+        content = {"format": "hosim.gpu/1", "wall_ns": wall_ns, "memory": {"max_memory_allocated": peak, "max_memory_reserved": peak}}
         (run / "run.json").write_text(json.dumps(content))
-    (folder / f"{mode}-64-resident" / "trace.json.gz").write_bytes(gzip.compress(json.dumps(recorded(train, kept_bytes)).encode()))
+    (folder / f"toy-{mode}-64-resident" / "trace.json.gz").write_bytes(gzip.compress(json.dumps(recorded(train, kept_bytes)).encode()))
     return folder

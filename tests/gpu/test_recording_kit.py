@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import json
 import math
+import os
 import platform
 import shutil
 import subprocess
@@ -14,43 +15,37 @@ import pytest
 import torch
 
 from hosim.errors import InputError
+from hosim.gpu import command, functional_decoder, gpu_seam, scheme_runs, trim
+from hosim.gpu.functional_decoder import CONFIGS
+from hosim.gpu.gpu_seam import CpuBackend
+from hosim.gpu.moves import Mover
+from hosim.gpu.output_files import write_json
+from hosim.gpu.schemes import Workload
 from hosim.importers.kineto import parse_kineto
-from hosim.record import command, functional_decoder, gpu_seam, trim
-from hosim.record.functional_decoder import CONFIGS
-from hosim.record.gpu_seam import CpuBackend
-from hosim.record.moves import Mover
-from hosim.record.output_files import write_json
-from hosim.record.schemes import SCHEMES, Workload
 from hosim.validate.offload_prediction import machine_of, predict_recording
+from hosim.validate.offload_schemes import SCHEMES
 from hosim.validate.snapshot import parse_snapshot
 
 TINY = CONFIGS["tiny"]
 
-# Refuses what the kit's own files import beyond torch, numpy and the standard library, and anything of hosim but the kit.
-GUARD = """
+# Refuses what hosim's own files import beyond torch, numpy and the standard library, as on a machine that has no more.
+ALONE = """
 import builtins, runpy, sys
 real = builtins.__import__
 def guarded(name, globals=None, locals=None, fromlist=(), level=0):
     importer = (globals or {}).get("__name__") or ""
     top = name.partition(".")[0]
-    ours = importer.startswith(("hosim.record", "hosim_record")) or importer == "__main__"
-    if ours and level == 0 and top not in {"torch", "numpy"} | set(sys.stdlib_module_names):
-        raise ImportError(f"{importer} imports {name}")
+    if importer.startswith("hosim") and level == 0 and top not in {"hosim", "torch", "numpy"} | set(sys.stdlib_module_names):
+        raise ModuleNotFoundError(f"No module named {name!r}", name=top)
     return real(name, globals, locals, fromlist, level)
 builtins.__import__ = guarded
+sys.argv[0] = "kit"
+runpy.run_module("hosim.gpu", run_name="__main__")
 """
-AS_MODULE = GUARD + "sys.argv[0] = 'record'; runpy.run_module('hosim.record', run_name='__main__')"
-AS_FOLDER = (
-    GUARD
-    + """
-class NoHosim:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "hosim":
-            raise ImportError(f"{name} is not here")
-sys.meta_path.insert(0, NoHosim())
-runpy.run_path(sys.argv.pop(1), run_name='__main__')
-"""
-)
+
+
+DRY = ("measure", "--only", "schemes", "--dry-run", "--out", "x")
+SMALL = ("--dry-run", "--lengths", "1024", "--iterations", "1", "--profiled", "1")
 
 
 def execute(*arguments):
@@ -61,7 +56,7 @@ def execute(*arguments):
 def recording(tmp_path_factory):
     """All runs of a dry run, made by the one command."""
     out = tmp_path_factory.mktemp("recording") / "out"
-    done = execute(AS_MODULE, "all", "--out", out, "--dry-run", "--lengths", "1024", "--iterations", "1", "--profiled", "1")
+    done = execute(ALONE, "measure", "--only", "bandwidth,schemes", *SMALL, "--out", out)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -71,16 +66,16 @@ def test_one_command_records_every_scheme(recording):
     assert meta["failed"] == []
     assert meta["dry_run"] is True
     assert meta["software"]["torch"] == torch.__version__
-    train = {f"train-16-{scheme}" for scheme in SCHEMES}
-    prefill = {f"prefill-16-{scheme}" for scheme in SCHEMES if scheme != "offload-optimizer"}
+    train = {f"tiny-train-16-{scheme}" for scheme in SCHEMES}
+    prefill = {f"tiny-prefill-16-{scheme}" for scheme in SCHEMES if scheme != "offload-optimizer"}
     assert set(meta["runs"]) == train | prefill
     assert {path.name for path in recording.iterdir()} == {"meta.json", "bandwidth.json", *meta["runs"]}
-    assert {path.name for path in (recording / "train-16-both").iterdir()} == {"run.json", "trace.json.gz"}
+    assert {path.name for path in (recording / "tiny-train-16-both").iterdir()} == {"run.json", "trace.json.gz"}
 
 
 @pytest.mark.parametrize("mode", ["prefill", "train"])
 def test_every_scheme_computes_the_same(recording, mode):
-    losses = {tuple(json.loads(path.read_text())["losses"]) for path in recording.glob(f"{mode}-*/run.json")}
+    losses = {tuple(json.loads(path.read_text())["losses"]) for path in recording.glob(f"tiny-{mode}-*/run.json")}
     (only,) = losses
     assert len(only) == 5
     assert all(math.isfinite(loss) for loss in only)
@@ -89,22 +84,22 @@ def test_every_scheme_computes_the_same(recording, mode):
 
 def test_the_moves_are_those_of_the_scheme(recording):
     moves = {path.parent.name: json.loads(path.read_text())["moves"] for path in recording.glob("*/run.json")}
-    assert moves["train-16-resident"] == moves["prefill-16-resident"] == []
+    assert moves["tiny-train-16-resident"] == moves["tiny-prefill-16-resident"] == []
     size = 2 * functional_decoder.count(TINY.layer_shapes)
-    fetched = [(m["tensor"], m["after"], m["bytes"]) for m in moves["prefill-16-stream-params"] if m["op"] == "prefetch"]
+    fetched = [(m["tensor"], m["after"], m["bytes"]) for m in moves["tiny-prefill-16-stream-params"] if m["op"] == "prefetch"]
     assert fetched == [
         ("layer.0.parameters", "embedding.forward", size),
         ("layer.1.parameters", "layer.0.forward", size),
         ("layer.2.parameters", "layer.1.forward", size),
         ("layer.3.parameters", "layer.2.forward", size),
     ]
-    states = [m["tensor"] for m in moves["train-16-offload-optimizer"] if m["op"] == "store"]
+    states = [m["tensor"] for m in moves["tiny-train-16-offload-optimizer"] if m["op"] == "store"]
     assert states == [f"layer.{i}.optimizer_state" for i in range(4)]
-    stored = {m["tensor"] for m in moves["train-16-offload-activations"] if m["op"] == "store"}
-    fetched = {m["tensor"] for m in moves["train-16-offload-activations"] if m["op"] == "prefetch"}
+    stored = {m["tensor"] for m in moves["tiny-train-16-offload-activations"] if m["op"] == "store"}
+    fetched = {m["tensor"] for m in moves["tiny-train-16-offload-activations"] if m["op"] == "prefetch"}
     assert stored == fetched
     assert {name.split(".")[1] for name in stored} == {"0", "1", "2"}  # those of the last layer stay
-    kinds = {m["tensor"].split(".")[2] for m in moves["train-16-both"]}
+    kinds = {m["tensor"].split(".")[2] for m in moves["tiny-train-16-both"]}
     assert kinds == {"parameters", "activation", "optimizer_state"}
 
 
@@ -118,7 +113,7 @@ def test_the_sweep_has_every_size_direction_and_kind_of_memory(recording):
 
 
 def test_the_trace_says_where_each_phase_begins(recording):
-    trace = json.loads(gzip.decompress((recording / "train-16-both" / "trace.json.gz").read_bytes()))
+    trace = json.loads(gzip.decompress((recording / "tiny-train-16-both" / "trace.json.gz").read_bytes()))
     marks = [e["name"] for e in sorted(trace["traceEvents"], key=lambda e: e.get("ts", 0)) if e.get("cat") == "user_annotation"]
     layers = range(4)
     assert [mark for mark in marks if mark.startswith("hosim.")] == [
@@ -130,32 +125,21 @@ def test_the_trace_says_where_each_phase_begins(recording):
 
 def test_a_dry_run_predicts_nothing_and_says_why(recording):
     with pytest.raises(InputError, match=r"trace\.json\.gz: no kernel, copy or memset of a device was recorded"):
-        predict_recording(recording, "train", 16)
-    assert json.loads((recording / "meta.json").read_text())["model"]["layer_parameters"] == functional_decoder.count(TINY.layer_shapes)
+        predict_recording(recording, "tiny", "train", 16)
+    assert json.loads((recording / "meta.json").read_text())["models"]["tiny"]["layer_parameters"] == functional_decoder.count(
+        TINY.layer_shapes
+    )
     assert machine_of(json.loads((recording / "bandwidth.json").read_text())).channel_between["ddr", "hbm"].bandwidth_bytes_per_s > 0
 
 
-def test_what_is_there_is_left_alone_and_nothing_else_is_mixed_in(recording, tmp_path, capsys, monkeypatch):
+def test_what_is_there_is_left_alone(recording, tmp_path, capsys):
     recording = shutil.copytree(recording, tmp_path / "again")  # the command writes meta.json anew
     before = {path: path.stat().st_mtime_ns for path in recording.glob("*/*")}
-    command_line = ["runs", "--out", str(recording), "--dry-run", "--lengths", "1024"]
+    command_line = ["measure", "--only", "schemes", "--out", str(recording), "--dry-run", "--lengths", "1024"]
     assert command.main(command_line) == 0
     said = capsys.readouterr().err.splitlines()
     assert sorted(said) == sorted(f"{path.parent.name}: there already" for path in recording.glob("*/run.json"))
     assert before == {path: path.stat().st_mtime_ns for path in recording.glob("*/*")}
-    monkeypatch.setitem(CONFIGS, "tiny", CONFIGS["1b"])
-    assert command.main(command_line) == 2
-    assert "holds a recording of tiny" in capsys.readouterr().err
-
-
-def test_the_folder_alone_runs_where_hosim_is_not_installed(root, tmp_path):
-    kit = tmp_path / "kit"
-    kit.mkdir()
-    for path in (root / "hosim" / "record").glob("*.py"):
-        (kit / path.name).write_bytes(path.read_bytes())
-    done = execute(AS_FOLDER, kit, "bandwidth", "--out", tmp_path / "out", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"bandwidth.json", "meta.json"}
 
 
 def workload(scheme, *, lazy=True, train=True):
@@ -205,12 +189,18 @@ def test_a_training_step_is_that_of_torch():
     ("arguments", "message"),
     [
         (["all"], "expected --out"),
-        (["runs", "--dry-run", "--out", "x", "--schemes", "magic"], "expected some of resident"),
-        (["runs", "--dry-run", "--out", "x", "--lengths", "long"], "--lengths: expected whole numbers"),
-        (["runs", "--dry-run", "--out", "x", "--lengths", "0"], "--lengths: expected whole numbers from 1, got '0'"),
-        (["runs", "--dry-run", "--out", "x", "--batch", "0"], "--batch: expected at least 1, got 0"),
-        (["runs", "--dry-run", "--out", "x", "--iterations", "0"], "--iterations: expected at least 1, got 0"),
-        (["runs", "--dry-run", "--out", "x", "--profiled", "-1"], "--profiled: expected at least 1, got -1"),
+        ([*DRY, "--schemes", "magic"], "expected some of resident"),
+        ([*DRY, "--lengths", "long"], "--lengths: expected whole numbers"),
+        (
+            [*DRY, "--lengths", "0"],
+            "--lengths: expected whole numbers from 1, got '0'",
+        ),
+        ([*DRY, "--shares", "0"], "--shares: expected whole numbers from 1 to 100, such as 75,50, got '0'"),
+        ([*DRY, "--shares", ","], "--shares: expected at least one, got nothing"),
+        ([*DRY, "--modes", ""], "--modes: expected at least one, got nothing"),
+        ([*DRY, "--batch", "0"], "--batch: expected at least 1, got 0"),
+        ([*DRY, "--iterations", "0"], "--iterations: expected at least 1, got 0"),
+        ([*DRY, "--profiled", "-1"], "--profiled: expected at least 1, got -1"),
     ],
 )
 def test_wrong_usage_is_one_line(arguments, message, capsys, tmp_path, monkeypatch):
@@ -233,13 +223,13 @@ def test_a_run_that_fails_leaves_no_folder(monkeypatch, tmp_path, capsys):
     def run_out(*_):
         raise torch.cuda.OutOfMemoryError("no memory left")
 
-    monkeypatch.setattr(command, "_measure", run_out)
+    monkeypatch.setattr(scheme_runs, "_measure", run_out)
     out = tmp_path / "out"
-    line = ["runs", "--out", str(out), "--dry-run", "--lengths", "1", "--modes", "train", "--schemes", "both"]
+    line = ["measure", "--only", "schemes", "--out", str(out), "--dry-run", "--lengths", "1", "--modes", "train", "--schemes", "both"]
     assert command.main(line) == 1
     assert "no memory left" in capsys.readouterr().err
     assert [path.name for path in out.iterdir()] == ["meta.json"]
-    assert json.loads((out / "meta.json").read_text())["failed"] == ["train-16-both"]
+    assert json.loads((out / "meta.json").read_text())["failed"] == ["tiny-train-16-both: no memory left"]
 
 
 @pytest.mark.parametrize("name", ["h100_bert_small", "mi300x_qwen1.5_0.5b", "event_sync_multi_stream"])
@@ -251,6 +241,32 @@ def test_a_trimmed_trace_reads_as_before(shared, name):
     trimmed = trim.trim_trace(trace)
     assert parse_kineto(trimmed, name) == parse_kineto(trace, name)
     assert len(json.dumps(trimmed)) < 0.8 * len(json.dumps(trace))
+
+
+def test_a_trimmed_trace_has_what_work_and_uses_follow_from():
+    """Strides of a convolution, the number that an operator shares with its gradient, the group of a collective, and modules."""
+    said = {"Concrete Inputs": ["[2]"], "Sequence number": 3, "Fwd thread id": 1}
+    group = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Seq": 4, "stream": 7, "x": 1}
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::conv2d", "pid": 1, "tid": 1, "ts": 1, "dur": 2, "args": said},
+        {"ph": "X", "cat": "kernel", "name": "ncclAllReduce", "pid": 0, "tid": 7, "ts": 2, "dur": 2, "args": group},
+        {
+            "ph": "X",
+            "cat": "python_function",
+            "name": "nn.Module: Linear_0",
+            "pid": 1,
+            "tid": 1,
+            "ts": 0,
+            "dur": 9,
+            "args": {"Python id": 1},
+        },
+        {"ph": "X", "cat": "python_function", "name": "step.py(3): step", "pid": 1, "tid": 1, "ts": 0, "dur": 9, "args": {}},
+    ]
+    trace = {"traceEvents": events}
+    trimmed = trim.trim_trace(trace)
+    assert parse_kineto(trimmed, "step") == parse_kineto(trace, "step")
+    assert [len(event.get("args", ())) for event in trimmed["traceEvents"]] == [2, 5, 0]
+    assert parse_kineto(trimmed, "step").modules
 
 
 def test_a_trimmed_snapshot_reads_as_before():
@@ -274,13 +290,14 @@ def test_a_buffer_that_is_filled_before_it_is_stored_is_noticed(scheme, monkeypa
 def test_list_names_the_runs_of_the_defaults_in_order(capsys):
     assert command.main(["list"]) == 0
     train = ["resident", "stream-params", "offload-activations", "offload-optimizer", "both"]
-    prefill = [scheme for scheme in train if scheme != "offload-optimizer"]
+    schemes = {"train": train, "prefill": [scheme for scheme in train if scheme != "offload-optimizer"]}
     assert capsys.readouterr().out.splitlines() == [
-        *(f"prefill-{length}-{scheme}" for length in (1024, 4096) for scheme in prefill),
-        *(f"train-{length}-{scheme}" for length in (1024, 4096) for scheme in train),
+        *(f"{config}-{mode}-1024-{scheme}" for config in ("1b", "3b") for mode in ("prefill", "train") for scheme in schemes[mode]),
+        *(f"{config}-{mode}-1024-step" for config in ("1b", "3b") for mode in ("prefill", "train")),
     ]
     assert command.main(["list", "--dry-run", "--lengths", "7,9,", "--modes", "train", "--schemes", "both,resident"]) == 0
-    assert capsys.readouterr().out.splitlines() == ["train-16-both", "train-16-resident", "train-32-both", "train-32-resident"]
+    of_both = [f"tiny-train-{length}-{scheme}" for length in (16, 32) for scheme in ("both", "resident")]
+    assert capsys.readouterr().out.splitlines() == [*of_both, "tiny-train-16-step", "tiny-train-32-step"]
 
 
 def test_the_sizes_of_the_decoders():
@@ -304,25 +321,25 @@ def test_the_files_say_what_was_run(recording):
     software, device = meta.pop("software"), meta.pop("device")
     assert list(software) == ["torch", "cuda", "hip", "numpy", "python", "system"]
     assert software["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert device == {"kind": "cpu", "name": platform.machine(), "driver": None}
-    options = ["--dry-run", "--lengths", "1024", "--iterations", "1", "--profiled", "1"]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert device == {"kind": "cpu", "index": 0, "name": platform.machine(), "driver": None, "host_memory_bytes": memory}
     sizes = {"layers": 4, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn": 64, "vocabulary": 96}
     assert meta == {
-        "format": "hosim.recording/1",
-        "command": ["python", "-m", "hosim.record", "all", "--out", str(recording), *options],
+        "format": "hosim.gpu/1",
+        "command": ["python", "-m", "hosim.gpu", "measure", "--only", "bandwidth,schemes", *SMALL, "--out", str(recording)],
         "dry_run": True,
-        "model": {"name": "tiny", **sizes, "parameters": 43296, "layer_parameters": 9280, "dtype": "bf16"},
+        "models": {"tiny": {"name": "tiny", **sizes, "parameters": 43296, "layer_parameters": 9280, "dtype": "bf16"}},
         "smallest_offload_bytes": 1,
         "runs": sorted(path.parent.name for path in recording.glob("*/run.json")),
         "failed": [],
     }
-    run = json.loads((recording / "train-16-both" / "run.json").read_text())
+    run = json.loads((recording / "tiny-train-16-both" / "run.json").read_text())
     assert [len(run.pop(key)) for key in ("wall_ns", "profiled_wall_ns", "losses")] == [1, 1, 5]
     assert run.pop("moves")
-    what = {"mode": "train", "length": 16, "scheme": "both", "batch": 1, "iterations": 1, "profiled": 1, "seed": 1}
-    assert run == {"format": "hosim.recording/1", "run": what, "memory": None, "memory_history": False}
+    what = {"config": "tiny", "mode": "train", "length": 16, "scheme": "both", "batch": 1, "iterations": 1, "profiled": 1, "seed": 1}
+    assert run == {"format": "hosim.gpu/1", "run": what, "memory": None, "memory_history": False, "clocks": []}
     rows = json.loads((recording / "bandwidth.json").read_text())
-    assert (rows["format"], rows["device"]) == ("hosim.recording/1", device)
+    assert (rows["format"], rows["device"]) == ("hosim.gpu/1", device)
     assert [(row["pinned"], row["bytes"], len(row["ns"])) for row in rows["host_allocations"]] == [
         (pinned, 4096 << step, 3) for pinned in (True, False) for step in range(5)
     ]
@@ -333,7 +350,7 @@ def test_the_files_say_what_was_run(recording):
 
 def test_the_optimizer_states_come_in_two_buffers(recording):
     """Two buffers: layers 0 and 1 come first, a buffer is dropped when the next layer but one comes into it, and each is stored."""
-    moves = json.loads((recording / "train-16-offload-optimizer" / "run.json").read_text())["moves"]
+    moves = json.loads((recording / "tiny-train-16-offload-optimizer" / "run.json").read_text())["moves"]
     size = 2 * 4 * 9280  # both moments in single precision
 
     def at(op, layer, phase):
@@ -404,6 +421,8 @@ class FakeCuda:
         monkeypatch.setattr(torch.cuda, "stream", self.on)
         monkeypatch.setattr(torch.cuda, "Event", self.event)
         monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5, 7))
+        monkeypatch.setattr(gpu_seam.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 3}.__getitem__)
         monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **given: self.calls.append(("history", given)))
         monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: "snapshot")
         properties = SimpleNamespace(name="GPU", total_memory=7, multi_processor_count=3, major=9, minor=0)
@@ -477,7 +496,10 @@ def test_what_is_asked_of_a_gpu(monkeypatch):
     assert device.describe() == {
         "kind": "cuda",
         "name": "GPU",
+        "index": 2,
         "total_memory_bytes": 7,
+        "free_memory_bytes": 5,
+        "host_memory_bytes": 12288,
         "multiprocessors": 3,
         "capability": "9.0",
         "driver": "550.54.15",
@@ -491,14 +513,14 @@ def test_a_device_that_is_not_there_is_one_line(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for index in ("2", "-1"):
-        assert command.main(["all", "--out", str(tmp_path / "out"), f"--device={index}"]) == 2
-        assert capsys.readouterr().err == f"record: --device: expected an index below 2, got {index}\n"
+        assert command.main(["measure", "--only", "schemes", "--out", str(tmp_path / "out"), f"--device={index}"]) == 2
+        assert capsys.readouterr().err == f"hosim.gpu: --device: expected an index below 2, got {index}\n"
 
 
 def test_a_folder_of_something_else_is_left_alone(capsys, tmp_path):
     (tmp_path / "meta.json").write_text('{"model": {}}')
-    assert command.main(["runs", "--dry-run", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"record: {tmp_path}/meta.json is not a recording: 'name'; give another folder\n"
+    assert command.main(["measure", "--only", "schemes", "--dry-run", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"hosim.gpu: {tmp_path}/meta.json: not a file of this command; give another folder\n"
     assert [path.name for path in tmp_path.iterdir()] == ["meta.json"]
 
 
@@ -524,6 +546,11 @@ def test_what_is_trimmed_and_what_is_kept():
     assert trim.trim_snapshot({"segments": [noisy], "device_traces": [[{**entry, "frames": []}]]}) == kept
 
 
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"^\S*/no/a\.json: cannot be written: No such file or directory$"):
+        write_json(tmp_path / "no" / "a.json", {})
+
+
 def test_json_is_written_whole_and_always_the_same(tmp_path):
     write_json(tmp_path / "a.json", {"b": [1]})
     write_json(tmp_path / "a.json.gz", {"b": [1]})
@@ -538,7 +565,7 @@ def test_json_is_written_whole_and_always_the_same(tmp_path):
 
 def test_keys_and_values_leave_one_layer_later(recording):
     """Of each layer they are stored as it computes, and dropped once the next layer is queued; those of the last one, at the head."""
-    moves = json.loads((recording / "prefill-16-offload-activations" / "run.json").read_text())["moves"]
+    moves = json.loads((recording / "tiny-prefill-16-offload-activations" / "run.json").read_text())["moves"]
     size = 2 * 16 * 2 * 8  # 16 positions, two heads of 8
 
     def both(op, layer, after):
@@ -553,7 +580,7 @@ def test_keys_and_values_leave_one_layer_later(recording):
 
 def test_streamed_parameters_come_in_two_buffers_both_ways(recording):
     """A step begins with layers 2 and 3 in the buffers; backward finds them there again, and the update stores what it changed."""
-    moves = json.loads((recording / "train-16-stream-params" / "run.json").read_text())["moves"]
+    moves = json.loads((recording / "tiny-train-16-stream-params" / "run.json").read_text())["moves"]
 
     def at(op, layer, after):
         return {"op": op, "tensor": f"layer.{layer}.parameters", "bytes": 2 * 9280, "after": after}
@@ -573,7 +600,7 @@ def test_streamed_parameters_come_in_two_buffers_both_ways(recording):
 
 
 def test_activations_leave_one_layer_later_and_come_back_one_layer_ahead(recording):
-    moves = json.loads((recording / "train-16-offload-activations" / "run.json").read_text())["moves"]
+    moves = json.loads((recording / "tiny-train-16-offload-activations" / "run.json").read_text())["moves"]
     sizes = [[move["bytes"] for move in moves if move["op"] == "store" and f"layer.{i}." in move["tensor"]] for i in range(4)]
     assert [len(layer) for layer in sizes] == [len(sizes[0])] * 3 + [0]
 

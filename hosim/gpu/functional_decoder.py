@@ -78,10 +78,10 @@ def count(shapes: Sequence[tuple[int, ...]]) -> int:
     return sum(math.prod(shape) for shape in shapes)
 
 
-def initialize(flat: Any, shapes: Sequence[tuple[int, ...]], seed: int) -> None:
-    """Fill a group on its device: norms with ones, matrices with normal numbers of deviation 0.02. The same seed gives the same weights."""
-    generator = torch.Generator(device=flat.device).manual_seed(seed)
-    for weight in views(flat, shapes):
+def initialize(weights: Sequence[Any], seed: int) -> None:
+    """Fill the weights of a group: norms with ones, matrices with normal numbers of deviation 0.02. A seed gives the same weights."""
+    generator = torch.Generator(device=weights[0].device).manual_seed(seed)
+    for weight in weights:
         if weight.dim() == 1:
             weight.fill_(1.0)
         else:

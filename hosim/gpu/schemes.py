@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from . import functional_decoder
-from .functional_decoder import Config
-from .gpu_seam import Device
-from .moves import Groups, Mover, OffloadedActivations, ResidentGroups, Streamed
-
-SMALLEST_OFFLOAD = 1 << 20
-"""The least bytes of a storage that is worth two copies."""
+from hosim.gpu import functional_decoder
+from hosim.gpu.functional_decoder import Config
+from hosim.gpu.gpu_seam import Device
+from hosim.gpu.moves import Groups, Mover, OffloadedActivations, ResidentGroups, Streamed
+from hosim.validate.offload_schemes import SMALLEST_OFFLOAD, OffloadScheme
 
 _RATE, _DECAY, _EPSILON, _BETA_1, _BETA_2 = 1e-4, 0.1, 1e-8, 0.9, 0.95
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """Which tensors of the layers live in host memory. Embedding and head stay on the device."""
-
-    name: str
-    parameters: bool = False
-    activations: bool = False
-    optimizer: bool = False
-
-
-SCHEMES = {
-    scheme.name: scheme
-    for scheme in (
-        Scheme("resident"),
-        Scheme("stream-params", parameters=True),
-        Scheme("offload-activations", activations=True),
-        Scheme("offload-optimizer", optimizer=True),
-        Scheme("both", parameters=True, activations=True, optimizer=True),
-    )
-}
 
 
 class Workload:
@@ -49,7 +24,7 @@ class Workload:
         self,
         device: Device,
         config: Config,
-        scheme: Scheme,
+        scheme: OffloadScheme,
         *,
         train: bool,
         length: int,
@@ -231,7 +206,7 @@ class Workload:
 
     def _make(self, shapes: tuple[tuple[int, ...], ...], seed: int) -> Any:
         group = self.mover.device.empty(functional_decoder.count(shapes), functional_decoder.DTYPE)
-        functional_decoder.initialize(group, shapes, seed)
+        functional_decoder.initialize(functional_decoder.views(group, shapes), seed)
         return group
 
     def _to_host(self, group: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .gpu_seam import MAIN, TO_DEVICE, TO_HOST, Device
+from hosim.gpu.gpu_seam import MAIN, TO_DEVICE, TO_HOST, Device
 
 
 @dataclass(frozen=True)

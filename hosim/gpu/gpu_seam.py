@@ -7,10 +7,11 @@ waits allow. A scheme that forgets to wait thus computes with data that has not 
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,30 @@ class CudaBackend:
         end_ms: float = max(first.elapsed_time(end) for _, end in marks)
         return round((end_ms - begin) * 1e6)
 
+    def time_both(self, kernels: Sequence[Callable[[], Any]], copies: list[tuple[str, Any, Any]]) -> tuple[int, int]:
+        """Nanoseconds that kernels on the compute stream, and copies (all on one stream) that are queued with them, take; 0 for none."""
+        self.synchronize()
+        spans = []
+        for stream, work in ((copies[0][0] if copies else TO_DEVICE, copies), (MAIN, kernels)):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record(self._streams[stream])
+            for one in work:
+                self.copy(*one) if isinstance(one, tuple) else one()
+            end.record(self._streams[stream])
+            spans.append((start, end, bool(work)))
+        self.synchronize()
+        took = [round(start.elapsed_time(end) * 1e6) if some else 0 for start, end, some in spans]
+        return took[1], took[0]
+
+    def time_calls(self, call: Callable[[], Any], count: int) -> int:
+        """Nanoseconds of one of ``count`` calls that a CUDA graph runs one after the other, so that no launch of the host is in it."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(count):
+                call()
+        graph.replay()
+        return round(self.time_both([graph.replay], [])[0] / count)
+
     def reset_peaks(self) -> None:
         """Start counting peaks."""
         torch.cuda.reset_peak_memory_stats()
@@ -113,10 +138,14 @@ class CudaBackend:
     def describe(self) -> dict[str, Any]:
         """The device and its software, for the record."""
         properties = torch.cuda.get_device_properties(self.torch_device)
+        free, _ = torch.cuda.mem_get_info(self.torch_device)
         return {
             "kind": self.kind,
             "name": properties.name,
+            "index": self.torch_device.index,
             "total_memory_bytes": properties.total_memory,
+            "free_memory_bytes": free,
+            "host_memory_bytes": host_memory_bytes(),
             "multiprocessors": properties.multi_processor_count,
             "capability": f"{properties.major}.{properties.minor}",
             "driver": _driver(),
@@ -186,6 +215,22 @@ class CpuBackend:
         self.synchronize()
         return time.perf_counter_ns() - start
 
+    def time_both(self, kernels: Sequence[Callable[[], Any]], copies: list[tuple[str, Any, Any]]) -> tuple[int, int]:
+        """As `CudaBackend.time_both`, one after the other."""
+        self.synchronize()
+        looks = [time.perf_counter_ns()]
+        for work in (kernels, copies):
+            for one in work:
+                self.copy(*one) if isinstance(one, tuple) else one()
+            self.synchronize()
+            looks.append(time.perf_counter_ns())
+        took = [max(1, after - before) if work else 0 for work, before, after in zip((kernels, copies), looks, looks[1:], strict=False)]
+        return took[0], took[1]
+
+    def time_calls(self, call: Callable[[], Any], count: int) -> int:
+        """As `CudaBackend.time_calls`, by the host's clock."""
+        return max(1, round(self.time_both([call] * count, [])[0] / count))
+
     def reset_peaks(self) -> None:
         """There are none."""
 
@@ -207,7 +252,7 @@ class CpuBackend:
 
     def describe(self) -> dict[str, Any]:
         """The machine, for the record."""
-        return {"kind": self.kind, "name": platform.machine(), "driver": None}
+        return {"kind": self.kind, "index": 0, "name": platform.machine(), "driver": None, "host_memory_bytes": host_memory_bytes()}
 
     def _queue(self, stream: str, work: Callable[[], None]) -> None:
         queue = self._queues.get(stream)
@@ -220,6 +265,11 @@ class CpuBackend:
 
 
 Device = CudaBackend | CpuBackend
+
+
+def host_memory_bytes() -> int:
+    """Bytes of the host's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _driver() -> str | None:

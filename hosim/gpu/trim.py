@@ -1,9 +1,11 @@
-"""Traces and snapshots reduced to what hosim reads: kernels, copies, waits, launches, ops and shapes, memory events, annotations."""
+"""Traces and snapshots reduced to what hosim reads: kernels, copies, waits, launches, ops and shapes, modules, memory, annotations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from hosim.importers.kineto_events import MODULE
 
 _CATEGORIES = frozenset(
     (
@@ -15,6 +17,7 @@ _ARGUMENTS = frozenset(
     (
         *("device", "stream", "context", "correlation", "External id", "cbid", "bytes", "kind", "Ev Idx", "Addr", "Bytes"),
         *("Device Id", "Device Type", "Total Allocated", "Total Reserved", "Input Dims", "Input type", "grid", "block"),
+        *("Concrete Inputs", "Sequence number", "Collective name", "Process Group Name", "Process Group Ranks", "Seq"),
         *("registers per thread", "shared memory"),
         *("cuda_sync_kind", "wait_on_stream", "wait_on_cuda_event_id", "wait_on_cuda_event_record_corr_id", "event_id"),
     )
@@ -36,14 +39,18 @@ _BLOCK = ("address", "size", "requested_size", "state")
 
 
 def trim_trace(trace: Mapping[str, Any]) -> dict[str, Any]:
-    """A Kineto trace without stacks, Python functions, and arguments that hosim does not read."""
+    """A Kineto trace without stacks, Python functions but calls of modules, and arguments that hosim does not read."""
     events = []
     for event in trace["traceEvents"]:
-        if event.get("ph") == "M" or event.get("cat") in _CATEGORIES:
+        if event.get("ph") == "M" or event.get("cat") in _CATEGORIES or _is_module(event):
             arguments = {key: value for key, value in event.get("args", {}).items() if key in _ARGUMENTS or event["ph"] == "M"}
             kept = {key: value for key, value in event.items() if key != "args"}
             events.append({**kept, "args": arguments} if arguments else kept)
     return {**{key: trace[key] for key in _TOP if key in trace}, "traceEvents": events}
+
+
+def _is_module(event: Mapping[str, Any]) -> bool:
+    return event.get("cat") == "python_function" and str(event.get("name", "")).startswith(MODULE)
 
 
 def trim_snapshot(snapshot: Mapping[str, Any]) -> dict[str, Any]:

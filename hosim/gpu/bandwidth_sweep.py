@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .gpu_seam import TO_DEVICE, TO_HOST, Device
+from hosim.gpu.gpu_seam import TO_DEVICE, TO_HOST, Device
 
 SIZES = tuple(1 << power for power in range(12, 31))
 """4 KiB to 1 GiB."""

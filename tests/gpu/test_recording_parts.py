@@ -1,23 +1,19 @@
 """The parts of the recording kit one by one: the sweep, what is asked of a profiler and of a device, what a command line chooses."""
 
-import argparse
 import contextlib
 import gzip
 import json
-import runpy
-import sys
 import weakref
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from hosim.record import bandwidth_sweep, command, gpu_seam, trim
-from hosim.record.bandwidth_sweep import SIZES, sweep
-from hosim.record.functional_decoder import CONFIGS
-from hosim.record.gpu_seam import CpuBackend
-from hosim.record.schemes import SCHEMES, SMALLEST_OFFLOAD
+from hosim.gpu import bandwidth_sweep, command, gpu_seam, measuring, profiled, scheme_runs, trim
+from hosim.gpu.bandwidth_sweep import SIZES, sweep
+from hosim.gpu.functional_decoder import CONFIGS
+from hosim.gpu.gpu_seam import CpuBackend
+from hosim.validate.offload_schemes import SCHEMES
 
 
 class Scripted:
@@ -124,12 +120,12 @@ def test_a_run_with_counters_and_a_history(tmp_path, monkeypatch):
     asked, steps = [], []
     profile = torch.profiler.profile
     monkeypatch.setattr(torch.profiler, "profile", lambda **given: asked.append(given) or profile(**given))
-    step, made_of = command.Workload.step, []
-    monkeypatch.setattr(command.Workload, "step", lambda work: device.log.append("step") or steps.append(step(work)) or steps[-1])
-    workload = command.Workload
-    monkeypatch.setattr(command, "Workload", lambda *given, **more: made_of.append((given[1:], more)) or workload(*given, **more))
-    device, run = Recorded([SNAPSHOT]), command.RecordingRun("prefill", 8, "resident", 1, 3, 2, 5)
-    assert command.record_run(device, CONFIGS["tiny"], run, tmp_path, smallest_offload=1) is None
+    step, made_of = scheme_runs.Workload.step, []
+    monkeypatch.setattr(scheme_runs.Workload, "step", lambda work: device.log.append("step") or steps.append(step(work)) or steps[-1])
+    workload = scheme_runs.Workload
+    monkeypatch.setattr(scheme_runs, "Workload", lambda *given, **more: made_of.append((given[1:], more)) or workload(*given, **more))
+    device, run = Recorded([SNAPSHOT]), scheme_runs.RecordingRun("tiny", "prefill", 8, "resident", 1, 3, 2, 5)
+    assert scheme_runs.record_run(device, CONFIGS["tiny"], run, tmp_path, smallest_offload=1) is None
     sizes = {"train": False, "length": 8, "batch": 1, "seed": 5, "smallest_offload": 1}
     assert made_of == [((CONFIGS["tiny"], SCHEMES["resident"]), sizes)]
     (given,) = asked
@@ -139,17 +135,27 @@ def test_a_run_with_counters_and_a_history(tmp_path, monkeypatch):
     assert [len(made.pop(key)) for key in ("wall_ns", "profiled_wall_ns")] == [3, 2]
     assert len(steps) == 2 + 3 + 2 + 2
     assert made == {
-        "format": "hosim.recording/1",
-        "run": {"mode": "prefill", "length": 8, "scheme": "resident", "batch": 1, "iterations": 3, "profiled": 2, "seed": 5},
+        "format": "hosim.gpu/1",
+        "run": {
+            "config": "tiny",
+            "mode": "prefill",
+            "length": 8,
+            "scheme": "resident",
+            "batch": 1,
+            "iterations": 3,
+            "profiled": 2,
+            "seed": 5,
+        },
         "losses": steps,
         "memory": {"max_memory_allocated": 12},
         "memory_history": True,
         "moves": [],
+        "clocks": [],
     }
     timed = ["step", "synchronize"]
     assert device.log == [
-        *("step", "step", "synchronize", "reset", *timed * 3, "peaks"),
-        *(*timed * 2, "history", "step", "step", "kept", "empty"),
+        *("step", "step", "synchronize", "reset", "synchronize", *timed * 3, "peaks"),
+        *("synchronize", *timed * 2, "history", "step", "step", "kept", "empty"),
     ]
     assert json.loads(gzip.decompress((tmp_path / run.name / "memory.json.gz").read_bytes())) == trim.trim_snapshot(SNAPSHOT)
     assert {path.name for path in (tmp_path / run.name).iterdir()} == {"run.json", "trace.json.gz", "memory.json.gz"}
@@ -162,26 +168,29 @@ def test_waits_of_streams_are_recorded_where_torch_can(monkeypatch):
     device = SimpleNamespace(kind="cuda", activities=lambda: ["all"])
     plain = {"activities": ["all"], "record_shapes": True, "profile_memory": True}
     monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", lambda **given: asked.append(given) or "waits")
-    assert command._profiler(device) == {**plain, "experimental_config": "waits"}
+    assert profiled.profiler(device) == {**plain, "experimental_config": "waits"}
     assert asked == [{"enable_cuda_sync_events": True}]
-    assert command._profiler(SimpleNamespace(kind="cpu", activities=lambda: ["all"])) == plain
+    assert profiled.profiler(SimpleNamespace(kind="cpu", activities=lambda: ["all"])) == plain
     monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", lambda: None)  # an older one
-    assert command._profiler(device) == plain
+    assert profiled.profiler(device) == plain
     monkeypatch.delattr(torch._C._profiler, "_ExperimentalConfig")
-    assert command._profiler(device) == plain
+    assert profiled.profiler(device) == plain
 
 
 def test_the_options():
     assert vars(command._parser().parse_args(["all"])) == {
         "what": "all",
         "out": None,
-        "config": "1b",
+        "only": "bandwidth,kernels,schemes,steps",
+        "configs": "1b,3b",
         "modes": "prefill,train",
         "schemes": "resident,stream-params,offload-activations,offload-optimizer,both",
-        "lengths": "1024,4096",
+        "lengths": "1024",
         "batch": 1,
         "iterations": 10,
         "profiled": 2,
+        "shares": "90,75,50",
+        "policy": "hyperoffload",
         "seed": 1,
         "device": 0,
         "dry_run": False,
@@ -192,27 +201,22 @@ def options(*more):
     return command._parser().parse_args([*more])
 
 
-def test_the_device_and_the_decoder(monkeypatch):
+def test_the_device(monkeypatch):
     monkeypatch.setattr(command, "CudaBackend", lambda index: ("gpu", index))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert command._device(options("all", "--device", "1", "--config", "3b")) == (("gpu", 1), CONFIGS["3b"])
-    assert command._device(options("all")) == (("gpu", 0), CONFIGS["1b"])
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        device, config = command._device(options("all", "--dry-run", "--config", "3b"))
-        assert (type(device), config, torch.get_num_threads()) == (CpuBackend, CONFIGS["tiny"], 1)
-    finally:
-        torch.set_num_threads(before)
+    assert command._device(options("all", "--device", "1")) == ("gpu", 1)
+    assert command._device(options("all")) == ("gpu", 0)
+    assert type(command._device(options("all", "--dry-run"))) is CpuBackend
 
 
 @pytest.fixture
 def noted(monkeypatch):
-    """What the command does with a device that is there, without doing it."""
+    """What the first step does with a device that is there, without doing it."""
     done, device = [], SimpleNamespace(describe=lambda: {"name": "GPU"})
-    monkeypatch.setattr(command, "_device", lambda given: (device, CONFIGS["tiny" if given.dry_run else given.config]))
-    monkeypatch.setattr(command, "sweep", lambda *given: done.append(("sweep", *given[1:])) or {"copies": []})
+    monkeypatch.setattr(command, "_device", lambda given: device)
+    monkeypatch.setattr(measuring, "sweep", lambda *given: done.append(("sweep", *given[1:])) or {"copies": []})
+    monkeypatch.setattr(measuring, "beside", lambda *given: done.append(("beside", *given[1:])) or [])
 
     def record_run(_, config, run, out, smallest_offload):
         done.append((config.name, run, smallest_offload))
@@ -220,67 +224,58 @@ def noted(monkeypatch):
         assert (meta["runs"], meta["failed"]) == ([], [])
         return "no memory" if run.scheme == "both" else None
 
-    monkeypatch.setattr(command, "record_run", record_run)
+    monkeypatch.setattr(measuring, "record_run", record_run)
     return done
 
 
-def test_what_is_recorded(noted, tmp_path, capsys):
-    arguments = ["--modes", "train", "--schemes", "both,resident", "--lengths", "64", "--batch", "3", "--iterations", "4"]
-    more = ["--profiled", "5", "--seed", "6"]
-    runs = [command.RecordingRun("train", 64, scheme, 3, 4, 5, 6) for scheme in ("both", "resident")]
-    assert command.main(["all", "--out", str(tmp_path / "a"), *arguments, *more]) == 1
-    assert noted == [("sweep", SIZES, 10), *(("1b", run, SMALLEST_OFFLOAD) for run in runs)]
-    assert capsys.readouterr().err.splitlines() == ["bandwidth", "train-64-both", "train-64-both: no memory", "train-64-resident"]
-    rows = {"format": "hosim.recording/1", "device": {"name": "GPU"}, "copies": []}
+def test_what_is_measured(noted, tmp_path, capsys):
+    arguments = [
+        "--configs",
+        "1b",
+        "--modes",
+        "train",
+        "--schemes",
+        "both,resident",
+        "--lengths",
+        "64",
+        "--batch",
+        "3",
+        "--iterations",
+        "4",
+    ]
+    more = ["--profiled", "5", "--seed", "6", "--only", "bandwidth,schemes"]
+    runs = [scheme_runs.RecordingRun("1b", "train", 64, scheme, 3, 4, 5, 6) for scheme in ("both", "resident")]
+    assert command.main(["measure", "--out", str(tmp_path / "a"), *arguments, *more]) == 1
+    assert noted == [("sweep", SIZES, 10), ("beside", 8192, 1 << 26), *(("1b", run, 1 << 20) for run in runs)]
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["bandwidth", "copies beside kernels", "1b-train-64-both", "1b-train-64-both: no memory", "1b-train-64-resident"]
+    rows = {"format": "hosim.gpu/1", "device": {"name": "GPU"}, "copies": [], "beside_kernels": []}
     assert json.loads((tmp_path / "a" / "bandwidth.json").read_text()) == rows
     meta = json.loads((tmp_path / "a" / "meta.json").read_text())
-    assert (meta["failed"], meta["dry_run"], meta["smallest_offload_bytes"]) == (["train-64-both"], False, 1 << 20)
+    assert (meta["failed"], meta["dry_run"], meta["smallest_offload_bytes"]) == (["1b-train-64-both: no memory"], False, 1 << 20)
     noted.clear()
-    assert command.main(["bandwidth", "--out", str(tmp_path / "b"), *arguments]) == 0
-    assert noted == [("sweep", SIZES, 10)]
+    assert command.main(["measure", "--only", "bandwidth", "--out", str(tmp_path / "b")]) == 0
+    assert noted == [("sweep", SIZES, 10), ("beside", 8192, 1 << 26)]
     noted.clear()
-    small = [command.RecordingRun("train", length, "resident", 1, 10, 2, 1) for length in (16, 32, 48)]
-    dry = ["all", "--out", str(tmp_path / "c"), "--dry-run", "--modes", "train", "--schemes", "resident", "--lengths", "8,8,8"]
-    assert command.main(dry) == 0
-    assert noted == [("sweep", SIZES[:5], 2), *(("tiny", run, 1) for run in small)]
+    small = [scheme_runs.RecordingRun("tiny", "train", length, "resident", 1, 10, 2, 1) for length in (16, 32, 48)]
+    dry = ["measure", "--out", str(tmp_path / "c"), "--dry-run", "--modes", "train", "--schemes", "resident", "--lengths", "8,8,8"]
+    assert command.main([*dry, "--only", "bandwidth,schemes"]) == 0
+    assert noted == [("sweep", SIZES[:5], 2), ("beside", 64, 1 << 14, 2, 1), *(("tiny", run, 1) for run in small)]
     noted.clear()
-    assert command.main(dry) == 0
+    assert command.main([*dry, "--only", "bandwidth,schemes"]) == 0
     assert noted == [("tiny", run, 1) for run in small]  # the bandwidth is there already
 
 
 def test_folders_that_cannot_be_made(noted, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert command.main(["runs", "--out", str(tmp_path / "file")]) == 2
-    assert capsys.readouterr().err == f"record: cannot create the folder {tmp_path}/file: File exists\n"
+    assert command.main(["measure", "--out", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err == f"hosim.gpu: {tmp_path}/file: cannot create the folder: File exists\n"
     folder = tmp_path / "deep" / "out"
     folder.mkdir(parents=True)
-    (folder / "meta.json").write_text(json.dumps({"model": {"name": "3b"}, "device": {"name": "other"}}))
-    assert command.main(["runs", "--out", str(folder)]) == 2
-    said = f"record: {folder} holds a recording of 3b on other, this is 1b on GPU: give another folder\n"
+    (folder / "meta.json").write_text(json.dumps({"device": {"name": "other"}}))
+    assert command.main(["measure", "--out", str(folder)]) == 2
+    said = f"hosim.gpu: {folder}: the folder holds measurements of other, this is GPU: give another folder\n"
     assert (capsys.readouterr().err, noted) == (said, [])
-
-
-@pytest.mark.parametrize("arguments", [["list"], ["list", "--lengths", "x"]])
-def test_the_folder_becomes_a_package(root, monkeypatch, capsys, arguments):
-    """Run as a folder, its files shadow no other modules, and its exit code is the command's."""
-    folder = root / "hosim" / "record"
-    rest = [entry for entry in sys.path if Path(entry or ".").resolve() != folder]
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", [str(folder), "", *(entry for entry in rest if entry)])
-    monkeypatch.setattr(sys, "argv", ["record", *arguments])
-    before = set(sys.modules)
-    try:
-        with pytest.raises(SystemExit) as caught:
-            runpy.run_path(str(folder / "__main__.py"), run_name="__main__")
-        assert sys.path == [entry for entry in rest if entry]
-        assert "hosim_record.command" in sys.modules
-    finally:
-        for name in set(sys.modules) - before:
-            if name.startswith("hosim_record"):
-                del sys.modules[name]
-    assert caught.value.code == (2 if "x" in arguments else 0)
-    said = capsys.readouterr()
-    assert len(said.out.splitlines()) == (0 if "x" in arguments else 18)
 
 
 def test_memory_of_a_gpu(monkeypatch):
@@ -338,7 +333,6 @@ def test_which_groups_of_a_scheme_live_where():
         "offload-optimizer": ("offload-optimizer", False, False, True),
         "both": ("both", True, True, True),
     }
-    assert SMALLEST_OFFLOAD == 1 << 20
 
 
 def test_wrong_numbers_are_said_in_full(capsys):
@@ -347,8 +341,10 @@ def test_wrong_numbers_are_said_in_full(capsys):
         (["--modes", "train,test"], "--modes: expected some of prefill, train, got 'test'"),
         (["--schemes", "x"], f"--schemes: expected some of {', '.join(SCHEMES)}, got 'x'"),
         (["--batch", "0"], "--batch: expected at least 1, got 0"),
+        (["--only", "all"], "--only: expected some of bandwidth, kernels, schemes, steps, got 'all'"),
+        (["--configs", "2b"], "--configs: expected some of tiny, 1b, 3b, got '2b'"),
+        (["--shares", "75,0"], "--shares: expected whole numbers from 1 to 100, such as 75,50, got '0'"),
     ):
         assert command.main(["list", *arguments]) == 2
-        assert capsys.readouterr().err == f"record: {message}\n"
+        assert capsys.readouterr().err == f"hosim.gpu: {message}\n"
     assert command.main(["list", "--batch", "1", "--lengths", "1", "--modes", "train", "--schemes", "both"]) == 0
-    assert isinstance(command._parser(), argparse.ArgumentParser)

@@ -1,0 +1,137 @@
+"""The first step, on the GPU: channels, kernels, decoders under simple schemes, and the time of each op of their captured steps."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hosim.cache_plan import Plan
+from hosim.errors import InputError
+from hosim.gpu import kernel_times
+from hosim.gpu.bandwidth_sweep import SIZES, sweep
+from hosim.gpu.beside_kernels import beside
+from hosim.gpu.captured_step import Ran, Work, captured, events_of, run_steps
+from hosim.gpu.functional_decoder import CONFIGS
+from hosim.gpu.gpu_seam import Device
+from hosim.gpu.output_files import write_json, write_rows
+from hosim.gpu.progress_lines import say
+from hosim.gpu.scheme_runs import RecordingRun, new_folder, record_run
+from hosim.gpu.travel_files import workload_mapping
+from hosim.graph import Graph
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.validate.kit_files import FORMAT, read_json, whole
+
+
+def measure_channels(device: Device, out: Path, dry: bool) -> None:
+    """Write ``bandwidth.json``, unless it is there."""
+    path = out / "bandwidth.json"
+    if path.exists():
+        return
+    say("bandwidth")
+    found = sweep(device, *((SIZES[:5], 2) if dry else (SIZES, 10)))
+    say("copies beside kernels")
+    rows = beside(device, 64, 1 << 14, 2, 1) if dry else beside(device, 8192, 1 << 26)
+    write_json(path, {"format": FORMAT, "device": device.describe(), **found, "beside_kernels": rows})
+
+
+def measure_kernels(device: Device, out: Path, dry: bool) -> None:
+    """Write ``kernels.csv``, unless it is there."""
+    path = out / "kernels.csv"
+    if path.exists():
+        return
+    say("kernels")
+    shapes = kernel_times.SMALL if dry else kernel_times.SHAPES
+    rows = kernel_times.kernel_rows(device, str(device.describe()["name"]), shapes)
+    write_rows(path, kernel_times.COLUMNS, rows)
+
+
+def measure_schemes(device: Device, out: Path, runs: Iterable[RecordingRun], smallest_offload: int) -> list[str]:
+    """Record each run that is not there; returns a line for each that failed."""
+    failed = []
+    for run in runs:
+        if (out / run.name / "run.json").exists():
+            say(f"{run.name}: there already")
+            continue
+        say(run.name)
+        problem = record_run(device, CONFIGS[run.config], run, out, smallest_offload=smallest_offload)
+        if problem is not None:
+            failed.append(f"{run.name}: {problem}")
+            say(failed[-1])
+    return failed
+
+
+def measure_steps(device: Device, out: Path, work: Iterable[Work], steps: int) -> list[str]:
+    """Run each captured step with everything resident, and write its ops' times; returns a line for each that failed."""
+    failed = []
+    for one in work:
+        name = f"{one.name}-step"
+        if (out / name / "run.json").exists():
+            say(f"{name}: there already")
+            continue
+        say(name)
+        try:
+            _measure_step(device, out / name, one, steps)
+        except torch.cuda.OutOfMemoryError as problem:
+            failed.append(f"{name}: {str(problem).splitlines()[0]}")
+            say(failed[-1])
+        gc.collect()
+        device.empty_caches()
+    return failed
+
+
+def _measure_step(device: Device, path: Path, work: Work, steps: int) -> None:
+    step = captured(work, device.torch_device)
+    plan = Plan(step.program.graph)
+    with new_folder(path) as folder:
+        ran = run_steps(step, plan, _room(device), device, steps, steps, folder)
+        write_json(folder / "workload.json.gz", workload_mapping(_with_times(step.program.graph, ran)))
+        write_json(folder / "timeline.json.gz", events_of(plan, ran.timelines[-1]))
+        write_json(folder / "run.json", {**run_mapping(work, ran), "outside_bytes": _outside(ran, step.held_bytes)})
+
+
+def run_mapping(work: Work, ran: Ran) -> dict[str, Any]:
+    """What the folder of a captured step's run says about it."""
+    return {
+        "format": FORMAT,
+        "step": {"config": work.config, "mode": work.mode, "length": work.length, "batch": work.batch, "seed": work.seed},
+        "wall_ns": ran.step_ns,
+        "memory": ran.peaks,
+        "results": ran.digest,
+        "clocks": ran.clocks,
+    }
+
+
+def work_of(path: Path) -> Work:
+    """The step that a ``run.json`` of :func:`measure_steps` is of. Raises :class:`InputError`."""
+    step, source = read_json(path, ["step"])["step"], str(path)
+    if not isinstance(step, dict) or step.get("config") not in [*CONFIGS] or step.get("mode") not in ("prefill", "train"):
+        raise InputError("expected the config and the mode of a step", source=source, where="step")
+    least = {"length": 1, "batch": 1, "seed": -(1 << 60)}
+    return Work(step["config"], step["mode"], **{key: whole(step.get(key), source, f"step.{key}", least[key]) for key in least})
+
+
+def _outside(ran: Ran, held_bytes: int) -> int:
+    """Bytes that something beside the step's own tensors holds, such as workspaces of cuBLAS."""
+    return 0 if ran.at_rest_bytes is None else max(0, ran.at_rest_bytes - held_bytes)
+
+
+def _with_times(graph: Graph, ran: Ran) -> Graph:
+    """The graph with the median time of each op."""
+    spans = [list(zip(line.op_start_ns, line.op_end_ns, strict=True)) for line in ran.timelines]
+    times = [round(statistics.median(end - start for start, end in ends)) for ends in zip(*spans, strict=True)]
+    return replace(graph, ops=tuple(replace(op, duration_ns=ns) for op, ns in zip(graph.ops, times, strict=True)))
+
+
+def _room(device: Device) -> Hardware:
+    """A machine for runs that move nothing: as much memory as there is, and channels of any speed."""
+    about = device.describe()
+    room = int(about.get("free_memory_bytes") or about["host_memory_bytes"])
+    tiers = (Tier("hbm", room, 10**12, "device"), Tier("ddr", int(about["host_memory_bytes"]), 10**11, "host"))
+    channels = (Channel("h2d", "ddr", "hbm", 10**10), Channel("d2h", "hbm", "ddr", 10**10))
+    return Hardware(str(about["name"]), tiers, channels, Compute({}))

@@ -1,0 +1,8 @@
+"""What the kit says while it works."""
+
+import sys
+
+
+def say(text: str) -> None:
+    """A line on stderr, at once."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201

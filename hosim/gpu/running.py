@@ -1,0 +1,60 @@
+"""The third step, on the GPU: run each plan, and write what was measured beside what was predicted."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import torch
+
+from hosim.errors import ExecutionError, InputError
+from hosim.gpu.captured_step import captured, events_of, run_steps
+from hosim.gpu.gpu_seam import Device
+from hosim.gpu.measured_machine import measured_machine
+from hosim.gpu.measuring import run_mapping, work_of
+from hosim.gpu.output_files import write_json
+from hosim.gpu.progress_lines import say
+from hosim.gpu.summary_table import write_summary
+from hosim.gpu.travel_files import plan_of_mapping
+from hosim.hardware import Hardware
+from hosim.io.bounded import read_json
+
+
+def run_plans(device: Device, out: Path, steps: int) -> list[str]:
+    """Run each plan of the folder that has not run; returns a line for each that failed.
+
+    Raises :class:`InputError` for a folder without plans.
+    """
+    plans = sorted(out.glob("[!.]*-plan-*/predicted.json"))
+    if not plans:
+        raise InputError("no plan (MODEL-MODE-LENGTH-plan-SHARE); run `python -m hosim.gpu plan` first", source=str(out))
+    hardware, failed = measured_machine(out), []
+    for folder in (path.parent for path in plans):
+        if not (folder / "plan.json").exists():
+            say(f"{folder.name}: nothing fits")
+        elif (folder / "run.json").exists():
+            say(f"{folder.name}: there already")
+        else:
+            say(folder.name)
+            try:
+                _run(device, hardware, folder, out, steps)
+            except (ExecutionError, torch.cuda.OutOfMemoryError) as problem:
+                failed.append(f"{folder.name}: {str(problem).splitlines()[0]}")
+                say(failed[-1])
+            gc.collect()
+            device.empty_caches()
+        write_summary(out)
+    return failed
+
+
+def _run(device: Device, hardware: Hardware, folder: Path, out: Path, steps: int) -> None:
+    work = work_of(out / f"{folder.name.rpartition('-plan-')[0]}-step" / "run.json")
+    step = captured(work, device.torch_device)
+    path = folder / "plan.json"
+    data = read_json(str(path), "a plan", "plan again: python -m hosim.gpu plan")
+    plan = plan_of_mapping(data, step.program.graph, str(path))
+    ran = run_steps(step, plan, hardware, device, steps, 1, folder)
+    line = ran.timelines[-1]
+    write_json(folder / "timeline.json.gz", events_of(plan, line))
+    waited = sum(stall.stall_ns for stall in line.stalls)
+    write_json(folder / "run.json", {**run_mapping(work, ran), "recorded_stall_ns": waited})

@@ -1,0 +1,40 @@
+"""Predictions beside measurements: ``summary.json``, and the table of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hosim.gpu.output_files import write_json
+from hosim.validate.kit_files import FORMAT, read_json
+from hosim.validate.plan_rows import plan_rows
+
+
+def write_summary(out: Path) -> list[dict[str, Any]]:
+    """Write ``summary.json`` from the folders that are there; returns its rows."""
+    rows = plan_rows(out)
+    write_json(out / "summary.json", {"format": FORMAT, "device": read_json(out / "meta.json", ["device"])["device"], "runs": rows})
+    return rows
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as text."""
+    lines = [f"{'':28} {'budget':>15} {'allocated':>15} {'predicted':>15} {'off':>7} {'step ms':>9} {'predicted':>9} {'off':>7}"]
+    for row in rows:
+        got, said = row["measured"], row["predicted"]
+        if row["error"] is not None:
+            lines.append(f"{row['name']:28} {row['error']}")
+            continue
+        budget = "resident" if row["budget_bytes"] is None else f"{row['budget_bytes']:,}"
+        peak = _beside(got["allocated_bytes"], said["allocated_bytes"], 15, "{:,}", 1)
+        step = _beside(got["step_ns"], said["step_ns"], 9, "{:.2f}", 1e6)
+        lines.append(f"{row['name']:28} {budget:>15} {peak} {step}".rstrip())
+    return "\n".join(lines)
+
+
+def _beside(got: int | None, said: int, width: int, form: str, unit: float) -> str:
+    predicted = form.format(said / unit if unit != 1 else said)
+    if got is None:
+        return f"{'-':>{width}} {predicted:>{width}} {'':>7}"
+    return f"{form.format(got / unit if unit != 1 else got):>{width}} {predicted:>{width}} {said / got - 1:>+7.1%}"
