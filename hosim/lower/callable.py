@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,17 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from hosim.cache_plan import Plan
+from hosim.engine import replay
 from hosim.errors import HosimError, InputError
 from hosim.hardware import Hardware
 from hosim.importers.torch_run import quiet
 from hosim.lower.guard import Guard
+from hosim.lower.hooks_refused import require_no_hooks, require_one_process
 from hosim.lower.insert import insert
+from hosim.lower.launch_cost import late_launch_ns
 from hosim.lower.run import Executor
 from hosim.lower.torch_program import TorchProgram, capture
-from hosim.lower.training import Loss, capture_training
+from hosim.lower.transfers import RunMemory
 from hosim.plain_text import counted
 from hosim.result import Result
 
@@ -31,7 +34,8 @@ class Captured:
     """A program with the tensors that it holds.
 
     ``model`` is the captured model; ``held`` has its tensors and the optimizer's by placeholder. ``flat`` returns a call's inputs in the
-    order of ``inputs``, the other placeholders; ``result`` turns the program's results into those of the call.
+    order of ``inputs``, the other placeholders; ``result`` turns the program's results into those of the call. ``settings`` are the inputs
+    that are the optimizer's.
     """
 
     model: torch.nn.Module
@@ -40,6 +44,67 @@ class Captured:
     inputs: tuple[str, ...]
     flat: Callable[..., list[Any]]
     result: Callable[[tuple[Any, ...]], Any]
+    settings: frozenset[str] = frozenset()
+
+
+class PlannedProgram:
+    """A program under a plan, with the executor that runs it."""
+
+    def __init__(self, program: TorchProgram, plan: Plan, result: Result, hardware: Hardware, device: Any, inputs: Sequence[str]) -> None:
+        self.program = program
+        self.plan = plan
+        self.result = result
+        self.lowered = insert(program, plan, hardware.device_tier)
+        self.executor = Executor(self.lowered, hardware, device, result.budget_bytes)
+        self.inputs = tuple(inputs)
+        self._examples = {given.placeholder: given.value for given in program.givens}
+        graph, tensor_of = program.graph, program.tensor_of
+        written = {t for op in graph.ops for t in op.mutates}
+        self._bytes = {name: graph.tensors[tensor_of[name]].size_bytes for name in self.inputs if name in tensor_of}
+        self._written = {name for name in self._bytes if tensor_of[name] in written}
+
+    def values(self, given: Sequence[Any], held: Set[int], unchecked: Set[str]) -> dict[str, Any]:
+        """The inputs by placeholder, each tensor on a storage of its own.
+
+        ``held`` are the storages of offloaded tensors. Values of ``unchecked`` may differ from the example's. Raises :class:`InputError`
+        for inputs unlike the example's.
+        """
+        values = dict(zip(self.inputs, given, strict=True))
+        taken: set[int] = set()
+        for name, value in values.items():
+            if name not in unchecked:
+                _check_input(name, value, self._examples[name])
+            if isinstance(value, torch.Tensor):
+                values[name] = self._by_itself(name, value, taken, held)
+        return values
+
+    def _by_itself(self, name: str, value: torch.Tensor, taken: set[int], held: Set[int]) -> torch.Tensor:
+        """``value`` on a storage of its own, laid out like the example: unchanged, or a copy."""
+        storage = value.untyped_storage()
+        if storage._cdata in held:  # it may be empty, which crashes torch
+            raise InputError(f"input {name!r} is a tensor of the offloaded model; give a copy made before offloading")
+        own = storage._cdata not in taken and self.fits(name, value)
+        taken.add(storage._cdata)
+        if own:
+            return value
+        if name in self._written:
+            raise InputError(f"input {name!r} is written by the model, and is part of another tensor or has another layout; give a copy")
+        return self.copy(name, value)
+
+    def fits(self, name: str, value: torch.Tensor) -> bool:
+        """Whether a tensor has the layout and the storage of the example."""
+        return bool(value.stride() == self._examples[name].stride() and value.untyped_storage().nbytes() == self._bytes.get(name))
+
+    def filled(self, name: str, value: Any) -> torch.Tensor:
+        """A tensor like the example with a value everywhere, on the device of the program's tensors."""
+        example = self._examples[name]
+        return torch.empty_strided(example.size(), example.stride(), dtype=example.dtype, device=example.device).copy_(
+            torch.as_tensor(value)
+        )
+
+    def copy(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """A copy with the layout of the example."""
+        return torch.empty_strided(value.size(), self._examples[name].stride(), dtype=value.dtype, device=value.device).copy_(value)
 
 
 class OffloadedModel:
@@ -57,26 +122,27 @@ class OffloadedModel:
         device: Any = None,
         directories: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> None:
+        made = _device(captured, hardware, directories or {}) if device is None else device
+        self._whole = whole = PlannedProgram(captured.program, plan, result, hardware, made, captured.inputs)
         self.program = captured.program
         self.plan = plan
         self.result = result
-        self.lowered = insert(captured.program, plan, hardware.device_tier)
+        self.lowered = whole.lowered
         self._captured = captured
-        self._examples = {given.placeholder: given.value for given in captured.program.givens}
-        graph, tensor_of = captured.program.graph, captured.program.tensor_of
-        written = {t for op in graph.ops for t in op.mutates}
-        self._bytes = {name: graph.tensors[tensor_of[name]].size_bytes for name in captured.inputs if name in tensor_of}
-        self._written = {name for name in self._bytes if tensor_of[name] in written}
-        made = _device(captured, hardware, directories or {}) if device is None else device
-        self.executor = Executor(self.lowered, hardware, made)
+        self._running = [whole.executor]
         self.executor.place(captured.held)
-        self._held = {tensor.untyped_storage()._cdata for tensor in captured.held.values()}
+        self._held = frozenset(tensor.untyped_storage()._cdata for tensor in captured.held.values())
         self._modes = _modes(captured.model)
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = threading.RLock()
         guard = Guard(captured.model, captured.held.values())
         self._release = guard.release
-        self._forgotten = weakref.finalize(self, _forgotten, self.executor, guard)
+        self._forgotten = weakref.finalize(self, _forgotten, self._running, guard)
         self._forgotten.atexit = False
+
+    @property
+    def executor(self) -> Executor:
+        """The executor that has the tensors."""
+        return self._running[0]
 
     @property
     def predicted_peak_bytes(self) -> int:
@@ -85,14 +151,25 @@ class OffloadedModel:
         return self.result.allocator.peak_allocated_bytes
 
     @property
+    def memory(self) -> RunMemory:
+        """What the last call held of the device's memory at most: allocated, still read by transfers, both at once, and reserved."""
+        memory: RunMemory = self.executor.device.memory
+        return memory
+
+    @property
     def predicted_stall_ns(self) -> int:
         """The predicted stall, with the times of the hardware profile."""
         return sum(self.result.stall_ns.values())
 
     @property
     def predicted_makespan_ns(self) -> int:
-        """The predicted time of a call, with the times of the hardware profile."""
-        return self.result.makespan_ns or 0
+        """The predicted time of a call, with the times of the hardware profile and what the host takes to launch its ops and copies."""
+        op_ns, cache_op_ns = self.executor.device.launch_ns
+        late = 0
+        if op_ns or cache_op_ns:
+            timeline = replay(self.plan, self.executor.hardware, self.result.budget_bytes, record=True).timeline
+            late = 0 if timeline is None else late_launch_ns(self.plan, timeline, op_ns, cache_op_ns)
+        return (self.result.makespan_ns or 0) + late
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's results for these inputs, or the loss of a training step.
@@ -104,44 +181,41 @@ class OffloadedModel:
             return self._call(*args, **kwargs)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
+        self._require_as_captured()
+        return self._captured.result(self._run(self._whole, self._captured.flat(*args, **kwargs)))
+
+    def _require_as_captured(self) -> None:
+        """Raise :class:`InputError` if the model is in another mode than it was captured in, or has hooks."""
         if _modes(self._captured.model) != self._modes:
             raise InputError(
                 "the model was captured in another mode (train or eval, autocast or none); switch back to it, or offload it again"
             )
-        values = dict(zip(self._captured.inputs, self._captured.flat(*args, **kwargs), strict=True))
-        taken: set[int] = set()
-        for name, value in values.items():
-            _check_input(name, value, self._examples[name])
-            if isinstance(value, torch.Tensor):
-                values[name] = self._by_itself(name, value, taken)
+        require_no_hooks(self._captured.model)
+
+    def _run(self, planned: PlannedProgram, given: Sequence[Any]) -> tuple[Any, ...]:
+        """The results of a program for its inputs. The tensors move to where its plan has them, if another one ran before."""
+        values = planned.values(given, self._held, self._captured.settings)
         try:
-            results = self.executor.run(values)
+            if planned.executor is not self.executor:
+                before, self._running[0] = self.executor, planned.executor
+                self.executor.take_over(before)
+            return self.executor.run(values)
         except BaseException:
-            if self.executor.closed:
+            if self.executor.closed and not self.executor.left:
                 self._release()  # everything that could be recovered is back
             raise
-        return self._captured.result(results)
-
-    def _by_itself(self, name: str, value: torch.Tensor, taken: set[int]) -> torch.Tensor:
-        """``value`` on a storage of its own, laid out like the example: unchanged, or a copy."""
-        example, storage = self._examples[name], value.untyped_storage()
-        if storage._cdata in self._held:  # it may be empty, which crashes torch
-            raise InputError(f"input {name!r} is a tensor of the offloaded model; give a copy made before offloading")
-        own = storage._cdata not in taken and value.stride() == example.stride() and storage.nbytes() == self._bytes[name]
-        taken.add(storage._cdata)
-        if own:
-            return value
-        if name in self._written:
-            raise InputError(f"input {name!r} is written by the model, and is part of another tensor or has another layout; give a copy")
-        return torch.empty_strided(value.size(), example.stride(), dtype=value.dtype, device=value.device).copy_(value)
 
     def close(self) -> None:
-        """Move every tensor back into the model, and release memory and files."""
-        self._forgotten.detach()
+        """Move every tensor back into the model, and release memory and files.
+
+        Raises :class:`hosim.errors.ExecutionError` if there is no room for some: they are kept, and closing again goes on with them.
+        """
         try:
             self.executor.close()
         finally:
-            self._release()
+            if not self.executor.left:
+                self._forgotten.detach()
+                self._release()
 
     def __enter__(self) -> OffloadedModel:
         return self
@@ -162,6 +236,8 @@ def inference(model: torch.nn.Module, example_inputs: Any, name: str) -> Capture
             f"torch.export does not see autocast; offload {name} outside of it, and convert the model to the dtype that it should "
             "compute in"
         )
+    require_one_process(model)
+    require_no_hooks(model)
     try:
         with torch.no_grad(), quiet():
             exported = torch.export.export(model, args, kwargs, strict=False)
@@ -187,31 +263,10 @@ def inference(model: torch.nn.Module, example_inputs: Any, name: str) -> Capture
     return Captured(model, program, held, inputs, flat, lambda results: tree_unflatten(results, out_spec))
 
 
-def training(model: torch.nn.Module, inputs: Mapping[str, Any], optimizer: torch.optim.Optimizer, loss: Loss | None, name: str) -> Captured:
-    """A training step of ``model``. Raises :class:`InputError` if it cannot be captured."""
-    step = capture_training(model, inputs, optimizer, name=name, loss=loss)
-    held = {one.placeholder: value for one, value in zip(step.program.givens, step.values, strict=True) if value is not None}
-    settings = _settings(optimizer)
-
-    def flat(*args: Any, **kwargs: Any) -> list[Any]:
-        if _settings(optimizer) != settings:
-            raise InputError("the optimizer's settings have changed since the step was captured; offload it again")
-        given = {**dict(zip(inputs, args, strict=False)), **kwargs}
-        if set(given) != set(inputs) or len(args) > len(inputs):
-            raise InputError(f"expected the inputs {', '.join(inputs)}, got {', '.join(given) or 'none'}")
-        for key in set(inputs) - set(step.inputs):
-            if given[key] is not inputs[key] and given[key] != inputs[key]:
-                raise InputError(f"input {key!r} is {inputs[key]!r} in the captured step, got {given[key]!r}; offload it again")
-        return [given[key] for key in step.inputs]
-
-    names = tuple(one.placeholder for one in step.program.givens if one.placeholder not in held)
-    return Captured(model, step.program, held, names, flat, lambda results: results[0])
-
-
-def _forgotten(executor: Executor, guard: Guard) -> None:
+def _forgotten(running: Sequence[Executor], guard: Guard) -> None:
     """What :meth:`OffloadedModel.close` does, for models that are garbage collected."""
     with contextlib.suppress(HosimError):
-        executor.close()
+        running[0].close()
     guard.release()
 
 
@@ -222,12 +277,6 @@ def _modes(model: torch.nn.Module) -> list[bool]:
 
 def _is_autocast() -> bool:
     return any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
-
-
-def _settings(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """The optimizer's settings, and which tensors it learns and has as states."""
-    groups = [{**group, "params": [id(p) for p in group["params"]]} for group in optimizer.param_groups]
-    return [groups, [id(value) for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]]
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

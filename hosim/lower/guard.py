@@ -6,7 +6,8 @@ reading, writing, copying, saving. Imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,8 @@ _ANSWERED = (
         "device",
         "layout",
         "grad",
+        "_backward_hooks",
+        "_post_accumulate_grad_hooks",
         "requires_grad",
         "is_leaf",
         "is_cuda",
@@ -92,6 +95,18 @@ def require_free(model: Any) -> None:
             raise InputError(f"{type(model).__name__}: {tensor.reason}")
         if tensor.device.type not in ("cpu", "cuda"):
             raise InputError(f"{type(model).__name__} has tensors on {tensor.device}; expected all on the CPU or a GPU", source="model")
+
+
+@contextmanager
+def unguarded(tensor: Any) -> Iterator[Any]:
+    """The tensor as if it were not offloaded, while its contents are there."""
+    kind = type(tensor)
+    if isinstance(tensor, GuardedTensor):
+        tensor.__class__ = kind.__mro__[2]
+    try:
+        yield tensor
+    finally:
+        tensor.__class__ = kind
 
 
 @cache

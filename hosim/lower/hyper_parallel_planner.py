@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +44,10 @@ COPY_D2H, COPY_H2D, RELEASE_DEVICE, RELEASE_HOST = "COPY_D2H", "COPY_H2D", "RELE
 HOST_BYTES = 64 * 2**30
 """Pinned host memory for copies, as ``OffloadConfig.max_offload_activation_mb`` has it by default."""
 
-_TYPES = "hyper_parallel.auto_parallel.hyper_offload.ir.schedule"
+_LIBRARY = "hyper_parallel.auto_parallel.hyper_offload"
+_TYPES = f"{_LIBRARY}.ir.schedule"
+_OWN = f"{_LIBRARY}.planning.greedy"
+_WARM_UP = f"{_LIBRARY}.execution.warmup"
 _AMPLE = 10**18
 _OURS, _OTHERS = "hyperoffload", ("longest_gap", "g10", "memory_peak")
 _AHEAD = f"a schedule needs a policy that plans ahead and keeps the order, such as {_OURS}"
@@ -83,6 +87,8 @@ class HosimPlanner:
         The class ``ResidencySchedule``, if not that of the installed hyper-parallel.
     actions
         The class ``ResidencyActionType``, if not that of the installed hyper-parallel.
+    fallback
+        The planner whose schedule is taken, with a warning, where no plan fits; by default hyper-parallel's own, if it is installed.
     **parameters
         Values of the policy's parameters.
 
@@ -114,6 +120,7 @@ class HosimPlanner:
         save: str | os.PathLike[str] | None = None,
         schedule: Callable[[], Any] | None = None,
         actions: Any = None,
+        fallback: Any = None,
         **parameters: Any,
     ) -> None:
         if registry.get(policy).runtime:
@@ -125,6 +132,8 @@ class HosimPlanner:
         self.planned: Planned | None = None
         self._schedule = schedule
         self._actions = actions
+        self._fallback = fallback
+        self._limit_bytes: int | None = None
 
     def build(self, trace: Any) -> Any:
         """Plan a trace.
@@ -142,7 +151,7 @@ class HosimPlanner:
         Raises
         ------
         InfeasibleError
-            If nothing fits within the trace's limit.
+            If nothing fits within the trace's limit, and there is no planner to fall back on.
         InputError
             If the trace contradicts itself, or hyper-parallel's classes can neither be imported nor were given.
         """
@@ -150,9 +159,18 @@ class HosimPlanner:
         if self.save is not None:
             write(self.save, document)
         make, kinds = self._types()
+        self._limit_bytes = trace.memory_limit_bytes
         if not document["ops"]:
             return make()
-        planned = plan_trace(read_document(document), self.policy, self.host_bytes, **self.parameters)
+        self.planned = None
+        try:
+            planned = plan_trace(read_document(document), self.policy, self.host_bytes, **self.parameters)
+        except InfeasibleError as error:
+            fallback = self._fallback_planner()
+            if fallback is None:
+                raise
+            warnings.warn(f"hosim found no plan, so {type(fallback).__name__} plans this session: {error}", stacklevel=2)
+            return fallback.build(trace)
         schedule = make()
         for action in planned.actions:
             add = schedule.add_pre if action.before else schedule.add_post
@@ -169,6 +187,37 @@ class HosimPlanner:
             )
         return schedule
 
+    def plan_again(self, session: Any, warm_up: Callable[..., Any] | None = None) -> None:
+        """Let a session record its next step and plan from it, instead of the first step.
+
+        The first step's durations have paging and lazy initialisation in them. Call it between two steps.
+
+        Parameters
+        ----------
+        session
+            The ``OffloadSession``; it has run its first step with this planner.
+        warm_up
+            The class ``WarmupExecutor``, if not that of the installed hyper-parallel.
+
+        Raises
+        ------
+        InputError
+            If the session has not planned with this planner, or hyper-parallel's class can neither be imported nor was given.
+        """
+        if session.mode != "replay" or session.planner is not self or self._limit_bytes is None:
+            raise InputError("plan again after the first step of a session with this planner and a limit", source="HosimPlanner")
+        make = warm_up or _class(_WARM_UP, "WarmupExecutor")
+        if make is None:
+            raise InputError("hyper-parallel cannot be imported; install it, or give its WarmupExecutor as warm_up=", source="HosimPlanner")
+        session.executor = make(residency_manager=session.residency_manager, memory_limit_bytes=self._limit_bytes)
+        session.mode = "warmup"
+
+    def _fallback_planner(self) -> Any:
+        if self._fallback is not None:
+            return self._fallback
+        own = _class(_OWN, "GreedyResidencyPlanner")
+        return None if own is None else own()
+
     def _types(self) -> tuple[Callable[[], Any], Any]:
         if self._schedule is not None and self._actions is not None:
             return self._schedule, self._actions
@@ -180,6 +229,16 @@ class HosimPlanner:
             message = f"hyper-parallel cannot be imported ({error}); install it, or give its classes as schedule= and actions="
             raise InputError(message, source="HosimPlanner") from None
         return self._schedule or module.ResidencySchedule, self._actions or module.ResidencyActionType
+
+
+def _class(module: str, name: str) -> Any:
+    """A class of hyper-parallel, or ``None`` where it is not installed."""
+    from importlib import import_module
+
+    try:
+        return getattr(import_module(module), name, None)
+    except ImportError:
+        return None
 
 
 def document_of(trace: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 from hosim.cache_plan import AT_START, PREFETCH, Plan
 from hosim.errors import PlanError
 from hosim.lower import nodes
+from hosim.lower.edited_program import edited_program
 from hosim.lower.torch_program import TorchProgram
 
 
@@ -57,16 +58,14 @@ class Barrier:
 def insert(program: TorchProgram, plan: Plan, device_tier: str = "hbm") -> Lowered:
     """``program`` with the cache ops of ``plan`` as nodes and its ops in the plan's order; ``program`` itself stays as it is.
 
-    Raises :class:`PlanError` for a plan of another workload, for one that decides during the replay, and for one that runs ops again. The
-    verifier checks that the plan is legal.
+    Raises :class:`PlanError` for a plan of another workload, and for one that decides during the replay. The verifier checks that the plan
+    is legal.
     """
     if plan.workload != program.graph:
         raise PlanError(f"the plan is for workload {plan.workload.name!r}, not for the graph of this program; plan for its graph")
     if plan.runtime is not None:
         raise PlanError(f"policy {plan.policy} decides during the run; a graph needs a plan that is made beforehand")
-    if plan.recomputes:
-        raise PlanError("the plan runs ops again, which cannot be lowered; plan with recompute=false")
-    return _Pass(program, plan, device_tier).lowered()
+    return _Pass(edited_program(program, plan) if plan.recomputes else program, plan, device_tier).lowered()
 
 
 def barriers(lowered: Lowered) -> tuple[Barrier, ...]:
@@ -109,12 +108,15 @@ class _Pass:
         self.ready: dict[tuple[Node, Node], Node] = {}
         self.tensor_of: dict[str, int] = {}
         self.cache_op_of: dict[str, int] = {}
+        same = program.graph is plan.graph
+        self.op_of = {name: i if same else plan.graph.op_index[name] for name, i in program.op_of.items()}
+        self.node_of = {i: name for name, i in self.op_of.items()}
         self.after: dict[int, list[int]] = {}
         for k, cache_op in enumerate(plan.cache_ops):
             self.after.setdefault(cache_op.after, []).append(k)
 
     def lowered(self) -> Lowered:
-        op_of = {name: self.plan.graph.op_index[name] for name in self.program.op_of}
+        op_of = self.op_of
         *_, output = self.program.module.graph.nodes
         held = [node for node in self.program.module.graph.nodes if node.op == "placeholder"]
         for node in held:
@@ -136,7 +138,7 @@ class _Pass:
     def order(self, output: Node) -> Iterator[Node]:
         """The nodes between placeholders and output, unchanged; if the plan has its own order, views come when they are needed."""
         between = [node for node in self.program.module.graph.nodes if node.op not in ("placeholder", "output")]
-        if self.plan.edits is None or not self.plan.edits.order:
+        if self.plan.edits is None or not self.plan.edits.order or self.plan.recomputes:
             yield from between
             return
         done: set[Node] = set()
@@ -197,7 +199,7 @@ class _Pass:
 
     def take(self, t: int) -> None:
         """The first value of a tensor that is one of several results of an op: its ``getitem``, further down or missing."""
-        producer = self.plan.graph.ops[self.plan.graph.users[t][0]].name
+        producer = self.node_of[self.plan.graph.users[t][0]]
         node = next(n for n in self.env if n.name == producer)
         for user in node.users:
             if user.target is operator.getitem and self.program.tensor_of.get(user.name) == t:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hosim.analysis.budget import parse_budget
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
+from hosim.edits import is_repeatable
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError, illegal_plan
 from hosim.graph import Graph
@@ -17,7 +21,7 @@ from hosim.hardware import Hardware
 from hosim.importers.torch_export import require_torch
 from hosim.io import find_hardware, load_hardware
 from hosim.policies import registry
-from hosim.result import IN_PROGRAM_ORDER, Result
+from hosim.result import CACHING, EXPANDABLE, IN_PROGRAM_ORDER, Result
 from hosim.schedule.late_prefetches import late_prefetches
 from hosim.units import human_size
 
@@ -65,7 +69,8 @@ def offload(
         for all of it.
     optimizer
         Makes each call a whole training step, which updates parameters and states in place and returns the loss. Without it a call is
-        inference, without gradients, and returns what the model returns.
+        inference, without gradients, and returns what the model returns. ``step.backward(**batch)`` and ``step.optimizer_step()`` are the
+        parts of a step.
     loss
         ``loss(model, inputs)``; by default ``model(**inputs).loss``.
     policy
@@ -98,7 +103,7 @@ def offload(
 
     References
     ----------
-    ``docs/executor.md`` describes the executor and what it was measured on.
+    ``docs/executor.md`` describes the executor, its limits, and what of it has not run on a GPU.
 
     Examples
     --------
@@ -111,24 +116,40 @@ def offload(
     """
     require_torch()
     from hosim.lower import callable as callables
+    from hosim.lower import offloaded_step as steps
     from hosim.lower.guard import require_free
+    from hosim.lower.hooks_refused import require_not_compiled
+    from hosim.lower.replicas import unwrapped
 
     require_free(model)
+    require_not_compiled(model)
     machine = hardware if isinstance(hardware, Hardware) else load_hardware(find_hardware(os.fspath(hardware)))
-    title = name or type(model).__name__
+    title = name or type(unwrapped(model)).__name__
     captured: callables.Captured
     if optimizer is None:
         captured = callables.inference(model, example_inputs, title)
     else:
-        captured = callables.training(model, _by_name(model, example_inputs), optimizer, loss, title)
+        captured = steps.training(model, _by_name(unwrapped(model), example_inputs), optimizer, loss, title)
     graph = captured.program.graph
     budget_bytes = parse_budget(budget, graph, machine)[1]
+    on_gpu = any(tensor.device.type == "cuda" for tensor in captured.held.values())
+    check = partial(within_reserved, allocator=allocator_of_torch()) if on_gpu else _checked
     if plan is None:
-        plan, result = planned(graph, machine, budget_bytes, policy, parameters or {})
+        plan, result = planned(graph, machine, budget_bytes, policy, parameters or {}, replayed=check)
     else:
-        result = _checked(plan, machine, budget_bytes)
+        result = check(plan, machine, budget_bytes)
         if not result.feasible:
             raise InfeasibleError(str(result.error))
+    if isinstance(captured, steps.CapturedTraining):
+        return steps.OffloadedStep(
+            captured,
+            plan,
+            result,
+            machine,
+            lambda part: planned(part, machine, budget_bytes, policy, parameters or {}, replayed=check),
+            device,
+            directories,
+        )
     return callables.OffloadedModel(captured, plan, result, machine, device, directories)
 
 
@@ -144,12 +165,39 @@ def planned(
 
     If a plan does not fit, its prefetches are issued later (:mod:`hosim.schedule.late_prefetches`). If it still does not, the policy gets
     less than the budget until its plan fits: first without effort, if it has such a parameter, and then with the wanted effort at the share
-    found. ``replayed`` checks and replays a plan; by default the verifier and a replay do. Raises :class:`InfeasibleError` if no plan fits.
+    found. Unless the parameters say whether ops may run again, they do only where no plan fits otherwise, or, with effort, where one waits
+    and such a plan is faster. ``replayed`` checks and replays a plan; by default the verifier and a replay do. Raises
+    :class:`InfeasibleError` if no plan fits.
     """
     chosen = registry.get(policy)
     asked = dict(parameters or {})
-    if "recompute" in chosen.settings:
-        asked.setdefault("recompute", False)  # no op of a lowered program runs twice
+    if "recompute" not in chosen.settings or "recompute" in asked:
+        return _planned(graph, hardware, budget_bytes, policy, asked, replayed)
+    failure: InfeasibleError | None = None
+    best: tuple[Plan, Result] | None = None
+    try:
+        best = _planned(graph, hardware, budget_bytes, policy, {**asked, "recompute": False}, replayed)
+    except InfeasibleError as error:
+        failure = error
+    if is_repeatable(graph) and (best is None or (asked.get("effort") != 0 and sum(best[1].stall_ns.values()))):
+        with suppress(InfeasibleError):
+            other = _planned(graph, hardware, budget_bytes, policy, {**asked, "recompute": True}, replayed)
+            best = other if best is None else min(best, other, key=_makespan_ns)
+    if best is None:
+        assert failure is not None
+        raise failure
+    return best
+
+
+def _makespan_ns(draft: tuple[Plan, Result]) -> int:
+    return draft[1].makespan_ns or 0
+
+
+def _planned(
+    graph: Graph, hardware: Hardware, budget_bytes: int, policy: str, asked: Mapping[str, Any], replayed: Replayed | None
+) -> tuple[Plan, Result]:
+    """A plan of one policy with these parameters alone, as :func:`planned` looks for it."""
+    chosen = registry.get(policy)
     quick = {**asked, "effort": 0.0} if "effort" in chosen.settings else asked
     check, failure = replayed or _checked, ""
     for share in _SHARES:
@@ -172,7 +220,7 @@ def planned(
                 break
             drafts.append((plan, result))
         if drafts:
-            return min(drafts, key=lambda draft: draft[1].makespan_ns or 0)
+            return min(drafts, key=_makespan_ns)
     raise InfeasibleError(f"no plan of policy {policy} stays within {human_size(budget_bytes)} in program order: {failure}")
 
 
@@ -181,6 +229,21 @@ def _checked(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
     if findings := verify(plan, hardware):
         raise illegal_plan(f"policy {plan.policy} made a plan that breaks a rule", findings)
     return replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER)
+
+
+def allocator_of_torch() -> str:
+    """Which of the allocators that hosim knows torch uses on a GPU, by the environment."""
+    settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
+    return EXPANDABLE if "expandable_segments:true" in settings.lower() else CACHING
+
+
+def within_reserved(plan: Plan, hardware: Hardware, budget_bytes: int, allocator: str) -> Result:
+    """The replay in program order; infeasible also if torch's ``allocator``, which may reserve no more than the budget, runs out of it."""
+    result = _checked(plan, hardware, budget_bytes)
+    if not result.feasible:
+        return result
+    placed = replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER, allocator=allocator)
+    return placed if placed.feasible else replace(result, feasible=False, error=placed.error)
 
 
 def _by_name(model: Any, inputs: Any) -> dict[str, Any]:

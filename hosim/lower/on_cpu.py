@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,7 +25,7 @@ from hosim.lower.file_tier import ALIGNMENT
 from hosim.lower.host_bytes import DeviceBytes, copy_bytes
 from hosim.lower.pace import Pace, paces
 from hosim.lower.tier_memory import memory_of_tiers
-from hosim.lower.transfers import Done, Label, Place, TierBlock
+from hosim.lower.transfers import Done, Label, Place, RunMemory, TierBlock
 
 SLICE_BYTES = 4 << 20
 """How many bytes to copy at once without throttling."""
@@ -106,6 +106,8 @@ class CpuQueue:
             self.step()  # this thread is the one that computes
         return event
 
+    launch = submit
+
     def head_ready(self) -> bool:
         """Whether the work at the head can start."""
         return bool(self.items) and self.items[0].ready()
@@ -143,6 +145,10 @@ class CpuDevice:
     ) -> None:
         self.hardware = hardware
         self.recording = False
+        self.budget_bytes: int | None = None
+        self.memory = RunMemory()
+        self.launch_ns = (0, 0)
+        self.out_of_memory: tuple[type[Exception], ...] = (MemoryError, RuntimeError)  # torch raises the latter for memory of the CPU
         self.compute = CpuQueue("compute", self, ahead)
         # One lock for all queues: pieces of work are long beside what it protects.
         self._lock = threading.RLock()
@@ -155,7 +161,7 @@ class CpuDevice:
             self._channels[channel.name] = queue
             self._engines += [] if synchronous else [queue] * channel.engines
         self._paces: dict[str, Pace] = paces(hardware, self._stop.wait) if throttle else {}
-        self._tiers = memory_of_tiers(hardware, directories or {}, self.later, direct=direct, pinned=False)
+        self._tiers = memory_of_tiers(hardware, directories or {}, self.later, direct=direct)
         self._outstanding = 0
         self._waiting: list[Callable[[], bool]] = []
         self._threads: list[threading.Thread] = []
@@ -164,6 +170,7 @@ class CpuDevice:
         self._culprit: Label | None = None
         self._local = threading.local()
         self._freeing: dict[int, object] = {}
+        self._pending_bytes = 0
         self._record: list[Done] = []
 
     # -- queues ------------------------------------------------------------------------------------------------
@@ -256,9 +263,10 @@ class CpuDevice:
     # -- a run -------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self, resident_bytes: int = 0) -> Iterator[None]:
         """A context in which work is queued; at its end all work is done, or the error is raised, and no thread is left."""
         self._error = self._culprit = None
+        self.memory = RunMemory()
         self._outstanding = 0
         self._stop.clear()
         self._threads = [threading.Thread(target=self._engine, args=(queue,), name=f"hosim {queue.name}") for queue in self._engines]
@@ -317,6 +325,12 @@ class CpuDevice:
             self._stop.set()
             self._changed.notify_all()
 
+    def wait(self) -> None:
+        """All work has ended with its run."""
+
+    def hand_over(self, values: Sequence[Any]) -> None:
+        """They are the caller's."""
+
     def blame(self, error: BaseException) -> str:
         """The work under way when ``error`` was raised, and the error, in one line."""
         return in_one_line(error, self._culprit if error is self._error else None)
@@ -332,6 +346,9 @@ class CpuDevice:
         """A block of a tier below the device tier."""
         return self._tiers[tier].block(size_bytes, owner)
 
+    def check_tiers(self, names: Iterable[str]) -> None:
+        """Every tier is memory of the CPU, or files."""
+
     def on_device(self) -> DeviceBytes:
         """A place for bytes of the device tier."""
         return DeviceBytes()
@@ -339,21 +356,34 @@ class CpuDevice:
     def allocate(self, storage: Any, size_bytes: int) -> None:
         """Give a storage its bytes; bytes that a transfer still reads are unchanged and can be used again."""
         with self._changed:
-            if self._freeing.pop(storage._cdata, None) is None and storage.nbytes() != size_bytes:
+            if self._freeing.pop(storage._cdata, None) is not None:
+                self._pending_bytes -= storage.nbytes()
+            elif storage.nbytes() != size_bytes:
                 storage.resize_(size_bytes)
 
     def free(self, storage: Any, after: Sequence[Any]) -> None:
         """Free a storage's bytes once no transfer reads them."""
         key, token = storage._cdata, object()
         with self._changed:
+            if key not in self._freeing:
+                self._pending_bytes += storage.nbytes()
             self._freeing[key] = token
 
             def now() -> None:
                 if self._freeing.get(key) is token:
                     del self._freeing[key]
+                    self._pending_bytes -= storage.nbytes()
                     storage.resize_(0)
 
             self.later(after, now)
+
+    def hold_back(self, level_bytes: int) -> None:
+        """Note what is held. Memory of the CPU is there for transfers that are slow."""
+        self.memory.note(level_bytes, self._pending_bytes)
+
+    def recover(self) -> bool:
+        """There is nothing to give back."""
+        return False
 
     def move(self, channel: str, source: Any, destination: Any, start: int, stop: int) -> None:
         """Move the bytes ``[start, stop)`` of a tensor, at the channel's pace if there is one."""

@@ -16,17 +16,19 @@ from hosim.lower.transfers import Device, Event, TierBlock
 class TensorCopies:
     """One tensor's copies. ``blocks`` and ``on_device`` are as they will be when all that is queued is done.
 
-    ``last`` are the ends of its last cache op that moves bytes, ``ready`` those of its last prefetch to the device tier if no op has waited
-    for it yet. ``is_late`` says whether one of them took several channels in this run, ``is_whole`` whether its storage has its contents
-    now; ``known`` are all blocks that may have them now. ``storage`` is kept for tensors that survive a step.
+    ``last`` are the ends of its last cache op that moves bytes, ``leaving`` those of the transfers that read its copy on the device,
+    ``ready`` those of its last prefetch to the device tier if no op has waited for it yet. ``is_late`` says whether one of them took
+    several channels in this run, ``is_whole`` whether its storage has its contents now; ``known`` are all blocks that may have them now.
+    ``storage`` is kept for tensors that survive a step.
     """
 
-    __slots__ = ("blocks", "is_late", "is_whole", "known", "last", "left", "on_device", "ready", "storage")
+    __slots__ = ("blocks", "is_late", "is_whole", "known", "last", "leaving", "left", "on_device", "ready", "storage")
 
     def __init__(self, left: int) -> None:
         self.blocks: dict[str, TierBlock] = {}
         self.known: list[TierBlock] = []
         self.last: tuple[Event, ...] = ()
+        self.leaving: tuple[Event, ...] = ()
         self.is_late = False
         self.ready: tuple[Event, ...] = ()
         self.on_device = True
@@ -78,9 +80,9 @@ class Residents:
         resident.left -= 1
         return self._now.pop(t) if not resident.left and not self._graph.survives[t] else None
 
-    def last(self) -> list[Event]:
-        """The ends of all running work."""
-        return [event for resident in self._now.values() for event in (*resident.last, *resident.ready)]
+    def arriving(self, tensors: Iterable[int]) -> list[Event]:
+        """The ends of the prefetches of tensors for which no op has waited."""
+        return [event for t in tensors if t in self._now for event in self._now[t].ready]
 
     # -- before and after runs ---------------------------------------------------------------------------------
 
@@ -101,6 +103,7 @@ class Residents:
 
         Raises :class:`ExecutionError` if there is no room for it.
         """
+        self._device.wait()
         resident = self[t]
         resident.storage = storage
         tensor = self._graph.tensors[t]
@@ -124,26 +127,40 @@ class Residents:
             self._device.free(storage, ())
 
     def bring_back(self, tensors: Iterable[int]) -> list[str]:
-        """Restore the contents of tensors to their storages and forget them; returns the names of those whose contents are lost."""
-        return [self._graph.tensors[t].name for t in tensors if not self._bring_back(t)]
+        """Restore the contents of tensors to their storages and forget them; returns the names of those whose contents are lost.
+
+        Those for which the device tier has no room stay as they are (:meth:`left`).
+        """
+        wanted = list(tensors)
+        if wanted:
+            self._device.wait()
+        return [self._graph.tensors[t].name for t in wanted if not self._bring_back(t)]
+
+    def left(self, tensors: Iterable[int]) -> list[str]:
+        """The names of those of ``tensors`` that were not brought back."""
+        return [self._graph.tensors[t].name for t in tensors if t in self._now]
 
     def _bring_back(self, t: int) -> bool:
-        resident = self._now.pop(t)
+        resident = self._now[t]
+        if not resident.is_whole and any(block.valid for block in resident.known):
+            try:
+                self._device.allocate(resident.storage, self._graph.tensors[t].size_bytes)
+            except self._device.out_of_memory:
+                return True
         there = resident.is_whole or self._fill(t, resident)
         if not there:
             self._device.free(resident.storage, ())  # nobody must compute with incomplete contents
+        del self._now[t]
         for block in resident.known:
             block.release()
         return there
 
     def _fill(self, t: int, resident: TensorCopies) -> bool:
-        """Fill a tensor's storage from one of its copies; returns whether there is one."""
-        size = self._graph.tensors[t].size_bytes
+        """Fill a tensor's storage, which has its bytes, from one of its copies; returns whether there is one."""
         for block in resident.known:
             if block.valid:
-                self._device.allocate(resident.storage, size)
                 place = self._device.on_device()
-                place.open(resident.storage, size)
+                place.open(resident.storage, self._graph.tensors[t].size_bytes)
                 try:
                     self._device.move_now(block, place)
                 except (ExecutionError, OSError):
@@ -161,13 +178,35 @@ class Residents:
     def end(self) -> None:
         """End a run: release what is left of tensors that nobody holds."""
         for t, resident in list(self._now.items()):
-            resident.last = resident.ready = ()
             resident.is_late = False
             resident.known = list(resident.blocks.values())
             if resident.storage is None:
                 for block in resident.blocks.values():
-                    block.release()
+                    block.release(resident.last)
                 del self._now[t]
+
+    def take_over(self, other: Residents, shared: Iterable[tuple[int, int, Any]]) -> None:
+        """Keep tensors that another plan has placed on the same machine, where this plan has them at time 0.
+
+        ``shared`` has the position there, the position here and the storage of each. Between runs only. Raises :class:`ExecutionError` if
+        one is lost or does not fit.
+        """
+        in_device = (self._tier,)
+        lost: list[str] = []
+        # those that leave the device tier first
+        for theirs, ours, storage in sorted(shared, key=lambda entry: self._initial.get(entry[1], in_device) == in_device):
+            if theirs in other._now:
+                if ours in self._uses and self._initial.get(ours, in_device) == other._initial.get(theirs, in_device):
+                    self._now[ours] = other._now.pop(theirs)
+                    self._now[ours].left = self._uses[ours]
+                    continue
+                lost += other.bring_back([theirs])
+                if left := other.left([theirs]):
+                    raise ExecutionError(f"no room for tensor {left[0]!r} in {self._tier}")
+            if self.wants(ours) and not lost:
+                self.place(ours, storage)
+        if lost:
+            raise ExecutionError("a tier has lost its contents", lost=lost)
 
     def kept(self) -> Sequence[int]:
         """The tensors whose storage outlives the run."""

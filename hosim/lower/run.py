@@ -10,23 +10,22 @@ All ops run on one queue, whatever their stream. Random numbers are drawn in the
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
-from torch.fx.node import map_arg
 
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import DETACH, CacheOp
-from hosim.costmodel.memory_traffic import machine_of_copies
-from hosim.costmodel.routes import chunks_of, route
 from hosim.errors import ExecutionError, InputError, illegal_plan
 from hosim.hardware import Channel, Hardware
+from hosim.lower.copy_ways import copy_ways, tiers_used
+from hosim.lower.levels import levels, resident_bytes
 from hosim.lower.measured_timeline import timeline_of
 from hosim.lower.order import last_needs, order_of
 from hosim.lower.residents import Residents, TensorCopies, resizable
+from hosim.lower.step_values import StepValues
 from hosim.lower.transfers import Device, Event, Label
 from hosim.result import Timeline
 
@@ -41,10 +40,13 @@ class Executor:
     :meth:`close`, or the end of a ``with``, brings everything back. After a failure the executor is closed: it recovers what it can, and
     ``ExecutionError.lost`` names what is lost.
 
+    ``budget_bytes`` is what the program may hold in the device tier, what transfers still read of freed tensors included: the host waits
+    for them where it has to. ``device.memory`` has what the last run held.
+
     Raises :class:`PlanError` for a plan that the verifier refuses.
     """
 
-    def __init__(self, lowered: Lowered, hardware: Hardware, device: Device) -> None:
+    def __init__(self, lowered: Lowered, hardware: Hardware, device: Device, budget_bytes: int | None = None) -> None:
         self.lowered = lowered
         self.hardware = hardware
         self.device = device
@@ -55,14 +57,20 @@ class Executor:
             raise illegal_plan("the plan breaks a rule", findings)
         self._order = order_of(lowered, hardware.device_tier)
         self._drops = last_needs(self._order.steps, self._order.sources)
-        self._needed = {source for sources in self._order.sources.values() for source in sources}
+        self._default_levels = self._levels = levels(lowered, self._order.steps, hardware.device_tier)
+        self._resident_bytes = resident_bytes(plan, hardware.device_tier)
+        self._budget_bytes = budget_bytes
+        self._values = StepValues(lowered, {source for sources in self._order.sources.values() for source in sources})
         self._placeholders = {n.name: n for n in lowered.module.graph.nodes if n.op == "placeholder"}
         self._residents = Residents(plan, hardware, device)
         self._written = {t for op in plan.graph.ops for t in op.writes}
+        self._ways = dict(copy_ways(plan, hardware))
+        device.check_tiers(tiers_used(plan, self._ways))
         self._labels = [Label(f"op {op.name!r}", op=i) for i, op in enumerate(plan.graph.ops)]
         self._placed: dict[str, Any] = {}
-        self._values: dict[Node, Any] = {}
         self.closed = False
+        self.left: list[str] = []
+        """The tensors for which there was no room when they were to be brought back."""
 
     # -- what is there between runs ----------------------------------------------------------------------------
 
@@ -121,25 +129,52 @@ class Executor:
             self._residents.place(t, resizable(views))
         return list(placed)
 
+    def take_over(self, other: Executor) -> None:
+        """Keep what another executor on the same machine has placed, moved to where this plan has it; ``other`` may take it back later.
+
+        Raises :class:`ExecutionError` if it cannot be moved; then both are closed.
+        """
+        if self.closed or other.closed:
+            raise ExecutionError("this executor is closed; make a new one")
+        ours, theirs = self.lowered.tensor_of, other.lowered.tensor_of
+        self._placed = {name: value for name, value in other._placed.items() if name in self._placeholders}
+        shared = {ours[name]: (theirs[name], ours[name], self._placed[name].untyped_storage()) for name in self._placed if name in ours}
+        try:
+            self._residents.take_over(other._residents, shared.values())
+        except BaseException as error:
+            other.closed = True
+            gone = other._residents.bring_back(other._residents.kept())
+            other.left = other._residents.left(other._residents.kept())
+            if other.left:  # they are on the machine, which stays open until they are back
+                self.closed = True
+                gone += self._residents.bring_back(self._residents.kept())
+                raise ExecutionError(self.device.blame(error), lost=gone, left=other.left) from error
+            raise self._failed(error, gone) from error
+
     def close(self) -> None:
         """Move everything placed back into its storage, and release all memory and files.
 
-        Raises :class:`ExecutionError` if some contents are lost.
+        Raises :class:`ExecutionError` if some contents are lost, or if there is no room for some: these are ``left`` where they are, and
+        closing again goes on with them.
         """
         lost = self._close()
         if lost:
-            raise ExecutionError("a tier has lost its contents", lost=lost)
+            raise ExecutionError("a tier has lost its contents", lost=lost, left=self.left)
+        if self.left:
+            raise ExecutionError("not all contents are back", left=self.left)
 
     def _close(self) -> list[str]:
-        if self.closed:
+        if self.closed and not self.left:
             return []
         self.closed = True
+        self._values.kept.clear()
         try:
             return self._residents.bring_back(self._residents.kept())
         finally:
-            self._placed.clear()
-            self._values.clear()
-            self.device.close()
+            self.left = self._residents.left(self._residents.kept())
+            if not self.left:
+                self._placed.clear()
+                self.device.close()
 
     def __enter__(self) -> Executor:
         return self
@@ -147,10 +182,10 @@ class Executor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _failed(self, error: BaseException) -> BaseException:
-        """Close everything after ``error``; returns the error to raise."""
-        lost = self._close()
-        return ExecutionError(self.device.blame(error), lost=lost) if isinstance(error, Exception) else error
+    def _failed(self, error: BaseException, gone: Sequence[str] = ()) -> BaseException:
+        """Close everything after ``error``, with which the contents of ``gone`` went; returns the error to raise."""
+        lost = [*gone, *self._close()]
+        return ExecutionError(self.device.blame(error), lost=lost, left=self.left) if isinstance(error, Exception) else error
 
     # -- a run -------------------------------------------------------------------------------------------------
 
@@ -171,12 +206,13 @@ class Executor:
         values = self._apart(values)
         steps = self._order.of(order)
         drops = self._drops if order is None else last_needs(steps, self._order.sources)
+        self._levels = self._default_levels if order is None else levels(self.lowered, steps, self.hardware.device_tier)
         try:
             inputs = self._place(values)
-            self._values = {self._placeholders[name]: value for name, value in {**self._placed, **values}.items()}
-            self.device.recording = record
+            self._values.kept.update((self._placeholders[name], value) for name, value in {**self._placed, **values}.items())
+            self.device.recording, self.device.budget_bytes = record, self._budget_bytes
             self._residents.begin()
-            with torch.no_grad(), torch._C._DisableAutocast(), self.device.running():
+            with torch.no_grad(), torch._C._DisableAutocast(), self.device.running(self._resident_bytes):
                 for node in steps:
                     self._queue(node, drops.get(node, ()))
             if record:
@@ -184,10 +220,13 @@ class Executor:
             lost = self._residents.bring_back(inputs)
             if lost:
                 raise ExecutionError("a tier has lost its contents", lost=lost)
+            if left := self._residents.left(inputs):
+                raise ExecutionError(f"no room for input {left[0]!r} in {self.hardware.device_tier}")
             self._bring_results(steps[-1])
-            results = self._returned(steps[-1])  # not earlier: a storage without bytes has no views
+            results = self._values.returned(steps[-1])  # not earlier: a storage without bytes has no views
+            self.device.hand_over(results)
             self._residents.end()
-            self._values.clear()
+            self._values.kept.clear()
         except BaseException as error:
             raise self._failed(error) from error
         return results
@@ -195,7 +234,8 @@ class Executor:
     def _queue(self, node: Node, drops: Sequence[Node]) -> None:
         """Queue one step."""
         if node.op == "output":
-            self.device.compute.submit(lambda: None, self._residents.last())
+            returned = [self.lowered.tensor_of[s.name] for s in self._order.sources[node] if s.name in self.lowered.tensor_of]
+            self.device.compute.launch(lambda: None, self._residents.arriving(returned), None)
         elif node.name in self.lowered.op_of:
             self._compute(node, self.lowered.op_of[node.name], drops)
         else:
@@ -217,15 +257,18 @@ class Executor:
             resident.blocks.clear()
             resident.on_device = True
         dead = [gone for t in residents.uses[i] if (gone := residents.used(t)) is not None]
+        level = self._levels.get(node)
 
         def compute() -> None:
+            if level is not None:
+                self.device.hold_back(level)
+            self._values.keep(node, self._call_op(node))
             for block, last in stale:
                 block.release(last)
-            self._keep(node, self._call(node))
-            self._drop(drops)
+            self._values.drop(drops)
             _give_back(dead)
 
-        self.device.compute.submit(compute, tuple(after), self._labels[i])
+        self.device.compute.launch(compute, tuple(after), self._labels[i])
 
     def _cache_op(self, node: Node, k: int, drops: Sequence[Node]) -> None:
         """Queue a cache op."""
@@ -236,38 +279,46 @@ class Executor:
         if cache_op.op == DETACH:
             self._detach(cache_op, resident, value, drops)
         else:
-            self._copy(k, cache_op, resident, value, drops)
+            self._copy(node, k, cache_op, resident, drops)
 
-    def _copy(self, k: int, cache_op: CacheOp, resident: TensorCopies, value: Node, drops: Sequence[Node]) -> None:
+    def _copy(self, node: Node, k: int, cache_op: CacheOp, resident: TensorCopies, drops: Sequence[Node]) -> None:
         """Queue a prefetch or a store: its issue, with what it allocates, on the compute queue, then its transfers."""
         device, tier = self.device, self.hardware.device_tier
         tensor = self._plan.graph.tensors[cache_op.tensor]
+        value = node.args[0]
+        assert isinstance(value, Node)
         fills, empties = cache_op.destination == tier, cache_op.source == tier
         inside = device.on_device()
+        level = self._levels.get(node)
 
         def issue() -> None:
             if fills or empties:
-                storage = self._value(value).untyped_storage()
+                storage = self._values.value(value).untyped_storage()
                 if fills:
                     resident.is_whole = False
+                    if level is not None:
+                        device.hold_back(level)
                     device.allocate(storage, tensor.size_bytes)
                 inside.open(storage, tensor.size_bytes)
-            self._drop(drops)
+            self._values.drop(drops)
 
         issued = device.compute.submit(issue)
         source = inside if empties else resident.blocks[cache_op.source]
         block = None if fills else device.block(str(cache_op.destination), tensor.size_bytes, tensor.name)
 
         def arrived() -> None:
-            inside.close()
             if block is None:
+                inside.close()
                 resident.is_whole = True
             else:
                 block.valid = True
 
         joins = (issued, *resident.last) if resident.is_late else (issued,)
-        hops = self._hops(cache_op)
-        resident.last = self._transfers(k, hops, source, block or inside, (issued, *resident.last), joins, arrived)
+        hops, parts = self._ways[k]
+        resident.last, read = self._transfers(hops, parts, source, block or inside, (issued, *resident.last), joins, arrived)
+        if empties:
+            resident.leaving += read
+            device.later(read, inside.close)  # what is freed meanwhile is there as long as it is read
         resident.is_late |= len(hops) > 1
         if block is None:
             resident.ready = resident.last
@@ -280,42 +331,44 @@ class Executor:
 
     def _transfers(
         self,
-        k: int,
         hops: tuple[Channel, ...],
+        parts: tuple[Label, ...],
         source: Any,
         destination: Any,
         after: tuple[Event, ...],
         joins: tuple[Event, ...],
         arrived: Callable[[], None],
-    ) -> tuple[Event, ...]:
-        """Queue the copy of a tensor on its channel, or in chunks on those of its route; returns the events of its ends.
+    ) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
+        """Queue the copy of a tensor on its channel, or in chunks on those of its route; returns its ends, and those of its first hop.
 
         A copy takes its place on the channel when it is issued, and a chunk when it has passed the previous hop. To avoid circular waits, a
         tensor that has taken a route has each further cache op take its place when the previous one is done.
         """
-        cache_op = self._plan.cache_ops[k]
-        tensor = self._plan.graph.tensors[cache_op.tensor]
-        sizes = chunks_of(self.hardware, tensor.size_bytes) if len(hops) > 1 else [tensor.size_bytes]
-        text = f"{cache_op.op} of {tensor.name!r} from {cache_op.source} to {cache_op.destination}"
-        left = [None] * len(sizes)
-        ends = []
+        left = [None] * len(parts)
+        ends, read = [], []
         ahead: list[tuple[Event, ...]] = [()] * len(hops)
         start = 0
-        for size in sizes:
-            label = Label(text, op=-1, cache_op=k, kind=tensor.kind, size_bytes=size)
+        for label in parts:
+            size = label.size_bytes
             at, waits, place = source, after, joins
             for h, hop in enumerate(hops):
-                to = destination if h == len(hops) - 1 else self.device.block(hop.destination, size, tensor.name)
+                to = destination if h == len(hops) - 1 else self._staged(hop.destination, label)
                 room = None if hop.destination == self.hardware.device_tier else to.take
                 work = self._move(hop.name, at, to, start, start + size, left if to is destination else None, arrived)
                 end = self.device.channel(hop.name).submit(work, (*waits, *ahead[h]), label, room, place)
                 ahead[h] = (end,)
                 if h:
                     at.release((end,))
+                else:
+                    read.append(end)
                 at, waits, place = to, (end,), (end,)
             ends.append(end)
             start += size
-        return tuple(ends)
+        return tuple(ends), tuple(read)
+
+    def _staged(self, tier: str, label: Label) -> Any:
+        """A block on the way of one part of a copy."""
+        return self.device.block(tier, label.size_bytes, self._plan.graph.tensors[self._plan.cache_ops[label.cache_op].tensor].name)
 
     def _move(
         self, channel: str, source: Any, destination: Any, start: int, stop: int, left: list[None] | None, arrived: Callable[[], None]
@@ -331,71 +384,47 @@ class Executor:
 
         return move
 
-    def _hops(self, cache_op: CacheOp) -> tuple[Channel, ...]:
-        size = self._plan.graph.tensors[cache_op.tensor].size_bytes
-        machine = machine_of_copies(self._plan.graph, self.hardware)
-        return route(machine, cache_op.source, str(cache_op.destination), size)
-
     def _detach(self, cache_op: CacheOp, resident: TensorCopies, value: Node, drops: Sequence[Node]) -> None:
-        last = resident.last
+        last, leaving = resident.last, resident.leaving
         unused: tuple[Event, ...] = ()
         block = None if cache_op.source == self.hardware.device_tier else resident.blocks.pop(cache_op.source)
         if block is None:
             unused, resident.ready = resident.ready, ()  # an unused prefetch has to arrive before it is released
-            resident.on_device = False
+            resident.on_device, resident.leaving = False, ()
         gone = self._residents.used(cache_op.tensor)
 
         def detach() -> None:
             if block is None:
                 resident.is_whole = False
-                self.device.free(self._value(value).untyped_storage(), last)
+                self.device.free(self._values.value(value).untyped_storage(), leaving)
             else:
                 block.release(last)
-            self._drop(drops)
+            self._values.drop(drops)
             _give_back([gone] if gone is not None else [])
 
-        self.device.compute.submit(detach, unused)
+        self.device.compute.launch(detach, unused, None)
 
     # -- values ------------------------------------------------------------------------------------------------
-
-    def _returned(self, node: Node) -> tuple[Any, ...]:
-        returned = map_arg(node.args[0], self._value)
-        return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
 
     def _bring_results(self, node: Node) -> None:
         """Move results that were not given and are not there to the device tier."""
         sources = [s for s in self._order.sources[node] if s.op != "placeholder" and s.name in self.lowered.tensor_of]
-        storages = {self.lowered.tensor_of[s.name]: self._value(s).untyped_storage() for s in sources}
-        lost = self._residents.bring_back(self._residents.returned(storages))
+        storages = {self.lowered.tensor_of[s.name]: self._values.value(s).untyped_storage() for s in sources}
+        away = self._residents.returned(storages)
+        lost = self._residents.bring_back(away)
         if lost:
             raise ExecutionError(f"result {lost[0]!r} is lost")
+        if left := self._residents.left(away):
+            raise ExecutionError(f"no room for result {left[0]!r} in {self.hardware.device_tier}")
 
-    def _value(self, node: Node) -> Any:
-        """The value of a node: kept if a step made it, else made now (a view, a number)."""
-        if node in self._values:
-            return self._values[node]
-        if node.op == "get_attr":
-            return operator.attrgetter(str(node.target))(self.lowered.module)
-        if node.name in self.lowered.cache_op_of:
-            return self._value(node.args[0])
-        return self._call(node)
-
-    def _call(self, node: Node) -> Any:
-        assert callable(node.target)
-        return node.target(*map_arg(node.args, self._value), **map_arg(node.kwargs, self._value))
-
-    def _keep(self, node: Node, value: Any) -> None:
-        """Keep a step's results for later steps, each of several separately, so that each may be freed separately."""
-        if node in self._needed:
-            self._values[node] = value
-        if isinstance(value, (list, tuple)):
-            for user in node.users:
-                if user.target is operator.getitem:
-                    self._keep(user, value[user.args[1]])
-
-    def _drop(self, nodes: Sequence[Node]) -> None:
-        for node in nodes:
-            self._values.pop(node, None)
+    def _call_op(self, node: Node) -> Any:
+        """The results of an op. One that finds no room is done again where that may help, unless it may have begun to change something."""
+        while True:
+            try:
+                return self._values.call(node)
+            except self.device.out_of_memory:
+                if getattr(getattr(node.target, "_schema", None), "is_mutable", True) or not self.device.recover():
+                    raise
 
 
 def _give_back(dead: Sequence[TensorCopies]) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.lower.file_tier import FileTier, Later
-from hosim.lower.host_pool import HostPool
+from hosim.lower.host_pool import HostPool, Pinning
 
 
 def memory_of_tiers(
-    hardware: Hardware, directories: Mapping[str, str | os.PathLike[str]], later: Later, *, direct: bool, pinned: bool
+    hardware: Hardware, directories: Mapping[str, str | os.PathLike[str]], later: Later, *, direct: bool, pinning: Pinning | None = None
 ) -> dict[str, HostPool | FileTier]:
     """What holds the bytes of each tier but the device tier, by name.
 
@@ -29,7 +29,7 @@ def memory_of_tiers(
             if name in directories:
                 made[name] = FileTier(name, directories[name], capacity, later, direct)
             else:
-                made[name] = HostPool(name, capacity, later, pinned=pinned)
+                made[name] = HostPool(name, capacity, later, pinning)
     except BaseException:
         for tier in made.values():
             tier.close()

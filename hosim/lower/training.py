@@ -2,8 +2,9 @@
 
 The step runs torch's own code (autograd, checkpointing, the optimizer), so the program's aten ops are those of the eager step, in the same
 order and in place where it works in place. An update over lists of tensors (``_fused_adamw_``, ``_foreach_add_``) becomes one op per
-tensor, which computes the same and needs only one parameter's states at a time. Gradients are made and released within the step. The
-optimizer's settings (learning rate) are constants of the program.
+tensor, which computes the same and needs only one parameter's states at a time. Gradients are made and released within the step. Numbers
+in the update, which come from the optimizer's settings, are inputs (:mod:`hosim.lower.optimizer_update`). Hooks of parameters are ops
+(:mod:`hosim.lower.parameter_hooks`).
 
 A model whose code looks at the contents of tensors takes its path for tracing, which may use another kernel: without a mask, Llama of
 transformers uses causal attention when called, and makes a mask when traced, whose gradients differ in the last bits. With a mask given,
@@ -15,35 +16,51 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 
 from hosim.errors import InputError
 from hosim.importers.torch_run import PlaceholderInput, quiet
 from hosim.importers.torch_step import failures
-from hosim.lower.torch_program import TorchProgram, read
+from hosim.lower import parameter_hooks
+from hosim.lower.hooks_refused import require_no_hooks, require_one_process
+from hosim.lower.optimizer_update import Update, step_alone, tensor_settings
+from hosim.lower.replicas import Replicas, replicas_of, unwrapped
+from hosim.lower.step_parts import StepParts, program_of
+from hosim.lower.torch_program import TorchProgram
 
 _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
-"""Optimizers for which a first step without state equals one from a state of zeros."""
+"""Optimizers for which a first step without state equals one from a state of zeros, if no momentum is dampened."""
 
 _ADVICE = "make the optimizer with fused=True, and the model with static control flow"
+
+_KEEPS = (torch.ops.aten.mkldnn_rnn_layer.default,)
+"""Ops that give backward what it needs only while gradients are on; a program runs with them off."""
 
 Loss = Callable[[torch.nn.Module, Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """A captured step. ``values`` are the tensors of the program's placeholders, with None for inputs."""
+    """A captured step.
+
+    ``values`` are what the program's placeholders take, with None for the inputs of the call (``inputs`` are their names). ``settings`` are
+    the placeholders of what comes from the optimizer's settings, which ``settings_now`` returns as they are now.
+    """
 
     program: TorchProgram
     values: tuple[Any, ...]
     inputs: tuple[str, ...]
+    settings: tuple[str, ...]
+    settings_now: Callable[[], list[Any]] = field(repr=False)
+    parts: StepParts = field(repr=False)
+    replicas: Replicas | None = None
 
 
 def capture_training(
@@ -63,21 +80,39 @@ def capture_training(
     own = {id(parameter) for parameter in model.parameters()}
     if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
         raise InputError("the optimizer has parameters of another model; make it with model.parameters()")
+    replicas = replicas_of(model)
+    model = unwrapped(model)
+    require_one_process(model)
+    require_no_hooks(model)
     _make_state(optimizer)
     held = list(_held(model, optimizer))
     tensors = {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
+    rates = tensor_settings(optimizer)
     with failures(_ADVICE, "be traced"), quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes: dict[int, torch.Tensor] = {}
-        for _, _, tensor in held:
+        for tensor in (*(tensor for _, _, tensor in held), *rates):
             fakes[id(tensor)] = _fake(mode, tensor)
         given = {key: _fake(mode, value) if key in tensors else value for key, value in inputs.items()}
-        module, gradients = _trace(model, optimizer, fakes, given, [fakes[id(t)] for _, _, t in held] + [given[k] for k in tensors], loss)
+        update = Update(optimizer, fakes, mode)
+        flat = [*(fakes[id(t)] for _, _, t in held), *(given[k] for k in tensors), *(fakes[id(t)] for t in rates)]
+        module, gradients = _trace(model, update, fakes, given, flat, loss, replicas)
+    updating, begins = _marked(module)
+    last = updating[0].prev if updating else module.graph.output_node().prev
     givens = [PlaceholderInput("", tensor, wanted, kind, own=True) for wanted, kind, tensor in held]
     givens += [PlaceholderInput("", value, key, "input") for key, value in tensors.items()]
-    values = [tensor for _, _, tensor in held] + [None] * len(tensors)
+    givens += [PlaceholderInput("", value, f"setting_{i}", "input") for i, value in enumerate(rates)]
+    values = [tensor for _, _, tensor in held] + [None] * len(tensors) + rates
     constants = _lift_constants(module)
+    for value in constants.values():
+        if any(value.untyped_storage()._cdata == tensor.untyped_storage()._cdata for _, _, tensor in held):
+            raise InputError(
+                "the model computes with a parameter or buffer that it keeps under no name, which a captured step cannot follow"
+            )
     givens += [PlaceholderInput("", value, key, "buffer", own=True) for key, value in constants.items()]
     values += constants.values()
+    count = len(update.numbers_as_inputs(module, updating))
+    givens += [PlaceholderInput("", value) for value in update.numbers()[:count]]
+    values += update.numbers()[:count]
     _split_lists(module)
     module.graph.lint()
     module.recompile()
@@ -85,8 +120,51 @@ def capture_training(
     named = [
         PlaceholderInput(placeholder, one.value, one.name, one.kind, one.own) for placeholder, one in zip(placeholders, givens, strict=True)
     ]
-    program, _ = read(module, named, name=name, meta={"source": "torch training step"}, gradients=gradients)
-    return TrainingStep(program, tuple(values), tuple(tensors))
+    whole = Graph()
+    whole.output(whole.graph_copy(module.graph, {}))
+    names = [*placeholders[len(held) + len(tensors) :][: len(rates)], *placeholders[len(placeholders) - count :]]
+    after = list(module.graph.nodes)[list(module.graph.nodes).index(last) + 1 : -1]
+
+    def bind(bound: GraphModule) -> None:
+        for node in bound.graph.nodes:
+            if node.target in _KEEPS:
+                node.target = _Keeping(node.target)
+        parameter_hooks.call_hooks(bound, update.learned)
+        if replicas is not None:
+            replicas.bind(bound)
+
+    parts = StepParts(
+        GraphModule(module, whole),
+        named,
+        update.learned,
+        bind,
+        frozenset(node.name for node in after),
+        frozenset(names),
+        frozenset(placeholders[len(held) : len(held) + len(tensors)]),
+        gradients,
+        begins,
+    )
+    program = program_of(module, named, name, bind, frozenset(gradients.values()))
+
+    def settings_now() -> list[Any]:
+        changed = update.numbers()  # it raises an error for settings that need another program
+        return [*(rate.clone() for rate in rates), *changed[:count]]
+
+    return TrainingStep(program, tuple(values), tuple(tensors), tuple(names), settings_now, parts, replicas)
+
+
+class _Keeping:
+    """An op that runs with gradients on, on tensors without."""
+
+    def __init__(self, op: Any) -> None:
+        self._op = op
+        self.tags = op.tags
+        self.__name__ = self.__qualname__ = op.overloadpacket.__name__
+        self.__module__ = "hosim_step"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.enable_grad():
+            return self._op(*(a.detach() if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
 
 
 def _held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str, torch.Tensor]]:
@@ -116,9 +194,10 @@ def _make_state(optimizer: torch.optim.Optimizer) -> None:
         fresh.param_groups = [{**group, "params": [twins[id(p)] for p in group["params"]]} for group in optimizer.param_groups]
         fresh.state = defaultdict(dict)
         with torch.no_grad():
-            fresh.step()
+            step_alone(fresh)
         made = {id(p): dict(fresh.state[twins[id(p)]]) for p in learned}
-    if any(made.values()) and not isinstance(optimizer, _ZEROED):
+    damped = any(group.get("momentum") and group.get("dampening") for group in optimizer.param_groups)
+    if any(made.values()) and (damped or not isinstance(optimizer, _ZEROED)):
         raise InputError(f"{type(optimizer).__name__} has no state yet; take one step with it before the step is captured")
     for p in learned:
         for key, value in made[id(p)].items():
@@ -134,42 +213,77 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     return fake
 
 
+_FORWARD_DONE, _BACKWARD_DONE = -1, -2
+"""Numbers of the marks in a traced step; those of gradients are the positions of their parameters."""
+
+
 def _trace(
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    update: Update,
     fakes: Mapping[int, torch.Tensor],
     given: Mapping[str, Any],
     flat: Sequence[torch.Tensor],
     loss: Loss | None,
-) -> tuple[GraphModule, frozenset[str]]:
-    """The graph of the step over ``flat``, and the names of the nodes whose values are gradients."""
-    replaced = {key: fakes[id(t)] for key, t in (*model.named_parameters(), *model.named_buffers())}
-    learned = [p for group in optimizer.param_groups for p in group["params"]]
-    twin = copy.copy(optimizer)
-    twin.param_groups = [{**group, "params": [fakes[id(p)] for p in group["params"]]} for group in optimizer.param_groups]
-    twin.state = defaultdict(dict)
-    for p, state in optimizer.state.items():
-        twin.state[fakes[id(p)]] = {key: fakes.get(id(value), value) for key, value in state.items()}
+    replicas: Replicas | None,
+) -> tuple[GraphModule, dict[int, str]]:
+    """The graph of the step over ``flat``, with marks, and the node of each gradient by its parameter's position among the learned."""
+    named = dict((*model.named_parameters(), *model.named_buffers()))
+    replaced = {key: fakes[id(t)] for key, t in named.items()}
 
     def step(*_: torch.Tensor) -> list[torch.Tensor]:
+        if replicas is not None:
+            replicas.begin(lambda buffer: fakes[id(buffer)])
         with torch.enable_grad():
             value = getattr(model(**given), "loss", None) if loss is None else loss(model, given)
             if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
                 raise InputError("the step gives no loss to differentiate; call the model with labels, or give its loss")
+            for key, buffer in model.named_buffers():
+                if key in replaced and buffer is not replaced[key]:
+                    raise InputError(
+                        f"the model replaces its buffer {key!r}, which a captured step would not repeat; write into it (copy_)"
+                    )
+            parameter_hooks.mark(value.detach(), _FORWARD_DONE)
             value.backward()
-        gradients = [g for p in learned if (g := fakes[id(p)].grad) is not None]
-        with torch.no_grad():
-            twin.step()
+            parameter_hooks.mark(value.detach(), _BACKWARD_DONE)
+        gradients = [g for p in update.learned if (g := fakes[id(p)].grad) is not None]
+        update.apply()
         return [value.detach(), *gradients]
 
+    handles = [h for i, p in enumerate(update.learned) if p.requires_grad for h in parameter_hooks.register(fakes[id(p)], p, i)]
+    if replicas is not None:
+        handles += replicas.register(fakes, update.learned)
     with _reparametrize_module(model, replaced, tie_weights=True):
         module = make_fx(step, tracing_mode="real")(*flat)
+    for handle in handles:
+        handle.remove()
     (output,) = module.graph.find_nodes(op="output")
     result, *gradients = output.args[0]
     output.args = ((result,),)
-    names = frozenset(node.name for node in gradients)
+    numbers = [i for i, p in enumerate(update.learned) if fakes[id(p)].grad is not None]
+    if replicas is not None:
+        replicas.require_gradients(update.learned, numbers)
+    names = {i: node.name for i, node in zip(numbers, gradients, strict=True)}
     module.graph.eliminate_dead_code()
     return module, names
+
+
+def _marked(module: GraphModule) -> tuple[list[Node], str | None]:
+    """The nodes of the update, and the name of the gradient of the loss; the marks are removed."""
+    update: list[Node] | None = None
+    begins: str | None = None
+    is_backward = False
+    for node in list(module.graph.nodes):
+        if node.target is parameter_hooks.mark:
+            is_backward = node.args[1] != _BACKWARD_DONE
+            update = update if is_backward else []
+            module.graph.erase_node(node)
+        elif update is not None and node.op == "call_function":
+            update.append(node)
+        elif is_backward and begins is None and node.target is torch.ops.aten.ones_like.default:
+            begins = node.name
+    module.graph.eliminate_dead_code()
+    assert update is not None
+    return [node for node in update if not node._erased], begins
 
 
 def _lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:

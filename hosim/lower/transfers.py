@@ -7,7 +7,7 @@ deadlock as long as every tier has room. :mod:`hosim.lower.on_cpu` and :mod:`hos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -49,6 +49,29 @@ class Done:
     end_ns: int
 
 
+@dataclass(slots=True)
+class RunMemory:
+    """The most bytes of the device tier in a run.
+
+    ``allocated_bytes`` is what the program holds in its order; ``pending_bytes`` is what it has freed and a transfer still reads;
+    ``held_bytes`` is the most of both at once, which the budget bounds. ``reserved_bytes`` is what torch's allocator has from the device
+    for the whole process (0 on a machine without such an allocator). ``over_budget_bytes`` is what the program needed beyond its budget,
+    because free memory was in pieces too small.
+    """
+
+    allocated_bytes: int = 0
+    pending_bytes: int = 0
+    held_bytes: int = 0
+    reserved_bytes: int = 0
+    over_budget_bytes: int = 0
+
+    def note(self, allocated_bytes: int, pending_bytes: int) -> None:
+        """Take in what is held at some moment."""
+        self.allocated_bytes = max(self.allocated_bytes, allocated_bytes)
+        self.pending_bytes = max(self.pending_bytes, pending_bytes)
+        self.held_bytes = max(self.held_bytes, allocated_bytes + pending_bytes)
+
+
 class Place(Protocol):
     """Where the bytes of one tensor are, in some tier."""
 
@@ -87,14 +110,32 @@ class Queue(Protocol):
         """
 
 
+class LaunchQueue(Queue, Protocol):
+    """The queue of the ops."""
+
+    def launch(self, work: Callable[[], object], after: Sequence[Event], label: Label | None) -> object:
+        """As :meth:`submit`, for work whose end nothing waits for."""
+
+
 class Device(Protocol):
     """A machine on which plans are run. ``tiers`` below the device tier have blocks, the device tier has torch storages."""
 
     recording: bool
     """Whether to keep what :meth:`take_record` gives."""
 
+    budget_bytes: int | None
+    """The bytes of the device tier that a program may hold, what transfers still read included; ``None``: all there are."""
+    launch_ns: tuple[int, int]
+    """What the host takes to launch an op and a cache op, in nanoseconds; 0 where launching is no work of its own."""
+    out_of_memory: tuple[type[Exception], ...]
+    """What is raised where the device tier has no room."""
+
     @property
-    def compute(self) -> Queue:
+    def memory(self) -> RunMemory:
+        """What the last run held at most."""
+
+    @property
+    def compute(self) -> LaunchQueue:
         """The compute queue."""
 
     def channel(self, name: str) -> Queue:
@@ -102,6 +143,9 @@ class Device(Protocol):
 
     def block(self, tier: str, size_bytes: int, owner: str) -> TierBlock:
         """A block of a tier below the device tier for the tensor ``owner``, without bytes yet."""
+
+    def check_tiers(self, names: Iterable[str]) -> None:
+        """Raise :class:`hosim.errors.InputError` for a tier that a plan uses and this machine has no memory for."""
 
     def on_device(self) -> DevicePlace:
         """A place for bytes of the device tier, to be opened when the compute queue reaches it."""
@@ -112,14 +156,32 @@ class Device(Protocol):
     def free(self, storage: Any, after: Sequence[Event]) -> None:
         """Free a storage's bytes, after the transfers that still read them (``after``)."""
 
+    def hold_back(self, level_bytes: int) -> None:
+        """Before the program holds ``level_bytes``: let the host wait until they, and what transfers still read, fit the budget."""
+
+    def recover(self) -> bool:
+        """After a request found no room: wait for all that is freed, and give unused memory back; whether a second try may succeed."""
+
+    def later(self, after: Sequence[Event], then: Callable[[], None]) -> None:
+        """Call ``then`` once all of ``after`` is done."""
+
     def move(self, channel: str, source: Place, destination: Place, start: int, stop: int) -> None:
         """Move the bytes ``[start, stop)`` of a tensor, as work of a channel's queue. A place of fewer bytes holds this part alone."""
 
     def move_now(self, source: Place, destination: Place) -> None:
         """Move all bytes before returning, while nothing else runs."""
 
-    def running(self) -> AbstractContextManager[None]:
-        """A context in which work is queued; at its end all work is done, or the error is raised unchanged and nothing runs any more."""
+    def running(self, resident_bytes: int = 0) -> AbstractContextManager[None]:
+        """A context in which work is queued; at its end the host has no more to do, or the error is raised and nothing runs any more.
+
+        ``resident_bytes`` of the device tier are the program's when it begins; all others are somebody else's.
+        """
+
+    def wait(self) -> None:
+        """Wait for all work of the runs before."""
+
+    def hand_over(self, values: Sequence[Any]) -> None:
+        """Let the caller use a run's results as it uses its own tensors."""
 
     def blame(self, error: BaseException) -> str:
         """The work under way when ``error`` was raised, and the error, in one line."""

@@ -1,62 +1,136 @@
-"""A stand-in for ``torch.cuda`` that computes on the CPU and finds races.
+"""A stand-in for ``torch.cuda`` that computes on the CPU, and is as strict as torch and CUDA are by their documentation.
 
-Work is done when it is launched; what a real GPU might do later, or earlier, is followed with vector clocks. Each stream counts what is
-launched on it. An event is what has ended when the GPU passes it; a stream that waits for it knows that much. Two accesses to a storage of
-which one writes must be ordered so, or there is a race: :class:`Races` looks at every aten op.
+Work is done when it is launched; what a real GPU might do later is followed in two ways. A clock of its own says when work would end: each
+stream does one thing after the other, launching takes the host time, and an event is done when the host's clock has passed it. And vector
+clocks say what is ordered: each stream counts what is launched on it, a stream that waits for an event knows as much as that event, and
+what is launched after the host has waited knows what the host knows. Two accesses to the same bytes of which one writes must be ordered so,
+or there is a race.
+
+Device memory is hosim's model of torch's caching allocator (:class:`Launched` follows every storage): a block that ``record_stream`` named
+is reused only when the work that was on that stream at its freeing has ended, and a request that finds no room raises
+``torch.OutOfMemoryError`` after torch's own second try. ``scale`` is how many bytes one byte of the small models stands for.
 """
 
 import contextlib
-import time
+import weakref
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-TOUCHES_NOTHING = (torch.ops.aten.set_.source_Storage, torch.ops.aten.empty.memory_format)
+from hosim.engine.allocators import CachingAllocator
+from hosim.lower import cuda_memory, cuda_pinning, cuda_queues
+
+TOUCHES_NOTHING = (torch.ops.aten.set_.source_Storage, torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
+EVERYTHING = (0, 1 << 62)
+
+
+def install(monkeypatch, on_cuda, **options):
+    """Put a stand-in in the place of what the machine uses of torch."""
+    cuda = FakeCuda(**options)
+    for module in (on_cuda, cuda_queues, cuda_memory, cuda_pinning):
+        monkeypatch.setattr(module, "cuda", cuda)
+    monkeypatch.setattr(on_cuda, "_used_on", cuda.record_stream)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: cuda.pin(empty, *a, **k) if pin_memory else empty(*a, **k))
+    resize = torch.UntypedStorage.resize_
+    monkeypatch.setattr(torch.UntypedStorage, "resize_", lambda storage, size: cuda.resized(storage, size, resize))
+    return cuda
 
 
 class Stream:
-    made = []  # noqa: RUF012
-
-    def __init__(self):
-        self.number = len(Stream.made)
-        Stream.made.append(self)
+    def __init__(self, cuda):
+        self.cuda = cuda
+        self.number = len(cuda.streams)
+        cuda.streams.append(self)
         self.clock = {self.number: 0}
+        self.free_ns = 0
 
     def wait_event(self, event):
-        for number, count in event.clock.items():
-            self.clock[number] = max(self.clock.get(number, 0), count)
+        _learn(self.clock, event.clock)
+        self.free_ns = max(self.free_ns, event.at_ns)
 
     def wait_stream(self, other):
-        self.wait_event(other)
+        self.wait_event(other.record_event())
+
+    def record_event(self):
+        event = Event(self.cuda)
+        event.record(self)
+        return event
+
+    def launch(self, duration_ns):
+        """Work that begins when the stream, and the host, get there; returns its place in the order."""
+        self.cuda.now_ns += self.cuda.launch_ns
+        self.free_ns = max(self.free_ns, self.cuda.now_ns) + duration_ns
+        _learn(self.clock, self.cuda.known)
+        self.clock[self.number] += 1
+        return self.number, self.clock[self.number]
 
 
 class Event:
-    def __init__(self, enable_timing=False):
-        self.at = 0.0
+    def __init__(self, cuda, timed=False):
+        self.cuda = cuda
+        self.timed = timed
+        self.is_recorded = False
+        self.clock = {}
+        self.at_ns = 0
 
     def record(self, stream):
+        stream.free_ns += self.cuda.record_ns
         self.clock = dict(stream.clock)
-        self.at = time.perf_counter()
+        self.at_ns = max(stream.free_ns, self.cuda.now_ns)
+        self.is_recorded = True
 
     def query(self):
-        return False  # the host never finds anything done that it has not waited for
+        self.cuda.now_ns += self.cuda.query_ns
+        if self.at_ns <= self.cuda.now_ns:
+            _learn(self.cuda.known, self.clock)
+            return True
+        return False
 
     def synchronize(self):
-        pass
+        self.cuda.now_ns = max(self.cuda.now_ns, self.at_ns)
+        _learn(self.cuda.known, self.clock)
 
     def elapsed_time(self, other):
-        return (other.at - self.at) * 1e3
+        """As ``CUDAEvent::elapsed_time`` checks."""
+        if not (self.timed and other.timed):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if not (self.is_recorded and other.is_recorded):
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if not (self.query() and other.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        return (other.at_ns - self.at_ns) / 1e6
 
 
 class FakeCuda:
     """What the machine uses of ``torch.cuda``."""
 
-    Stream, Event = Stream, Event
+    OutOfMemoryError = torch.OutOfMemoryError
 
-    def __init__(self):
-        self.main = self.current = Stream()
+    def __init__(
+        self, *, capacity=1 << 40, scale=1, op_ns=20_000, ns_per_byte=10.0, launch_ns=5_000, query_ns=100, record_ns=0, expandable=False
+    ):
+        self.streams = []
+        self.scale = scale
+        self.op_ns, self.ns_per_byte, self.launch_ns, self.query_ns, self.record_ns = op_ns, ns_per_byte, launch_ns, query_ns, record_ns
+        self.now_ns = 0
+        self.known = {}  # what the host knows to have ended
+        self.main = self.current = Stream(self)
+        self.capacity = capacity
+        self.allocator = CachingAllocator(capacity * scale, expandable=expandable)
+        self.blocks = {}  # storage -> (weak reference, address, the stream whose block it is)
         self.used_on = {}  # storage -> streams that the allocator waits for
+        self.pending = {}  # address -> when what was on those streams at its freeing has ended
+        self.accesses = {}  # storage -> (first byte, last byte, stream, its count then, written)
+        self.host = {}  # storages of pinned memory -> (weak reference, bytes that torch takes for them)
+        self.pinned_bytes = 0
+        self.registered = {}  # first address -> bytes that the driver has pinned
+        self.unpinnable = False
+        self.refused = 0  # how many of the next allocations fail, whatever room there is
+
+    # -- streams -------------------------------------------------------------------------------------------------------
 
     def is_available(self):
         return True
@@ -70,61 +144,250 @@ class FakeCuda:
     def current_stream(self):
         return self.current
 
+    def Stream(self):  # noqa: N802
+        return Stream(self)
+
+    def Event(self, enable_timing=False):  # noqa: N802
+        return Event(self, enable_timing)
+
     @contextlib.contextmanager
     def stream(self, stream):
         before, self.current = self.current, stream
-        yield
-        self.current = before
+        try:
+            yield
+        finally:
+            self.current = before
 
     def synchronize(self):
         """What the host launches after it has waited comes after all that is there."""
-        for stream in Stream.made:
-            self.main.wait_stream(stream)
+        self.now_ns = max(self.now_ns, *(stream.free_ns for stream in self.streams))
+        for stream in self.streams:
+            _learn(self.known, stream.clock)
+
+    # -- device memory -------------------------------------------------------------------------------------------------
+
+    def malloc(self, storage, size, stream):
+        """Give a storage a block. Raises ``torch.OutOfMemoryError`` as torch does, after a second try with nothing pending or cached."""
+        for address, (due_ns, _) in list(self.pending.items()):
+            if due_ns <= self.now_ns:
+                del self.pending[address]
+                self.allocator.complete(address)
+        retries = self.allocator.stats.retries
+        address = None
+        if self.refused:
+            self.refused -= 1
+        else:
+            address = self.allocator.try_malloc(size * self.scale, stream.number)
+        if self.pending and self.allocator.stats.retries > retries:  # it waited for all of them
+            for due_ns, clock in self.pending.values():
+                self.now_ns = max(self.now_ns, due_ns)
+                _learn(self.known, clock)
+            self.pending.clear()
+        if address is None:
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} B")
+        key = storage._cdata
+        self.blocks[key] = weakref.ref(storage, lambda _: self.freed(key)), address, stream
+
+    def freed(self, key):
+        """A storage's bytes go back to the allocator: the streams that used them must be known to the block's own, or recorded."""
+        accesses = self.accesses.pop(key, [])
+        recorded = self.used_on.pop(key, set())
+        block = self.blocks.pop(key, None)
+        if block is None:
+            return
+        _, address, stream = block
+        clock = {**stream.clock}
+        _learn(clock, self.known)
+        for _, _, number, count, _ in accesses:
+            if clock.get(number, 0) < count and number not in recorded:
+                RULES_BROKEN.append("freed under a copy")  # the last reference may go where nothing can be raised
+        others = [self.streams[number] for number in recorded if number != stream.number]
+        for other in others:
+            self.allocator.record_stream(address, other.number)
+        self.allocator.free(address)
+        if others:
+            clock = {}
+            for other in others:
+                _learn(clock, other.clock)
+            self.pending[address] = max(other.free_ns for other in others), clock
+
+    def resized(self, storage, size, resize):
+        """``UntypedStorage.resize_``: a block of the new size, and the old one goes back."""
+        if size != storage.nbytes():
+            self.freed(storage._cdata)
+            if size:
+                self.malloc(storage, size, self.current)
+        return resize(storage, size)
+
+    def record_stream(self, tensor, stream):
+        """``Tensor.record_stream``."""
+        self.used_on.setdefault(tensor.untyped_storage()._cdata, set()).add(stream.number)
+
+    def empty_cache(self):
+        """Cached segments go back to the driver, which waits for the device."""
+        self.synchronize()
+        self.pending.clear()
+        self.allocator.empty_cache()
+
+    def mem_get_info(self):
+        return self.capacity - self.memory_reserved(), self.capacity
+
+    def set_per_process_memory_fraction(self, fraction):
+        self.allocator._capacity = int(self.capacity * fraction) * self.scale
+
+    def memory_allocated(self):
+        return self.allocator.stats.allocated_bytes // self.scale
+
+    def memory_reserved(self):
+        return self.allocator.stats.reserved_bytes // self.scale
+
+    def max_memory_reserved(self):
+        return self.allocator.stats.peak_reserved_bytes // self.scale
+
+    def reset_peak_memory_stats(self):
+        self.allocator._peak_allocated = self.allocator._allocated
+        self.allocator._peak_active = self.allocator._active
+        self.allocator._peak_reserved = self.allocator._reserved
+
+    # -- host memory ---------------------------------------------------------------------------------------------------
+
+    def pin(self, empty, *given, **named):
+        """Pinned memory from torch, which takes a power of two of bytes and keeps it."""
+        with _disable_current_modes():  # it is not the device's
+            tensor = empty(*given, **named)
+        storage = tensor.untyped_storage()
+        taken = 1 << (max(storage.nbytes(), 1) - 1).bit_length()
+        key = storage._cdata
+        self.pinned_bytes += taken
+        self.host[key] = weakref.ref(storage, lambda _: (self.host.pop(key, None), self.accesses.pop(key, None)))
+        return tensor
+
+    def cudart(self):
+        return self
+
+    def cudaHostRegister(self, address, size, flags):  # noqa: N802
+        """0, or the error of memory that is pinned already (712) or cannot be (2)."""
+        if self.unpinnable:
+            return 2
+        if any(address < first + there and first < address + size for first, there in self.registered.items()):
+            return 712
+        self.registered[address] = size
+        return 0
+
+    def cudaHostUnregister(self, address):  # noqa: N802
+        """0, or the error of memory that is not pinned (713); copies of it must have ended, as far as the host knows."""
+        if address not in self.registered:
+            return 713
+        del self.registered[address]
+        for _, _, number, count, _ in self.accesses.pop(address, ()):
+            if self.known.get(number, 0) < count:
+                RULES_BROKEN.append("host memory goes while a copy uses it")
+        return 0
+
+    def pinned_at(self, value):
+        """Where a tensor lies in memory that the driver has pinned: its first address there; ``None`` elsewhere."""
+        if isinstance(value, FakeTensor) or not self.registered:
+            return None
+        address = value.data_ptr()
+        return next((first for first, size in self.registered.items() if first <= address < first + size), None)
 
 
-class Races(TorchDispatchMode):
-    """Raises at the first race. ``reads`` and ``writes`` have the accesses to each storage as (stream, its count then)."""
+RULES_BROKEN = []
+"""Rules that were broken where nothing can be raised."""
+
+
+class Launched(TorchDispatchMode):
+    """Follows every aten op: its place in the order, its time, its memory. Raises at the first race, and at its end for a broken rule."""
 
     def __init__(self, cuda):
         super().__init__()
         self.cuda = cuda
-        self.reads = {}
-        self.writes = {}
-        self.kept = []  # storages, so that no address is used twice
+        RULES_BROKEN.clear()
+
+    def __exit__(self, *exception):
+        super().__exit__(*exception)
+        if exception[0] is None:
+            assert not RULES_BROKEN, RULES_BROKEN
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
+        cuda, kwargs = self.cuda, kwargs or {}
+        named = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+        read, written = [], []
+        for argument in func._schema.arguments:
+            writes = argument.alias_info is not None and argument.alias_info.is_write
+            (written if writes else read).extend(v for v in tree_leaves(named.get(argument.name)) if isinstance(v, torch.Tensor))
+        for value in (*read, *written):
+            self.see(value)
+        random = torch.get_rng_state() if torch.Tag.nondeterministic_seeded in func.tags else None
+        result = func(*args, **kwargs)
+        made = [v for v in tree_leaves(result) if isinstance(v, torch.Tensor)]
+        try:
+            for value in made:
+                self.see(value)
+        except torch.OutOfMemoryError:
+            if random is not None:
+                torch.set_rng_state(random)  # torch asks for memory before it draws
+            raise
         if not func.is_view and func not in TOUCHES_NOTHING:
-            named = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)} | (kwargs or {})
-            for argument in func._schema.arguments:
-                written = argument.alias_info is not None and argument.alias_info.is_write
-                for value in tree_leaves(named.get(argument.name)):
-                    self.touch(value, written)
-            for value in tree_leaves(result):
-                self.touch(value, True)
+            self.check_copy(func, read, written, named)
+            place = cuda.current.launch(self.duration_ns(func, read, written))
+            for value in read:
+                self.touch(value, place, False)
+            given = {value.untyped_storage()._cdata for value in read}
+            for value in (
+                *written,
+                *(one for one in made if one.untyped_storage()._cdata not in given),
+            ):  # an op may return what it is given
+                self.touch(value, place, True)
         return result
 
-    def touch(self, value, written):
-        if not isinstance(value, torch.Tensor):
-            return
-        storage, stream = value.untyped_storage(), self.cuda.current
-        key = storage._cdata
-        self.kept.append(storage)
-        stream.clock[stream.number] += 1
-        now = (stream.number, stream.clock[stream.number])
-        before = self.writes.get(key, []) + (self.reads.get(key, []) if written else [])
-        for number, count in before:
-            assert stream.clock.get(number, 0) >= count, f"a race on a storage of {storage.nbytes()} B"
-        if written:
-            self.writes[key], self.reads[key] = [now], []
-        else:
-            self.reads.setdefault(key, []).append(now)
+    def see(self, value):
+        storage = value.untyped_storage()
+        if storage.nbytes() and storage._cdata not in self.cuda.blocks and not self.on_host(value):
+            self.cuda.malloc(storage, storage.nbytes(), self.cuda.current)
 
-    def freed(self, storage):
-        """Its bytes go back to the allocator, on the stream that computes: others that read them must be known to it."""
-        key, clock = storage._cdata, self.cuda.main.clock
-        known = self.cuda.used_on.pop(key, set())
-        for number, count in self.writes.get(key, []) + self.reads.get(key, []):
-            assert clock.get(number, 0) >= count or number in known, "freed under a copy"
-        self.writes.pop(key, None)
-        self.reads.pop(key, None)
+    def duration_ns(self, func, read, written):
+        if func is torch.ops.aten.copy_.default and self.on_host(read[0]) != self.on_host(written[0]):
+            return round(written[0].nbytes * self.cuda.scale * self.cuda.ns_per_byte)
+        return self.cuda.op_ns
+
+    def on_host(self, value):
+        return value.untyped_storage()._cdata in self.cuda.host or self.cuda.pinned_at(value) is not None
+
+    def check_copy(self, func, read, written, named):
+        """A copy beside ops is one between the device's memory and pinned memory."""
+        if func is torch.ops.aten.copy_.default and named.get("non_blocking"):
+            assert self.on_host(read[0]) != self.on_host(written[0]), "a copy of pageable memory, or within the device"
+
+    def touch(self, value, place, written):
+        """An access to a storage of the device, or to some bytes of host memory."""
+        storage, clock = value.untyped_storage(), self.cuda.current.clock
+        key = storage._cdata
+        if not storage.nbytes():
+            return
+        first, last = EVERYTHING
+        if self.on_host(value):
+            assert value.is_contiguous()
+            key = key if key in self.cuda.host else self.cuda.pinned_at(value)
+            first = value.data_ptr()
+            last = first + value.nbytes
+        left = []
+        for access in self.cuda.accesses.get(key, ()):
+            start, stop, number, count, wrote = access
+            if stop <= first or last <= start:
+                left.append(access)
+                continue
+            if written or wrote:
+                assert clock.get(number, 0) >= count, (
+                    f"a race on a storage of {storage.nbytes()} B: {self.cuda.current.number} {'writes' if written else 'reads'}"
+                    f" what {number} {'writes' if wrote else 'reads'}"
+                )
+            if not (written and first <= start and stop <= last):
+                left.append(access)
+        self.cuda.accesses[key] = [*left, (first, last, *place, written)]
+
+
+def _learn(clock, other):
+    for number, count in other.items():
+        if clock.get(number, 0) < count:
+            clock[number] = count

@@ -14,11 +14,13 @@ torch = pytest.importorskip("torch")
 
 from layers import Layers, lowered, machine, program_of, streamed, values_of  # noqa: E402
 
+import hosim  # noqa: E402
 from hosim.cache_plan import DETACH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError, PlanError  # noqa: E402
 from hosim.lower import file_tier  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
+from hosim.lower.step_values import StepValues  # noqa: E402
 
 
 class Setup:
@@ -281,8 +283,8 @@ def test_an_interrupt(tmp_path, monkeypatch, where):
         signal.pthread_kill(main, signal.SIGINT)
 
     if where == "op":
-        call = Executor._call
-        monkeypatch.setattr(Executor, "_call", lambda self, node: (interrupt(), call(self, node))[1])
+        call = StepValues.call
+        monkeypatch.setattr(StepValues, "call", lambda self, node: (interrupt(), call(self, node))[1])
     else:
         move = setup.device.move
         held = threading.Event()
@@ -345,6 +347,57 @@ def test_what_does_not_come_back_at_the_end_of_a_run(setup, monkeypatch, place, 
     assert str(caught.value).startswith(message)
     setup.check_nothing_left()
     setup.check_model_whole()
+
+
+def test_what_finds_no_room_at_the_end_is_kept_until_there_is_some(setup, monkeypatch):
+    """Two weights come back, the second of three does not: it stays in its file, is named, and comes back when there is room."""
+    setup.place()
+    allocate, refused = setup.device.allocate, [False, True, False]
+
+    def allocate_some(storage, size):
+        if refused.pop(0):
+            raise RuntimeError("not enough memory")
+        allocate(storage, size)
+
+    monkeypatch.setattr(setup.device, "allocate", allocate_some)
+    with pytest.raises(ExecutionError) as caught:
+        setup.executor.close()
+    no_room = "the device has no room for 'layers.1': free memory there and close again"
+    assert str(caught.value) == f"not all contents are back; {no_room}"
+    assert (caught.value.lost, caught.value.left, setup.executor.left) == ((), ("layers.1",), ["layers.1"])
+    away = [name for name, value in setup.values.items() if not value.untyped_storage().nbytes()]
+    setup.check_model_whole(but=away)
+    assert len(away) == 1
+    refused[:] = [True]
+    with pytest.raises(ExecutionError, match="no room for 'layers"):
+        setup.executor.close()
+    refused[:] = [False]
+    setup.executor.close()
+    assert not setup.executor.left
+    setup.executor.close()  # there is nothing left to do
+    setup.check_nothing_left()
+    setup.check_model_whole()
+
+
+def test_a_model_stays_closed_until_all_of_it_is_back(monkeypatch):
+    """Until then its tensors refuse to be read; a failed call brings back what it can, and says what stays where."""
+    model, x = Layers(2), torch.ones(4, 16)
+    before, device = [p.detach().clone() for p in model.parameters()], CpuDevice(machine())
+    program = program_of(model, x, "Layers")
+    offloaded = hosim.offload(model, x, hardware=machine(), plan=streamed(program), device=device)
+
+    def refuse(storage, size):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device, "allocate", refuse)
+        with torch.no_grad(), pytest.raises(ExecutionError, match=r"^MemoryError; the device has no room") as caught:
+            offloaded(x)
+        assert caught.value.left == ("layers.0", "layers.1")
+        with pytest.raises(InputError, match=r"first close what hosim\.offload returned"):
+            model.layers[0].sum()
+    offloaded.close()
+    assert all(torch.equal(p, kept) for p, kept in zip(model.parameters(), before, strict=True))
 
 
 def test_an_illegal_plan_is_refused(tmp_path):

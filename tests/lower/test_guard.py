@@ -198,17 +198,6 @@ def test_calls_in_several_threads(x):
     assert same == [True] * 4
 
 
-def test_gradients_that_are_there_are_not_added_to(x):
-    plain, moved = Layers().train(), Layers().train()
-    mine, other = (torch.optim.SGD(model.parameters(), lr=0.1, fused=True) for model in (plain, moved))
-    loss_of(moved, {"x": x}).backward()
-    with hosim.offload(moved, {"x": x}, optimizer=other, loss=loss_of, **SMALL) as step:
-        step(x=x)
-    loss_of(plain, {"x": x}).backward()
-    mine.step()
-    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), moved.parameters(), strict=True))
-
-
 def test_an_interrupt_that_leaves_a_lock_taken(x, monkeypatch):
     """Ctrl-C between taking the machine's lock and the block that gives it back: copy threads end all the same."""
     model = Layers().eval()

@@ -352,6 +352,72 @@ def test_nothing_fits() -> None:
         planner().build(trace_of(*GAP, sizes={1: 64, 2: 1, 3: 1}, limit=1))
 
 
+class Greedy:
+    """The library's own planner."""
+
+    def build(self, trace: ActivationTrace) -> ResidencySchedule:
+        return greedy(trace)
+
+
+def library(monkeypatch: pytest.MonkeyPatch, place: str, **classes: object) -> None:
+    parts = ["hyper_parallel", "auto_parallel", "hyper_offload", *place.split(".")]
+    for n in range(1, len(parts) + 1):
+        if ".".join(parts[:n]) not in sys.modules:
+            monkeypatch.setitem(sys.modules, ".".join(parts[:n]), ModuleType(".".join(parts[:n])))
+    vars(sys.modules[".".join(parts)]).update(classes)
+
+
+@pytest.mark.parametrize("where", ["given", "installed"])
+def test_where_nothing_fits_the_librarys_own_schedule_is_taken(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = trace_of(*GAP, sizes={1: 64, 2: 1, 3: 1}, limit=1)
+    if where == "installed":
+        library(monkeypatch, "planning.greedy", GreedyResidencyPlanner=Greedy)
+    ours = planner(**({"fallback": Greedy()} if where == "given" else {}))
+    with pytest.warns(UserWarning, match=r"hosim found no plan, so Greedy plans this session: .* the budget is 1,048,576 B"):
+        assert ours.build(trace) == greedy(trace)
+    assert ours.planned is None
+
+
+def test_a_session_plans_again_from_a_later_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step's ops take ten times as long as the second's."""
+
+    class Session:
+        mode, residency_manager = "warmup", object()
+
+        def __init__(self, planner: HosimPlanner) -> None:
+            self.planner = planner
+            self.executor: object = None
+
+        def step(self, factor: float) -> None:
+            if self.mode == "warmup":
+                ops = [(ms * factor, reads, writes) for ms, reads, writes in GAP]
+                self.schedule = self.planner.build(trace_of(*ops, sizes={1: 64, 2: 40, 3: 40}, limit=100))
+                self.mode = "replay"
+
+    class WarmUp:
+        def __init__(self, residency_manager: object, memory_limit_bytes: int) -> None:
+            self.given = residency_manager, memory_limit_bytes
+
+    ours = planner()
+    session = Session(ours)
+    with pytest.raises(InputError, match="plan again after the first step"):
+        ours.plan_again(session)
+    session.step(10)
+    first = ours.planned
+    with pytest.raises(InputError, match="give its WarmupExecutor as warm_up="):
+        ours.plan_again(session)
+    library(monkeypatch, "execution.warmup", WarmupExecutor=WarmUp)
+    ours.plan_again(session)
+    assert isinstance(session.executor, WarmUp)
+    assert session.executor.given == (session.residency_manager, 100 * MIB)
+    session.step(1)
+    assert first is not None
+    assert ours.planned is not None
+    assert first.result is not None
+    assert ours.planned.result is not None
+    assert [op.duration_ns for op in ours.planned.plan.graph.ops] == [(op.duration_ns or 0) // 10 for op in first.plan.graph.ops]
+
+
 @pytest.mark.parametrize("policy", ["on_demand", "belady"])
 def test_a_policy_that_decides_during_the_run(policy: str) -> None:
     with pytest.raises(InputError, match="decides during the run; a schedule needs a policy that plans ahead and keeps the order"):

@@ -213,13 +213,3 @@ def test_what_cannot_be_is_said(inputs):
     slow = torch.optim.AdamW(model.parameters())
     with pytest.raises(InputError, match="fused=True"):
         hosim.offload(model, inputs, hardware=HARDWARE, optimizer=slow, loss=loss_of)
-
-
-def test_settings_of_the_optimizer_are_those_of_the_capture(inputs):
-    model = Blocks()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
-    with hosim.offload(model, inputs, hardware=HARDWARE, optimizer=optimizer, loss=loss_of) as step:
-        step(**inputs)
-        optimizer.param_groups[0]["lr"] = 0.01
-        with pytest.raises(InputError, match="offload it again"):
-            step(**inputs)

@@ -10,66 +10,44 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import fake_cuda  # noqa: E402
-from fake_cuda import FakeCuda, Races  # noqa: E402
+from fake_cuda import Launched  # noqa: E402
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from layers import Layers, lowered, machine, program_of, streamed, values_of  # noqa: E402
 from strategies import plans  # noqa: E402
 
+from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
-from hosim.lower import host_pool, on_cuda  # noqa: E402
+from hosim.lower import cuda_queues, host_pool, on_cuda  # noqa: E402
 from hosim.lower.on_cuda import CudaDevice  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
+from hosim.lower.step_values import StepValues  # noqa: E402
 from hosim.lower.transfers import Done, Label  # noqa: E402
 
 
 @pytest.fixture
 def fake(monkeypatch):
-    cuda = FakeCuda()
-    monkeypatch.setattr(on_cuda, "cuda", cuda)
-    monkeypatch.setattr(on_cuda, "_used_on", lambda tensor, stream: used_on(cuda, tensor, stream))
-    empty = torch.empty
-    monkeypatch.setattr(host_pool.torch, "empty", lambda *a, pin_memory=False, **k: empty(*a, **k))
-    return cuda
-
-
-def used_on(cuda, tensor, stream):
-    cuda.used_on.setdefault(tensor.untyped_storage()._cdata, set()).add(stream.number)
-
-
-class Checked(CudaDevice):
-    """Says to the race finder what is freed."""
-
-    races: Races
-
-    def free(self, storage, after):
-        self.races.freed(storage)
-        super().free(storage, after)
+    return fake_cuda.install(monkeypatch, on_cuda)
 
 
 MODEL, X = Layers(), torch.randn(4, 16, generator=torch.Generator().manual_seed(2))
 PROGRAM = program_of(MODEL, X)
 
 
-def run(plan, cuda, folder, hardware=None, times=2):
+def run(plan, cuda, folder, hardware=None, times=2, budget=None):
     values = values_of(PROGRAM, MODEL, X)
     directories = {"nvme": folder} if folder is not None else {}
-    device = Checked(hardware or machine(), directories=directories)
-    device.races = Races(cuda)
-    with Executor(lowered(PROGRAM, plan), machine(), device) as executor:
+    device = CudaDevice(hardware or machine(), directories=directories)
+    with Launched(cuda), Executor(lowered(PROGRAM, plan), machine(), device, budget) as executor:
         executor.place({n: v for n, v in values.items() if v is not X})
-        results = []
-        for _ in range(times):
-            with device.races:
-                results.append(executor.run({n: v for n, v in values.items() if v is X})[0])
-    return results
+        return [executor.run({n: v for n, v in values.items() if v is X})[0] for _ in range(times)]
 
 
 @settings(max_examples=25, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(plan=plans(PROGRAM.graph, machine()))
-def test_any_legal_plan_gives_the_same_bits_without_races(plan, fake):
+def test_any_legal_plan_gives_the_same_bits_without_races(plan, fake, tmp_path):
     wanted = PROGRAM.module(*values_of(PROGRAM, MODEL, X).values())[0]
     before = [p.clone() for p in MODEL.parameters()]
-    assert all(torch.equal(result, wanted) for result in run(plan, fake, None))
+    assert all(torch.equal(result, wanted) for result in run(plan, fake, tmp_path))
     assert all(torch.equal(p, kept) for p, kept in zip(MODEL.parameters(), before, strict=True))
 
 
@@ -80,12 +58,142 @@ def test_weights_from_host_memory_and_from_files(fake, tmp_path, home):
     assert not list(tmp_path.iterdir())
 
 
+class Kept(torch.nn.Module):
+    """Eight layers whose activations are added up at the end, the last one first."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ParameterList(torch.eye(16) for _ in range(8))
+
+    def forward(self, x):
+        kept = []
+        for weight in self.layers:
+            x = torch.relu(torch.mm(x, weight))
+            kept.append(x)
+        for value in reversed(kept):
+            x = x + value
+        return x
+
+
+def test_the_host_waits_for_copies_that_its_budget_has_no_room_for(fake):
+    """Seven activations leave as soon as the next product has read them; copies down are slow, without a budget all wait at once."""
+    model, x = Kept(), torch.ones(4, 16)
+    program, fake.ns_per_byte = program_of(model, x, "kept"), 1e6
+    graph, placed = program.graph, []
+    for t, tensor in enumerate(graph.tensors):
+        if tensor.kind == "activation" and len(graph.users[t]) == 3:
+            made, read, added = graph.users[t]
+            moves = (made, STORE, "hbm", "ddr"), (read, DETACH, "hbm", None), (added - 1, PREFETCH, "ddr", "hbm")
+            placed += [CacheOp(op, t, source, to, after) for after, op, source, to in moves]
+    plan = Plan(graph, "leaves", tuple(sorted(placed, key=lambda cache_op: cache_op.after)))
+
+    def use(budget):
+        device, values = CudaDevice(machine()), values_of(program, model, x)
+        with Launched(fake), Executor(lowered(program, plan), machine(), device, budget) as executor:
+            executor.place({n: v for n, v in values.items() if v is not x})
+            assert torch.equal(executor.run({n: v for n, v in values.items() if v is x})[0], model(x))
+        return device.memory
+
+    free = use(None)
+    assert (free.pending_bytes, free.held_bytes) == (7 * 512, free.allocated_bytes + 7 * 512 - 512)
+    assert use(free.allocated_bytes).held_bytes == free.allocated_bytes
+    within = use(free.allocated_bytes + 2 * 512)
+    assert within.held_bytes == free.allocated_bytes + 2 * 512 > within.allocated_bytes
+
+
+def test_an_op_without_room_is_done_again(fake):
+    """A request that is refused once ends nothing where waiting for copies may make room; refused for good, it is one line."""
+    wanted = PROGRAM.module(*values_of(PROGRAM, MODEL, X).values())[0]
+    plan, call = streamed(PROGRAM), StepValues.call
+
+    def refuse(executor, node):
+        if node.name == "mm_1":
+            fake.refused, refusals[0] = refusals[0] > 0, refusals[0] - 1
+        return call(executor, node)
+
+    for count in (1, 100):
+        refusals = [count]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(StepValues, "call", refuse)
+            if count == 1:
+                assert torch.equal(run(plan, fake, None, times=1, budget=1 << 20)[0], wanted)
+            else:
+                with pytest.raises(ExecutionError, match=r"^op 'mm_1': OutOfMemoryError: CUDA out of memory"):
+                    run(plan, fake, None, times=1, budget=1 << 20)
+        assert refusals[0] < count
+
+
+def test_weights_come_back_when_the_device_has_room_again(fake, tmp_path):
+    """torch refuses memory at the end, and its second try too: the weights stay in host memory and files until it does not."""
+    for home in ("ddr", "nvme"):
+        values = values_of(PROGRAM, MODEL, X)
+        before = [value.clone() for value in values.values()]
+        executor = Executor(lowered(PROGRAM, streamed(PROGRAM, home)), machine(), CudaDevice(machine(), directories={"nvme": tmp_path}))
+        with Launched(fake):
+            executor.place({n: v for n, v in values.items() if v is not X})
+            fake.refused = 4
+            with pytest.raises(ExecutionError) as caught:
+                executor.close()
+            assert caught.value.left == ("layers.0", "layers.1")
+            executor.close()
+        assert all(torch.equal(value, kept) for value, kept in zip(values.values(), before, strict=True))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_ends_before_the_device_has_done_it_and_the_next_one_follows(fake):
+    """Slow ops, slow copies: the host never waits for the end. Plans that store and fetch everything give the same bits run after run."""
+    fake.op_ns, fake.ns_per_byte, values = 10**6, 1e3, values_of(PROGRAM, MODEL, X)
+    wanted = PROGRAM.module(*values.values())[0]
+    with Launched(fake), Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine())) as executor:
+        executor.place({n: v for n, v in values.items() if v is not X})
+        for _ in range(3):
+            (result,) = executor.run({n: v for n, v in values.items() if v is X})
+            assert fake.now_ns < fake.main.free_ns - fake.op_ns
+            assert torch.equal(result, wanted)
+
+
+def test_a_caller_on_another_stream_is_ordered(fake):
+    """It writes the input before the call and reads the result after it, on its own stream, and drops both: no race."""
+    values = values_of(PROGRAM, MODEL, X)
+    wanted = PROGRAM.module(*values.values())[0]
+    with Launched(fake), Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine())) as executor:
+        executor.place({n: v for n, v in values.items() if v is not X})
+        with fake.stream(fake.Stream()):
+            x = X.clone()
+            (result,) = executor.run({n: x for n, v in values.items() if v is X})
+            doubled = result * 2
+            x.zero_()
+            del x, result
+        fake.synchronize()
+        assert torch.equal(doubled, wanted * 2)
+
+
+def test_pinned_memory_is_taken_in_slabs_and_given_back(fake):
+    """Three weights of 1024 B and more lie in one slab that the driver pins; nothing is torch's, and nothing is pinned after the close."""
+    values = values_of(PROGRAM, MODEL, X)
+    with Launched(fake):
+        with Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine())) as executor:
+            executor.place({n: v for n, v in values.items() if v is not X})
+            executor.run({n: v for n, v in values.items() if v is X})
+            assert list(fake.registered.values()) == [host_pool.SLAB_BYTES]
+        assert (fake.registered, fake.pinned_bytes) == ({}, 0)
+    fake.unpinnable = True
+    executor = Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine()))
+    with pytest.raises(ExecutionError, match=r"the driver cannot pin 256 MiB of host memory \(CUDA error 2\): lower the tier's capacity"):
+        executor.place({n: v for n, v in values.items() if v is not X})
+
+
+def test_a_drive_without_a_folder_is_no_host_memory(fake):
+    with pytest.raises(InputError, match=r"directories: the plan uses tier nvme, which is not host memory: .* Name a folder for it"):
+        Executor(lowered(PROGRAM, streamed(PROGRAM, "nvme")), machine(), CudaDevice(machine()))
+
+
 class Forgetful:
     """A stream whose waits number ``these`` are left out."""
 
     def __init__(self, monkeypatch, these):
         waits = itertools.count()
-        held = on_cuda.CudaEvent.hold
+        held = cuda_queues.CudaEvent.hold
         self.left_out = 0
 
         def hold(event, stream):
@@ -94,7 +202,7 @@ class Forgetful:
             else:
                 held(event, stream)
 
-        monkeypatch.setattr(on_cuda.CudaEvent, "hold", hold)
+        monkeypatch.setattr(cuda_queues.CudaEvent, "hold", hold)
 
 
 def test_the_race_finder_finds_a_wait_that_is_left_out(fake, monkeypatch):
@@ -192,7 +300,7 @@ class Later:
     """An event that is done once somebody has waited for it."""
 
     def __init__(self, name, log):
-        self.name, self.log, self.waited = name, log, False
+        self.name, self.log, self.waited, self.queue = name, log, False, "d2h"
 
     def done(self):
         return self.waited
@@ -209,43 +317,46 @@ def test_the_host_waits_for_room_one_release_at_a_time(fake):
     device.later([one, two], lambda: log.append("first released"))
     device.later([three], lambda: log.append("second released"))
     device.later([four], lambda: log.append("third released"))
-    device.find(lambda: "second released" in log)
+    device.calls.find(lambda: "second released" in log)
     assert log == ["one", "two", "first released", "three", "second released"]
     four.waited = True
-    device.find(lambda: True)  # looks at once
+    device.calls.find(lambda: True)  # looks at once
     assert log[-1] == "third released"
     with pytest.raises(ExecutionError, match=r"^finds no room$"):
-        device.find(lambda: False)
+        device.calls.find(lambda: False)
 
 
 def test_marks_and_times_of_events(fake):
     """An event of torch, held by another stream: whether it is done, and nanoseconds from another one."""
     calls = []
     end = SimpleNamespace(query=lambda: 1, synchronize=lambda: calls.append("synchronize"))
-    event = on_cuda.CudaEvent(end)
+    event = cuda_queues.CudaEvent(end)
     assert event.done() is True
-    assert event.start is None
+    assert not event.is_timed
     event.wait()
     event.hold(SimpleNamespace(wait_event=calls.append))
     assert calls == ["synchronize", end]
-    assert event.elapsed_ns(SimpleNamespace(elapsed_time=lambda other: 0.25 if other is end else None)) == 250_000
+    assert event.elapsed_ns(cuda_queues.CudaEvent(SimpleNamespace(elapsed_time=lambda other: 0.25 if other is end else None))) == 250_000
 
 
-def test_a_record_of_work_on_streams(fake, monkeypatch):
-    """Times since the run began: when what it waits for had ended, its start and its end; without a wait it was issued at its start."""
-    now = itertools.count()
-    monkeypatch.setattr(fake_cuda.time, "perf_counter", lambda: next(now) / 1000)
+def test_a_record_of_work_on_streams(fake):
+    """Times since the run began: when what it waits for had ended, when its stream was free, its start and its end.
+
+    torch tells times of events made for it alone: what a transfer waits for is often work without a label.
+    """
+    ms, fake.launch_ns = 1_000_000, 0
     device = CudaDevice(machine())
-    first, second = Label("op 'f'", op=0), Label("store of 'a'", cache_op=0)
+    first, second, third = Label("op 'f'", op=0), Label("store of 'a'", cache_op=0), Label("op 'g'", op=1)
     device.recording = True
-    with device.running():  # at 0
-        done = device.compute.submit(lambda: None, label=first)  # from 1 to 2
-        device.compute.submit(lambda: None)  # at 3, and not recorded
-        device.channel("d2h").submit(lambda: None, (done,), second)  # from 4 to 5
-    ms = 1_000_000
+    with device.running():
+        device.compute.submit(lambda: fake.current.launch(1 * ms), label=first)
+        done = device.compute.submit(lambda: fake.current.launch(2 * ms))
+        stored = device.channel("d2h").submit(lambda: fake.current.launch(4 * ms), (done,), second)
+        device.compute.submit(lambda: fake.current.launch(5 * ms), (stored,), third)
     assert device.take_record() == (
-        Done(first, "compute", 1 * ms, 1 * ms, 1 * ms, 2 * ms),
-        Done(second, "d2h", 2 * ms, 4 * ms, 4 * ms, 5 * ms),
+        Done(first, "compute", 0, 0, 0, 1 * ms),
+        Done(second, "d2h", 3 * ms, 0, 3 * ms, 7 * ms),
+        Done(third, "compute", 7 * ms, 3 * ms, 7 * ms, 12 * ms),
     )
     assert device.take_record() == ()
     device.recording = False
@@ -326,5 +437,5 @@ def test_file_threads_and_what_is_left_of_them(fake, tmp_path):
         run()
     assert device.blame(caught.value) == "store of 'w': Input/output error"
     assert 1 not in done
-    assert device.stopped
+    assert device._run.stopped
     device.close()

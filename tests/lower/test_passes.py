@@ -424,19 +424,8 @@ def test_what_cannot_be_lowered(program):
     graph = program.graph
     with pytest.raises(PlanError, match="is for workload 'other'"):
         insert(program, Plan(Graph("other", graph.tensors, graph.ops)))
-    again = Edits(graph, (), (recompute(graph),))
-    with pytest.raises(PlanError, match="runs ops again"):
-        insert(program, Plan(again.graph(), edits=again))
     lowered = insert(program, Plan(graph, "one", (CacheOp("store", 0, "hbm", "ddr", 0),)))
     (node,) = [node for node in lowered.module.graph.nodes if number_of(node) == 0]
     node.args = (*node.args[:-1], 7)
     with pytest.raises(InputError, match="not numbered 0 to 0"):
         read(lowered.module, program.givens, name="views")
-
-
-def recompute(graph):
-    from hosim.edits import Recompute
-
-    pure = next(op for op in graph.ops if op.kind == "sort")
-    last = graph.ops[-1]
-    return Recompute(pure.name, last.name, f"{pure.name}~2")

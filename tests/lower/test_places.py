@@ -14,47 +14,84 @@ from hosim.cache_plan import PREFETCH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Compute, Hardware, Tier  # noqa: E402
-from hosim.lower import file_tier  # noqa: E402
+from hosim.lower import file_tier, host_pool  # noqa: E402
 from hosim.lower.file_tier import ALIGNMENT, FileTier  # noqa: E402
 from hosim.lower.host_bytes import DeviceBytes, copy_bytes, part_of  # noqa: E402
 from hosim.lower.host_pool import HostPool  # noqa: E402
+from hosim.lower.launch_cost import late_launch_ns  # noqa: E402
 from hosim.lower.measured_timeline import timeline_of  # noqa: E402
 from hosim.lower.residents import resizable  # noqa: E402
 from hosim.lower.tier_memory import memory_of_tiers  # noqa: E402
 from hosim.lower.transfers import Done, Label  # noqa: E402
-from hosim.result import Stall, Transfer  # noqa: E402
+from hosim.result import Stall, Timeline, Transfer  # noqa: E402
 
 
 def at_once(after, then):
     then()
 
 
+class Pins:
+    """Notes what is pinned."""
+
+    def __init__(self):
+        self.now = {}
+
+    def pin(self, address, size):
+        self.now[address] = size
+
+    def unpin(self, address):
+        del self.now[address]
+
+
 def test_host_memory_is_given_and_taken_back():
-    """A pool of 100 bytes: blocks of one size share their bytes one after the other, and unused bytes make way for another size."""
-    pool = HostPool("ddr", 100, at_once, pinned=False)
+    """A pool of 100 bytes in one page: blocks lie at multiples of 64 bytes, and share bytes one after the other."""
+    pins = Pins()
+    pool = HostPool("ddr", 100, at_once, pins)
     a, b = pool.block(60, "a"), pool.block(40, "b")
-    assert (a.take(), b.take(), pool.held_bytes) == (True, True, 100)
+    assert (a.take(), b.take(), pool.held_bytes, pool.system_bytes) == (True, True, 100, 4096)
     assert (a.bytes.numel(), a.bytes.dtype, a.take(), pool.held_bytes) == (60, torch.uint8, True, 100)
+    assert b.bytes.data_ptr() - a.bytes.data_ptr() == 64
     c = pool.block(60, "c")
     assert (c.take(), c.bytes, pool.held_bytes) == (False, None, 100)
-    kept, a.valid = a.bytes, True
+    place, a.valid = a.bytes.data_ptr(), True
     a.release()
     assert (a.valid, a.bytes, pool.held_bytes) == (False, None, 40)
     a.release()
     assert pool.held_bytes == 40
     assert c.take()
-    assert c.bytes is kept
+    assert c.bytes.data_ptr() == place
+    assert list(pins.now.values()) == [4096]
     c.release()
-    d = pool.block(50, "d")  # 40 held and 60 unused: there is room once the unused go
-    assert d.take()
-    assert (pool.held_bytes, pool._unused, pool._unused_bytes) == (90, {}, 0)
-    d.release()
+    pool.close()  # whatever is in it
+    assert (pool.system_bytes, pins.now) == (0, {})
     b.release()
-    assert (pool.held_bytes, pool._unused_bytes) == (0, 90)
+    assert pool.held_bytes == 0
     with pytest.raises(ExecutionError) as caught:
         pool.block(101, "big")
     assert str(caught.value) == "tensor 'big' of 101 B does not fit into ddr of 100 B"
     assert pool.block(100, "all").take()
+
+
+def test_host_memory_in_pieces_is_never_too_small(monkeypatch):
+    """Every second of eight pages is free: a block of two gets a slab of its own."""
+    pool = HostPool("ddr", 8 * 4096, at_once)
+    blocks = [pool.block(4096, "page") for _ in range(8)]
+    assert all([block.take() for block in blocks])
+    assert pool.system_bytes == 8 * 4096
+    for block in blocks[::2]:
+        block.release()
+    large = pool.block(2 * 4096, "large")
+    assert large.take()
+    assert (pool.held_bytes, pool.system_bytes) == (6 * 4096, 10 * 4096)
+    for block in blocks[1::2]:
+        block.release()  # neighbours become one again
+    assert pool.block(6 * 4096, "whole").take()
+    assert pool.system_bytes == 10 * 4096
+    monkeypatch.setattr(host_pool, "SLAB_BYTES", 4096)
+    small = HostPool("ddr", 1 << 20, at_once)
+    assert small.block(100, "w").take()
+    assert small.block(5000, "v").take()
+    assert small.system_bytes == 3 * 4096  # slabs of one page, and one as large as its block
 
 
 def test_files_hold_as_much_as_their_tier(tmp_path: Path):
@@ -79,22 +116,22 @@ TIERS = (Tier("hbm", 1000, 10, "device"), Tier("ddr", 500, 10), Tier("nvme", 200
 
 def test_memory_of_every_tier_below_the_device(tmp_path: Path):
     machine = Hardware("toy", TIERS, (), Compute({}), device_tier="hbm")
-    made = memory_of_tiers(machine, {"nvme": tmp_path}, at_once, direct=False, pinned=False)
+    made = memory_of_tiers(machine, {"nvme": tmp_path}, at_once, direct=False)
     assert [(name, type(tier), tier.tier, tier.capacity_bytes) for name, tier in made.items()] == [
         ("ddr", HostPool, "ddr", 500),
         ("nvme", FileTier, "nvme", 2000),
     ]
     made["nvme"].close()
     with pytest.raises(InputError) as caught:
-        memory_of_tiers(machine, {"hbm": tmp_path}, at_once, direct=False, pinned=False)
+        memory_of_tiers(machine, {"hbm": tmp_path}, at_once, direct=False)
     assert str(caught.value) == "directories: no tier 'hbm' below the device tier of toy (tiers: ddr, nvme)"
     with pytest.raises(InputError, match="cannot make a folder for tier nvme") as kept:  # keeps what was made from being collected
-        memory_of_tiers(machine, {"ddr": tmp_path, "nvme": tmp_path / "none"}, at_once, direct=False, pinned=False)
+        memory_of_tiers(machine, {"ddr": tmp_path, "nvme": tmp_path / "none"}, at_once, direct=False)
     assert not list(tmp_path.iterdir())
     assert kept.tb is not None
     alone = Hardware("alone", TIERS[:1], (), Compute({}), device_tier="hbm")
     with pytest.raises(InputError, match=r"of alone \(tiers: none\)"):
-        memory_of_tiers(alone, {"ddr": tmp_path}, at_once, direct=False, pinned=False)
+        memory_of_tiers(alone, {"ddr": tmp_path}, at_once, direct=False)
 
 
 def test_bytes_between_memory_and_files(tmp_path: Path):
@@ -156,6 +193,23 @@ def test_the_timeline_of_measured_events():
     assert timeline.residencies == ()
     nothing = timeline_of(plan, [])
     assert (nothing.op_start_ns, nothing.stalls, nothing.transfers) == ((-1, -1), (), ())
+
+
+def test_a_host_that_launches_slowly_delays_a_step():
+    """Three ops of 10 ns. A host that takes 15 for each launches them at 15, 30 and 45: the last one ends at 55 and not at 30.
+
+    One that takes 4 for an op and 9 for a cache op has launched them at 13 (one cache op comes first), 17 and 30 (one comes after op 1).
+    """
+    builder = GraphBuilder("toy")
+    for name in ("x", "y"):
+        builder.tensor(name, 8, "parameter", "ddr")
+    for name, inputs in (("f", ["x"]), ("g", []), ("h", ["y"])):
+        builder.op(name, "matmul", inputs=inputs, duration_ns=10)
+    plan = Plan(builder.build(), "mine", (CacheOp(PREFETCH, 0, "ddr", "hbm", -1), CacheOp(PREFETCH, 1, "ddr", "hbm", 1)))
+    timeline = Timeline((0, 10, 20), (10, 20, 30), (), (), ())
+    assert late_launch_ns(plan, timeline, 15, 0) == 25
+    assert late_launch_ns(plan, timeline, 4, 9) == 13
+    assert late_launch_ns(plan, timeline, 0, 0) == 0
 
 
 def test_a_storage_that_cannot_be_freed_is_replaced_in_all_views():

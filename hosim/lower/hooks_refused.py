@@ -1,0 +1,57 @@
+"""Refuses models that do more than a captured program would: hooks, other processes, compiled code. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.nn.modules import module as modules
+
+from hosim.errors import InputError
+
+_OF_MODULES = {
+    "_forward_pre_hooks": "a forward pre-hook",
+    "_forward_hooks": "a forward hook",
+    "_backward_pre_hooks": "a backward pre-hook",
+    "_backward_hooks": "a backward hook",
+}
+
+_TRACED = ("torch.nn.utils.", "hosim.lower.guard")
+"""Modules whose hooks compute with tensors alone, so that tracing sees all that they do; and the guard's own."""
+
+
+def require_no_hooks(model: torch.nn.Module) -> None:
+    """Raise :class:`InputError` for a hook of a module of ``model``, or of all modules: a captured program would not call it."""
+    for attribute, what in _OF_MODULES.items():
+        if any(_foreign(getattr(modules, f"_global{attribute}", {}))):
+            raise InputError(f"all modules have {what}, which a captured program would not call; remove it")
+    for name, module in model.named_modules():
+        for attribute, what in _OF_MODULES.items():
+            if any(_foreign(getattr(module, attribute))):
+                place = f"module {name!r}" if name else type(model).__name__
+                raise InputError(f"{place} has {what}, which a captured program would not call; remove it, or do its work in forward")
+
+
+def require_one_process(model: torch.nn.Module) -> None:
+    """Raise :class:`InputError` for a model that exchanges gradients or parameters with other processes."""
+    for module in model.modules():
+        name = type(module).__name__
+        if name in ("DistributedDataParallel", "FullyShardedDataParallel") or any(t.__name__ == "FSDPModule" for t in type(module).__mro__):
+            raise InputError(
+                f"{name} exchanges tensors with other processes, which this captured program would not; offload the model in it"
+            )
+
+
+def require_not_compiled(model: torch.nn.Module) -> None:
+    """Raise :class:`InputError` for a model that torch.compile has compiled, or a part of one."""
+    for name, module in model.named_modules():
+        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+            place = f"module {name!r}" if name else "the model"
+            raise InputError(f"{place} is compiled by torch.compile, and offload plans the ops that it would fuse; offload it uncompiled")
+
+
+def _foreign(hooks: Mapping[int, Any]) -> Iterator[bool]:
+    for hook in hooks.values():
+        home = getattr(hook, "__module__", None) or type(hook).__module__
+        yield not f"{home}.".startswith(_TRACED)

@@ -1,0 +1,120 @@
+"""Hooks of parameters as ops of a captured step, and the marks that its tracing leaves. Imports torch.
+
+A hook is Python code that may do anything, so it is not traced but called: at each run, where torch would call it, with what torch would
+give it. Its op is ``hosim_step::hooked`` for hooks that see a gradient before it is accumulated (``Tensor.register_hook``), and
+``hosim_step::accumulated`` for those after it (``register_post_accumulate_grad_hook``), which also see the parameter.
+``hosim_step::mark`` marks a value while a step is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from hosim.errors import InputError
+from hosim.lower.guard import unguarded
+
+_library = torch.library.Library("hosim_step", "DEF")
+_IN_ORDER = (torch.Tag.nondeterministic_seeded,)  # as random ops, hooks run once each, in the order of the step
+_library.define("mark(Tensor(a!) x, int number) -> ()")
+_library.define("hooked(Tensor gradient, int number) -> Tensor", tags=_IN_ORDER)
+_library.define("accumulated(Tensor(a!) parameter, Tensor(b!) gradient, int number) -> ()", tags=_IN_ORDER)
+_library.impl("mark", lambda x, number: None, "CompositeExplicitAutograd")
+_library.impl("hooked", lambda gradient, number: torch.empty_like(gradient), "CompositeExplicitAutograd")
+_library.impl("accumulated", lambda parameter, gradient, number: None, "CompositeExplicitAutograd")
+
+mark = torch.ops.hosim_step.mark.default
+hooked = torch.ops.hosim_step.hooked.default
+accumulated = torch.ops.hosim_step.accumulated.default
+
+
+def hooks_before(parameter: torch.Tensor) -> tuple[Callable[..., Any], ...]:
+    """The hooks that see a gradient before it is accumulated."""
+    return tuple((parameter._backward_hooks or {}).values())
+
+
+def hooks_after(parameter: torch.Tensor) -> tuple[Callable[..., Any], ...]:
+    """The hooks that see a parameter when its gradient is accumulated."""
+    return tuple((getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values())
+
+
+def register(fake: torch.Tensor, parameter: torch.Tensor, number: int) -> list[Any]:
+    """Let tracing call the ops of a parameter's hooks on its fake, and mark the gradient; returns the handles of what was registered."""
+    handles = []
+    if hooks_before(parameter):
+        handles.append(fake.register_hook(lambda gradient: hooked(gradient, number)))
+
+    def after(traced: torch.Tensor) -> None:
+        assert traced.grad is not None
+        mark(traced.grad, number)
+        if hooks_after(parameter):
+            accumulated(traced, traced.grad, number)
+
+    handles.append(fake.register_post_accumulate_grad_hook(after))
+    return handles
+
+
+class HooksBefore:
+    """The op of a parameter's hooks that see a gradient before it is accumulated."""
+
+    __module__ = "hosim_step"
+    __name__ = __qualname__ = "hooked"
+    tags = _IN_ORDER
+
+    def __init__(self, parameter: torch.Tensor) -> None:
+        self._parameter = parameter
+
+    def __call__(self, gradient: torch.Tensor, number: int) -> torch.Tensor:
+        """What the hooks make of a gradient, in memory of its own."""
+        result = gradient
+        for hook in hooks_before(self._parameter):
+            given = hook(result)
+            result = result if given is None else given
+        return torch.empty_like(gradient).copy_(_like(result, gradient))
+
+
+class HooksAfter:
+    """The op of a parameter's hooks that see it when its gradient is accumulated."""
+
+    __module__ = "hosim_step"
+    __name__ = __qualname__ = "accumulated"
+    tags = _IN_ORDER
+
+    def __init__(self, parameter: torch.Tensor) -> None:
+        self._parameter = parameter
+
+    def __call__(self, parameter: torch.Tensor, gradient: torch.Tensor, number: int) -> None:
+        """Call the hooks with the parameter itself, and take over the gradient that they leave."""
+        with unguarded(self._parameter) as own:
+            before, own.grad = own.grad, gradient
+            try:
+                for hook in hooks_after(own):
+                    hook(own)
+                left = own.grad
+            finally:
+                own.grad = before
+        if left is None:
+            raise InputError(
+                "a hook takes the gradient of a parameter away, so that the step would not learn it; leave it to the optimizer"
+            )
+        if left is not gradient:
+            gradient.copy_(_like(left, gradient))
+
+
+def call_hooks(module: GraphModule, parameters: Sequence[torch.Tensor]) -> None:
+    """Make the ops of hooks call the hooks of these parameters."""
+    for node in module.graph.nodes:
+        if node.target is hooked:
+            node.target = HooksBefore(parameters[node.args[-1]])
+        elif node.target is accumulated:
+            node.target = HooksAfter(parameters[node.args[-1]])
+    module.recompile()
+
+
+def _like(value: Any, gradient: torch.Tensor) -> torch.Tensor:
+    if isinstance(value, torch.Tensor) and value.shape == gradient.shape and value.dtype == gradient.dtype:
+        return value
+    raise InputError("a hook gives a gradient of another shape or dtype")
