@@ -1,0 +1,138 @@
+"""``hosim.serve``: requests over time on one engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from hosim.api.inputs import Machine, machine, whole
+from hosim.errors import InputError, UnitError
+from hosim.serving.request import Request
+from hosim.units import parse_time
+
+if TYPE_CHECKING:
+    from hosim.serving.served import Served
+
+
+def serve(
+    model: str | os.PathLike[str] | Mapping[str, Any],
+    hardware: Machine,
+    requests: str | os.PathLike[str] | Sequence[Request],
+    *,
+    blocks: int | None = None,
+    block_tokens: int = 16,
+    token_budget: int = 2048,
+    max_sequences: int = 256,
+    memory_share: float = 0.9,
+    overhead: int | str = 0,
+    iterations: str | os.PathLike[str] | None = None,
+    ahead: bool = True,
+) -> Served:
+    """Serve requests over time on one engine with a paged key-value cache in device memory, as vLLM does.
+
+    Batching is continuous, prompts are prefilled in chunks, the cache shares blocks of equal prefixes, and the sequence that was admitted
+    last is preempted where blocks lack. The whole cache is in device memory.
+
+    Parameters
+    ----------
+    model
+        A preset, a path of a ``config.json``, or the parameters of a builder: ``{"model": "llama-3.1-8b", "tensor": 8}``.
+    hardware
+        The machine; its profile has to describe the processor.
+    requests
+        A file (:func:`hosim.serving.request_files.read_requests`) or requests by arrival.
+    blocks
+        Blocks of the cache; by default what ``memory_share`` of the device's memory leaves beside the weights and one full iteration.
+    block_tokens
+        Tokens of a block.
+    token_budget
+        Tokens that an iteration computes at most.
+    max_sequences
+        Sequences that run at once at most.
+    memory_share
+        How much of the device's memory the engine takes, from 0 to 1.
+    overhead
+        What the host adds to each iteration: nanoseconds, or a time such as ``"2 ms"``. A measured server has it
+        (:func:`hosim.serving.measured_server.fitted_overhead_ns`).
+    iterations
+        A folder of recorded kernel times (:func:`hosim.serving.recorded_iterations.read_recorded_iterations`) instead of the cost model.
+    ahead
+        Whether an iteration is scheduled when the one before begins, as vLLM's asynchronous scheduling does.
+
+    Returns
+    -------
+    Served
+        Times of each request; ``frame()`` has a row for each, ``summary()`` latencies, throughput and what became of the cache.
+
+    Raises
+    ------
+    InputError
+        If an argument or a file is not what it should be, or a request does not fit in the cache.
+    InfeasibleError
+        If the weights leave no room for a cache.
+
+    References
+    ----------
+    ``docs/serving.md`` says what is modelled and how it compares with a real server.
+
+    Examples
+    --------
+    >>> from hosim.serving.request import Request
+    >>> served = serve("llama-3.1-8b", "h100-80gb-sxm", [Request(0, 100, 3), Request(1_000_000, 50, 2)])
+    >>> [len(tokens) for tokens in served.token_ns], served.preemptions
+    ([3, 2], 0)
+    """
+    from hosim.serving.engine_loop import serve_requests
+    from hosim.serving.engine_memory import cache_blocks
+    from hosim.serving.modelled_iterations import ModelledIterations
+    from hosim.serving.recorded_iterations import read_recorded_iterations
+    from hosim.serving.request_files import read_requests
+    from hosim.serving.scheduler import EngineLimits
+
+    limits = EngineLimits(
+        whole(token_budget, "token_budget", 1), whole(max_sequences, "max_sequences", 1), whole(block_tokens, "block_tokens", 1)
+    )
+    if not 0 < memory_share <= 1:
+        raise InputError(f"expected a share above 0 and at most 1, got {memory_share!r}", source="memory_share")
+    parameters = dict(model) if isinstance(model, Mapping) else {"model": os.fspath(model)}
+    profile = machine(hardware)
+    fixed = next((name for name in ("phase", "batch", "sequence", "context") if name in parameters), None)
+    if fixed is not None:
+        raise InputError("the requests say this: leave it out", source="model", where=fixed)
+    overhead_ns = _nanoseconds(overhead)
+    modelled = ModelledIterations(parameters, profile, overhead_ns)
+    listed = read_requests(requests) if isinstance(requests, (str, os.PathLike)) else _checked(requests)
+    if any(one.arrival_ns > other.arrival_ns for one, other in pairwise(listed)) or not listed:
+        raise InputError("expected at least one request, by arrival", source="requests")
+    if iterations is None:
+        modelled.check_processor()
+    modelled.check_lengths(limits.token_budget, max(one.prompt_tokens + one.output_tokens for one in listed))
+    held = cache_blocks(modelled, limits, memory_share) if blocks is None else whole(blocks, "blocks", 1)
+    time_of = modelled if iterations is None else read_recorded_iterations(iterations, modelled.layers, overhead_ns)
+    about = {"model": str(parameters["model"]), "hardware": profile.name, "block_tokens": block_tokens, "overhead_ns": overhead_ns}
+    return replace(serve_requests(listed, limits, held, time_of, ahead=ahead), about=about)
+
+
+def _nanoseconds(overhead: int | str) -> int:
+    if not isinstance(overhead, str):
+        return whole(overhead, "overhead", 0)
+    try:
+        return parse_time(overhead)
+    except UnitError as error:
+        raise InputError(str(error), source="overhead") from None
+
+
+def _checked(requests: Sequence[Request]) -> tuple[Request, ...]:
+    """The requests, once their numbers are whole and in their ranges."""
+    listed = tuple(requests)
+    for number, request in enumerate(listed):
+        name = f"requests[{number}]"
+        if not isinstance(request, Request):
+            raise InputError(f"expected a hosim.serving.request.Request, got {type(request).__name__}", source=name)
+        whole(request.arrival_ns, f"{name}.arrival_ns", 0)
+        for part in ("prompt_tokens", "output_tokens", "prefix_tokens"):
+            whole(getattr(request, part), f"{name}.{part}", 1)
+    return listed

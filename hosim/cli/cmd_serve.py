@@ -1,0 +1,105 @@
+"""``hosim serve``: requests over time on one engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hosim.cli.options import HardwareName, Json, console
+from hosim.cli.progress import progress
+
+if TYPE_CHECKING:
+    from hosim.serving.served import Served
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A preset such as llama-3.1-8b, or a config.json.")]
+Requests = Annotated[
+    Path,
+    typer.Option("--requests", metavar="FILE", help="Arrivals and lengths: JSON lines, or CSV of Azure or BurstGPT."),
+]
+Tensor = Annotated[int, typer.Option("--tensor", metavar="N", min=1, help="Devices that share each layer.")]
+Blocks = Annotated[
+    int | None, typer.Option("--blocks", metavar="N", min=1, help="Blocks of the cache.  [default: what the device has room for]")
+]
+BlockTokens = Annotated[int, typer.Option("--block-tokens", metavar="N", min=1, help="Tokens of a block.")]
+TokenBudget = Annotated[int, typer.Option("--token-budget", metavar="N", min=1, help="Tokens of an iteration, at most.")]
+MaxSequences = Annotated[int, typer.Option("--max-sequences", metavar="N", min=1, help="Sequences that run at once, at most.")]
+MemoryShare = Annotated[float, typer.Option("--memory-share", metavar="SHARE", help="How much of the device's memory the engine takes.")]
+Overhead = Annotated[str, typer.Option("--overhead", metavar="TIME", help="What the host adds to each iteration, such as 2ms.")]
+Iterations = Annotated[Path | None, typer.Option("--iterations", metavar="FOLDER", help="Recorded kernel times instead of the cost model.")]
+Measured = Annotated[
+    Path | None, typer.Option("--measured", metavar="FILE", help="What a real server did with these requests, to compare with.")
+]
+FitFirst = Annotated[
+    int | None,
+    typer.Option("--fit-first", metavar="N", min=1, help="Fit the overhead to the first N measured requests; the rest is compared."),
+]
+
+
+def serve(
+    model: Model,
+    hardware: HardwareName,
+    requests: Requests,
+    tensor: Tensor = 1,
+    blocks: Blocks = None,
+    block_tokens: BlockTokens = 16,
+    token_budget: TokenBudget = 2048,
+    max_sequences: MaxSequences = 256,
+    memory_share: MemoryShare = 0.9,
+    overhead: Overhead = "0ms",
+    iterations: Iterations = None,
+    measured: Measured = None,
+    fit_first: FitFirst = None,
+    json: Json = False,
+) -> None:
+    """Serve requests over time on one engine, as vLLM does.
+
+    One engine with a paged cache in device memory: continuous batching, chunked prefill, blocks shared between equal prefixes, and
+    preemption. With --measured the latencies stand beside those of a real server.
+    """
+    from hosim.api.serving_run import serve as served
+    from hosim.errors import InputError
+    from hosim.plain_text import counted
+    from hosim.report import serving_table
+    from hosim.serving.measured_server import beside_measured, check_measured, fitted_overhead_ns, read_measured_requests
+    from hosim.serving.request_files import read_requests
+    from hosim.units import parse_time
+
+    if fit_first is not None and measured is None:
+        raise InputError("needs --measured, whose first requests it is fitted to", source="--fit-first")
+    if fit_first is not None and parse_time(overhead):
+        raise InputError("fits the overhead: leave out one of --fit-first and --overhead", source="--fit-first")
+    parameters = {"model": model, **({"tensor": tensor} if tensor > 1 else {})}
+    listed, real = read_requests(requests), None if measured is None else read_measured_requests(measured)
+    if real is not None:
+        check_measured(listed, real, fit_first or 0)
+
+    def run(overhead_now: int | str) -> Served:
+        return served(
+            parameters,
+            hardware,
+            listed,
+            blocks=blocks,
+            block_tokens=block_tokens,
+            token_budget=token_budget,
+            max_sequences=max_sequences,
+            memory_share=memory_share,
+            overhead=overhead_now,
+            iterations=iterations,
+        )
+
+    with progress(f"serving {counted(len(listed), 'request')}"):
+        if real is not None and fit_first is not None:
+            result = run(fitted_overhead_ns(run, real, fit_first))
+        else:
+            result = run(overhead)
+    data = result.summary()
+    if real is not None:
+        data["measured"] = {"skipped": fit_first or 0, **beside_measured(result, real, fit_first or 0)}
+    if json:
+        from hosim.io import to_json
+
+        typer.echo(to_json(data))
+    else:
+        console().print(serving_table.serving(data))

@@ -1,0 +1,66 @@
+"""Tables of requests that were served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from hosim.plain_text import counted
+from hosim.report.printed import open_table, paragraph
+from hosim.report.tables import NOTHING
+from hosim.units import human_percent, human_time
+
+_LATENCIES = {
+    "ttft_ns": "first token",
+    "tpot_ns": "each token after it",
+    "inter_token_ns": "between two tokens",
+    "latency_ns": "last token",
+}
+
+
+def serving(data: Mapping[str, Any]) -> RenderableType:
+    """A ``hosim.serving/1``: latencies, what went through, and what became of the cache; with ``measured``, beside a real server."""
+    parts: list[RenderableType] = []
+    table = open_table(
+        f"{data['model']} on {data['hardware']}: {counted(data['requests'], 'request')}", "latency", *_names(data["ttft_ns"])
+    )
+    for key, name in _LATENCIES.items():
+        table.add_row(name, *(_time(value) for value in data[key].values()))
+    parts.append(table)
+    if "measured" in data:
+        parts.append(_beside(data["measured"]))
+    overhead = f", to each of which the host adds {human_time(data['overhead_ns'])}" if data["overhead_ns"] else ""
+    rates = f"{data['output_tokens_per_s']:,.0f} tokens/s out, {data['prompt_tokens_per_s']:,.0f} tokens/s of prompts"
+    span = f"over {human_time(data['span_ns'])}; {counted(data['iterations'], 'iteration')}{overhead}"
+    parts.append(paragraph(f"{rates} and {data['requests_per_s']:.3g} requests/s {span}"))
+    mean, peak = (human_percent(data[key] / data["blocks"]) for key in ("mean_blocks", "peak_blocks"))
+    held = f"{mean} held on average while it computes and {peak} at most"
+    hits = f"{human_percent(data['prefix_hit_share'])} of the prompts' tokens were in it; {counted(data['preemptions'], 'preemption')}"
+    parts.append(paragraph(f"cache: {data['blocks']:,} blocks of {data['block_tokens']} tokens, {held}; {hits}"))
+    return Group(*parts)
+
+
+def _beside(measured: Mapping[str, Any]) -> RenderableType:
+    skipped = f", without the first {measured['skipped']:,} requests" if measured["skipped"] else ""
+    figures = {key: measured[key] for key in _LATENCIES if key in measured}
+    table = open_table(f"Beside the real server{skipped}", "latency", "", *_names(next(iter(figures.values()))["error"]))
+    for key, found in figures.items():
+        table.add_row(_LATENCIES[key], "measured", *(_time(value) for value in found["measured"].values()))
+        table.add_row("", "simulated", *(_time(value) for value in found["simulated"].values()))
+        table.add_row(
+            "",
+            "error",
+            *(NOTHING if value is None else human_percent(value, 2, signed=True) for value in found["error"].values()),
+            end_section=True,
+        )
+    return table
+
+
+def _names(statistics: Mapping[str, Any]) -> list[str]:
+    return [name.upper() if name[1:].isdecimal() else name for name in statistics]
+
+
+def _time(nanoseconds: float | None) -> str:
+    return NOTHING if nanoseconds is None else human_time(round(nanoseconds))

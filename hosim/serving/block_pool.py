@@ -1,0 +1,80 @@
+"""The blocks of a paged key-value cache: who holds which, and which full blocks can be shared with later requests.
+
+As in vLLM: a block that nobody holds keeps its contents until it is needed for others, the least recently freed first, and of one request
+the last block first. A request whose prompt begins with the contents of such blocks takes them over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+
+class BlockPool:
+    """``count`` blocks by number. Contents are named by keys, which :meth:`name` gives to full blocks."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._holders: list[int] = []  # of the blocks that were ever taken; the others follow by number
+        self._freed: dict[int, None] = {}  # in the order in which they are taken, when all were
+        self._block_of: dict[Hashable, int] = {}
+        self._key_of: dict[int, Hashable] = {}
+
+    @property
+    def count(self) -> int:
+        """How many blocks there are."""
+        return self._count
+
+    @property
+    def free(self) -> int:
+        """How many blocks nobody holds."""
+        return self._count - len(self._holders) + len(self._freed)
+
+    def found(self, keys: Iterable[Hashable]) -> list[int]:
+        """The blocks with the contents of ``keys``, up to the first that is not there. Nobody holds them yet."""
+        blocks = []
+        for key in keys:
+            block = self._block_of.get(key)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def idle(self, blocks: Iterable[int]) -> int:
+        """How many of these blocks nobody holds."""
+        return sum(self._holders[block] == 0 for block in blocks)
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        """Hold blocks that :meth:`found` gave."""
+        for block in blocks:
+            if self._holders[block] == 0:
+                del self._freed[block]
+            self._holders[block] += 1
+
+    def take(self, count: int) -> list[int]:
+        """Hold ``count`` blocks whose contents are lost; there have to be so many free ones."""
+        taken = []
+        for _ in range(count):
+            if len(self._holders) < self._count:
+                block = len(self._holders)
+                self._holders.append(1)
+            else:
+                block = next(iter(self._freed))
+                del self._freed[block]
+                if block in self._key_of:
+                    del self._block_of[self._key_of.pop(block)]
+                self._holders[block] = 1
+            taken.append(block)
+        return taken
+
+    def name(self, block: int, key: Hashable) -> None:
+        """Say what a full block holds. If another block holds the same, that one keeps the name."""
+        if key not in self._block_of and block not in self._key_of:
+            self._block_of[key] = block
+            self._key_of[block] = key
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Hold the blocks of a request no longer."""
+        for block in reversed(blocks):
+            self._holders[block] -= 1
+            if self._holders[block] == 0:
+                self._freed[block] = None

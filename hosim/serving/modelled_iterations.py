@@ -1,0 +1,184 @@
+"""Times of iterations from the cost model: everything but attention by the tokens of the iteration, attention by its own shape."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from hosim.analysis.liveness import static_peak
+from hosim.costmodel.op_time import op_durations
+from hosim.errors import GraphError, InputError
+from hosim.graph import Graph, Op
+from hosim.hardware import Hardware
+from hosim.models.build import build
+from hosim.serving.scheduler import Iteration
+
+_WEIGHTS = frozenset({"parameter", "expert", "buffer"})
+_PROMPTS = {"context_attention": "generation_attention", "context_latent": "latent_attention"}
+"""Classes of attention over prompts, and those of one query over a cache."""
+_ATTENTION = {*_PROMPTS, *_PROMPTS.values()}
+_PROMPT = 16
+"""Tokens of a prompt that shows which kernels there are."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelledIterations:
+    """Iterations of a model on a machine. It is called with an iteration; ``overhead_ns`` is what the host adds to each.
+
+    ``model`` are the parameters of a builder (:func:`hosim.models.build.build`), without phase, batch and lengths. What depends on tokens
+    alone is built for some counts of tokens, and linear between them; decoding sequences have the mean of their keys. Raises
+    :class:`InputError` for a model whose attention has no class of kernels, or that is no decoder.
+    """
+
+    model: Mapping[str, Any]
+    hardware: Hardware
+    overhead_ns: int = 0
+    _dense: dict[int, int] = field(default_factory=dict, repr=False)
+    _times: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        name = str(self.model.get("model"))
+        try:
+            known = bool(self._attention)
+        except InputError as error:
+            if error.where not in ("phase", "sequence"):  # other models have no such parameter, or no such phase
+                raise
+            known = False
+        if not known:
+            raise InputError("expected a decoder, which continues a prompt; hosim cannot serve this model", source=name)
+
+    def check_processor(self) -> None:
+        """Raise :class:`InputError` for a machine on which attention has no time."""
+        if self.hardware.compute.processor is None:
+            raise InputError(
+                "the profile does not describe the processor (compute.processor), by which attention is timed; "
+                "take another machine, or give recorded kernel times (--iterations)",
+                source=self.hardware.name,
+            )
+
+    def check_lengths(self, budget: int, longest: int) -> None:
+        """Raise :class:`InputError` if the model has no positions for iterations of ``budget`` tokens or requests of ``longest`` tokens."""
+        for source, tokens, what in (("token_budget", budget, "iterations"), ("requests", longest, "a request")):
+            try:
+                self._graph(tokens)
+            except InputError as error:
+                raise InputError(f"cannot build {what} of {tokens:,} tokens: {error.message}", source=source) from None
+            except GraphError as error:  # more FLOP than there are whole numbers for
+                raise InputError(f"cannot build {what} of {tokens:,} tokens: {error}", source=source) from None
+
+    def __call__(self, iteration: Iteration) -> int:
+        """Nanoseconds of an iteration."""
+        return self._dense_ns(iteration.tokens) + self._once_ns(iteration) + self.overhead_ns
+
+    @property
+    def layers(self) -> int:
+        """Layers with attention."""
+        return len(self._attention)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of what stays on the device: parameters, experts and constants."""
+        return sum(tensor.size_bytes for tensor in self._graph(1).tensors if tensor.kind in _WEIGHTS)
+
+    @cached_property
+    def cache_bytes_per_token(self) -> int:
+        """Bytes that a token has in the cache of keys and values."""
+        graph = build("cache", {**self._parameters, "phase": "decode", "context": 1024})
+        return sum(tensor.size_bytes for tensor in graph.tensors if tensor.kind == "kv_cache") // 1024
+
+    def working_bytes(self, tokens: int) -> int:
+        """Bytes that an iteration of so many new tokens takes beside weights and cache."""
+        graph = self._graph(tokens)
+        return max(0, static_peak(graph).bytes - self.weight_bytes - tokens * self.cache_bytes_per_token)
+
+    def _dense_ns(self, tokens: int) -> int:
+        """Everything but attention and head, between the counts of tokens around ``tokens``."""
+        high = bisect_left(_COUNTS, tokens)
+        if (high < len(_COUNTS) and _COUNTS[high] == tokens) or not high:
+            return self._at(tokens)
+        low, up = _COUNTS[high - 1], _COUNTS[high] if high < len(_COUNTS) else 2 * _COUNTS[-1]
+        first, last = self._at(low), self._at(up)
+        return first + (last - first) * (tokens - low) // (up - low)
+
+    def _at(self, tokens: int) -> int:
+        if tokens not in self._dense:
+            graph = self._graph(tokens)
+            own = zip(graph.ops, op_durations(graph, self.hardware), strict=True)
+            self._dense[tokens] = sum(ns for op, ns in own if op.kernel not in _ATTENTION and not _is_head(op))
+        return self._dense[tokens]
+
+    def _once_ns(self, iteration: Iteration) -> int:
+        """Attention of all layers, and the head."""
+        total = 0
+        for head in self._heads:
+            total += self._ns(head.kernel, (iteration.sequences, *head.sizes[1:]), 0, head.dtype)
+        for (kernel, rest, dtype), layers in self._layers.items():
+            window = rest[-1] if kernel == "context_attention" else 1 << 60
+            for new, before in iteration.prefills:
+                read = self._token_bytes * (new + min(before, window))
+                total += layers * self._ns(kernel, (1, new, _rounded(before), *rest), read, dtype)
+            if iteration.decodes:
+                keys = min(_rounded(-(-iteration.decode_keys // iteration.decodes)), window)
+                sizes = iteration.decodes, keys, *(rest[:-1] if kernel == "context_attention" else rest)
+                total += layers * self._ns(_PROMPTS[kernel], sizes, iteration.decodes * keys * self._token_bytes, dtype)
+        return total
+
+    def _ns(self, kernel: str, sizes: tuple[int, ...], read: int, dtype: str) -> int:
+        """A kernel that reads ``read`` bytes of the cache, without launches; no kernel is faster than the memory."""
+        found = self._times.get((kernel, sizes))
+        if found is None:
+            op = Op("kernel", "attention", dtype=dtype, kernel=kernel, sizes=sizes, bytes_accessed=read)
+            (found,) = op_durations(Graph("kernel", (), (op,)), self.hardware)
+            self._times[kernel, sizes] = found
+        return found
+
+    @cached_property
+    def _layers(self) -> Counter[tuple[str, tuple[int, ...], str]]:
+        """How many layers have an attention: its kernel, its sizes but those of the requests, and its dtype."""
+        return Counter((op.kernel, op.sizes[3:], op.dtype) for op in self._attention)
+
+    @cached_property
+    def _token_bytes(self) -> int:
+        """Bytes that a token has in the cache of one layer."""
+        return self.cache_bytes_per_token // len(self._attention)
+
+    @cached_property
+    def _attention(self) -> tuple[Op, ...]:
+        return tuple(op for op in self._graph(_PROMPT).ops if op.kernel in _PROMPTS)
+
+    @cached_property
+    def _heads(self) -> tuple[Op, ...]:
+        return tuple(op for op in self._graph(_PROMPT).ops if _is_head(op))
+
+    @cached_property
+    def _parameters(self) -> dict[str, Any]:
+        """Kernels are those of inference engines, where hosim knows them for the model."""
+        plain = {"fused": True, **self.model}
+        try:
+            build("iteration", {"merged": True, **plain, "phase": "prefill", "sequence": 1})
+        except InputError as error:
+            if error.where != "merged":
+                raise
+            return plain
+        return {"merged": True, **plain}
+
+    def _graph(self, tokens: int) -> Graph:
+        return build("iteration", {**self._parameters, "phase": "prefill", "sequence": tokens, "batch": 1})
+
+
+_COUNTS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
+
+
+def _rounded(tokens: int) -> int:
+    """A count of tokens to its first seven bits, so that kernels of nearly equal shapes are timed once."""
+    step = 1 << max(0, tokens.bit_length() - 7)
+    return -(-tokens // step) * step
+
+
+def _is_head(op: Op) -> bool:
+    """Whether it makes logits, of which each sequence needs one row."""
+    return op.name.endswith("lm_head") and op.kernel == "gemm"

@@ -1,0 +1,46 @@
+"""Requests: when each arrives, how long it is, and which blocks of its prompt others have as well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request.
+
+    Parameters
+    ----------
+    arrival_ns
+        When it arrives, in nanoseconds since time 0.
+    prompt_tokens
+        Tokens of its prompt.
+    output_tokens
+        Tokens that it is answered with.
+    prefix
+        An id for each ``prefix_tokens`` tokens of the prompt, from its first: equal ids mean that the prompts are equal up to their end.
+    prefix_tokens
+        Tokens that an id stands for.
+
+    Examples
+    --------
+    >>> Request(0, 20, 3, prefix=(7,), prefix_tokens=16).block_key(0, 16)
+    (7, 0)
+    """
+
+    arrival_ns: int
+    prompt_tokens: int
+    output_tokens: int
+    prefix: tuple[int, ...] = ()
+    prefix_tokens: int = 16
+
+    def block_key(self, block: int, block_tokens: int) -> tuple[int, int] | None:
+        """What names the contents of the cache's block number ``block`` and all before it; ``None`` if no other request can have them.
+
+        These are the id of the prompt's part in which the block ends, and where in that part it ends.
+        """
+        end = (block + 1) * block_tokens
+        place, offset = divmod(end, self.prefix_tokens)
+        if offset == 0:
+            place -= 1
+        return (self.prefix[place], offset) if end <= self.prompt_tokens and place < len(self.prefix) else None

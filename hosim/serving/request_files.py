@@ -1,0 +1,129 @@
+"""Requests from files as people have them: JSON lines of servers and traces, CSV of Azure and BurstGPT."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.io.bounded import read_bytes
+from hosim.io.csv_text import check_widths, csv_rows
+from hosim.io.reading import decode
+from hosim.serving.request import Request
+
+_MOST = 1 << 40
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The names of a layout: time of arrival with the nanoseconds of its unit (0: a date), tokens of prompt and answer, ids of blocks."""
+
+    arrival: str
+    unit_ns: int
+    prompt: str
+    output: str
+    blocks: str = ""
+    block_tokens: int = 16
+
+
+_LINES = (
+    _Layout("arrival_ms", 10**6, "input_tokens", "output_tokens", "prefix_blocks_of_16", 16),
+    _Layout("timestamp", 10**6, "input_length", "output_length", "hash_ids", 512),  # Mooncake
+    _Layout("arrival_s", 10**9, "prompt_tokens", "output_tokens", "prefix_blocks_of_16", 16),
+)
+_COLUMNS = (
+    _Layout("TIMESTAMP", 0, "ContextTokens", "GeneratedTokens"),  # Azure
+    _Layout("Timestamp", 10**9, "Request tokens", "Response tokens"),  # BurstGPT
+)
+
+
+def read_requests(path: str | os.PathLike[str]) -> tuple[Request, ...]:
+    """The requests of a file, by arrival; the first arrives at time 0.
+
+    JSON lines have ``arrival_s``, ``prompt_tokens`` and ``output_tokens``, or the keys of Mooncake's traces (``timestamp`` in milliseconds,
+    ``input_length``, ``output_length``, ``hash_ids``), or ``arrival_ms``, ``input_tokens`` and ``output_tokens``. CSV has the columns of
+    Azure's (``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``) or BurstGPT's traces. Requests that got no answer are left out.
+    Raises :class:`InputError` with the line.
+    """
+    source = os.fspath(path)
+    text = decode(read_bytes(source), source)
+    found = _lines(text, source) if text.lstrip().startswith("{") else _columns(text, source)
+    if not found:
+        raise InputError("no request in it", source=source)
+    first = min(request.arrival_ns for request in found)
+    moved = [Request(r.arrival_ns - first, r.prompt_tokens, r.output_tokens, r.prefix, r.prefix_tokens) for r in found]
+    return tuple(sorted(moved, key=lambda request: request.arrival_ns))
+
+
+def _lines(text: str, source: str) -> list[Request]:
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"expected a request as JSON in each line: {error}", source=source, where=f"line {number}") from None
+        if not isinstance(row, dict):
+            raise InputError("expected an object", source=source, where=f"line {number}")
+        layout = next((one for one in _LINES if {one.arrival, one.prompt, one.output} <= row.keys()), None)
+        if layout is None:
+            known = " or ".join(map(_keys, _LINES))
+            raise InputError(f"expected the keys {known}", source=source, where=f"line {number}")
+        found += _request(row, layout, source, number, float)
+    return found
+
+
+def _columns(text: str, source: str) -> list[Request]:
+    rows = csv_rows(text.encode(), source)
+    header = rows[0] if rows else []
+    layout = next((one for one in _COLUMNS if {one.arrival, one.prompt, one.output} <= set(header)), None)
+    if layout is None:
+        known = " or ".join(map(_keys, _COLUMNS))
+        raise InputError(f"expected JSON lines with {_keys(_LINES[-1])}, or CSV with the columns {known}", source=source)
+    check_widths(rows, source)
+    read = _date_s if layout.unit_ns == 0 else float
+    return [
+        one for number, row in enumerate(rows[1:], 2) for one in _request(dict(zip(header, row, strict=True)), layout, source, number, read)
+    ]
+
+
+def _request(row: Mapping[str, Any], layout: _Layout, source: str, number: int, read: Callable[[Any], float]) -> list[Request]:
+    def checked(name: str, value: Callable[[Any], float], expected: str) -> float:
+        try:
+            got = value(row[name])
+        except (TypeError, ValueError, OverflowError):
+            got = -1.0
+        if isinstance(row[name], bool) or not 0 <= got < _MOST:
+            raise InputError(f"expected {expected}, got {str(row[name])[:40]!r}", source=source, where=f"line {number}, {name}")
+        return got
+
+    what = "a number of at least 0" if layout.unit_ns else "a date and time such as 2023-11-16 18:15:46.68"
+    arrival = round(checked(layout.arrival, read, what) * (layout.unit_ns or 10**9))
+    prompt, output = (int(checked(name, _count, "a whole number of at least 0")) for name in (layout.prompt, layout.output))
+    blocks = (row.get(layout.blocks) if layout.blocks else None) or ()
+    if not isinstance(blocks, (list, tuple)) or not all(type(block) is int for block in blocks):
+        raise InputError("expected a list of whole numbers", source=source, where=f"line {number}, {layout.blocks}")
+    return [Request(arrival, prompt, output, tuple(blocks), layout.block_tokens)] if prompt and output else []
+
+
+def _keys(layout: _Layout) -> str:
+    return f"{layout.arrival}, {layout.prompt}, {layout.output}"
+
+
+def _count(value: Any) -> float:
+    """A whole number, which a file may hold as ``12.0``."""
+    number = float(value)
+    if not number.is_integer():
+        raise ValueError(value)
+    return number
+
+
+def _date_s(text: str) -> float:
+    """A date and time as seconds, in UTC unless it says otherwise; of a second it keeps six digits."""
+    instant = datetime.fromisoformat(text.strip())
+    return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,184 @@
+"""What runs in each iteration of an engine: continuous batching with chunked prefills, as vLLM's scheduler decides (version 1, 0.19).
+
+Running sequences go first, in the order in which they were admitted, each with one token or with the rest of its prompt as far as the
+budget of tokens goes. If blocks lack, the sequence that was admitted last is preempted: it gives up its blocks and will compute its tokens
+again. Then waiting ones are admitted, first come first served, while the budget, the number of sequences and the free blocks allow: a
+sequence is admitted only if all blocks of what it has to compute are free. Prompts take over blocks that hold the same contents.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hosim.serving.block_pool import BlockPool
+from hosim.serving.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Of one iteration: ``token_budget`` tokens of all sequences, and ``max_sequences`` sequences. A block has ``block_tokens`` tokens."""
+
+    token_budget: int = 2048
+    max_sequences: int = 256
+    block_tokens: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What an iteration computes: of each prefill the new tokens and those before them, and the decoding sequences with all keys.
+
+    ``emits`` are the requests, by position, that get a token at its end.
+    """
+
+    prefills: tuple[tuple[int, int], ...]
+    decodes: int
+    decode_keys: int
+    emits: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that it computes."""
+        return self.decodes + sum(new for new, _ in self.prefills)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of which it computes tokens."""
+        return self.decodes + len(self.prefills)
+
+
+class _Sequence:
+    """A request that is waiting or running: the tokens that it has, those that are in the cache, and its blocks."""
+
+    __slots__ = ("admitted", "blocks", "computed", "named", "number", "request", "tokens", "wanted")
+
+    def __init__(self, number: int, request: Request) -> None:
+        self.number = number
+        self.request = request
+        self.tokens = request.prompt_tokens
+        self.wanted = request.prompt_tokens + request.output_tokens
+        self.computed = 0
+        self.admitted = False
+        self.blocks: list[int] = []
+        self.named = 0
+
+    def key(self, block: int, block_tokens: int) -> Hashable:
+        """The name of a block's contents; one of its own where no other request can have them."""
+        return self.request.block_key(block, block_tokens) or (-1, self.number, block)
+
+
+class Scheduler:
+    """The state between iterations. :meth:`add` and :meth:`finish` change who is there, :meth:`schedule` decides on an iteration."""
+
+    def __init__(self, requests: Sequence[Request], limits: EngineLimits, blocks: int) -> None:
+        self._requests = requests
+        self._limits = limits
+        self.pool = BlockPool(blocks)
+        self.waiting: deque[_Sequence] = deque()
+        self.running: list[_Sequence] = []
+        self._there: dict[int, _Sequence] = {}
+        self.preemptions = 0
+        self.hit_tokens = 0
+        self.admitted: list[int] = []
+        """The requests that the last iteration admitted."""
+
+    def fits(self, request: Request) -> bool:
+        """Whether the request can ever be finished: the whole cache has room for all of its tokens but the last."""
+        return self._blocks(request.prompt_tokens + request.output_tokens - 1) <= self.pool.count
+
+    def add(self, number: int) -> None:
+        """A request arrives."""
+        self._there[number] = sequence = _Sequence(number, self._requests[number])
+        self.waiting.append(sequence)
+
+    def finish(self, number: int) -> None:
+        """A request has all of its tokens: its blocks are free."""
+        sequence = self._there.pop(number)
+        if sequence.blocks:
+            self.running.remove(sequence)
+        else:  # it was preempted while its last token was computed
+            self.waiting.remove(sequence)
+        self.pool.release(sequence.blocks)
+
+    def schedule(self) -> Iteration | None:
+        """The next iteration; ``None`` if there is nothing to compute."""
+        budget = self._limits.token_budget
+        batch: dict[int, tuple[_Sequence, int]] = {}
+        before = self.preemptions
+        self.admitted = []
+        for sequence in list(self.running):
+            if budget == 0:
+                break
+            if not sequence.blocks:
+                break  # it was preempted: all admitted later were, too
+            new = min(sequence.tokens - sequence.computed, budget)
+            if new and sequence.tokens < sequence.wanted and self._make_room(sequence, new):
+                self._extend(sequence, new)
+                batch[sequence.number] = sequence, new
+                budget -= new
+        if self.preemptions == before:
+            for sequence, new in self._admit(budget):
+                batch[sequence.number] = sequence, new
+        return self._iteration(batch) if batch else None
+
+    def _make_room(self, sequence: _Sequence, new: int) -> bool:
+        """Preempt those admitted last until there are blocks for ``new`` tokens more; whether the sequence itself is still running."""
+        while self._blocks(sequence.computed + new) - len(sequence.blocks) > self.pool.free:
+            last = self.running.pop()
+            self.pool.release(last.blocks)
+            last.blocks, last.named, last.computed = [], 0, 0
+            self.waiting.appendleft(last)
+            self.preemptions += 1
+            if last is sequence:
+                return False
+        return True
+
+    def _admit(self, budget: int) -> Iterator[tuple[_Sequence, int]]:
+        while self.waiting and budget and len(self.running) < self._limits.max_sequences:
+            sequence = self.waiting[0]
+            size = self._limits.block_tokens
+            if sequence.tokens >= sequence.wanted:
+                break  # preempted while its last token was computed: it is about to be finished
+            whole = (sequence.tokens - 1) // size  # at least one token is computed
+            hits = self.pool.found(sequence.key(block, size) for block in range(whole))
+            if self._blocks(sequence.tokens) - len(hits) > self.pool.free - self.pool.idle(hits):
+                break
+            self.waiting.popleft()
+            self.pool.hold(hits)
+            sequence.blocks, sequence.named, sequence.computed = hits, len(hits), len(hits) * size
+            if not sequence.admitted:  # computing again after a preemption, it finds its own blocks
+                self.hit_tokens += sequence.computed
+            sequence.admitted = True
+            new = min(sequence.tokens - sequence.computed, budget)
+            self._extend(sequence, new)
+            self.running.append(sequence)
+            self.admitted.append(sequence.number)
+            budget -= new
+            yield sequence, new
+
+    def _extend(self, sequence: _Sequence, new: int) -> None:
+        sequence.computed += new
+        sequence.blocks += self.pool.take(self._blocks(sequence.computed) - len(sequence.blocks))
+        size = self._limits.block_tokens
+        for block in range(sequence.named, sequence.computed // size):
+            self.pool.name(sequence.blocks[block], sequence.key(block, size))
+        sequence.named = sequence.computed // size
+
+    def _iteration(self, batch: dict[int, tuple[_Sequence, int]]) -> Iteration:
+        """The batch as an iteration. A sequence whose tokens are all computed gets one more."""
+        prefills, emits = [], []
+        decodes = keys = 0
+        for number, (sequence, new) in batch.items():
+            if new == 1:
+                decodes += 1
+                keys += sequence.computed
+            else:
+                prefills.append((new, sequence.computed - new))
+            if sequence.computed == sequence.tokens:
+                sequence.tokens += 1
+                emits.append(number)
+        return Iteration(tuple(prefills), decodes, keys, tuple(emits))
+
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self._limits.block_tokens)

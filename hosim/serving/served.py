@@ -1,0 +1,119 @@
+"""What became of requests that were served: latencies, throughput and the cache, as a frame and as figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hosim.plain_text import counted
+from hosim.serving.request import Request
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+SHARES = (50, 90, 95, 99)
+"""The percentiles of every latency."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The engine when an iteration begins: who runs and waits, the blocks that are held, and what the iteration computes."""
+
+    start_ns: int
+    end_ns: int
+    running: int
+    waiting: int
+    held_blocks: int
+    tokens: int
+
+
+@dataclass(frozen=True, repr=False)
+class Served:
+    """What became of each request, by position: when it was first scheduled, when its tokens came, and the engine along the way.
+
+    ``token_ns`` are the times of all of its tokens. ``hit_tokens`` are tokens of prompts that were in the cache already.
+    """
+
+    requests: tuple[Request, ...]
+    scheduled_ns: tuple[int, ...]
+    token_ns: tuple[tuple[int, ...], ...]
+    samples: tuple[Sample, ...]
+    preemptions: int
+    hit_tokens: int
+    blocks: int
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What was asked: the model, the machine, the limits."""
+
+    def __repr__(self) -> str:
+        found = self.summary()
+        each = found["tpot_ns"]["mean"]
+        then = "" if each is None else f", then one each {each / 1e6:.3g} ms"
+        return (
+            f"<{counted(len(self.requests), 'request')} served: {found['output_tokens_per_s']:,.0f} tokens/s, "
+            f"first token after {found['ttft_ns']['mean'] / 1e9:.3g} s{then} on average>"
+        )
+
+    def frame(self) -> DataFrame:
+        """A row a request, times in nanoseconds.
+
+        ``ttft_ns`` is from arrival to the first token, ``latency_ns`` to the last, ``tpot_ns`` the mean time of each token after the first
+        (NaN for a single one).
+        """
+        from pandas import DataFrame
+
+        rows = []
+        for request, scheduled, tokens in zip(self.requests, self.scheduled_ns, self.token_ns, strict=True):
+            rows.append(
+                {
+                    "arrival_ns": request.arrival_ns,
+                    "prompt_tokens": request.prompt_tokens,
+                    "output_tokens": request.output_tokens,
+                    "scheduled_ns": scheduled,
+                    "first_token_ns": tokens[0],
+                    "last_token_ns": tokens[-1],
+                    "ttft_ns": tokens[0] - request.arrival_ns,
+                    "tpot_ns": (tokens[-1] - tokens[0]) / (len(tokens) - 1) if len(tokens) > 1 else float("nan"),
+                    "latency_ns": tokens[-1] - request.arrival_ns,
+                }
+            )
+        return DataFrame(rows)
+
+    def summary(self) -> dict[str, Any]:
+        """The ``hosim.serving/1`` of a run: statistics in nanoseconds, rates per second, shares from 0 to 1."""
+        frame = self.frame()
+        span = self.samples[-1].end_ns - int(frame["arrival_ns"].min())
+        gaps = np.concatenate([np.diff(tokens) for tokens in self.token_ns])
+        weights = np.array([sample.end_ns - sample.start_ns for sample in self.samples], float)
+        held = np.array([sample.held_blocks for sample in self.samples], float)
+        return {
+            "format": "hosim.serving/1",
+            **self.about,
+            "requests": len(frame),
+            "span_ns": span,
+            "requests_per_s": len(frame) / span * 1e9,
+            "prompt_tokens_per_s": int(frame["prompt_tokens"].sum()) / span * 1e9,
+            "output_tokens_per_s": int(frame["output_tokens"].sum()) / span * 1e9,
+            "ttft_ns": statistics(frame["ttft_ns"].to_numpy(float)),
+            "tpot_ns": statistics(frame["tpot_ns"].dropna().to_numpy(float)),
+            "inter_token_ns": statistics(gaps),
+            "latency_ns": statistics(frame["latency_ns"].to_numpy(float)),
+            "iterations": len(self.samples),
+            "preemptions": self.preemptions,
+            "prefix_hit_share": self.hit_tokens / int(frame["prompt_tokens"].sum()),
+            "blocks": self.blocks,
+            "peak_blocks": int(held.max()),
+            "mean_blocks": float(np.average(held, weights=weights)) if weights.sum() else float(held.mean()),
+        }
+
+
+def statistics(values: npt.ArrayLike) -> dict[str, float | None]:
+    """Mean and percentiles (nearest rank); ``None`` where there are no values."""
+    ordered = np.sort(np.asarray(values, float))
+    if not len(ordered):
+        return dict.fromkeys(("mean", *(f"p{share}" for share in SHARES)))
+    ranks: dict[str, float | None] = {f"p{share}": float(ordered[max(0, -(-share * len(ordered) // 100) - 1)]) for share in SHARES}
+    return {"mean": float(ordered.mean()), **ranks}

@@ -1,0 +1,134 @@
+"""Requests that a real vLLM served, with the recorded times of its kernels and with the cost model."""
+
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+import hosim
+from hosim.cli.main import app
+from hosim.errors import InfeasibleError, InputError
+from hosim.io import find_hardware, load_hardware
+from hosim.serving.modelled_iterations import ModelledIterations
+from hosim.serving.request import Request
+from hosim.serving.scheduler import Iteration
+
+H100 = load_hardware(find_hardware("h100-80gb-sxm"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "hardware", "options", "overhead_ns", "mean", "rest"),
+    [
+        ("rtx4090_llama-3.1-8b", "rtx-pro-6000", ["--blocks", "2588"], 148_437, 0.02, 0.05),
+        ("rtxpro6000_llama-3.1-8b", "rtx-pro-6000", ["--max-sequences", "128"], 2_523_437, 0.05, 0.05),
+    ],
+    ids=["rtx-4090", "rtx-pro-6000"],
+)
+def test_recorded_kernels(machine, hardware, options, overhead_ns, mean, rest, shared):
+    """Errors of the 200 requests behind the first 100, to which the overhead was fitted (with --fit-first 100)."""
+    folder = shared / "data" / "serving"
+    if not folder.exists():
+        pytest.skip(f"no folder {folder}")
+    line = ["serve", "llama-3.1-8b", "-H", hardware, "--requests", folder / "sharegpt_300.jsonl.gz", "--iterations", folder / machine]
+    line += ["--measured", folder / machine / "measured_requests.jsonl.gz", "--overhead", f"{overhead_ns}ns", "--json", *options]
+    outcome = CliRunner().invoke(app, [*map(str, line)])
+    assert outcome.exit_code == 0, outcome.stderr
+    found = json.loads(outcome.stdout)["measured"]
+    errors = {figure: found[figure]["error"] for figure in ("ttft_ns", "tpot_ns", "latency_ns")}
+    assert all(abs(error["mean"]) < mean for error in errors.values())
+    assert all(abs(value) < rest for error in errors.values() for value in error.values())
+
+
+@pytest.fixture(scope="module")
+def modelled():
+    return ModelledIterations({"model": "llama-3.1-8b"}, H100)
+
+
+def test_modelled_sizes(modelled):
+    """8.03 B parameters and 32 layers of keys and values of 8 heads of 128, in 16 bits."""
+    assert modelled.layers == 32
+    assert modelled.cache_bytes_per_token == 32 * 2 * 8 * 128 * 2
+    assert modelled.weight_bytes == pytest.approx(2 * 8_030_261_248, rel=1e-6)
+
+
+def test_no_decode_is_faster_than_the_memory(modelled):
+    """Weights are read once, and of each sequence its keys and values."""
+    for sequences, keys in ((1, 100), (64, 1000), (256, 4000)):
+        read = modelled.weight_bytes + sequences * keys * modelled.cache_bytes_per_token - 128256 * 4096 * 2
+        assert modelled(Iteration((), sequences, sequences * keys, ())) > read / H100.device.bandwidth_bytes_per_s * 1e9
+
+
+def test_an_iteration_takes_longer_the_more_it_does(modelled):
+    def ns(prefills=(), decodes=0, keys=0):
+        return modelled(Iteration(prefills, decodes, keys, ()))
+
+    assert ns(((512, 0),)) < ns(((512, 0),), 8, 8000) < ns(((512, 4096),), 8, 8000) < ns(((512, 4096), (512, 0)), 8, 8000)
+    between = ns(((700, 0),))
+    assert ns(((512, 0),)) < between < ns(((768, 0),))
+    assert modelled(Iteration((), 1, 16, ())) + 7 == ModelledIterations({"model": "llama-3.1-8b"}, H100, 7)(Iteration((), 1, 16, ()))
+
+
+def test_a_prefill_is_the_builders(modelled):
+    """One prompt of 2,048 tokens takes what a replay of the prefill takes, kernel by kernel."""
+    graph = hosim.load({"model": "llama-3.1-8b", "sequence": 2048, "merged": True, "fused": True})
+    replayed = hosim.replay(hosim.plan(graph, "h100-80gb-sxm", "resident"), "h100-80gb-sxm").makespan_ns
+    assert math.isclose(modelled(Iteration(((2048, 0),), 0, 0, ())), replayed, rel_tol=0.01)
+
+
+def test_latent_attention_is_served():
+    served = hosim.serve({"model": "deepseek-v2-lite", "layers": 3}, "h100-80gb-sxm", [Request(0, 100, 2)])
+    assert len(served.token_ns[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "options", "error"),
+    [
+        ("llama-3.1-8b", "rtx-4090", {}, "rtx-4090: the profile does not describe the processor (compute.processor), by which "),
+        ("vit-l-16", "h100-80gb-sxm", {}, "vit-l-16: expected a decoder, which continues a prompt; hosim cannot serve this model"),
+        ("t5-small", "h100-80gb-sxm", {}, "t5-small: expected a decoder, which continues a prompt; hosim cannot serve this model"),
+        ("gpt2", "h100-80gb-sxm", {}, "token_budget: cannot build iterations of 2,048 tokens: the model has 1024 positions, got 2048"),
+        (
+            "gpt2",
+            "h100-80gb-sxm",
+            {"token_budget": 1024, "requests": [Request(0, 1000, 25)]},
+            "requests: cannot build a request of 1,025 tokens: the model has 1024 positions, got 1025",
+        ),
+        ({"model": "llama-3.1-8b", "batch": 2}, "h100-80gb-sxm", {}, "model: batch: the requests say this: leave it out"),
+        ("llama-3.1-8b", "h100-80gb-sxm", {"requests": [(0, 1, 1)]}, "requests[0]: expected a hosim.serving.request.Request, got tuple"),
+        ("llama-3.1-8b", "h100-80gb-sxm", {"requests": [Request(0, 1, 0)]}, "requests[0].output_tokens: expected a whole number of at "),
+        ("llama-3.1-8b", "h100-80gb-sxm", {"requests": [Request(0.5, 1, 1)]}, "requests[0].arrival_ns: expected a whole number of at "),
+        ("llama-3.1-8b", "h100-80gb-sxm", {"requests": [Request(0, 0, 1)]}, "requests[0].prompt_tokens: expected a whole number of at "),
+        ("llama-3.1-8b", "h100-80gb-sxm", {"memory_share": 2}, "memory_share: expected a share above 0 and at most 1, got 2"),
+        ("llama-3.1-8b", "h100-80gb-sxm", {"blocks": 0}, "blocks: expected a whole number of at least 1, got 0"),
+        ("llama-3.1-8b", "h100-80gb-sxm", {"requests": []}, "requests: expected at least one request, by arrival"),
+        ("llama-3.1-8b", "h100-80gb-sxm", {"overhead": "soon"}, "overhead: expected a time such as '10 us', got 'soon'"),
+    ],
+)
+def test_what_cannot_be_served(model, hardware, options, error):
+    with pytest.raises(InputError) as caught:
+        hosim.serve(model, hardware, options.pop("requests", [Request(0, 10, 1)]), **options)
+    assert str(caught.value).startswith(error)
+
+
+def test_weights_that_leave_no_room():
+    with pytest.raises(
+        InfeasibleError, match=r"weights of 131 GiB leave no room for a cache in 90 % of 79\.6 GiB \(h100-80gb-sxm\): an iteration takes "
+    ):
+        hosim.serve("llama-3.1-70b", "h100-80gb-sxm", [Request(0, 10, 1)])
+
+
+def test_the_table(tmp_path):
+    path = tmp_path / "requests.jsonl"
+    path.write_text("\n".join(json.dumps({"arrival_s": i / 10, "prompt_tokens": 100, "output_tokens": 4}) for i in range(3)))
+    line = ["serve", "llama-3.1-8b", "-H", "h100", "--requests", str(path)]
+    outcome = CliRunner().invoke(app, [*line, "--overhead", "1ms"], env={"COLUMNS": "200"})
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "llama-3.1-8b on h100-80gb-sxm: 3 requests" in outcome.stdout
+    assert "first token" in outcome.stdout
+    assert "12 iterations, to each of which the host adds 1.00 ms" in outcome.stdout
+    assert "0 preemptions" in outcome.stdout
+    both = CliRunner().invoke(app, [*line, "--fit-first", "1", "--measured", str(path), "--overhead", "1ms"])
+    assert (both.exit_code, both.stderr) == (2, "error: --fit-first: fits the overhead: leave out one of --fit-first and --overhead\n")
+    wrong = CliRunner().invoke(app, [*line, "--fit-first", "1"])
+    assert (wrong.exit_code, wrong.stderr) == (2, "error: --fit-first: needs --measured, whose first requests it is fitted to\n")

@@ -1,0 +1,244 @@
+"""Files of requests, of recorded kernels and of what a server did."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hosim.errors import InputError
+from hosim.serving.engine_loop import serve_requests
+from hosim.serving.measured_server import MeasuredRequests, beside_measured, fitted_overhead_ns, read_measured_requests
+from hosim.serving.recorded_iterations import read_recorded_iterations
+from hosim.serving.request import Request
+from hosim.serving.request_files import read_requests
+from hosim.serving.scheduler import EngineLimits, Iteration
+
+
+def lines(*rows):
+    return "\n".join(json.dumps(row) for row in rows)
+
+
+SHARED = {"input_tokens": 20, "output_tokens": 1, "prefix_blocks_of_16": [3]}
+BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            lines({"arrival_s": 2.5, "prompt_tokens": 7, "output_tokens": 3}, {"arrival_s": 1, "prompt_tokens": 5, "output_tokens": 2}),
+            (Request(0, 5, 2), Request(1_500_000_000, 7, 3)),
+        ),
+        (
+            lines({"timestamp": 3, "input_length": 600, "output_length": 9, "hash_ids": [4, 8]}),
+            (Request(0, 600, 9, (4, 8), 512),),
+        ),
+        (
+            lines({**SHARED, "arrival_ms": 1}, {**SHARED, "arrival_ms": 2.5, "output_tokens": 0}),
+            (Request(0, 20, 1, (3,), 16),),
+        ),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n",
+            (Request(0, 374, 44), Request(4_314_579_000, 396, 109)),
+        ),
+        (
+            ",TIMESTAMP,ContextTokens,GeneratedTokens\n0,2024-05-10 00:00:01+00:00,7,3\n1,2024-05-10 00:00:01.009930+00:00,8,1\n",
+            (Request(0, 7, 3), Request(9_930_000, 8, 1)),
+        ),
+        (
+            BURST + "5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,1087,0,1087,API log\n",
+            (Request(0, 472, 18),),
+        ),
+    ],
+    ids=["ours", "mooncake", "sharegpt", "azure", "azure-2024", "burstgpt"],
+)
+def test_requests(text, expected, tmp_path):
+    path = tmp_path / "requests"
+    path.write_text(text)
+    found = read_requests(path)
+    assert [(r.prompt_tokens, r.output_tokens, r.prefix, r.prefix_tokens) for r in found] == [
+        (r.prompt_tokens, r.output_tokens, r.prefix, r.prefix_tokens) for r in expected
+    ]
+    assert [r.arrival_ns for r in found] == pytest.approx([r.arrival_ns for r in expected], abs=1000)  # dates as floats
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "",
+            "expected JSON lines with arrival_s, prompt_tokens, output_tokens, or CSV with the columns TIMESTAMP, ContextTokens, ",
+        ),
+        ("{]", "line 1: expected a request as JSON in each line: "),
+        ('{"a": 1}', "line 1: expected the keys arrival_ms, input_tokens, output_tokens or timestamp, input_length, output_length or "),
+        ('{"arrival_s": -1, "prompt_tokens": 1, "output_tokens": 1}', "line 1, arrival_s: expected a number of at least 0, got '-1'"),
+        ('{"arrival_s": 1, "prompt_tokens": "x", "output_tokens": 1}', "line 1, prompt_tokens: expected a whole number of at least 0, "),
+        (
+            '{"arrival_s": 1, "prompt_tokens": true, "output_tokens": 1}',
+            "line 1, prompt_tokens: expected a whole number of at least 0, got ",
+        ),
+        ('{"arrival_s": 1, "prompt_tokens": 1, "output_tokens": NaN}', "line 1, output_tokens: expected a whole number of at least 0, "),
+        ('{"arrival_s": 1, "prompt_tokens": 2.7, "output_tokens": 1}', "line 1, prompt_tokens: expected a whole number of at least 0, "),
+        (
+            '{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": [1.5]}',
+            "line 1, hash_ids: expected a list of whole numbers",
+        ),
+        ('{"arrival_s": 1, "prompt_tokens": 0, "output_tokens": 1}', "no request in it"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\nsoon,1,1",
+            "line 2, TIMESTAMP: expected a date and time such as 2023-11-16 ",
+        ),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n1,1", "line 2: "),
+    ],
+)
+def test_what_is_no_request(text, message, tmp_path):
+    (tmp_path / "requests").write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_requests(tmp_path / "requests")
+    assert str(caught.value).startswith(f"{tmp_path}/requests: {message}")
+
+
+DENSE = {"embedding": (1, 3), "layernorm": (2, 4), "qkv_proj": (10, 30), "final_layernorm": (5, 5)}
+ATTENTION = {
+    (0, 0, 1, 16): 12.0,
+    (0, 0, 1, 32): 14.0,
+    (0, 0, 2, 16): 14.0,
+    (0, 0, 2, 32): 18.0,
+    (8, 0, 0, 0): 20.0,
+    (16, 0, 0, 0): 40.0,
+    (8, 0, 1, 16): 23.0,
+    (8, 16, 0, 0): 30.0,
+}
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    rows = [f"{name},{tokens},{us}" for name, both in DENSE.items() for tokens, us in zip((1, 11), both, strict=True)]
+    (tmp_path / "kernels_dense.csv").write_text("\n".join(["layer,tokens,time_us", *rows, "layer,1,1"]))
+    (tmp_path / "kernels_per_sequence.csv").write_text("layer,sequences,time_us\nlm_head,1,100\nlm_head,3,120\nsampler,1,7\n")
+    rows = [f"{','.join(map(str, shape))},{us}" for shape, us in ATTENTION.items()]
+    (tmp_path / "kernels_attention.csv").write_text("\n".join(["prefill_chunk,kv_prefill,n_decode,kv_decode,time_us", *rows]))
+    return tmp_path
+
+
+def test_an_iteration_of_recorded_kernels(recorded):
+    """Two layers, six tokens of one prompt: halfway between 1 and 11 for each op; norms twice a layer.
+
+    Dense: 2 + 5 + 2 * (2 * 3 + 20) = 59. Head and sampler of one sequence: 107. Attention of 8 tokens takes 20 and nothing 12, the least
+    that any takes: 6 tokens between them, 18 a layer. 59 + 107 + 36 us and 5 us of the host.
+    """
+    times = read_recorded_iterations(recorded, 2, 5_000)
+    assert times(Iteration(((6, 0),), 0, 0, (0,))) == 207_000
+
+
+def test_beyond_the_last_row_times_grow(recorded):
+    """Beyond 11 tokens an op takes as much more for each as from 1 to 11: 21 tokens add to 11 what 11 add to 1. So do sequences.
+
+    For 10 tokens that is 2 us of the embedding, 4 * 2 of the norms and 2 * 20 of the products; for a sequence 10 us of the head.
+    """
+    times = read_recorded_iterations(recorded, 2)
+
+    def ns(tokens, sequences):
+        """Of all but attention."""
+        iteration = Iteration(((tokens - sequences + 1, 0),), sequences - 1, 0, ())
+        return times(iteration) - 2000 * times.attention_us(iteration)
+
+    assert ns(22, 2) - ns(12, 2) == pytest.approx(50_000, abs=2)
+    assert ns(12, 5) - ns(12, 3) == pytest.approx(20_000, abs=2)
+
+
+def test_attention_between_rows(recorded):
+    times = read_recorded_iterations(recorded, 2)
+    assert times.attention_us(Iteration((), 1, 24, ())) == 13.0
+    assert times.attention_us(Iteration((), 2, 48, ())) == 16.0  # the mean of 24
+    assert times.attention_us(Iteration(((8, 0),), 1, 16, ())) == 23.0
+    assert times.attention_us(Iteration(((8, 0), (8, 16)), 0, 0, ())) == 30.0 + 20.0 - 12.0  # what the second takes beyond a launch
+    assert times.attention_us(Iteration(((8, 0),), 2, 32, ())) == 20.0 + 14.0 - 12.0  # no such row: the sum of both halves
+    assert times.attention_us(Iteration(((16, 16),), 0, 0, ())) == pytest.approx(12 + 18 * (16 * 24 + 1) / (8 * 20 + 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("kernels_dense.csv", None, ": expected kernels_dense.csv or kernels_dense.csv.gz in it"),
+        (
+            "kernels_dense.csv",
+            "a,b\n1,2",
+            "/kernels_dense.csv: line 1: expected the columns layer, tokens, time_us and a line for each time",
+        ),
+        (
+            "kernels_dense.csv",
+            "layer,tokens,time_us\nx,1,2\nx,2,3\ny,1,1\ny,3,1",
+            ": kernels_dense.csv: expected times of every op at the same numbers of tokens",
+        ),
+        (
+            "kernels_per_sequence.csv",
+            "layer,sequences,time_us\nx,1,2\nx,1,3",
+            ": kernels_per_sequence.csv: expected one time for each layer and number of sequences",
+        ),
+        (
+            "kernels_attention.csv",
+            "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,1,16,5\n0,8,2,32,5",
+            ": kernels_attention.csv: expected prefills alone and decodes alone, and at least two values of each of prefill_chunk, "
+            "kv_prefill, n_decode, kv_decode",
+        ),
+        (
+            "kernels_attention.csv",
+            "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n1,2,3,x,5",
+            "/kernels_attention.csv: line 2: expected numbers of at least 0",
+        ),
+    ],
+)
+def test_damaged_tables(recorded, name, text, message):
+    (recorded / name).unlink() if text is None else (recorded / name).write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_recorded_iterations(recorded, 2)
+    assert str(caught.value) == f"{recorded}{message}"
+
+
+def test_what_a_server_did(tmp_path):
+    rows = [
+        {"id": "bench-1", "queued_s": 1, "first_token_s": 1.5, "last_token_s": 3.5, "output_tokens": 5},
+        {"id": "bench-0", "queued_s": 0, "first_token_s": 0.25, "last_token_s": 0.25, "output_tokens": 1},
+    ]
+    (tmp_path / "server.jsonl").write_text(lines(*rows))
+    found = read_measured_requests(tmp_path / "server.jsonl")
+    assert (found.ttft_ns, found.latency_ns, found.tpot_ns[1]) == ((0.25e9, 0.5e9), (0.25e9, 2.5e9), 0.5e9)
+    (tmp_path / "server.jsonl").write_text("\n" + lines({**rows[0], "id": 7}, {**rows[1], "id": "cmpl-9f"}) + "\n\n")
+    assert read_measured_requests(tmp_path / "server.jsonl").output_tokens == (5, 1)  # an id without a place: as the lines stand
+    (tmp_path / "server.jsonl").write_text(lines(rows[0], rows[0]))
+    with pytest.raises(InputError, match="expected each id once"):
+        read_measured_requests(tmp_path / "server.jsonl")
+    huge = lines(rows[0]).replace("3.5", "1" + "0" * 400)
+    for text in ("{", "[]", '{"queued_s": 1}', lines({**rows[0], "last_token_s": 1}), lines({**rows[0], "output_tokens": 1.5}), huge):
+        (tmp_path / "server.jsonl").write_text(text)
+        with pytest.raises(InputError, match=r"server\.jsonl: line 1: expected "):
+            read_measured_requests(tmp_path / "server.jsonl")
+
+
+def test_the_overhead_of_a_server_is_found_again():
+    """A server whose iterations take 3 ms more than the kernels; the second half of the requests is compared."""
+    requests = [Request(i * 5_000_000, 30, 8) for i in range(10)]
+
+    def run(overhead_ns):
+        return serve_requests(requests, EngineLimits(64, 8, 4), 1000, lambda iteration: 1_000_000 + 10_000 * iteration.tokens + overhead_ns)
+
+    frame = run(3_000_000).frame()
+    real = MeasuredRequests(*(tuple(frame[name]) for name in ("ttft_ns", "tpot_ns", "latency_ns")), tuple(frame["output_tokens"]))
+    found = fitted_overhead_ns(run, real, 5)
+    assert found == pytest.approx(3_000_000, abs=10_000)
+    errors = beside_measured(run(found), real, 5)["latency_ns"]["error"]
+    assert all(abs(error) < 0.005 for error in errors.values())
+    assert fitted_overhead_ns(lambda ns: run(ns + 5_000_000), real, 5) == 0
+    with pytest.raises(
+        InputError, match=r"--fit-first: the measured requests took longer than with 64\.0 ms of overhead in each iteration"
+    ):
+        fitted_overhead_ns(run, replace(real, latency_ns=(1e12,) * 10), 5)
+    with pytest.raises(InputError, match="--fit-first: expected fewer than the 10 requests"):
+        beside_measured(run(found), real, 10)
+    with pytest.raises(InputError, match="measured: request 2: expected the requests in the order of their arrivals, but 9 tokens"):
+        beside_measured(run(found), replace(real, output_tokens=(8, 9, *real.output_tokens[2:])))
+    requests.pop()
+    fewer = run(0)
+    with pytest.raises(InputError, match="measured: 10 measured requests, but 9 were served"):
+        beside_measured(fewer, real)
