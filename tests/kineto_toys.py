@@ -71,3 +71,16 @@ def step() -> dict[str, Any]:
         device_op(COPY, "Memcpy DtoH (Device -> Pageable)", 1242, 8, 6, stream=20, bytes=64),
         call("cudaStreamSynchronize", 1135, 120, 7),
     )
+
+
+def execution_trace(*calls: tuple[str, list[int], list[int]]) -> dict[str, Any]:
+    """An execution trace: calls of one thread, by the storages that each takes and returns, of 32 floats; by default those of `step`."""
+
+    def tensors(storages: list[int]) -> list[list[Any]]:
+        return [[100 + number, number, 0, 32, 4, "cuda:0"] for number in storages]
+
+    nodes: list[dict[str, Any]] = [{"name": "[pytorch|profiler|execution_trace|thread]", "id": 2, "rf_id": 0, "parent": 1, "tid": 1}]
+    for i, (name, taken, given) in enumerate(calls or (("aten::copy_", [], []), ("aten::mm", [4, 5], [6]))):
+        node = {"name": name, "id": 3 + i, "rf_id": 7 + i, "parent": 2, "tid": 1, "op_schema": ""}
+        nodes.append(node | {"inputs": tensors(taken), "outputs": tensors(given)})
+    return {"schema": "1.0.1", "pid": 1, "nodes": nodes}

@@ -31,7 +31,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from hosim.errors import InputError
 from hosim.importers.kineto_events import (
+    MODULE,
     Annotation,
+    Collective,
     CpuOp,
     DeviceInfo,
     DeviceOp,
@@ -111,7 +113,7 @@ def parse_kineto(document: object, name: str) -> KinetoTrace:
     if not isinstance(document, dict) or not isinstance(listed, list):
         raise InputError("expected a profiler trace: an object with a list of traceEvents")
     kept = [(position, raw, what) for position, raw in enumerate(listed) if (what := _at(position, _what, raw))]
-    origin = min((_at(position, _nanoseconds, raw.get("ts")) for position, raw, _ in kept), default=0)
+    origin = min((_at(position, _nanoseconds, raw.get("ts")) for position, raw, what in kept if what != "module"), default=0)
     reader = _Reader(origin)
     for position, raw, what in kept:
         _at(position, reader.read, what, raw)
@@ -134,6 +136,8 @@ def _what(raw: Any) -> str:
     phase = raw.get("ph")
     if phase == "X":
         category = raw.get("cat")
+        if category == "python_function" and str(raw.get("name", "")).startswith(MODULE):
+            return "module"
         return _CATEGORIES.get(category.lower(), "") if isinstance(category, str) else ""
     return "memory" if phase in ("i", "I") and raw.get("name") == "[memory]" else ""
 
@@ -217,6 +221,7 @@ class _Reader:
         self._syncs: list[SyncRecord] = []
         self._memory: list[MemoryEvent] = []
         self._annotations: list[Annotation] = []
+        self._modules: list[Annotation] = []
         self._roles: dict[str, Role] = {}
         self._extents: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # grid and block of a launch on HIP, by correlation
 
@@ -236,10 +241,13 @@ class _Reader:
             case "call":
                 self._call(name, _thread(raw), start, end, args)
             case "cpu_op":
-                shapes, dtypes = _listed(args.get("Input Dims")), _listed(args.get("Input type"))
-                self._cpu_ops.append(CpuOp(name, _thread(raw), start, end, None, shapes, dtypes))
+                shapes, dtypes, concrete = (_listed(args.get(key)) for key in ("Input Dims", "Input type", "Concrete Inputs"))
+                sequence = _id(args, "Sequence number")
+                self._cpu_ops.append(CpuOp(name, _thread(raw), start, end, None, shapes, dtypes, concrete, sequence))
             case "annotation":
                 self._annotations.append(Annotation(name, _thread(raw), start, end))
+            case "module":
+                self._modules.append(Annotation(name, _thread(raw), start, end))
             case _:
                 ids = (_id(args, key) for key in ("correlation", "wait_on_stream", "wait_on_cuda_event_record_corr_id"))
                 self._syncs.append(SyncRecord(name, _id(args, "device") or 0, _id(args, "stream"), start, end, *ids))
@@ -268,14 +276,15 @@ class _Reader:
             raise InputError(
                 "no kernel, copy or memset of a device was recorded; record with ProfilerActivity.CUDA, on a rank that has a GPU"
             )
-        for entries in (self._ops, self._calls, self._cpu_ops, self._syncs, self._annotations):
+        for entries in (self._ops, self._calls, self._cpu_ops, self._syncs, self._annotations, self._modules):
             entries.sort(key=_by_start)
         self._memory.sort(key=attrgetter("time_ns"))
         cpu_ops, calls = _nested(self._cpu_ops, self._calls)
         launches = {call.correlation: i for i, call in enumerate(calls) if call.correlation is not None}
         ops = tuple(self._launched(op, launches) for op in self._ops)
         annotations = tuple(self._annotations)
-        return KinetoTrace(name, self._origin, ops, calls, cpu_ops, tuple(self._syncs), tuple(self._memory), annotations, _devices(devices))
+        recorded = tuple(self._syncs), tuple(self._memory), annotations, _devices(devices), tuple(self._modules)
+        return KinetoTrace(name, self._origin, ops, calls, cpu_ops, *recorded)
 
     def _launched(self, op: DeviceOp, launches: Mapping[int, int]) -> DeviceOp:
         """The op with the call that launched it; on HIP that call has the grid and the block."""
@@ -296,7 +305,15 @@ def _device_op(category: str, name: str, start: int, end: int, args: Mapping[str
     grid, block = _extent(args.get("grid")), _extent(args.get("block"))
     registers, shared = _whole(args, "registers per thread"), _whole(args, "shared memory")
     where = device or 0, stream or 0
-    return DeviceOp(kind, name, *where, start, end, correlation, None, size, source, target, grid, block, registers, shared)
+    collective = _collective(args)
+    return DeviceOp(kind, name, *where, start, end, correlation, None, size, source, target, grid, block, registers, shared, collective)
+
+
+def _collective(args: Mapping[str, Any]) -> Collective | None:
+    name, group = args.get("Collective name"), args.get("Process Group Name")
+    if not isinstance(name, str) or group is None:
+        return None
+    return Collective(name, f"{group} {args.get('Process Group Ranks', '')}".strip(), _whole(args, "Seq"))
 
 
 def _by_start(entry: DeviceOp | HostCall | CpuOp | SyncRecord | Annotation) -> tuple[int, int]:

@@ -10,8 +10,19 @@ Kind = Literal["kernel", "copy", "memset"]
 Role = Literal[
     "launch", "copy", "memset", "record", "wait", "device_sync", "stream_sync", "event_sync", "query", "allocate", "free", "other"
 ]
+MODULE = "nn.Module: "
+"""How the name of a module's call begins."""
 Shape = tuple[Any, ...]
 """The dimensions of a tensor, or of each tensor of a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What the profiler says of a collective: its name, its process group with its ranks, and its number in that group if it has one."""
+
+    name: str
+    group: str
+    sequence: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,7 @@ class DeviceOp:
     block: tuple[int, ...] = ()
     registers: int | None = None
     shared_bytes: int | None = None
+    collective: Collective | None = None
 
     @property
     def duration_ns(self) -> int:
@@ -72,7 +84,8 @@ class HostCall:
 class CpuOp:
     """An operator on the host. ``parent`` is the position of the op that called it.
 
-    ``shapes`` and ``dtypes`` (as recorded) have one entry per argument.
+    ``shapes`` and ``dtypes`` (as recorded) have one entry per argument, and so has ``concrete``, as text: numbers and lists of them.
+    ``sequence`` is the number that an operator shares with its gradient.
     """
 
     name: str
@@ -82,6 +95,13 @@ class CpuOp:
     parent: int | None = None
     shapes: tuple[Shape, ...] = ()
     dtypes: tuple[Any, ...] = ()
+    concrete: tuple[Any, ...] = ()
+    sequence: int | None = None
+
+    @property
+    def bare_name(self) -> str:
+        """The name without its namespace: ``mm`` of ``aten::mm``."""
+        return self.name.rpartition("::")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +172,8 @@ class KinetoTrace:
     memory: tuple[MemoryEvent, ...]
     annotations: tuple[Annotation, ...]
     devices: Mapping[int, DeviceInfo]
+    modules: tuple[Annotation, ...] = ()
+    """Calls of ``nn.Module``s, such as ``nn.Module: Linear_3``."""
 
     @property
     def kernels(self) -> tuple[DeviceOp, ...]:

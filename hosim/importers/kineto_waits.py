@@ -1,16 +1,19 @@
 """Waits in a recording: of streams for other streams, and of the host for the device.
 
 Newer schemas record them. If a schema does not say which streams a ``StreamWaitEvent`` joins, they are inferred: the stream on which the
-calling thread launches next waits for the other stream on which it launched last. A wait that the recording contradicts, because the op
-started or the call returned before the awaited work had ended, is dropped and counted: ``cudaFree(nullptr)`` waits for nothing.
+calling thread launches next waits for the other stream on which it launched last. A CUDA graph may run on streams of its own; it is
+ordered on the stream into which it is launched, which is taken to be the one on which the thread launched before. A wait that the
+recording contradicts, because the op started or the call returned before the awaited work had ended, is dropped and counted:
+``cudaFree(nullptr)`` waits for nothing.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from hosim.importers.kineto_events import DeviceOp, HostCall, KinetoTrace, SyncRecord
 
@@ -18,7 +21,8 @@ StreamId = tuple[int, int]
 """Device and stream."""
 
 BEFORE_RECORDING = -1
-_CLOCK_STEP_NS = 2_000
+CLOCK_STEP_NS = 2_000
+"""Two instants of a recording that are no further apart may be the same one."""
 _CLOCKS_APART_NS = 50_000
 """The largest assumed difference between the clocks of host and device."""
 
@@ -110,7 +114,7 @@ def waits(trace: KinetoTrace, order: ProgramOrder) -> Waits:
                 continue  # this schema lists every wait that had something to wait for
             else:
                 pair = _inferred_pair(trace, order, launches.get(call.thread, ()), call)
-                if pair is not None and trace.ops[pair[0]].start_ns < trace.ops[pair[1]].end_ns - _CLOCK_STEP_NS:
+                if pair is not None and trace.ops[pair[0]].start_ns < trace.ops[pair[1]].end_ns - CLOCK_STEP_NS:
                     contradicted += 1
                     pair = None
                 inferred += pair is not None
@@ -123,6 +127,12 @@ def waits(trace: KinetoTrace, order: ProgramOrder) -> Waits:
                 of_calls[c] = awaited
             else:
                 contradicted += 1
+    for waiter, awaited_op in _around_graphs(trace, order, launches):
+        if trace.ops[waiter].start_ns < trace.ops[awaited_op].end_ns - CLOCK_STEP_NS:
+            contradicted += 1
+        else:
+            inferred += 1
+            of_ops[waiter].append(awaited_op)
     found = {op: tuple(dict.fromkeys(awaited)) for op, awaited in of_ops.items()}
     return Waits(found, of_calls, recorded, inferred, contradicted)
 
@@ -131,9 +141,10 @@ def blocks(op: DeviceOp, call: HostCall) -> bool:
     """Whether the call that asks for a copy blocks the host until the copy is done.
 
     Copies to pageable memory do, and large ones from it, whatever the call is named, and so do calls without "Async" in their name. If the
-    recording lacks the kind of memory, a copy blocks if its call ended after it.
+    recording lacks the kind of memory, a copy blocks if its call ended after it. A call that had returned before its copy began did not
+    block: how much a driver stages is its own affair.
     """
-    if op.kind != "copy":
+    if op.kind != "copy" or call.end_ns + CLOCK_STEP_NS < op.start_ns:
         return False
     ends = op.source, op.target
     if "pageable" in ends:
@@ -151,6 +162,30 @@ def _launches(trace: KinetoTrace) -> Mapping[str, Sequence[tuple[int, int]]]:
         if op.call is not None:
             launches[trace.calls[op.call].thread].append((trace.calls[op.call].start_ns, i))
     return {thread: sorted(listed) for thread, listed in launches.items()}
+
+
+def _around_graphs(trace: KinetoTrace, order: ProgramOrder, launches: Mapping[str, Sequence[tuple[int, int]]]) -> Iterator[tuple[int, int]]:
+    """Waiting and awaited ops: those of graphs that run on streams of their own, and those before and after on the stream of the launch."""
+    for listed in launches.values():
+        for position, (time, i) in enumerate(listed):
+            call = trace.ops[i].call
+            if not position or call is None or call == trace.ops[listed[position - 1][1]].call:
+                continue
+            before = listed[position - 1][1]
+            nodes = [k for _, k in takewhile(lambda one, call=call: trace.ops[one[1]].call == call, listed[position:])]  # type: ignore[misc]
+            stream = stream_of(trace.ops[before])
+            streams: dict[StreamId, list[int]] = {}
+            for k in sorted(nodes, key=lambda k: trace.ops[k].start_ns):
+                streams.setdefault(stream_of(trace.ops[k]), []).append(k)
+            if len(nodes) < 2 or stream in streams:
+                continue
+            queue = order.streams[stream]
+            at = bisect_right(queue, time, key=lambda k: order.issued_ns[k])
+            for own in streams.values():
+                if at:
+                    yield own[0], queue[at - 1]
+                if at < len(queue):
+                    yield queue[at], own[-1]
 
 
 def _recorded_pair(sync: SyncRecord, call: HostCall, order: ProgramOrder, record_times: Mapping[int | None, int]) -> tuple[int, int] | None:

@@ -6,8 +6,11 @@ idle time.
 
 A profiler trace has no tensors. If memory was recorded, each block of the allocator becomes a tensor: the first op that its thread issued
 after the allocation makes it, and the last op issued before the free uses it last. In between, an op uses the block whose size equals that
-of one of the argument shapes recorded with its operator, the latest of several. Memory that was allocated before the recording and stays is
-one tensor that every op uses, because its uses are not recorded. ``meta["missing"]`` says what the file lacks.
+of one of the argument shapes recorded with its operator, the latest of several. What is freed after the last op, and not used by it, is an
+output. Memory that was allocated before the recording and stays is split into the weights that operators' arguments show
+(:mod:`hosim.importers.kineto_before`); the rest is one tensor that every op uses, because its uses are not recorded: its bytes are
+``meta["unknown_uses_bytes"]``, and ``unknown_uses_share`` is the share of the kernels' time in kernels without an operator.
+``meta["missing"]`` says what the file lacks.
 """
 
 from __future__ import annotations
@@ -20,19 +23,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from hosim.allocator_blocks import in_blocks
+from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.kineto import read_kineto
+from hosim.importers.kineto_before import BeforeTensor, StrangeArgument, ended_before, ops_on_lists, tensors_before
 from hosim.importers.kineto_blocks import Blocks, RecordedBlock, blocks_of, device_of_blocks
 from hosim.importers.kineto_events import CpuOp, DeviceOp, KinetoTrace
+from hosim.importers.kineto_execution import storages_before
 from hosim.importers.kineto_waits import ProgramOrder, blocks, program_order, stream_of, waits
 from hosim.importers.op_kinds import op_kind
+from hosim.importers.torch_trace import RecordedCall, recorded_calls
 from hosim.importers.traced_tensors import DTYPES
+from hosim.left_out import LEFT_OUT
+from hosim.models.tape import ITEM_BYTES
 from hosim.plain_text import counted
+from hosim.units import human_size
 
 __all__ = ["import_kineto", "workload_of"]
 
-_ITEM_BYTES = {"fp64": 8, "int64": 8, "fp32": 4, "int32": 4, "fp16": 2, "bf16": 2, "int8": 1, "uint8": 1, "bool": 1}
-_ROUNDED_TO = 512
 _LARGEST = 1 << 60
 _COLLECTIVES = (
     ("AllReduce", "all_reduce"),
@@ -45,22 +54,35 @@ _COLLECTIVES = (
 _NAME = re.compile(r"(?:[\w$]+::|\(anonymous namespace\)::)*([\w$]+)")
 
 
-def import_kineto(path: str | os.PathLike[str]) -> Graph:
+def import_kineto(path: str | os.PathLike[str], execution_trace: str | os.PathLike[str] | None = None) -> Graph:
     """The graph of the profiler trace at ``path`` (plain or gzip), named after the file. Sizes are bytes, durations nanoseconds.
 
-    Raises :class:`InputError` for a file that is damaged, with the place in it, and for a recording in which no device did anything.
+    An ``execution_trace`` of the same run says which ops use what was allocated before. Raises :class:`InputError` for a file that is
+    damaged, with the place in it, for a recording in which no device did anything, and for an execution trace of another run.
     """
-    return workload_of(read_kineto(path))
+    trace = read_kineto(path)
+    if execution_trace is None:
+        return workload_of(trace)
+    try:
+        return workload_of(trace, recorded_calls(execution_trace))
+    except InputError as error:
+        raise InputError(error.message, source=error.source or os.fspath(execution_trace), where=error.where) from None
 
 
-def workload_of(trace: KinetoTrace) -> Graph:
-    """The graph of a recording that has been read."""
+def workload_of(trace: KinetoTrace, calls: Sequence[RecordedCall] | None = None) -> Graph:
+    """The graph of a recording that has been read; ``calls`` are those of an execution trace of the same run."""
     order = program_order(trace)
     device = device_of_blocks(trace)
     found = blocks_of(trace.device_memory(device)) if device is not None else Blocks((), None, True)
     uses = _BlockUses(trace, order, found)
+    before: tuple[BeforeTensor, ...] = ()
+    if calls is not None:
+        freed = [(found.listed[n].size_bytes, last) for n, (_, last) in uses.spans.items() if found.listed[n].allocated_ns is None]
+        before = storages_before(trace, order.order, calls, found.resident_bytes or 0, freed)
+    elif found.resident_bytes:
+        before = tensors_before(trace, order.order, uses.strange, found.resident_bytes)
     span = max(op.end_ns for op in trace.ops) - min(op.start_ns for op in trace.ops)
-    meta = {
+    meta: dict[str, Any] = {
         "source": "trace of the PyTorch profiler",
         "device": trace.device_name,
         "span_ns": span,
@@ -69,12 +91,28 @@ def workload_of(trace: KinetoTrace) -> Graph:
         "inputs_matched": uses.matched,
         "inputs_guessed": uses.guessed,
         "inputs_unknown": uses.unknown,
-        "missing": list(_missing(trace, found, device, uses)),
+        "unknown_uses_share": _without_operator(trace, order) if found.resident_bytes else 0.0,
+        "unknown_uses_bytes": (found.resident_bytes or 0) - sum(tensor.size_bytes for tensor in before),
+        "missing": list(_missing(trace, found, device, uses, before, calls is not None)),
     }
-    return _graph(trace, order, found, uses, meta)
+    told = list(_uncertain(meta["unknown_uses_bytes"], uses))
+    meta |= {LEFT_OUT: told} if told else {}
+    on_lists = ops_on_lists((place, _operator(trace, trace.ops[i])) for place, i in enumerate(order.order)) if calls is None else ()
+    return _graph(trace, order, found, uses, (before, on_lists), meta)
 
 
-def _missing(trace: KinetoTrace, found: Blocks, device: int | None, uses: _BlockUses) -> Iterator[str]:
+def _uncertain(unknown_bytes: int, uses: _BlockUses) -> Iterator[str]:
+    """What a reader of what-ifs has to know, one line each."""
+    if unknown_bytes:
+        yield f"which ops use {human_size(unknown_bytes)} that were allocated before the recording: all are taken to"
+    if uses.guessed:
+        arguments = uses.matched + uses.guessed + uses.unknown
+        yield f"which block {uses.guessed:,} of {counted(arguments, 'argument')} are, of several with their bytes: the latest is taken"
+
+
+def _missing(
+    trace: KinetoTrace, found: Blocks, device: int | None, uses: _BlockUses, before: Sequence[BeforeTensor], by_storages: bool
+) -> Iterator[str]:
     """What the file lacks, one line each."""
     yield "idle time of the device: the host, and what waits for it, are left out"
     unlaunched = sum(op.call is None for op in trace.ops)
@@ -93,12 +131,28 @@ def _missing(trace: KinetoTrace, found: Blocks, device: int | None, uses: _Block
             f"which block an argument is: of {total} arguments {uses.matched} have the bytes of one block, {uses.guessed} of several"
             f" (the latest is taken), {uses.unknown} of none (allocated before, or a part of one)"
         )
-    yield "what tensors are for: activation if freed in the recording, output if not, buffer if there before"
+    yield "what tensors are for: activation if freed before the last op, output if not, parameter or buffer if there before"
     yield "which arguments an op writes: nothing but the blocks made for it"
     if found.resident_bytes is None:
         yield "bytes allocated before the recording"
+    elif found.resident_bytes:
+        known = sum(tensor.size_bytes for tensor in before)
+        by = "the modules around operators" if trace.modules else "the order of operators, each of which takes other weights"
+        by = "the storages of the execution trace" if by_storages else by
+        yield (
+            f"uses of {human_size(found.resident_bytes - known)} of the {human_size(found.resident_bytes)} allocated before:"
+            f" every op is taken to use them; the rest is {counted(len(before), 'tensor')}, told apart by {by}"
+        )
     if not found.addresses:
         yield "addresses: a free is taken to be of the latest block of its bytes"
+
+
+def _without_operator(trace: KinetoTrace, order: ProgramOrder) -> float:
+    """The share of the kernels' time in kernels of which no operator says what they use, to thousandths."""
+    known = set(order.order[: ended_before(trace, order.order)])
+    kernels = [(i, op) for i, op in enumerate(trace.ops) if op.kind == "kernel"]
+    unknown = sum(op.duration_ns for i, op in kernels if i not in known and _operator(trace, op) is None)
+    return round(unknown / max(1, sum(op.duration_ns for _, op in kernels)), 3)
 
 
 class _BlockUses:
@@ -114,6 +168,7 @@ class _BlockUses:
                 self._by_thread[trace.calls[launch].thread].append(place)
         self.spans: dict[int, tuple[int, int]] = {}
         self.unused = self.matched = self.guessed = self.unknown = 0
+        self.strange: list[StrangeArgument] = []
         for number, block in enumerate(found.listed):
             first, last = self._first(block), self._last(block)
             if first <= last:
@@ -122,6 +177,16 @@ class _BlockUses:
                 self.unused += 1
         self.reads: defaultdict[int, list[int]] = defaultdict(list)
         self._match(order, found)
+        self.kept = self._kept_to_the_end(order, found)
+
+    def _kept_to_the_end(self, order: ProgramOrder, found: Blocks) -> frozenset[int]:
+        """Blocks that the recording frees after the last op was issued, and that this op is known not to use: they are outputs."""
+        end = len(self._times) - 1
+        at = _operator_at(self._trace, self._trace.ops[order.order[end]])
+        if at is None or not any(True for _ in _argument_bytes(self._trace.cpu_ops[at])):
+            return frozenset()
+        last = {number for number, (first, last) in self.spans.items() if last == end and first < end}
+        return frozenset(last.difference(self.reads[end]))
 
     def _first(self, block: RecordedBlock) -> int:
         """The place of the op that makes a block: the next one that its thread issues, or any thread if its own issues none."""
@@ -146,14 +211,15 @@ class _BlockUses:
         for place, i in enumerate(order.order):
             for number in begins[place]:
                 live[found.listed[number].size_bytes][number] = None
-            operator = _operator(self._trace, self._trace.ops[i])
-            if operator is not None:
-                self._read(place, operator, live, found)
+            at = _operator_at(self._trace, self._trace.ops[i])
+            if at is not None:
+                self._read(place, at, live, found)
             for number in ends[place]:
                 del live[found.listed[number].size_bytes][number]
 
-    def _read(self, place: int, operator: CpuOp, live: Mapping[int, dict[int, None]], found: Blocks) -> None:
-        for size in _argument_bytes(operator):
+    def _read(self, place: int, at: int, live: Mapping[int, dict[int, None]], found: Blocks) -> None:
+        operator = self._trace.cpu_ops[at]
+        for index, size in _argument_bytes(operator):
             candidates: list[int] = []
             for number in reversed(live.get(size, {})):
                 allocated = found.listed[number].allocated_ns
@@ -165,30 +231,49 @@ class _BlockUses:
                 self.reads[place].append(candidates[0])
             self.matched += len(candidates) == 1
             self.guessed += len(candidates) > 1
-            self.unknown += not candidates
+            if not candidates:
+                self.unknown += 1
+                self.strange.append(StrangeArgument(place, at, index, size))
+
+
+def _operator_at(trace: KinetoTrace, op: DeviceOp) -> int | None:
+    """The position of the innermost operator around the launch of an op."""
+    return trace.calls[op.call].cpu_op if op.call is not None else None
 
 
 def _operator(trace: KinetoTrace, op: DeviceOp) -> CpuOp | None:
-    """The innermost operator around the launch of an op."""
-    at = trace.calls[op.call].cpu_op if op.call is not None else None
+    at = _operator_at(trace, op)
     return trace.cpu_ops[at] if at is not None else None
 
 
-def _argument_bytes(operator: CpuOp) -> Iterator[int]:
-    """Bytes of an operator's tensor arguments, rounded as the allocator does."""
-    for shape, dtype in zip(operator.shapes, operator.dtypes, strict=False):
+def _argument_bytes(operator: CpuOp) -> Iterator[tuple[int, int]]:
+    """The position and the bytes of an operator's tensor arguments, rounded as the allocator does."""
+    for index, (shape, dtype) in enumerate(zip(operator.shapes, operator.dtypes, strict=False)):
         name = DTYPES.get(dtype) if isinstance(dtype, str) else None
         if name is not None and isinstance(shape, tuple) and shape and all(type(n) is int and 0 <= n < _LARGEST for n in shape):
-            size = prod(shape) * _ITEM_BYTES[name]
+            size = prod(shape) * ITEM_BYTES[name]
             if 0 < size < _LARGEST:
-                yield -(-size // _ROUNDED_TO) * _ROUNDED_TO
+                yield index, in_blocks(size)
 
 
-def _graph(trace: KinetoTrace, order: ProgramOrder, found: Blocks, uses: _BlockUses, meta: Mapping[str, Any]) -> Graph:
+def _graph(
+    trace: KinetoTrace,
+    order: ProgramOrder,
+    found: Blocks,
+    uses: _BlockUses,
+    before: tuple[Sequence[BeforeTensor], Sequence[int]],
+    meta: Mapping[str, Any],
+) -> Graph:
+    """``before`` has the tensors from before the recording, and the places of ops that are taken to use all of them."""
     builder = GraphBuilder(trace.name, meta)
     everywhere = []
-    if found.resident_bytes:
-        everywhere = [builder.tensor("allocated_before", found.resident_bytes, "buffer")]
+    if meta["unknown_uses_bytes"]:
+        everywhere = [builder.tensor("allocated_before", meta["unknown_uses_bytes"], "buffer")]
+    weights: defaultdict[int, list[str]] = defaultdict(list)
+    for tensor in before[0]:
+        name = builder.tensor(tensor.name, tensor.size_bytes, "parameter")
+        for place in dict.fromkeys((*tensor.places, *before[1])):
+            weights[place].append(name)
     outputs: defaultdict[int, list[str]] = defaultdict(list)
     inputs: defaultdict[int, dict[str, None]] = defaultdict(dict)
     workspace: defaultdict[int, int] = defaultdict(int)
@@ -201,9 +286,10 @@ def _graph(trace: KinetoTrace, order: ProgramOrder, found: Blocks, uses: _BlockU
         elif first == last and block.freed_ns is not None:
             workspace[first] += block.size_bytes
         else:
-            names[number] = builder.tensor(f"block{number}", block.size_bytes, "output" if block.freed_ns is None else "activation")
+            kept = block.freed_ns is None or number in uses.kept
+            names[number] = builder.tensor(f"block{number}", block.size_bytes, "output" if kept else "activation")
             outputs[first].append(names[number])
-            if block.freed_ns is not None:
+            if not kept:
                 inputs[last][names[number]] = None
     for place, numbers in uses.reads.items():
         inputs[place].update((names[number], None) for number in numbers if number in names)
@@ -217,7 +303,7 @@ def _graph(trace: KinetoTrace, order: ProgramOrder, found: Blocks, uses: _BlockU
         named[i] = builder.op(
             f"{_short(op)}.{place}",
             _kind(op, operator),
-            inputs=[*everywhere, *read],
+            inputs=[*everywhere, *weights[place], *read],
             outputs=outputs[place],
             deps=[named[d] for d in dependencies[i]],
             stream=streams[stream_of(op)],
@@ -278,8 +364,7 @@ def _kind(op: DeviceOp, operator: CpuOp | None) -> str:
         return "copy" if op.kind == "copy" else "fill"
     if op.name.lower().removeprefix("void ").startswith(("nccl", "rccl")):
         return next((kind for part, kind in _COLLECTIVES if part in op.name), "collective")
-    name = operator.name if operator is not None and "::" in operator.name else None
-    return op_kind(name.rpartition("::")[2]) if name else "kernel"
+    return op_kind(operator.bare_name) if operator is not None and "::" in operator.name else "kernel"
 
 
 def _dtype(operator: CpuOp | None) -> str:

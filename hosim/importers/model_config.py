@@ -6,9 +6,11 @@ the name (:mod:`hosim.importers.named_workload`).
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from hosim.graph import Graph
 from hosim.io import reading
 from hosim.io.bounded import read_head
 from hosim.models.build import build
+from hosim.models.config_json import sizes_of
 
 _MODEL_TYPE = re.compile(rb'"model_type"\s*:\s*"')
 
@@ -57,11 +60,36 @@ def _file(path: str | os.PathLike[str]) -> str:
 
 
 def name_of(parameters: Mapping[str, Any]) -> str:
-    """A name for the graph of a builder's parameters: the model's, and the phase if there is one.
+    """A name for the graph of a builder's parameters: the model's, the phase if there is one, and the other parameters.
 
-    >>> name_of({"model": {"model_type": "llama"}, "phase": "decode"})
-    'llama-decode'
+    So no plan for others is taken for one of this. Of a config there is a fingerprint.
+
+    >>> name_of({"model": "gpt2", "phase": "decode", "layers": 2, "config": {"n_head": 4}})
+    'gpt2-decode:config.n_head=4:layers=2'
+    >>> name_of({"model": {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12}})
+    'gpt2:sizes=ebd83b'
     """
     model = parameters.get("model", "")
     names = [model.get("model_type") if isinstance(model, Mapping) else model, parameters.get("phase")]
-    return "-".join([str(name) for name in names if name])
+    others = {key: value for key, value in parameters.items() if key not in ("model", "phase")}
+    sizes = _fingerprint(model) if isinstance(model, Mapping) else ""
+    return ":".join(
+        ["-".join([str(name) for name in names if name]), *sorted([*_settings(others), *([f"sizes={sizes}"] if sizes else [])])]
+    )
+
+
+def _fingerprint(config: Mapping[str, Any]) -> str:
+    """Six digits of what builders read of a config; nothing for one that no builder takes."""
+    try:
+        _, read, _ = sizes_of(config)
+    except InputError:  # whoever builds it says why
+        return ""
+    return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:6]
+
+
+def _settings(parameters: Mapping[str, Any], inside: str = "") -> Iterator[str]:
+    for key, value in parameters.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{inside}{key}.")
+        else:
+            yield f"{inside}{key}={value if isinstance(value, str) else json.dumps(value, default=str)}"

@@ -77,8 +77,7 @@ def _built(name: str, model: str | Mapping[str, Any], settings: list[str]) -> Gr
             raise InputError("is given twice; keep one", source=source, where=key)
         inside[last] = _value(value)
     try:
-        asked = sorted(setting for setting in settings if not setting.startswith("phase="))  # the phase is in the name already
-        return build(":".join([name_of(parameters), *asked]), parameters)
+        return build(name_of(parameters), parameters)
     except InputError as error:
         raise InputError(error.message, source=source, where=error.where) from None
 

@@ -72,6 +72,13 @@ def import_torch_model(model: ExportedProgram | Module, inputs: Sequence[Any] | 
         raise InputError(
             f"a module needs example inputs: hosim.load(model, inputs=...), positional or by name; got {name}", source="workload"
         )
+    if isinstance(inputs, torch.Tensor) or not isinstance(inputs, Mapping | Sequence) or isinstance(inputs, str):
+        # a tensor is a sequence of its rows, too: without its first dimension, a module may well run
+        raise InputError(
+            f"expected a sequence or a mapping of inputs, such as inputs=(x,), got {type(inputs).__name__}",
+            source="workload",
+            where="inputs",
+        )
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
     try:
         program = exported(model, args, kwargs, name)

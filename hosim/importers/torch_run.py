@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._meta_registrations import _create_grouped_mm_output_tensor, meta_grouped_mm
+from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
@@ -27,6 +29,7 @@ from hosim.importers import cache_nodes, torch_guard
 from hosim.importers.torch_kernels import Kernel, KernelRecorder, tensors
 
 CPU = torch.device("cpu")
+_GROUPED = torch.ops.aten._grouped_mm.default
 
 _HELD = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "buffer", InputKind.USER_INPUT: "input"}
 UPDATES = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, getattr(OutputKind, "PARAMETER_MUTATION", None)}
@@ -167,14 +170,30 @@ def _run(program: RunnableProgram) -> ProgramRun:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the fake mode's log lines for ops that the CPU lacks, whose meta kernel the recorder uses instead."""
+    """Silence the fake mode's log lines for ops that the CPU lacks, whose meta kernel the recorder uses instead.
+
+    Products by groups of other dtypes than bf16, which the CPU multiplies and torch's fakes refuse, are let through.
+    """
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
+    had = op_implementations_dict.get(_GROUPED)
+    op_implementations_dict[_GROUPED] = _grouped_product
     try:
         yield
     finally:
         logger.setLevel(level)
+        if had is None:
+            op_implementations_dict.pop(_GROUPED, None)
+        else:
+            op_implementations_dict[_GROUPED] = had
+
+
+def _grouped_product(mode: Any, func: Any, a: Any, b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """The fake result of a product by groups, checked as one in bf16."""
+    with mode:
+        meta_grouped_mm(a.to(torch.bfloat16), b.to(torch.bfloat16), offs, bias)
+        return _create_grouped_mm_output_tensor(a, b, offs, out_dtype)
 
 
 def given(program: ExportedProgram) -> list[PlaceholderInput]:

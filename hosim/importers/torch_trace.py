@@ -29,7 +29,7 @@ from hosim.importers.traced_tensors import Storages, TracedTensor, dtype_of, tra
 from hosim.io.bounded import read_json
 from hosim.unknown_ops import UNKNOWN_OPS, is_unknown
 
-__all__ = ["import_torch_trace", "is_torch_trace"]
+__all__ = ["RecordedCall", "import_torch_trace", "is_torch_trace", "recorded_calls"]
 
 _NOTES = {
     "durations": "not in the trace; the cost model estimates them from FLOP and bytes, which follow from the operands' shapes",
@@ -114,6 +114,35 @@ def import_torch_trace(path: str | os.PathLike[str]) -> Graph:
         raise InputError(error.message, source=source, where=error.where) from None
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A call in an execution trace: its operator, its thread, and all tensors that it takes and returns."""
+
+    name: str
+    thread: int
+    inputs: tuple[TracedTensor, ...]
+    outputs: tuple[TracedTensor, ...]
+
+
+def recorded_calls(path: str | os.PathLike[str]) -> tuple[RecordedCall, ...]:
+    """The calls in the execution trace at ``path``, in the order in which they began. Raises :class:`InputError` for a damaged file."""
+    listed = []
+    try:
+        for i, raw in enumerate(_nodes(_document(Path(path)))):
+            node, attrs = _node(i, raw), _attributes(raw)
+            began, thread = (raw.get(key, attrs.get(key)) for key in ("rf_id", "tid"))
+            if type(began) is int and type(thread) is int:
+                inputs = tuple(tensor for argument in node.inputs for tensor in argument)
+                listed.append((began, RecordedCall(node.name, thread, inputs, tuple(node.outputs))))
+    except InputError as error:
+        raise InputError(error.message, source=os.fspath(path), where=error.where) from None
+    return tuple(call for _, call in sorted(listed, key=lambda item: item[0]))
+
+
+def _attributes(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {a["name"]: a.get("value") for a in _listed(raw.get("attrs")) if isinstance(a, dict) and isinstance(a.get("name"), str)}
+
+
 def _document(path: Path) -> Mapping[str, Any]:
     source = os.fspath(path)
     document = read_json(source, "an execution trace", "record it again")
@@ -134,7 +163,7 @@ def _node(position: int, raw: Any) -> _TraceNode:
     where = f"nodes[{position}]"
     if not isinstance(raw, dict):
         raise InputError("expected an object", where=where)
-    attrs = {a["name"]: a.get("value") for a in _listed(raw.get("attrs")) if isinstance(a, dict) and isinstance(a.get("name"), str)}
+    attrs = _attributes(raw)
     parent: Any = raw.get("parent", raw.get("ctrl_deps"))
     schema = raw.get("op_schema", attrs.get("op_schema", ""))
     for key, value, expected in (("id", raw.get("id"), int), ("parent", parent, int), ("name", raw.get("name"), str)):
@@ -181,7 +210,7 @@ def _build(name: str, schema: Any, nodes: Sequence[_TraceNode]) -> Graph:
         raise InputError("expected every node's id once", where="nodes")
     accelerated = any(t.on_accelerator for node in nodes for t in _tensors(node))
     storages = Storages()
-    calls, left_out = [], 0
+    calls, without_work = [], 0
     for root, phase, inside in _outermost(nodes, by_id):
         added = 0
         for call in _ops(root, phase, inside, storages, accelerated):
@@ -189,10 +218,10 @@ def _build(name: str, schema: Any, nodes: Sequence[_TraceNode]) -> Graph:
             if call.writes or call.made or reads_to_host:
                 calls.append(call)
                 added += 1
-        left_out += not added
+        without_work += not added
     if not calls:
         raise InputError("expected operators with tensors; the trace holds none", where="nodes")
-    meta = {"source": "PyTorch execution trace", "schema": str(schema)[:40], "left_out": left_out, **_NOTES}
+    meta = {"source": "PyTorch execution trace", "schema": str(schema)[:40], "calls_without_work": without_work, **_NOTES}
     return _graph(name, calls, storages, meta)
 
 

@@ -13,6 +13,7 @@ from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.importers.kernel_tables import KernelTable
 from hosim.io.hardware_file import hardware_from_dict
+from hosim.units import human_percent
 from hosim.validate.kernel_fit import KernelFit, fit_kernel
 
 FORMAT = "hosim.kernel_calibration/1"
@@ -45,7 +46,7 @@ def profile_with_kernels(fits: Sequence[KernelFit], base: Mapping[str, Any], nam
     kernels = compute["kernels"] = {kernel: dict(dtypes) for kernel, dtypes in compute.get("kernels", {}).items()}
     for fit in fits:
         kernels.setdefault(fit.kernel, {})[fit.dtype] = dict(fit.values)
-    errors = "; ".join(f"{fit.kernel} {fit.dtype} {fit.errors.median:.1%} (n={fit.errors.rows})" for fit in fits)
+    errors = "; ".join(f"{fit.kernel} {fit.dtype} {human_percent(fit.errors.median)} (n={fit.errors.rows})" for fit in fits)
     said = f"kernels from {', '.join(files)}, median error on the rows fitted: {errors}"
     compute["source"] = f"{said}. Before: {compute['source']}" if compute.get("source") else said
     hardware_from_dict(data, source=name)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
 from hosim.errors import InputError
 from hosim.hardware import Channel, Hardware
 from hosim.io.hardware_file import hardware_from_dict
-from hosim.units import exact_rate, exact_size, exact_time, human_rate, human_size, human_time
+from hosim.units import exact_rate, exact_size, exact_time, human_percent, human_rate, human_size, human_time
 from hosim.validate.calibration import Calibration
 from hosim.validate.channel_fit import ChannelFit
+from hosim.validate.kernel_scale import scaled_constants
+from hosim.validate.kind_times import KindEfficiency, written_kinds
 from hosim.validate.op_fit import by_kind
 from hosim.validate.robust import CONFIDENCE, Figure
 
@@ -29,7 +31,7 @@ def calibrated_profile(calibration: Calibration, base: Mapping[str, Any], name: 
     data["name"] = name
     device = f" on {calibration.device}" if calibration.device else ""
     data["source"] = f"{machine.name}, calibrated from {', '.join(calibration.sources)}{device}. Before: {machine.source or 'no source'}"
-    _compute(data, calibration)
+    _compute(data, calibration, machine)
     rates: dict[str, int] = {}
     for direction in ("h2d", "d2h"):
         ways = {memory: way for (d, memory), way in calibration.ways.items() if d == direction}
@@ -51,24 +53,45 @@ def host_channel(machine: Hardware, direction: str) -> Channel:
     raise InputError(f"has no {direction} channel between the device and host memory", source=machine.name, where="channels")
 
 
-def _compute(data: dict[str, Any], calibration: Calibration) -> None:
+def _compute(data: dict[str, Any], calibration: Calibration, machine: Hardware) -> None:
     compute = dict(data.get("compute", {}))
     said = []
     if calibration.gap is not None and calibration.launch_ns is not None:
         compute["launch"] = exact_time(calibration.launch_ns)
         gap = _time(calibration.gap)
         said.append(f"launch from {', '.join(calibration.sources)}: gap {gap}, {human_time(calibration.fixed_ns)} of the shortest ops")
-    if calibration.efficiencies:
-        compute["efficiency_of"] = {kind: dict(of) for kind, of in by_kind(calibration.efficiencies).items()}
-        listed = (
-            f"{e.kind} {e.dtype} {e.fraction.value:.3g} ({e.fraction.low:.3g} to {e.fraction.high:.3g}, n={e.fraction.samples})"
-            for e in calibration.efficiencies
-        )
-        said.append(f"efficiency_of, against {calibration.base}, from {', '.join(calibration.sources)}: {'; '.join(listed)}")
+    if calibration.efficiencies or calibration.kernels:
+        others = written_kinds(calibration.efficiencies, machine)
+        written = {kind: dict(of) for kind, of in machine.compute.efficiency_of.items()}
+        for (kind, dtype), efficiency in others.items():
+            written.setdefault(kind, {})[dtype] = efficiency.value
+        for kind, of in by_kind(calibration.efficiencies).items():
+            written.setdefault(kind, {}).update(of)
+        compute["efficiency_of"] = written
+        said += _kinds_said(calibration, others)
+    if calibration.kernels:
+        kernels = compute["kernels"] = {kernel: dict(dtypes) for kernel, dtypes in compute.get("kernels", {}).items()}
+        for scale in calibration.kernels:
+            kernels.setdefault(scale.kernel, {})[scale.dtype] = dict(scaled_constants(scale, machine))
+        listed = (f"{k.kernel} x {k.factor:.3g} and {human_time(k.fixed_ns)} (n={k.sizes} sizes)" for k in calibration.kernels)
+        said.append(f"kernels, beside those of tables: {', '.join(listed)}")
     if said:
         before = compute.get("source")
         compute["source"] = ". ".join([*said, _intervals(), *([f"Before: {before}"] if before else [])])
         data["compute"] = compute
+
+
+def _kinds_said(calibration: Calibration, others: Mapping[tuple[str, str], KindEfficiency]) -> Iterator[str]:
+    if calibration.efficiencies:
+        listed = (
+            f"{e.kind} {e.dtype} {e.fraction.value:.3g} ({e.fraction.low:.3g} to {e.fraction.high:.3g}, n={e.fraction.samples})"
+            for e in calibration.efficiencies
+        )
+        yield f"efficiency_of, against {calibration.base}, from {', '.join(calibration.sources)}: {'; '.join(listed)}"
+    for level, words in (("alike", "as kinds that are alike"), ("assumed", "[assumption]")):
+        kinds = dict.fromkeys(kind for (kind, _), efficiency in others.items() if efficiency.level == level)
+        if kinds:
+            yield f"efficiency_of, {words}, in dtypes not listed: {', '.join(kinds)}"
 
 
 def _channel(block: dict[str, Any], channel: Channel, ways: Mapping[str, ChannelFit]) -> int:
@@ -139,14 +162,16 @@ def _fabrics(data: dict[str, Any], machine: Hardware, calibration: Calibration, 
 
 def _way(way: ChannelFit) -> str:
     latency = f", latency {_time(way.latency)}" if way.latency else ", latency unknown: one size only"
-    error = f", residuals median {way.residuals.median:.1%} P95 {way.residuals.p95:.1%}" if way.residuals.p95 is not None else ""
+    error = ""
+    if way.residuals.median is not None and way.residuals.p95 is not None:
+        error = f", residuals median {human_percent(way.residuals.median)} P95 {human_percent(way.residuals.p95)}"
     sizes = f"{human_size(way.sizes[0])} to {human_size(way.sizes[1])}"
     curve = "" if not way.curve else ", curve by size"
     return f"{way.memory} memory from {', '.join(way.sources)}: {_rate(way.bandwidth)}{latency}{curve}; {sizes}{error}"
 
 
 def _intervals() -> str:
-    return f"Intervals: {CONFIDENCE:.0%} by bootstrap"
+    return f"Intervals: {human_percent(CONFIDENCE, 0)} by bootstrap"
 
 
 def _time(figure: Figure) -> str:

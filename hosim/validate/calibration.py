@@ -6,15 +6,18 @@ Channels are fitted to copies (:mod:`hosim.validate.channel_fit`), ops to the wo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from hosim.errors import InputError
 from hosim.hardware import Hardware
+from hosim.importers.kineto_events import DeviceInfo
 from hosim.plain_text import counted
+from hosim.units import human_percent
 from hosim.validate.channel_fit import ChannelFit, copies_of, fit_ways
+from hosim.validate.kernel_scale import KernelScale, scale_kernels
 from hosim.validate.measurements import Measurements
 from hosim.validate.op_fit import Efficiency, fit_efficiencies, fit_gap, fit_host_launch, fixed_time
 from hosim.validate.op_work import work_of
@@ -42,6 +45,7 @@ class Calibration:
     efficiencies: tuple[Efficiency, ...]
     both: tuple[int, Figure] | None
     missing: tuple[str, ...]
+    kernels: tuple[KernelScale, ...] = ()
 
     @property
     def launch_ns(self) -> int | None:
@@ -65,6 +69,7 @@ class Calibration:
                 "host_ns": self.host_launch.to_dict() if self.host_launch else None,
             },
             "efficiency": [efficiency.to_dict() for efficiency in self.efficiencies],
+            "kernels": [scale.to_dict() for scale in self.kernels],
             "missing": list(self.missing),
         }
 
@@ -82,6 +87,7 @@ def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibrati
     gap, host = fit_gap(measured.traces), fit_host_launch(measured.traces)
     fixed = fixed_time(works)
     efficiencies: tuple[Efficiency, ...] = ()
+    kernels: tuple[KernelScale, ...] = ()
     if measured.traces and gap is None:
         missing.append("launch time: no kernel was queued behind another")
     if measured.traces and not works:
@@ -90,17 +96,19 @@ def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibrati
         missing.append("efficiency: it is relative to the peaks of a profile; give a profile with --base")
     elif base is not None:
         efficiencies, unknown = fit_efficiencies(works, base, fixed)
+        kernels = scale_kernels(works, base, fixed) if works else ()
         missing += unknown
         if left:
             share = time_left / max(1, time_left + sum(work.time_ns for work in works))
             missing.append(
-                f"efficiency of {counted(left, 'kernel')}, {share:.0%} of the time: their work does not follow from recorded shapes"
+                f"efficiency of {counted(left, 'kernel')}, {human_percent(share, 0)} of the time: their work does not follow from recorded "
+                "shapes"
             )
     if not ways and gap is None and not works:
         raise InputError("nothing to calibrate from: no copy to or from the host, no queued launches, no shapes", source=measured.names[0])
     both = _both(measured)
     name = base.name if base else None
-    return Calibration(measured.names, measured.device, name, ways, gap, fixed, host, efficiencies, both, tuple(missing))
+    return Calibration(measured.names, measured.device, name, ways, gap, fixed, host, efficiencies, both, tuple(missing), kernels)
 
 
 def _ways(measured: Measurements, missing: list[str]) -> Mapping[tuple[str, str], ChannelFit]:
@@ -147,6 +155,22 @@ def likely_base(device: str | None, known: Sequence[str]) -> str:
         raise InputError(f"{seen}: name the profile to start from{choice}", source="--base")
     return fitting[0]
 
+
+def base_with_figures(device: DeviceInfo, profiles: Iterable[Hardware]) -> str | None:
+    """The profile with as many multiprocessors and about as much memory as a device whose name was not recorded; None unless it is one."""
+    if not device.multiprocessors or not device.memory_bytes:
+        return None
+    fitting = [
+        machine.name
+        for machine in profiles
+        if machine.compute.processor is not None
+        and machine.compute.processor.multiprocessors == device.multiprocessors
+        and abs(machine.device.capacity_bytes / device.memory_bytes - 1) <= _SAME_MEMORY
+    ]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+_SAME_MEMORY = 0.1
 
 _OTHER_HOSTS = frozenset(("g10", "cxl"))
 """In names of profiles whose host is no usual one of their device."""

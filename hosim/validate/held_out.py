@@ -1,9 +1,11 @@
 """Held-out prediction: one part of a recording, or other recordings, predict the rest.
 
-Op times come from :mod:`hosim.validate.op_times`. A transfer takes the median time of transfers of the same size, or, for a new size, the
-time of the fitted channel (:mod:`hosim.validate.channel_fit`). The makespan comes from the structural replay, with predicted durations in
-place of recorded ones and with the launch latencies of the learned part. The replay is still given what the host did: its calls in order,
-and its work between them.
+Op times of a recording's own second part come from :mod:`hosim.validate.op_times`. Those of another recording are looked up only where the
+same op was recorded (name, grid, block and shapes of its operator); all others come from the cost model of the calibrated profile
+(:mod:`hosim.validate.modelled_times`), with an interval, or are left out. A transfer takes the median time of transfers of the same size,
+or, for a new size, the time of the fitted channel (:mod:`hosim.validate.channel_fit`). The makespan comes from the structural replay, with
+predicted durations in place of recorded ones and with the launch latencies of the learned part. The replay is still given what the host
+did: its calls in order, and its work between them.
 
 A recording is split between two of its iterations: whatever the host began earlier belongs to the first part. Without repetition, every
 group of like ops (same name, grid, block and shapes) is split in order of time instead: its first half predicts the second. Ops that are
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median_low
 from typing import Any
@@ -23,9 +25,11 @@ from hosim.errors import InputError
 from hosim.importers.kineto_events import DeviceOp, KinetoTrace
 from hosim.importers.kineto_waits import program_order, waits
 from hosim.plain_text import counted
+from hosim.units import human_percent
 from hosim.validate.channel_fit import ChannelFit, copies_of, fit_ways
 from hosim.validate.latencies import Latencies, fit_latencies
-from hosim.validate.op_times import LEVELS, OpTimes, is_transfer, keys_of, learn
+from hosim.validate.modelled_times import MODEL_LEVELS, MOST_UNKNOWN, ModelledOps, ModelledTotal
+from hosim.validate.op_times import LEVELS, Keys, OpTimes, is_transfer, keys_of, learn
 from hosim.validate.repetitions import Repetitions, before, issued_from, repetitions
 from hosim.validate.robust import ErrorSpread, clock_tick, spread
 from hosim.validate.structural_replay import structural_replay
@@ -52,7 +56,9 @@ class Learned:
 class HeldOut:
     """A recording's held-out part, predicted. Nanoseconds; errors are relative, signed where they are called ``error``.
 
-    ``levels`` counts ops by what they share with the learned ones. ``transfers`` has those with learned directions and kinds of host
+    ``levels`` counts ops by what they share with the learned ones; of another recording, the works of its operators by where their times
+    are from: ``exact``, ``fitted``, ``alike`` (to fitted kinds) or ``assumed``. ``modelled`` says what the profile alone gives there.
+    ``unpredicted`` counts the kernels that are left out. ``transfers`` has those with learned directions and kinds of host
     memory, ``strange_transfers`` counts the others. ``by_period_ns`` is another prediction of the makespan (from the first start of a
     held-out op to the last end) that uses nothing of the held-out part: the number of iterations times the learned median length.
     """
@@ -71,6 +77,8 @@ class HeldOut:
     by_period_ns: int | None
     worst: tuple[tuple[str, int, int, int], ...]
     missing: tuple[str, ...]
+    unpredicted: int = 0
+    modelled: ModelledTotal | None = None
 
     @property
     def makespan_error(self) -> float | None:
@@ -85,7 +93,12 @@ class HeldOut:
             "learned_from": list(self.learned_from),
             "parted": self.parted,
             "iterations": {"learned": self.iterations[0], "held_out": self.iterations[1]} if self.iterations else None,
-            "ops": {**self.ops.to_dict(), "levels": dict(self.levels)},
+            "ops": {
+                **self.ops.to_dict(),
+                "levels": dict(self.levels),
+                "unpredicted": self.unpredicted,
+                "by_profile": self.modelled.to_dict() if self.modelled else None,
+            },
             "transfers": {
                 **self.transfers.to_dict(),
                 "not_learned": self.strange_transfers,
@@ -173,11 +186,57 @@ def hold_out(trace: KinetoTrace, share: float = 0.5) -> HeldOut:
     return _predict(trace, found, learned, chosen, f"between iterations, by {found.found_by}", (found.count - held, held))
 
 
-def predict_trace(trace: KinetoTrace, learned: Learned) -> HeldOut:
-    """A whole recording, predicted from others."""
+def predict_trace(trace: KinetoTrace, learned: Learned, model: ModelledOps | None = None) -> HeldOut:
+    """A whole recording, predicted from others. Without a ``model`` ops are looked up, and left out where none is the same."""
     found = repetitions(trace)
     counts = (0, found.count) if found.count > 1 else None
-    return _predict(trace, found, learned, range(len(trace.ops)), "another recording", counts)
+    keys = keys_of(trace, found.starts_ns)
+    exact = [_looked_up(op, keys[i], learned.op_times) for i, op in enumerate(trace.ops)]
+    times: list[_OpTime] = []
+    placed: set[int] = set()
+    for one in model.works if model else ():
+        own = [exact[i] for i in one.work.ops if trace.ops[i].kind == "kernel"]
+        known = [time for time in own if time is not None]
+        looked_up = bool(own) and len(known) == len(own)
+        level = "exact" if looked_up else one.level
+        name = f"{one.work.kind} {one.work.dtype}"
+        times.append(_OpTime(name, one.work.ops, one.work.time_ns, sum(known) if looked_up else one.predicted_ns, level))
+        placed.update(one.work.ops)
+    for i, op in enumerate(trace.ops):
+        if model is None and not is_transfer(op) and exact[i] is not None:
+            times.append(_OpTime(op.name, (i,), op.duration_ns, exact[i] or 0, "exact"))
+            placed.add(i)
+    missing = [model.without_data] if model is not None and model.without_data else []
+    total = model.total if model is not None else None
+    left = [i for i, op in enumerate(trace.ops) if not is_transfer(op) and i not in placed]
+    kernels = [i for i in left if trace.ops[i].kind == "kernel"]
+    if kernels:
+        why = "their work does not follow from recorded shapes" if model else "no op recorded before is the same, and there is no profile"
+        missing.append(f"{counted(len(kernels), 'kernel')} of {len(trace.kernels):,}: {why}")
+    if left:
+        missing.append("the makespan: not all ops are predicted")
+    predicted = _predict(trace, found, learned, range(len(trace.ops)), "another recording", counts, times=times, makespan=not left)
+    ops = predicted.ops
+    if len(kernels) > MOST_UNKNOWN * len(trace.kernels):
+        missing.append(f"the total of op times: more than {human_percent(MOST_UNKNOWN, 0)} of the kernels are left out")
+        ops, total = replace(ops, total=None), None
+    return replace(predicted, ops=ops, missing=(*missing, *predicted.missing), unpredicted=len(kernels), modelled=total)
+
+
+@dataclass(frozen=True, slots=True)
+class _OpTime:
+    """What the ops at ``places`` took together, and should take, in nanoseconds."""
+
+    name: str
+    places: tuple[int, ...]
+    measured_ns: int
+    predicted_ns: int
+    level: str
+
+
+def _looked_up(op: DeviceOp, keys: Keys, times: OpTimes) -> int | None:
+    """Nanoseconds of the same op, if one was learned."""
+    return next((times.by_key[key] for key in keys[:2] if key in times.by_key), None)
 
 
 def _within(trace: KinetoTrace, share: float) -> HeldOut:
@@ -202,7 +261,8 @@ def _within(trace: KinetoTrace, share: float) -> HeldOut:
     unlike = sum(len(group) == 1 for group in groups.values())
     missing = (
         "one iteration only: parted within groups of like ops, the first of each group predict the others",
-        f"{counted(unlike, 'op')}, {alone / max(total, 1):.0%} of the time, {'is' if unlike == 1 else 'are'} like no other: left out",
+        f"{counted(unlike, 'op')}, {human_percent(alone / max(total, 1), 0)} of the time, {'is' if unlike == 1 else 'are'} like no other: "
+        "left out",
         "the makespan: the rest of the iteration is what it would be learned from",
     )
     return _predict(trace, found, learned, sorted(chosen), "within groups of like ops", None, missing)
@@ -216,8 +276,11 @@ def _predict(
     parted: str,
     iterations: tuple[int, int] | None,
     missing: tuple[str, ...] = (),
+    times: Sequence[_OpTime] | None = None,
+    makespan: bool = True,
 ) -> HeldOut:
-    keys = keys_of(trace, found.starts_ns)
+    """``times`` are those of all ops that are no transfers, if they are known already."""
+    keys = keys_of(trace, found.starts_ns) if times is None else ()
     durations = [op.duration_ns for op in trace.ops]
     tick = clock_tick(durations)
     levels: Counter[str] = Counter()
@@ -226,6 +289,8 @@ def _predict(
     strange = 0
     for i in chosen:
         op = trace.ops[i]
+        if not is_transfer(op) and times is not None:
+            continue
         if not is_transfer(op):
             durations[i], level = learned.op_times.predict(op, keys[i])
             levels[level] += 1
@@ -241,9 +306,14 @@ def _predict(
             way = next((w for (direction, _), w in learned.ways.items() if direction == op.direction), None)
             time = way.predict(op.size_bytes or 0) if way is not None else 0
         durations[i] = round(time)
+    for one in times or ():
+        levels[one.level] += 1
+        ops.append((one.name, one.measured_ns, one.predicted_ns))
+        for i in one.places:
+            durations[i] = one.predicted_ns // len(one.places)
     pairs = [pair for listed in by_way.values() for pair in listed]
     measured = predicted = None
-    if not missing:
+    if not missing and makespan:
         measured, predicted, missing = _makespan(trace, learned, set(chosen), durations)
     if not pairs:
         missing = (*missing, "transfers: the held-out part has none" if not strange else "transfers: none like these was learned")
@@ -253,7 +323,7 @@ def _predict(
         parted,
         iterations,
         _spread([(m, p) for _, m, p in ops], tick),
-        {level: levels[level] for level in LEVELS if levels[level]},
+        {level: levels[level] for level in (*LEVELS, *MODEL_LEVELS) if levels[level]},
         _spread(pairs, tick),
         {way: _spread(listed, tick) for way, listed in sorted(by_way.items())},
         strange,

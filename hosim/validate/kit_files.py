@@ -1,35 +1,69 @@
-"""The files of JSON that the recording kit writes beside its traces, checked: the model, the bandwidth sweep, the runs."""
+"""The files of JSON that the kit for GPU machines (:mod:`hosim.gpu`) writes, checked: the models, the bandwidth sweep, the runs."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.validate.recorded_step import read_json
+from hosim.io import bounded
 
-_DIRECTIONS = ("h2d", "d2h", "both")
-_LARGEST = 1 << 60
+FORMAT = "hosim.gpu/1"
+"""Of every file of the kit."""
+
+DIRECTIONS = ("h2d", "d2h", "both")
+"""Of copies in a sweep."""
+LARGEST = 1 << 60
+"""The largest number of a file: nanoseconds, or bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class KitRun:
-    """What was measured of a scheme: the median time of its steps, and the peaks of the allocator, ``None`` if not recorded."""
+    """What was measured of a run: the median time of its steps, and the peaks of the allocator, ``None`` if not recorded.
+
+    ``results`` is the digest of what a captured step's first runs returned.
+    """
 
     wall_ns: int
     allocated_bytes: int | None
     reserved_bytes: int | None
+    results: str | None = None
 
 
-def model_sizes(path: Path) -> tuple[int, int]:
+def read_json(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """A file of the kit, with these keys. Raises :class:`InputError`."""
+    content = bounded.read_json(str(path), "a file of the kit", "measure again: python -m hosim.gpu")
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InputError(f"expected a file that `python -m hosim.gpu` writes (format {FORMAT})", source=str(path))
+    missing = [key for key in keys if key not in content]
+    if missing:
+        raise InputError(f"expected the key {missing[0]!r}", source=str(path))
+    return content
+
+
+def measured_device(path: Path) -> Mapping[str, Any]:
+    """The ``device`` in ``meta.json``: its name and kind, and of a GPU the free memory and the host's. Raises :class:`InputError`."""
+    source = str(path)
+    device = _object(read_json(path, ["device"])["device"], source, "device")
+    for key in ("name", "kind"):
+        if not isinstance(device.get(key), str):
+            raise InputError("expected a text", source=source, where=f"device.{key}")
+    if device["kind"] != "cpu":
+        for key in ("free_memory_bytes", "host_memory_bytes"):
+            whole(device.get(key), source, f"device.{key}", least=2)
+    return device
+
+
+def model_sizes(path: Path, model: str) -> tuple[int, int]:
     """Bytes of a layer's parameters, and of the smallest tensor that is moved, in ``meta.json``. Raises :class:`InputError`."""
-    meta, source = read_json(path, ["model", "smallest_offload_bytes"]), str(path)
-    parameters = _object(meta["model"], source, "model").get("layer_parameters")
+    meta, source = read_json(path, ["models", "smallest_offload_bytes"]), str(path)
+    sizes = _object(_object(meta["models"], source, "models").get(model), source, f"models.{model}")
     smallest = meta["smallest_offload_bytes"]
-    return _whole(parameters, source, "model.layer_parameters"), _whole(smallest, source, "smallest_offload_bytes")
+    parameters = whole(sizes.get("layer_parameters"), source, f"models.{model}.layer_parameters")
+    return parameters, whole(smallest, source, "smallest_offload_bytes")
 
 
 def bandwidth_sweep(path: Path) -> Mapping[str, Any]:
@@ -39,10 +73,10 @@ def bandwidth_sweep(path: Path) -> Mapping[str, Any]:
         raise InputError("expected a list of copies", source=source, where="copies")
     for i, row in enumerate(sweep["copies"]):
         where = f"copies[{i}]"
-        if _object(row, source, where).get("direction") not in _DIRECTIONS:
-            raise InputError(f"expected one of {', '.join(_DIRECTIONS)}", source=source, where=f"{where}.direction")
-        _whole(row.get("bytes"), source, f"{where}.bytes", least=1)
-        _whole(row.get("median_ns"), source, f"{where}.median_ns")
+        if _object(row, source, where).get("direction") not in DIRECTIONS:
+            raise InputError(f"expected one of {', '.join(DIRECTIONS)}", source=source, where=f"{where}.direction")
+        whole(row.get("bytes"), source, f"{where}.bytes", least=1)
+        whole(row.get("median_ns"), source, f"{where}.median_ns")
         if not isinstance(row.get("pinned"), bool):
             raise InputError("expected true or false", source=source, where=f"{where}.pinned")
     return sweep
@@ -54,11 +88,11 @@ def kit_run(path: Path) -> KitRun:
     times = run["wall_ns"]
     if not isinstance(times, list) or not times:
         raise InputError("expected a list of at least one time in ns", source=source, where="wall_ns")
-    wall = statistics.median_low([_whole(time, source, f"wall_ns[{i}]") for i, time in enumerate(times)])
+    wall = statistics.median_low([whole(time, source, f"wall_ns[{i}]") for i, time in enumerate(times)])
     memory = _object(run["memory"] or {}, source, "memory")
     peaks = [memory.get(key) for key in ("max_memory_allocated", "max_memory_reserved")]
-    allocated, reserved = (None if peak is None else _whole(peak, source, "memory") for peak in peaks)
-    return KitRun(wall, allocated, reserved)
+    allocated, reserved = (None if peak is None else whole(peak, source, "memory") for peak in peaks)
+    return KitRun(wall, allocated, reserved, str(run["results"]) if "results" in run else None)
 
 
 def _object(value: object, source: str, where: str) -> Mapping[str, Any]:
@@ -67,7 +101,8 @@ def _object(value: object, source: str, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _whole(value: object, source: str, where: str, least: int = 0) -> int:
-    if type(value) is not int or not least <= value <= _LARGEST:
+def whole(value: object, source: str, where: str, least: int = 0) -> int:
+    """A value that has to be a whole number; raises :class:`InputError` with its place for another one."""
+    if type(value) is not int or not least <= value <= LARGEST:
         raise InputError(f"expected a whole number of at least {least}", source=source, where=where)
     return value

@@ -9,6 +9,9 @@ of their samples, because those of many ops in a row add up. In nanoseconds:
 ``unblocked``  a synchronisation that had nothing to wait for;
 ``gap``        between an op and the next on a busy stream, by the kinds of both;
 ``wait``       from the end of what a stream waited for on another stream to the start of its next op.
+
+A sample outside of what is plausible (:data:`PLAUSIBLE`) is something else, and does not count. A constant with fewer than :data:`FEWEST`
+samples would be the time of one op under another name: it stays within what is usual (:data:`USUAL`).
 """
 
 from __future__ import annotations
@@ -24,10 +27,36 @@ from hosim.importers.kineto_waits import ProgramOrder, Waits, blocks
 
 K = TypeVar("K")
 
+FEWEST = 3
+"""Samples of a constant that may be unusual."""
+
+PLAUSIBLE: Mapping[str, tuple[int, int]] = {
+    "launch": (-100_000, 200_000),
+    "entry": (0, 1_000_000),
+    "back": (-200_000, 200_000),
+    "unblocked": (0, 200_000),
+    "gap": (0, 50_000),
+    "wait": (0, 50_000),
+}
+"""The least and the largest sample of each kind of constant, in nanoseconds."""
+
+USUAL: Mapping[str, tuple[int, int]] = {
+    "launch": (-20_000, 20_000),
+    "entry": (0, 300_000),
+    "back": (-100_000, 50_000),
+    "unblocked": (0, 50_000),
+    "gap": (0, 10_000),
+    "wait": (0, 10_000),
+}
+"""The least and the largest value of a constant with few samples."""
+
 
 @dataclass(frozen=True)
 class Latencies:
-    """The fitted constants, by what they are for, and how many samples each has in ``samples``."""
+    """The fitted constants, by what they are for.
+
+    How many samples each has is in ``samples``, and between what nine tenths of these lie in ``spreads``.
+    """
 
     launch: Mapping[str, int]
     entry: Mapping[str, int]
@@ -36,6 +65,9 @@ class Latencies:
     gap: Mapping[tuple[str, str], int]
     wait: int
     samples: Mapping[str, int] = field(default_factory=dict)
+    spreads: Mapping[str, tuple[int, int]] = field(default_factory=dict, compare=False)
+    call: int = field(default=5_000, compare=False)
+    """What a launch takes, in the middle."""
 
     @property
     def count(self) -> int:
@@ -57,9 +89,27 @@ class Latencies:
         """``entry`` of a copy, never below 0."""
         return max(0, _known(self.entry, label(op), label(op)))
 
-    def gap_of(self, before: DeviceOp, op: DeviceOp) -> int:
-        """``gap`` between two ops."""
+    def gap_of(self, before: DeviceOp, op: DeviceOp, graph: bool = False) -> int:
+        """``gap`` between two ops, that of ops of one CUDA graph if they are and it is known."""
+        if graph and IN_GRAPH in self.gap:
+            return max(0, self.gap[IN_GRAPH])
         return max(0, _known(self.gap, (before.kind, op.kind), ("kernel", "kernel")))
+
+
+IN_GRAPH = ("graph", "graph")
+"""The key of ``gap`` for ops that one call launched."""
+
+_LATE_NS = 20_000
+
+
+def in_one_graph(before: DeviceOp, op: DeviceOp) -> bool:
+    """Whether one call launched both: they are nodes of a CUDA graph."""
+    return op.call is not None and op.call == before.call
+
+
+def returns_late(op: DeviceOp, call: HostCall) -> bool:
+    """Whether a launch was still under way long after its op had started."""
+    return op.start_ns < call.end_ns - _LATE_NS
 
 
 def label(op: DeviceOp) -> str:
@@ -98,7 +148,7 @@ class _Samples:
 
     def __init__(self) -> None:
         self._groups: dict[str, defaultdict[tuple[str, ...], list[int]]] = {
-            name: defaultdict(list) for name in ("launch", "entry", "back", "unblocked", "gap", "wait", "any_launch")
+            name: defaultdict(list) for name in ("launch", "entry", "back", "unblocked", "gap", "wait", "any_launch", "call")
         }
 
     def add_op(self, trace: KinetoTrace, i: int, before: DeviceOp | None, awaited_ends: Sequence[int]) -> None:
@@ -114,6 +164,13 @@ class _Samples:
         blocking = blocks(op, call)
         if blocking:
             add["back"][label(op),].append(call.end_ns - op.end_ns)
+        if before is not None and in_one_graph(before, op):
+            if not awaited_ends and op.start_ns >= free:
+                add["gap"][IN_GRAPH].append(op.start_ns - free)
+            return
+        if not blocking and returns_late(op, call):
+            return
+        add["call"]["",].append(call.duration_ns)
         add["any_launch"]["",].append(op.start_ns - call.end_ns)
         if max(free, awaited) <= call.start_ns:
             if blocking:
@@ -132,19 +189,35 @@ class _Samples:
             self._groups["unblocked"][call.role,].append(call.duration_ns)
 
     def fit(self) -> Latencies:
-        fitted = {
-            name: {key: (median_low if name in ("launch", "entry") else centre)(values) for key, values in sorted(group.items())}
-            for name, group in self._groups.items()
-        }
+        launches = [value for group in ("launch", "any_launch") for values in self._groups[group].values() for value in values]
+        anyhow, calls = self._groups.pop("any_launch"), self._groups.pop("call")["",]
+        kept: dict[str, dict[tuple[str, ...], list[int]]] = {}
+        for name, group in self._groups.items():
+            low, high = PLAUSIBLE[name]
+            within = {key: sorted(value for value in values if low <= value <= high) for key, values in sorted(group.items())}
+            kept[name] = {key: values for key, values in within.items() if values}
+        fitted = {name: {key: _constant(name, values) for key, values in group.items()} for name, group in kept.items()}
         launch = {key[0]: value for key, value in fitted["launch"].items()}
-        if not launch and self._groups["any_launch"]:
-            launch = {"kernel": min(self._groups["any_launch"]["",])}
+        if not launch and anyhow:
+            launch = {"kernel": _usual("launch", min(launches))}
         gap = {(a, b): value for (a, b), value in fitted["gap"].items()}
-        counts = {" ".join((name, *key)).strip(): len(values) for name, group in self._groups.items() for key, values in group.items()}
-        counts.pop("any_launch", None)
+        named = {" ".join((name, *key)).strip(): values for name, group in kept.items() for key, values in group.items()}
         entry, back, unblocked = ({key[0]: value for key, value in fitted[name].items()} for name in ("entry", "back", "unblocked"))
         wait = fitted["wait"].get(("",), gap.get(("kernel", "kernel"), 0))
-        return Latencies(launch, entry, back, unblocked, gap, wait, counts)
+        spreads = {name: (values[len(values) // 20], values[-1 - len(values) // 20]) for name, values in named.items()}
+        counts = {name: len(values) for name, values in named.items()}
+        call = median_low(calls) if len(calls) >= FEWEST else Latencies.call
+        return Latencies(launch, entry, back, unblocked, gap, wait, counts, spreads, call)
+
+
+def _constant(name: str, values: Sequence[int]) -> int:
+    found = (median_low if name in ("launch", "entry") else centre)(values)
+    return found if len(values) >= FEWEST else _usual(name, found)
+
+
+def _usual(name: str, value: int) -> int:
+    low, high = USUAL[name]
+    return min(max(value, low), high)
 
 
 _AHEAD_NS = 20_000

@@ -1,4 +1,4 @@
-"""The data for a calibration: traces, and bandwidth sweeps of the recording kit (:mod:`hosim.record`)."""
+"""The data for a calibration: traces, and bandwidth sweeps of the kit for GPU machines (:mod:`hosim.gpu`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from hosim.errors import InputError
 from hosim.importers.kineto_events import KinetoTrace
 from hosim.io.reading import content
 from hosim.validate.channel_fit import MeasuredCopy
+from hosim.validate.kit_files import DIRECTIONS, FORMAT, LARGEST
 from hosim.validate.validation import read_trace
-
-_RECORDING = "hosim.recording/1"
-_LARGEST = 1 << 60
-_DIRECTIONS = ("h2d", "d2h", "both")
 
 
 @dataclass(frozen=True)
@@ -60,14 +57,15 @@ def read_measurements(paths: Sequence[Path]) -> Measurements:
     for path in paths:
         known = len(traces), len(sweeps)
         if os.path.isdir(path):
-            inside = sorted(path.glob("*/trace.json.gz"))
+            inside = sorted([*path.glob("trace.json.gz"), *path.glob("*/trace.json.gz")])
             if (path / "bandwidth.json").is_file():
                 sweeps.append(_sweep(path / "bandwidth.json", path.name))
             elif not inside:
                 raise InputError(
-                    "expected bandwidth.json or */trace.json.gz in it, as python -m hosim.record writes them", source=str(path)
+                    "expected bandwidth.json, trace.json.gz or */trace.json.gz in it, as python -m hosim.gpu and hosim.record write them",
+                    source=str(path),
                 )
-            traces += [replace(read_trace(trace), name=f"{path.name}/{trace.parent.name}") for trace in inside]
+            traces += [replace(read_trace(trace), name="/".join((path.name, *trace.parent.relative_to(path).parts))) for trace in inside]
         elif path.name.endswith("bandwidth.json"):
             sweeps.append(_sweep(path, path.parent.name or path.name))
         else:
@@ -84,8 +82,8 @@ def read_measurements(paths: Sequence[Path]) -> Measurements:
 
 def _sweep(path: Path, name: str) -> Sweep:
     data = content(str(path))
-    if not isinstance(data, dict) or data.get("format") != _RECORDING or not isinstance(data.get("copies"), list):
-        raise InputError(f"expected a bandwidth sweep (format: {_RECORDING}, with copies)", source=str(path))
+    if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("copies"), list):
+        raise InputError(f"expected a bandwidth sweep (format: {FORMAT}, with copies)", source=str(path))
     copies: list[MeasuredCopy] = []
     both: list[tuple[int, int]] = []
     for i, row in enumerate(data["copies"]):
@@ -99,8 +97,8 @@ def _sweep(path: Path, name: str) -> Sweep:
 
 
 def _row(row: Any, source: str, i: int) -> tuple[str, int, list[int]]:
-    if isinstance(row, dict) and row.get("direction") in _DIRECTIONS:
+    if isinstance(row, dict) and row.get("direction") in DIRECTIONS:
         size, times = row.get("bytes"), row.get("ns")
-        if isinstance(times, list) and all(type(n) is int and 0 <= n <= _LARGEST for n in (size, *times)) and size:
+        if isinstance(times, list) and all(type(n) is int and 0 <= n <= LARGEST for n in (size, *times)) and size:
             return row["direction"], size, times
     raise InputError("expected a direction (h2d, d2h, both), bytes above 0 and times in ns", source=source, where=f"copies[{i}]")

@@ -5,6 +5,10 @@ the host allocates or frees it, whenever the device gets there. So do these repl
 
 The replay is given the order, the bytes of each allocation, and the level before the first one (its total less its bytes). The ledger frees
 what it allocated itself; the recorded bytes of a free, and the recorded totals, are only compared.
+
+What is reserved follows exactly from a beginning with nothing allocated and nothing cached, or from a snapshot. Of any other recording two
+bounds are known at most: the reserve after the first event (or the allocated peak), which the replay is then given, and that plus what
+all allocations take if nothing cached serves them.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from hosim.engine.ledger import Ledger
 from hosim.errors import InputError
 from hosim.importers.kineto_events import KinetoTrace, MemoryEvent
 from hosim.result import IN_PROGRAM_ORDER
+from hosim.units import human_size
 from hosim.validate.recording import Snapshot
-from hosim.validate.reserved_replay import Change, held_before, replay_from_addresses, replay_from_nothing
+from hosim.validate.reserved_replay import Change, ReservedReplay, held_before, most_growth, replay_from_addresses, replay_from_nothing
 from hosim.validate.snapshot import replay_snapshot
 
 Curve = npt.NDArray[np.int64]
@@ -36,10 +41,11 @@ class MemoryReplay:
     """A recording's memory, measured and simulated. Bytes; None: the recording does not say. Curves have one value an event, after it.
 
     ``start_bytes`` were allocated before the first event; if that is unknown, the simulated figures count from there.
-    ``reserved_peak_bytes`` is the caching allocator's from nothing cached, ``reserved_growth_bytes`` by how much it exceeds what the
-    recording begins with when it starts from the recorded addresses, of which it gave ``addresses_matched`` of ``allocations`` again
-    (of a snapshot both start from its true state). ``freed_before`` and ``freed_before_bytes``: blocks from before the recording that it
-    frees. ``mismatches`` are contradictions within the recording, in words (the first few).
+    ``reserved_peak_bytes`` is the caching allocator's, None where its start is not known: ``reserved_unknown`` then says why, and
+    ``reserved_low_bytes`` and ``reserved_high_bytes`` bound it as far as they are known. ``reserved_growth_bytes`` is by how much it
+    exceeds what the recording begins with when it starts from the recorded addresses, of which it gave ``addresses_matched`` of
+    ``allocations`` again (of a snapshot both start from its true state). ``freed_before`` and ``freed_before_bytes``: blocks from
+    before the recording that it frees. ``mismatches`` are contradictions within the recording, in words (the first few).
     """
 
     device: int | None
@@ -56,6 +62,9 @@ class MemoryReplay:
     reserved_growth_bytes: int | None
     addresses_matched: int | None
     mismatches: tuple[str, ...] = ()
+    reserved_low_bytes: int | None = None
+    reserved_high_bytes: int | None = None
+    reserved_unknown: str | None = None
 
     @property
     def events(self) -> int:
@@ -129,11 +138,15 @@ def replay_memory(trace: KinetoTrace, device: int | None = None) -> MemoryReplay
             reserved_growth_bytes=None,
             addresses_matched=None,
             mismatches=_first(mismatches),
+            reserved_unknown=_NO_BLOCKS if events else None,
         )
     before = held_before(changes)
     if sum(before.values()) > start:
         mismatches.append(f"blocks of {sum(before.values())} bytes from before the recording are freed, but it begins with {start} bytes")
     cold = replay_from_nothing(changes, start)
+    reserved = _recorded([event.total_reserved for event in events])
+    unknown = _unknown_start(trace, cold, start, reserved)
+    low, high = _bounds(trace, changes, start, totals, reserved) if unknown else (None, None)
     try:
         warm = replay_from_addresses(changes)
     except InputError as error:
@@ -149,12 +162,53 @@ def replay_memory(trace: KinetoTrace, device: int | None = None) -> MemoryReplay
         times_ns=times,
         measured_bytes=totals,
         simulated_bytes=simulated,
-        measured_reserved_bytes=_recorded([event.total_reserved for event in events]),
-        simulated_reserved_bytes=cold.reserved_bytes,
+        measured_reserved_bytes=reserved,
+        simulated_reserved_bytes=None if unknown else cold.reserved_bytes,
         reserved_growth_bytes=warm.growth_bytes if warm else None,
         addresses_matched=warm.matched if warm else None,
         mismatches=_first(mismatches),
+        reserved_low_bytes=low,
+        reserved_high_bytes=high,
+        reserved_unknown=unknown,
     )
+
+
+_NO_BLOCKS = "its recorded allocations lack addresses or totals"
+
+
+def _unknown_start(trace: KinetoTrace, cold: ReservedReplay, start: int, reserved: Curve | None) -> str | None:
+    """Why what the allocator held at the start does not follow from a recording, in words; None if it held nothing."""
+    if reserved is None:
+        return "the recording does not say what was reserved when it began"
+    if start:
+        where = "where it lay, and what free memory was cached, is not recorded"
+        apart = _apart(trace)
+        return f"{human_size(start)} were allocated before the recording; {where}{f'; {apart}' if apart else ''}"
+    cached = int(reserved[0] - cold.reserved_bytes[0])
+    if cached > 0:
+        return f"{human_size(cached)} of free memory were cached before the recording, in blocks that it does not name"
+    return "its first allocation reserved less than a segment of PyTorch's allocator" if cached < 0 else None
+
+
+def _apart(trace: KinetoTrace) -> str | None:
+    """What has free memory of its own in a recording, which does not say whose an allocation is."""
+    if any("BeginCapture" in call.name for call in trace.calls):
+        return "graphs that it captures have memory of their own"
+    streams = len({(op.device, op.stream) for op in trace.ops})
+    return f"{streams} streams may each have free memory of their own" if streams > 1 else None
+
+
+def _bounds(
+    trace: KinetoTrace, changes: Sequence[Change], start: int, totals: Curve | None, reserved: Curve | None
+) -> tuple[int | None, int | None]:
+    """What the reserved peak is at least and at most; None if that is not known."""
+    peak = _peak(totals)
+    if reserved is None:
+        return peak, None
+    first = int(reserved[0])
+    segments = int(replay_from_nothing(changes[:1], start).reserved_bytes[0])
+    known = not _apart(trace) and (start or first >= segments)
+    return max(first, peak or 0), first + most_growth(changes, start) if known else None
 
 
 def replay_history(snapshot: Snapshot, device: int | None = None) -> MemoryReplay:

@@ -1,6 +1,6 @@
 """Offload schemes, predicted from an all-resident recording and a bandwidth sweep, and compared with recordings of the schemes.
 
-The resident run of `hosim.record` gives the ops of a step with their durations, and the blocks that live from a layer's forward pass to its
+The resident run of `hosim.gpu` gives the ops of a step with their durations, and the blocks that live from a layer's forward pass to its
 backward pass; the sweep gives the bandwidth of the channels. A scheme's moves are those that the kit makes, in the same places. The
 prediction is their cost: makespan and stall by the engine, the peak of memory in program order (docs/contract.md, rule 10).
 
@@ -23,10 +23,12 @@ from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.importers.kineto import read_kineto
 from hosim.importers.kineto_blocks import RecordedBlock
 from hosim.validate.kit_files import KitRun, bandwidth_sweep, kit_run, model_sizes
+from hosim.validate.offload_schemes import SCHEMES, SMALLEST_OFFLOAD, OffloadScheme
 from hosim.validate.recorded_step import RecordedStep, last_step
 from hosim.validate.reserved_replay import Change, replay_from_nothing
+from hosim.validate.swept_channels import swept_channels
 
-__all__ = ["SCHEMES", "OffloadScheme", "Prediction", "Sizes", "machine_of", "plan_of", "predict", "predict_recording"]
+__all__ = ["Prediction", "Sizes", "machine_of", "plan_of", "predict", "predict_recording"]
 
 _DEVICE, _HOST, _SEEN = "hbm", "ddr", "seen"
 _ROOM = 1 << 50
@@ -35,21 +37,11 @@ _INSTANT = 10**12
 
 
 @dataclass(frozen=True, slots=True)
-class OffloadScheme:
-    """Which tensors of the layers live in host memory, as in `hosim.record`."""
-
-    name: str
-    parameters: bool = False
-    activations: bool = False
-    optimizer: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Sizes:
     """Weights of a layer, and the bytes of the smallest storage that training sends to the host (prefill: any key or value)."""
 
     layer_parameters: int
-    smallest_offload_bytes: int = 1 << 20
+    smallest_offload_bytes: int = SMALLEST_OFFLOAD
 
     @property
     def parameter_bytes(self) -> int:
@@ -60,18 +52,6 @@ class Sizes:
     def state_bytes(self) -> int:
         """The bytes of a layer's optimizer state: two moments in single precision."""
         return 8 * self.layer_parameters
-
-
-SCHEMES = {
-    scheme.name: scheme
-    for scheme in (
-        OffloadScheme("resident"),
-        OffloadScheme("stream-params", parameters=True),
-        OffloadScheme("offload-activations", activations=True),
-        OffloadScheme("offload-optimizer", optimizer=True),
-        OffloadScheme("both", parameters=True, activations=True, optimizer=True),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +75,17 @@ class Prediction:
     measured_reserved_bytes: int | None = None
 
 
-def predict_recording(folder: Path, mode: str, length: int) -> tuple[Prediction, ...]:
-    """Every scheme of a recording's mode and length, from its resident run and its sweep; measured figures where the scheme was recorded.
+def predict_recording(folder: Path, model: str, mode: str, length: int) -> tuple[Prediction, ...]:
+    """Every scheme of a model, mode and length, from its resident run and the sweep; measured figures where the scheme was recorded.
 
     Raises `InputError` if the resident run or the sweep is missing or damaged.
     """
-    sizes = Sizes(*model_sizes(folder / "meta.json"))
+    sizes = Sizes(*model_sizes(folder / "meta.json", model))
     machine = machine_of(bandwidth_sweep(folder / "bandwidth.json"))
-    step = last_step(read_kineto(folder / f"{mode}-{length}-resident" / "trace.json.gz"))
+    step = last_step(read_kineto(folder / f"{model}-{mode}-{length}-resident" / "trace.json.gz"))
     runs = {}
     for name in SCHEMES:
-        path = folder / f"{mode}-{length}-{name}" / "run.json"
+        path = folder / f"{model}-{mode}-{length}-{name}" / "run.json"
         if path.exists():
             runs[name] = kit_run(path)
     resident_ns = runs["resident"].wall_ns if "resident" in runs else None
@@ -141,14 +121,7 @@ def machine_of(sweep: Mapping[str, Any]) -> Hardware:
 
     Raises `InputError` if a direction is missing.
     """
-    channels = []
-    for name, source, destination, other in (("h2d", _HOST, _DEVICE, "d2h"), ("d2h", _DEVICE, _HOST, "h2d")):
-        curve = _curve(sweep, name)
-        if not curve:
-            raise InputError(f"expected pinned copies of direction {name}", source="bandwidth.json", where="copies")
-        best = max(rate for _, rate in curve)
-        beside = tuple((other, rate) for _, rate in _curve(sweep, "both")[-1:] if rate < best)
-        channels.append(Channel(name, source, destination, best, curve=curve, beside=beside))
+    channels = list(swept_channels(sweep, host=_HOST, device=_DEVICE))
     # Where a stream is told that a copy has ended: see _Moves._wait_for_stores.
     channels += [Channel("noted", _HOST, _SEEN, _INSTANT), Channel("told", _SEEN, _DEVICE, _INSTANT)]
     tiers = Tier(_DEVICE, _ROOM, _INSTANT, "device"), Tier(_HOST, _ROOM, _INSTANT), Tier(_SEEN, _ROOM, _INSTANT)
@@ -342,19 +315,6 @@ def _absences(step: RecordedStep, smallest: int) -> Iterator[tuple[RecordedBlock
             gone = step.begin_of(f"layer.{layer - 1}.backward" if layer else "embedding.backward")
         for block in step.kept_blocks(layer, smallest):
             yield block, (dropped, back, gone)
-
-
-def _curve(sweep: Mapping[str, Any], direction: str) -> tuple[tuple[int, int], ...]:
-    """(bytes, bytes per second) of pinned copies, by size; a larger copy never takes less time than a smaller one."""
-    rows = sorted((row["bytes"], row["median_ns"]) for row in sweep["copies"] if row["direction"] == direction and row["pinned"])
-    curve: list[tuple[int, int]] = []
-    for size, time in rows:
-        rate = max(1, size * 10**9 // max(1, time))
-        if curve:
-            smaller, its_rate = curve[-1]
-            rate = min(rate, size * its_rate // smaller)
-        curve.append((size, rate))
-    return tuple(curve)
 
 
 def _with_measured(predicted: Prediction, run: KitRun | None, resident_ns: int | None) -> Prediction:

@@ -29,6 +29,20 @@ _QUEUED_NS = 20_000
 _SHORT = 0.05
 """The share of ops that count as the shortest."""
 
+_FEW_BYTES = 1 << 18
+"""An op of these kinds that accesses no more does little beyond its fixed time."""
+_MOVING = frozenset(("elementwise", "elementwise_strided", "copy", "copy_strided", "fill"))
+_MANY = 4
+"""So many ops show the step of a clock."""
+_MOST_NS = 5000
+"""More is no fixed time: the shortest ops of such a recording do something."""
+
+_COARSE_NS = 1000
+"""The step of an older recording's clock."""
+
+_LEAST_IDEAL_NS = 1000
+"""An op that would take less at full efficiency (or less than the fixed time) tells nothing of it: what holds it up is something else."""
+
 _TELLING = 2
 """The least mean time of a kind's ops, in multiples of the fixed time."""
 
@@ -91,9 +105,16 @@ def fit_host_launch(traces: Sequence[KinetoTrace]) -> Figure | None:
 
 
 def fixed_time(works: Sequence[OpWork]) -> int:
-    """Nanoseconds of the shortest ops; 0 if there are none."""
-    times = sorted(work.time_ns for work in works if work.time_ns > 0)
-    return times[int(_SHORT * len(times))] if times else 0
+    """Nanoseconds that any op takes: the lower quartile of those that move few bytes, else that of the shortest ops; 0 without any.
+
+    A clock of whole microseconds has cut off half of one on average.
+    """
+    listed = [work for work in works if work.time_ns > 0]
+    few = sorted(work.time_ns for work in listed if work.kind in _MOVING and work.bytes_accessed <= _FEW_BYTES)
+    times = sorted(work.time_ns for work in listed)
+    coarse = len(times) >= _MANY and not any(time % _COARSE_NS for time in times)
+    shortest = few[len(few) // 4] if few else min(_MOST_NS, times[int(_SHORT * len(times))]) if times else 0
+    return shortest + (_COARSE_NS // 2 if coarse else 0)
 
 
 def fit_efficiencies(works: Sequence[OpWork], base: Hardware, fixed_ns: int) -> tuple[tuple[Efficiency, ...], tuple[str, ...]]:
@@ -104,17 +125,18 @@ def fit_efficiencies(works: Sequence[OpWork], base: Hardware, fixed_ns: int) -> 
             groups[work.kind, work.dtype].append(work)
     found, missing, short, few, vague = [], [], [], [], []
     for (kind, dtype), group in sorted(groups.items()):
-        times = [work.time_ns for work in group]
         if len(group) < _SAMPLES:
             few.append(f"{kind} {dtype}")
             continue
-        if sum(times) < _TELLING * fixed_ns * len(group):
-            short.append(f"{kind} {dtype}")
-            continue
         try:
-            ideal = rooflines(group, base)
+            every = rooflines(group, base)
         except HardwareError as error:
             missing.append(f"efficiency of {kind} in {dtype}: {error.message}")
+            continue
+        telling = [(work.time_ns, time) for work, time in zip(group, every, strict=True) if time >= max(_LEAST_IDEAL_NS, fixed_ns)]
+        times, ideal = [time for time, _ in telling], [time for _, time in telling]
+        if len(telling) < _SAMPLES or sum(times) < _TELLING * fixed_ns * len(telling):
+            short.append(f"{kind} {dtype}")
             continue
         slope = fit_slope(ideal, times, fixed_ns)
         fraction = inverse(slope, 1.0)

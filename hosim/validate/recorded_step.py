@@ -7,16 +7,13 @@ duration here runs from the end of the previous op to its own end, so that the d
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 from hosim.errors import InputError
 from hosim.importers.kineto_blocks import RecordedBlock, blocks_of, device_of_blocks
 from hosim.importers.kineto_events import KinetoTrace, MemoryEvent
-from hosim.io import bounded
 
 _PREFIX = "hosim."
 _STEP = "hosim.step"
@@ -85,7 +82,7 @@ def last_step(trace: KinetoTrace) -> RecordedStep:
     marks = [(a.start_ns, a.name) for a in trace.annotations if a.name.startswith(_PREFIX)]
     starts = [time for time, name in marks if name == _STEP]
     if not starts:
-        raise InputError(f"expected a recording of hosim.record, with its annotations ({_STEP})", source=trace.name)
+        raise InputError(f"expected a recording of hosim.gpu, with its annotations ({_STEP})", source=trace.name)
     marks = [(time, name.removeprefix(_PREFIX)) for time, name in marks if time > starts[-1]]
     ops = sorted((trace.calls[op.call].start_ns, op.start_ns, op.end_ns, op.name, op.stream) for op in trace.ops if op.call is not None)
     ops = [op for op in ops if op[0] >= starts[-1]]
@@ -107,14 +104,3 @@ def last_step(trace: KinetoTrace) -> RecordedStep:
         memory,
         None if total is None else total - memory[0].size_bytes,
     )
-
-
-def read_json(path: Path, keys: Sequence[str]) -> dict[str, Any]:
-    """A file of the kit, with these keys. Raises `InputError`."""
-    content = bounded.read_json(str(path), "a recording", "record it again")
-    if not isinstance(content, dict) or content.get("format") != "hosim.recording/1":
-        raise InputError("expected a file of hosim.record (format hosim.recording/1)", source=str(path))
-    missing = [key for key in keys if key not in content]
-    if missing:
-        raise InputError(f"expected the key {missing[0]!r}", source=str(path))
-    return content

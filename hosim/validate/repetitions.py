@@ -11,6 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hosim.importers.kineto_events import KinetoTrace
 from hosim.importers.kineto_waits import program_order
@@ -71,12 +72,19 @@ def issued_from(trace: KinetoTrace, instant_ns: int) -> tuple[int, ...]:
     return tuple(i for i, op in enumerate(trace.ops) if (op.call >= calls if op.call is not None else op.start_ns >= instant_ns))
 
 
+def numbered(names: Sequence[str]) -> Any:
+    """An array with a number for each name, the same for the same one."""
+    import numpy as np
+
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names])
+
+
 def _repeated(names: Sequence[str]) -> list[int]:
     """Where each repetition begins."""
     import numpy as np
 
-    numbers: dict[str, int] = {}
-    sequence = np.array([numbers.setdefault(name, len(numbers)) for name in names])
+    sequence = numbered(names)
     size = len(sequence)
     found: list[list[int]] = []
     for period in range(_SHORTEST, size // 2 + 1):

@@ -1,4 +1,6 @@
-"""What the caching allocator reserves for a recorded sequence of allocations and frees, whose initial cache is unknown.
+"""What the caching allocator reserves for a recorded sequence of allocations and frees, whose initial cache may be unknown.
+
+A sequence that begins with nothing allocated and nothing cached is replayed exactly. Any other has bounds (:func:`most_growth`).
 
 Two starts are tried. From *nothing cached*: what is allocated at the start lies in segments of its own, blocks that are freed later first
 and by address, then all the rest as one; whatever else the recorded allocator had cached is missing, so the peak is that of this sequence
@@ -9,7 +11,7 @@ free; that start knows of no cached memory that the sequence did not touch. The 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +68,27 @@ def replay_from_nothing(changes: Sequence[Change], start_bytes: int) -> Reserved
     where = {address: allocator.malloc(before[address], _STREAM) for address in sorted(before)}
     allocator.malloc(max(start_bytes - sum(before.values()), 0), _STREAM)
     return _run(allocator, changes, where)
+
+
+def most_growth(changes: Sequence[Change], start_bytes: int) -> int:
+    """How much may be reserved beyond the start at most: nothing that was free at the start serves an allocation.
+
+    Blocks from before the sequence that it frees serve allocations, or stay apart between blocks that are held: what takes more counts.
+    Of 3,000 random sequences whose allocator had a hidden past, one grew by more. Graphs and streams with memory of their own may.
+    """
+    before = held_before(changes)
+    growth = _growth_of_full(changes, start_bytes, before)
+    return max(growth, _growth_of_full(changes, start_bytes, {})) if before else growth
+
+
+def _growth_of_full(changes: Sequence[Change], start_bytes: int, freed: dict[int, int]) -> int:
+    """The growth from a start without any free memory, if of the blocks held then only ``freed`` ones are given back."""
+    allocator = CachingAllocator(_UNLIMITED)
+    where = {address: allocator.malloc(freed[address], _STREAM) for address in sorted(freed)}
+    allocator.malloc(max(start_bytes - sum(freed.values()), 0), _STREAM)
+    full = CachingAllocator(_UNLIMITED)
+    full.restore([replace(s, blocks=tuple([replace(b, use="allocated") for b in s.blocks])) for s in allocator.segments()])
+    return _run(full, changes, where).growth_bytes
 
 
 def replay_from_addresses(changes: Sequence[Change]) -> ReservedReplay:

@@ -1,4 +1,4 @@
-"""What ``hosim validate`` finds in a folder of the recording kit: each offload scheme predicted from the resident run and the sweep."""
+"""What ``hosim validate`` finds in a folder of the kit for GPU machines: offload schemes predicted from the resident run, and plans."""
 
 from __future__ import annotations
 
@@ -8,38 +8,44 @@ from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
+from hosim.validate.kit_files import read_json
 from hosim.validate.offload_prediction import Prediction, predict_recording
-from hosim.validate.recorded_step import read_json
+from hosim.validate.plan_rows import plan_rows
 from hosim.validate.validation import beside
 
-FORMAT = "hosim.schemes/1"
-_RESIDENT = re.compile(r"(?P<mode>[a-z]+)-(?P<length>\d+)-resident")
+FORMAT = "hosim.schemes/2"
+_RESIDENT = re.compile(r"(?P<model>\w+)-(?P<mode>[a-z]+)-(?P<length>\d+)-resident")
 
 
 def validate_schemes(folder: Path) -> dict[str, Any]:
-    """Predicted and, where a scheme was recorded, measured figures of every mode and length whose resident run is in the folder.
+    """Predicted and, where a scheme was recorded, measured figures of each model, mode and length whose resident run is in the folder.
 
-    Integers in nanoseconds and bytes, null if not measured; ``error`` is signed and relative. Raises :class:`InputError` for a folder that
-    is not a recording, or has no resident run or no sweep.
+    ``plans`` are those of :func:`plan_rows`. Integers in nanoseconds and bytes, null if not measured; ``error`` is signed and relative. A
+    dry run has no device to predict from, and so no ``runs``. Raises :class:`InputError` for a folder that the kit did not write, or that
+    has nothing to compare.
     """
-    meta = read_json(folder / "meta.json", ["device", "model"])
+    meta = read_json(folder / "meta.json", ["device", "models", "dry_run"])
     found = [match for path in sorted(folder.iterdir()) if (match := _RESIDENT.fullmatch(path.name))]
-    if not found:
+    runs = sorted((match["model"], match["mode"], int(match["length"])) for match in found)
+    plans = plan_rows(folder)
+    if not runs and not plans:
         raise InputError(
-            "no resident run (MODE-LENGTH-resident) to predict from; record it with: python -m hosim.record", source=str(folder)
+            "no resident run (MODEL-MODE-LENGTH-resident) to predict from; record it with: python -m hosim.gpu measure", source=str(folder)
         )
-    runs = sorted((match["mode"], int(match["length"])) for match in found)
-    device = meta["device"]
+    device, dry = meta["device"], meta["dry_run"] is True
     return {
         "format": FORMAT,
         "recording": folder.resolve().name,
         "device": device.get("name") if isinstance(device, Mapping) else None,
-        "runs": [_run(mode, length, prediction) for mode, length in runs for prediction in predict_recording(folder, mode, length)],
+        "dry_run": dry,
+        "runs": [] if dry else [_run(*key, prediction) for key in runs for prediction in predict_recording(folder, *key)],
+        "plans": plans,
     }
 
 
-def _run(mode: str, length: int, x: Prediction) -> dict[str, Any]:
+def _run(model: str, mode: str, length: int, x: Prediction) -> dict[str, Any]:
     return {
+        "model": model,
         "mode": mode,
         "length": length,
         "scheme": x.scheme,

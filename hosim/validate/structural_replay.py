@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -13,11 +13,12 @@ from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers.kineto_events import DeviceOp, KinetoTrace
 from hosim.validate.latencies import Latencies
-from hosim.validate.structure import WHOLE_DEVICE, GivenNumbers, Structure, structure
+from hosim.validate.start_errors import percentile95
+from hosim.validate.structure import NO_TIMES, WHOLE_DEVICE, GivenNumbers, GivenTimes, Known, RecurringDelay, Structure, structure
 
 __all__ = ["ReplayedOp", "StructuralReplay", "structural_replay"]
 
-_MACHINE = Hardware("recording", (Tier("hbm", WHOLE_DEVICE, 1, "device"),), (), Compute({"bf16": 1}))
+RECORDING = Hardware("recording", (Tier("hbm", WHOLE_DEVICE, 1, "device"),), (), Compute({"bf16": 1}))
 """Every duration is measured, and the device tier stands for the room on the device: see :mod:`hosim.validate.structure`."""
 
 Interval = tuple[int, int]
@@ -59,7 +60,8 @@ class StructuralReplay:
     inferred_waits: int
     contradicted_waits: int
     given: GivenNumbers
-    constants: Mapping[str, int]
+    constants: Latencies
+    recurring: tuple[RecurringDelay, ...]
     graph_ops: int
     end_ns: int
     """When everything of the replay has ended, the host's last call too."""
@@ -94,28 +96,40 @@ class StructuralReplay:
     @property
     def p95_start_error_ns(self) -> int:
         """The 95th percentile of that."""
-        errors = self._start_errors()
-        return errors[min(len(errors) - 1, len(errors) * 95 // 100)]
+        return percentile95(self._start_errors())
 
     def worst(self, count: int = 10) -> tuple[ReplayedOp, ...]:
         """The ops whose starts are furthest off."""
         return tuple(sorted(self.ops, key=lambda op: (-abs(op.start_error_ns), op.op.start_ns))[:count])
 
     def _start_errors(self) -> Sequence[int]:
-        return sorted(abs(op.start_error_ns) for op in self.kernels or self.ops)
+        return [abs(op.start_error_ns) for op in self.kernels or self.ops]
 
 
 def structural_replay(
-    trace: KinetoTrace, *, kernel_scale: float = 1.0, latencies: Latencies | None = None, durations_ns: Sequence[int] | None = None
+    trace: KinetoTrace,
+    *,
+    kernel_scale: float = 1.0,
+    latencies: Latencies | None = None,
+    durations_ns: Sequence[int] | None = None,
+    times: GivenTimes = NO_TIMES,
+    known: Known | None = None,
 ) -> StructuralReplay:
     """The recording replayed (:mod:`hosim.validate.structure` says from what), its kernels ``kernel_scale`` times as long as recorded.
 
-    ``latencies`` are fitted to the recording itself unless those of another are given; ``durations_ns``, by position in ``trace.ops``, take
-    the place of the recorded durations. Raises :class:`InputError` if no launch was recorded.
+    ``latencies`` are fitted to the recording itself unless those of another are given; ``durations_ns``, by position in ``trace.ops``,
+    take the place of the recorded durations; ``times`` are starts and returns that the replay takes from the recording, ``known`` what
+    is known of its order. Raises :class:`InputError` if no launch was recorded.
     """
     begin = time.perf_counter()
-    built = structure(trace, kernel_scale=kernel_scale, latencies=latencies, durations_ns=durations_ns)
-    timeline = replay(Plan(built.graph), _MACHINE, record=True).timeline
+    built = structure(trace, kernel_scale=kernel_scale, latencies=latencies, durations_ns=durations_ns, times=times, known=known)
+    return replay_structure(built, begin)
+
+
+def replay_structure(built: Structure, begin: float) -> StructuralReplay:
+    """The same of a structure that was built before; ``begin`` is when its timing began."""
+    trace = built.trace
+    timeline = replay(Plan(built.graph), RECORDING, record=True).timeline
     if timeline is None:
         raise InputError("the replay of the recording's structure did not end", source=trace.name)
     starts = [timeline.op_start_ns[head] for head in built.heads]
@@ -137,7 +151,8 @@ def structural_replay(
         built.waits.inferred,
         built.waits.contradicted,
         built.given,
-        built.latencies.listed,
+        built.latencies,
+        built.known.recurring,
         len(built.graph.ops),
         max(timeline.op_end_ns),
         time.perf_counter() - begin,

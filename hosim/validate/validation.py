@@ -14,9 +14,14 @@ from hosim.importers.kineto import is_kineto, read_kineto
 from hosim.importers.kineto_events import KinetoTrace
 from hosim.importers.nsys import is_nsys, read_nsys
 from hosim.io.recognised import unexpected
+from hosim.validate.causes_of_delay import UnexplainedSpan
+from hosim.validate.damage import refuse_damage
+from hosim.validate.latencies import Latencies
 from hosim.validate.memory_replay import Curve, MemoryReplay, replay_history, replay_memory
 from hosim.validate.recording import read_snapshot
-from hosim.validate.structural_replay import ReplayedOp, StructuralReplay, structural_replay
+from hosim.validate.replay_verdict import Verdict, replay_and_judge
+from hosim.validate.structural_replay import ReplayedOp, StructuralReplay
+from hosim.validate.verdict_report import verdict_to_dict
 
 __all__ = ["Validation", "beside", "read_trace", "validate", "validation_to_dict"]
 
@@ -33,12 +38,29 @@ class Validation:
     times: StructuralReplay | None
     memory: MemoryReplay | None
     missing: tuple[str, ...]
+    verdict: Verdict | None = None
 
     @property
-    def drawn_ops(self) -> list[tuple[str, tuple[int, int], tuple[int, int]]]:
-        """Device and stream of each op, and the nanoseconds of its start and end as recorded and as replayed."""
+    def explained(self) -> bool | None:
+        """Whether the replay in time explains the recording; None if there is no such replay."""
+        return self.verdict.explained if self.verdict else None
+
+    @property
+    def unexplained(self) -> tuple[UnexplainedSpan, ...]:
+        """The parts of the recording that the replay does not explain, in order of time."""
+        return self.verdict.spans if self.verdict else ()
+
+    @property
+    def drawn_ops(self) -> list[tuple[str, str, int, int, tuple[int, int], tuple[int, int]]]:
+        """Name, kind, device and stream of each op, and the nanoseconds of its start and end as recorded and as replayed."""
         ops = self.times.ops if self.times else ()
-        return [(f"{x.op.device}:{x.op.stream}", (x.op.start_ns, x.op.end_ns), (x.simulated_start_ns, x.simulated_end_ns)) for x in ops]
+        intervals = [((x.op.start_ns, x.op.end_ns), (x.simulated_start_ns, x.simulated_end_ns)) for x in ops]
+        return [(x.op.name, x.op.kind, x.op.device, x.op.stream, *both) for x, both in zip(ops, intervals, strict=True)]
+
+    @property
+    def drawn_spans(self) -> list[tuple[int, int, str]]:
+        """Start and end in nanoseconds of each part that the replay does not explain, and why."""
+        return [(span.start_ns, span.end_ns, span.cause) for span in self.unexplained]
 
     @property
     def drawn_memory(self) -> tuple[Curve, Mapping[str, Curve | None]] | None:
@@ -48,9 +70,9 @@ class Validation:
             return None
         return memory.times_ns, {
             "allocated, recorded": memory.measured_bytes,
-            "allocated, replayed": memory.simulated_bytes,
+            "allocated, simulated": memory.simulated_bytes,
             "reserved, recorded": memory.measured_reserved_bytes,
-            "reserved, replayed": memory.simulated_reserved_bytes,
+            "reserved, simulated": memory.simulated_reserved_bytes,
         }
 
 
@@ -99,10 +121,12 @@ _NO_TOTALS = "memory: the recorded allocations come without totals to compare wi
 
 
 def _of_trace(trace: KinetoTrace, device: int | None, source: str) -> Validation:
+    refuse_damage(trace, source)
     missing = []
     times: StructuralReplay | None = None
+    verdict: Verdict | None = None
     try:
-        times = structural_replay(trace)
+        times, verdict = replay_and_judge(trace)
     except InputError as error:
         missing.append(f"times: {error.message}")
     replayed = replay_memory(trace, device)
@@ -111,9 +135,11 @@ def _of_trace(trace: KinetoTrace, device: int | None, source: str) -> Validation
         missing.append(_NO_MEMORY)
     elif memory.measured_bytes is None:
         missing.append(_NO_TOTALS)
+    elif memory.reserved_unknown is not None and memory.measured_reserved_bytes is not None:
+        missing.append(f"reserved peak: {memory.reserved_unknown}")
     if times is None and memory is None:
         raise InputError(f"nothing in it can be replayed ({'; '.join(missing)})", source=source)
-    return Validation(trace.name, trace.device_name, times, memory, tuple(missing))
+    return Validation(trace.name, trace.device_name, times, memory, tuple(missing), verdict)
 
 
 def validation_to_dict(validation: Validation) -> dict[str, Any]:
@@ -124,6 +150,7 @@ def validation_to_dict(validation: Validation) -> dict[str, Any]:
         "trace": validation.trace,
         "device": validation.device,
         "kernels": len(times.kernels) if times else 0,
+        **verdict_to_dict(validation.verdict, times),
         "makespan": beside("ns", times.measured_ns if times else None, times.simulated_ns if times else None),
         "kernel_start": {
             "mean_error_ns": times.mean_start_error_ns if times else None,
@@ -163,7 +190,10 @@ def _copies(times: StructuralReplay | None) -> dict[str, Any]:
 
 def _memory(memory: MemoryReplay | None) -> dict[str, Any]:
     if memory is None:
-        keys = ("measured_peak_bytes", "simulated_peak_bytes", "max_abs_error_bytes", "reserved_peak_bytes")
+        keys = (
+            *("measured_peak_bytes", "simulated_peak_bytes", "max_abs_error_bytes"),
+            *("reserved_peak_bytes", "reserved_low_bytes", "reserved_high_bytes"),
+        )
         return dict.fromkeys(keys)
     return {
         "measured_peak_bytes": memory.measured_peak_bytes,
@@ -171,6 +201,8 @@ def _memory(memory: MemoryReplay | None) -> dict[str, Any]:
         "max_abs_error_bytes": memory.max_abs_error_bytes,
         "measured_reserved_peak_bytes": memory.measured_reserved_peak_bytes,
         "reserved_peak_bytes": memory.reserved_peak_bytes,
+        "reserved_low_bytes": memory.reserved_low_bytes,
+        "reserved_high_bytes": memory.reserved_high_bytes,
         "account": memory.account,
         "device": memory.device,
         "allocations": memory.allocations,
@@ -190,8 +222,25 @@ def _given(times: StructuralReplay | None) -> Mapping[str, Any] | None:
         "host_segments": given.host_segments,
         "overlaps": given.overlaps,
         "starts": given.starts,
-        "constants": dict(sorted(times.constants.items())),
+        "constants": {name: _constant(times.constants, name) for name in sorted(times.constants.listed)},
+        "recurring": [
+            {
+                "name": one.name,
+                "stream": one.stream,
+                "ns": one.delay_ns,
+                "samples": one.samples,
+                "low_ns": one.low_ns,
+                "high_ns": one.high_ns,
+            }
+            for one in times.recurring
+        ],
     }
+
+
+def _constant(constants: Latencies, name: str) -> dict[str, Any]:
+    """A fitted constant with how many samples it has, and between what nine tenths of them lie."""
+    low, high = constants.spreads.get(name, (None, None))
+    return {"ns": constants.listed[name], "samples": constants.samples.get(name, 0), "low_ns": low, "high_ns": high}
 
 
 def _op(replayed: ReplayedOp) -> dict[str, Any]:

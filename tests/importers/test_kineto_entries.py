@@ -316,6 +316,8 @@ def test_the_whole_meta_without_memory() -> None:
         "inputs_matched": 0,
         "inputs_guessed": 0,
         "inputs_unknown": 0,
+        "unknown_uses_share": 0.0,
+        "unknown_uses_bytes": 0,
         "missing": [
             "idle time of the device: the host, and what waits for it, are left out",
             "the launches of 1 op, made before the recording: they come first on their streams",
@@ -329,7 +331,7 @@ def test_what_is_missing_of_memory() -> None:
     told = [
         "idle time of the device: the host, and what waits for it, are left out",
         "shapes of arguments: what an op reads between a block's first and last use; record with record_shapes=True",
-        "what tensors are for: activation if freed in the recording, output if not, buffer if there before",
+        "what tensors are for: activation if freed before the last op, output if not, parameter or buffer if there before",
         "which arguments an op writes: nothing but the blocks made for it",
         "bytes allocated before the recording",
         "addresses: a free is taken to be of the latest block of its bytes",

@@ -23,6 +23,8 @@ from hosim.importers.kineto_workload import workload_of
 from hosim.io import load_workload, save_workload
 from hosim.validate.structural_replay import structural_replay
 
+WEIGHT = 512
+
 
 def of(*events: dict) -> Graph:
     return workload_of(parse_kineto(trace(*events), "toy"))
@@ -48,8 +50,12 @@ def test_a_step_by_hand() -> None:
         ("copy_d2h.3", "copy", "stream20", 8_000, ()),
     ]
     # 512 bytes from before the gemm to after the launch of relu; 4096 - 512 before that
-    assert operands(graph)[1:3] == [("gemm.1", ["allocated_before"], ["block0"], 0), ("relu.2", ["allocated_before", "block0"], [], 0)]
-    assert [(t.name, t.size_bytes, t.kind) for t in graph.tensors] == [("allocated_before", 3584, "buffer"), ("block0", 512, "activation")]
+    gemm, relu = operands(graph)[1:3]
+    assert gemm == ("gemm.1", ["allocated_before", "before0.mm"], ["block0"], 0)  # its second operand is none of the recording's blocks
+    assert relu == ("relu.2", ["allocated_before", "block0"], [], 0)
+    tensors = [("allocated_before", 3584 - WEIGHT, "buffer"), ("before0.mm", WEIGHT, "parameter"), ("block0", 512, "activation")]
+    assert [(t.name, t.size_bytes, t.kind) for t in graph.tensors] == tensors
+    assert graph.meta["unknown_uses_bytes"] == 3584 - WEIGHT
     assert graph.ops[1].dtype == "fp32"
     assert workload_of(parse_kineto(in_the_schema_of_2021(step()), "step")) == graph
 

@@ -1,6 +1,7 @@
 """A ``config.json`` gives the model that transformers makes of it, or says which key no builder knows."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -117,11 +118,30 @@ def test_each_nth_layer_sees_all_keys():
     assert caches({"model_type": "gemma2", **sizes, "layer_types": ["full_attention"] * 6}) == [3000] * 6
 
 
+def test_each_dropout_of_a_config_is_its_own() -> None:
+    """Of the embedding, of what a layer's two parts add, and of the scores of attention that is not one kernel."""
+
+    def dropped(kind: str, **shares: float) -> tuple[int, int]:
+        sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 16} if kind == "gpt2" else {**SMALL, "ffn_dim": 16}
+        graph = hosim.load({"model": {"model_type": kind, **sizes, **shares}, "phase": "train", "sequence": 8, "attention": "math"})
+        random = sum(op.kind == "random" for op in graph.ops)
+        return random, sum(len(op.outputs) == 3 for op in graph.ops if op.name.endswith(".sdpa"))
+
+    assert dropped("gpt2") == (3, 1)
+    assert dropped("gpt2", embd_pdrop=0.0) == (2, 1)
+    assert dropped("gpt2", resid_pdrop=0.0) == (1, 1)
+    assert dropped("gpt2", attn_pdrop=0.0) == (3, 0)
+    assert (dropped("opt", attention_dropout=0.1)[1], dropped("opt")[1]) == (2, 0)  # two layers
+
+
 def test_what_a_builder_leaves_out_is_said(tmp_path):
     def said(config):
         return hosim.load({"model": config, "sequence": 8}).meta.get("left_out")
 
-    assert said({"model_type": "llama", **SMALL}) is None
+    assert said({"model_type": "llama", **SMALL, "num_nextn_predict_layers": 0}) is None
+    assert said({"model_type": "llama", **SMALL, "num_nextn_predict_layers": 1}) == [
+        "the layers that predict further tokens (num_nextn_predict_layers: 1), as in transformers"
+    ]
     quantised = {"model_type": "gpt_oss", **SMALL, "quantization_config": {"quant_method": "mxfp4"}}
     assert said(quantised) == ["the quantisation of the weights (mxfp4): all are in the dtype of the run"]
     assert said({"model_type": "gemma2", **SMALL, "attn_logit_softcapping": 50.0}) == [
@@ -135,8 +155,8 @@ def test_what_a_builder_leaves_out_is_said(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(whole))
     for command in (
         "workload show {}",
-        "plan {} -H h100 -p resident -o {}.plan",
-        "import {} -o {}.out",
+        "plan {} -H h100 -p resident -o {}.plan.json",
+        "import {} -o {}.out.json",
         "compare-policies {}:layers=1 -H h100 -p resident",
     ):
         shown = CliRunner().invoke(app, command.replace("{}", str(tmp_path / "config.json")).split())
@@ -149,10 +169,12 @@ def test_a_file_is_a_workload(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama", **SMALL}))
     graph = hosim.load(path)
-    assert graph.name == "llama"
+    assert re.fullmatch("llama:sizes=[0-9a-f]{6}", graph.name)
     assert graph.ops == hosim.load({"model": str(path)}).ops
     assert graph.meta["builder"] == {"model": {"model_type": "llama", **SMALL}}  # and nothing that is not read
-    assert hosim.load({"model": str(path), "phase": "train"}).name == "llama-train"
+    assert hosim.load({"model": str(path), "phase": "train"}).name == graph.name.replace("llama", "llama-train")
+    assert hosim.load({"model_type": "llama", **SMALL, "architectures": []}).name == graph.name  # nothing that is not read
+    assert hosim.load({"model_type": "llama", **SMALL, "vocab_size": 7}).name != graph.name
     shown = CliRunner().invoke(app, ["workload", "show", str(path)])
     assert shown.exit_code == 0, shown.output
     path.write_text(json.dumps({"model_type": "llama", **SMALL, "vocab_size": None}))

@@ -107,7 +107,7 @@ def test_an_operator_of_somebody_else_is_unknown(tmp_path: Path) -> None:
     found = unknown_ops(read(tmp_path, whole))
     assert found is not None
     assert (found.ops, found.bytes_share, found.kinds) == (1, 60 / (60 + 48), ("strange",))
-    assert str(found) == "1 op of unknown FLOP (strange; 56% of the bytes), timed by bytes alone"
+    assert str(found) == "1 op of unknown FLOP (strange; 56 % of the bytes), timed by bytes alone"
 
 
 def test_what_does_something_more_has_the_shape_of_the_plain_one(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_inputs_may_be_named_and_on_the_meta_device():
         (Net(), None, r"^workload: a module needs example inputs: hosim.load\(model, inputs=...\), positional or by name; got Net$"),
         (Net(), [torch.zeros(4, 7)], "^workload: inputs: torch.export cannot export Net with these inputs: "),
         (torch.export.export(Net(), (torch.zeros(4, 8),)), [], "^workload: inputs: an exported program has its inputs already"),
+        (Net(), torch.zeros(1, 8), r"^workload: inputs: expected a sequence or a mapping of inputs, such as inputs=\(x,\), got Tensor$"),
         ("toy", [], "^workload: inputs: only a module of torch takes inputs$"),
     ],
 )

@@ -112,7 +112,7 @@ def test_views_workspace_and_writes(tmp_path: Path) -> None:
         ("add_.30", [40], [], [40], 0),
         ("item.40", [40], [], [], 0),
     ]
-    assert graph.meta["left_out"] == 2
+    assert graph.meta["calls_without_work"] == 2
 
 
 def shaped(raw: dict, inputs: list, outputs: list) -> dict:
@@ -155,7 +155,7 @@ def test_a_call_of_several_kernels_is_several_ops(tmp_path: Path) -> None:
     )
     assert operands(graph) == [("copy_.12", [200], [200], [], 0), ("sum.13", [200], [4], [], 0), ("div_.15", [], [], [4], 0)]
     assert [op.bytes_accessed for op in graph.ops] == [400, 204, 8]
-    assert graph.meta["left_out"] == 0
+    assert graph.meta["calls_without_work"] == 0
 
 
 def test_what_an_op_writes_is_listed_in_the_order_of_first_use(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from synthetic_trace import COPIES, TRUTH, base_machine, copy_us, recording
 
 from hosim.errors import InputError
 from hosim.importers.kineto import parse_kineto
-from hosim.importers.kineto_events import KinetoTrace
+from hosim.importers.kineto_events import DeviceInfo, KinetoTrace
+from hosim.io import find_hardware, load_hardware
 from hosim.io.hardware_file import hardware_from_dict, hardware_to_dict
 from hosim.io.shipped import hardware
 from hosim.validate.calibrated_profile import calibrated_profile
-from hosim.validate.calibration import Calibration, calibrate, likely_base
+from hosim.validate.calibration import Calibration, base_with_figures, calibrate, likely_base
 from hosim.validate.channel_fit import MeasuredCopy, fit_ways
 from hosim.validate.measurements import Measurements, read_measurements
 from hosim.validate.robust import _refitted, fit_line, fit_slope, spread
@@ -138,7 +139,7 @@ def sweep_file(folder: Path, latency: float = 9000, ns_a_byte: float = 0.04, bot
         for size in (1 << power for power in range(12, 27, 2)):
             times = [round((latency + size * ns_a_byte * (both if direction == "both" else 1)) * factor) for factor in (0.99, 1, 1.01)]
             rows.append({"direction": direction, "pinned": True, "bytes": size, "median_ns": times[1], "ns": times})
-    content = {"format": "hosim.recording/1", "device": {"name": "Toy"}, "copies": rows, "host_allocations": []}
+    content = {"format": "hosim.gpu/1", "device": {"name": "Toy"}, "copies": rows, "host_allocations": []}
     (folder / "bandwidth.json").write_text(json.dumps(content))
     return folder
 
@@ -163,10 +164,10 @@ def test_a_sweep_gives_channels_their_curve_and_what_both_ways_share(tmp_path: P
 
 def test_what_the_kit_writes_is_read(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from hosim.record.bandwidth_sweep import sweep
-    from hosim.record.command import FORMAT
-    from hosim.record.gpu_seam import CpuBackend
-    from hosim.record.output_files import write_json
+    from hosim.gpu.bandwidth_sweep import sweep
+    from hosim.gpu.gpu_seam import CpuBackend
+    from hosim.gpu.output_files import write_json
+    from hosim.validate.kit_files import FORMAT
 
     device = CpuBackend()
     write_json(tmp_path / "bandwidth.json", {"format": FORMAT, "device": device.describe(), **sweep(device, (4096, 8192), 2)})
@@ -179,8 +180,8 @@ def test_what_the_kit_writes_is_read(tmp_path: Path) -> None:
     ("content", "problem"),
     [
         ({"format": "hosim.recording/2", "copies": []}, "expected a bandwidth sweep"),
-        ({"format": "hosim.recording/1", "copies": [{"direction": "up", "bytes": 1, "ns": [1]}]}, r"copies\[0\]"),
-        ({"format": "hosim.recording/1", "copies": [{"direction": "h2d", "bytes": 0, "ns": [1]}]}, r"copies\[0\]"),
+        ({"format": "hosim.gpu/1", "copies": [{"direction": "up", "bytes": 1, "ns": [1]}]}, r"copies\[0\]"),
+        ({"format": "hosim.gpu/1", "copies": [{"direction": "h2d", "bytes": 0, "ns": [1]}]}, r"copies\[0\]"),
     ],
     ids=["format", "direction", "bytes"],
 )
@@ -238,3 +239,13 @@ def test_the_base_of_a_device() -> None:
     for unknown in ("NVIDIA GeForce RTX 2080 Ti", "NVIDIA RTX 6000 Ada Generation", "NVIDIA L40", "NVIDIA H100 PCIe", None):
         with pytest.raises(InputError, match="name the profile to start from"):
             likely_base(unknown, hardware())
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [((304, 206_141_652_992), "mi300x-192gb"), ((304, 60_000_000_000), None), ((303, 206_141_652_992), None), ((None, None), None)],
+)
+def test_a_device_without_a_name_is_known_by_its_figures(figures: tuple[int | None, int | None], expected: str | None) -> None:
+    profiles = [load_hardware(find_hardware(name)) for name in ("mi300x-192gb", "h100-80gb-sxm", "toy")]
+    assert base_with_figures(DeviceInfo("", memory_bytes=figures[1], multiprocessors=figures[0]), profiles) == expected
+    assert base_with_figures(DeviceInfo("", figures[1], figures[0]), [*profiles, profiles[0]]) is None  # of two alike

@@ -17,6 +17,7 @@ from hosim.importers.kineto_events import DeviceOp, KinetoTrace
 from hosim.validate.calibrated_profile import calibrated_profile, host_channel
 from hosim.validate.calibration import Calibration, calibrate, likely_base
 from hosim.validate.channel_fit import ChannelFit, MeasuredCopy, _bent, _points, copies_of, fit_ways
+from hosim.validate.kind_times import ASSUMED
 from hosim.validate.measurements import Measurements, Sweep
 from hosim.validate.op_fit import Efficiency
 from hosim.validate.robust import (
@@ -238,6 +239,7 @@ def test_a_calibration_as_data() -> None:
                 "residuals": RESIDUALS.to_dict(),
             }
         ],
+        "kernels": [],
         "missing": ["a line"],
     }
     nothing = calibrated(gap=None, host_launch=None, both=None, efficiencies=()).to_dict()
@@ -290,7 +292,7 @@ def test_what_a_recording_lacks_is_said() -> None:
     assert found.base == "toy"
     assert found.missing[-2:] == (
         "efficiency of kinds with fewer than 3 ops: elementwise fp32",
-        "efficiency of 1 kernel, 75% of the time: their work does not follow from recorded shapes",
+        "efficiency of 1 kernel, 75 % of the time: their work does not follow from recorded shapes",
     )
     with pytest.raises(InputError) as caught:
         calibrate(Measurements((parsed(*kernel(0, 1, 5)),)))
@@ -356,14 +358,17 @@ def test_everything_that_a_profile_says() -> None:
     small = fitted("d2h", "pageable", latency=None, residuals=ErrorSpread(9, 0.01, None, 9, 0.01, 0.0, 0))
     curved = fitted("h2d", "unknown", curve=((2048, 256.0), (4096, 1024.0), (8192, 1500.0)))
     profile = calibrated_profile(calibrated(curved, small, both=None), BASE, "new")
-    interval = "Intervals: 95% by bootstrap"
+    interval = "Intervals: 95 % by bootstrap"
     assert profile["source"] == "base, calibrated from run, walk on GPU. Before: the maker"
+    assumed = ", ".join(ASSUMED)
+    assert profile["compute"].pop("efficiency_of")["matmul"] == {"bf16": 0.5432, "fp16": 0.543, "fp32": 0.65, "tf32": 0.65}
     assert profile["compute"] == {
         "peak": {"bf16": "1 TFLOP/s"},
         "launch": "1.07 us",
-        "efficiency_of": {"matmul": {"bf16": 0.5432}},
         "source": "launch from run, walk: gap 1.00 us (900 ns to 1.20 us, n=11), 70 ns of the shortest ops. "
-        f"efficiency_of, against toy, from run, walk: matmul bf16 0.543 (0.5 to 1.25, n=17). {interval}. Before: a page",
+        "efficiency_of, against toy, from run, walk: matmul bf16 0.543 (0.5 to 1.25, n=17). "
+        "efficiency_of, as kinds that are alike, in dtypes not listed: matmul. "
+        f"efficiency_of, [assumption], in dtypes not listed: {assumed}. {interval}. Before: a page",
     }
     # 2048 bytes in 256 ns are 8 GB/s, but the channel has 4; 4096 in 1024 are 4; 8192 in 1500 no longer than 4096 at 4
     assert profile["channels"]["h2d"] == {
@@ -373,7 +378,7 @@ def test_everything_that_a_profile_says() -> None:
         "latency": "5 us",
         "curve": [{"size": size, "bandwidth": "4 GB/s"} for size in ("2 KiB", "4 KiB", "8 KiB")],
         "source": "unknown memory from run, walk: 4.00 GB/s (3.00 GB/s to 5.00 GB/s, n=9), latency 5.00 us (4.00 us to 6.00 us, n=9), "
-        f"curve by size; 1.00 KiB to 1.00 MiB, residuals median 1.0% P95 5.0%. {interval}",
+        f"curve by size; 1.00 KiB to 1.00 MiB, residuals median 1.0 % P95 5.0 %. {interval}",
     }
     assert profile["channels"]["d2h"] == {
         "from": "hbm",
@@ -404,7 +409,7 @@ def test_kinds_of_host_memory_in_order_of_preference() -> None:
     bare = calibrated_profile(calibrated(device=None, efficiencies=()), unsaid, "new")
     assert bare["source"] == "base, calibrated from run, walk. Before: no source"
     assert bare["compute"]["source"] == (
-        "launch from run, walk: gap 1.00 us (900 ns to 1.20 us, n=11), 70 ns of the shortest ops. Intervals: 95% by bootstrap"
+        "launch from run, walk: gap 1.00 us (900 ns to 1.20 us, n=11), 70 ns of the shortest ops. Intervals: 95 % by bootstrap"
     )
     assert calibrated_profile(calibrated(gap=None, efficiencies=()), BASE, "new")["compute"] == BASE["compute"]
 

@@ -159,7 +159,7 @@ def test_another_recording_is_predicted() -> None:
     assert predicted.transfers.median is not None
     assert predicted.transfers.median < 0.05
     assert predicted.makespan_error == pytest.approx(0, abs=0.05)
-    assert set(predicted.levels) == {"place"}
+    assert set(predicted.levels) == {"exact"}
 
 
 def test_a_kind_of_host_memory_that_was_not_learned_is_counted() -> None:
@@ -226,13 +226,15 @@ def test_the_report_of_a_part_in_full() -> None:
         "learned_from": ["one"],
         "parted": "within groups of like ops",
         "iterations": None,
-        "ops": nothing | {"samples": 6, "median": error, "p95": error, "total": 12 / 18 - 1, "levels": {"shapes": 6}},
+        "ops": nothing
+        | {"samples": 6, "median": error, "p95": error, "total": 12 / 18 - 1, "levels": {"shapes": 6}}
+        | {"unpredicted": 0, "by_profile": None},
         "transfers": nothing | {"not_learned": 0, "ways": []},
         "makespan": dict.fromkeys(("measured_ns", "predicted_ns", "error", "by_period_ns", "by_period_error")),
         "worst": [{"name": "k", "ops": 6, "measured_ns": 18_000, "predicted_ns": 12_000}],
         "missing": [
             "one iteration only: parted within groups of like ops, the first of each group predict the others",
-            "1 op, 9% of the time, is like no other: left out",
+            "1 op, 9 % of the time, is like no other: left out",
             "the makespan: the rest of the iteration is what it would be learned from",
             "transfers: the held-out part has none",
         ],
@@ -264,7 +266,7 @@ def test_the_worst_groups_are_those_with_the_largest_sum_of_errors() -> None:
     found = predict_trace(other, known)
     assert [row[0] for row in found.worst] == ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]
     assert found.worst[0] == ("a", 1, 12_000, 2_000)
-    assert (found.parted, found.iterations, found.learned_from, found.levels) == ("another recording", None, ("known",), {"place": 12})
+    assert (found.parted, found.iterations, found.learned_from, found.levels) == ("another recording", None, ("known",), {"exact": 12})
     assert found.by_period_ns is None
 
 
@@ -356,8 +358,21 @@ def test_iterations_and_launches_that_are_missing() -> None:
     assert (once.iterations, once.by_period_ns, once.measured_ns) == (None, None, 12_000)
     silent = parse_kineto(trace(device_op(KERNEL, "a", 5, 2, 0, grid=[1, 1, 1], block=[1, 1, 1])), "silent")
     said = ("the makespan: no launch was recorded; record with ProfilerActivity.CPU as well", "transfers: the held-out part has none")
-    assert predict_trace(sequence("ab"), learn_from([silent])).missing == said
+    assert predict_trace(sequence("aa"), learn_from([silent])).missing == said
     assert predict_trace(silent, learn_from([steps])).missing == said
+
+
+def test_an_op_that_is_like_none_before_is_left_out_and_said() -> None:
+    """One kernel of two: more than a fifth, so that there is no total, and no makespan."""
+    found = predict_trace(sequence("az"), learn_from([sequence("ab")]))
+    assert (found.ops.samples, found.ops.total, found.unpredicted, found.measured_ns) == (1, None, 1, None)
+    assert found.missing == (
+        "1 kernel of 2: no op recorded before is the same, and there is no profile",
+        "the makespan: not all ops are predicted",
+        "the total of op times: more than 20 % of the kernels are left out",
+        "transfers: the held-out part has none",
+    )
+    assert predict_trace(sequence("aaaaz"), learn_from([sequence("ab")])).ops.total == 0  # one of five
 
 
 def test_the_makespan_has_the_latencies_that_were_learned() -> None:

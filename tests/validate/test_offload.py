@@ -13,7 +13,8 @@ from hosim.errors import InputError
 from hosim.hardware import Channel, Tier
 from hosim.importers.kineto import parse_kineto
 from hosim.validate.kit_files import bandwidth_sweep
-from hosim.validate.offload_prediction import SCHEMES, Sizes, _memory, machine_of, plan_of, predict, predict_recording
+from hosim.validate.offload_prediction import Sizes, _memory, machine_of, plan_of, predict, predict_recording
+from hosim.validate.offload_schemes import SCHEMES
 from hosim.validate.recorded_step import last_step
 from hosim.validate.scheme_report import validate_schemes
 
@@ -147,7 +148,7 @@ def test_the_plan_names_the_scheme_and_its_moves():
 def test_a_recording_is_compared_with_what_was_measured(tmp_path):
     runs = {"resident": ([900 * US, 830 * US, 825 * US], 5), "stream-params": ([1500 * US], 4)}
     write(tmp_path, False, 100_000, 150_000, sweep(1000), runs)
-    found = {p.scheme: p for p in predict_recording(tmp_path, "prefill", 64)}
+    found = {p.scheme: p for p in predict_recording(tmp_path, "toy", "prefill", 64)}
     assert set(found) == set(SCHEMES) - {"offload-optimizer"}
     assert (found["resident"].measured_ns, found["resident"].measured_stall_ns, found["resident"].measured_peak_bytes) == (830 * US, 0, 5)
     assert (found["stream-params"].makespan_ns, found["stream-params"].measured_ns) == (1410 * US, 1500 * US)
@@ -157,16 +158,16 @@ def test_a_recording_is_compared_with_what_was_measured(tmp_path):
 
 def test_what_is_no_recording_is_refused_in_one_line(tmp_path):
     with pytest.raises(InputError, match=r"meta\.json: no such file"):
-        predict_recording(tmp_path, "train", 64)
+        predict_recording(tmp_path, "toy", "train", 64)
     (tmp_path / "meta.json").write_text("{}")
-    with pytest.raises(InputError, match=r"expected a file of hosim\.record"):
-        predict_recording(tmp_path, "train", 64)
-    (tmp_path / "meta.json").write_text('{"format": "hosim.recording/1"}')
-    with pytest.raises(InputError, match="expected the key 'model'"):
-        predict_recording(tmp_path, "train", 64)
+    with pytest.raises(InputError, match=r"expected a file that `python -m hosim\.gpu` writes"):
+        predict_recording(tmp_path, "toy", "train", 64)
+    (tmp_path / "meta.json").write_text('{"format": "hosim.gpu/1"}')
+    with pytest.raises(InputError, match="expected the key 'models'"):
+        predict_recording(tmp_path, "toy", "train", 64)
     from kineto_toys import step
 
-    with pytest.raises(InputError, match=r"expected a recording of hosim\.record, with its annotations"):
+    with pytest.raises(InputError, match=r"expected a recording of hosim\.gpu, with its annotations"):
         last_step(parse_kineto(step(), "toy"))
     with pytest.raises(InputError, match="expected pinned copies of direction h2d"):
         machine_of({"copies": []})
@@ -358,13 +359,15 @@ def test_a_report_of_all_schemes(tmp_path):
     """Of two lengths, the smaller one first; a sweep of 1 GB/s; two runs measured."""
     runs = {"resident": ([900 * US, 830 * US, 825 * US], 5), "stream-params": ([1500 * US], 404)}
     write(tmp_path, False, 100_000, 150_000, sweep(1000), runs)
-    copytree(tmp_path / "prefill-64-resident", tmp_path / "prefill-128-resident")
-    (tmp_path / "prefill-64-resident-old").mkdir()
+    copytree(tmp_path / "toy-prefill-64-resident", tmp_path / "toy-prefill-128-resident")
+    (tmp_path / "toy-prefill-64-resident-old").mkdir()
     report = validate_schemes(tmp_path)
-    assert {key: report[key] for key in ("format", "recording", "device")} == {
-        "format": "hosim.schemes/1",
+    assert {key: report[key] for key in report if key != "runs"} == {
+        "format": "hosim.schemes/2",
         "recording": tmp_path.name,
         "device": "Toy",
+        "dry_run": False,
+        "plans": [],
     }
     schemes = ["resident", "stream-params", "offload-activations", "both"]
     assert [(run["mode"], run["length"], run["scheme"]) for run in report["runs"]] == [
@@ -372,6 +375,7 @@ def test_a_report_of_all_schemes(tmp_path):
     ]
     peak = START_BYTES + LAYERS * 100_000 + TEMPORARY
     assert report["runs"][0] == {
+        "model": "toy",
         "mode": "prefill",
         "length": 64,
         "scheme": "resident",
@@ -387,26 +391,26 @@ def test_a_report_of_all_schemes(tmp_path):
     assert report["runs"][5]["makespan"] == {"measured_ns": None, "simulated_ns": 1410 * US, "error": None}
     assert report["runs"][5]["stall"]["measured_ns"] is None
     assert report["runs"][5]["peak"]["measured_bytes"] is None
-    (tmp_path / "prefill-128-resident" / "run.json").unlink()
+    (tmp_path / "toy-prefill-128-resident" / "run.json").unlink()
     meta = json.loads((tmp_path / "meta.json").read_text())
     (tmp_path / "meta.json").write_text(json.dumps(meta | {"device": "Toy"}))
     report = validate_schemes(tmp_path)
     assert report["device"] is None
     assert report["runs"][4]["makespan"]["measured_ns"] is None
-    (tmp_path / "prefill-128-stream-params").mkdir()
-    content = {"format": "hosim.recording/1", "wall_ns": [1], "memory": None}
-    (tmp_path / "prefill-128-stream-params" / "run.json").write_text(json.dumps(content))
+    (tmp_path / "toy-prefill-128-stream-params").mkdir()
+    content = {"format": "hosim.gpu/1", "wall_ns": [1], "memory": None}
+    (tmp_path / "toy-prefill-128-stream-params" / "run.json").write_text(json.dumps(content))
     streamed = validate_schemes(tmp_path)["runs"][5]
     assert streamed["makespan"]["measured_ns"] == 1
     assert [streamed[key]["measured_ns" if key == "stall" else "measured_bytes"] for key in ("stall", "peak", "reserved")] == [None] * 3
 
 
 def test_a_folder_without_a_resident_run(tmp_path):
-    (tmp_path / "meta.json").write_text('{"format": "hosim.recording/1", "device": null, "model": {}}')
+    (tmp_path / "meta.json").write_text('{"format": "hosim.gpu/1", "device": null, "dry_run": false, "models": {}}')
     with pytest.raises(InputError) as caught:
         validate_schemes(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path}: no resident run (MODE-LENGTH-resident) to predict from; record it with: python -m hosim.record"
+        f"{tmp_path}: no resident run (MODEL-MODE-LENGTH-resident) to predict from; record it with: python -m hosim.gpu measure"
     )
 
 
@@ -415,7 +419,7 @@ def test_a_copy_of_nothing_is_refused(tmp_path, key, least):
     """Its rate would be divided by its bytes; a clock may well say that a copy took no time."""
     row = {"direction": "h2d", "bytes": 1, "median_ns": 0, "pinned": True}
     path = tmp_path / "bandwidth.json"
-    sweep = {"format": "hosim.recording/1", "copies": [row, row]}
+    sweep = {"format": "hosim.gpu/1", "copies": [row, row]}
     path.write_text(json.dumps(sweep))
     assert bandwidth_sweep(path) == sweep
     path.write_text(json.dumps(sweep | {"copies": [row, row | {key: least - 1}]}))

@@ -45,7 +45,7 @@ def test_a_step_of_training_without_sharding(compared) -> None:
 def test_the_memory_of_training(compared) -> None:
     """With the masks of dropout and tied embeddings, which the account of the row has."""
     row = TRAINED["megatron-22b-memory"]
-    graph = graph_of_row(row, dropout=0.1, tie_word_embeddings=True)
+    graph = graph_of_row(row, dropout=0.1, attention_dropout=0.1, tie_word_embeddings=True)
     compared("Calculon", row.id, "peak, B", row.figure, static_peak(graph).bytes, within=0.02)
 
 

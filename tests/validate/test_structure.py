@@ -207,7 +207,8 @@ def test_a_kernel_that_fills_the_device() -> None:
 def test_launches_under_way_do_not_wait_for_each_other() -> None:
     """24 us from the call to the op, and a launch every 5 us."""
     events = [event for i in range(8) for event in launch(5 * i, 1 + i, 5 * i + 29, 3)]
-    assert starts_us(structural_replay(of(*events))) == [5 * i + 29 for i in range(8)]
+    latencies = Latencies({"kernel": 24_000}, {}, {}, {}, {}, 0)
+    assert starts_us(structural_replay(of(*events), latencies=latencies)) == [5 * i + 29 for i in range(8)]
 
 
 def test_ops_launched_before_the_recording() -> None:
@@ -297,11 +298,11 @@ def test_the_graph_of_every_kind_of_call() -> None:
         ("host.5", "host11", 4_000, (), 0),
         ("sync.6", "host11", 3_000, (), 0),  # 7 without anything to wait for, 4 of these after it
         ("return.7", "host11", 4_000, (2,), 0),
-        ("host.8", "host11", 15_000, (), 0),  # from 41 to 6 after the start of the copy's call
+        ("host.8", "host11", 20_000, (), 0),  # from 41 to 61: the call ends at 80, 1 after the copy, which takes 18
         ("gap.9", "stream7", 500, (), 0),
         ("copy.10", "stream7", 18_000, (8,), 0),
         ("return.11", "host11", 1_000, (10,), 0),
-        ("host.12", "host11", 14_000, (), 0),  # from 80 to 4 after the start of the next one's
+        ("host.12", "host11", 10_000, (), 0),  # from 80 to the start of the next one's, which would leave it nothing: 100 + 2 - 15
         ("gap.13", "stream7", 600, (), 0),
         ("copy.14", "stream7", 13_000, (12,), 0),
         ("rest.15", "stream7", 2_000, (), 0),  # the host goes on without it
@@ -383,7 +384,7 @@ def test_the_graph_of_kernels_on_two_streams() -> None:
 
 
 def test_the_graph_of_ops_launched_before_the_recording() -> None:
-    """The first of each stream is given its start; the one launched at 20..25 us starts 89 us later, as the only sample says."""
+    """The first of each stream is given its start; the one launched at 20..25 us started 89 us later, of which one sample explains 20."""
     before = [device_op(KERNEL, "before", 10, 50, 1), device_op(KERNEL, "before", 62, 50, 2), device_op(KERNEL, "other", 15, 10, 9, 20)]
     built = structure(of(span("cpu_op", "aten::mm", 0, 40), *before, *launch(20, 3, 114, 10)))
     assert listed(built) == [
@@ -397,7 +398,7 @@ def test_the_graph_of_ops_launched_before_the_recording() -> None:
         ("gate.7", "stream7", 0, (), 1),
         ("kernel.8", "stream7", 50_000, (), 0),
         ("host.9", "host11", 25_000, (), 0),
-        ("latency.10", "lane0.host11", 89_000, (9,), 0),
+        ("latency.10", "lane0.host11", 20_000, (9,), 0),
         ("gap.11", "stream7", 2_000, (), 0),
         ("gate.12", "stream7", 0, (10,), 1),
         ("kernel.13", "stream7", 10_000, (), 0),
@@ -430,7 +431,8 @@ def test_the_graph_of_ops_without_a_launch_among_others() -> None:
 def test_a_launch_that_has_just_ended_frees_its_lane() -> None:
     """A launch every 5 us, each 25 us under way: the sixth has done 30 us of work, and the first one's lane is free from then on."""
     events = [event for i in range(8) for event in launch(5 * i, 1 + i, 5 * i + 30, 3)]
-    lanes = [op.stream for op in structure(of(*events)).graph.ops if op.kind == "latency"]
+    latencies = Latencies({"kernel": 25_000}, {}, {}, {}, {}, 0)
+    lanes = [op.stream for op in structure(of(*events), latencies=latencies).graph.ops if op.kind == "latency"]
     assert lanes == [f"lane{k}.host11" for k in (0, 1, 2, 3, 4, 0, 1, 2)]
 
 
@@ -503,7 +505,7 @@ def test_a_synchronisation_returns_after_what_it_waits_for() -> None:
 
 
 def figures(*ops: ReplayedOp) -> StructuralReplay:
-    return StructuralReplay("t", None, ops, *[0] * 8, GivenNumbers(0, 0, 0, 0, 0), {}, 0, 0)
+    return StructuralReplay("t", None, ops, *[0] * 8, GivenNumbers(0, 0, 0, 0, 0), Latencies({}, {}, {}, {}, {}, 0), (), 0, 0)
 
 
 def off_by(error: int, start: int = 0, kind: str = "kernel", name: str = "k") -> ReplayedOp:

@@ -19,6 +19,7 @@ from hosim.io.hardware_file import hardware_from_dict
 from hosim.validate.calibrated_profile import calibrated_profile
 from hosim.validate.calibration import Calibration
 from hosim.validate.channel_fit import ChannelFit, MeasuredCopy, copies_of
+from hosim.validate.latencies import Latencies
 from hosim.validate.measurements import Measurements, Sweep, read_measurements
 from hosim.validate.memory_replay import replay_memory
 from hosim.validate.op_fit import fit_efficiencies, fixed_time
@@ -31,7 +32,10 @@ from hosim.validate.validation import Validation, _given, beside, read_trace, va
 
 # ---- hosim validate
 
-NO_MEMORY = ("measured_peak_bytes", "simulated_peak_bytes", "max_abs_error_bytes", "reserved_peak_bytes")
+NO_MEMORY = (
+    *("measured_peak_bytes", "simulated_peak_bytes", "max_abs_error_bytes"),
+    *("reserved_peak_bytes", "reserved_low_bytes", "reserved_high_bytes"),
+)
 
 
 def test_a_report_without_replays_has_nulls() -> None:
@@ -40,6 +44,9 @@ def test_a_report_without_replays_has_nulls() -> None:
         "trace": "t",
         "device": None,
         "kernels": 0,
+        "explained": None,
+        "reasons": [],
+        "errors": None,
         "makespan": {"measured_ns": None, "simulated_ns": None, "error": None},
         "kernel_start": {"mean_error_ns": None, "p95_error_ns": None},
         "copies": {"count": 0, "bytes": 0, "total_ns": None, "measured_overlap_ns": None, "simulated_overlap_ns": None},
@@ -75,8 +82,8 @@ def test_a_report_of_times_and_memory() -> None:
     for op in report["worst"]:
         assert op["start_error_ns"] == op["simulated_start_ns"] - op["measured_start_ns"]
     drawn = Validation("toy", "Toy", times, memory, ()).drawn_ops
-    assert sorted(end - start for _, (start, end), _ in drawn) == [8_000, 30_000, 60_000, 100_000]
-    assert sorted(name for name, *_ in drawn) == ["0:20", "0:20", "0:7", "0:7"]
+    assert sorted(end - start for *_, (start, end), _ in drawn) == [8_000, 30_000, 60_000, 100_000]
+    assert sorted((device, stream) for _, _, device, stream, _, _ in drawn) == [(0, 7), (0, 7), (0, 20), (0, 20)]
 
 
 def test_an_error_is_relative_to_what_was_measured() -> None:
@@ -207,7 +214,7 @@ def test_pageable_copies_that_beat_the_channel_raise_it() -> None:
     block = profile["channels"]["h2d"]
     assert (block["bandwidth"], block["pageable"], block["latency"]) == ("12 GB/s", "12 GB/s", "2 us")
     assert block["curve"] == BASE["channels"]["h2d"]["curve"]
-    assert block["source"].endswith("Intervals: 95% by bootstrap. bandwidth before: a book")
+    assert block["source"].endswith("Intervals: 95 % by bootstrap. bandwidth before: a book")
     assert profile["fabrics"]["pcie"] == {
         **BASE["fabrics"]["pcie"],
         "bandwidth": "12 GB/s",
@@ -221,7 +228,7 @@ def test_pinned_copies_replace_the_channel() -> None:
     block = calibrated_profile(calibration(fit), BASE, "new")["channels"]["h2d"]
     said = block.pop("source")
     assert said.startswith("pinned memory from run: 3.00 GB/s (2.70 GB/s to 3.30 GB/s, n=9), latency ")
-    assert said.endswith("; 1.00 KiB to 1.00 MiB, residuals median 1.0% P95 5.0%. Intervals: 95% by bootstrap")
+    assert said.endswith("; 1.00 KiB to 1.00 MiB, residuals median 1.0 % P95 5.0 %. Intervals: 95 % by bootstrap")
     assert ", curve by size" in said
     assert block == {
         "from": "ddr",
@@ -277,7 +284,7 @@ def test_the_time_of_a_copy_between_measured_sizes() -> None:
 
 def sweep(folder: Path, name: str = "bandwidth.json", device: Any = None, rows: Any = ()) -> Path:
     folder.mkdir(exist_ok=True)
-    (folder / name).write_text(json.dumps({"format": "hosim.recording/1", "device": device, "copies": list(rows)}))
+    (folder / name).write_text(json.dumps({"format": "hosim.gpu/1", "device": device, "copies": list(rows)}))
     return folder / name
 
 
@@ -300,7 +307,7 @@ def test_a_sweep_as_read(tmp_path: Path) -> None:
 def test_sweeps_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_measurements([tmp_path])
-    assert str(caught.value).endswith("as python -m hosim.record writes them")
+    assert str(caught.value).endswith("as python -m hosim.gpu and hosim.record write them")
     assert caught.value.source == str(tmp_path)
     one, two = (sweep(tmp_path / name, device={"name": name}) for name in "ba")
     with pytest.raises(InputError) as caught:
@@ -320,28 +327,33 @@ def test_sweeps_that_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             read_measurements([path])
         assert (caught.value.source, caught.value.where) == (str(path), "copies[1]")
-    for content in ([], {"format": "hosim.recording/1", "copies": {}}, {"format": "hosim.recording/2", "copies": []}):
+    for content in ([], {"format": "hosim.gpu/1", "copies": {}}, {"format": "hosim.recording/2", "copies": []}):
         path.write_text(json.dumps(content))
         with pytest.raises(InputError) as caught:
             read_measurements([path])
-        assert str(caught.value) == f"{path}: expected a bandwidth sweep (format: hosim.recording/1, with copies)"
+        assert str(caught.value) == f"{path}: expected a bandwidth sweep (format: hosim.gpu/1, with copies)"
 
 
 def test_what_a_replay_was_given_and_what_is_drawn_of_it() -> None:
-    times: Any = SimpleNamespace(given=GivenNumbers(1, 2, 4, 8, 16), constants={"wait": 3, "entry": 5})
+    constants = Latencies({}, {}, {"device_sync": 5}, {}, {}, 3, {"back device_sync": 7}, {"back device_sync": (4, 6)})
+    times: Any = SimpleNamespace(given=GivenNumbers(1, 2, 4, 8, 16), constants=constants, recurring=())
     assert times.given.total == 31
     listed = _given(times)
-    assert listed == {"device_durations": 1, "host_segments": 2, "overlaps": 4, "starts": 8, "constants": {"entry": 5, "wait": 3}}
-    assert list(listed["constants"]) == ["entry", "wait"]
+    fitted = {
+        "back device_sync": {"ns": 5, "samples": 7, "low_ns": 4, "high_ns": 6},
+        "wait": {"ns": 3, "samples": 0, "low_ns": None, "high_ns": None},
+    }
+    assert listed == {"device_durations": 1, "host_segments": 2, "overlaps": 4, "starts": 8, "constants": fitted, "recurring": []}
+    assert list(listed["constants"]) == ["back device_sync", "wait"]
     names = ("times_ns", "measured_bytes", "simulated_bytes", "measured_reserved_bytes", "simulated_reserved_bytes")
     memory: Any = SimpleNamespace(**{name: i for i, name in enumerate(names)})
-    curves = {"allocated, recorded": 1, "allocated, replayed": 2, "reserved, recorded": 3, "reserved, replayed": 4}
+    curves = {"allocated, recorded": 1, "allocated, simulated": 2, "reserved, recorded": 3, "reserved, simulated": 4}
     assert Validation("t", None, None, memory, ()).drawn_memory == (0, curves)
     nothing = Validation("t", None, None, None, ())
     assert (nothing.drawn_memory, nothing.drawn_ops, _given(None)) == (None, [], None)
-    op = SimpleNamespace(device=1, stream=7, start_ns=2, end_ns=5)
+    op = SimpleNamespace(name="f", kind="kernel", device=1, stream=7, start_ns=2, end_ns=5)
     times.ops = (SimpleNamespace(op=op, simulated_start_ns=3, simulated_end_ns=8),)
-    assert Validation("t", None, times, None, ()).drawn_ops == [("1:7", (2, 5), (3, 8))]
+    assert Validation("t", None, times, None, ()).drawn_ops == [("f", "kernel", 1, 7, (2, 5), (3, 8))]
 
 
 def test_a_file_that_cannot_be_opened_is_left_to_the_reader_of_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,41 @@
+"""Recordings that no GPU can have made."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hosim.errors import InputError
+from hosim.importers.kineto_events import KinetoTrace
+from hosim.importers.kineto_waits import StreamId, stream_of
+from hosim.units import human_time
+
+INSIDE_NS = 100_000
+"""Ops of one stream run one after the other; clocks that round overlap by less than this."""
+
+BEFORE_NS = 1_000_000
+"""A kernel that begins while the one before it ends (programmatic launches) does so by less than this."""
+
+
+def refuse_damage(trace: KinetoTrace, source: str) -> None:
+    """Raise :class:`InputError` if ops of one stream overlap by more than a GPU allows.
+
+    Nodes of one CUDA graph may run side by side, and so may kernels in one queue of HIP, which serves several streams.
+    """
+    if any(call.name.startswith("hip") for call in trace.calls):
+        return
+    streams: dict[StreamId, list[int]] = {}
+    for i, op in enumerate(trace.ops):
+        streams.setdefault(stream_of(op), []).append(i)
+    for (_, stream), queue in streams.items():
+        for a, b in pairwise(queue):
+            first, second = trace.ops[a], trace.ops[b]
+            over = min(first.end_ns, second.end_ns) - second.start_ns
+            kernels = first.kind == second.kind == "kernel"
+            allowed = BEFORE_NS if kernels and second.end_ns >= first.end_ns else INSIDE_NS
+            if over > allowed and (first.call is None or first.call != second.call):
+                at = f"{first.name[:40]} and {second.name[:40]} at {human_time(second.start_ns)}"
+                raise InputError(
+                    f"damaged: two ops of stream {stream} run at once for {human_time(over)}, which no GPU allows; record it again",
+                    source=source,
+                    where=at,
+                )

@@ -1,0 +1,146 @@
+"""Op times of a recording by the cost model of a calibrated profile, beside the recorded ones.
+
+A recorded op lasts from its first instruction to its last: the gap to the next op, which the profile's launch time includes, is not part
+of it. Nothing recorded of the ops' times is used, only what their operators and kernels are.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import exp, sqrt
+from typing import Any
+
+from hosim.costmodel.op_time import kernel_times_of, op_durations
+from hosim.costmodel.peaks import peak_for
+from hosim.graph import Graph, Op
+from hosim.hardware import Hardware
+from hosim.importers.kineto_events import DeviceOp, KinetoTrace
+from hosim.units import human_percent
+from hosim.validate.calibration import Calibration
+from hosim.validate.kind_times import efficiency_of
+from hosim.validate.op_times import is_transfer
+from hosim.validate.op_work import OpWork, work_of
+
+_NINE_IN_TEN = 1.645
+_COMMON_SPREAD = 0.12
+"""By so much all ops of another model may be off together."""
+MOST_UNKNOWN = 0.2
+"""If more of the kernels than this share cannot be predicted, there is no total."""
+_TOLD = 0.01
+"""The least share of the time of a kind that is named."""
+MODEL_LEVELS = ("exact", "fitted", "alike", "assumed")
+"""Where a predicted time is from: the same op was recorded; its class or kind was; a kind that is alike was; none was."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelledWork:
+    """A work, what it should take (ns), where that is from, and its spread."""
+
+    work: OpWork
+    predicted_ns: int
+    level: str
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelledTotal:
+    """All predicted works together, in nanoseconds: measured, predicted, and between what it should be nine times in ten."""
+
+    measured_ns: int
+    predicted_ns: int
+    low_ns: int
+    high_ns: int
+
+    @property
+    def error(self) -> float | None:
+        """Signed and relative."""
+        return self.predicted_ns / self.measured_ns - 1 if self.measured_ns else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the JSON report has it."""
+        return {**asdict(self), "error": self.error}
+
+
+@dataclass(frozen=True)
+class ModelledOps:
+    """The works of a recording as predicted."""
+
+    works: tuple[ModelledWork, ...]
+
+    @property
+    def total(self) -> ModelledTotal:
+        """All works together. Kinds err independently, ops of a kind alike, and all of them somewhat alike."""
+        by_kind: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for one in self.works:
+            by_kind[one.work.kind, one.work.dtype] += one.predicted_ns * one.spread
+        measured, predicted = sum(one.work.time_ns for one in self.works), sum(one.predicted_ns for one in self.works)
+        relative = sqrt(sum(part**2 for part in by_kind.values()) / max(predicted, 1) ** 2 + _COMMON_SPREAD**2)
+        low, high = (round(predicted * exp(sign * _NINE_IN_TEN * relative)) for sign in (-1, 1))
+        return ModelledTotal(measured, predicted, low, high)
+
+    @property
+    def without_data(self) -> str | None:
+        """Kinds that the recordings learned from say nothing of, with their share of the predicted time; None if there are none."""
+        total = max(1, sum(one.predicted_ns for one in self.works))
+        shares: defaultdict[tuple[str, str], int] = defaultdict(int)
+        spreads: dict[tuple[str, str], float] = {}
+        for one in self.works:
+            if one.level == "assumed":
+                key = one.work.kind, one.work.dtype
+                shares[key] += one.predicted_ns
+                spreads[key] = one.spread
+        listed = []
+        for (kind, dtype), ns in sorted(shares.items(), key=lambda item: -item[1]):
+            factor = exp(_NINE_IN_TEN * spreads[kind, dtype])
+            if ns >= _TOLD * total:
+                share = human_percent(ns / total, 0)
+                listed.append(f"{kind} {dtype} ({share} of the predicted time, {1 / factor:.2f} to {factor:.2f} times that)")
+        return f"from recorded times, but assumed: {', '.join(listed)}" if listed else None
+
+
+def modelled(trace: KinetoTrace, calibration: Calibration, profile: Hardware) -> ModelledOps:
+    """The works of a recording by ``profile``, which is that of the calibration (:mod:`hosim.validate.calibrated_profile`)."""
+    counted = work_of(trace).works
+    placed = {i for work in counted for i in work.ops}
+    moved = [_moved(i, op) for i, op in enumerate(trace.ops) if i not in placed and op.size_bytes and not is_transfer(op)]
+    every = (*counted, *moved)
+    works = [w for w in every if (w.flops or w.bytes_accessed) and (not w.flops or peak_for(profile, w.dtype) is not None)]
+    graph = graph_of(works)
+    machine = replace(profile, compute=replace(profile.compute, launch_ns=calibration.fixed_ns))
+    kernels = kernel_times_of(graph, machine)
+    scales = {scale.kernel: scale for scale in calibration.kernels}
+    found = []
+    for i, (work, ns) in enumerate(zip(works, op_durations(graph, machine), strict=True)):
+        if i in kernels and work.kernel in scales:
+            level, spread = ("fitted" if scales[work.kernel].sizes else "assumed"), scales[work.kernel].spread
+        else:
+            kind = efficiency_of(work.kind, work.dtype, calibration.efficiencies, profile)
+            level, spread = kind.level, kind.spread
+        found.append(ModelledWork(work, ns, level, spread))
+    return ModelledOps(tuple(found))
+
+
+def graph_of(works: Sequence[OpWork]) -> Graph:
+    """Works as a workload of ops, one after the other, whose times the cost model says."""
+    return Graph("works", (), tuple(op_of(work, f"op{i}") for i, work in enumerate(works)))
+
+
+def _moved(place: int, op: DeviceOp) -> OpWork:
+    """A copy on the device, or a fill, that no operator explains."""
+    kind, passes = ("copy", 2) if op.kind == "copy" else ("fill", 1)
+    return OpWork(kind, "uint8", 0, passes * (op.size_bytes or 0), op.duration_ns, ops=(place,))
+
+
+def op_of(work: OpWork, name: str) -> Op:
+    """A work as an op of a workload."""
+    return Op(
+        name,
+        work.kind,
+        flops=work.flops,
+        bytes_accessed=work.bytes_accessed,
+        dtype=work.dtype,
+        kernel=work.kernel,
+        sizes=work.sizes,
+    )

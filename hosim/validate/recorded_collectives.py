@@ -1,0 +1,12 @@
+"""Kernels of a recording that wait for other ranks."""
+
+from __future__ import annotations
+
+import re
+
+_COLLECTIVE = re.compile(r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|sendrecv|cross_device|mscclKernel", re.IGNORECASE)
+
+
+def is_collective(name: str) -> bool:
+    """Whether a kernel's name is that of a collective, which waits for other ranks."""
+    return _COLLECTIVE.search(name) is not None

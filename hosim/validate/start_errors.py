@@ -1,0 +1,99 @@
+"""How far predicted starts are from recorded ones, in ways that neither a late beginning nor an idle device hides.
+
+Besides the errors on the recording's clock: those after aligning the first op, those of the gaps between successive ops of a stream, and
+both as a share of the time in which the device idles or streams wait.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hosim.importers.kineto_events import DeviceOp
+from hosim.importers.kineto_waits import stream_of
+
+
+@dataclass(frozen=True, slots=True)
+class StartErrors:
+    """Nanoseconds, of kernels (of all ops, if there are no kernels); gaps are those before any op.
+
+    ``aligned_p95_ns`` is the 95th percentile after all predicted starts are moved by what the first op is off. ``idle_ns`` is for how long
+    no op ran, from the first start to the last end, and ``waiting_ns`` the sum of all gaps of streams, of which predictions are off by
+    ``gaps_ns`` altogether.
+    """
+
+    span_ns: int
+    makespan_ns: int
+    p95_ns: int
+    aligned_p95_ns: int
+    gap_p95_ns: int
+    gaps_ns: int
+    waiting_ns: int
+    idle_ns: int
+
+    @property
+    def makespan_error(self) -> float:
+        """Relative and signed."""
+        return self.makespan_ns / self.span_ns - 1 if self.span_ns else 0.0
+
+    @property
+    def worst_ns(self) -> int:
+        """The largest of the errors of makespan and starts."""
+        return max(abs(self.makespan_ns - self.span_ns), self.p95_ns, self.aligned_p95_ns)
+
+    @property
+    def of_span(self) -> float:
+        """``worst_ns`` as a share of the span."""
+        return self.worst_ns / self.span_ns if self.span_ns else 0.0
+
+    @property
+    def of_idle(self) -> float | None:
+        """``aligned_p95_ns`` as a share of the time for which no op ran; None if there is none."""
+        return self.aligned_p95_ns / self.idle_ns if self.idle_ns else None
+
+    @property
+    def of_waiting(self) -> float | None:
+        """``gaps_ns`` as a share of the gaps; None if there are none."""
+        return self.gaps_ns / self.waiting_ns if self.waiting_ns else None
+
+
+def percentile95(errors: Sequence[int]) -> int:
+    """What 95 % of the errors do not exceed, without their sign; 0 without errors."""
+    ordered = sorted(abs(error) for error in errors)
+    return ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)] if ordered else 0
+
+
+def start_errors(ops: Sequence[DeviceOp], starts_ns: Sequence[int], ends_ns: Sequence[int] | None = None) -> StartErrors:
+    """The errors of predicted starts of a recording's ops, whose durations are as recorded unless their ends are predicted as well."""
+    if not ops:
+        return StartErrors(0, 0, 0, 0, 0, 0, 0, 0)
+    ends = ends_ns if ends_ns is not None else [start + op.duration_ns for start, op in zip(starts_ns, ops, strict=True)]
+    first = min(range(len(ops)), key=lambda i: (ops[i].start_ns, i))
+    moved = starts_ns[first] - ops[first].start_ns
+    chosen = [i for i, op in enumerate(ops) if op.kind == "kernel"] or list(range(len(ops)))
+    errors = [starts_ns[i] - ops[i].start_ns for i in chosen]
+    streams: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for i in sorted(range(len(ops)), key=lambda i: (ops[i].start_ns, ops[i].end_ns, i)):
+        streams[stream_of(ops[i])].append(i)
+    gaps = [(ops[b].start_ns - ops[a].end_ns, starts_ns[b] - ends[a]) for listed in streams.values() for a, b in pairwise(listed)]
+    off = [simulated - recorded for recorded, simulated in gaps]
+    return StartErrors(
+        max(op.end_ns for op in ops) - ops[first].start_ns,
+        max(ends) - min(starts_ns),
+        percentile95(errors),
+        percentile95([error - moved for error in errors]),
+        percentile95(off),
+        sum(map(abs, off)),
+        sum(max(0, recorded) for recorded, _ in gaps),
+        _idle(ops),
+    )
+
+
+def _idle(ops: Sequence[DeviceOp]) -> int:
+    idle, busy_until = 0, min(op.start_ns for op in ops)
+    for start, end in sorted((op.start_ns, op.end_ns) for op in ops):
+        idle += max(0, start - busy_until)
+        busy_until = max(busy_until, end)
+    return idle
