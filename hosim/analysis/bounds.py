@@ -20,7 +20,7 @@ from hosim.analysis.tensor_lives import Life, lives
 from hosim.analysis.traffic_program import Group, Times, TrafficProgram
 from hosim.costmodel.memory_traffic import copies_compete, with_memories
 from hosim.costmodel.op_time import op_durations
-from hosim.graph import Graph
+from hosim.graph import Graph, Tensor
 from hosim.hardware import Hardware
 
 Residency = Mapping[int, Sequence[str]]
@@ -141,11 +141,23 @@ def _groups(graph: Graph, found: Mapping[Life, Sequence[int]], passages: Passage
     for life, tensors in found.items():
         for members in [[t] for t in tensors] if apart else [tensors]:
             size = sum(graph.tensors[t].size_bytes for t in members)
-            time = {c: sum(passages.time(c, graph.tensors[t]) for t in members) for c in (*passages.into, *passages.out)}
+            together = [graph.tensors[t] for t in members]
+            time = {c: _least_time(passages, c, together) for c in (*passages.into, *passages.out)}
             groups.append(Group(life, float(size), len(members) == 1, time))
     groups.sort(key=lambda group: -group.size)
     inside = accumulate(sum(gap.inside.bit_count() for gap in group.life.gaps) for group in groups)
     return groups if apart else [group for group, points in zip(groups, inside, strict=True) if points <= _GAPS]
+
+
+def _least_time(passages: Passages, channel: str, tensors: Sequence[Tensor]) -> float:
+    """Nanoseconds of which any share of the tensors' bytes takes at least its share, whichever of the tensors a plan moves.
+
+    The latencies of all of them would be too much: a plan may move the large ones alone.
+    """
+    if len(tensors) == 1:
+        return passages.time(channel, tensors[0])
+    per_byte = min((passages.time(channel, tensor) / tensor.size_bytes for tensor in tensors if tensor.size_bytes), default=0.0)
+    return per_byte * sum(tensor.size_bytes for tensor in tensors)
 
 
 def _times(

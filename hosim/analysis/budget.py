@@ -9,7 +9,7 @@ from hosim.analysis.liveness import static_peak
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.units import parse_size, plain_number
+from hosim.units import human_percent, human_size, parse_size, plain_number
 
 _EXPECTED = "expected whole bytes, a size such as '40 GiB' or a share of the resident peak such as '75%' or 0.75"
 _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
@@ -37,7 +37,30 @@ def parse_budget(budget: int | float | str | None, graph: Graph, hardware: Hardw
     if wanted <= 0:
         said = f"{budget} B" if isinstance(budget, int) else budget
         raise InputError(f"{said} leaves no memory at all; {_EXPECTED}", source="budget")
+    _refuse_unknown_uses(wanted, graph)
     return wanted, min(wanted, capacity)
+
+
+def _refuse_unknown_uses(wanted: int, graph: Graph) -> None:
+    """Raise :class:`InputError` for less than a recording's peak if too much is not known of what its ops use."""
+    unknown, share = graph.meta.get("unknown_uses_bytes", 0), graph.meta.get("unknown_uses_share", 0.0)
+    if not isinstance(unknown, int) or not isinstance(share, int | float) or not (unknown or share):
+        return
+    peak = static_peak(graph).bytes
+    if wanted >= peak:
+        return
+    below = f"no answer below the peak of {human_size(peak)}"
+    most = f"at most {human_percent(MOST_UNKNOWN_USES, 0)} may be unknown"
+    if unknown > MOST_UNKNOWN_USES * peak:
+        why = f"which ops use {human_size(unknown)} of it, allocated before the recording, is not recorded ({most})"
+        raise InputError(f"{below}: {why}; record shapes and modules, or give --execution-trace", source=graph.name)
+    if share > MOST_UNKNOWN_USES:
+        why = f"what kernels use that take {human_percent(share, 0)} of the time, and have no recorded operator, is not known ({most})"
+        raise InputError(f"{below}: {why}", source=graph.name)
+
+
+MOST_UNKNOWN_USES = 0.25
+"""The most of a recording's peak, and of its kernels' time, of which the uses may be unknown for what-ifs below that peak."""
 
 
 def _bytes(text: str, graph: Graph) -> int:

@@ -192,10 +192,10 @@ def _capacity(plan: Plan, hardware: Hardware, budget_bytes: int | None) -> Itera
                 held[tier] += graph.tensors[t].size_bytes
     for tier, size in held.items():
         if size > capacity[tier]:
-            yield Finding("capacity", f"at time 0 {tier} would hold {size} bytes of tensors, and it has {capacity[tier]}")
+            yield Finding("capacity", f"at time 0 {tier} would hold {size:,} B of tensors, and it has {capacity[tier]:,} B")
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     for i, op in enumerate(graph.ops):
         needed = sum([sizes[t] for t in op.uses]) + op.workspace_bytes
         if needed > capacity[device]:
-            message = f"op {op.name!r} needs {needed} bytes of {device} for what it uses and its workspace; there are {capacity[device]}"
+            message = f"op {op.name!r} needs {needed:,} B of {device} for what it uses and its workspace; there are {capacity[device]:,} B"
             yield Finding("capacity", message, op=i)

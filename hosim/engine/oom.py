@@ -5,7 +5,7 @@ from __future__ import annotations
 from hosim.engine.channels import Chunk, IssuedTransfer
 from hosim.engine.device import DeviceReplay
 from hosim.engine.stream import Stream
-from hosim.units import human_size
+from hosim.units import human_percent, human_size
 
 _LISTED = 5
 _FOR_OTHERS = "waits in vain for other devices"
@@ -111,7 +111,7 @@ def _arena(device: DeviceReplay, tier: int) -> str:
     state = arena.state()
     return (
         f" (allocator {arena.name}: {_size(state.allocated_bytes)} allocated, {_size(state.reserved_bytes)} reserved, "
-        f"fragmentation {state.fragmentation:.1%}, largest free block {_size(state.largest_free_bytes)})"
+        f"fragmentation {human_percent(state.fragmentation)}, largest free block {_size(state.largest_free_bytes)})"
     )
 
 

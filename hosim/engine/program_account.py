@@ -24,7 +24,7 @@ from hosim.engine.arenas import caching_figures, streams_of_tensors
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.result import CACHING, EXPANDABLE, IN_PROGRAM_ORDER, LEDGER, AllocatorFigures, AllocatorState, Timeline
-from hosim.units import human_size
+from hosim.units import human_percent, human_size
 
 LAUNCH_QUEUE = 1024
 """Ops that a host gets ahead of the device before launching one blocks: about as many as CUDA queues. 0: it waits for each op."""
@@ -60,7 +60,7 @@ def program_account(
     state = blocks.state()
     held = f"{_size(state.allocated_bytes)} of {_size(capacity_bytes)} are held"
     detail = (
-        f"{_size(state.reserved_bytes)} reserved, fragmentation {state.fragmentation:.1%}, "
+        f"{_size(state.reserved_bytes)} reserved, fragmentation {human_percent(state.fragmentation)}, "
         f"largest free block {_size(state.largest_free_bytes)}"
     )
     error = f"out of memory in program order: {failed} of {hardware.device_tier}, where {held} (allocator {allocator}: {detail})"

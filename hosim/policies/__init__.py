@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Policy:
     if not name.startswith("_"):
+        from difflib import get_close_matches
+
         from hosim.policies.registry import get, names
 
         if name in names():
             return get(name)
+        near = get_close_matches(name, names(), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the policies are {', '.join(names())}"
+        raise AttributeError(f"module 'hosim.policies' has no policy {name!r}; {hint}")
     raise AttributeError(f"module 'hosim.policies' has no attribute {name!r}")
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instances import instance
 from strategies import graphs, hardware, several, sized
-from toys import hill, machine, plateau
+from toys import graph, hill, machine, plateau
 
 from hosim.cache_plan import AT_START, DETACH
 from hosim.engine import replay
@@ -81,6 +81,17 @@ def test_a_hill_by_hand() -> None:
     assert simulate.cost == (0, 160, 20)  # judged, not taken
     assert simulate.accept(late) == (0, 170, 20)
     assert simulate.stalls() == [(7, 10, 0)]  # b0 waits for a0
+
+
+def test_what_the_step_waits_for_after_its_last_op_is_a_wait() -> None:
+    # 40 B that live below come up, the only op writes them in 10 ns, and they go back: 40 ns that no op waits for
+    def build(b: GraphBuilder) -> None:
+        b.tensor("w", 40, "parameter", "ddr")
+        b.op("update", "op", inputs=["w"], outputs=["w"], duration_ns=10)
+
+    simulate = PlanSimulator(analyse(graph(build), machine()), 100)
+    assert simulate.begin({0: TensorChoice("ddr", HOME, {-1: -1})}) == (0, 90, 80)
+    assert simulate.stalls() == [(0, 40, 0), (1, 40, 0)]
 
 
 def test_what_does_not_fit_says_how_far_it_got() -> None:

@@ -85,7 +85,7 @@ def test_a_plan_without_a_runtime_is_as_it_is():
 
 @pytest.mark.parametrize("share", [0.5, 0.75])
 def test_hyperoffload_leaves_nothing_to_a_runtime(share):
-    graph = hosim.load({"model": "llama-3.1-8b", "phase": "prefill", "context": 2048, "layers": 2})
+    graph = hosim.load({"model": "llama-3.1-8b", "phase": "prefill", "sequence": 2048, "layers": 2})
     machine = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
     budget = int(static_peak(graph).bytes * share)
     plan = registry.get("hyperoffload").plan(graph, machine, budget)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hosim.allocator_blocks import MIN_BLOCK
 from hosim.errors import InputError
 
 MIB = 1 << 20
-MIN_BLOCK = 512
 SMALL_LIMIT = MIB
 """The largest block of the small pool; also the largest rest that a block of the large pool keeps instead of being split."""
 SMALL_SEGMENT = 2 * MIB

@@ -7,7 +7,7 @@ from typing import Literal
 
 from hosim.engine.allocators.sizes import ROUND_LARGE
 from hosim.errors import InfeasibleError
-from hosim.units import human_size
+from hosim.units import human_percent, human_size
 
 PoolId = tuple[int, int]
 SHARED_POOL: PoolId = (0, 0)
@@ -127,7 +127,8 @@ def out_of_memory(size_bytes: int, stats: AllocatorStats) -> InfeasibleError:
     lines = (
         f"wanted: {size_bytes} bytes",
         f"capacity: {stats.capacity_bytes} bytes, of which {stats.capacity_bytes - stats.reserved_bytes} are not reserved",
-        f"reserved: {stats.reserved_bytes} bytes, of which {stats.allocated_bytes} are allocated (fragmentation {stats.fragmentation:.1%})",
+        f"reserved: {stats.reserved_bytes} bytes, of which {stats.allocated_bytes} are allocated (fragmentation "
+        f"{human_percent(stats.fragmentation)})",
         f"largest free block: {stats.largest_free_bytes} bytes",
     )
     return InfeasibleError(message, report="\n".join(lines))

@@ -1,4 +1,4 @@
-"""Local search from some choices on: by annealing on small graphs, around the stalls on larger ones.
+"""Local search from some choices on: around the stalls, on small graphs after annealing.
 
 It ends no worse than it begins. What it spends is a number of judgements, so that the same seed gives the same plan.
 """
@@ -10,10 +10,10 @@ from hosim.planner.hyperoffload.choices import Choices
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
 from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
-from hosim.planner.hyperoffload.stall_search import StallSearch
+from hosim.planner.hyperoffload.stall_search import SMALL, StallSearch
 
-_SMALL = 200
-"""Ops up to which a graph is small."""
+_BOTH = 300
+"""The work for each op from which on small graphs are annealed and then searched around the stalls, with half as much again."""
 
 
 def improve(
@@ -24,6 +24,10 @@ def improve(
     ``work`` is what to spend, in :attr:`PlanSimulator.work`; on large graphs it may become less where it does not pay, and more where it
     does. Those are searched only where the simulator covers the machine.
     """
-    if isinstance(simulator, ReplayedChoices) or len(simulator.problem.graph.ops) <= _SMALL:
+    count = len(simulator.problem.graph.ops)
+    if isinstance(simulator, ReplayedChoices) or (count <= SMALL and work < _BOTH * count):
         return Annealing(RememberedCosts(simulator), choices, floor_ns, work, seed, restart).run()
+    if count <= SMALL:
+        choices = Annealing(RememberedCosts(simulator), choices, floor_ns, work, seed, restart).run()
+        work //= 2
     return StallSearch(simulator, choices, floor_ns, work, seed).run()

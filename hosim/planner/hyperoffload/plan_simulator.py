@@ -161,7 +161,10 @@ class PlanSimulator:
         return self.cost
 
     def stalls(self) -> list[tuple[int, int, int]]:
-        """The waits of ops in the best run: (op, nanoseconds, the tensor it waited for; below 0: room, or other ops)."""
+        """The waits of ops in the best run: (op, nanoseconds, the tensor it waited for; below 0: room, or other ops).
+
+        What the step waits for after its last op is a wait of the op after it, for the tensor that moves last.
+        """
         return [stall for kept in self._snapshots for stall in kept.stalls]
 
     def fullest(self, after: int, before: int) -> int:

@@ -79,6 +79,7 @@ def run(
     stuck = True
     flow_next = min([flow[END] for flow in flows], default=NEVER)
     reached = False
+    latest = -1
     while True:
         if settle:
             settle = False
@@ -297,7 +298,7 @@ def run(
                     due.append(t)
                 else:
                     del pending[t]
-                last = now
+                last, latest = now, t
                 settle = True
                 if contended or not unshared[flow[CHANNEL]]:
                     dirty = True
@@ -336,6 +337,8 @@ def run(
             dirty = False
             share(step, state, now)
             flow_next = min([flow[END] for flow in flows], default=NEVER)
+    if total == step.count and not reached and last > (ended := max(idle_since)):
+        state.stalls.append((total, last - ended, latest))
     state.now, state.total, state.mark, state.issued, state.last, state.instants = now, total, mark, issued, last, instants
     return reached
 

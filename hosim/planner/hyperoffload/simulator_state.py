@@ -79,7 +79,8 @@ class RunSnapshot:
     """A state between two instants, with times from then on, and what happens until the next snapshot.
 
     ``time`` is when it was in the best run, ``until`` the length of what follows it, ``peaks`` the most bytes held in each tier then,
-    ``tight`` where something found no room, and ``stalls`` the waits of ops: (op, nanoseconds, what it waited for).
+    ``tight`` where something found no room, and ``stalls`` the waits of ops: (op, nanoseconds, what it waited for), and that of the step
+    for its last transfer, as one of the op after the last.
     """
 
     time: int

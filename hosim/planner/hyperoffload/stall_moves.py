@@ -1,4 +1,4 @@
-"""Changes of choices around the stalls of a large graph: of one tensor, or of several that are alike.
+"""Changes of choices around the stalls: of one tensor, or of several that are alike.
 
 A change shifts returns or stores; takes an absence away, or gives one more; lets a tensor stay in the place of another of about its size;
 takes another tier below, for one absence or for all, with the return as early as that tier wants; or is any small change of one decision.
@@ -111,6 +111,9 @@ class StallMoves:
                         busy[tier] += self._sizes[t] / self._up[tier]
                 if choice.start != BELOW or after != AT_START:
                     places.append((choice.stores.get(after, after), t, after))
+            saved = self._decisions.saved_after(t, choice)
+            if saved is not None and choice.away and (t, min(choice.away)) in self._gap:
+                places.append((saved, t, min(choice.away)))
         self._places = sorted(places)
         self._idle = min(busy, key=lambda tier: busy[tier], default="")
         self._lines = self._decisions.queues(self._simulator.choices)
@@ -129,7 +132,7 @@ class StallMoves:
         """An op, and the tensor that it waits for (below 0: none)."""
         if self._stalls and self._rng.random() < 0.8:
             op, _, blamed = self._stalls[bisect_left(self._sums, self._rng.random() * self._sums[-1])]
-            return op, blamed
+            return min(op, self._count - 1), blamed
         return self._rng.randrange(self._count), -1
 
     def _near(self, op: int, reach: int) -> Sequence[tuple[int, int, int]]:

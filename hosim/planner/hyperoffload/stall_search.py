@@ -1,12 +1,14 @@
-"""Search around the stalls of a large graph: one change after the other where ops wait, drawn by how long they do.
+"""Search around the stalls: one change after the other where ops wait, drawn by how long they do.
 
-What comes out a little slower is taken at first, less and less later (threshold accepting, Dueck and Scheuer 1990), with returns to the
-best choices. Changes (:mod:`hosim.planner.hyperoffload.stall_moves`) are judged by :mod:`hosim.planner.hyperoffload.plan_simulator`. The
-search goes on only while that pays.
+A change is taken if the plan is no slower. Where none has been better for a while, the search goes back to the best choices, makes a few
+changes that may be a little slower, and goes on from there (iterated local search, Lourenço, Martin and Stützle 2003): what is better than
+the best is often several changes away. Changes (:mod:`hosim.planner.hyperoffload.stall_moves`) are judged by
+:mod:`hosim.planner.hyperoffload.plan_simulator`. The search goes on only while that pays.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 
 from hosim.planner.hyperoffload.best_choices import BestChoices
@@ -15,14 +17,32 @@ from hosim.planner.hyperoffload.choices import Choices
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator, SimulatedCost
 from hosim.planner.hyperoffload.stall_moves import StallMoves
 
-_WORSE = 0.0004
-"""The part of the time by which a change may be slower, at first."""
-_STALE, _STUCK = 400, 60
-"""Changes without a better plan after which the best is gone back to; refused ones after which stalls no longer say where to change."""
-_BLOCKS, _ROUNDS = 4, 4
-"""Blocks that all work is divided into, and how often all of it is spent where that pays."""
-_LITTLE, _PAYS = 20_000, 200
-"""A block that gains less than one part in so many ends a round; a round that gains more than one part in so many is followed by one."""
+SMALL = 200
+"""Ops up to which a graph is small."""
+_STUCK = 60
+"""Refused changes after which stalls no longer say where to change."""
+_BLOCKS = 4
+"""Blocks that all work is divided into."""
+_LITTLE, _PAYS = 20_000, 400
+"""A block that gains less than one part in so many gains nothing; a round that gains more than one part in so many is followed by one."""
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """How a search goes.
+
+    After ``stale`` changes without a better plan, ``leading`` ones lead away from the best choices, each slower by the part ``worse`` at
+    most. All work is spent up to ``rounds`` times, and a round ends after ``barren`` blocks in a row that gain nothing.
+    """
+
+    stale: int
+    leading: int
+    worse: float
+    rounds: int
+    barren: int
+
+
+_ON_LARGE, _ON_SMALL = _Pace(100, 8, 0.01, 8, 2), _Pace(50, 4, 0.1, 1, _BLOCKS)
 _FEWEST = 200
 """Changes that are drawn in a block at least."""
 _RUNS = 20
@@ -40,9 +60,12 @@ class StallSearch:
         self._simulator = simulator
         self._work = work
         self._rng = Random(seed)
+        self._pace = _ON_SMALL if len(simulator.problem.graph.ops) <= SMALL else _ON_LARGE
         self._kept = BestChoices(simulator, choices, floor_ns)
         self._moves = StallMoves(simulator, self._rng, self._kept.whole)
         self._looked = False
+        self._leading = 0
+        """Changes that are still to lead away from the best choices."""
         self._trials = self._stale = self._refused = 0
 
     def run(self) -> Choices:
@@ -51,7 +74,7 @@ class StallSearch:
         if not self._moves.some or kept.whole * _RUNS > self._work:
             return kept.best()
         self._tidy()
-        for _ in range(_ROUNDS):
+        for _ in range(self._pace.rounds):
             before = kept.cost
             self._round()
             if kept.at_floor or not _gained(before, kept.cost, _PAYS):
@@ -60,14 +83,16 @@ class StallSearch:
         return kept.best()
 
     def _round(self) -> None:
-        """Spend all work once, less if nothing much comes of it, with changes that may be slower at first."""
+        """Spend all work once, less if nothing much comes of it."""
         kept, simulator = self._kept, self._simulator
         begin, trials = simulator.work, self._trials
+        barren = 0
         for k in range(1, _BLOCKS + 1):
             before = kept.cost
             while not kept.at_floor and (simulator.work < begin + k * self._work // _BLOCKS or self._trials < trials + k * _FEWEST):
-                self._step(_WORSE * max(0.0, 1 - (simulator.work - begin) / self._work))
-            if kept.at_floor or not _gained(before, kept.cost, _LITTLE):
+                self._step()
+            barren = 0 if _gained(before, kept.cost, _LITTLE) else barren + 1
+            if kept.at_floor or barren == self._pace.barren:
                 break
 
     def _tidy(self) -> None:
@@ -75,8 +100,8 @@ class StallSearch:
         moves = ChoiceMoves(simulator.problem, simulator.tiers)
         self._kept.tidy(moves, list(simulator.choices), simulator.work + self._work // _TIDYING)
 
-    def _step(self, worse: float) -> None:
-        """Try one change, which may be slower by the part ``worse``."""
+    def _step(self) -> None:
+        """Try one change."""
         kept, simulator, moves = self._kept, self._simulator, self._moves
         self._trials += 1
         if not self._looked:
@@ -87,7 +112,7 @@ class StallSearch:
             simulator.work += _NO_JUDGEMENT
             return
         cost, begun = simulator.cost, simulator.work
-        most = cost[1] + int(worse * cost[1])
+        most = cost[1] + (int(self._pace.worse * cost[1]) if self._leading else 0)
         found = simulator.judge(changes, None if cost[0] else most + 1)
         if found[0] < cost[0]:
             taken, gain = True, 1.0
@@ -98,10 +123,12 @@ class StallSearch:
         self._stale += 1
         self._refused += 1
         if taken:
+            self._leading = max(0, self._leading - 1)
             self._take(changes)
-        if self._stale > _STALE and kept.left:
+        if self._stale > self._pace.stale:
             kept.back()
             self._stale, self._looked = 0, False
+            self._leading = self._pace.leading
         if self._refused > _STUCK:
             moves.anywhere()
             self._refused = 0
