@@ -15,7 +15,7 @@ def left_out(graph: Graph) -> tuple[str, ...]:
     return tuple([line for line in lines if isinstance(line, str)]) if isinstance(lines, list | tuple) else ()
 
 
-def notes(graph: Graph) -> list[str]:
-    """What a reader of the workload's figures has to know, a line each: ops whose FLOP nobody counted, and what is left out."""
+def notes(graph: Graph) -> list[tuple[str, str]]:
+    """What a reader of the workload's figures has to know, a word and a line each: ops whose FLOP nobody counted, and what is left out."""
     unknown = unknown_ops(graph)
-    return [*([str(unknown)] if unknown else []), *(f"left out: {line}" for line in left_out(graph))]
+    return [*([("unknown", str(unknown))] if unknown else []), *(("left out", line) for line in left_out(graph))]

@@ -37,7 +37,7 @@ class UnknownOps:
 
     def __str__(self) -> str:
         named = ", ".join(self.kinds[:3]) + (", ..." if len(self.kinds) > 3 else "")
-        return f"{counted(self.ops, 'op')} of unknown FLOP ({named}; {100 * self.bytes_share:.2g}% of the bytes), timed by bytes alone"
+        return f"{counted(self.ops, 'op')} of unknown FLOP ({named}; {100 * self.bytes_share:.2g} % of the bytes), timed by bytes alone"
 
 
 def unknown_ops(graph: Graph) -> UnknownOps | None:

@@ -13,7 +13,7 @@ from hosim.io import save_workload
 from hosim.io.result_file import result_from_dict, result_to_dict
 from hosim.unknown_ops import UNKNOWN_OPS, UnknownOps, is_unknown, unknown_ops
 
-SAID = "1 op of unknown FLOP (strange; 75% of the bytes), timed by bytes alone"
+SAID = "1 op of unknown FLOP (strange; 75 % of the bytes), timed by bytes alone"
 
 
 def toy(**meta: object) -> Graph:

@@ -14,7 +14,7 @@ from hosim.graph import Graph
 from hosim.left_out import LEFT_OUT
 from hosim.limits import within
 from hosim.models.attention import MODES
-from hosim.models.config import Layered, RoutingDraw, Run, layers_of
+from hosim.models.config import Decoder, Layered, RoutingDraw, Run, layers_of
 from hosim.models.config_json import sizes_of
 from hosim.models.families import FAMILIES
 from hosim.models.gpt2 import Gpt2
@@ -37,6 +37,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "hidden_act": ("silu", "gelu", "gelu_new", "relu"),
     "names": tuple(NAMES),
 }
+_SHARES = ("dropout", "embedding_dropout", "attention_dropout")
 _FROM_ZERO = (
     "sliding_window",
     "stage",
@@ -87,6 +88,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
             raise InputError(f"{_named(model)} takes no {key!r}; it takes {', '.join(sorted(family.takes))}", where=key)
     if run.phase not in family.phases:
         raise InputError(f"{_named(model)} is built for {', '.join(family.phases)}; got {run.phase!r}", where="phase")
+    _check_length(given, run, isinstance(config, Decoder))
     _check_shards(config, run)
     _check_choices(config, run)
     _check_positions(config)
@@ -117,7 +119,9 @@ def _preset(model: object) -> tuple[Layered, object, tuple[str, ...]]:
         except InputError as error:
             raise InputError(error.message, where=f"model.{error.where}") from None
     if not isinstance(model, str) or model not in PRESETS:
-        raise InputError(f"expected a model, one of {', '.join(PRESETS)}; got {model!r}{_near(model, PRESETS)}", where="model")
+        raise InputError(
+            f"expected a model ('hosim workload models' lists {len(PRESETS)}), got {model!r}{_near(model, PRESETS)}", where="model"
+        )
     return PRESETS[model], model, left_out_of(model)
 
 
@@ -156,12 +160,20 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int
     elif type(value) not in types and not (float in types and type(value) is int):
         expected = " or ".join({int: "an integer", bool: "true or false", str: "text", float: "a number"}.get(t, "null") for t in types)
         raise InputError(f"expected {expected}, got {value!r}", where=where)
-    elif key in ("dropout", "embedding_dropout") and not 0 <= value <= 1:
+    elif key in _SHARES and value is not None and not 0 <= value <= 1:
         raise InputError(f"expected a share from 0 to 1, got {value}", where=where)
     elif int in types and type(value) is int and value < least:
         raise InputError(f"expected at least {least}, got {value}", where=where)
     elif type(value) is int and value > 2**40:
         raise InputError(f"expected at most 2^40, got {value}", where=where)
+
+
+def _check_length(given: Mapping[str, Any], run: Run, is_decoder: bool) -> None:
+    """Raise :class:`InputError` for a length that the phase does not have, where the one that it has is not given."""
+    if run.phase != "decode" and "context" in given and "sequence" not in given:
+        raise InputError("only phase=decode has a context; how long others are is their sequence", where="context")
+    if run.phase == "decode" and is_decoder and "sequence" in given and "context" not in given:
+        raise InputError("phase=decode is of one token a sequence; how many are in the cache is its context", where="sequence")
 
 
 def _check_shards(config: Any, run: Run) -> None:

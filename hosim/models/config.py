@@ -31,8 +31,8 @@ class Decoder:
     softmax (Qwen3); else sigmoid scores and groups of experts (DeepSeek-V3).
 
     ``embedding_scale``: the embedding is multiplied by a number (Gemma). ``final_softcap``: logits are bounded by a tanh (Gemma 2).
-    ``dropout``: the share of what attention and MLP add that training drops, and of the scores in attention that is not one kernel;
-    ``embedding_dropout``: of the embedding. ``names``: whose names the parts have (:data:`hosim.models.names.NAMES`).
+    ``dropout``: the share of what attention and MLP add that training drops; ``attention_dropout``: of the scores in attention that is not
+    one kernel; ``embedding_dropout``: of the embedding. ``names``: whose names the parts have (:data:`hosim.models.names.NAMES`).
     """
 
     hidden_size: int
@@ -79,6 +79,7 @@ class Decoder:
     embedding_scale: bool = False
     final_softcap: bool = False
     embedding_dropout: float = 0.0
+    attention_dropout: float = 0.0
     names: str = "llama"
 
 

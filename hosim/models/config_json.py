@@ -57,8 +57,13 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
         outside = Keys({key: value for key, value in config.items() if key not in inside})
         left_out = (*left_out, *outside.left_out(), f"all of {kind} but its text model")
         return sizes, {"model_type": kind, "text_config": read, **outside.read}, left_out
+    if kind is None:
+        raise InputError("missing; a config.json of transformers has one, such as llama", where="model_type")
     if not isinstance(kind, str) or kind not in READERS:
-        raise InputError(f"expected a model_type that a builder knows, one of {', '.join(READERS)}; got {kind!r}", where="model_type")
+        raise InputError(
+            f"expected a model_type that a builder knows, one of {', '.join(READERS)}; got {kind!r}",
+            where="model_type",
+        )
     keys = Keys(config)
     sizes = READERS[kind](keys)
     return sizes, {"model_type": kind, **keys.read}, keys.left_out()

@@ -133,6 +133,9 @@ class Keys:
         for key, what in _UNTIMED.items():
             if self.value(key) not in (None, 1):
                 lines.append(f"the time of {what} ({key})")
+        further = self.value("num_nextn_predict_layers")
+        if further:
+            lines.append(f"the layers that predict further tokens (num_nextn_predict_layers: {further}), as in transformers")
         return tuple(lines)
 
     def window(self) -> int:

@@ -31,6 +31,7 @@ def _decoder(keys: Keys, defaults: Mapping[str, int] = _NO_DEFAULTS, **more: Any
             "hidden_act": more["hidden_act"] if "hidden_act" in more else keys.activation("hidden_act", "silu"),
             "tie_word_embeddings": keys.flag("tie_word_embeddings", False),
             "mlp_bias": keys.flag("mlp_bias", False),
+            "attention_dropout": keys.share("attention_dropout", 0.0),
             **more,
         }
     )
@@ -82,7 +83,7 @@ def _qwen3_moe(keys: Keys) -> Decoder:
 
 
 def _deepseek(keys: Keys) -> Decoder:
-    """DeepSeek-V3: a router of sigmoid scores and groups. Its prediction of several tokens is left out, as transformers has it."""
+    """DeepSeek-V3: a router of sigmoid scores and groups. Its prediction of further tokens is left out, as transformers has it."""
     keys.only(attention_bias=False, moe_layer_freq=1)
     return _decoder(keys, n_group=keys.size("n_group", 8, 0), **_latent(keys), **_shared_experts(keys, 3))
 

@@ -68,7 +68,8 @@ def _falcon(keys: Keys) -> Decoder:
 
 def _mpt(keys: Keys) -> Decoder:
     keys.only(no_bias=True)
-    keys.inside("attn_config").only(alibi=True, attn_type="multihead_attention", qk_ln=False)
+    attention = keys.inside("attn_config")
+    attention.only(alibi=True, attn_type="multihead_attention", qk_ln=False)
     hidden, heads = keys.size("d_model"), keys.size("n_heads")
     return _plain(
         keys,
@@ -77,6 +78,7 @@ def _mpt(keys: Keys) -> Decoder:
         positions="alibi",
         fused_projections=True,
         hidden_act="gelu",
+        attention_dropout=attention.share("attn_pdrop", 0.0),
         names="mpt",
     )
 
@@ -115,6 +117,7 @@ def _gptj(keys: Keys) -> Decoder:
         hidden_act=keys.activation("activation_function", "gelu_new"),
         dropout=keys.share("resid_pdrop", 0.0),
         embedding_dropout=keys.share("embd_pdrop", 0.0),
+        attention_dropout=keys.share("attn_pdrop", 0.0),
         mlp_bias=True,
         head_bias=True,
         names="gptj",
@@ -124,19 +127,25 @@ def _gptj(keys: Keys) -> Decoder:
 def _plain(keys: Keys, sizes: tuple[int, int, int, int, int, int], **more: Any) -> Decoder:
     """A decoder of layer norms and MLPs without a gate, whose heads are together as wide as its hidden state."""
     tied = keys.flag("tie_word_embeddings", True)
-    return Decoder(*sizes, **{"head_dim": sizes[0] // sizes[2], "tie_word_embeddings": tied, "gated_mlp": False, "norm": "layer", **more})
+    dropped = {} if "attention_dropout" in more else {"attention_dropout": keys.share("attention_dropout", 0.0)}
+    return Decoder(
+        *sizes, **{"head_dim": sizes[0] // sizes[2], "tie_word_embeddings": tied, "gated_mlp": False, "norm": "layer", **dropped, **more}
+    )
 
 
 def _gpt2(keys: Keys) -> Gpt2:
     width = keys.size("n_embd")
     keys.only(n_inner=4 * width, activation_function="gelu_new", tie_word_embeddings=True)
+    dropped = keys.share("resid_pdrop", 0.1)
+    others = [share if share != dropped else None for share in (keys.share("embd_pdrop", 0.1), keys.share("attn_pdrop", 0.1))]
     return Gpt2(
         width,
         keys.size("n_layer"),
         keys.size("n_head"),
         keys.size("vocab_size", 50257),
         keys.size("n_positions", 1024),
-        keys.share("resid_pdrop", 0.1),
+        dropped,
+        *others,
     )
 
 

@@ -200,7 +200,7 @@ def _grouped_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Pos
         if cache is not None:
             k, v, extra = cache.update(t, k, v)
         select_blocks(t, run, q, kv_heads)
-        drops, window = config.dropout > 0, keys_read(config, run)
+        drops, window = config.attention_dropout > 0, keys_read(config, run)
         extra = (*extra, *shared.slopes, *sinks(t, config, run))
         y = attention(t, q, k, v, shared.mask, mode=run.attention, extra=extra, causal=True, drops=drops, window=window)
     y = projected(t, run, names.out, y.view(batch, tokens, heads * width), hidden, bias=config.out_bias)

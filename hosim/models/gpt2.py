@@ -9,7 +9,10 @@ from hosim.models.config import Decoder
 
 @dataclass(frozen=True, slots=True)
 class Gpt2:
-    """Fields as in the public ``config.json`` files."""
+    """Fields as in the public ``config.json`` files.
+
+    ``dropout`` is of what attention and MLP add, and of the embedding and the scores of attention unless these have one of their own.
+    """
 
     n_embd: int
     n_layer: int
@@ -17,6 +20,8 @@ class Gpt2:
     vocab_size: int = 50257
     n_positions: int = 1024
     dropout: float = 0.1
+    embedding_dropout: float | None = None
+    attention_dropout: float | None = None
 
     @property
     def num_hidden_layers(self) -> int:
@@ -44,6 +49,7 @@ class Gpt2:
             fused_projections=True,
             out_bias=True,
             mlp_bias=True,
-            embedding_dropout=self.dropout,
+            embedding_dropout=self.dropout if self.embedding_dropout is None else self.embedding_dropout,
+            attention_dropout=self.dropout if self.attention_dropout is None else self.attention_dropout,
             names="gpt2",
         )

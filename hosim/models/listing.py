@@ -7,22 +7,23 @@ from dataclasses import dataclass
 
 from hosim.models.build import build
 from hosim.models.families import FAMILIES
-from hosim.models.presets import PRESETS
+from hosim.models.presets import PRESETS, left_out_of
 from hosim.models.tape import ITEM_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A preset: how many layers and parameters it has, and how its builder runs it."""
+    """A preset: how many layers and parameters it has, how its builder runs it, and what of the published model the builder leaves out."""
 
     name: str
     layers: int
     parameters: int
     phases: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def weights_bytes(self) -> int:
-        """The weights in bf16."""
+        """The weights in bf16, as the builder has them; published ones may be quantised, which ``left_out`` says."""
         return self.parameters * ITEM_BYTES["bf16"]
 
 
@@ -31,4 +32,4 @@ def listed_models() -> Iterator[ListedModel]:
     for name, sizes in PRESETS.items():
         graph = build(name, {"model": name, "fused": True})
         held = sum(t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert"))
-        yield ListedModel(name, sizes.num_hidden_layers, held // ITEM_BYTES["bf16"], FAMILIES[type(sizes)].phases)
+        yield ListedModel(name, sizes.num_hidden_layers, held // ITEM_BYTES["bf16"], FAMILIES[type(sizes)].phases, left_out_of(name))

@@ -190,7 +190,7 @@ _UNBUILT: Mapping[str, Mapping[str, Any]] = {
     **{name: {"quantization_config": {"quant_method": "mxfp4"}} for name in ("gpt-oss-20b", "gpt-oss-120b")},
     **{name: {"attn_logit_softcapping": 50.0} for name in ("gemma-2-2b", "gemma-2-9b", "gemma-2-27b")},
     "command-r-35b": {"logit_scale": 0.0625},
-    "deepseek-v3": {"quantization_config": {"quant_method": "fp8"}},
+    "deepseek-v3": {"quantization_config": {"quant_method": "fp8"}, "num_nextn_predict_layers": 1},
 }
 """Of the published configuration of a preset, what builders leave out."""
 

@@ -121,7 +121,7 @@ def test_a_plain_mlp_has_two_products() -> None:
 
 def test_dropout_keeps_a_byte_for_each_element_that_it_may_drop() -> None:
     def masks(**parameters: object) -> int:
-        graph = made(config=TINY | {"dropout": 0.1}, sequence=40, **parameters)
+        graph = made(config=TINY | {"dropout": 0.1, "attention_dropout": 0.1}, sequence=40, **parameters)
         return sum(graph.tensors[t].size_bytes for op in graph.ops if op.kind in ("random", "attention") for t in op.outputs[1:])
 
     added = 2 * 2 * 120 * 64  # what attention and MLP of two layers add
