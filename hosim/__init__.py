@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from hosim.api.inputs import load
     from hosim.api.many_runs import compare, diff, fit, frontier, robustness, sweep
     from hosim.api.one_plan import blame, explain, plan, plot, replay
+    from hosim.api.serving_run import serve
     from hosim.cache_plan import CacheOp, Plan
     from hosim.errors import GraphError, HardwareError, HosimError, InfeasibleError, InputError, PlanError, UnitError
+    from hosim.gpu.own_step import record
     from hosim.graph import Graph, GraphBuilder, Op, Tensor
     from hosim.hardware import Hardware
     from hosim.io import find_hardware, find_workload, load_hardware, load_plan, load_workload, save_plan, save_workload
@@ -62,10 +64,12 @@ __all__ = [
     "offload",
     "plan",
     "plot",
+    "record",
     "replay",
     "robustness",
     "save_plan",
     "save_workload",
+    "serve",
     "sweep",
 ]
 
@@ -102,10 +106,12 @@ _LAZY = {
     "offload": "hosim.lower.offload",
     "plan": "hosim.api.one_plan",
     "plot": "hosim.api.one_plan",
+    "record": "hosim.gpu.own_step",
     "replay": "hosim.api.one_plan",
     "robustness": "hosim.api.many_runs",
     "save_plan": "hosim.io",
     "save_workload": "hosim.io",
+    "serve": "hosim.api.serving_run",
     "sweep": "hosim.api.many_runs",
 }
 

@@ -200,16 +200,23 @@ def illegal_plan(message: str, findings: Sequence[object]) -> PlanError:
 class ExecutionError(HosimError):
     """A plan could not be carried out on a real machine: a full disk, a file that vanished, an op that failed.
 
-    ``lost`` are the tensors whose contents went with it; everything else is where it was before.
+    ``lost`` are the tensors whose contents went with it, and ``left`` those for which the device has no room: they stay below it until
+    there is room and what holds them is closed again. Everything else is where it was before.
 
     >>> str(ExecutionError("store of 'w' from hbm to nvme: No space left on device", lost=["w"]))
     "store of 'w' from hbm to nvme: No space left on device; the contents of 'w' are lost"
     """
 
-    def __init__(self, message: str, *, lost: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, *, lost: Sequence[str] = (), left: Sequence[str] = ()) -> None:
         self.lost = tuple(lost)
-        listed = ", ".join(map(repr, self.lost[:5])) + (f" and {len(self.lost) - 5} more" if len(self.lost) > 5 else "")
-        super().__init__(f"{message}; the contents of {listed} are lost" if self.lost else message)
+        self.left = tuple(left)
+        message += f"; the contents of {_some(self.lost)} are lost" if lost else ""
+        message += f"; the device has no room for {_some(self.left)}: free memory there and close again" if left else ""
+        super().__init__(message)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 class InfeasibleError(HosimError):

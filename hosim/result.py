@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hosim.in_cells import InCells
@@ -347,22 +348,10 @@ class Result(InCells):
         state["_bound"] = bound
         return found
 
-    if not TYPE_CHECKING:  # which else takes any name for a figure
-
-        def __getattr__(self, name: str) -> int | None:
-            state = vars(self)
-            bound = state.get("_bound") if name == "lower_bound_ns" else None
-            if bound is not None:
-                state.setdefault(name, bound())
-                state.pop("_bound", None)
-            if name not in state:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            return state[name]
-
     def __getstate__(self) -> dict[str, object]:
         """All figures, for a copy or a pickle: how the bound is found is no part of them."""
         _ = self.lower_bound_ns
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if name != "_bound"}
 
     @property
     def has_waits(self) -> bool:
@@ -380,6 +369,23 @@ class Result(InCells):
     @property
     def slowdown(self) -> float | None:
         """The makespan divided by the one with everything resident (``ideal_ns``); ``None`` where either is missing."""
-        if self.makespan_ns is None or not self.ideal_ns:
-            return None
-        return self.makespan_ns / self.ideal_ns
+        return slowdown(self.makespan_ns, self.ideal_ns)
+
+
+# after the class is made, in which it would be the field's default; an object that has its bound does not ask
+_bound: cached_property[int | None] = cached_property(lambda result: vars(result)["_bound"]())
+_bound.__set_name__(Result, "lower_bound_ns")
+setattr(Result, "lower_bound_ns", _bound)  # noqa: B010 - to a type checker it stays the field
+
+
+def slowdown(makespan_ns: int | None, ideal_ns: int | None) -> float | None:
+    """A makespan divided by the one with everything resident; ``None`` where either is missing, or only the second is 0.
+
+    >>> slowdown(3, 2), slowdown(0, 0), slowdown(3, 0), slowdown(None, 2)
+    (1.5, 1.0, None, None)
+    """
+    if makespan_ns is None or ideal_ns is None:
+        return None
+    if not ideal_ns:
+        return None if makespan_ns else 1.0
+    return makespan_ns / ideal_ns

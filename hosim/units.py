@@ -88,6 +88,15 @@ def parse_time(text: object) -> int:
     return _parse(text, _TIMES, "a time", "10 us")
 
 
+def human_percent(share: float, digits: int = 1, *, signed: bool = False) -> str:
+    """A share as people write it.
+
+    >>> human_percent(0.0523), human_percent(0.5, 0), human_percent(0.1, 2, signed=True)
+    ('5.2 %', '50 %', '+10.00 %')
+    """
+    return f"{100 * share:{'+' if signed else ''}.{digits}f} %"
+
+
 def parse_compute(text: object) -> int:
     """FLOP per second of a compute rate such as ``989 TFLOP/s``.
 
@@ -104,6 +113,22 @@ def parse_frequency(text: object) -> int:
     1410000000
     """
     return _parse(text, _FREQUENCY, "a frequency", "1.41 GHz")
+
+
+def parse_share(text: str) -> float:
+    """A share such as ``1%`` or ``0.01``.
+
+    >>> parse_share("1%"), parse_share("0.5")
+    (0.01, 0.5)
+    """
+    number, percent, rest = text.strip().partition("%")
+    try:
+        value = Decimal(number.strip()) / (100 if percent else 1)
+    except ArithmeticError:
+        value = Decimal(-1)
+    if rest or not (value.is_finite() and 0 <= value <= 1):
+        raise UnitError(f"expected a share from 0 to 1 such as '1%', got {text!r}")
+    return float(value)
 
 
 def _exact(value: int, units: dict[str, int]) -> str:

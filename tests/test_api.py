@@ -66,7 +66,7 @@ def test_policies_are_attributes_whatever_is_imported() -> None:
     assert types.count("Policy") >= 19
     assert hosim.policies.zero_inference.name == "zero_inference"
     assert "policies" in dir(hosim)
-    with pytest.raises(AttributeError, match=r"module 'hosim\.policies' has no attribute 'layerwis'"):
+    with pytest.raises(AttributeError, match=r"module 'hosim\.policies' has no policy 'layerwis'; did you mean 'layerwise'"):
         hosim.policies.layerwis  # noqa: B018
 
 
@@ -170,7 +170,7 @@ def test_a_replay_passes_its_options_on() -> None:
         (lambda plan: hosim.plan(toy(), "toy", "layerwis"), "did you mean layerwise?"),
         (lambda plan: hosim.plot(hosim.replay(plan, "toy")), "plot: the result has no timeline: replay the plan with hosim.replay(plan, "),
         (lambda plan: hosim.plot(hosim.replay(plan, "toy", record=True), "out.jpg"), "out.jpg: expected a picture whose name ends in .png"),
-        (lambda plan: hosim.plot("result.json"), "plot: expected the result of hosim.replay(..., record=True), or the frame"),
+        (lambda plan: hosim.plot("result.json"), "plot: expected a plan, the result of hosim.replay(..., record=True), the answer"),
         (lambda plan: hosim.plot(hosim.compare(toy(), "toy", "layerwise")[["policy"]]), "the frame of hosim.compare with all its columns"),
     ],
 )

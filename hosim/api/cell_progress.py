@@ -6,17 +6,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import Any
 
+from hosim.api.repeated import repeated
 from hosim.plain_text import one_line
 
 _QUIET_S = 2.0
 """What takes less says nothing."""
 _BETWEEN_S = 0.25
 """A cell is written no more often than this."""
-_AGAIN_S = 1.0
+AGAIN_S = 1.0
 """After so long without a new line, the cell gets the last one again, with the time."""
 _LONGEST = 120
 
@@ -64,22 +64,12 @@ def in_cell(show: Show | None = None, clock: Callable[[], float] = time.monotoni
     if writes is None:
         yield lambda doing: None
         return
-    line, ended = ProgressLine(writes, clock), Event()
-    # in the context of the cell, which is where the thread's lines belong
-    thread = Thread(target=copy_context().run, args=(keep_saying, line, lambda: ended.wait(_AGAIN_S)), daemon=True)
-    thread.start()
+    line = ProgressLine(writes, clock)
     try:
-        yield line.tell
+        with repeated(lambda: line.again(AGAIN_S), AGAIN_S):
+            yield line.tell
     finally:
-        ended.set()
-        thread.join()
         line.end()
-
-
-def keep_saying(line: ProgressLine, ended: Callable[[], bool]) -> None:
-    """Say the line again each time that ``ended()`` returns false, until it returns true."""
-    while not ended():
-        line.again(_AGAIN_S)
 
 
 def _cell() -> Show | None:

@@ -12,15 +12,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hosim.analysis.budget import parse_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.study.axes import Value
 from hosim.study.policy_choice import AnyPolicy, PolicyChoice, as_choice, parse_choices
-from hosim.study.scenario import Question
+from hosim.study.scenario import POLICY, Question
+from hosim.units import human_size, plain_number
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -30,7 +31,7 @@ Workload: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Graph | Expo
 Machine = str | os.PathLike[str] | Mapping[str, Any] | Hardware
 Budget = int | float | str | None
 Policies: TypeAlias = "AnyPolicy | Iterable[AnyPolicy] | None"
-Vary = str | Iterable[str] | Mapping[str, object] | Sequence[Mapping[str, Value]]
+Vary: TypeAlias = str | Iterable[str] | Mapping[str, object] | Sequence[Mapping[str, object]]
 
 
 def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None = None) -> Graph:
@@ -66,7 +67,7 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
     --------
     >>> import hosim
     >>> hosim.load({"model": "llama-3.1-8b", "phase": "decode", "context": 65536, "layers": 1}).name
-    'llama-3.1-8b-decode'
+    'llama-3.1-8b-decode:context=65536:layers=1'
     """
     from hosim.importers.torch_model import import_torch_model, is_torch_model
 
@@ -95,6 +96,12 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
 
     if "model_type" in workload:
         workload = {"model": dict(workload)}
+    if "model" not in workload:
+        raise InputError(
+            "expected a workload (with ops), a spec (with a builder), a config.json (with a model_type) or parameters of a builder (with a "
+            f"model); got a mapping with {', '.join(map(repr, list(workload)[:8])) or 'nothing in it'}",
+            source="workload",
+        )
     model = workload.get("model")
     if isinstance(model, str) and (model.endswith(".json") or os.path.isfile(os.path.join(model, "config.json"))):
         workload = {**workload, "model": load_config(model)}
@@ -116,6 +123,29 @@ def machine(hardware: Machine) -> Hardware:
     return load_hardware(find_hardware(os.fspath(hardware)))
 
 
+def whole(value: object, argument: str, least: int = 0) -> int:
+    """A whole number of Python or numpy. Raises :class:`InputError` for anything else."""
+    number = plain_number(value)
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise InputError(f"expected a whole number of at least {least}, got {value!r}", source=argument)
+    return number
+
+
+def real(value: object, argument: str) -> float:
+    """A number of Python or numpy. Raises :class:`InputError` for anything else."""
+    number = plain_number(value)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise InputError(f"expected a number, got {value!r}", source=argument)
+    return number
+
+
+def file_of(path: object, argument: str) -> Path:
+    """The path of a file to write. Raises :class:`InputError` for what is none."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"expected the path of a file, got {path!r}", source=argument)
+    return Path(path)
+
+
 def _expect_name(given: object, argument: str) -> None:
     if not isinstance(given, str | os.PathLike):
         raise InputError(f"expected a name, a path, a mapping or an object of hosim, got {type(given).__name__}", source=argument)
@@ -133,6 +163,16 @@ def budget_of(budget: Budget, graph: Graph, hardware: Hardware) -> int:
     return parse_budget(budget, graph, hardware)[1]
 
 
+def less_than_asked(budget: Budget, graph: Graph, machines: Iterable[Hardware]) -> list[str]:
+    """A line for each machine whose device has less memory than the budget. Raises :class:`InputError` for an invalid budget."""
+    budgets = [(profile, *parse_budget(budget, graph, profile)) for profile in machines]
+    return [
+        f"using {human_size(allowed)}, all that the device of {profile.name} has"
+        for profile, wanted, allowed in budgets
+        if wanted > allowed
+    ]
+
+
 def choices_of(policies: Policies) -> list[PolicyChoice]:
     """The policies of a comma-separated text, one policy or several; ``None``: every policy. Raises :class:`InputError`."""
     if policies is None or isinstance(policies, str):
@@ -143,6 +183,30 @@ def choices_of(policies: Policies) -> list[PolicyChoice]:
             raise InputError("expected at least one policy, got an empty list", source="policies")
         return _told_apart(choices)
     return [as_choice(policies)]
+
+
+def policies_in(vary: Vary) -> tuple[Vary, tuple[PolicyChoice, ...]]:
+    """What to vary, with a label in the place of each policy that is an object or a function, and these policies."""
+    if isinstance(vary, str):
+        return vary, ()
+    if isinstance(vary, Mapping):
+        values = vary.get(POLICY)
+        if values is None or isinstance(values, str):
+            return vary, ()
+        found = choices_of(values)  # type: ignore[arg-type]
+        return {**vary, POLICY: [choice.label for choice in found]}, _given(found)
+    if hasattr(vary, "to_dict"):  # a frame of pandas: a column for each field, a row for each point
+        vary = vary.to_dict("records")
+    points: list[Any] = list(vary) if isinstance(vary, Iterable) else []
+    placed = [i for i, point in enumerate(points) if isinstance(point, Mapping) and point.get(POLICY) is not None]
+    found = _told_apart([as_choice(points[i][POLICY]) for i in placed])
+    for i, choice in zip(placed, found, strict=True):
+        points[i] = {**points[i], POLICY: choice.label}
+    return (points, _given(found)) if placed else (vary, ())
+
+
+def _given(choices: Iterable[PolicyChoice]) -> tuple[PolicyChoice, ...]:
+    return tuple({choice.label: choice for choice in choices if choice.given is not None}.values())
 
 
 def _told_apart(choices: Sequence[PolicyChoice]) -> list[PolicyChoice]:

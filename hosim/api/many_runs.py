@@ -5,11 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hosim.api.cell_progress import in_cell
-from hosim.api.inputs import Budget, Machine, Policies, Vary, Workload, budget_of, choices_of, load, machine, question
+from hosim.api.inputs import (
+    Budget,
+    Machine,
+    Policies,
+    Vary,
+    Workload,
+    budget_of,
+    choices_of,
+    file_of,
+    less_than_asked,
+    load,
+    machine,
+    policies_in,
+    question,
+    real,
+    whole,
+)
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.jitter import Jitter
@@ -48,7 +63,7 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     pandas.DataFrame
         A cell of a notebook shows its main columns with units. One row per policy, with
         the columns of :func:`hosim.study.rows.figure_columns`: times in nanoseconds, sizes in bytes. ``attrs["notes"]`` are lines about
-        ops of unknown FLOP and what the workload leaves out of its model.
+        ops of unknown FLOP, what the workload leaves out of its model, and machines that have less memory than the budget.
         ``slowdown`` is against ``ideal_ns``, which is the makespan with everything resident, as if the device had enough memory.
         ``planning_s`` and ``replay_s`` are the seconds that planning and replaying took here. If a policy does not fit, ``feasible`` is
         false and ``error`` says why; if a policy of your own fails, likewise, and :func:`hosim.plan` raises its error with the traceback.
@@ -98,7 +113,7 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     from hosim.study.rows import DEVICE_TIER, figure_columns, figures, frame
 
     graph = load(workload)
-    about = notes(graph)
+    about = [f"{word}: {line}" for word, line in notes(graph)]
     if isinstance(hardware, Sequence) and not isinstance(hardware, str):
         from hosim.study.machines import compare_machines
 
@@ -108,16 +123,16 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
         choices = choices_of("hyperoffload" if policies is None else policies)
         with in_cell() as tell:
             table = ComparedFrame(compare_machines(graph, machines, choices, budget, tell).frame)
-        table.attrs["notes"] = about
+        table.attrs["notes"] = [*about, *less_than_asked(budget, graph, machines)]
         return table
     profile = machine(hardware)
     choices = choices_of(policies)
     with in_cell() as tell:
         results = compared(graph, profile, choices, budget_of(budget, graph, profile), tell)
-    more = ("ideal_ns", "slowdown", "planning_s", "replay_s")
+    more = ("planning_s", "replay_s")
     rows: list[dict[str, Value]] = [{**figures(r, profile), **{name: getattr(r, name) for name in more}} for r in results]
     table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
-    table.attrs["notes"] = about
+    table.attrs["notes"] = [*about, *less_than_asked(budget, graph, [profile])]
     table.attrs[DEVICE_TIER] = profile.device_tier  # hosim.plot draws its peak
     return table
 
@@ -149,7 +164,7 @@ def sweep(
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
     vary
         Which fields take which values. A grid: texts such as ``channels.h2d.bandwidth=25..200GB/s:8``, or a mapping from fields to lists of
-        values. Or a list of mappings, one per point.
+        values. Or a list of mappings or a frame, one point each. A value of ``policy`` may be an object or a function, too.
     output
         A CSV or Parquet file that gets each row as soon as it is known. The same call continues an interrupted sweep.
     jobs
@@ -193,18 +208,21 @@ def sweep(
     from hosim.study.on_dask import cluster
     from hosim.study.runners import pool
     from hosim.study.sweep import sweep as swept
+    from hosim.study.sweep import under_way
 
-    runner = pool(jobs) if scheduler is None else cluster(scheduler)
+    runner = pool(whole(jobs, "jobs", -1)) if scheduler is None else cluster(scheduler)
+    target = None if output is None else file_of(output, "output")
+    vary, others = policies_in(vary)
     points = read_vary(vary)
-    asked = question(workload, hardware, policy, budget)
+    asked = replace(question(workload, hardware, policy, budget), others=others)
     with in_cell() as tell:
 
         def told(done: int, total: int, failed: int) -> None:
-            tell(f"{done:,} of {total:,} points" + (f", of which {failed:,} do not fit" if failed else ""))
+            tell(under_way(done, total, failed))
             if progress is not None:
                 progress(done, total, failed)
 
-        table = swept(asked, points, None if output is None else Path(output), runner, told).frame
+        table = swept(asked, points, target, runner, told).frame
     table.attrs["notes"] = capped(asked, points)
     return table
 
@@ -258,7 +276,7 @@ def frontier(
 
     asked = question(workload, hardware, policy, budget)
     with in_cell() as tell:
-        return traced(asked, points, refine, tell)
+        return traced(asked, whole(points, "points"), whole(refine, "refine"), tell)
 
 
 def fit(
@@ -320,11 +338,12 @@ def fit(
     from hosim.study.fit import fit as fitted
 
     text = largest or smallest
-    if text is None or (largest and smallest):
+    if text is None or (largest and smallest) or not isinstance(text, str):
         raise InputError("give one of largest='FIELD=A..B' and smallest='FIELD=A..B'", source="fit")
+    limit = None if slowdown is None else real(slowdown, "slowdown")
     asked = question(workload, hardware, policy, budget)
     with in_cell() as tell:
-        return fitted(asked, "largest" if largest else "smallest", parse_axis(text, STEPS), slowdown, tell)
+        return fitted(asked, "largest" if largest else "smallest", parse_axis(text, STEPS), limit, tell)
 
 
 def diff(
@@ -375,7 +394,11 @@ def diff(
     from hosim.study.comparands import side_of
     from hosim.study.diff import diff as differ
 
-    graph = a.workload if isinstance(a, Plan) else None if workload is None else load(workload)
+    graph = None if workload is None else load(workload)
+    if isinstance(a, Plan):
+        if graph is not None and graph != a.workload:
+            raise InputError(f"the plan is for {a.workload.name}, not for {graph.name}: leave the workload out", source="diff")
+        graph = a.workload
     profile = None if hardware is None else machine(hardware)
     budget_bytes = None
     if graph is not None and profile is not None:
@@ -421,7 +444,8 @@ def robustness(
     Returns
     -------
     pandas.DataFrame
-        One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes error``.
+        One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes slowdown error``; the slowdown is against
+        everything resident, with nominal times.
         :func:`hosim.study.robustness.percentiles` summarises it.
 
     Raises
@@ -449,6 +473,6 @@ def robustness(
     graph, profile = load(workload), machine(hardware)
     choices = choices_of(policies)
     budget_bytes = budget_of(budget, graph, profile)
-    jitter = replace(Jitter(seed), op_sigma=op_sigma, transfer_sigma=transfer_sigma)
+    jitter = Jitter(whole(seed, "seed"), real(op_sigma, "op_sigma"), real(transfer_sigma, "transfer_sigma"))
     with in_cell() as tell:
-        return drawn(graph, profile, choices, budget_bytes, jitter, runs, tell)
+        return drawn(graph, profile, choices, budget_bytes, jitter, whole(runs, "runs", 1), tell)

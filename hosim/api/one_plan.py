@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hosim import engine
 from hosim.analysis.bounded_result import lower_bound_ns
 from hosim.analysis.verifier import verify
 from hosim.api.cell_progress import in_cell
-from hosim.api.inputs import Budget, Machine, Workload, budget_of, machine, question
+from hosim.api.inputs import Budget, Machine, Workload, budget_of, file_of, machine, question, whole
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Hardware
@@ -157,6 +156,12 @@ def replay(
     _expect_plan(plan)
     if budget is not None and budget_bytes is not None:
         raise InputError("give one of budget and budget_bytes", source="replay")
+    if jitter is not None and not isinstance(jitter, Jitter):
+        raise InputError(f"expected hosim.jitter.Jitter(seed, op_sigma, transfer_sigma), got {jitter!r}", source="jitter")
+    if budget_bytes is not None:
+        budget_bytes = whole(budget_bytes, "budget_bytes", 1)
+    if reserve_bytes is not None:
+        reserve_bytes = whole(reserve_bytes, "reserve_bytes", 1)
     profile, planned_bytes = _machine_of(plan, hardware)
     check_tiers(plan, profile, source="plan")
     if budget is not None:
@@ -174,7 +179,7 @@ def replay(
         reserve_bytes=reserve_bytes,
         compete=compete,
     )
-    result = replace(result, ideal_ns=plan.workload.derived_on(profile, ideal_ns), replayed=(plan, profile))
+    result = replace(result, ideal_ns=ideal_ns(plan.workload, profile), replayed=(plan, profile))
     return result.bounded_by(
         lambda: lower_bound_ns(result, plan, profile, usable, repeats=not verify(plan, profile, usable), compete=compete)
     )
@@ -218,10 +223,11 @@ def plot(result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[s
     from hosim.io.reading import write_bytes
     from hosim.report.figures import image, image_kind
 
-    kind = None if path is None else image_kind(Path(path))
+    target = None if path is None else file_of(path, "path")
+    kind = None if target is None else image_kind(target)
     figure = _figure(result)
-    if path is not None and kind is not None:
-        write_bytes(Path(path), image(figure, kind))
+    if target is not None and kind is not None:
+        write_bytes(target, image(figure, kind))
     return figure
 
 
@@ -242,7 +248,7 @@ def _frontier_figure(found: Frontier) -> Figure:
 
     tier, asked = found.question.hardware.device_tier, found.question
     curve = [(result.peak_bytes[tier], result.makespan_ns) for result in found.pareto if result.makespan_ns is not None]
-    return frontier_figure({asked.choice.label: curve}, f"{asked.graph.name} on {asked.hardware.name}: {tier}")
+    return frontier_figure({asked.choice.label: curve}, f"{asked.graph.name} on {asked.hardware.name}: makespan by peak memory of {tier}")
 
 
 def _replay_figure(result: Result) -> Figure:
@@ -328,7 +334,7 @@ def _expect_plan(plan: object) -> None:
 
 def blame(
     workload: Workload | Plan,
-    hardware: Machine,
+    hardware: Machine | None = None,
     policy: AnyPolicy = "hyperoffload",
     budget: Budget = None,
     *,
@@ -342,7 +348,8 @@ def blame(
     workload
         What to run: a name, a path, a mapping or a graph. Or a plan, which is judged as it is.
     hardware
-        What to run it on: a name, a path, a mapping or a profile.
+        What to run it on: a name, a path, a mapping or a profile. Of a plan of :func:`hosim.plan`, ``None`` is the machine that it was made
+        for, within the same budget unless another is given.
     policy
         Which policy plans, unless a plan is given: text such as ``lookahead:k=4``, an object or a function.
     budget
@@ -379,10 +386,19 @@ def blame(
     >>> print(why.prices[0])
     +1.00 GB/s of h2d saves 20 ns
     """
+    from hosim.io import check_tiers
+    from hosim.study.prices import steps_of
     from hosim.study.stall_report import blame as blamed
-    from hosim.units import parse_rate, parse_size
 
+    memory, bandwidth = steps_of(more_memory, more_bandwidth)
     plan = workload if isinstance(workload, Plan) else None
-    asked = question(workload.workload if isinstance(workload, Plan) else workload, hardware, policy, budget)
+    if isinstance(workload, Plan):
+        profile, planned_bytes = _machine_of(workload, hardware)
+        check_tiers(workload, profile, source="plan")
+        asked = question(workload.workload, profile, policy, planned_bytes if budget is None else budget)
+    elif hardware is None:
+        raise InputError("name the machine that the workload is to run on", source="hardware")
+    else:
+        asked = question(workload, hardware, policy, budget)
     with in_cell() as tell:
-        return blamed(asked, plan, parse_size(more_memory), parse_rate(more_bandwidth), tell)
+        return blamed(asked, plan, memory, bandwidth, tell)

@@ -12,7 +12,6 @@ from hosim.study import frontier as frontiers
 from hosim.study.diff import Diff
 from hosim.study.fit import Fit
 from hosim.study.frontier import Frontier
-from hosim.study.ideal import ideal_ns
 from hosim.study.stall_report import Blame
 
 _MOST = 20
@@ -24,8 +23,7 @@ def cell(of: object) -> str:
     if isinstance(of, Fit):
         return html(studies.fit(fits.rows(of), str(of), of.answer is not None))
     if isinstance(of, Frontier):
-        hardware = of.question.hardware
-        return html(studies.frontier(frontiers.rows(of), hardware, of.question.graph.derived_on(hardware, ideal_ns), str(of)))
+        return html(studies.frontier(frontiers.rows(of), of.question.hardware, str(of)))
     if isinstance(of, Diff):
         return html(studies.diff(of.figures, of.tensors, of.ops, str(of), (of.a, of.b), _MOST))
     if isinstance(of, Blame):

@@ -229,6 +229,7 @@ def load_hardware(path: str | os.PathLike[str]) -> Hardware:
     >>> [tier.name for tier in load_hardware(find_hardware("toy")).tiers]
     ['hbm', 'ddr']
     """
+    reading.check_no_name(reading.name_of_file(path), "hosim.load_hardware(hosim.find_hardware({!r}))")
     return hardware_from_dict(reading.read(path, "hardware"), source=os.fspath(path))
 
 

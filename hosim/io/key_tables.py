@@ -174,7 +174,9 @@ def errors_of(source: str | None) -> Iterator[None]:
     try:
         yield
     except (GraphError, HardwareError, InputError) as error:
-        raise InputError(error.message, source=source, where=error.where) from None
+        other = getattr(error, "source", None)  # a file that this one names
+        message = f"{other}: {error.message}" if other not in (None, source) else error.message
+        raise InputError(message, source=source, where=error.where) from None
 
 
 def optional(kind: Kind) -> Kind:

@@ -16,6 +16,7 @@ from hosim.hardware import Hardware
 from hosim.io import reading
 from hosim.io.key_tables import NAME, TEXT, Key, KeyTable, Kind, Names, constant, errors_of, format_key, inside, literal, optional, several
 from hosim.io.validators import Format, Name
+from hosim.plain_text import counted
 
 
 def _cache_op(op: str, tensor: int, source: str, destination: str | None = None, after: int = AT_START) -> CacheOp:
@@ -141,7 +142,10 @@ def load_plan(path: str | os.PathLike[str], graph: Graph) -> Plan:
     True
     """
     with no_collection():
-        return plan_from_dict(reading.read(path, "plan"), graph, source=os.fspath(path))
+        data = reading.read(path, "plan")
+        if not isinstance(graph, Graph):
+            raise InputError(f"expected the graph that the plan is for, which hosim.load makes; got {type(graph).__name__}", source="graph")
+        return plan_from_dict(data, graph, source=os.fspath(path))
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
@@ -175,6 +179,8 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     ...     load_plan(os.path.join(folder, "plan.json"), plan.graph) == plan
     True
     """
+    if not isinstance(plan, Plan):
+        raise InputError(f"expected a plan, got {type(plan).__name__}", source="plan")
     reading.write(path, plan_to_dict(plan))
 
 
@@ -206,13 +212,20 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     return _plan(plan.graph).write(plan)
 
 
+def _check_position(position: object, count: int, what: str, source: str | None, where: str) -> None:
+    if not isinstance(position, int) or not 0 <= position < count:
+        raise InputError(f"no {what} number {position!r}; the graph has {counted(count, what)}", source=source, where=where)
+
+
 def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> None:
     """Raise :class:`InputError` unless ``hardware`` has every tier that the plan names, and a route for every copy.
 
-    Also checks the homes of tensors that ``initial`` does not list.
+    Also checks the homes of tensors that ``initial`` does not list, and that a plan made by hand names tensors and ops that there are.
     """
     known = hardware.tier_index
     tensors = plan.graph.tensors
+    for t in plan.initial:
+        _check_position(t, len(tensors), "tensor", source, "initial")
 
     def check(tier: str, where: str) -> None:
         if tier not in known:
@@ -226,6 +239,13 @@ def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> No
             check(tensors[t].home or hardware.device_tier, f"home of tensor {tensors[t].name!r}")
     joined = set(hardware.channel_between)
     for i, c in enumerate(plan.cache_ops):
+        if c.op not in (PREFETCH, STORE, DETACH):
+            raise InputError(
+                reading.unknown_name("cache op", str(c.op), (PREFETCH, STORE, DETACH)), source=source, where=f"cache_ops[{i}].op"
+            )
+        _check_position(c.tensor, len(tensors), "tensor", source, f"cache_ops[{i}].tensor")
+        if c.after != AT_START:
+            _check_position(c.after, len(plan.graph.ops), "op", source, f"cache_ops[{i}].after")
         check(c.source, f"cache_ops[{i}].from")
         if c.destination is None:
             continue

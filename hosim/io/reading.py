@@ -67,7 +67,7 @@ def read(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     The name decides between JSON and YAML, or else the content; the content tells gzip. Raises :class:`InputError` with the file's name for
     anything wrong so far.
     """
-    source = os.fspath(path)
+    source = name_of_file(path)
     try:
         data = content(source)
         check_format(data, kind, source)
@@ -224,12 +224,34 @@ def compressed(content: bytes) -> bytes:
     return buffer.getvalue()
 
 
+def check_ending(path: str | os.PathLike[str], *endings: str) -> None:
+    """Raise :class:`InputError` unless the name ends in one of these, with ``.gz`` or not, or has no ending: nobody would look there."""
+    source = name_of_file(path)
+    if os.path.splitext(source.removesuffix(".gz"))[1] not in ("", *endings):
+        raise InputError(
+            f"expected a name that ends in {endings[0]}, {endings[0]}.gz{''.join(f' or {e}' for e in endings[1:2])}", source=source
+        )
+
+
+def name_of_file(path: object) -> str:
+    """The name of a file as text. Raises :class:`InputError` for what names none."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"expected the path of a file, got {path!r}", source="path")
+    return os.fspath(path)
+
+
+def check_no_name(source: str, finder: str) -> None:
+    """Raise :class:`InputError` for what is no file and looks like a name, which ``finder`` takes."""
+    if source.isprintable() and source and not os.path.exists(source) and not os.path.splitext(source)[1] and os.sep not in source:
+        raise InputError(f"no such file; for a name give {finder.format(source)}", source=source)
+
+
 def check_target(path: str | os.PathLike[str]) -> None:
     """Raise :class:`InputError` unless ``path`` is a file that can be replaced or made: no device, pipe or folder, and in a folder.
 
     Whoever computes for long before it writes asks first.
     """
-    source = os.fspath(path)
+    source = name_of_file(path)
     try:
         target = os.path.realpath(source)
         if not os.path.isdir(os.path.dirname(target)):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hosim.errors import InputError
-from hosim.io.reading import did_you_mean
+from hosim.io.reading import did_you_mean, name_of_file
 from hosim.plain_text import one_line
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -101,6 +101,7 @@ def find_workload(text: str) -> Path:
     >>> find_workload("llama-3.1-8b-prefill-4k").name
     'llama-3.1-8b-prefill-4k.json.gz'
     """
+    text = name_of_file(text)
     return Path(text) if is_path(text) or (os.path.isdir(text) and text not in workloads()) else workload_path(text)
 
 
@@ -131,6 +132,9 @@ def find_hardware(text: str) -> Path:
     >>> find_hardware("toy").name, find_hardware("h100").name
     ('toy.yaml', 'h100-80gb-sxm.yaml')
     """
+    text = name_of_file(text)
+    if os.path.isdir(text) and text not in hardware() and text.lower() not in ALIASES:
+        raise InputError("this is a folder: name a hardware profile, which is a file", source=text)
     return Path(text) if is_path(text) else hardware_path(text)
 
 

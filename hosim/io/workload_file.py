@@ -130,7 +130,8 @@ def load_workload(path: str | os.PathLike[str]) -> Graph:
     ...     load_workload(os.path.join(folder, "toy.json.gz")) == b.build()
     True
     """
-    source = os.fspath(path)
+    source = reading.name_of_file(path)
+    reading.check_no_name(source, "hosim.load({!r})")
     with no_collection():
         raw = read_bytes(source)
         if raw.startswith(b"{"):
@@ -176,6 +177,8 @@ def save_workload(graph: Graph, path: str | os.PathLike[str]) -> None:
     ...     load_workload(os.path.join(folder, "toy.json.gz")) == b.build()
     True
     """
+    if not isinstance(graph, Graph):
+        raise InputError(f"expected a graph, got {type(graph).__name__}", source="graph")
     with no_collection():
         reading.write(path, workload_to_dict(graph))
 

@@ -57,10 +57,12 @@ def parse_axis(text: str, count: int | None = None) -> Axis:
     left, equals, right = text.partition("=")
     fields = tuple(part.strip() for part in left.split("+"))
     if not equals or not all(fields):
-        raise InputError(
-            f"expected FIELD=VALUES such as channels.h2d.bandwidth=25..200GB/s:8 or policy.k=1,2,4, got {text!r}", source="vary"
-        )
-    return Axis(fields, parse_values(right, " + ".join(fields), count))
+        raise InputError(f"expected FIELD=VALUES such as channels.h2d.bandwidth=25..200GB/s:8 or policy.k=1,2,4, got {text!r}")
+    values = parse_values(right, " + ".join(fields), count)
+    bare = next((value for value in values if type(value) is int), None) if "budget" in fields else None
+    if bare is not None:  # as text a budget has a unit, at the shell and in files; of numbers of Python whole ones are bytes
+        raise InputError(f"expected sizes with their unit or shares, such as 40GiB,50GiB or 50..100%:6, got {bare}", source="budget")
+    return Axis(fields, values)
 
 
 def parse_values(text: str, where: str, count: int | None = None) -> tuple[Value, ...]:
@@ -238,6 +240,8 @@ def read_vary(vary: object) -> list[dict[str, Value]]:
     if isinstance(vary, str):
         return grid([parse_axis(vary)])
     if isinstance(vary, Mapping):
+        if not vary:
+            raise InputError("expected fields and their values, such as {'budget': [0.5, 0.75]}, got none", source="vary")
         return grid([_axis(key, values) for key, values in vary.items()])
     if not isinstance(vary, Iterable):
         raise InputError(f"expected a mapping from fields to values, or a list of points, got {vary!r}", source="vary")

@@ -38,7 +38,6 @@ def compare(
     with each plan and its result; ``record`` keeps the timelines. A policy that is not hosim's own and fails gives a result, too, which is
     ``failed``. Raises :class:`PlanError` if the plan of one of hosim's own breaks a rule, which is a bug.
     """
-    ideal = ideal_ns(graph, hardware)
     results = []
     for choice in choices:
         begin = time.perf_counter()
@@ -46,12 +45,12 @@ def compare(
             plan, result = _answer(graph, hardware, choice, budget_bytes, progress, counting, against_reserved, jitter, record)
         except InfeasibleError as error:
             result = unplanned(graph, hardware, choice, budget_bytes, str(error))
-            results.append(replace(result, planning_s=time.perf_counter() - begin, ideal_ns=ideal))
+            results.append(replace(result, planning_s=time.perf_counter() - begin))
         except HosimError as error:
             result = failed(graph, hardware, choice, budget_bytes, error)
-            results.append(replace(result, planning_s=time.perf_counter() - begin, ideal_ns=ideal))
+            results.append(replace(result, planning_s=time.perf_counter() - begin))
         else:
-            results.append(replace(result, policy=choice.label, ideal_ns=ideal))
+            results.append(replace(result, policy=choice.label, ideal_ns=ideal_ns(graph, hardware)))
             keep(choice, plan, results[-1])
     return results
 

@@ -18,7 +18,6 @@ from hosim.in_cells import InCells
 from hosim.study.axes import Axis, Value, as_integer
 from hosim.study.bottlenecks import capped
 from hosim.study.frontier import attempt
-from hosim.study.ideal import ideal_ns
 from hosim.study.rows import figure_columns, figures, frame
 from hosim.study.scenario import Question, bounded_attempt, check_fields, check_values, failure
 from hosim.units import human_size, human_time
@@ -38,21 +37,18 @@ CHECKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One value tried: whether it is within the limits, and why not; ``ideal_ns`` is the makespan with everything resident."""
+    """One value tried: whether it is within the limits, and why not."""
 
     position: int
     value: Value
     within: bool
     why: str
-    ideal_ns: int | None
     result: Result | None
 
     @property
     def slowdown(self) -> float | None:
         """The makespan divided by the makespan with everything resident."""
-        if self.result is None or self.result.makespan_ns is None or not self.ideal_ns:
-            return None
-        return self.result.makespan_ns / self.ideal_ns
+        return None if self.result is None else self.result.slowdown
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,7 @@ def rows(found: Fit) -> list[dict[str, Value]]:
             " + ".join(found.axis.fields): probe.value,
             "within": probe.within,
             "slowdown": probe.slowdown,
-            "ideal_ns": probe.ideal_ns,
+            "ideal_ns": None if probe.result is None else probe.result.ideal_ns,
             "why": probe.why,
         }
         figured = figures(probe.result, hardware) if probe.result else nothing
@@ -224,15 +220,18 @@ def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Pr
         asked = question.with_settings(dict.fromkeys(axis.fields, value))
         result = attempt(asked)
     except HosimError as error:
-        return Probe(i, value, False, failure(error), None, None)
+        return Probe(i, value, False, failure(error), None)
     if not result.feasible or result.makespan_ns is None:
         why = failure(HosimError(result.error or "")).partition(";")[0]
-        return Probe(i, value, False, f"does not fit within {human_size(result.budget_bytes)}: {why}", None, result)
-    ideal = ideal_ns(asked.graph, asked.hardware)
-    if slowdown is not None and result.makespan_ns > slowdown * ideal:
-        why = f"takes {result.makespan_ns / ideal:.3f} times as long as with everything resident"
-        return Probe(i, value, False, why, ideal, result)
-    return Probe(i, value, True, "", ideal, result)
+        return Probe(i, value, False, f"does not fit within {human_size(result.budget_bytes)}: {why}", result)
+    if slowdown is not None and (result.slowdown is None or result.slowdown > slowdown):
+        why = "takes no time with everything resident" if result.slowdown is None else f"takes {_times(result.slowdown)}"
+        return Probe(i, value, False, why, result)
+    return Probe(i, value, True, "", result)
+
+
+def _times(slowdown: float) -> str:
+    return f"{slowdown:.3f} times as long as with everything resident"
 
 
 def _shown(value: Value) -> str:
@@ -243,4 +242,4 @@ def _shown(value: Value) -> str:
 def _evidence(probe: Probe) -> str:
     assert probe.result is not None
     makespan = human_time(probe.result.makespan_ns or 0)
-    return f"{makespan}, {probe.slowdown:.3f} times as long as with everything resident" if probe.slowdown else makespan
+    return f"{makespan}, {_times(probe.slowdown)}" if probe.slowdown else makespan

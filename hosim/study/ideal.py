@@ -11,7 +11,14 @@ from hosim.hardware import Hardware
 
 
 def ideal_ns(graph: Graph, hardware: Hardware) -> int:
-    """The makespan in nanoseconds with everything resident from the start, as if device memory were large enough."""
+    """The makespan in nanoseconds with everything resident from the start, as if device memory were large enough.
+
+    It is kept with the graph until another machine is given.
+    """
+    return graph.derived_on(hardware, _replayed_ns)
+
+
+def _replayed_ns(graph: Graph, hardware: Hardware) -> int:
     everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops)
     room = max(everything, hardware.device.capacity_bytes)
     tiers = tuple(replace(t, capacity_bytes=room) if t.name == hardware.device_tier else t for t in hardware.tiers)

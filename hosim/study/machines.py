@@ -19,12 +19,11 @@ from hosim.hardware import Hardware
 from hosim.result import Result
 from hosim.study.axes import Value
 from hosim.study.frontier import attempt
-from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
-from hosim.study.rows import FIRST_COLUMNS, figures, frame
+from hosim.study.rows import FIRST_COLUMNS, SLOWDOWN, figures, frame
 from hosim.study.run_policy import failed
 from hosim.study.scenario import Question, bounded_attempt
-from hosim.units import human_size, human_time
+from hosim.units import human_percent, human_size, human_time
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,11 +35,12 @@ STEPS = 64
 COLUMNS = (
     *FIRST_COLUMNS,
     "ideal_ns",
-    "slowdown",
+    SLOWDOWN,
     "peak_bytes",
     "lower_bound_ns",
     "enough_bytes",
     "enough_makespan_ns",
+    "failed",
     "error",
 )
 """The columns of :attr:`Machines.frame`."""
@@ -50,20 +50,13 @@ COLUMNS = (
 class OnMachine:
     """One policy on one machine.
 
-    ``result`` is that of the budget asked about, ``ideal_ns`` the makespan with everything resident, as if the device tier were large
-    enough. ``enough`` is the result of the smallest budget that is enough (:mod:`hosim.study.machines`); ``None`` if none is, up to that
-    of ``result``.
+    ``result`` is that of the budget asked about. ``enough`` is the result of the smallest budget that is enough
+    (:mod:`hosim.study.machines`); ``None`` if none is, up to that of ``result``.
     """
 
     hardware: Hardware
     result: Result
-    ideal_ns: int
     enough: Result | None
-
-    @property
-    def slowdown(self) -> float | None:
-        """The makespan divided by the one with everything resident; ``None`` if the workload does not fit."""
-        return _slowdown(self.result, self.ideal_ns)
 
 
 @dataclass(frozen=True)
@@ -95,8 +88,7 @@ def rows(found: Machines) -> list[dict[str, Value]]:
 def _row(line: OnMachine) -> dict[str, Value]:
     row = {
         **figures(line.result, line.hardware),
-        "ideal_ns": line.ideal_ns,
-        "slowdown": line.slowdown,
+        "failed": line.result.failed,
         "peak_bytes": line.result.peak_bytes.get(line.hardware.device_tier),
         "enough_bytes": None if line.enough is None else line.enough.budget_bytes,
         "enough_makespan_ns": None if line.enough is None else line.enough.makespan_ns,
@@ -128,18 +120,17 @@ def compare_machines(
 def _on_machine(question: Question, progress: Callable[[str], None]) -> OnMachine:
     name = f"{question.hardware.name}, {question.choice.label}"
     progress(f"{name}: planning")
-    alone_ns = ideal_ns(question.graph, question.hardware)
     try:
         result = attempt(question)
     except HosimError as error:
         result = failed(question.graph, question.hardware, question.choice, question.budget_bytes, error)
-    enough = _smallest_enough(question, result, alone_ns, lambda budget: progress(f"{name} within {human_size(budget)}"))
-    return OnMachine(question.hardware, bounded_attempt(result), alone_ns, enough)
+    enough = _smallest_enough(question, result, lambda budget: progress(f"{name} within {human_size(budget)}"))
+    return OnMachine(question.hardware, bounded_attempt(result), enough)
 
 
-def _smallest_enough(question: Question, result: Result, ideal_ns: int, progress: Callable[[int], None]) -> Result | None:
+def _smallest_enough(question: Question, result: Result, progress: Callable[[int], None]) -> Result | None:
     """The result of the smallest budget that is enough, which is at most that of ``result``."""
-    if not _is_near(result, ideal_ns):
+    if not _is_near(result):
         return None
     graph = question.graph
     high = min(question.budget_bytes, max(static_peak(graph).bytes, 1))
@@ -150,20 +141,15 @@ def _smallest_enough(question: Question, result: Result, ideal_ns: int, progress
         middle = (low + high) // 2
         progress(middle)
         tried = attempt(replace(question, budget=middle))
-        if _is_near(tried, ideal_ns):
+        if _is_near(tried):
             high, enough = middle, tried
         else:
             low = middle
     return replace(enough, budget_bytes=high, replayed=None)
 
 
-def _is_near(result: Result, ideal_ns: int) -> bool:
-    slowdown = _slowdown(result, ideal_ns)
-    return slowdown is not None and slowdown <= NEAR
-
-
-def _slowdown(result: Result, ideal_ns: int) -> float | None:
-    return None if result.makespan_ns is None else result.makespan_ns / max(ideal_ns, 1)
+def _is_near(result: Result) -> bool:
+    return result.slowdown is not None and result.slowdown <= NEAR
 
 
 def _name(found: Machines, line: OnMachine) -> str:
@@ -173,5 +159,6 @@ def _name(found: Machines, line: OnMachine) -> str:
 
 def _enough(line: OnMachine) -> str:
     if line.enough is not None:
-        return f", and {human_size(line.enough.budget_bytes)} are enough to be within {NEAR - 1:.0%} of everything resident"
-    return f", {line.slowdown:.2f} times as long as with everything resident"
+        return f", and {human_size(line.enough.budget_bytes)} are enough to be within {human_percent(NEAR - 1, 0)} of everything resident"
+    slowdown = line.result.slowdown
+    return "" if slowdown is None else f", {slowdown:.2f} times as long as with everything resident"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from hosim.errors import InputError
+from hosim.errors import InputError, UnitError
 from hosim.hardware import Hardware
 from hosim.result import Result
 from hosim.study.wider_channels import widened
-from hosim.units import human_rate, human_size, human_time
+from hosim.units import human_rate, human_size, human_time, parse_rate, parse_size
 
 MORE_MEMORY_BYTES = 10**9
 MORE_BANDWIDTH_BYTES_PER_S = 10 * 10**9
@@ -38,6 +38,23 @@ class Price:
         verb = "saves" if self.saves_ns >= 0 else "costs"
         beside = f" (with {', '.join(self.together)})" if self.together else ""
         return f"+{self.added} of {self.what}{beside} {verb} {human_time(abs(self.saves_ns)) if self.saves_ns else 'nothing'}"
+
+
+def steps_of(more_memory: object, more_bandwidth: object) -> tuple[int, int]:
+    """The memory and the bandwidth to price, in bytes and bytes per second, of the texts that people write.
+
+    Raises :class:`UnitError` that names the argument.
+
+    >>> steps_of("1 GB", "10 GB/s")
+    (1000000000, 10000000000)
+    """
+    read = []
+    for argument, parse, text in (("more_memory", parse_size, more_memory), ("more_bandwidth", parse_rate, more_bandwidth)):
+        try:
+            read.append(parse(text))
+        except UnitError as error:
+            raise UnitError(error.message, source=argument) from None
+    return read[0], read[1]
 
 
 def prices(

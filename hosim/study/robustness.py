@@ -17,7 +17,9 @@ from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.limits import within
 from hosim.result import Result
+from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
+from hosim.study.rows import SLOWDOWN
 from hosim.study.run_policy import check, make_plan
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ FIGURES = ("makespan_ns", "stall_ns", "peak_bytes")
 
 PERCENTILES = (50, 95)
 
+_NO_FIGURES = (None,) * (len(FIGURES) + 1)
 _SEEDS = 2**32
 """An upper bound on runs: seeds are this far apart, so that two seeds share no run."""
 
@@ -44,11 +47,11 @@ def robustness(
     runs: int,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> DataFrame:
-    """One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes error``, run 0 without jitter.
+    """One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes slowdown error``, run 0 without jitter.
 
-    Times are missing where the run does not fit; ``error`` says why. Run k of seed s draws the same times for every policy. Raises
-    :class:`InputError` if there is nothing to draw, and :class:`PlanError` if the plan of one of hosim's own policies breaks a rule even
-    without jitter; others that fail have their ``error`` in every row.
+    The slowdown is against everything resident, with nominal times. Times are missing where the run does not fit; ``error`` says why. Run k
+    of seed s draws the same times for every policy. Raises :class:`InputError` if there is nothing to draw, and :class:`PlanError` if the
+    plan of one of hosim's own policies breaks a rule even without jitter; others that fail have their ``error`` in every row.
     """
     from pandas import DataFrame
 
@@ -58,8 +61,8 @@ def robustness(
     if jitter.is_none:
         raise InputError("without jitter all runs are the same: give --op-sigma or --transfer-sigma", source="jitter")
     rows = [row for choice in choices for row in _rows(graph, hardware, choice, budget_bytes, jitter, runs, progress)]
-    frame = DataFrame(rows, columns=["policy", "run", "feasible", *FIGURES, "error"])
-    return frame.astype(dict.fromkeys(FIGURES, "Int64"))
+    frame = DataFrame(rows, columns=["policy", "run", "feasible", *FIGURES, SLOWDOWN, "error"])
+    return frame.astype({**dict.fromkeys(FIGURES, "Int64"), SLOWDOWN: float})
 
 
 def _rows(
@@ -79,7 +82,7 @@ def _rows(
         if choice.policy.is_own and not isinstance(error, InfeasibleError):
             raise
         for run in range(runs + 1):
-            yield choice.label, run, False, None, None, None, str(error)
+            yield choice.label, run, False, *_NO_FIGURES, str(error)
         return
     for run in range(runs + 1):
         progress(f"{choice.label}: run {run} of {runs}")
@@ -89,15 +92,15 @@ def _rows(
         except HosimError as error:
             if choice.policy.is_own and (run == NOMINAL or not isinstance(error, PlanError)):
                 raise
-            yield choice.label, run, False, None, None, None, str(error)  # streams that overtake one another may break a rule
+            yield choice.label, run, False, *_NO_FIGURES, str(error)  # streams that overtake one another may break a rule
             continue
-        yield _row(choice, run, result, hardware)
+        yield _row(choice, run, replace(result, ideal_ns=ideal_ns(graph, hardware)), hardware)
 
 
 def _row(choice: PolicyChoice, run: int, result: Result, hardware: Hardware) -> tuple[Any, ...]:
     stall = sum(result.stall_ns.values()) if result.feasible else None
     peak = result.peak_bytes[hardware.device_tier]
-    return choice.label, run, result.feasible, result.makespan_ns, stall, peak, result.error
+    return choice.label, run, result.feasible, result.makespan_ns, stall, peak, result.slowdown, result.error
 
 
 def percentiles(frame: DataFrame) -> DataFrame:

@@ -22,7 +22,7 @@ from hosim.io.bounded import read_bytes
 from hosim.io.csv_text import cell_text, csv_line, csv_rows
 from hosim.io.reading import check_target, write_bytes
 from hosim.study.axes import Value
-from hosim.study.rows import FEASIBLE, TEXTS, Row, frame
+from hosim.study.rows import FEASIBLE, SLOWDOWN, TEXTS, Row, frame
 
 if TYPE_CHECKING:
     from typing import Self
@@ -181,11 +181,19 @@ class RowFile:
             if text not in ("true", "false"):
                 raise self._damaged(f"line {number}", f"{column}: expected true or false, got {text!r}")
             return text == "true"
+        if column == SLOWDOWN:
+            return self._number(number, column, text)
         if _INTEGER.fullmatch(text) and column not in TEXTS:
             return int(text)
         if column in self._figures:
             raise self._damaged(f"line {number}", f"{column}: expected a whole number, got {text!r}")
         return cell_text(text)
+
+    def _number(self, number: int, column: str, text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise self._damaged(f"line {number}", f"{column}: expected a number, got {text!r}") from None
 
     def _complete(self, row: Row, where: str) -> None:
         """Raises :class:`InputError` for a row that says that its point fits, or that it does not, without the figures of that."""

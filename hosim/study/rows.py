@@ -1,4 +1,4 @@
-"""Rows: the figures of one result as a flat table row, in integers whose names end in ``_ns`` and ``_bytes``.
+"""Rows: the figures of one result as a flat table row, in integers whose names end in ``_ns`` and ``_bytes``, and the slowdown.
 
 Rows leave out the seconds of planning and replaying (``planning_s``, ``replay_s``), so that a row depends on its question alone.
 """
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 Row = Mapping[str, Value]
 
 TEXTS = ("point", "workload", "hardware", "policy", "error")
-"""The columns of text; ``feasible`` is true or false, all others are whole numbers or empty."""
+"""The columns of text; ``feasible`` is true or false, the slowdown a number, all others are whole numbers or empty."""
 FEASIBLE = "feasible"
+SLOWDOWN = "slowdown"
+"""The makespan divided by the one with everything resident."""
 FIRST_COLUMNS = ("workload", "hardware", "policy", "budget_bytes", FEASIBLE, "makespan_ns", "makespan_low_ns", "makespan_high_ns")
 """What every table of results begins with."""
 DEVICE_TIER = "device_tier"
@@ -37,6 +39,8 @@ def figure_columns(hardware: Hardware) -> list[str]:
         *(f"{cause}_stall_ns" for cause in STALL_CAUSES),
         "drain_ns",
         "lower_bound_ns",
+        "ideal_ns",
+        SLOWDOWN,
         *(f"{tier.name}{_PEAK}" for tier in hardware.tiers),
         *(f"{channel.name}_{figure}" for channel in hardware.channels for figure in ("moved_bytes", "busy_ns", "exposed_ns")),
         "prefetches",
@@ -60,6 +64,8 @@ def figures(result: Result, hardware: Hardware) -> dict[str, Value]:
         "busy_ns": result.busy_ns,
         "drain_ns": result.drain_ns,
         "lower_bound_ns": result.lower_bound_ns,
+        "ideal_ns": result.ideal_ns,
+        SLOWDOWN: result.slowdown,
         "error": " ".join(result.error.split()) if result.error else None,
     }
     if result.feasible:
@@ -77,11 +83,17 @@ def results_of(table: object) -> tuple[list[Result], str]:
 
     Raises :class:`InputError` for anything else.
     """
+    if "enough_bytes" in getattr(table, "columns", ()):
+        raise InputError(
+            "this frame compares machines; hosim.plot draws the policies of one: hosim.compare(workload, machine)", source="plot"
+        )
     tier = getattr(table, "attrs", {}).get(DEVICE_TIER)
     needed = {"workload", "hardware", "policy", "budget_bytes", FEASIBLE, "makespan_ns", "lower_bound_ns", f"{tier}{_PEAK}"}
     if tier is None or not needed <= set(getattr(table, "columns", ())) or not len(table):  # type: ignore[arg-type]
         raise InputError(
-            "expected the result of hosim.replay(..., record=True), or the frame of hosim.compare with all its columns", source="plot"
+            "expected a plan, the result of hosim.replay(..., record=True), the answer of hosim.frontier, or the frame of hosim.compare "
+            "with all its columns",
+            source="plot",
         )
     found = cast("DataFrame", table)
     rows = found.astype(object).where(found.notna(), None).to_dict("records")
@@ -109,6 +121,7 @@ def _result_of(row: Mapping[str, Any]) -> Result:
         plan={},
         makespan_low_ns=row.get("makespan_low_ns"),
         makespan_high_ns=row.get("makespan_high_ns"),
+        ideal_ns=row.get("ideal_ns"),
     )
 
 
@@ -145,6 +158,8 @@ def frame(rows: Iterable[Row], columns: Sequence[str]) -> DataFrame:
         values: list[Any] = [value for value in made[column] if value is not None]
         if column == FEASIBLE:
             made[column] = made[column].astype(bool)
+        elif column == SLOWDOWN:
+            made[column] = made[column].astype(float)
         elif column in TEXTS:
             made[column] = made[column].astype("str" if len(values) == len(made) else object)
         elif column.endswith(("_ns", "_bytes")) or (values and all(type(value) is int for value in values)):

@@ -13,6 +13,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import IN_TIME, LEDGER, Result
+from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
 
 
@@ -104,4 +105,5 @@ def unplanned(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_byt
         peak_breakdown={},
         channels={},
         plan={},
+        ideal_ns=ideal_ns(graph, hardware),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -23,6 +23,7 @@ from hosim.hardware import Hardware
 from hosim.io.reading import did_you_mean, unknown_name
 from hosim.result import Result
 from hosim.study.axes import Settings, Value, as_integer, written
+from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice, parse_choice
 from hosim.study.run_policy import check, make_plan, replay
 from hosim.study.wider_channels import widened
@@ -37,12 +38,16 @@ _KEPT_GRAPHS = 8
 
 @dataclass(frozen=True)
 class Question:
-    """What one replay answers; ``budget`` is as :func:`hosim.analysis.budget.parse_budget` takes it."""
+    """What one replay answers; ``budget`` is as :func:`hosim.analysis.budget.parse_budget` takes it.
+
+    ``others`` are policies that settings may name by their labels, besides those of the registry.
+    """
 
     graph: Graph
     hardware: Hardware
     choice: PolicyChoice
     budget: int | float | str | None = None
+    others: tuple[PolicyChoice, ...] = ()
 
     @property
     def budget_bytes(self) -> int:
@@ -57,8 +62,9 @@ class Question:
         return Question(
             _graph(self.graph, workload) if workload else self.graph,
             _hardware(self.hardware, hardware) if hardware else self.hardware,
-            _choice(self.choice, policy),
+            _choice(self.choice, policy, self.others),
             _budget(settings[BUDGET]) if BUDGET in settings else self.budget,
+            self.others,
         )
 
     def answer(self) -> Result:
@@ -76,7 +82,8 @@ class Question:
         planning_s = time.perf_counter() - begin
         check(plan, self.hardware, budget)
         result = replay(plan, self.hardware, budget, bounds=False)
-        return replace(result, policy=self.choice.label, planning_s=planning_s, replayed=(plan, self.hardware))
+        ideal = ideal_ns(self.graph, self.hardware)
+        return replace(result, policy=self.choice.label, planning_s=planning_s, ideal_ns=ideal, replayed=(plan, self.hardware))
 
 
 def bounded_attempt(result: Result) -> Result:
@@ -109,12 +116,19 @@ def check_fields(question: Question, fields: Iterable[str]) -> None:
 
 
 def check_values(question: Question, points: Iterable[Settings]) -> None:
-    """Raise :class:`InputError` for a bare number where the profile has a quantity: every point would fail for want of a unit.
+    """Raise :class:`InputError` for values that no point can mean: no policy, a share of 1 as one byte, a number without its unit.
 
     Values of other fields are for the points to judge, which may be right together only.
     """
     profile = _profile(question.hardware)
-    for field, value in dict.fromkeys((field, value) for point in points for field, value in point.items()):
+    values = {(type(value), field, value): (field, value) for point in points for field, value in point.items()}.values()
+    budgets = [value for field, value in values if field == BUDGET]
+    shares = [value for value in budgets if isinstance(value, float) and value < 1]
+    if shares and any(type(value) is int and value == 1 for value in budgets):
+        raise InputError(f"1 is one byte, beside shares such as {shares[0]}; write 1.0 or '100%' for all of it", source=BUDGET)
+    for field, value in values:
+        if field == POLICY:
+            _ = _choice(question.choice, {"": value}, question.others).policy
         if field.startswith(WORKLOAD) or _is_other(field) or isinstance(value, bool) or not isinstance(value, int | float):
             continue
         now = as_integer(_value_at(profile, field.removeprefix(HARDWARE)))
@@ -146,11 +160,11 @@ def _budget(value: Value) -> int | float | str | None:
 # -- the policy ----------------------------------------------------------------------------------------------------
 
 
-def _choice(choice: PolicyChoice, settings: Mapping[str, Value]) -> PolicyChoice:
-    """The choice with other parameters; the empty key names another policy."""
+def _choice(choice: PolicyChoice, settings: Mapping[str, Value], others: Sequence[PolicyChoice]) -> PolicyChoice:
+    """The choice with other parameters; the empty key names another policy, which may be one of ``others``."""
     named = settings.get("")
     if named is not None:
-        choice = parse_choice(str(named))
+        choice = next((other for other in others if other.label == named), None) or parse_choice(str(named))
     policy = choice.policy
     parameters = dict(choice.parameters)
     for key, value in settings.items():

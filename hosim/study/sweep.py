@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hosim.errors import InputError
 from hosim.study.axes import Settings, Value
 from hosim.study.rowfile import RowFile, unique
-from hosim.study.rows import FEASIBLE, TEXTS, Row, figure_columns, frame, varied, varied_columns
+from hosim.study.rows import FEASIBLE, SLOWDOWN, TEXTS, Row, figure_columns, frame, varied, varied_columns
 from hosim.study.runners import Runner, here
 from hosim.study.scenario import Question, check_fields, check_values
 from hosim.study.tasks import Task, pack, point_key
@@ -56,7 +56,7 @@ def sweep(
     varying = varied_columns(points)
     columns = ["point", *varying.values(), *(c for c in figure_columns(question.hardware) if c not in varying.values())]
     settings = dict(zip(keys, points, strict=True))
-    figures = set(columns) - {*varying.values(), *TEXTS, FEASIBLE}
+    figures = set(columns) - {*varying.values(), *TEXTS, FEASIBLE, SLOWDOWN}
     with RowFile(path, columns, keys, figures) as file:
         missing = [Task(key, packed, settings[key]) for key in keys if key not in file.rows]
         failures = sum(not row["feasible"] for row in file.rows.values())
@@ -69,6 +69,20 @@ def sweep(
         # varied fields come from the points: in a CSV file a number and a text may look the same
         ordered = [{**row, **varied(settings[str(row["point"])], varying)} for row in file.finish()]
     return Swept(ordered, columns, len(missing))
+
+
+def under_way(done: int, total: int, failed: int) -> str:
+    """How far a sweep is, in words.
+
+    >>> under_way(1, 2000, 0), under_way(2, 2, 1)
+    ('1 of 2,000 points', '2 of 2 points, 1 does not fit')
+    """
+    return ", ".join(filter(None, [f"{done:,} of {total:,} points", misfits(failed)]))
+
+
+def misfits(failed: int) -> str:
+    """How many points do not fit, in words; nothing for none."""
+    return f"{failed:,} {'does' if failed == 1 else 'do'} not fit" if failed else ""
 
 
 def _begun(runner: Runner, tasks: Sequence[Task]) -> Generator[dict[str, Value], None, None]:

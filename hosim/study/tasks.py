@@ -58,7 +58,7 @@ def pack(question: Question) -> Packed:
 
 def _dumped(question: Question) -> bytes:
     """A function of a notebook is in no module that a worker could import, so it goes along whole."""
-    if question.choice.given is not None:
+    if any(choice.given is not None for choice in (question.choice, *question.others)):
         from joblib import wrap_non_picklable_objects
 
         return pickle.dumps(wrap_non_picklable_objects(question, keep_wrapper=False), pickle.HIGHEST_PROTOCOL)
@@ -78,7 +78,7 @@ def digest(question: Question) -> str:
         choice.label,
         json.dumps(dict(choice.parameters), sort_keys=True),
         repr(question.budget),
-        *([] if choice.given is None else [_source(choice.given.make)]),
+        *(_source(one.given.make) for one in (choice, *question.others) if one.given is not None),
     ]
     return hashlib.sha256("\0".join(said).encode()).hexdigest()[:16]
 

@@ -10,7 +10,8 @@ from sweeping import MACHINE, chain
 
 import hosim
 from hosim.api import cell_progress
-from hosim.api.cell_progress import ProgressLine, in_cell, keep_saying
+from hosim.api.cell_progress import AGAIN_S, ProgressLine, in_cell
+from hosim.api.repeated import until
 
 
 def test_what_takes_long_is_said_now_and_then_and_taken_away() -> None:
@@ -48,7 +49,7 @@ def test_what_begins_nothing_new_is_said_again_with_the_time() -> None:
     line = ProgressLine(said.append, lambda: next(seconds))
     line.tell("planning")
     waits = iter([False, False, False, False, True])  # 1.5, 2.5, 3.0 and 3.5
-    keep_saying(line, lambda: next(waits))
+    until(lambda: next(waits), lambda: line.again(AGAIN_S))
     line.tell("planning more")  # only 0.1 s after the last line
     line.end()
     assert said == ["2 s: planning", "4 s: planning", None]
@@ -78,7 +79,7 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         (lambda: hosim.compare(chain(2), [MACHINE], "resident"), "two tiers, resident: planning"),
         (
             lambda: hosim.sweep(chain(2), MACHINE, "resident", vary={"budget": ["50%", "100%"]}, jobs=1),
-            "2 of 2 points, of which 1 do not fit",
+            "2 of 2 points, 1 does not fit",
         ),
         (lambda: hosim.frontier(chain(2), MACHINE, "resident", points=2, refine=0), "resident within 61 B"),
         (lambda: hosim.fit(chain(2), MACHINE, "resident", smallest="budget=50..100%:2"), "budget = 50%"),

@@ -115,7 +115,7 @@ def test_values_that_contradict_one_another_are_said(monkeypatch: pytest.MonkeyP
 
     def probed(asked, axis, i, slowdown):
         known[i] = not 40 <= axis.values[i] < 60
-        return module.Probe(i, axis.values[i], known[i], "" if known[i] else "it is odd", None, None)
+        return module.Probe(i, axis.values[i], known[i], "" if known[i] else "it is odd", None)
 
     monkeypatch.setattr(module, "_probe", probed)
     asked = Question(b.build(), MACHINE, parse_choice("on_demand"), 100)
@@ -128,7 +128,7 @@ def test_values_that_contradict_one_another_are_said(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         module,
         "_probe",
-        lambda q, axis, i, s: module.Probe(i, axis.values[i], axis.values[i] < 30 or 70 < axis.values[i] < 80, "no", None, None),
+        lambda q, axis, i, s: module.Probe(i, axis.values[i], axis.values[i] < 30 or 70 < axis.values[i] < 80, "no", None),
     )
     beyond = fit(asked, "largest", Axis(("channels.h2d.engines",), tuple(range(101))))
     assert beyond.value == 75
@@ -149,7 +149,7 @@ def test_which_values_are_tried(monkeypatch: pytest.MonkeyPatch, wanted: module.
     """Halving for the limit at 40, and two more on either side of it."""
 
     def probed(asked, axis, i, slowdown):
-        return module.Probe(i, axis.values[i], (axis.values[i] < 40) == (wanted == "largest"), "too much", None, None)
+        return module.Probe(i, axis.values[i], (axis.values[i] < 40) == (wanted == "largest"), "too much", None)
 
     monkeypatch.setattr(module, "_probe", probed)
     found = fit(question(), wanted, Axis(("channels.h2d.engines",), tuple(range(101))))
@@ -161,7 +161,7 @@ def test_which_values_are_tried(monkeypatch: pytest.MonkeyPatch, wanted: module.
 
 def test_which_values_are_tried_where_none_is_within_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ends; then the middles of the widest stretches: 49 of 0 and 99, 74 of 49 and 99."""
-    monkeypatch.setattr(module, "_probe", lambda q, axis, i, s: module.Probe(i, axis.values[i], False, "too much", None, None))
+    monkeypatch.setattr(module, "_probe", lambda q, axis, i, s: module.Probe(i, axis.values[i], False, "too much", None))
     found = fit(question(), "largest", Axis(("channels.h2d.engines",), tuple(range(100))))
     assert [probe.value for probe in found.probes] == [0, 49, 74, 99]
     assert found.answer is None

@@ -4,16 +4,21 @@ from dataclasses import replace
 
 import pytest
 from pandas.testing import assert_frame_equal
+from rendered import lines
 from sweeping import MACHINE, chain
 
 import hosim
 from hosim.analysis.liveness import static_peak
 from hosim.api.inputs import machine
+from hosim.cache_plan import Plan
 from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.report.machines_table import machines as machines_table
 from hosim.study.frontier import attempt
 from hosim.study.ideal import ideal_ns
-from hosim.study.machines import COLUMNS, NEAR, STEPS, compare_machines
-from hosim.study.policy_choice import parse_choice, parse_choices
+from hosim.study.machines import COLUMNS, NEAR, STEPS, compare_machines, rows
+from hosim.study.policy_choice import as_choice, parse_choice, parse_choices
 from hosim.study.scenario import Question
 
 SLOW = replace(MACHINE, name="slow link", channels=tuple(replace(c, bandwidth_bytes_per_s=10**7) for c in MACHINE.channels))
@@ -29,7 +34,7 @@ def test_each_machine_has_a_line_and_the_smallest_budget_that_is_enough() -> Non
         ("slow link", True),
         ("small", False),
     ]
-    assert {line.ideal_ns for line in found.lines} == {80}  # four ops of 20 ns
+    assert {line.result.ideal_ns for line in found.lines} == {80}  # four ops of 20 ns
     peak = static_peak(graph).bytes
     enough = []
     for line in found.lines:
@@ -52,9 +57,9 @@ def test_a_budget_bounds_what_each_machine_uses() -> None:
     layerwise = [parse_choice("layerwise")]
     whole, quarter = (compare_machines(chain(12), [FAST], layerwise, budget).lines[0] for budget in (None, 60))
     assert quarter.result.budget_bytes == 60 < whole.result.budget_bytes == 1000
-    assert quarter.slowdown > NEAR
+    assert quarter.result.slowdown > NEAR
     assert quarter.enough is None
-    assert whole.slowdown <= NEAR
+    assert whole.result.slowdown <= NEAR
     assert whole.enough.budget_bytes > 60
     with pytest.raises(InputError, match="leaves no memory"):
         compare_machines(chain(12), [MACHINE], layerwise, 0)
@@ -65,11 +70,22 @@ def test_the_verdict_names_the_fastest_first() -> None:
     # the first weight, of 30 bytes at 10 bytes a nanosecond, comes before the first op
     first, second, third = str(found).split("; ")
     assert first.startswith("fast link takes 83 ns, and ")
-    assert first.endswith(" B are enough to be within 5% of everything resident")
+    assert first.endswith(" B are enough to be within 5 % of everything resident")
     assert second.startswith("slow link takes ")
     assert second.endswith(" times as long as with everything resident")
     assert third == "small: does not fit"
     assert str(compare_machines(chain(2), [FAST], parse_choices("resident,belady"))).startswith("fast link by resident takes 40 ns")
+
+
+def test_a_policy_that_fails_is_not_said_to_lack_memory() -> None:
+    def mine(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+        raise ValueError("no idea")
+
+    found = compare_machines(chain(2), [FAST], [as_choice(mine)])
+    assert str(found) == "fast link: failed"
+    shown = lines(machines_table(rows(found), {FAST.name: FAST}, NEAR, str(found)))
+    assert "failed" in shown[4]
+    assert not any("does not fit" in line for line in shown)
 
 
 def test_from_python_it_is_one_frame() -> None:

@@ -49,6 +49,7 @@ def test_run_0_is_the_comparison_and_two_reports_are_one():
         if result.feasible:
             assert (row["makespan_ns"], row["peak_bytes"]) == (result.makespan_ns, result.peak_bytes["hbm"])
             assert row["stall_ns"] == sum(result.stall_ns.values())
+            assert row["slowdown"] == result.slowdown
     again = robustness(graph(), TOY, choices, 90, Jitter(1, 0.1, 0.3), 4)
     assert_frame_equal(frame, again)
     other = robustness(graph(), TOY, choices, 90, Jitter(2, 0.1, 0.3), 4)
@@ -111,7 +112,7 @@ def test_a_run_that_breaks_a_rule_does_not_fit(monkeypatch):
     replayed = engine.replay
     broken = {7 * 2**32 + 2}
 
-    def replay(plan, hardware, budget, *, jitter):
+    def replay(plan, hardware, budget=None, *, jitter=None):
         if (jitter.seed if jitter is not None else None) in broken:
             raise PlanError("op f1 reads what is not there")
         return replayed(plan, hardware, budget, jitter=jitter)

@@ -85,8 +85,9 @@ def test_which_budgets_a_frontier_probes(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_a_fit_says() -> None:
-    fits, slow = Probe(2, 4, True, "", 1000, result(100, 1234)), Probe(3, 8, False, "takes 2.000 times as long", 500, result(100, 1000))
-    over = Probe(4, 16, False, "does not fit", None, result(100, None))
+    fits = Probe(2, 4, True, "", replace(result(100, 1234), ideal_ns=1000))
+    slow = Probe(3, 8, False, "takes 2.000 times as long", replace(result(100, 1000), ideal_ns=500))
+    over = Probe(4, 16, False, "does not fit", result(100, None))
     found = Fit(QUESTION, "largest", Axis(("a", "b"), (1, 2, 4, 8, 16)), 1.5, [fits, slow, over], fits, slow, ["a contradiction"])
     assert (found.value, found.exact, fits.slowdown, slow.slowdown, over.slowdown) == (4, True, 1.234, 2.0, None)
     assert str(found) == (
@@ -94,7 +95,7 @@ def test_what_a_fit_says() -> None:
         "as long; a contradiction"
     )
     assert not replace(found, beyond=over).exact
-    last = replace(found, beyond=None, contradictions=[], answer=replace(fits, ideal_ns=0))
+    last = replace(found, beyond=None, contradictions=[], answer=replace(fits, result=replace(fits.result, ideal_ns=0)))
     assert (last.exact, str(last)) == (True, "the largest a + b is 4 (1.23 us); it is the last value of the range")
     none = replace(found, answer=None, beyond=None, probes=[over])
     assert (none.value, none.exact) == (None, False)

@@ -3,12 +3,15 @@
 import functools
 import inspect
 import pickle
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pandas import DataFrame
 from pandas.testing import assert_frame_equal
 from sweeping import MACHINE, chain
 
@@ -34,9 +37,9 @@ GRAPH = chain(6)
 
 def test_a_workload_by_name_path_spec_parameters_and_graph(tmp_path: Path) -> None:
     small = {"model": "gpt2-xl", "phase": "prefill", "sequence": 64, "layers": 1}
-    wanted = build("gpt2-xl-prefill", small)
+    wanted = build("gpt2-xl-prefill:layers=1:sequence=64", small)
     assert hosim.load(small) == wanted
-    assert hosim.load({"name": "gpt2-xl-prefill", "builder": small}) == wanted
+    assert hosim.load({"name": wanted.name, "builder": small}) == wanted
     assert hosim.load(wanted) is wanted
     save_workload(wanted, tmp_path / "w.json")
     assert hosim.load(tmp_path / "w.json") == hosim.load(str(tmp_path / "w.json")) == hosim.load(workload_to_dict(wanted)) == wanted
@@ -111,6 +114,37 @@ def test_functions_of_one_name_are_told_apart() -> None:
     assert list(hosim.compare(GRAPH, MACHINE, given)["policy"]) == ["lambda", "lambda 2", "stays", "stays", "belady", "belady"]
 
 
+def test_a_sweep_over_functions() -> None:
+    """As policy, as in a grid or a list of points; one that fails fails alone, and two of one name are two."""
+    grid = hosim.sweep(
+        GRAPH, MACHINE, vary={"policy": [stays, hosim.policies.belady, "lookahead:k=2", raises, lambda *g: Plan(g[0])]}, jobs=1
+    )
+    assert list(grid["policy"]) == ["stays", "belady", "lookahead:k=2", "raises", "lambda"]
+    assert list(grid["makespan_ns"].fillna(0) > 0) == [True, True, True, False, True]
+    assert "policy raises has a bug: KeyError: 'w0'" in grid["error"][3]
+    points = [{"policy": stays, "budget": 1.0}, {"policy": "belady", "budget": 0.75}]
+    assert list(hosim.sweep(GRAPH, MACHINE, vary=points, jobs=1)["policy"]) == ["stays", "belady"]
+    framed = hosim.sweep(GRAPH, MACHINE, vary=DataFrame(points), jobs=1)
+    assert list(framed["policy"]) == ["stays", "belady"]
+    asked = [Question(GRAPH, MACHINE, as_choice("belady"), None, (as_choice(function),)) for function in (stays, raises)]
+    assert len({digest(question) for question in asked}) == 2
+    assert pickle.loads(zlib.decompress(pack(asked[0]).content)).with_settings({"policy": "stays"}).answer().policy == "stays"
+
+
+@pytest.mark.parametrize(
+    ("vary", "said"),
+    [
+        ({"policy": ["layerwize"]}, "unknown policy 'layerwize'; did you mean layerwise"),
+        ({"policy": [3]}, "policy: expected a policy: its name, hosim.policies.NAME, or a function (graph, hardware, budget_bytes); got 3"),
+        ({"budget": [0.5, 1]}, "budget: 1 is one byte, beside shares such as 0.5; write 1.0 or '100%' for all of it"),
+        ({}, "vary: expected fields and their values"),
+    ],
+)
+def test_what_no_point_of_a_sweep_can_mean(vary: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(said)}"):
+        hosim.sweep(GRAPH, MACHINE, vary=vary, jobs=1)
+
+
 def test_a_plan_for_another_graph_is_a_bug_of_its_policy() -> None:
     with pytest.raises(InputError, match=f"policy stays_there has a bug: its plan is for another graph \\({GRAPH.name}\\)"):
         hosim.plan(chain(5), MACHINE, stays_there)
@@ -157,6 +191,15 @@ def enclosing(word: str) -> Callable[[hosim.Graph, hosim.Hardware, int], Plan]:
         return Plan(graph, word)
 
     return named
+
+
+def test_a_machine_with_less_than_the_budget_is_named() -> None:
+    assert hosim.compare(GRAPH, MACHINE, "resident", "1 GB").attrs["notes"] == ["using 1000 B, all that the device of two tiers has"]
+    roomy = replace(MACHINE, name="roomy", tiers=(replace(MACHINE.tiers[0], capacity_bytes=10**10), *MACHINE.tiers[1:]))
+    assert hosim.compare(GRAPH, [roomy, MACHINE], "resident", "1 GB").attrs["notes"] == [
+        "using 1000 B, all that the device of two tiers has"
+    ]
+    assert hosim.compare(GRAPH, MACHINE, "resident", "90%").attrs["notes"] == []
 
 
 def test_a_sweep_takes_grids_lists_and_a_file(tmp_path: Path) -> None:

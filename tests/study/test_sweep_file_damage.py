@@ -66,7 +66,7 @@ def test_a_damaged_cell_is_named(sweep: tuple[list[str], Path], line: int, colum
     ("digits", "why"),
     [
         (41, f"line 3: makespan_ns: expected a whole number, got '{'9' * 41}'; remove this row and run the same command again"),
-        (5000, 'byte 597: expected at most 1000 digits in a number, got more; HOSIM_LIMITS="integer_digits=2000" raises this limit'),
+        (5000, 'byte 619: expected at most 1000 digits in a number, got more; HOSIM_LIMITS="integer_digits=2000" raises this limit'),
     ],
 )
 def test_a_number_of_too_many_digits_is_no_number(sweep: tuple[list[str], Path], digits: int, why: str) -> None:

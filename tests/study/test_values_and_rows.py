@@ -33,7 +33,7 @@ def refused(call: Callable[[], object]) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a", "vary: expected FIELD=VALUES such as channels.h2d.bandwidth=25..200GB/s:8 or policy.k=1,2,4, got 'a'"),
+        ("a", "expected FIELD=VALUES such as channels.h2d.bandwidth=25..200GB/s:8 or policy.k=1,2,4, got 'a'"),
         ("a=", "a: expected values such as 1,2,4 or a range such as 25..200GB/s:8, got ''"),
         ("a+b=1..", "a + b: expected a range between two numbers, such as 25..200GB/s:8, got '1..'"),
         ("a=1..2GB/s", "a: expected a count after a colon, such as 1..2GB/s:8, got '1..2GB/s'"),
@@ -54,6 +54,7 @@ def test_what_is_no_axis(text: str, said: str) -> None:
     [
         (["a=1", "b+a=2"], "vary: a is varied twice; list all its values in one place"),
         (3, "vary: expected a mapping from fields to values, or a list of points, got 3"),
+        ({}, "vary: expected fields and their values, such as {'budget': [0.5, 0.75]}, got none"),
         ([], "vary: expected points, each a mapping from fields to values"),
         ([{}], "vary: expected points, each a mapping from fields to values"),
         (["a=1", {}], "vary: expected points, each a mapping from fields to values"),
@@ -145,6 +146,7 @@ def test_rows_of_results() -> None:
     named = {"workload": "chain", "hardware": "two tiers", "policy": "belady", "budget_bytes": 90, "feasible": True, "makespan_ns": 70}
     named |= {"makespan_low_ns": 65, "makespan_high_ns": 78}
     waits = {"busy_ns": 40, "dependency_stall_ns": 0, "transfer_stall_ns": 5, "capacity_stall_ns": 0, "runtime_stall_ns": 0}
+    waits |= {"ideal_ns": 40, "slowdown": 1.75}  # two ops of 20 ns
     held = {"hbm_peak_bytes": 60, "ddr_peak_bytes": 1, "h2d_moved_bytes": 30, "h2d_busy_ns": 31, "h2d_exposed_ns": 32}
     assert {key: value for key, value in row.items() if value is not None} == {**named, **waits, **held, "prefetches": 2, "stores": 1}
     unfit = figures(replace(result(9, None), error=" two\n lines "), MACHINE)
@@ -152,6 +154,7 @@ def test_rows_of_results() -> None:
         **{key: named[key] for key in ("workload", "hardware", "policy")},
         "budget_bytes": 9,
         "feasible": False,
+        "ideal_ns": 40,
         "error": "two lines",
     }
     table = frame([row, unfit], figure_columns(MACHINE))
@@ -163,7 +166,10 @@ def test_rows_of_results() -> None:
         replace(done, stall_ns={}, channels={}, plan={}, busy_ns=40),
         replace(result(9, None), error="two lines"),
     ]
-    wrong = "plot: expected the result of hosim.replay(..., record=True), or the frame of hosim.compare with all its columns"
+    wrong = (
+        "plot: expected a plan, the result of hosim.replay(..., record=True), the answer of hosim.frontier, or the frame of hosim.compare "
+        "with all its columns"
+    )
     assert refused(lambda: results_of(table[:0])) == refused(lambda: results_of(table.drop(columns="makespan_ns"))) == wrong
     table.attrs.clear()
     assert refused(lambda: results_of(table)) == refused(lambda: results_of(3)) == wrong
