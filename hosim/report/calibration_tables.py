@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from hosim.plain_text import counted
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING
-from hosim.units import human_rate, human_size, human_time
+from hosim.units import human_percent, human_rate, human_size, human_time
 
 
 def calibration(data: Mapping[str, Any]) -> RenderableType:
@@ -78,6 +78,12 @@ def _held_out(held: Mapping[str, Any]) -> RenderableType:
                 table.add_row(
                     f"{name} of 20 clock steps or more", f"{row['resolved']:,}", _percent(row["resolved_median"]), NOTHING, NOTHING
                 )
+    total = held["ops"].get("by_profile")
+    if total is not None and total["error"] is not None:
+        span = f"{human_time(total['predicted_ns'])} ({human_time(total['low_ns'])} to {human_time(total['high_ns'])})"
+        table.add_row(
+            f"all ops by the profile, {human_time(total['measured_ns'])} measured", span, NOTHING, NOTHING, _signed(total["error"])
+        )
     makespan = held["makespan"]
     if makespan["error"] is not None:
         span = f"makespan, {human_time(makespan['measured_ns'])} measured"
@@ -103,8 +109,8 @@ def _three(value: float) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.1%}"
+    return NOTHING if value is None else human_percent(value)
 
 
 def _signed(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:+.1%}"
+    return NOTHING if value is None else human_percent(value, signed=True)

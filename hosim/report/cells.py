@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from html import escape
@@ -24,6 +25,8 @@ from hosim.units import human_size
 
 _STYLES = (("h2>", "h4>"), (' class="left"', ' style="text-align: left"'), ("<img ", '<img style="max-width: 100%" '))
 """A page has a style sheet, a cell has not. Text in it is escaped, so that none of it is taken for a tag."""
+_FOLDS = re.compile(r' (class="fold\d+" style="[^"]*"|data-of="[^"]*")')
+"""What tells a page's style sheet how to show a table in a narrow window."""
 
 
 def cell(of: object) -> str:
@@ -107,4 +110,4 @@ def _joined(parts: Iterator[str] | list[str]) -> str:
     text = "\n".join(parts)
     for of_a_page, of_a_cell in _STYLES:
         text = text.replace(of_a_page, of_a_cell)
-    return text
+    return _FOLDS.sub("", text)

@@ -12,7 +12,7 @@ from rich.table import Table
 from hosim.analysis.liveness import static_peak
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
-from hosim.left_out import left_out
+from hosim.left_out import notes
 from hosim.models.listing import ListedModel
 from hosim.plain_text import counted, printable
 from hosim.report.memory_curve import memory_curve
@@ -20,7 +20,6 @@ from hosim.report.op_time_table import under_load
 from hosim.report.printed import WholeFigures, open_table, paragraph
 from hosim.report.tables import NOTHING, composition, percent
 from hosim.units import human_clock, human_compute, human_rate, human_size, human_time
-from hosim.unknown_ops import unknown_ops
 
 
 class Listed(Protocol):
@@ -182,19 +181,28 @@ def workloads(graphs: Iterable[Graph]) -> Table:
 
 
 def models(listed: Iterable[ListedModel]) -> RenderableType:
-    """One row per model that a builder has, and how to name one as a workload."""
+    """One row per model that a builder has, what is left out of the published ones, and how to name one as a workload."""
     table = open_table("Models", "name", "layers", "parameters", "weights in bf16", spare=("layers",))
     table.add_column("runs")
+    left_out: dict[str, list[str]] = {}
     for model in listed:
+        for line in model.left_out:
+            left_out.setdefault(line, []).append(model.name)
         millions = round(model.parameters / 10**6)
         count = f"{millions} million" if millions < 1000 else f"{model.parameters / 10**9:.2f} billion"
         table.add_row(model.name, str(model.layers), count, human_size(model.weights_bytes), ", ".join(model.phases))
-    return Group(table, paragraph("A workload of one is its name with parameters of its builder: llama-3.1-8b:phase=decode:batch=8."))
+    lines = [f"Left out of {', '.join(names)}: {line}." for line, names in left_out.items()]
+    return Group(
+        table,
+        paragraph(*lines, space=True),
+        paragraph("A workload of one is its name with parameters of its builder: llama-3.1-8b:phase=decode:batch=8."),
+    )
 
 
 def model_figures(model: ListedModel) -> dict[str, Any]:
     """A model for ``--json``."""
-    return {"name": model.name, "layers": model.layers, "parameters": model.parameters, "runs": list(model.phases)}
+    figures = {"name": model.name, "layers": model.layers, "parameters": model.parameters, "weights_bytes": model.weights_bytes}
+    return {**figures, "runs": list(model.phases), "left_out": list(model.left_out)}
 
 
 def _work(flops: int) -> str:
@@ -219,12 +227,10 @@ def workload(graph: Graph, width: int = 100) -> RenderableType:
         ops.add_row(kind, f"{counts[kind]:,}", _work(flops[kind]), human_size(accessed[kind]))
     at = f", first reached at op {graph.ops[peak.op].name}" if peak.op >= 0 else ""
     parts: list[RenderableType] = [WholeFigures(f"{printable(workload_line(graph) + at)}\n"), memory_curve(graph, width), tensors, ops]
-    if unknown := unknown_ops(graph):
-        parts.append(paragraph(f"Unknown: {unknown}."))
-    parts += [paragraph(f"Left out: {line}.") for line in left_out(graph)]
-    notes = [f"{key}: {value}" for key, value in graph.meta.items() if isinstance(value, str | int | float)]
-    if notes:
-        parts.append(paragraph(*notes))
+    parts += [paragraph(f"{word.capitalize()}: {line}.") for word, line in notes(graph)]
+    about = [f"{key}: {value}" for key, value in graph.meta.items() if isinstance(value, str | int | float)]
+    if about:
+        parts.append(paragraph(*about))
     return Group(*parts)
 
 

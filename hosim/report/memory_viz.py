@@ -10,9 +10,9 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hosim.allocator_blocks import MIN_BLOCK, in_blocks
 from hosim.cache_plan import Plan
 from hosim.engine.allocators.caching import CachingAllocator
-from hosim.engine.allocators.sizes import MIN_BLOCK
 from hosim.engine.allocators.state import Driver, PoolId
 from hosim.engine.allocators.static import pack
 from hosim.graph import Graph
@@ -180,7 +180,7 @@ def _static(graph: Graph, changes: Sequence[_Change], _: bool) -> tuple[list[dic
         else:
             uppers[order[id(r)]] = place
     packing = pack(lowers, uppers, [r.bytes for r in taken], alignment=MIN_BLOCK, effort=_EFFORT)
-    whole = -(-packing.height // MIN_BLOCK) * MIN_BLOCK
+    whole = in_blocks(packing.height)
     frames = _Named(graph)
     trace = [_entry("segment_alloc", _FIRST_ADDRESS, whole, 0, 0, [])] if whole else []
     live: dict[int, Residency] = {}
@@ -202,7 +202,7 @@ def _filled(live: Mapping[int, Residency], whole: int, frames: _Named) -> list[d
     for address, r in sorted(live.items()):
         if address > at:
             blocks.append(_block(at, address - at, 0, None))
-        size = -(-r.bytes // MIN_BLOCK) * MIN_BLOCK
+        size = in_blocks(r.bytes)
         blocks.append(_block(address, size, r.bytes, frames(r)))
         at = address + size
     if at < _FIRST_ADDRESS + whole:

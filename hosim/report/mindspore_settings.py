@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from hosim.plain_text import printable
-from hosim.units import human_size, human_time
+from hosim.units import human_percent, human_size, human_time
 
 
 def shell(data: Mapping[str, Any]) -> str:
     """``export`` lines of what ``hosim export --mindspore --json`` prints, under comments that say what is left to the plan."""
     ours, theirs, gap = data["of_plan"], data["of_settings"], data["gap"]
-    share = f", {gap['makespan_ns'] / ours['makespan_ns']:+.1%}" if ours["makespan_ns"] else ""
+    share = f", {human_percent(gap['makespan_ns'] / ours['makespan_ns'], signed=True)}" if ours["makespan_ns"] else ""
     more = ("-" if gap["peak_bytes"] < 0 else "+") + human_size(abs(gap["peak_bytes"]))
     comments = [
         f"{data['workload']} on {data['hardware']} within {human_size(data['budget_bytes'])}",

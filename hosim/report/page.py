@@ -3,32 +3,64 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from hosim.report.figures import image
+from hosim.report.figures import page_image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; background: #fff }
+_FOLDS = (30, 40, 52, 66, 84, 1000)
+"""Widths of a window in rem up to which a table that needs more room is shown in blocks, a row of it each; the last is any window."""
+
+_REM, _CHARACTER, _BETWEEN, _LEFT_MOST = 16, 9.0, 15, 40
+"""Points of a rem, of a character and between two columns, to estimate the room of a table; of a text that wraps so many count."""
+
+_ANY = 23
+"""What needs no more rem than this fits every window."""
+
+_BLOCKS = """
+table.FOLD thead { display: none }
+table.FOLD tr { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, var(--cell)), 1fr));
+gap: 0 1.2rem; padding: 0.4rem 0; border-bottom: 1px solid #ddd }
+table.FOLD, table.FOLD tbody { display: block } table.FOLD td { display: flex; justify-content: space-between; gap: 0.6rem; border: 0;
+padding: 0; white-space: normal } table.FOLD td.left { grid-column: 1 / -1; display: block; overflow-wrap: anywhere }
+table.FOLD td::before { content: attr(data-of); color: #666; font-weight: 400; text-align: left; flex: none }
+table.FOLD td.left::before { margin-right: 0.6rem }
+table.FOLD td:first-child { font-weight: 600 } table.FOLD td:first-child::before { content: none }"""
+
+_STYLE = (
+    """
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 82rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; background: #fff }
+h1, h2, p, li { overflow-wrap: anywhere } p, ul { max-width: 72rem }
 table { border-collapse: collapse; margin: 0.8rem 0; display: block; max-width: 100%; overflow-x: auto }
 th, td { padding: 0.25rem 0.9rem 0.25rem 0; border-bottom: 1px solid #ddd; text-align: right }
 th { font-weight: 600 } img { max-width: 100%; height: auto }
 td { white-space: nowrap } th.left, td.left { text-align: left; white-space: normal; min-width: 5rem }
-.timeline canvas { border: 1px solid #ddd; cursor: grab; touch-action: pan-y } .timeline canvas:focus { outline: 1px solid #2f6fb0 }
+.timeline canvas { box-sizing: border-box; border: 1px solid #ddd; cursor: grab; touch-action: pan-y }
+.timeline canvas:focus { outline: 1px solid #2f6fb0 }
 .timeline .told, .timeline .chosen { margin: 0.2rem 0; min-height: 1.5em; font-variant-numeric: tabular-nums }
-.timeline .legend button { min-width: 2rem }
+.timeline .legend button { min-width: 2rem; margin-left: 0.3rem } .timeline .legend input { margin-left: 0.3rem }
 .timeline .chosen { color: #a3004f } .timeline button[aria-pressed="true"] { background: #2f6fb0; color: #fff }
-@media (max-width: 40rem) { body { margin: 0.5rem auto } h1 { font-size: 1.4rem; overflow-wrap: anywhere } h2 { font-size: 1.15rem }
-p:has(> img) { overflow-x: auto } p > img { max-width: none; width: 44rem } }
-.timeline .named { white-space: nowrap }
-.timeline .key { display: inline-block; width: 1.6rem; height: 0.9rem; vertical-align: -0.1rem; margin-left: 0.6rem }
-tr.bad td { color: #a31515; font-weight: 600 } ul { padding-left: 1.2rem }
+.timeline .named { white-space: nowrap; margin-right: 0.6rem }
+.timeline .key { display: inline-block; width: 1.6rem; height: 0.9rem; vertical-align: -0.1rem }
+tr.bad td, .bad { color: #a31515; font-weight: 600 } .verdict { font-size: 1.1rem; font-weight: 600 } ul { padding-left: 1.2rem }
 code { background: #f3f3f3; padding: 0 0.2rem }
-"""
+@media (max-width: 40rem) { body { margin: 0.5rem auto } h1 { font-size: 1.4rem } h2 { font-size: 1.15rem }
+p:has(> img) { overflow-x: auto } p > img { max-width: none; width: 44rem }
+p:has(> img)::before { content: "wider than this window: drag it sideways"; display: block; position: sticky; left: 0; color: #666;
+font-size: 0.8rem } }"""
+    + "".join(f"\n@media (max-width: {width}rem) {{{_BLOCKS.replace('FOLD', f'fold{width}')} }}" for width in _FOLDS)
+    + "\n"
+)
+
+_UNBROKEN = 32
+"""A word of more characters may be broken where :data:`_JOINTS` says."""
+_NAME = re.compile(r"`([^`]+)`")
+_JOINTS = re.compile(r"(?<=[_,.:/=)])(?!$)")
 
 _POLICY = (
     '<meta http-equiv="Content-Security-Policy" '
@@ -58,27 +90,64 @@ def paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>"
 
 
+def verdict(text: str, bad: bool) -> str:
+    """What the page comes to, in large type; in the colour of what is ``bad``."""
+    return f'<p class="verdict{" bad" if bad else ""}">{escape(text)}</p>'
+
+
 def lines(texts: Iterable[str]) -> str:
-    """Lines of plain text, one below the other."""
-    return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"
+    """Lines of plain text, one below the other; what stands between backticks is a name.
+
+    >>> lines(["`a<b` is now", "5 `"])
+    '<ul><li><code>a&lt;b</code> is now</li><li>5 `</li></ul>'
+    """
+    items = (_NAME.sub(r"<code>\1</code>", escape(text)) for text in texts)
+    return "<ul>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
+
+
+def _cell(text: str) -> str:
+    """Escaped; long words may be broken, so that they take no room from the other cells.
+
+    >>> _cell("a::very_long_name_of_a_kernel_or_<a_layer> b_c")
+    'a:<wbr>:<wbr>very_<wbr>long_<wbr>name_<wbr>of_<wbr>a_<wbr>kernel_<wbr>or_<wbr>&lt;a_<wbr>layer&gt; b_c'
+    """
+    return " ".join(escape(word) if len(word) <= _UNBROKEN else "<wbr>".join(map(escape, _JOINTS.split(word))) for word in text.split(" "))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, bad: Collection[int] = ()) -> str:
     """A table of plain text, its first ``left`` columns to the left and the others to the right; without ``columns`` it has no head.
 
-    The rows whose numbers are ``bad`` are marked.
+    The rows whose numbers are ``bad`` are marked. In a window that is too narrow for the table each row of it is a block.
     """
+    listed = list(rows)
+    fold = _fold(columns, listed, left)
 
-    def row(tag: str, cells: Sequence[str], mark: str = "") -> str:
-        sides = (' class="left"' if k < left else "" for k in range(len(cells)))
-        return f"<tr{mark}>" + "".join(f"<{tag}{side}>{escape(cell)}</{tag}>" for side, cell in zip(sides, cells, strict=True)) + "</tr>"
+    def row(tag: str, cells: Sequence[str], mark: str = "", names: Sequence[str] = ()) -> str:
+        sides = [' class="left"' if k < left else "" for k in range(len(cells))]
+        named = [f' data-of="{escape(name, quote=True)}"' if name else "" for name in names] or [""] * len(cells)
+        return f"<tr{mark}>" + "".join(f"<{tag}{x}{y}>{_cell(z)}</{tag}>" for x, y, z in zip(sides, named, cells, strict=True)) + "</tr>"
 
     head = f"<thead>{row('th', columns)}</thead>\n" if columns else ""
-    body = "\n".join(row("td", cells, ' class="bad"' if k in bad else "") for k, cells in enumerate(rows))
-    return f"<table>\n{head}<tbody>\n{body}\n</tbody>\n</table>"
+    names = columns if fold else ()
+    body = "\n".join(row("td", cells, ' class="bad"' if k in bad else "", names) for k, cells in enumerate(listed))
+    return f"<table{fold}>\n{head}<tbody>\n{body}\n</tbody>\n</table>"
+
+
+def _fold(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    """What a table with a head that does not fit every window has: the narrowest window that it fits, and the room of a cell in a block."""
+    if not columns:
+        return ""
+    room, cell = 2.0 * _REM, 0
+    for k, name in enumerate(columns):
+        longest = max((len(row[k]) for row in rows), default=0)
+        heading = max(map(len, name.split()), default=0)
+        room += _BETWEEN + _CHARACTER * max(heading, min(longest, _LEFT_MOST) if k < left else longest)
+        cell = cell if k < left else max(cell, len(name) + longest)
+    width = next(width for width in _FOLDS if width * _REM >= room or width == _FOLDS[-1])
+    return f' class="fold{width}" style="--cell: {round((cell * _CHARACTER + _BETWEEN) / _REM)}rem"' if room > _ANY * _REM else ""
 
 
 def picture(figure: Figure, description: str) -> str:
     """A figure as a PNG within the page."""
-    data = base64.b64encode(image(figure)).decode()
+    data = base64.b64encode(page_image(figure)).decode()
     return f'<p><img alt="{escape(description, quote=True)}" src="data:image/png;base64,{data}"></p>'

@@ -58,10 +58,10 @@ def _memory(graph: Graph, hardware: Hardware, result: Result) -> str:
 
 
 def html_of(renderable: RenderableType) -> Iterator[str]:
-    """The tables and texts of a terminal, within groups and panels, as parts of a page, without colours.
+    r"""The tables and texts of a terminal, within groups and panels, as parts of a page, without colours; each line is a paragraph.
 
-    >>> list(html_of(Text("a < b")))
-    ['<p>a &lt; b</p>']
+    >>> list(html_of(Text("a < b\n\nc")))
+    ['<p>a &lt; b</p>', '<p>c</p>']
     """
     if isinstance(renderable, Group):
         for part in renderable.renderables:
@@ -71,8 +71,7 @@ def html_of(renderable: RenderableType) -> Iterator[str]:
     elif isinstance(renderable, Table):
         yield from _table(renderable)
     elif isinstance(renderable, Text):
-        if renderable.plain.strip():
-            yield page.paragraph(renderable.plain.strip())
+        yield from (page.paragraph(line.strip()) for line in renderable.plain.splitlines() if line.strip())
     else:
         yield page.paragraph(str(renderable))
 

@@ -10,7 +10,8 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.report.printed import open_table
-from hosim.report.tables import NOTHING
+from hosim.report.tables import NOTHING, multiple, percent
+from hosim.result import slowdown
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -20,13 +21,18 @@ _SHOWN = (("makespan_ns", "makespan", human_time), ("stall_ns", "stall", human_t
 _COLUMNS = ("nominal", "p50", "p95")
 
 
-def robustness(percentiles: DataFrame, jitter: Jitter) -> Table:
-    """One row per policy: how many runs fit, and nominal, P50 and P95 of makespan, stall and peak.
+def robustness(percentiles: DataFrame, jitter: Jitter, ideal_ns: int) -> Table:
+    """One row per policy: how many runs fit, nominal, P50 and P95 of makespan, stall and peak, and P95 of the slowdown.
 
-    ``percentiles`` is the result of :func:`hosim.study.robustness.percentiles`. A percentile that falls on a run that does not fit says so.
+    ``percentiles`` is the result of :func:`hosim.study.robustness.percentiles`, ``ideal_ns`` the makespan with everything resident and
+    nominal times, which the slowdown is against. A percentile that falls on a run that does not fit says so.
     """
-    title = f"Robustness (sigma of op times {jitter.op_sigma:.1%}, of transfer times {jitter.transfer_sigma:.1%}; seed {jitter.seed})"
-    table = open_table(title, "policy", "runs\nthat fit", *(f"{label}\n{column}" for _, label, _ in _SHOWN for column in _COLUMNS))
+    sigmas = f"sigma of op times {percent(jitter.op_sigma, 1)}, of transfer times {percent(jitter.transfer_sigma, 1)}"
+    title = f"Robustness ({sigmas}; seed {jitter.seed}; all resident {human_time(ideal_ns)})"
+    names = [f"{label}\n{column}" for _, label, _ in _SHOWN for column in _COLUMNS]
+    after = len(_COLUMNS)
+    columns = ("policy", "runs\nthat fit", *names[:after], "slowdown\np95", *names[after:])
+    table = open_table(title, *columns, spare=("peak\np50", "stall\np50"))
     for policy, group in percentiles.groupby("policy", sort=False):
         figures = group.set_index("figure")
         runs, infeasible = int(group["runs"].iloc[0]), int(group["infeasible"].iloc[0])
@@ -35,13 +41,14 @@ def robustness(percentiles: DataFrame, jitter: Jitter) -> Table:
             for figure, _, human in _SHOWN
             for column in _COLUMNS
         ]
+        cells.insert(after, multiple(slowdown(_whole(figures.loc["makespan_ns", "p95"]), ideal_ns)))
         nothing = infeasible == runs
         row = [NOTHING] * len(cells) if nothing else cells
         table.add_row(str(policy), f"{runs - infeasible} of {runs}", *row, style="red" if infeasible else None)
     return table
 
 
-def to_dict(percentiles: DataFrame, graph: Graph, hardware: Hardware, budget_bytes: int, jitter: Jitter) -> dict[str, Any]:
+def to_dict(percentiles: DataFrame, graph: Graph, hardware: Hardware, budget_bytes: int, jitter: Jitter, ideal_ns: int) -> dict[str, Any]:
     """The report as ``hosim robustness --json`` prints it; a figure is null where the run, or as many runs, do not fit."""
     policies = []
     for policy, group in percentiles.groupby("policy", sort=False):
@@ -49,6 +56,7 @@ def to_dict(percentiles: DataFrame, graph: Graph, hardware: Hardware, budget_byt
         row: dict[str, Any] = {"policy": policy, "runs": int(group["runs"].iloc[0]), "infeasible": int(group["infeasible"].iloc[0])}
         for figure, _, _ in _SHOWN:
             row[figure] = {column: _whole(figures.loc[figure, column]) for column in _COLUMNS}
+        row["slowdown"] = {column: slowdown(makespan, ideal_ns) for column, makespan in row["makespan_ns"].items()}
         policies.append(row)
     return {
         "format": "hosim.robustness/1",
@@ -56,6 +64,7 @@ def to_dict(percentiles: DataFrame, graph: Graph, hardware: Hardware, budget_byt
         "hardware": hardware.name,
         "devices": hardware.devices,
         "budget_bytes": budget_bytes,
+        "ideal_ns": ideal_ns,
         "jitter": {"seed": jitter.seed, "op_sigma": jitter.op_sigma, "transfer_sigma": jitter.transfer_sigma},
         "policies": policies,
     }

@@ -21,23 +21,23 @@ _HUMAN = (("_bytes_per_s", human_rate), ("_bytes", human_size), ("_ns", human_ti
 
 
 def sweep(rows: Sequence[Row], fields: Sequence[str], hardware: Hardware) -> RenderableType:
-    """One row per point: the varied fields, makespan, sum of stalls, peak of the device tier; the fastest is green, errors are below."""
+    """One row per point: the varied fields, makespan, slowdown, stalls, peak of the device tier; the fastest is green, errors are below."""
     varied = [c for c in rows[0] if any(c.startswith(field) for field in fields) and c not in ("policy", "budget_bytes")]
     named = ["policy"] if len({row["policy"] for row in rows}) > 1 else []
     columns = [*varied, *named]
     shown = ["budget\nasked" if column == "budget" else _short(column) for column in columns]
-    table = open_table("Sweep", *shown, "budget", "makespan", "stalls", f"peak\n{hardware.device_tier}", left=len(columns))
+    table = open_table("Sweep", *shown, "budget", "makespan", "slowdown", "stalls", f"peak\n{hardware.device_tier}", left=len(columns))
     best = min((row["makespan_ns"] for row in rows if row["feasible"]), default=None)
     for row in rows:
         cells = [cell(column, row[column]) for column in columns]
         budget = cell("budget_bytes", row["budget_bytes"])
         if not row["feasible"]:
-            table.add_row(*cells, budget, "does not fit" if row["budget_bytes"] else "error", NOTHING, NOTHING, style="red")
+            table.add_row(*cells, budget, "does not fit" if row["budget_bytes"] else "error", *[NOTHING] * 3, style="red")
             continue
         stalls = sum(value for column, value in row.items() if column.endswith("_stall_ns"))
         peak = row[f"{hardware.device_tier}_peak_bytes"]
-        figures = [human_time(row["makespan_ns"]), human_time(stalls) if stalls else NOTHING, human_size(peak)]
-        table.add_row(*cells, budget, *figures, style="green" if row["makespan_ns"] == best else None)
+        times = [human_time(row["makespan_ns"]), multiple(row["slowdown"]), human_time(stalls) if stalls else NOTHING]
+        table.add_row(*cells, budget, *times, human_size(peak), style="green" if row["makespan_ns"] == best else None)
     return Group(table, errors(rows))
 
 
@@ -87,13 +87,10 @@ def column_title(column: str) -> str:
     return column.replace("_", " ")
 
 
-def frontier(rows: Sequence[Row], hardware: Hardware, ideal_ns: int, verdict: str) -> RenderableType:
-    """One row per budget, with those on the curve marked, and the curve in a sentence.
-
-    ``ideal_ns`` is the makespan with everything resident, which the slowdown is against.
-    """
+def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> RenderableType:
+    """One row per budget, with those on the curve marked, and the curve in a sentence."""
     tier = hardware.device_tier
-    title = f"Peak memory against makespan (all resident {human_time(ideal_ns)})"
+    title = f"Peak memory against makespan (all resident {human_time(rows[0]['ideal_ns'])})"
     table = open_table(title, "budget", f"peak\n{tier}", "makespan", "slowdown", "stalls", "on the\ncurve", left=0)
     for row in rows:
         budget = human_size(row["budget_bytes"])
@@ -101,8 +98,7 @@ def frontier(rows: Sequence[Row], hardware: Hardware, ideal_ns: int, verdict: st
             table.add_row(budget, NOTHING, "does not fit", NOTHING, NOTHING, NOTHING, style="red")
             continue
         stalls = sum(value for column, value in row.items() if column.endswith("_stall_ns"))
-        slowdown = multiple(row["makespan_ns"] / ideal_ns if ideal_ns else None)
-        times = [human_time(row["makespan_ns"]), slowdown, human_time(stalls) if stalls else NOTHING]
+        times = [human_time(row["makespan_ns"]), multiple(row["slowdown"]), human_time(stalls) if stalls else NOTHING]
         table.add_row(
             budget, human_size(row[f"{tier}_peak_bytes"]), *times, "*" if row["pareto"] else "", style="green" if row["pareto"] else None
         )

@@ -25,7 +25,8 @@ _LOG_FROM = 5
 _CELLS = 160
 """A heat map of at most this many cells shows each value as text."""
 
-_FILLS = ("white", "0.55", "black")
+_FILLS = ("none", "0.55", "black")
+"""How the markers of the first dozen policies are filled, of the second and so on: those that lie on one another show through."""
 
 
 def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
@@ -45,7 +46,7 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
         axes.scatter(
             [peak / size],
             [makespan / unit],
-            s=60 + 70 * _hidden(peaks, times, k),
+            s=60 + 50 * _hidden(peaks, times, k),
             marker=MARKERS[k % len(MARKERS)],
             label=label,
             zorder=3,
@@ -69,7 +70,7 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
     _time_scale(axes, [*times, *ends, *([bound] if bound else [])], unit)
     axes.margins(x=0.08)
     axes.grid(color="0.9")
-    figures.legend_beside(axes)
+    figures.legend_beside(axes, labelspacing=0.8)
     return axes
 
 

@@ -13,15 +13,15 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from hosim.analysis.liveness import needed_bytes
 from hosim.analysis.strongest_rival import OURS, strongest_rival
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
-from hosim.left_out import left_out
+from hosim.left_out import notes
 from hosim.plain_text import counted, printable
 from hosim.report.printed import OpenTable, WholeFigures, begins_bold, lines_of, open_table, paragraph
 from hosim.result import STALL_CAUSES, WORKSPACE, AllocatorState, Result
 from hosim.units import human_size, human_time
-from hosim.unknown_ops import unknown_ops
 
 NOTHING = "-"
 """The text of a cell for a figure that is zero or does not exist."""
@@ -37,7 +37,8 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
     feasible = [result for result in results if result.feasible]
     if feasible:
         parts += [peaks(feasible, hardware), channels(feasible)]
-    parts += [allocators(results), failures(results), paragraph(verdict(results), style="bold")]
+    parts += [allocators(results), failures(results)]
+    parts.append(paragraph(verdict(results, max(graph.derived(needed_bytes), default=0)), style="bold"))
     return Group(*parts)
 
 
@@ -58,10 +59,8 @@ def header(graph: Graph, hardware: Hardware, budget_bytes: int, resident: Mappin
     peak = sum(resident.values())
     grid = OpenTable.grid(padding=(0, 2))
     grid.add_row("workload", begins_bold(graph.name, f": {counted(len(graph.ops), 'op')}, {counted(len(graph.tensors), 'tensor')}"))
-    if unknown := unknown_ops(graph):
-        grid.add_row("unknown", str(unknown))
-    for line in left_out(graph):
-        grid.add_row("left out", lines_of(line))
+    for word, line in notes(graph):
+        grid.add_row(word, lines_of(line))
     grid.add_row("all resident", WholeFigures(f"peak {human_size(peak)}: {printable(composition(resident))}"))
     grid.add_row("hardware", begins_bold(hardware.name, f": {tier_line(hardware)}"))
     share = _share_of_peak(budget_bytes, peak)
@@ -294,17 +293,29 @@ def streams(result: Result) -> Table:
 
 
 def failures(results: Sequence[Result]) -> RenderableType:
-    """One line for each result that does not fit, with its out-of-memory report, and for each policy that failed."""
-    lines = [f"{r.policy} {'failed' if r.failed else 'does not fit'}: {r.error}" for r in results if not r.feasible]
+    """One line for each out-of-memory report, and each error of a policy that failed, with the policies that have it."""
+    having: dict[tuple[bool, str | None], list[str]] = {}
+    for result in results:
+        if not result.feasible:
+            having.setdefault((result.failed, result.error), []).append(result.policy)
+    lines = [
+        f"{_enumerated(names)} {'failed' if failed else 'does not fit' if len(names) == 1 else 'do not fit'}: {error}"
+        for (failed, error), names in having.items()
+    ]
     return paragraph(*lines, style="red", space=True)
 
 
-def verdict(results: Sequence[Result]) -> str:
-    """The comparison in one sentence: the fastest policy within the budget, and those that do not fit."""
+def verdict(results: Sequence[Result], needed: int = 0) -> str:
+    """The comparison in one sentence: the fastest policy within the budget, and those that do not fit.
+
+    ``needed`` is what the op that needs the most bytes needs alone.
+    """
     budget = human_size(results[0].budget_bytes)
     fitting = [(r.makespan_ns, r) for r in results if r.feasible and r.makespan_ns is not None]
     if not fitting and all(r.failed for r in results):
         return f"No policy made a plan: {_enumerated([r.policy for r in results])} failed."
+    if not fitting and needed > results[0].budget_bytes:
+        return f"Nothing fits within {budget}, whatever the policy: one op alone needs {human_size(needed)}."
     if not fitting:
         return f"Nothing fits within {budget}: a larger budget, or a policy that moves more, is needed."
     best_ns = min(makespan for makespan, _ in fitting)

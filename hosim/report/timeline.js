@@ -1,6 +1,7 @@
 // The timeline of a report: rows of bars on a canvas, to zoom (wheel, two fingers, + and -), to move (drag, arrow keys), to search, and to
-// measure (drag with shift). A click marks a bar, and with a stall the transfer that it is blamed on.
-// Times are nanoseconds from 0 to data.end; the window shown stands in the canvas's data-from and data-to.
+// measure (drag with shift). A click marks a bar, and what belongs to it: with a stall the transfer that it is blamed on, with a recorded op
+// the simulated one. Times are nanoseconds from data.begin (0 if there is none) to data.end; the window shown stands in the canvas's
+// data-from and data-to.
 (() => {
   "use strict";
   const box = document.currentScript.parentElement;
@@ -10,18 +11,20 @@
   const chosen = box.querySelector(".chosen");
   const sought = box.querySelector("input");
   const ruler = box.querySelector("button[data-does='measure']");
-  const LEFT = 118, RIGHT = 36, AXIS = 22, TITLE = 20, ROW = 22, GAP = 4, MEMORY = 56;
-  const TRANSFER = data.styles.length - 1, SHORTEST = 20, SEEN = 0.75, ALONE = 3;
+  const RIGHT = 36, AXIS = 22, TITLE = 20, ROW = 22, GAP = 4, MEMORY = 56;
+  const SHORTEST = 20, SEEN = 0.75, ALONE = 3;
+  const LABEL = 0, COLOUR = 1, HATCH = 2, ROLE = 3; // places in a style
   const pen = canvas.getContext("2d");
-  const end = Math.max(data.end, 1);
-  let from = 0, to = end;
+  const begin = data.begin || 0, end = Math.max(data.end, begin + 1);
+  const spans = data.spans || []; // of what is not explained: start, end, reason
+  let from = begin, to = end, margin = 118;
   let marked = [], measured = null; // [line, place of the bar] each, and two instants
 
   // -- what there is ---------------------------------------------------------------------------------------------
 
   const names = [];
   data.names.rests.forEach((rest, k) => names.push((names[k - 1] || "").slice(0, data.names.shared[k]) + rest));
-  const lines = [];
+  const lines = [], groups = [];
   let height = AXIS;
   for (const group of data.groups) {
     const own = [];
@@ -30,20 +33,29 @@
       height += TITLE;
     }
     for (const row of group.rows) {
-      const starts = [], ends = [], named = [];
+      const starts = [], ends = [], reach = [], named = [];
       let now = 0, name = 0;
       for (const further of row.name) named.push(names[(name += further)]);
       for (let i = 0; i < row.times.length; i += 2) {
         starts.push((now += row.times[i]));
         ends.push((now += row.times[i + 1]));
+        reach.push(Math.max(now, reach[reach.length - 1] ?? now)); // the ends so far: recorded ops may overlap a little
       }
-      own.push({ row, starts, ends, named, y: height, height: ROW, blames: new Map() });
+      own.push({ row, starts, ends, reach, named, y: height, height: ROW, blames: new Map(), twins: new Map() });
       lines.push(own[own.length - 1]);
       height += ROW + GAP;
     }
-    for (let k = 0, i = 0, j = 0; k < group.blames.length; k += 4) {
-      own[group.blames[k]].blames.set((i += group.blames[k + 1]), [own[group.blames[k + 2]], (j += group.blames[k + 3])]);
-    }
+    const linked = (links, link) => {
+      for (let k = 0, i = 0, j = 0; k < links.length; k += 4) {
+        link(own[links[k]], (i += links[k + 1]), own[links[k + 2]], (j += links[k + 3]));
+      }
+    };
+    linked(group.blames, (stalled, i, moved, j) => stalled.blames.set(i, [moved, j]));
+    linked(group.twins || [], (one, i, other, j) => {
+      one.twins.set(i, [other, j]);
+      other.twins.set(j, [one, i]);
+    });
+    groups.push(own);
     if (group.memory) {
       lines.push({ memory: group.memory, y: height, height: MEMORY });
       height += MEMORY + GAP;
@@ -66,13 +78,14 @@
   };
   const SIZES = ["TiB", "GiB", "MiB", "KiB"].map((unit, i) => [1024 ** (4 - i), unit]).concat([[1, "B"]]);
   const size = (bytes) => human(bytes, SIZES);
+  const short = (name) => (name.length > 100 ? `${name.slice(0, 72)}...${name.slice(-25)}` : name);
 
   // -- drawing ---------------------------------------------------------------------------------------------------
 
   const patterns = {};
   const fill = (k) => {
     if (!(k in patterns)) {
-      const [, colour, hatch] = data.styles[k];
+      const colour = data.styles[k][COLOUR], hatch = data.styles[k][HATCH];
       const tile = document.createElement("canvas");
       tile.width = tile.height = 8;
       const p = tile.getContext("2d");
@@ -95,9 +108,9 @@
     }
     return patterns[k];
   };
-  const width = () => canvas.clientWidth - LEFT - RIGHT;
-  const x = (ns) => LEFT + ((ns - from) / (to - from)) * width();
-  const at = (pixel) => from + ((pixel - LEFT) / width()) * (to - from);
+  const width = () => canvas.clientWidth - margin - RIGHT;
+  const x = (ns) => margin + ((ns - from) / (to - from)) * width();
+  const at = (pixel) => from + ((pixel - margin) / width()) * (to - from);
   const first = (ends, ns) => {
     let low = 0, high = ends.length;
     while (low < high) {
@@ -108,7 +121,7 @@
   };
 
   function axis() {
-    const most = Math.max(2, Math.floor(width() / 110));
+    const most = Math.max(2, Math.floor(width() / 70));
     const raw = (to - from) / most;
     const power = 10 ** Math.floor(Math.log10(raw));
     const step = Math.max(1, [1, 2, 5, 10].find((m) => m * power >= raw) * power);
@@ -124,12 +137,12 @@
   }
 
   function bars(line) {
-    const { row, starts, ends, y } = line;
+    const { row, starts, ends, reach, y } = line;
     const wide = width() / (to - from);
     let painted = -Infinity;
-    for (let i = first(ends, from); i < starts.length && starts[i] <= to; i++) {
-      const left = Math.max(x(starts[i]), LEFT);
-      const right = Math.min(x(ends[i]), LEFT + width());
+    for (let i = first(reach, from); i < starts.length && starts[i] <= to; i++) {
+      const left = Math.max(x(starts[i]), margin);
+      const right = Math.min(x(ends[i]), margin + width());
       // What is thinner than a point is painted as thin as it is, so that many have the shade of their share; one by itself is widened.
       const across = right - left < SEEN && left > painted + ALONE ? SEEN : right - left;
       painted = left + across;
@@ -141,7 +154,7 @@
         if (across > SHORTEST && (ends[i] - starts[i]) * wide > SHORTEST) {
           pen.strokeStyle = "#fff";
           pen.strokeRect(left, y + 0.5, across, ROW - 1);
-          if (named && across > 40 && what === 0) {
+          if (named && across > 40 && data.styles[what][ROLE] === "named") {
             pen.save();
             pen.beginPath(); pen.rect(left + 2, y, across - 4, ROW); pen.clip();
             pen.fillStyle = "#fff"; pen.textAlign = "left";
@@ -177,8 +190,8 @@
     pen.moveTo(last, up(0));
     for (let i = begin; i < times.length && times[i] <= over; i++) {
       const stop = i + 1 < times.length ? Math.min(times[i + 1], over) : over;
-      pen.lineTo(Math.max(x(times[i]), LEFT), up(bytes[i]));
-      pen.lineTo((last = Math.max(x(stop), LEFT)), up(bytes[i]));
+      pen.lineTo(Math.max(x(times[i]), margin), up(bytes[i]));
+      pen.lineTo((last = Math.max(x(stop), margin)), up(bytes[i]));
     }
     pen.lineTo(last, up(0));
     pen.fill();
@@ -186,28 +199,37 @@
     if (limit) {
       pen.strokeStyle = "#b2182b";
       pen.setLineDash([5, 3]);
-      pen.beginPath(); pen.moveTo(LEFT, up(limit)); pen.lineTo(LEFT + width(), up(limit)); pen.stroke();
+      pen.beginPath(); pen.moveTo(margin, up(limit)); pen.lineTo(margin + width(), up(limit)); pen.stroke();
       pen.setLineDash([]);
     }
     label(tier, line.y + 14);
     pen.fillStyle = "#777";
-    pen.fillText(`to ${size(top / 1.05)}`, LEFT - 8, line.y + 28);
+    pen.fillText(`to ${size(top / 1.05)}`, margin - 8, line.y + 28, margin - 10);
   }
 
   function label(text, y) {
     pen.textAlign = "right";
     pen.fillStyle = "#222";
-    pen.fillText(text, LEFT - 8, y, LEFT - 10);
+    pen.fillText(text, margin - 8, y, margin - 10);
   }
 
   function draw() {
     const ratio = window.devicePixelRatio || 1;
+    margin = canvas.clientWidth < 520 ? 84 : 118;
     canvas.style.height = `${height}px`;
     canvas.width = Math.round(canvas.clientWidth * ratio);
     canvas.height = Math.round(height * ratio);
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.font = "12px system-ui, sans-serif";
     axis();
+    for (const [start, stop] of spans) {
+      const left = Math.max(x(start), margin), right = Math.min(x(stop), margin + width());
+      if (right < margin || left > margin + width()) continue;
+      pen.fillStyle = "rgba(214, 48, 29, 0.16)";
+      pen.fillRect(left, AXIS - 4, Math.max(right - left, 1), height);
+      pen.fillStyle = "#d6301d";
+      pen.fillRect(left, AXIS - 6, Math.max(right - left, 2), 4);
+    }
     for (const line of lines) {
       if (line.title) {
         pen.textAlign = "left";
@@ -223,15 +245,15 @@
       }
     }
     if (measured) {
-      const [left, right] = measured.map((ns) => Math.min(Math.max(x(ns), LEFT), LEFT + width())).sort((a, b) => a - b);
+      const [left, right] = measured.map((ns) => Math.min(Math.max(x(ns), margin), margin + width())).sort((a, b) => a - b);
       pen.fillStyle = "rgba(47, 111, 176, 0.25)";
       pen.fillRect(left, AXIS - 4, Math.max(right - left, 1), height);
     }
     pen.strokeStyle = "#d6006c";
     pen.lineWidth = 2;
     for (const [line, i] of marked) {
-      const left = Math.max(x(line.starts[i]), LEFT), right = Math.min(x(line.ends[i]), LEFT + width());
-      if (right >= LEFT && left <= LEFT + width()) pen.strokeRect(left - 1, line.y - 1, Math.max(right - left, 1) + 2, ROW + 2);
+      const left = Math.max(x(line.starts[i]), margin), right = Math.min(x(line.ends[i]), margin + width());
+      if (right >= margin && left <= margin + width()) pen.strokeRect(left - 1, line.y - 1, Math.max(right - left, 1) + 2, ROW + 2);
     }
     pen.lineWidth = 1;
     canvas.dataset.from = from;
@@ -241,8 +263,8 @@
   // -- moving about ----------------------------------------------------------------------------------------------
 
   function show(low, high) {
-    const span = Math.min(Math.max(high - low, Math.min(SHORTEST, end)), end);
-    from = Math.min(Math.max(low, 0), end - span);
+    const span = Math.min(Math.max(high - low, Math.min(SHORTEST, end - begin)), end - begin);
+    from = Math.min(Math.max(low, begin), end - span);
     to = from + span;
     draw();
   }
@@ -296,11 +318,11 @@
     tell(e.offsetX, e.offsetY);
   });
   canvas.addEventListener("pointerleave", () => { told.textContent = "\u00a0"; });
-  canvas.addEventListener("dblclick", () => show(0, end));
+  canvas.addEventListener("dblclick", () => show(begin, end));
   canvas.addEventListener("keydown", (e) => {
     const does = {
       "+": () => zoom(1.5, middle()), "=": () => zoom(1.5, middle()), "-": () => zoom(1 / 1.5, middle()),
-      ArrowLeft: () => move(-0.15), ArrowRight: () => move(0.15), 0: () => show(0, end), "/": () => sought.focus(),
+      ArrowLeft: () => move(-0.15), ArrowRight: () => move(0.15), 0: () => show(begin, end), "/": () => sought.focus(),
       Escape: () => mark([], "\u00a0"),
     }[e.key];
     if (does) {
@@ -312,8 +334,9 @@
     button.addEventListener("click", () => {
       const measures = ruler.getAttribute("aria-pressed") !== "true";
       ({
-        in: () => zoom(2, middle()), out: () => zoom(0.5, middle()), all: () => show(0, end),
+        in: () => zoom(2, middle()), out: () => zoom(0.5, middle()), all: () => show(begin, end),
         measure: () => ruler.setAttribute("aria-pressed", measures),
+        far: () => (found === furthest ? seek(1) : list(furthest)),
       })[button.dataset.does]();
     });
   }
@@ -321,7 +344,14 @@
   function tell(px, py) {
     const ns = at(px);
     const line = lines.find((l) => !l.title && py >= l.y && py < l.y + l.height);
-    told.textContent = line && ns >= 0 && ns <= end ? says(line, ns, 2 * (to - from) / width()) : "\u00a0";
+    const inside = ns >= begin && ns <= end;
+    told.textContent = [...(line && inside ? [says(line, ns, near())] : []), ...reasons(ns)].join("; ") || "\u00a0";
+  }
+
+  // Why an instant is not explained; it is in several spans perhaps.
+  function reasons(ns) {
+    const why = spans.filter(([start, stop]) => start - near() <= ns && ns <= stop + near());
+    return why.map(([start, stop, reason]) => `not explained, ${instant(start)} to ${instant(stop)}: ${reason}`);
   }
 
   function says(line, ns, near) {
@@ -334,21 +364,21 @@
     return i < 0 ? `${instant(ns)}: ${line.row.label} is idle` : describes(line, i);
   }
 
-  function bar({ starts, ends }, ns, near) {
-    const i = first(ends, ns - near);
+  function bar({ starts, reach }, ns, near) {
+    const i = first(reach, ns - near);
     return i >= starts.length || starts[i] > ns + near ? -1 : i;
   }
 
   function describes({ row, starts, ends, named, blames }, i) {
     const when = `${instant(starts[i])} to ${instant(ends[i])} (${time(ends[i] - starts[i])})`;
-    if (row.what[i] === 0 || row.what[i] === TRANSFER) return `${data.styles[row.what[i]][0]}: ${named[i]}, ${when}`;
-    if (row.what[i] > 0) {
+    if (row.what[i] >= 0 && data.styles[row.what[i]][ROLE] !== "stall") return `${data.styles[row.what[i]][LABEL]}: ${short(named[i])}, ${when}`;
+    if (row.what[i] >= 0) {
       const [other, j] = blames.get(i) || [];
-      const awaits = other && other.row.what[j] >= 0 ? `, awaits ${other.named[j].replace(/, [^,]*$/, "")} on ${other.row.label}` : "";
-      return `${data.styles[row.what[i]][0]}: before ${named[i]}${awaits}, ${when}`;
+      const awaits = other && other.row.what[j] >= 0 ? `, awaits ${short(other.named[j].replace(/, [^,]*$/, ""))} on ${other.row.label}` : "";
+      return `${data.styles[row.what[i]][LABEL]}: before ${short(named[i])}${awaits}, ${when}`;
     }
     const { count, parts } = row.many[-1 - row.what[i]];
-    const shares = parts.map((part, k) => [part, data.styles[k][0]]).filter(([part]) => part > 0);
+    const shares = parts.map((part, k) => [part, data.styles[k][LABEL]]).filter(([part]) => part > 0);
     const span = ends[i] - starts[i] || 1;
     return `${count} in one, ${when}: ` + shares.map(([part, what]) => `${what} ${((100 * part) / span).toFixed(0)} %`).join(", ");
   }
@@ -367,7 +397,7 @@
 
   // The instant below a pixel, or the begin or end of a bar that is within a few pixels of it.
   function edge(px, py) {
-    const ns = Math.min(Math.max(at(px), 0), end), line = rowAt(py);
+    const ns = Math.min(Math.max(at(px), begin), end), line = rowAt(py);
     const i = line ? bar(line, ns, 3 * near()) : -1;
     const ends = i < 0 ? [] : [line.starts[i], line.ends[i]].filter((one) => Math.abs(one - ns) <= 3 * near());
     return ends.sort((a, b) => Math.abs(a - ns) - Math.abs(b - ns))[0] ?? ns;
@@ -375,7 +405,8 @@
 
   function choose(px, py) {
     const line = rowAt(py), i = line ? bar(line, at(px), near()) : -1;
-    if (i < 0) return mark([], "\u00a0");
+    if (i < 0) return mark([], reasons(at(px)).join("; ") || "\u00a0");
+    if (line.twins.has(i)) return mark([[line, i], line.twins.get(i)], compares(line, i));
     const blamed = line.blames.get(i);
     if (!blamed) return mark([[line, i]], describes(line, i));
     const [other, j] = blamed;
@@ -384,22 +415,38 @@
     if (low < from || high > to) show(low - (high - low) / 10, high + (high - low) / 10);
   }
 
+  // An op of a recording beside its twin: whichever of the two is given, how much later or earlier the simulated one starts.
+  function compares(line, i) {
+    const [other, j] = line.twins.get(i);
+    const [recorded, r, simulated, s] = line.row.label === "simulated" ? [other, j, line, i] : [line, i, other, j];
+    const late = simulated.starts[s] - recorded.starts[r];
+    const how = late === 0 ? "at the same time" : `${time(Math.abs(late))} ${late > 0 ? "later" : "earlier"}`;
+    return `${line.row.label} ${describes(line, i)}. The simulated one starts ${how}`;
+  }
+
   let found = [], place = 0;
+  const furthest = (data.far || []).map(([g, i]) => [groups[g][0], i]);
   function seek(step) {
     if (!found.length) return mark([], sought.value ? "nothing of that name" : "\u00a0");
     place = (place + step + found.length) % found.length;
     const [line, i] = found[place];
-    const length = line.ends[i] - line.starts[i], half = Math.min(to - from, Math.max(20 * length, SHORTEST)) / 2;
-    mark([[line, i]], `${place + 1} of ${found.length}: ${describes(line, i)}`);
-    show(line.starts[i] + length / 2 - half, line.starts[i] + length / 2 + half);
+    const both = line.twins.has(i) ? [[line, i], line.twins.get(i)] : [[line, i]];
+    const low = Math.min(...both.map(([l, k]) => l.starts[k])), high = Math.max(...both.map(([l, k]) => l.ends[k]));
+    const half = Math.max(Math.min(to - from, 20 * (high - low)), 1.2 * (high - low), SHORTEST) / 2;
+    mark(both, `${place + 1} of ${found.length}: ${both.length > 1 ? compares(line, i) : describes(line, i)}`);
+    show((low + high) / 2 - half, (low + high) / 2 + half);
+  }
+  function list(bars) {
+    found = bars;
+    place = 0;
+    seek(0);
   }
   sought.addEventListener("input", () => {
     const text = sought.value.trim().toLowerCase();
     const fits = new Set(names.filter((name) => text !== "" && name.toLowerCase().includes(text)));
-    found = lines.flatMap((l) => (l.row ? l.named.flatMap((name, i) => (l.row.what[i] >= 0 && fits.has(name) ? [[l, i]] : [])) : []));
-    found.sort(([a, i], [b, j]) => a.starts[i] - b.starts[j]);
-    place = 0;
-    seek(0);
+    const second = (l, i) => l.row.label === "simulated" && l.twins.has(i); // it is marked with the recorded one
+    const fitting = (l) => l.named.flatMap((name, i) => (l.row.what[i] >= 0 && fits.has(name) && !second(l, i) ? [[l, i]] : []));
+    list(lines.flatMap((l) => (l.row ? fitting(l) : [])).sort(([a, i], [b, j]) => a.starts[i] - b.starts[j]));
   });
   sought.addEventListener("keydown", (e) => {
     if (e.key === "Enter") seek(e.shiftKey ? -1 : 1);

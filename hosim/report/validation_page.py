@@ -1,4 +1,4 @@
-"""The report of ``hosim validate`` as one HTML file, with pictures of both timelines and of memory."""
+"""The report of ``hosim validate`` as one HTML file, with a zoomable timeline of the recording and its replay, and pictures."""
 
 from __future__ import annotations
 
@@ -6,61 +6,63 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hosim.report import figures, page, recorded_figures
-from hosim.report.recorded_figures import Interval
-from hosim.report.validation_table import rows, signed_time, taken_from_recording
+from hosim.report.recorded_timeline import DrawnOp, Span, recorded_widget
+from hosim.report.validation_table import (
+    CONSTANTS,
+    RIVALS,
+    constant_rows,
+    rival_rows,
+    rows,
+    short_name,
+    signed_time,
+    taken_from_recording,
+    verdict_lines,
+)
 from hosim.units import human_time
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from hosim.report.recorded_figures import Curve
 
-Drawn = tuple[str, Interval, Interval]
-"""An op: its device and stream as ``0:7``, and the nanoseconds of its start and end as recorded and as replayed."""
 
-
-def validation_page(data: Mapping[str, Any], ops: Sequence[Drawn], memory: tuple[Curve, Mapping[str, Curve | None]] | None) -> str:
-    """The page for a ``hosim.validation/1``, its ops, and its curves of bytes by name over one axis of nanoseconds."""
+def validation_page(
+    data: Mapping[str, Any],
+    ops: Sequence[DrawnOp],
+    memory: tuple[Curve, Mapping[str, Curve | None]] | None,
+    unexplained: Sequence[Span] = (),
+) -> str:
+    """The page for a ``hosim.validation/1``, its ops, its curves of bytes by name over one axis of nanoseconds, and what is unexplained."""
     device = f" on {data['device']}" if data["device"] else ""
-    parts = [page.table(("figure", "measured", "simulated", "error"), rows(data))]
+    parts = []
+    if data["errors"]:
+        verdict, *reasons = verdict_lines(data)
+        parts.append(page.verdict(f"{verdict[:1].upper()}{verdict[1:]}", bad=not data["explained"]))
+        parts += [page.lines(map(str.strip, reasons))] if reasons else []
+    parts.append(page.table(("figure", "measured", "simulated", "error"), rows(data)))
     parts += [page.paragraph(f"Not in the recording: {line}") for line in data["missing"]]
-    if data["given"]:
-        parts.append(page.paragraph(taken_from_recording(data)))
     if ops:
-        with figures.style():
-            parts += _times(ops)
+        parts += [page.heading("Timeline"), recorded_widget(ops, unexplained)]
     if data["worst"]:
-        parts.append(page.heading("Furthest off"))
+        parts.append(page.heading("Ops whose start is furthest off"))
         worst = [
-            (op["name"], str(op["stream"]), human_time(op["measured_start_ns"]), signed_time(op["start_error_ns"])) for op in data["worst"]
+            (short_name(op["name"]), str(op["stream"]), human_time(op["measured_start_ns"]), signed_time(op["start_error_ns"]))
+            for op in data["worst"]
         ]
         parts.append(page.table(("op", "stream", "measured start", "error"), worst))
+    if ops:
+        starts = [recorded[0] for *_, recorded, _ in ops]
+        errors = [simulated[0] - recorded[0] for *_, recorded, simulated in ops]
+        with figures.style():
+            figure, (axes,) = figures.blank([3.5])
+            recorded_figures.start_errors(axes, starts, errors)
+        parts += [page.heading("Errors of starts"), page.picture(figure, "Errors of starts")]
+    if data["errors"]:
+        parts += [page.heading("Beside two predictions without a model"), page.table(RIVALS, rival_rows(data["errors"]))]
+    if data["given"]:
+        parts += [page.heading("What the replay was given"), page.paragraph(taken_from_recording(data))]
+        parts.append(page.table(CONSTANTS, constant_rows(data["given"])))
     if memory is not None:
         with figures.style():
-            figure = _figure(4)
-            recorded_figures.memory(figure.add_subplot(), *memory)
-        parts += [page.heading("Memory"), page.picture(figure, "Memory over time, recorded and replayed")]
+            figure, (axes,) = figures.blank([4.0])
+            recorded_figures.memory(axes, *memory)
+        parts += [page.heading("Memory"), page.picture(figure, "Memory over time, recorded and simulated")]
     return page.page(f"{data['trace']}{device}: recording and replay", parts)
-
-
-def _times(ops: Sequence[Drawn]) -> list[str]:
-    streams = sorted({stream for stream, _, _ in ops}, key=lambda name: tuple(map(int, name.split(":"))))
-    measured = {name: [interval for stream, interval, _ in ops if stream == name] for name in streams}
-    simulated = {name: [interval for stream, _, interval in ops if stream == name] for name in streams}
-    begin, end = min(start for _, (start, _), _ in ops), max(max(x[1], y[1]) for _, x, y in ops)
-    worst = max(ops, key=lambda op: abs(op[2][0] - op[1][0]))[1][0]
-    near = max((end - begin) // 100, 1)
-    parts = []
-    for title, within in (("All of it", (begin, end)), ("Around the op that is furthest off", (worst - near, worst + near))):
-        figure = _figure(1.2 + 0.9 * len(streams))
-        recorded_figures.timeline(figure.add_subplot(), measured, simulated, within)
-        parts += [page.heading(title), page.picture(figure, title)]
-    figure = _figure(3.5)
-    recorded_figures.start_errors(figure.add_subplot(), [x[0] for _, x, _ in ops], [y[0] - x[0] for _, x, y in ops])
-    return [*parts, page.heading("Errors of starts"), page.picture(figure, "Errors of starts")]
-
-
-def _figure(height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(11, height), layout="constrained")

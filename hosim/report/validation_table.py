@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from hosim.plain_text import counted
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING
-from hosim.units import human_size, human_time
+from hosim.units import human_percent, human_size, human_time
 
 Row = tuple[str, str, str, str]
 
@@ -18,13 +18,44 @@ Row = tuple[str, str, str, str]
 def validation(data: Mapping[str, Any]) -> RenderableType:
     """Everything ``hosim validate`` shows of a ``hosim.validation/1``: the figures, the ops furthest off, and what is missing."""
     parts: list[RenderableType] = [_figures(data)]
+    if data["errors"]:
+        parts += [
+            _rivals(data["errors"]),
+            *(paragraph(line, style="" if data["explained"] else "yellow") for line in verdict_lines(data)),
+        ]
     if data["worst"]:
         parts.append(_worst(data))
     parts += [paragraph(f"not in the recording: {line}", style="yellow") for line in data["missing"]]
     parts += [paragraph(f"contradiction in the recording: {line}", style="yellow") for line in data["memory"].get("mismatches", ())]
     if data["given"]:
         parts.append(paragraph(taken_from_recording(data)))
+        parts.append(_constants(data["given"]))
     return Group(*parts)
+
+
+CONSTANTS = ("fitted constant", "value", "nine tenths of samples", "samples")
+"""The header of :func:`constant_rows`."""
+
+
+def constant_rows(given: Mapping[str, Any]) -> list[Row]:
+    """The fitted constants with their spread, for people; what has no samples is that of another kind. Recurring delays come last."""
+    named = [*given["constants"].items(), *((f"before {short_name(one['name'])}", one) for one in given["recurring"])]
+    return [
+        (
+            name,
+            signed_time(one["ns"]),
+            NOTHING if one["low_ns"] is None else f"{signed_time(one['low_ns'])} to {signed_time(one['high_ns'])}",
+            f"{one['samples']:,}",
+        )
+        for name, one in named
+    ]
+
+
+def _constants(given: Mapping[str, Any]) -> RenderableType:
+    table = open_table("", *CONSTANTS)
+    for row in constant_rows(given):
+        table.add_row(*row)
+    return table
 
 
 def rows(data: Mapping[str, Any]) -> list[Row]:
@@ -32,7 +63,8 @@ def rows(data: Mapping[str, Any]) -> list[Row]:
     makespan, start, copies, waits, memory = (data[key] for key in ("makespan", "kernel_start", "copies", "stream_waits", "memory"))
     listed: list[Row] = []
     if makespan["measured_ns"] is not None:
-        listed.append(("makespan", human_time(makespan["measured_ns"]), human_time(makespan["simulated_ns"]), f"{makespan['error']:+.2%}"))
+        off = human_percent(makespan["error"], 2, signed=True)
+        listed.append(("makespan", human_time(makespan["measured_ns"]), human_time(makespan["simulated_ns"]), off))
         listed.append(("start of a kernel, mean error", NOTHING, NOTHING, _of_span(start["mean_error_ns"], makespan)))
         listed.append(("start of a kernel, P95 error", NOTHING, NOTHING, _of_span(start["p95_error_ns"], makespan)))
     if copies["count"]:
@@ -47,31 +79,122 @@ def rows(data: Mapping[str, Any]) -> list[Row]:
         listed.append((f"allocated peak ({memory['account']} order)", _size(pair[0]), _size(pair[1]), _error(*pair)))
         furthest = memory["max_abs_error_bytes"]
         listed.append(("allocated, furthest after any event", NOTHING, NOTHING, NOTHING if furthest is None else f"{furthest:,} B"))
-        pair = memory["measured_reserved_peak_bytes"], memory["reserved_peak_bytes"]
-        listed.append(("reserved peak", _size(pair[0]), _size(pair[1]), _error(*pair)))
+        listed.append(("reserved peak", *_reserved(memory)))
     return listed
 
 
-def schemes(data: Mapping[str, Any]) -> RenderableType:
-    """A ``hosim.schemes/1`` as a table: a row a scheme, predicted beside measured."""
-    device = f" on {data['device']}" if data["device"] else ""
-    columns = [f"{figure}\n{of}" for figure in ("makespan", "peak") for of in ("measured", "predicted", "error")]
-    table = open_table(
-        f"{data['recording']}{device}: predicted from the resident run and the sweep", "run", "scheme", *columns, "stall\npredicted"
-    )
-    for run in data["runs"]:
-        makespan, peak = run["makespan"], run["peak"]
-        cells = [
-            _time(makespan["measured_ns"]),
-            _time(makespan["simulated_ns"]),
-            _error(makespan["measured_ns"], makespan["simulated_ns"]),
-            _size(peak["measured_bytes"]),
-            _size(peak["simulated_bytes"]),
-            _error(peak["measured_bytes"], peak["simulated_bytes"]),
-            _time(run["stall"]["simulated_ns"]),
-        ]
-        table.add_row(f"{run['mode']} {run['length']:,}", run["scheme"], *cells)
+def _reserved(memory: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The reserved peak as measured, as simulated or bounded, and the error, or whether it lies within the bounds."""
+    measured, simulated = memory["measured_reserved_peak_bytes"], memory["reserved_peak_bytes"]
+    low, high = memory.get("reserved_low_bytes"), memory.get("reserved_high_bytes")
+    if simulated is not None or low is None:
+        return _size(measured), _size(simulated), _error(measured, simulated)
+    within = NOTHING if measured is None else "within" if low <= measured <= (high or measured) else "outside"
+    return _size(measured), f"at least {_size(low)}" if high is None else f"{_size(low)} to {_size(high)}", within
+
+
+def time_and_share(ns: int, span_ns: int) -> str:
+    """A time, and its share of a recording's span."""
+    return f"{human_time(ns)} ({human_percent(ns / max(span_ns, 1), 2)})"
+
+
+def rival_rows(errors: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Errors of the replay, of launches alone, and of launches with synchronisations, for people."""
+    listed = [errors[key] for key in ("replay", "by_launches", "by_held_host")]
+
+    def row(name: str, *cells: str) -> tuple[str, str, str, str]:
+        return (name, cells[0], cells[1], cells[2])
+
+    def shares(key: str) -> list[str]:
+        return [NOTHING if one[key] is None else human_percent(one[key], 2) for one in listed]
+
+    def times(key: str) -> list[str]:
+        return [time_and_share(one[key], one["span_ns"]) for one in listed]
+
+    return [
+        row("makespan", *(human_percent(one["makespan"], 2, signed=True) for one in listed)),
+        row("start of a kernel, P95", *times("p95_start_ns")),
+        row("the same, first op aligned", *times("p95_start_aligned_ns")),
+        row("the same, of the time without any op", *shares("p95_start_aligned_of_idle")),
+        row("gap between ops of a stream, P95", *times("p95_gap_ns")),
+        row("all gaps, of the time in them", *shares("gaps_of_waiting")),
+    ]
+
+
+RIVALS = ("error of", "the replay", "launches alone", "launches and waits")
+"""The header of :func:`rival_rows`."""
+
+
+def verdict_lines(data: Mapping[str, Any]) -> list[str]:
+    """The verdict in one line, and a line for each cause of what is not explained."""
+    if data["explained"]:
+        return ["explained: makespan and starts are within 1 % of the span, and no trivial prediction is closer by more than 0.3 %"]
+    if not data["errors"]["rest_explained"]:
+        rest = "; even with their recorded times the rest is not: a cause is not known"
+    else:
+        rest = f"; with their recorded times the rest is within {human_percent(data['errors']['rest']['worst_of_span'], 2)} of the span"
+    reasons = data["reasons"]
+    named = sum(_count(reason["ops"]) for reason in reasons), sum(_count(reason["calls"]) for reason in reasons)
+    what = " and ".join(counted(n, name) for n, name in zip(named, ("op", "call"), strict=True) if n) or "nothing can be named"
+    lines = [f"not explained: {what}{rest if reasons else ''}"]
+    causes = list(dict.fromkeys(reason["cause"] for reason in reasons))
+    for cause in causes:
+        of_cause = [reason for reason in reasons if reason["cause"] == cause]
+        largest = max(of_cause, key=lambda reason: reason["off_ns"])
+        names = f" ({short_name(largest['names'][0])})" if largest["names"] else ""
+        begin, end = human_time(largest["start_ns"]), human_time(largest["end_ns"])
+        lines.append(f"  {cause}: {counted(len(of_cause), 'span')}, the worst from {begin} to {end}{names}")
+    return lines
+
+
+def _count(runs: Sequence[Sequence[int]]) -> int:
+    return sum(last - first + 1 for first, last in runs)
+
+
+def _rivals(errors: Mapping[str, Any]) -> RenderableType:
+    table = open_table("Beside predictions without a model", *RIVALS)
+    table.columns[0].no_wrap = False
+    for row in rival_rows(errors):
+        table.add_row(*row)
     return table
+
+
+def schemes(data: Mapping[str, Any]) -> RenderableType:
+    """A ``hosim.schemes/2`` as tables: a row a scheme and a row a plan, predicted beside measured."""
+    device = f" on {data['device']}" if data["device"] else ""
+    parts: list[RenderableType] = []
+    if data["runs"]:
+        table = open_table(
+            f"{data['recording']}{device}: predicted from the resident run and the sweep", "run", "scheme", *_BESIDE, "stall\npredicted"
+        )
+        for run in data["runs"]:
+            makespan, peak = run["makespan"], run["peak"]
+            times, sizes = (makespan["measured_ns"], makespan["simulated_ns"]), (peak["measured_bytes"], peak["simulated_bytes"])
+            name = f"{run['model']} {run['mode']} {run['length']:,}"
+            table.add_row(name, run["scheme"], *_cells(*times, *sizes), _time(run["stall"]["simulated_ns"]))
+        parts.append(table)
+    if data["plans"]:
+        table = open_table(f"{data['recording']}{device}: hosim's plans, predicted and run", "plan", "budget", *_BESIDE, "same bits")
+        for row in data["plans"]:
+            said, got = row["predicted"], row["measured"]
+            cells = _cells(got["step_ns"], said["step_ns"], got["allocated_bytes"], said["allocated_bytes"])
+            same = {None: "-", True: "yes", False: "no"}[row["same_results"]]
+            budget = "resident" if row["share_percent"] == 100 else _size(row["budget_bytes"])
+            table.add_row(row["name"], budget, *cells, same)
+        parts.append(table)
+        parts += [paragraph(f"{row['name']}: {row['error']}") for row in data["plans"] if row["error"] is not None]
+    if data["dry_run"]:
+        parts.append(paragraph(_DRY))
+    return Group(*parts)
+
+
+_DRY = "A dry run: on a CPU there are no peaks to measure, no kernels to predict schemes from, and times that say nothing about a GPU."
+_BESIDE = tuple(f"{figure}\n{of}" for figure in ("makespan", "peak") for of in ("measured", "predicted", "error"))
+
+
+def _cells(measured_ns: int | None, ns: int | None, measured_bytes: int | None, size: int | None) -> tuple[str, ...]:
+    times = _time(measured_ns), _time(ns), _error(measured_ns, ns)
+    return *times, _size(measured_bytes), _size(size), _error(measured_bytes, size)
 
 
 def taken_from_recording(data: Mapping[str, Any]) -> str:
@@ -81,7 +204,7 @@ def taken_from_recording(data: Mapping[str, Any]) -> str:
     return (
         f"given: durations of {counted(given['device_durations'], 'device op')} and {counted(given['host_segments'], 'host segment')}, "
         f"{counted(given['overlaps'], 'overlap')}, {counted(given['starts'], 'start')}, "
-        f"{counted(len(given['constants']), 'fitted constant')}{dropped}"
+        f"{counted(len(given['constants']), 'fitted constant')}, {counted(len(given['recurring']), 'recurring delay')}{dropped}"
     )
 
 
@@ -98,7 +221,7 @@ def _figures(data: Mapping[str, Any]) -> RenderableType:
 def _worst(data: Mapping[str, Any]) -> RenderableType:
     table = open_table("Furthest off", "op", "stream", "measured start", "error")
     for op in data["worst"]:
-        table.add_row(_short(op["name"]), str(op["stream"]), human_time(op["measured_start_ns"]), signed_time(op["start_error_ns"]))
+        table.add_row(short_name(op["name"]), str(op["stream"]), human_time(op["measured_start_ns"]), signed_time(op["start_error_ns"]))
     return table
 
 
@@ -107,16 +230,17 @@ def signed_time(nanoseconds: int) -> str:
     return f"{'-' if nanoseconds < 0 else '+'}{human_time(abs(nanoseconds))}"
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
+    """The beginning of a kernel's name, which may be a page long."""
     return name if len(name) <= 60 else f"{name[:57]}..."
 
 
 def _of_span(error: int, makespan: Mapping[str, Any]) -> str:
-    return f"{human_time(error)} ({error / makespan['measured_ns']:.2%} of the span)"
+    return f"{human_time(error)} ({human_percent(error / makespan['measured_ns'], 2)} of the span)"
 
 
 def _error(measured: int | None, simulated: int | None) -> str:
-    return f"{simulated / measured - 1:+.2%}" if measured and simulated is not None else NOTHING
+    return human_percent(simulated / measured - 1, 2, signed=True) if measured and simulated is not None else NOTHING
 
 
 def _time(nanoseconds: int | None) -> str:

@@ -1,10 +1,12 @@
-"""A page in headless Chromium, with a script that works on it and says what came of it; skips where there is no Chromium."""
+"""Pages in headless Chromium, with a script each that works on the page and says what came of it; skips where there is no Chromium."""
 
-import html
 import json
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +14,48 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
+COLLECT = """
+  window.onload = () => {
+    const frames = [...document.querySelectorAll("iframe")];
+    document.body.dataset.said = JSON.stringify(frames.map((frame) => JSON.parse(frame.contentDocument.body.dataset.said ?? null)));
+  };
+"""
 
-def browse(page: str, folder: Path, script: str, window: str = "1200,900") -> Any:
-    """What ``script``, the body of a function run at the end of the page, returns; any error in the page fails."""
+
+@dataclass(frozen=True)
+class Scene:
+    """A page in a window of some width; ``script`` is the body of a function that runs at the end of the page."""
+
+    page: str
+    script: str
+    width: int = 1200
+    height: int = 900
+
+
+def browse(scenes: Mapping[str, Scene], folder: Path) -> dict[str, Any]:
+    """What each script returns, all in one start of the browser; any error in a page fails."""
     chromium = next((path for path in map(shutil.which, NAMES) if path), None)
     if chromium is None:
         pytest.skip(f"no Chromium here ({', '.join(NAMES)}): it is a package of Debian's")
-    caught = "<script>window.failed = []; window.onerror = (text) => { failed.push(text); };</script>"
-    run = f"<script>const said = (() => {{ {script} }})();document.body.dataset.said = JSON.stringify({{said, failed}});</script></body>"
-    assert page.count("<head>") == 1
-    assert page.count("</body>") == 1
-    path = folder / "page.html"
-    path.write_text(page.replace("<head>", f"<head>{caught}").replace("</body>", run))
+    frames = "".join(
+        f'<iframe style="border: 0; width: {scene.width}px; height: {scene.height}px" srcdoc="{escape(_with_script(scene))}"></iframe>'
+        for scene in scenes.values()
+    )
+    path = folder / "scenes.html"
+    path.write_text(f"<!doctype html><html><body>{frames}<script>{COLLECT}</script></body></html>")
     command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder / 'profile'}"]
-    command += [f"--window-size={window}", "--virtual-time-budget=2000", "--dump-dom", path.as_uri()]
+    command += ["--window-size=1600,1000", "--virtual-time-budget=5000", "--dump-dom", path.as_uri()]
     dumped = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
-    found = re.search(r'data-said="([^"]*)"', dumped)
+    found = re.findall(r'<body data-said="([^"]*)"', dumped)
     assert found, dumped[-2000:]
-    answer = json.loads(html.unescape(found[1]))
-    assert answer["failed"] == []
-    return answer["said"]
+    answers = dict(zip(scenes, json.loads(unescape(found[0])), strict=True))
+    assert {name: answer and answer["failed"] for name, answer in answers.items()} == {name: [] for name in scenes}
+    return {name: answer["said"] for name, answer in answers.items()}
+
+
+def _with_script(scene: Scene) -> str:
+    caught = "<script>window.failed = []; window.onerror = (text) => { failed.push(text); };</script>"
+    says = f"const said = (() => {{ {scene.script} }})(); document.body.dataset.said = JSON.stringify({{said, failed}});"
+    assert scene.page.count("<head>") == 1
+    assert scene.page.count("</body>") == 1
+    return scene.page.replace("<head>", f"<head>{caught}").replace("</body>", f"<script>{says}</script></body>")

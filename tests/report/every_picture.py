@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
@@ -28,7 +29,8 @@ def pictures() -> Iterator[tuple[str, Figure]]:
         sweep, (axes,) = figures.blank([2])
         study_figures.sweep_heat_map(axes, swept(), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns")
         recording, (above, below) = figures.blank([2, 2])
-        recorded_figures.timeline(above, {"compute": [(0, 10), (20, 30)]}, {"compute": [(0, 12), (20, 31)]}, (0, 40))
+        held = np.array([1, 3, 2], np.int64) << 20
+        recorded_figures.memory(above, np.array([5, 7, 11], np.int64), {"recorded": held, "simulated": held})
         recorded_figures.start_errors(below, [0, 10, 20], [0, 1, 2])
     yield from (("frontier", frontier), ("sweep", sweep), ("recording", recording))
     before, now = change_figure.Curve([0, 4000, 8000], 20), change_figure.Curve([0, 5000, 9000], 22)

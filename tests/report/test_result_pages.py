@@ -4,12 +4,10 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from browser import browse
 from matplotlib.figure import Figure
 from page_data import data_of
 from rich.console import Group
@@ -22,9 +20,11 @@ from hosim import Plan, Result
 from hosim.report import page as parts
 from hosim.report import tables
 from hosim.report.figures import blank
-from hosim.report.interactive import Shown, front_coded, joined, row_limit, script_json, widget
+from hosim.report.interactive import Shown, widget
 from hosim.report.page import page
+from hosim.report.recorded_timeline import DrawnOp, recorded_widget
 from hosim.report.result_pages import comparison_page, html_of, replay_page
+from hosim.report.timeline_element import front_coded, joined, row_limit, script_json
 from hosim.report.timeline_rows import Bar
 from hosim.report.validation_page import validation_page
 
@@ -55,7 +55,7 @@ class Elements(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.append(tag)
         self.loads += [value or "" for key, value in attrs if key in ("src", "href", "data", "action", "srcset", "poster")]
-        if tag not in ("meta", "img", "br", "input", "link"):
+        if tag not in ("meta", "img", "br", "wbr", "input", "link"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -74,7 +74,7 @@ def test_a_replay_s_page_needs_nothing_else(replayed: tuple[Plan, Result]) -> No
 
 
 def test_it_has_the_terminal_s_tables(replayed: tuple[Plan, Result]) -> None:
-    text = "".join(html_of(shown(*replayed)[0]))
+    text = re.sub(r' data-of="[^"]*"', "", "".join(html_of(shown(*replayed)[0])))
     assert '<td class="left">workload</td><td class="left">two streams: 7 ops, 11 tensors</td>' in text
     assert re.search(r"<h2>Time \(lower bound|<h2>Time</h2>", text)
     assert '<tr><td class="left">by hand</td><td>182 us</td>' in text
@@ -155,138 +155,6 @@ def test_names_are_text_in_the_page() -> None:
     assert EVIL not in text
 
 
-EVENTS = """
-  const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
-  const at = (x, y) => ({clientX: box.left + x, clientY: box.top + y, bubbles: true, cancelable: true});
-  const seen = () => [Number(canvas.dataset.from), Number(canvas.dataset.to)];
-  const told = (x, y) => {
-    canvas.dispatchEvent(new PointerEvent("pointermove", at(x, y)));
-    return document.querySelector(".told").textContent;
-  };
-"""
-
-
-def test_names_are_text_in_a_browser_and_the_page_is_as_wide_as_a_narrow_window(tmp_path: Path) -> None:
-    wide = "document.documentElement.scrollWidth - window.innerWidth"
-    said = browse(
-        evil_page(), tmp_path, EVENTS + f"return [window.stolen === undefined, document.title, told(160, 50), {wide}];", "500,900"
-    )
-    assert said[0]
-    assert said[3] <= 0
-    assert said[1] == f"{EVIL} on {EVIL}: policies"
-    assert said[2].startswith(f"op: {EVIL}op0, 0.0 us to 40.0 us (40.0 us)")
-
-
-def test_it_zooms_and_moves_in_a_browser(replayed: tuple[Plan, Result], tmp_path: Path) -> None:
-    plan, result = replayed
-    script = (
-        EVENTS
-        + """
-      const after = {all: seen()};
-      const wheel = (deltaY, x, deltaX = 0) => canvas.dispatchEvent(new WheelEvent("wheel", {...at(x, 30), deltaY, deltaX}));
-      const key = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
-      const button = (does) => document.querySelector(`button[data-does=${does}]`).click();
-      const pixels = pen => new Set(new Uint32Array(pen.getImageData(118, 30, 600, 120).data.buffer)).size;
-      after.colours = pixels(canvas.getContext("2d"));
-      after.told = told(150, 30);
-      after.idle = told(300, 85);
-      after.memory = told(150, 165);
-      after.prevented = !wheel(-100, 500);
-      after.wheel = seen();
-      wheel(-100, 500); wheel(100, 500); wheel(100, 500);
-      after.back = seen();
-      wheel(100, 500);
-      after.out = seen();
-      for (let k = 0; k < 200; k++) wheel(-100, 500);
-      after.deepest = seen();
-      canvas.dispatchEvent(new MouseEvent("dblclick", at(500, 30)));
-      after.dblclick = seen();
-      button("in"); button("in");
-      after.quarter = seen();
-      canvas.dispatchEvent(new PointerEvent("pointerdown", at(500, 30)));
-      canvas.dispatchEvent(new PointerEvent("pointermove", at(400, 30)));
-      canvas.dispatchEvent(new PointerEvent("pointerup", at(400, 30)));
-      after.dragged = seen();
-      key("ArrowRight"); after.right = seen();
-      key("ArrowLeft"); key("+"); after.plus = seen();
-      key("0"); after.zero = seen();
-      return after;
-    """
-    )
-    said = browse(replay_page(plan, machine(), result, ()), tmp_path, script)
-    end = result.makespan_ns
-    assert end is not None
-    assert said["all"] == said["out"] == said["dblclick"] == said["zero"] == [0, end]
-    assert said["back"] == pytest.approx([0, end], abs=1)
-    assert said["prevented"]
-    low, high = said["wheel"]
-    assert high - low == pytest.approx(end / 1.2)
-    assert 0 < low < high < end
-    assert said["deepest"][1] - said["deepest"][0] == pytest.approx(20)
-    assert said["quarter"] == pytest.approx([end * 3 / 8, end * 5 / 8])
-    assert said["dragged"][0] > said["quarter"][0]
-    assert said["dragged"][1] - said["dragged"][0] == pytest.approx(end / 4)
-    assert said["right"][0] - said["dragged"][0] == pytest.approx(0.15 * end / 4)
-    assert said["plus"][1] - said["plus"][0] == pytest.approx(end / 6)
-    assert said["told"].startswith("transfer stall: before f0, awaits w0 on h2d, 0.00 us to 41.9")
-    assert said["idle"].endswith("d2h is idle")
-    assert "hbm holds 50.0 MiB" in said["memory"]
-    assert said["colours"] > 5
-
-
-def test_it_searches_measures_and_shows_what_a_stall_is_blamed_on(replayed: tuple[Plan, Result], tmp_path: Path) -> None:
-    """The first stall awaits w0 on h2d; its bar begins at 0."""
-    plan, result = replayed
-    script = (
-        EVENTS
-        + """
-      const after = {};
-      const chosen = () => document.querySelector(".chosen").textContent;
-      const point = (what, x, y, more = {}) => canvas.dispatchEvent(new PointerEvent(`pointer${what}`, {...at(x, y), ...more}));
-      const drag = (from, to, more) => { point("down", from, 30, more); point("move", to, 30, more); point("up", to, 30, more); };
-      const search = document.querySelector("input");
-      point("down", 150, 30); point("up", 150, 30);
-      after.stall = chosen();
-      drag(119, 400, {shiftKey: true});
-      after.measured = chosen();
-      after.still = seen();
-      document.querySelector("button[data-does=measure]").click();
-      drag(400, 119, {});
-      after.again = chosen();
-      document.querySelector("button[data-does=measure]").click();
-      search.value = "F0"; search.dispatchEvent(new Event("input"));
-      after.found = chosen();
-      after.window = seen();
-      search.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}));
-      after.next = chosen();
-      search.value = "no such"; search.dispatchEvent(new Event("input"));
-      after.nothing = chosen();
-      canvas.dispatchEvent(new MouseEvent("dblclick", at(500, 30)));
-      point("down", 400, 30, {pointerId: 1}); point("down", 500, 30, {pointerId: 2});
-      point("move", 600, 30, {pointerId: 2});
-      after.pinched = seen();
-      point("up", 600, 30, {pointerId: 2}); point("up", 400, 30, {pointerId: 1});
-      canvas.dispatchEvent(new KeyboardEvent("keydown", {key: "Escape"}));
-      after.escaped = chosen();
-      return after;
-    """
-    )
-    said = browse(replay_page(plan, machine(), result, ()), tmp_path, script)
-    end = result.makespan_ns
-    assert end is not None
-    assert said["stall"].startswith("transfer stall: before f0, awaits w0 on h2d, 0.00 us to 41.9")
-    assert ". Blamed on h2d: transfer: w0, 20.0 MiB, 0.00 us to 41.9" in said["stall"]
-    assert said["measured"].startswith("0.00 us to ")  # the begin of the bar, which is a pixel away
-    assert said["measured"] == said["again"]
-    assert said["still"] == [0, end]
-    assert said["found"].startswith("1 of 2: transfer stall: before f0, awaits w0 on h2d")
-    assert said["next"].startswith("2 of 2: op: f0")
-    assert said["nothing"] == "nothing of that name"
-    low, high = said["pinched"]
-    assert high - low == pytest.approx(end / 2)
-    assert said["escaped"] == "\u00a0"
-
-
 def test_a_page_without_a_timeline_says_what_does_not_fit() -> None:
     _, result = everything()
     failed = replace(result, feasible=False, makespan_ns=None, error="out of memory: no room", timeline=None)
@@ -302,9 +170,14 @@ def test_a_table_a_list_and_a_picture_of_a_page(monkeypatch: pytest.MonkeyPatch)
         '<tr><td class="left">1</td><td class="left">2</td><td>3</td></tr>\n'
         '<tr class="bad"><td class="left">4</td><td class="left">&amp;</td><td>6</td></tr>\n</tbody>\n</table>'
     )
+    long = ("123,456,789 B", "123,456,789 B", "123,456,789 B")
+    assert parts.table(("a", "b<", "c"), [long]).startswith(
+        '<table class="fold30" style="--cell: 9rem">\n<thead><tr><th class="left">a</th><th>b&lt;</th>'
+    )
+    assert '<td data-of="b&lt;">123,456,789 B</td>' in parts.table(("a", "b<", "c"), [long])
     assert parts.table((), [("1", "2")]) == '<table>\n<tbody>\n<tr><td class="left">1</td><td>2</td></tr>\n</tbody>\n</table>'
     assert parts.lines(["a<", "b"]) == "<ul><li>a&lt;</li><li>b</li></ul>"
-    monkeypatch.setattr(parts, "image", lambda figure: b"drawn")
+    monkeypatch.setattr(parts, "page_image", lambda figure: b"drawn")
     assert parts.picture(blank([1])[0], 'a "b"') == '<p><img alt="a &quot;b&quot;" src="data:image/png;base64,ZHJhd24="></p>'
     with pytest.raises(ValueError, match="not JSON compliant"):
         script_json([float("nan")])
@@ -318,7 +191,7 @@ def outline(text: str) -> list[str]:
 
 def test_the_parts_of_each_page_in_order(replayed: tuple[Plan, Result], monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Figure] = []
-    monkeypatch.setattr(parts, "image", lambda figure: drawn.append(figure) or b"drawn")
+    monkeypatch.setattr(parts, "page_image", lambda figure: drawn.append(figure) or b"drawn")
     plan, result = replayed
     one = replay_page(plan, machine(), result, ())
     assert outline(one) == ["two streams on toy: by hand", "Timeline", "Pictures", "Timeline, memory and channels"]
@@ -338,52 +211,94 @@ def test_the_parts_of_each_page_in_order(replayed: tuple[Plan, Result], monkeypa
 
 
 def test_the_page_of_a_validation_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From 1 to 5001 us; the second op is furthest off, by 9 us at 2001 us: a hundredth of the time is shown on each side of it."""
     drawn: list[Figure] = []
-    monkeypatch.setattr(parts, "image", lambda figure: drawn.append(figure) or b"drawn")
+    monkeypatch.setattr(parts, "page_image", lambda figure: drawn.append(figure) or b"drawn")
     data: dict[str, Any] = {"trace": "step", "device": None, "kernels": 2, "missing": ["a<"], "given": {}, "worst": [], "memory": {}}
-    data |= {"makespan": {"measured_ns": None}, "kernel_start": {}, "copies": {"count": 0}, "stream_waits": {"count": 0}}
-    us = 1000
-    ops = [
-        ("0:13", (us, 2 * us), (4 * us, 5 * us)),
-        ("0:7", (2001 * us, 2002 * us), (1992 * us, 1993 * us)),
-        ("0:7", (5000 * us, 5000 * us), (5000 * us, 5001 * us)),
-    ]
+    data |= {"errors": None, "explained": None, "reasons": []}
+    data |= {"makespan": {"measured_ns": None}, "kernel_start": {}, "copies": {"count": 0}, "stream_waits": {"count": 0, "contradicted": 0}}
     held = np.array([1, 2], np.int64)
-    text = validation_page(data, ops, (held, {"recorded": held}))
+    text = validation_page(data, beside(), (held, {"recorded": held}))
     assert outline(text) == [
         "step: recording and replay",
-        *["All of it"] * 2,
-        *["Around the op that is furthest off"] * 2,
+        "Timeline",
         *["Errors of starts"] * 2,
         "Memory",
-        "Memory over time, recorded and replayed",
+        "Memory over time, recorded and simulated",
     ]
     assert "<p>Not in the recording: a&lt;</p>" in text
-    whole, near, errors, _ = [figure.axes[0] for figure in drawn]
-    assert (whole.get_xlim(), near.get_xlim()) == ((0.001, 5.001), (1951, 2051))
-    assert [label.get_text() for label in whole.get_yticklabels()] == ["0:7", "0:13"]
-    assert [list(line.get_ydata()) for line in errors.get_lines()[1:]] == [[3, -9, 0]]
+    errors, _ = [figure.axes[0] for figure in drawn]
+    assert [list(line.get_ydata()) for line in errors.get_lines()[1:]] == [[3, 0, -9, 0]]
+    assert [tuple(figure.get_size_inches()) for figure in drawn] == [(11, 3.5), (11, 4)]
     worst = [{"name": "f<", "stream": 7, "measured_start_ns": 2000, "start_error_ns": -30}]
+    data["given"] = {"device_durations": 1, "host_segments": 2, "overlaps": 3, "starts": 4, "recurring": [], "constants": {}}
     text = validation_page(data | {"device": "Toy", "worst": worst}, [], None)
-    assert outline(text) == ["step on Toy: recording and replay", "Furthest off"]
+    assert outline(text) == ["step on Toy: recording and replay", "Ops whose start is furthest off", "What the replay was given"]
     assert '<tr><td class="left">f&lt;</td><td>7</td><td>2.00 us</td><td>-30 ns</td></tr>' in text
+    assert text.count("<script") == 0
+    assert (
+        "<p>given: durations of 1 device op and 2 host segments, 3 overlaps, 4 starts, 0 fitted constants, 0 recurring delays</p>" in text
+    )
 
 
-def test_the_pictures_of_a_validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second op starts 9 us late; the first one, which only ends late, is not what is shown near: a hundredth of 300 us each way."""
-    drawn: list[Figure] = []
-    monkeypatch.setattr(parts, "image", lambda figure: drawn.append(figure) or b"drawn")
-    data: dict[str, Any] = {"trace": "step", "device": None, "kernels": 2, "missing": [], "worst": [], "memory": {}}
-    data |= {"makespan": {"measured_ns": None}, "kernel_start": {}, "copies": {"count": 0}, "stream_waits": {"count": 0, "contradicted": 0}}
-    data["given"] = {"device_durations": 1, "host_segments": 2, "overlaps": 3, "starts": 4, "constants": ["a"]}
+def test_the_page_of_a_validation_begins_with_its_verdict() -> None:
+    figures = {"ns": 1, "share": 0.1}
+    data: dict[str, Any] = {"trace": "step", "device": None, "missing": [], "given": {}, "worst": [], "memory": {}, "kernel_start": {}}
+    data |= {"makespan": {"measured_ns": None}, "copies": {"count": 0}, "stream_waits": {"count": 0}, "explained": False}
+    span = {"cause": "late <launch>", "ops": [[0, 1]], "calls": [], "off_ns": 5, "names": ["f"], "start_ns": 0, "end_ns": 900}
+    data |= {"errors": {"rest_explained": False, "rest": None}, "reasons": [span]}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("hosim.report.validation_page.rival_rows", lambda errors: [("makespan", *map(str, figures.values()), "-")])
+        text = validation_page(data, [], None)
+    body = text[text.index("</h1>") :]
+    assert body.startswith('</h1>\n<p class="verdict bad">Not explained: 2 ops; ')
+    assert "<ul><li>late &lt;launch&gt;: 1 span, the worst from 0 ns to 900 ns (f)</li></ul>" in body
+    assert outline(text)[1:] == ["Beside two predictions without a model"]
+    assert 'class="verdict">Explained: ' in parts.verdict("Explained: all", bad=False)
+
+
+def beside() -> list[DrawnOp]:
+    """Recorded and simulated: on stream 13 a copy 3 us late, on stream 7 kernels in time, 9 us early, and in time."""
     us = 1000
-    ops = [("0:7", (0, 100 * us), (0, 300 * us)), ("0:13", (150 * us, 250 * us), (159 * us, 160 * us))]
-    text = validation_page(data, ops, (np.array([1], np.int64), {"recorded": np.array([1], np.int64)}))
-    assert "<p>given: durations of 1 device op and 2 host segments, 3 overlaps, 4 starts, 1 fitted constant</p>" in text
-    assert [tuple(figure.get_size_inches()) for figure in drawn] == [(11, 3), (11, 3), (11, 3.5), (11, 4)]
-    assert {figure.get_layout_engine().__class__.__name__ for figure in drawn} == {"ConstrainedLayoutEngine"}
-    assert [figure.axes[0].get_xlim() for figure in drawn[:2]] == [(0, 300), (147, 153)]
+    return [
+        ("copy in", "copy", 0, 13, (us, 2 * us), (4 * us, 5 * us)),
+        ("first", "kernel", 0, 7, (5 * us, 1000 * us), (5 * us, 1000 * us)),
+        ("second", "kernel", 0, 7, (2001 * us, 2002 * us), (1992 * us, 1993 * us)),
+        ("last", "kernel", 0, 7, (4000 * us, 5000 * us), (4000 * us, 5001 * us)),
+    ]
+
+
+def test_the_data_of_a_recording_beside_its_replay() -> None:
+    """What is furthest off comes first in ``far``: the second bar of stream 7, then the only one of stream 13."""
+    us = 1000
+    data = data_of(recorded_widget(beside(), [(0, 500 * us, "late launch"), (9000 * us, 9001 * us, "outside")]))
+    assert (data["begin"], data["end"]) == (us, 5001 * us)
+    assert data["spans"] == [[us, 500 * us, "late launch"]]
+    assert data["far"] == [[0, 1], [1, 0], [0, 0], [0, 2]]
+    seven, thirteen = data["groups"]
+    assert (seven["title"], thirteen["title"]) == ("stream 7", "stream 13")
+    recorded, simulated = seven["rows"]
+    assert (recorded["label"], recorded["times"]) == ("recorded", [5 * us, 995 * us, 1001 * us, us, 1998 * us, 1000 * us])
+    assert (simulated["label"], simulated["times"]) == ("simulated", [5 * us, 995 * us, 992 * us, us, 2007 * us, 1001 * us])
+    assert [data["names"][n] for n in recorded["name"]] == ["first", "second", "last"]
+    assert [data["styles"][k][0] for row in thirteen["rows"] for k in row["what"]] == ["copy", "copy"]
+    assert (
+        data_of(recorded_widget([*beside(), ("f", "kernel", 1, 7, (us, us), (us, us))], []))["groups"][2]["title"] == "device 1, stream 7"
+    )
+
+
+def test_ops_that_change_places_stay_pairs() -> None:
+    ops = [("a", "kernel", 0, 7, (0, 1), (8, 9)), ("b", "kernel", 0, 7, (4, 5), (2, 3))]
+    (group,) = data_of(recorded_widget(ops, []))["groups"]
+    assert group["twins"] == [0, 0, 1, 1, 0, 1, 1, -1]
+
+
+def test_a_recording_of_very_many_ops_is_less_than_two_megabytes() -> None:
+    """25,000 kernels, of which each starts at another instant than recorded."""
+    name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"
+    ops = [(f"{name}{k % 50}", "kernel", 0, 7, (k * 4321, k * 4321 + 3210), (k * 4320 + 77, k * 4320 + 3287)) for k in range(25_000)]
+    text = recorded_widget(ops, [])
+    assert len(text) < 2_000_000
+    assert "many" not in data_of(text)["groups"][0]["rows"][0]
 
 
 def test_a_table_of_the_terminal_has_its_header_if_it_has_one() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from rendered import lines, table
@@ -285,6 +286,7 @@ def test_figures_that_are_missing() -> None:
     """)
     assert tables.verdict([bare, late, endless]) == "bare is fastest within 12.0 GiB: 540 ms; late does not fit."
     assert tables.verdict([late, endless]) == "Nothing fits within 12.0 GiB: a larger budget, or a policy that moves more, is needed."
+    assert tables.verdict([late], 13 << 30) == "Nothing fits within 12.0 GiB, whatever the policy: one op alone needs 13.0 GiB."
     assert tables.least_bound([bare, late, endless]) is None
     assert tables.least_bound([late, result("a", MS), result("b", MS, 3)]) == 407 * MS
     assert lines(tables.peaks([bare], MACHINE)) == table("""
@@ -320,6 +322,8 @@ def test_colours_of_policies() -> None:
     failed = tables.failures([none])
     assert isinstance(failed, Text)
     assert (failed.plain, failed.style) == ("none does not fit: none has no room\n", "red")
+    same = [replace(none, policy=name, error="too little") for name in ("a", "b", "c")]
+    assert tables.failures([*same, none]).plain == "a, b and c do not fit: too little\nnone does not fit: none has no room\n"  # type: ignore[attr-defined]
 
 
 def test_columns_of_a_table() -> None:

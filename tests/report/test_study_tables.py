@@ -24,6 +24,7 @@ MACHINE = Hardware("m", (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 10**6,
 
 def point(i: int, **more: Any) -> dict[str, Any]:
     figures = {"makespan_ns": i * 10**6, "dependency_stall_ns": 1000 * i, "transfer_stall_ns": 20_000 * i, "hbm_peak_bytes": i << 20}
+    figures |= {"ideal_ns": 2 * 10**6, "slowdown": i / 2}
     asked = {"channels.h2d.bandwidth_bytes_per_s": i * 10**9, "policy": "belady", "budget_bytes": 12 << 30}
     return asked | {"feasible": True, "error": None} | figures | more
 
@@ -39,14 +40,14 @@ def test_a_sweep() -> None:
     assert lines(studies.sweep(rows, ["channels.h2d.bandwidth"], MACHINE)) == table("""
         Sweep
          channels.
-         h2d.                                                    peak
-         bandwidth  policy    budget      makespan   stalls       hbm
-         ────────────────────────────────────────────────────────────
-         3.00 GB/s  belady  12.0 GiB       3.00 ms  63.0 us  3.00 MiB
-         2.00 GB/s  g10     11.0 GiB       2.00 ms        -  2.00 MiB
-         5.00 GB/s  belady  12.0 GiB  does not fit        -         -
-         7.00 GB/s  belady         -         error        -         -
-         4.00 GB/s  belady  12.0 GiB  does not fit        -         -
+         h2d.                                                              peak
+         bandwidth  policy    budget      makespan  slowdown   stalls       hbm
+         ──────────────────────────────────────────────────────────────────────
+         3.00 GB/s  belady  12.0 GiB       3.00 ms    1.500x  63.0 us  3.00 MiB
+         2.00 GB/s  g10     11.0 GiB       2.00 ms    1.000x        -  2.00 MiB
+         5.00 GB/s  belady  12.0 GiB  does not fit         -        -         -
+         7.00 GB/s  belady         -         error         -        -         -
+         4.00 GB/s  belady  12.0 GiB  does not fit         -        -         -
         too [small] (2 rows)
         other
     """)
@@ -55,21 +56,22 @@ def test_a_sweep() -> None:
 def test_a_sweep_with_one_policy_has_no_column_for_it() -> None:
     assert lines(studies.sweep([point(3, cut=2), point(2, cut=1_500)], ["cut"], MACHINE)) == table("""
         Sweep
-                                                 peak
-         cut      budget  makespan   stalls       hbm
-         ────────────────────────────────────────────
-         2      12.0 GiB   3.00 ms  63.0 us  3.00 MiB
-         1,500  12.0 GiB   2.00 ms  42.0 us  2.00 MiB
+                                                           peak
+         cut      budget  makespan  slowdown   stalls       hbm
+         ──────────────────────────────────────────────────────
+         2      12.0 GiB   3.00 ms    1.500x  63.0 us  3.00 MiB
+         1,500  12.0 GiB   2.00 ms    1.000x  42.0 us  2.00 MiB
     """)
 
 
 def test_a_frontier() -> None:
     def row(i: int, stall: int, fits: bool = True, best: bool = False) -> dict[str, Any]:
         figures = {"hbm_peak_bytes": i << 20, "makespan_ns": i * 10**6, "dependency_stall_ns": 2 * stall, "transfer_stall_ns": stall}
+        figures |= {"ideal_ns": 2 * 10**6, "slowdown": i / 2}
         return {"budget_bytes": i << 30, "feasible": fits, "pareto": best} | figures
 
     rows = [row(2, 1, fits=False), row(3, 0, best=True), row(5, 7)]
-    assert lines(studies.frontier(rows, MACHINE, 2 * 10**6, "the verdict")) == table("""
+    assert lines(studies.frontier(rows, MACHINE, "the verdict")) == table("""
         Peak memory against makespan (all resident 2.00 ms)
                        peak                                  on the
            budget       hbm      makespan  slowdown  stalls   curve
@@ -94,7 +96,7 @@ def test_colours_say_what_is_best_and_what_does_not_fit() -> None:
     rows = [point(3), point(2), refused(5, "too small"), point(2)]
     assert styles(studies.sweep(rows, [], MACHINE)) == [None, "green", "red", "green"]
     on_curve = [row | {"pareto": i < 2} for i, row in enumerate((refused(1, "no"), point(2), point(3)))]
-    assert styles(studies.frontier(on_curve, MACHINE, 5, "the verdict")) == ["red", "green", None]
+    assert styles(studies.frontier(on_curve, MACHINE, "the verdict")) == ["red", "green", None]
     both = studies.fit([tried(1, True, 1.0, 5, ""), tried(2, False, 2.0, 9, "slow")], "found", True)
     assert styles(both) == ["green", None]
     assert [studies.fit([tried(1, True, 1.0, 5, "")], "v", found).renderables[1].style for found in (True, False)] == ["bold", "bold red"]  # type: ignore[attr-defined]
@@ -208,14 +210,14 @@ def test_robustness() -> None:
     given = rows("a[b]", 10, 3, ("makespan_ns", 2e6, 3e6, None), ("stall_ns", 4e3, 5e3, None), ("peak_bytes", 6 << 20, 7 << 20, None))
     given += rows("none", 9, 9, ("makespan_ns", None, None, None), ("stall_ns", None, None, None), ("peak_bytes", None, None, None))
     given += rows("all", 8, 0, ("makespan_ns", 1e6, 8e6, 9e6), ("stall_ns", 10e3, 11e3, 12e3), ("peak_bytes", 13 << 20, 14 << 20, 15 << 20))
-    assert lines(robustness(pd.DataFrame(given), Jitter(17, 0.02, 0.053))) == table("""
-        Robustness (sigma of op times 2.0%, of transfer times 5.3%; seed 17)
-                     runs  makespan  makespan      makespan    stall    stall         stall      peak      peak          peak
-         policy  that fit   nominal       p50           p95  nominal      p50           p95   nominal       p50           p95
-         ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-         a[b]     7 of 10   2.00 ms   3.00 ms  does not fit  4.00 us  5.00 us  does not fit  6.00 MiB  7.00 MiB  does not fit
-         none      0 of 9         -         -             -        -        -             -         -         -             -
-         all       8 of 8   1.00 ms   8.00 ms       9.00 ms  10.0 us  11.0 us       12.0 us  13.0 MiB  14.0 MiB      15.0 MiB
+    assert lines(robustness(pd.DataFrame(given), Jitter(17, 0.02, 0.053), 2 * 10**6)) == table("""
+        Robustness (sigma of op times 2.0 %, of transfer times 5.3 %; seed 17; all resident 2.00 ms)
+                     runs  makespan  makespan      makespan  slowdown    stall    stall         stall      peak      peak          peak
+         policy  that fit   nominal       p50           p95       p95  nominal      p50           p95   nominal       p50           p95
+         ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+         a[b]     7 of 10   2.00 ms   3.00 ms  does not fit         -  4.00 us  5.00 us  does not fit  6.00 MiB  7.00 MiB  does not fit
+         none      0 of 9         -         -             -         -        -        -             -         -         -             -
+         all       8 of 8   1.00 ms   8.00 ms       9.00 ms     4.50x  10.0 us  11.0 us       12.0 us  13.0 MiB  14.0 MiB      15.0 MiB
     """)
 
 
@@ -224,12 +226,13 @@ def test_robustness_as_data() -> None:
     rows += [("b", 9, 0, "makespan_ns", 20, 21, 22), ("b", 9, 0, "stall_ns", 23, 24, 25), ("b", 9, 0, "peak_bytes", 26, 27, 28)]
     frame = pd.DataFrame(rows, columns=["policy", "runs", "infeasible", "figure", "nominal", "p50", "p95"])
     graph = GraphBuilder("toy").build()
-    assert to_dict(frame, graph, replace(MACHINE, devices=4), 99, Jitter(17, 0.02, 0.053)) == {
+    assert to_dict(frame, graph, replace(MACHINE, devices=4), 99, Jitter(17, 0.02, 0.053), 20) == {
         "format": "hosim.robustness/1",
         "workload": "toy",
         "hardware": "m",
         "devices": 4,
         "budget_bytes": 99,
+        "ideal_ns": 20,
         "jitter": {"seed": 17, "op_sigma": 0.02, "transfer_sigma": 0.053},
         "policies": [
             {
@@ -239,6 +242,7 @@ def test_robustness_as_data() -> None:
                 "makespan_ns": {"nominal": 10, "p50": 11, "p95": None},
                 "stall_ns": {"nominal": 12, "p50": 13, "p95": 14},
                 "peak_bytes": {"nominal": None, "p50": 16, "p95": 17},
+                "slowdown": {"nominal": 0.5, "p50": 0.55, "p95": None},
             },
             {
                 "policy": "b",
@@ -247,10 +251,11 @@ def test_robustness_as_data() -> None:
                 "makespan_ns": {"nominal": 20, "p50": 21, "p95": 22},
                 "stall_ns": {"nominal": 23, "p50": 24, "p95": 25},
                 "peak_bytes": {"nominal": 26, "p50": 27, "p95": 28},
+                "slowdown": {"nominal": 1.0, "p50": 1.05, "p95": 1.1},
             },
         ],
     }
-    assert styles(robustness(frame, Jitter(1, 0.1))) == ["red", None]
+    assert styles(robustness(frame, Jitter(1, 0.1), 20)) == ["red", None]
 
 
 def test_predictions_of_routing() -> None:

@@ -9,6 +9,10 @@ from rendered import rendered
 from hosim.report.calibration_tables import calibration
 from hosim.report.validation_table import rows, schemes, validation
 
+CONSTANTS = {
+    "wait": {"ns": 1_410, "low_ns": None, "high_ns": None, "samples": 0},
+    "gap kernel kernel": {"ns": 1_300, "low_ns": 900, "high_ns": 2_050, "samples": 1_197},
+}
 STEP: dict[str, Any] = {
     "trace": "step",
     "device": "Toy",
@@ -32,23 +36,31 @@ STEP: dict[str, Any] = {
         {"name": "g[0]" * 15, "stream": 13, "measured_start_ns": 900, "start_error_ns": 0},
     ],
     "missing": ["[host] no calls"],
-    "given": {"device_durations": 1_019, "host_segments": 1_021, "overlaps": 1_031, "starts": 1_033, "constants": ["a", "b"]},
+    "given": {
+        "device_durations": 1_019,
+        "host_segments": 1_021,
+        "overlaps": 1_031,
+        "starts": 1_033,
+        "recurring": [{"name": "f", "ns": 8_000, "low_ns": 7_000, "high_ns": 9_000, "samples": 11}],
+        "constants": CONSTANTS,
+    },
+    "errors": None,
 }
 
 
 def test_a_validation() -> None:
     assert rendered(validation(STEP)).split("\n") == [
         "step on Toy: 1,234 kernels",
-        " figure                                          measured  simulated                        error",
-        " ────────────────────────────────────────────────────────────────────────────────────────────────",
-        " makespan                                         2.00 ms    1.90 ms                       -5.00%",
-        " start of a kernel, mean error                          -          -  30.0 us (1.50% of the span)",
-        " start of a kernel, P95 error                           -          -  70.0 us (3.50% of the span)",
-        " copies under kernels (1,017, 5.00 MiB, 110 us)   80.0 us     100 us                      +25.00%",
-        " waits for other streams (1,009)                  50.0 us    40.0 us                      -20.00%",
-        " allocated peak (program order)                  1.00 GiB   1.50 GiB                      +50.00%",
-        " allocated, furthest after any event                    -          -                     12,345 B",
-        " reserved peak                                   2.00 GiB   1.75 GiB                      -12.50%",
+        " figure                                          measured  simulated                         error",
+        " ─────────────────────────────────────────────────────────────────────────────────────────────────",
+        " makespan                                         2.00 ms    1.90 ms                       -5.00 %",
+        " start of a kernel, mean error                          -          -  30.0 us (1.50 % of the span)",
+        " start of a kernel, P95 error                           -          -  70.0 us (3.50 % of the span)",
+        " copies under kernels (1,017, 5.00 MiB, 110 us)   80.0 us     100 us                      +25.00 %",
+        " waits for other streams (1,009)                  50.0 us    40.0 us                      -20.00 %",
+        " allocated peak (program order)                  1.00 GiB   1.50 GiB                      +50.00 %",
+        " allocated, furthest after any event                    -          -                      12,345 B",
+        " reserved peak                                   2.00 GiB   1.75 GiB                      -12.50 %",
         "Furthest off",
         " op                                                            stream  measured start     error",
         " ──────────────────────────────────────────────────────────────────────────────────────────────",
@@ -56,9 +68,14 @@ def test_a_validation() -> None:
         " g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]      13          900 ns     +0 ns",
         "not in the recording: [host] no calls",
         "contradiction in the recording: a block freed twice",
-        "given: durations of 1,019 device ops and 1,021 host segments, 1,031 overlaps, 1,033 starts, 2 fitted constants; 1,003 inferred waits "
-        "dropped, as a recorded",
-        "start contradicts them",
+        "given: durations of 1,019 device ops and 1,021 host segments, 1,031 overlaps, 1,033 starts, 2 fitted constants, 1 recurring delay; 1,003 "
+        "inferred waits dropped,",
+        "as a recorded start contradicts them",
+        " fitted constant       value  nine tenths of samples  samples",
+        " ────────────────────────────────────────────────────────────",
+        " wait               +1.41 us                       -        0",
+        " gap kernel kernel  +1.30 us     +900 ns to +2.05 us    1,197",
+        " before f           +8.00 us    +7.00 us to +9.00 us       11",
     ]
 
 
@@ -76,9 +93,24 @@ def test_a_validation_without_what_was_not_recorded() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "cells"),
+    [
+        (1 << 30, 3 << 30, ("1.00 GiB to 3.00 GiB", "within")),
+        (1 << 30, None, ("at least 1.00 GiB", "within")),
+        (3 << 30, None, ("at least 3.00 GiB", "outside")),
+        (1 << 29, 1 << 30, ("512 MiB to 1.00 GiB", "outside")),
+    ],
+)
+def test_a_reserved_peak_that_is_bounded(low: int, high: int | None, cells: tuple[str, str]) -> None:
+    memory = STEP["memory"] | {"reserved_peak_bytes": None, "reserved_low_bytes": low, "reserved_high_bytes": high}
+    assert rows(STEP | {"memory": memory})[-1] == ("reserved peak", "2.00 GiB", *cells)
+
+
 def test_schemes_of_a_recording_kit() -> None:
     runs = [
         {
+            "model": "3b",
             "mode": "prefill",
             "length": 4096,
             "scheme": "both",
@@ -87,6 +119,7 @@ def test_schemes_of_a_recording_kit() -> None:
             "stall": {"simulated_ns": 33_000},
         },
         {
+            "model": "1b",
             "mode": "train",
             "length": 64,
             "scheme": "resident",
@@ -95,15 +128,15 @@ def test_schemes_of_a_recording_kit() -> None:
             "stall": {"simulated_ns": None},
         },
     ]
-    assert rendered(schemes({"device": "Toy", "recording": "kit[1]", "runs": runs})).split("\n") == [
+    assert rendered(schemes({"device": "Toy", "recording": "kit[1]", "runs": runs, "plans": [], "dry_run": False})).split("\n") == [
         "kit[1] on Toy: predicted from the resident run and the sweep",
-        "                          makespan   makespan  makespan      peak       peak      peak      stall",
-        " run              scheme  measured  predicted     error  measured  predicted     error  predicted",
-        " ────────────────────────────────────────────────────────────────────────────────────────────────",
-        " prefill 4,096      both   1.50 ms    1.41 ms    -6.00%  3.00 GiB        0 B  -100.00%    33.0 us",
-        " train 64       resident         -     710 us         -  5.00 MiB          -         -          -",
+        "                             makespan   makespan  makespan      peak       peak       peak      stall",
+        " run                 scheme  measured  predicted     error  measured  predicted      error  predicted",
+        " ────────────────────────────────────────────────────────────────────────────────────────────────────",
+        " 3b prefill 4,096      both   1.50 ms    1.41 ms   -6.00 %  3.00 GiB        0 B  -100.00 %    33.0 us",
+        " 1b train 64       resident         -     710 us         -  5.00 MiB          -          -          -",
     ]
-    assert rendered(schemes({"device": None, "recording": "kit", "runs": []})).startswith("kit: predicted")
+    assert rendered(schemes({"device": None, "recording": "kit", "runs": [], "plans": [], "dry_run": True})).startswith("A dry run: ")
 
 
 def fitted(value: float, low: float, high: float, samples: int) -> dict[str, float]:
@@ -183,25 +216,25 @@ FITTED: dict[str, Any] = {
 def test_a_calibration() -> None:
     assert rendered(calibration(FITTED)).split("\n") == [
         "Channels of Toy",
-        " way  host memory  copies                sizes                           bandwidth                       latency  median error    P95",
-        " ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────",
-        " h2d  pinned        1,042  4.00 KiB to 256 MiB  25.0 GB/s (24.0 GB/s to 26.0 GB/s)  9.00 us (8.00 us to 11.0 us)          1.1%   5.2%",
-        " d2h  pageable         17     64 B to 1.00 MiB                           3.00 GB/s                             -             -  30.0%",
+        " way  host memory  copies                sizes                           bandwidth                       latency  median error     P95",
+        " ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────",
+        " h2d  pinned        1,042  4.00 KiB to 256 MiB  25.0 GB/s (24.0 GB/s to 26.0 GB/s)  9.00 us (8.00 us to 11.0 us)         1.1 %   5.2 %",
+        " d2h  pageable         17     64 B to 1.00 MiB                           3.00 GB/s                             -             -  30.0 %",
         "launch of an op: 7.10 us, of which 1.90 us (1.70 us to 2.30 us) (n=1,013) between ops",
         "a launch occupies the host for 4.30 us (4.10 us to 4.70 us) (n=1,011)",
         "Efficiency, against h100",
-        " kind    dtype    ops     time           efficiency  median error   P95",
-        " ──────────────────────────────────────────────────────────────────────",
-        " matmul  bf16   2,003   900 us  0.75 (0.71 to 0.78)          2.0%  6.0%",
-        " norm    fp32   1,007  30.0 us  0.25 (0.24 to 0.27)          3.0%  7.0%",
+        " kind    dtype    ops     time           efficiency  median error    P95",
+        " ───────────────────────────────────────────────────────────────────────",
+        " matmul  bf16   2,003   900 us  0.75 (0.71 to 0.78)         2.0 %  6.0 %",
+        " norm    fp32   1,007  30.0 us  0.25 (0.24 to 0.27)         3.0 %  7.0 %",
         "not fitted: [memory]",
         "Held out: made (3 iterations predict 2, between iterations)",
-        " what                            number  median error   P95  in total",
-        " ────────────────────────────────────────────────────────────────────",
-        " ops                              1,200          1.3%  4.1%     +2.1%",
-        " ops of 20 clock steps or more    1,202          1.2%     -         -",
-        " transfers                           30          5.0%  9.0%     -4.0%",
-        " makespan, 5.00 ms measured     5.25 ms             -     -     +5.0%",
+        " what                            number  median error    P95  in total",
+        " ─────────────────────────────────────────────────────────────────────",
+        " ops                              1,200         1.3 %  4.1 %    +2.1 %",
+        " ops of 20 clock steps or more    1,202         1.2 %      -         -",
+        " transfers                           30         5.0 %  9.0 %    -4.0 %",
+        " makespan, 5.00 ms measured     5.25 ms             -      -    +5.0 %",
         "not predicted: nothing else",
     ]
 
@@ -230,7 +263,7 @@ def test_what_is_held_out_of_another_recording() -> None:
     assert text[0] == "Channels"
     assert text[-4:] == [
         "Held out: made (another recording)",
-        " what  number  median error    P95  in total",
-        " ───────────────────────────────────────────",
-        " ops        1         50.0%  60.0%    +70.0%",
+        " what  number  median error     P95  in total",
+        " ────────────────────────────────────────────",
+        " ops        1        50.0 %  60.0 %   +70.0 %",
     ]

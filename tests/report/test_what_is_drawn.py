@@ -53,32 +53,15 @@ def lines(axes: Axes) -> list[tuple[str, str, float, str]]:
     return [(to_hex(x.get_color()), str(x.get_linestyle()), x.get_linewidth(), str(x.get_label())) for x in axes.get_lines()]
 
 
-def test_a_recording_beside_its_replay() -> None:
-    """Within 10 to 50 us: what begins before or ends after is cut, what lies outside is left out."""
-    measured = {"7": [(0, 20_000), (30_000, 60_000), (50_000, 70_000)], "13": [(5_000, 10_000)]}
-    simulated = {"7": [(12_000, 13_000)], "13": [(40_000, 44_000)]}
-    axes = axes_of()
-    assert recorded_figures.timeline(axes, measured, simulated, (10_000, 50_000)) is axes
-    above, below, none, other = axes.collections
-    assert boxes(above) == [(10, -0.4, 10, 0.38), (30, -0.4, 20, 0.38)]
-    assert boxes(below) == [(12, -0.82, 1, 0.38)]
-    assert boxes(none) == []
-    assert boxes(other) == [(40, -1.82, 4, 0.38)]
-    assert [(to_hex(c.get_facecolor()[0]), c.get_hatch()) for c in (above, below)] == [("#595959", None), (ORANGE, "////")]
-    assert ticks(axes.yaxis) == [(-0.4, "7"), (-1.4, "13")]
-    assert axes.get_xlim() == (10, 50)
-    assert axes.get_xlabel() == "time, us (above: recorded, below: replayed)"
-
-
 def test_errors_of_starts() -> None:
     axes = axes_of()
     assert recorded_figures.start_errors(axes, [2_000_000, 5_000_000], [-3_000, 1_500]) is axes
     zero, points = axes.get_lines()
     assert list(zero.get_ydata()) == [0, 0]
     assert (list(points.get_xdata()), list(points.get_ydata())) == ([2, 5], [-3, 1.5])
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("recorded start, ms", "replayed less recorded start, us")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("recorded start, ms", "simulated less recorded start, us")
     empty = recorded_figures.start_errors(axes_of(), [], [])
-    assert (empty.get_xlabel(), empty.get_ylabel()) == ("recorded start, ns", "replayed less recorded start, ns")
+    assert (empty.get_xlabel(), empty.get_ylabel()) == ("recorded start, ns", "simulated less recorded start, ns")
 
 
 def test_curves_of_recorded_memory() -> None:
@@ -127,14 +110,18 @@ def results(*drawn: tuple[str, int | None, int]) -> list[Result]:
     ]
 
 
+def filling(marker: Collection) -> str:
+    return to_hex(marker.get_facecolor()[0]) if len(marker.get_facecolor()) else "none"
+
+
 def test_policies_as_markers() -> None:
-    """``a``, ``c`` and ``d`` are near each other: each has 70 more of a point's area for every later one."""
+    """``a``, ``c`` and ``d`` are near each other: each has 50 more of a point's area for every later one."""
     found = results(("a", 420, 20), ("b", 700, 82), ("c", 421, 20), ("none", None, 0), ("d", 420, 21))
     axes = axes_of()
     assert study_figures.policies(axes, found, "hbm") is axes
     assert [tuple(map(float, c.get_offsets()[0])) for c in axes.collections] == [(20, 420), (82, 700), (20, 421), (21, 420)]
-    assert [float(c.get_sizes()[0]) for c in axes.collections] == [60 + 140, 60, 60 + 70, 60]
-    assert {to_hex(c.get_facecolor()[0]) for c in axes.collections} == {"#ffffff"}
+    assert [float(c.get_sizes()[0]) for c in axes.collections] == [60 + 100, 60, 60 + 50, 60]
+    assert {filling(c) for c in axes.collections} == {"none"}
     assert [to_hex(c.get_edgecolor()[0]) for c in axes.collections] == ["#000000", "#c2542d", "#2f6fb0", "#3c8a3c"]
     bound, budget, none = axes.get_lines()
     assert list(bound.get_ydata()) == [200, 200]
@@ -329,7 +316,7 @@ def test_markers_that_hide_each_other_are_within_a_fiftieth_of_the_most() -> Non
     near_p0 = [(519, 1099), (520, 1000), (500, 1100), (500, 4000), (900, 1000)]
     axes = study_figures.policies(axes_of(), exactly((500, 1000), *near_p0, (1000, 5000)), "hbm")
     # p1 has p2 (1 ns, 99 bytes) and p3 (19 ns, 1 byte) upon it; p2 and p3 are 20 ns apart
-    assert [float(c.get_sizes()[0]) for c in axes.collections] == [60 + 70, 60 + 140, 60, 60, 60, 60, 60]
+    assert [float(c.get_sizes()[0]) for c in axes.collections] == [60 + 50, 60 + 100, 60, 60, 60, 60, 60]
     assert [tuple(map(float, c.get_offsets()[0])) for c in axes.collections[:3]] == [
         (1000 / 1024, 500),
         (1099 / 1024, 519),
@@ -340,8 +327,8 @@ def test_markers_that_hide_each_other_are_within_a_fiftieth_of_the_most() -> Non
 def test_many_policies_differ_in_marker_filling_and_colour() -> None:
     count = 37
     axes = study_figures.policies(axes_of(), exactly(*((100 + 3 * k, 1000 * k) for k in range(count))), "hbm")
-    fillings = [to_hex(c.get_facecolor()[0]) for c in axes.collections]
-    assert fillings == ["#ffffff"] * 12 + ["#8c8c8c"] * 12 + ["#000000"] * 12 + ["#ffffff"]
+    fillings = [filling(c) for c in axes.collections]
+    assert fillings == ["none"] * 12 + ["#8c8c8c"] * 12 + ["#000000"] * 12 + ["none"]
     colours = ["#000000", "#c2542d", "#2f6fb0", "#3c8a3c", "#8c8c8c", "#8a5fa8"]
     assert [to_hex(c.get_edgecolor()[0]) for c in axes.collections] == [colours[k % 6] for k in range(count)]
     assert {(float(c.get_linewidths()[0]), c.get_zorder()) for c in axes.collections} == {(1.6, 3)}
@@ -590,21 +577,21 @@ def test_the_figure_of_a_change() -> None:
 
 
 def test_the_styles_of_recordings() -> None:
-    axes = recorded_figures.timeline(axes_of(), {"7": [(0, 2)]}, {"7": [(0, 2)]}, (0, 2))
-    above, below = axes.collections
-    assert [c.get_rasterized() for c in (above, below)] == [True, True]
-    assert (to_hex(below.get_edgecolor()[0]), float(below.get_linewidth()[0])) == ("#ffffff", 0)
     zero, points = recorded_figures.start_errors(axes_of(), [0, 2_000], [0, 1_999]).get_lines()
     assert (to_hex(zero.get_color()), zero.get_linewidth()) == ("#999999", 0.8)
     assert (points.get_marker(), str(points.get_linestyle()), to_hex(points.get_color())) == (".", "None", "#000000")
-    assert (points.get_markersize(), points.get_rasterized()) == (2, True)
+    assert (points.get_markersize(), points.get_rasterized()) == (6, True)
+    many = recorded_figures.start_errors(axes_of(), [0] * 201, [0] * 201)
+    assert many.get_lines()[1].get_markersize() == 2
     held = np.array([1 << 30], np.int64)
     curves = recorded_figures.memory(axes_of(), held, dict.fromkeys("abcd", held))
     assert [x.get_gapcolor() for x in curves.get_lines()] == [None] * 4
     assert [x._unscaled_dash_pattern[1] for x in curves.get_lines()] == [None, None, (4, 2), (1, 1)]  # type: ignore[attr-defined]
     legend = curves.get_legend()
     assert legend is not None
-    assert legend._get_loc() == 4  # type: ignore[attr-defined]
+    assert legend.get_bbox_to_anchor().transformed(curves.transAxes.inverted()).x0 > 1
+    small = recorded_figures.memory(axes_of(), held, {"a": np.array([3 << 10], np.int64)})
+    assert (small.get_ylabel(), list(small.get_lines()[0].get_ydata())) == ("KiB", [3])
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from page_data import data_of
 from timelines import MIB, US, everything, machine, many_ops
 
 from hosim import CacheOp, Graph, GraphBuilder, Plan
-from hosim.report.interactive import Shown, joined, row_limit, widget
+from hosim.report.interactive import Shown, widget
 from hosim.report.perfetto import trace
+from hosim.report.timeline_element import joined, row_limit
 from hosim.report.timeline_rows import Bar, of_devices
 from hosim.result import Residency, Result, Stall, Timeline, Transfer
 from hosim.version import __version__
@@ -125,12 +126,12 @@ def test_a_trace_of_two_devices_in_full() -> None:
 # ---- a page
 
 STYLES = [
-    ["op", "#404040", ""],
-    ["dependency stall", "#fff3b0", "."],
-    ["transfer stall", "#f4a582", "/"],
-    ["capacity stall", "#92c5de", "\\"],
-    ["runtime stall", "#b8e186", "x"],
-    ["transfer", "#9e9e9e", ""],
+    ["op", "#404040", "", "named"],
+    ["dependency stall", "#fff3b0", ".", "stall"],
+    ["transfer stall", "#f4a582", "/", "stall"],
+    ["capacity stall", "#92c5de", "\\", "stall"],
+    ["runtime stall", "#b8e186", "x", "stall"],
+    ["transfer", "#9e9e9e", "", "plain"],
 ]
 
 
@@ -219,7 +220,7 @@ def test_bars_that_are_joined() -> None:
 def test_a_row_of_bars_that_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 880 ns and at most four bars, 440 ns are long enough: four bars take 490 ns."""
     graph, result = crowded(7)
-    monkeypatch.setattr("hosim.report.interactive.row_limit", lambda counts: 4)
+    monkeypatch.setattr("hosim.report.timeline_element.row_limit", lambda counts: 4)
     text = widget([Shown("", Plan(graph), result)], machine())
     (row,) = data_of(text)["groups"][0]["rows"]
     assert row == {
