@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hosim.gate.metrics import OFF, Tolerance, human, tolerance_of
+from hosim.units import human_percent
 
 REGRESSION, IMPROVEMENT, DRIFT, NEW, MISSING, SAME = "regression", "improvement", "drift", "new", "missing", "same"
 
@@ -25,11 +26,11 @@ class MetricVerdict:
         return (self.now or 0) - (self.before or 0)
 
     def line(self) -> str:
-        """The verdict in words: ``peak.hbm 38.2 GiB, was 37.9 GiB (+312 MiB, +0.8%)``."""
+        """The verdict in words: ``peak.hbm 38.2 GiB, was 37.9 GiB (+312 MiB, +0.8 %)``."""
         if self.before is None or self.now is None:
             value = self.before if self.now is None else self.now
             return f"{self.name}: {self.verdict} ({human(self.name, value or 0)})"
-        share = f", {100 * self.change / self.before:+.1f}%" if self.before else ""
+        share = f", {human_percent(self.change / self.before, signed=True)}" if self.before else ""
         sign = "+" if self.change > 0 else ""
         by = f"{sign}{human(self.name, self.change)}{share}"
         return f"{self.name}: {human(self.name, self.now)}, was {human(self.name, self.before)} ({by})"

@@ -8,7 +8,12 @@
         hosim_gate.assert_peak_below("38 GiB")
         hosim_gate.assert_matches_baseline()
 
-It does nothing, and imports nothing, until a test asks for the fixture.
+Another fixture tests that a recording is explained::
+
+    def test_the_recording(hosim_validate):
+        hosim_validate("trace.json.gz", max_error="1%")
+
+It does nothing, and imports nothing, until a test asks for a fixture.
 """
 
 from __future__ import annotations
@@ -18,7 +23,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hosim.gate.testing import SimulatedStep
+    from hosim.validate.validation import Validation
 
 MARKER = "hosim(hardware, policy='hyperoffload', budget=None, ...): what the fixture hosim_gate plans and replays, and on which machine"
 
@@ -40,3 +48,11 @@ def hosim_gate(request: pytest.FixtureRequest) -> SimulatedStep:
     from hosim.gate.testing import gate_of
 
     return gate_of(request.node, update=bool(request.config.getoption("--hosim-update")))
+
+
+@pytest.fixture
+def hosim_validate() -> Callable[..., Validation]:
+    """``hosim_validate(trace, max_error="1%")`` fails unless the replay explains a recording; see :mod:`hosim.gate.explained`."""
+    from hosim.gate.explained import assert_explained
+
+    return assert_explained

@@ -11,6 +11,7 @@ from hosim.gate.changed_since import changed_since
 from hosim.gate.metric_verdict import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, MetricVerdict, judge_metrics
 from hosim.gate.metrics import Tolerance
 from hosim.gate.record import Measured, Record
+from hosim.plain_text import counted
 
 INFEASIBLE = "infeasible"
 """The verdict of a case that no longer fits."""
@@ -19,6 +20,7 @@ FAILING = (INFEASIBLE, MISSING, REGRESSION)
 """Verdicts that fail a check, the most serious first."""
 
 _ORDER = (*FAILING, IMPROVEMENT, NEW, DRIFT, SAME)
+_NOUNS = (REGRESSION, IMPROVEMENT, DRIFT)
 
 
 @dataclass(frozen=True)
@@ -106,4 +108,5 @@ def exit_code(verdicts: Sequence[CaseVerdict], strict: bool = False) -> int:
 def summary(verdicts: Sequence[CaseVerdict]) -> str:
     """The number of cases with each verdict, in one line."""
     counts = {verdict: sum(v.verdict == verdict for v in verdicts) for verdict in _ORDER}
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "no case"
+    said = (counted(count, verdict) if verdict in _NOUNS else f"{count} {verdict}" for verdict, count in counts.items() if count)
+    return ", ".join(said) or "no case"

@@ -5,6 +5,7 @@ and eight. A line for each cell: the makespan of hyperoffload, the best rival's,
 times of planning. At the end how many cells there were, and those in which a rival is faster, or fits where hyperoffload does not.
 
 With ``--out`` each cell is written when it is done, and a later run leaves out those that are in the file: it can be stopped at any time.
+A cell that fails is written with its error, the others go on, and a later run tries it again.
 ``--sample N`` takes N cells at random, by ``--seed``. The whole grid has 1,620 cells.
 """
 
@@ -97,7 +98,10 @@ MADE: Mapping[str, Callable[[], Graph]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One comparison: makespans in nanoseconds, ``None`` where nothing fits; ``moves_ns`` is that without running ops again, if asked."""
+    """One comparison: makespans in nanoseconds, ``None`` where nothing fits; ``moves_ns`` is that without running ops again, if asked.
+
+    ``error`` says why there is none.
+    """
 
     workload: str
     machine: str
@@ -109,6 +113,7 @@ class Cell:
     bound_ns: int | None
     planning_s: float
     moves_ns: int | None = None
+    error: str = ""
 
     @property
     def key(self) -> tuple[str, str, str, int]:
@@ -119,10 +124,12 @@ class Cell:
         return self.rival_ns is not None and (self.own_ns is None or self.own_ns > self.rival_ns)
 
     def __str__(self) -> str:
+        where = f"{self.workload} {self.machine} {self.share} x{self.devices}"
+        if self.error:
+            return f"ERROR {where}: {self.error}"
         over = f"{self.own_ns / self.bound_ns:.3f}" if self.own_ns and self.bound_ns else "-"
         against = f"{self.own_ns / self.rival_ns:.4f}" if self.own_ns and self.rival_ns else "-"
         figures = f"own {self.own_ns} {self.rival or 'no rival'} {self.rival_ns} ratio {against} over bound {over}"
-        where = f"{self.workload} {self.machine} {self.share} x{self.devices}"
         return f"{'WORSE' if self.worse else 'ok':5} {where}: {figures} planned in {self.planning_s:.1f} s"
 
 
@@ -143,11 +150,20 @@ def measure(workload: str, machine: str, share: str, devices: int, moves: bool =
     return Cell(workload, machine, share, devices, own.makespan_ns, rival, rival_ns, own.lower_bound_ns, own.planning_s or 0.0, moves_ns)
 
 
+def attempted(workload: str, machine: str, share: str, devices: int, moves: bool = False) -> Cell:
+    """What :func:`measure` gives, or a cell with the error that it ends with."""
+    try:
+        return measure(workload, machine, share, devices, moves)
+    except Exception as error:  # whatever it is, the other cells go on
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        return Cell(workload, machine, share, devices, None, "", None, None, 0.0, error=said)
+
+
 def known(out: Path | None) -> list[Cell]:
-    """The cells that an earlier run has written."""
+    """The cells that an earlier run has written, but for those that failed."""
     if out is None or not out.exists():
         return []
-    return [Cell(**json.loads(line)) for line in out.read_text().splitlines()]
+    return [cell for cell in (Cell(**json.loads(line)) for line in out.read_text().splitlines()) if not cell.error]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -171,17 +187,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cells = [cell for cell in known(given.out) if cell.key in wanted]
     have = {cell.key for cell in cells}
     with ProcessPoolExecutor(given.processes) as pool:
-        for done in as_completed([pool.submit(measure, *cell, given.moves) for cell in todo if cell not in have]):
-            cells.append(done.result())
-            print(cells[-1], flush=True)
-            if given.out is not None:
-                with given.out.open("a") as file:
-                    file.write(json.dumps(asdict(cells[-1])) + "\n")
-    worse = [cell for cell in cells if cell.worse]
-    print(f"{len(cells)} cells, hyperoffload worse in {len(worse)}")
-    for cell in worse:
+        try:
+            for done in as_completed([pool.submit(attempted, *cell, given.moves) for cell in todo if cell not in have]):
+                cells.append(done.result())
+                print(cells[-1], flush=True)
+                if given.out is not None:
+                    with given.out.open("a") as file:
+                        file.write(json.dumps(asdict(cells[-1])) + "\n")
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # a process that was killed, or Ctrl-C: nothing is waited for that has not begun
+    worse, failed = [cell for cell in cells if cell.worse], [cell for cell in cells if cell.error]
+    print(f"{len(cells)} cells, hyperoffload worse in {len(worse)}, {len(failed)} failed")
+    for cell in (*worse, *failed):
         print(cell)
-    return 1 if worse else 0
+    return 1 if worse or failed else 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """The tables of docs/comparison.md: what their cells say, and that none is left out."""
 
+import json
 import re
+from dataclasses import asdict
 
 import pytest
-from grid import SHARES, Cell, measure
+from grid import SHARES, Cell, attempted, known, measure
 from write_comparison import PAGE, ahead, no_advantage_from, tables
 
 from hosim.io.shipped import workloads
@@ -60,3 +62,14 @@ def test_the_page_has_what_a_cell_says():
         line for line in PAGE.read_text().partition("<!-- moves -->")[2].partition("<!-- end -->")[0].splitlines() if cell.workload in line
     ]
     assert row.strip("| ").split(" | ")[2 + SHARES.index("75%")] == ahead(cell.moves_ns, cell.rival_ns)
+
+
+def test_a_cell_that_fails_is_written_with_its_error_and_tried_again(tmp_path):
+    cell = attempted("no-such-workload", "h100-80gb-sxm", "75%", 1)
+    assert "no-such-workload" in cell.error
+    assert str(cell).startswith("ERROR no-such-workload h100-80gb-sxm 75% x1: ")
+    assert not cell.worse
+    fine = Cell("w", "m", "75%", 1, 10, "", None, 10, 0.0)
+    file = tmp_path / "cells.jsonl"
+    file.write_text("".join(json.dumps(asdict(each)) + "\n" for each in (cell, fine)))
+    assert known(file) == [fine]

@@ -49,7 +49,7 @@ def at_the_peak(before: PeakRecord, after: PeakRecord, stays: dict[str, Stay] | 
     measured = now(replace(RECORD, peaks={tier: after}), stays)
     metric = MetricVerdict(f"peak.{tier}", 1000, 1300, REGRESSION)
     head, *lines = explain(replace(RECORD, peaks={tier: before}), measured, [metric])
-    assert head.startswith(f"peak.{tier}: 1.27 KiB, was 1000 B (+300 B, +30.0%)")
+    assert head.startswith(f"peak.{tier}: 1.27 KiB, was 1000 B (+300 B, +30.0 %)")
     return lines
 
 
@@ -153,7 +153,7 @@ def test_a_moved_tensor_and_the_machine() -> None:
         "case: budget is 8 B, was 9 B",
         "machine: x is 3, was 1",
         "machine: y is not there, was 2",
-        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0%)",
+        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0 %)",
         "`w` (parameter) moves 270 B, moved 70 B over h2d: +200 B",
         "`b` (activation) moves 60 B over h2d: +60 B",
         "`c` (activation) moves 60 B over h2d: +60 B",
@@ -169,7 +169,7 @@ def test_a_moved_tensor_and_the_machine() -> None:
         "case: budget is 8 B, was 9 B",
         "machine: x is 3, was 1",
         "machine: 2 more changes",
-        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0%)",
+        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0 %)",
     ]
     unknown = replace(RECORD, moved={})
     assert explain(unknown, now(replace(RECORD, moved={"h2d": Listing((Item("parameter", "w", 9),))})), [MORE_MOVED])[1:] == [
@@ -205,7 +205,7 @@ def test_longer_ops_and_waits() -> None:
     )
     found = explain(before, now(record, waits={"f": "w", "g": "v", "h": "u"}), [MORE_STALL, MORE_TIME])
     assert found == [
-        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)",
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)",
         "op `f` (#0) takes 1.30 us, took 1.00 us: +300 ns",
         "op `h` (#2) takes 250 ns: +250 ns",
         "op `f` (#0) waits 290 ns for a transfer of `w`, waited 100 ns: +190 ns",
@@ -226,13 +226,13 @@ def test_several_worse_metrics_share_ten_lines() -> None:
     before = replace(RECORD, peaks={"hbm": residents()})
     lines = explain(before, now(record), [MORE_MOVED, MORE_TIME, MORE_PEAK])
     assert lines == [
-        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%) at op `g` (#1)",
+        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %) at op `g` (#1)",
         "`ta` (activation) is on its way through hbm: +300 B at the peak",
         "and 7 more: +2.02 KiB",
-        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)",
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)",
         "op `i` (#3) takes 13 ns: +13 ns",
         "and 3 more: +33 ns",
-        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0%)",
+        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0 %)",
         "`ta` (activation) moves 300 B over h2d: +300 B",
         "`tb` (activation) moves 299 B over h2d: +299 B",
         "and 6 more: +1.73 KiB",
@@ -243,16 +243,16 @@ def test_another_plan_of_the_same_graph_and_a_baseline_of_one_line() -> None:
     other = replace(RECORD, fingerprints={"graph": "1", "machine": "2", "plan": "4"})
     assert explain(RECORD, now(other), [MORE_TIME]) == [
         "the workload is the same, but its plan has changed",
-        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)",
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)",
     ]
     assert explain(RECORD, now(replace(RECORD, fingerprints={"graph": "5"})), [MORE_TIME]) == [
-        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)"
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)"
     ]
     bare = replace(RECORD, peaks={})
     assert explain(bare, now(replace(RECORD, fingerprints={"graph": "1", "plan": "4"})), [MORE_TIME, MORE_PEAK]) == [
         "changed: machine, plan",
-        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)",
-        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%)",
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)",
+        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %)",
         "hbm holds at its peak: activation 1.07 KiB, parameter 70 B",
     ]
     assert explain(bare, now(RECORD), [MORE_TIME])[0] == "graph, machine and plan are the same: the replay itself has changed"
@@ -324,13 +324,13 @@ def test_the_metric_that_worsened_most_comes_first_of_its_kind() -> None:
     ]
     measured = now(replace(RECORD, peaks={tier: residents(Item("activation", "x", 83)) for tier in ("hbm", "ddr", "a", "b")}))
     assert explain(RECORD, measured, worse) == [
-        "peak.ddr: 600 B, was 100 B (+500 B, +500.0%) at op `g` (#1)",
+        "peak.ddr: 600 B, was 100 B (+500 B, +500.0 %) at op `g` (#1)",
         "`x` (activation) lies in ddr: +83 B at the peak",
-        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%) at op `g` (#1)",
+        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %) at op `g` (#1)",
         "and 2 more: +0 B",  # x has 83 B more, w and gone 83 B less
         "peak.a: 10 B, was 0 B (+10 B) at op `g` (#1)",
         "`x` (activation) lies in a: +83 B at the peak",
-        "peak.b: 15 B, was 5 B (+10 B, +200.0%) at op `g` (#1)",
+        "peak.b: 15 B, was 5 B (+10 B, +200.0 %) at op `g` (#1)",
         "`x` (activation) lies in b: +83 B at the peak",
     ]
 
@@ -360,9 +360,9 @@ def test_a_line_of_a_matrix_lists_kinds_by_size_and_then_by_name() -> None:
     kinds = PeakRecord(None, {"b": 5, "a": 5, "c_d": 9}, Listing())
     worse = [MORE_PEAK, MetricVerdict("moved.hbm", 1, 2, REGRESSION)]  # a channel of that name has no peak
     assert explain(replace(RECORD, peaks={}), now(replace(RECORD, peaks={"hbm": kinds})), worse)[1:] == [
-        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%)",
+        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %)",
         "hbm holds at its peak: c d 9 B, a 5 B, b 5 B",
-        "moved.hbm: 2 B, was 1 B (+1 B, +100.0%)",
+        "moved.hbm: 2 B, was 1 B (+1 B, +100.0 %)",
     ]
 
 
@@ -385,10 +385,10 @@ def test_equal_changes_of_time_and_traffic_come_before_what_adds_up_to_as_much()
     items = (Item("matmul", "l.0", 10), Item("matmul", "l.1", 10), Item("matmul", "one", 20))
     record = replace(RECORD, durations=Listing(items), moved={"h2d": Listing(items)})
     assert explain(RECORD, now(record), [MORE_TIME, MORE_MOVED]) == [
-        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)",
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)",
         "op `one` takes 20 ns: +20 ns",
         "2 x op `l.{0-1}` takes 10 ns: +10 ns, together 20 ns",
-        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0%)",
+        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0 %)",
         "`one` (matmul) moves 20 B over h2d: +20 B",
         "2 x `l.{0-1}` (matmul) moves 10 B over h2d: +10 B, together 20 B",
     ]
@@ -406,9 +406,9 @@ def test_a_difference_of_one_counts_and_none_does_not() -> None:
         durations=Listing((Item("matmul", "f", 11), Item("matmul", "g", 10))),
     )
     assert explain(before, now(after, tensors=("a", "b", "d")), [MORE_PEAK, MORE_TIME]) == [
-        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%) at op `g` (#1)",
+        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %) at op `g` (#1)",
         "`a` (activation) has 51 B, had 50 B: +1 B at the peak",  # d may have been among the others, of 20 B at most
-        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0%)",
+        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)",
         "op `f` (#0) takes 11 ns, took 10 ns: +1 ns",
     ]
 

@@ -98,7 +98,7 @@ def test_junit() -> None:
         <?xml version="1.0" encoding="utf-8"?>
         <testsuite name="hosim" tests="6" failures="3" errors="0" skipped="0">
           <testcase classname="hosim.check" name="wor|se: 50%, a">
-            <failure type="regression" message="wor|se: 50%, a: regression: peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%)">by another hosim
+            <failure type="regression" message="wor|se: 50%, a: regression: peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %)">by another hosim
         peak.hbm: more
         `a` 100%</failure>
           </testcase>
@@ -116,10 +116,10 @@ def test_junit() -> None:
         """)  # noqa: E501
     strict = reports.junit([BETTER], strict=True).splitlines()
     assert strict[1] == '<testsuite name="hosim" tests="1" failures="1" errors="0" skipped="0">'
-    faster = "makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0%)"
+    faster = "makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0 %)"
     assert strict[3:5] == [
         f'    <failure type="improvement" message="better: improvement: {faster}">{faster}',
-        "moved.h2d: 20 B, was 30 B (-10 B, -33.3%)</failure>",
+        "moved.h2d: 20 B, was 30 B (-10 B, -33.3 %)</failure>",
     ]
     odd = CaseVerdict("\t\n\x1f \ud800\udfff\ue000\ufffd\ufffe\uffff", SAME)
     assert 'name="&#09;&#10;? ??\ue000\ufffd??"' in reports.junit([odd])
@@ -134,8 +134,8 @@ def test_sarif() -> None:
         {"id": rule, "shortDescription": {"text": f"simulated step: {rule}"}}
         for rule in ("improvement", "infeasible", "missing", "regression")
     ]
-    headline = "wor|se: 50%, a: regression: peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%)"
-    faster = "makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0%)"
+    headline = "wor|se: 50%, a: regression: peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %)"
+    faster = "makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0 %)"
     assert reports.sarif(ALL, strict=True) == {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
@@ -146,7 +146,7 @@ def test_sarif() -> None:
                     result("regression", f"{headline}\nby another hosim\npeak.hbm: more\n`a` 100%", "base/wor,se.toml"),
                     result(
                         "improvement",
-                        f"better: improvement: {faster}\n{faster}\nmoved.h2d: 20 B, was 30 B (-10 B, -33.3%)",
+                        f"better: improvement: {faster}\n{faster}\nmoved.h2d: 20 B, was 30 B (-10 B, -33.3 %)",
                         "base/better.toml",
                     ),
                     result("missing", "first: missing: no baseline\nno baseline", "base/first.toml"),
@@ -162,7 +162,7 @@ def test_sarif() -> None:
 def test_annotations_of_github() -> None:
     assert reports.github(ALL) == [
         "::error file=base/wor%2Cse.toml,line=1,title=wor|se%3A 50%25%2C a%3A regression%3A peak.hbm%3A 1.27 KiB%2C was 1000 B "
-        "(+300 B%2C +30.0%25)::by another hosim%0Apeak.hbm: more%0A`a` 100%25",
+        "(+300 B%2C +30.0 %25)::by another hosim%0Apeak.hbm: more%0A`a` 100%25",
         "::error file=base/first.toml,line=1,title=first%3A missing%3A no baseline::no baseline",
         "::error file=base/unfit.toml,line=1,title=unfit\\x01%3A infeasible%3A out of\\nmemory::out of\\nmemory",
     ]
@@ -172,14 +172,14 @@ def test_annotations_of_github() -> None:
 
 def test_the_summary_of_a_step_with_memory_before_and_now() -> None:
     """The levels 0, 24, 48 of 48 are 0, 3 and 6 full characters; 1 and 47 are an eighth of one, and all of six but an eighth."""
-    peak = "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0%)"
+    peak = "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %)"
     assert reports.markdown(ALL) == dedent(f"""\
         ### hosim: 1 infeasible, 1 missing, 1 regression, 1 improvement, 2 same
 
         | case | verdict | what changed |
         |---|---|---|
-        | wor\\|se: 50%, a | **regression** | makespan: 150 ns, was 100 ns (+50 ns, +50.0%)<br>{peak} |
-        | better | improvement | makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0%)<br>moved.h2d: 20 B, was 30 B (-10 B, -33.3%) |
+        | wor\\|se: 50%, a | **regression** | makespan: 150 ns, was 100 ns (+50 ns, +50.0 %)<br>{peak} |
+        | better | improvement | makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0 %)<br>moved.h2d: 20 B, was 30 B (-10 B, -33.3 %) |
         | first | **missing** | no baseline |
         | unfit\\x01 | **infeasible** | out of memory |
         | equal | same |  |
@@ -236,8 +236,8 @@ def test_curves_of_one_level_are_full() -> None:
 
 
 def test_the_headline_is_a_peak_if_there_is_one() -> None:
-    assert reports.headline(BETTER) == "better: improvement: makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0%)"
-    assert reports.headline(EQUAL) == "equal: same: peak.ddr: 7 B, was 7 B (+0 B, +0.0%)".replace("+0 B", "0 B")
+    assert reports.headline(BETTER) == "better: improvement: makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0 %)"
+    assert reports.headline(EQUAL) == "equal: same: peak.ddr: 7 B, was 7 B (+0 B, +0.0 %)".replace("+0 B", "0 B")
     assert reports.headline(CaseVerdict("bare", SAME)) == "bare: same"
 
 
@@ -354,7 +354,7 @@ def test_how_a_case_is_judged() -> None:
     old, new = record(makespan=100, hosim="0.1"), record(makespan=120, hosim="0.2")
     known, now = Measured(old), Measured(new)
     slower = (MetricVerdict("makespan", 100, 120, REGRESSION),)
-    explained = ("graph, machine and plan are the same: the replay itself has changed", "makespan: 120 ns, was 100 ns (+20 ns, +20.0%)")
+    explained = ("graph, machine and plan are the same: the replay itself has changed", "makespan: 120 ns, was 100 ns (+20 ns, +20.0 %)")
     note = "the baseline was written by hosim 0.1, this is 0.2"
     assert judge("c", known, now, {}, baseline="b") == CaseVerdict("c", REGRESSION, slower, explained, note, "b", old, now)
     rules = judge("c", Measured(record(makespan=100, replay=2)), known, {})
@@ -388,6 +388,7 @@ def test_how_a_case_is_judged() -> None:
         ((IMPROVEMENT, SAME, SAME), 0, 1, "1 improvement, 2 same"),
         ((SAME, MISSING), 1, 1, "1 missing, 1 same"),
         ((REGRESSION,), 1, 1, "1 regression"),
+        ((REGRESSION, REGRESSION, MISSING, MISSING), 1, 1, "2 missing, 2 regressions"),
         ((REGRESSION, INFEASIBLE), 3, 3, "1 infeasible, 1 regression"),
     ],
 )

@@ -36,7 +36,7 @@ def test_what_fits_by_its_bytes_may_not_fit_where_they_lie():
     assert (result.feasible, result.makespan_ns) == (False, None)
     assert result.error == (
         f"out of memory: op 'i' wants 30.0 MiB ({30 * MIB} B) of hbm at 30 ns, where 4.00 MiB ({4 * MIB} B) of 62.0 MiB ({62 * MIB} B) "
-        f"are held (allocator caching: 4.00 MiB ({4 * MIB} B) allocated, 40.0 MiB ({40 * MIB} B) reserved, fragmentation 90.0%, "
+        f"are held (allocator caching: 4.00 MiB ({4 * MIB} B) allocated, 40.0 MiB ({40 * MIB} B) reserved, fragmentation 90.0 %, "
         f"largest free block 18.0 MiB ({18 * MIB} B)); largest residents: q 4.00 MiB ({4 * MIB} B)"
     )
     figures = result.allocator

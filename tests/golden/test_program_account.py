@@ -34,7 +34,7 @@ def test_a_prefetch_counts_from_where_it_is_issued():
     assert not result.feasible
     assert result.error == (
         "out of memory in program order: prefetch of 'w' wants 40 B (40 B) of hbm, where 80 B (80 B) of 100 B (100 B) are held "
-        "(allocator ledger: 80 B (80 B) reserved, fragmentation 0.0%, largest free block 0 B (0 B))"
+        "(allocator ledger: 80 B (80 B) reserved, fragmentation 0.0 %, largest free block 0 B (0 B))"
     )
     assert (result.makespan_ns, result.peak_bytes["hbm"], result.allocator.out_of_memory.allocated_bytes) == (None, 80, 80)
     roomy = replay(steps, machine(hbm=120), account="program")

@@ -84,7 +84,8 @@ def families() -> Iterator[tuple[str, dict[str, Any]]]:
         for phase, fused, checkpoint in product(family.phases, (False, True), (False, True)):
             if checkpoint and phase != "train":
                 continue
-            sequence = {"sequence": 48} if "sequence" in family.takes else {}
+            has_sequence = "sequence" in family.takes and (phase != "decode" or model.startswith("t5"))
+            sequence = {"sequence": 48} if has_sequence else {}
             options = {"fused": fused, "checkpoint": checkpoint} if checkpoint or fused else {}
             yield model, {"model": model, "phase": phase, "layers": 2, **sequence, **options}
 
