@@ -39,10 +39,10 @@ def blame(
     """
     from hosim.report import studies
     from hosim.study.blame import rows
+    from hosim.study.prices import steps_of
     from hosim.study.stall_report import blame as blamed
-    from hosim.units import parse_rate, parse_size
 
-    memory, bandwidth = parse_size(more_memory), parse_rate(more_bandwidth)
+    memory, bandwidth = steps_of(more_memory, more_bandwidth)
     question = question_of(workload, hardware, policy, budget, devices, no_recompute)
     made = None
     if plan is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Json, console, written
+from hosim.cli.options import DATA, Json, console, written
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 
@@ -15,11 +15,11 @@ Recordings = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="TRACE...",
-        help="Traces of the PyTorch profiler, SQLite exports of Nsight Systems, or what python -m hosim.record wrote (a folder, or its "
+        help="Traces of the PyTorch profiler, SQLite exports of Nsight Systems, or what python -m hosim.gpu wrote (a folder, or its "
         "bandwidth.json); all from one device.",
     ),
 ]
-Output = Annotated[Path | None, written("--output", "-o", says="Where to write the profile: .yaml or .json.")]
+Output = Annotated[Path | None, written("--output", "-o", says="Where to write the profile: .yaml or .json.", endings=DATA)]
 Base = Annotated[
     str | None,
     typer.Option(
@@ -36,7 +36,10 @@ HoldOut = Annotated[
         help="Fit only the first iterations of each trace, and predict the last ones: this share of them, such as 0.5.",
     ),
 ]
-Predict = Annotated[list[Path] | None, typer.Option("--predict", metavar="TRACE", help="Predict this trace, which the fit does not use.")]
+Predict = Annotated[
+    list[Path] | None,
+    typer.Option("--predict", metavar="TRACE", help="Predict this trace, of another model on the same device, by the fitted profile."),
+]
 
 Kernels = Annotated[
     list[Path] | None,
@@ -108,15 +111,17 @@ def _fit_traces(
 ) -> None:
     from hosim.errors import InputError
     from hosim.io import find_hardware, load_hardware
+    from hosim.io.hardware_file import hardware_from_dict
     from hosim.io.reading import read, write
     from hosim.io.shipped import hardware
     from hosim.report import calibration_tables as report
     from hosim.validate.calibrated_profile import calibrated_profile
+    from hosim.validate.calibration import base_with_figures, likely_base
     from hosim.validate.calibration import calibrate as fitted
-    from hosim.validate.calibration import likely_base
     from hosim.validate.held_out import hold_out as held
     from hosim.validate.held_out import learn_from, learned_part, predict_trace
     from hosim.validate.measurements import Measurements, read_measurements
+    from hosim.validate.modelled_times import modelled
 
     with progress("reading recordings"):
         recorded = read_measurements(traces)
@@ -127,7 +132,12 @@ def _fit_traces(
             chosen = likely_base(recorded.device, hardware())
             say(f"base: {chosen}, the profile of the recorded device")
         except InputError:
-            if output is not None:
+            unnamed = next((info for trace in recorded.traces for info in trace.devices.values() if not recorded.device), None)
+            if unnamed is not None:
+                chosen = base_with_figures(unnamed, (load_hardware(find_hardware(name)) for name in hardware()))
+            if chosen is not None:
+                say(f"base: {chosen}, the profile with as many multiprocessors as the recorded device and its memory")
+            elif output is not None:
                 raise
     machine = load_hardware(find_hardware(chosen)) if chosen is not None else None
     if hold_out is not None and not recorded.traces:
@@ -143,8 +153,11 @@ def _fit_traces(
     except InputError as error:  # of a recording, by its name
         raise InputError(error.message, source=recorded.files.get(error.source or "", error.source), where=error.where) from None
     if others:
+        if chosen is None:
+            raise InputError("needs a profile of the recorded device: name it with --base", source="--predict")
         learned = learn_from(seen.traces, calibration.ways)
-        predictions += [predict_trace(trace, learned) for trace in others]
+        profile = hardware_from_dict(calibrated_profile(calibration, read(find_hardware(chosen), "hardware"), chosen))
+        predictions += [predict_trace(trace, learned, modelled(trace, calibration, profile)) for trace in others]
     data = {**calibration.to_dict(), "held_out": [prediction.to_dict() for prediction in predictions]}
     if output is not None and chosen is not None:
         name = output.name.removesuffix(".gz").rpartition(".")[0] or output.name

@@ -13,6 +13,7 @@ from hosim.cli.options import (
     Allocator,
     Budget,
     Devices,
+    ExecutionTrace,
     Html,
     Json,
     NoRecompute,
@@ -75,6 +76,7 @@ def compare_policies(
     budget: Budget = None,
     routing: RoutingFile = None,
     steps: Steps = None,
+    execution_trace: ExecutionTrace = None,
     allocator: Allocator = "ledger",
     account: Account = "time",
     plan_against: PlanAgainst = "allocated",
@@ -97,6 +99,7 @@ def compare_policies(
 
         others = {
             "--routing": routing is not None or steps is not None,
+            "--execution-trace": execution_trace is not None,
             "--allocator": allocator != LEDGER or account != IN_TIME or plan_against != "allocated",
             "--op-sigma": bool(op_sigma or transfer_sigma),
             "--plot": plot is not None,
@@ -119,7 +122,7 @@ def compare_policies(
     counting = counting_of(allocator, account, plan_against)
     machine = hardware_of(hardware, devices)
     choices = choices_of(policies, no_recompute, routed=routing is not None)
-    graph = realised(graph_of(workload), routing, steps)
+    graph = realised(graph_of(workload, execution_trace), routing, steps)
     budget_bytes = budget_of(budget, graph, machine)
     predictions: list[Mispredictions] = []
     recorded: list[tuple[Plan, Result]] = []

@@ -11,6 +11,7 @@ from hosim.cli.options import Budget, HardwareName, Json, Policy, Workload, budg
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError, InputError
+from hosim.units import human_percent
 
 MindSpore = Annotated[
     bool, typer.Option("--mindspore", help="Export to MindSpore 2.10: environment settings for its own offload strategies.")
@@ -81,4 +82,4 @@ def _against(makespan_ns: int | None, target_ns: int | None) -> str:
     """A makespan against the plan's, for people."""
     if makespan_ns is None:
         return "does not fit"
-    return f"makespan {makespan_ns / target_ns - 1:+.1%} against the plan" if target_ns else "makespan 0"
+    return f"makespan {human_percent(makespan_ns / target_ns - 1, signed=True)} against the plan" if target_ns else "makespan 0"

@@ -34,7 +34,6 @@ def frontier(
     from hosim.report import studies
     from hosim.study.frontier import frontier as traced
     from hosim.study.frontier import rows
-    from hosim.study.ideal import ideal_ns
 
     question = question_of(workload, hardware, policy, budget, devices, no_recompute)
     with progress() as tell:
@@ -46,7 +45,6 @@ def frontier(
         bounds = {"smallest_bytes": found.smallest_bytes, "too_small_bytes": found.too_small_bytes}
         typer.echo(to_json({**head, **bounds, "contradictions": list(found.contradictions), "rows": rows(found)}))
     else:
-        alone_ns = ideal_ns(question.graph, question.hardware)
-        console().print(studies.frontier(rows(found), question.hardware, alone_ns, str(found)))
+        console().print(studies.frontier(rows(found), question.hardware, str(found)))
     if found.smallest_bytes is None:
         raise typer.Exit(InfeasibleError.exit_code)

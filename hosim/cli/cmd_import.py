@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import written
+from hosim.cli.options import DATA, ExecutionTrace, graph_of, written
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 
 _SOURCES = (
-    "A workload, a workload spec, or another tool's file: torch.export (.pt2), ONNX, MindIR, PyTorch trace or profile, Chakra, inductor "
-    "graph, hyper-parallel trace, G10."
+    "A workload or its spec, the name of one or of a model, or another tool's file: torch.export (.pt2), ONNX, MindIR, PyTorch trace or "
+    "profile, Chakra, inductor graph, hyper-parallel trace, G10."
 )
 Source = Annotated[Path, typer.Argument(metavar="SOURCE", help=_SOURCES)]
-Output = Annotated[Path, written("--output", "-o", says="Where to write the workload: .json, .json.gz or .yaml.")]
+Output = Annotated[Path, written("--output", "-o", says="Where to write the workload: .json, .json.gz or .yaml.", endings=DATA)]
 Dim = Annotated[
     list[str] | None,
     typer.Option(
@@ -25,23 +25,28 @@ Dim = Annotated[
 ]
 
 
-def import_(source: Source, output: Output, dim: Dim = None) -> None:
+def import_(source: Source, output: Output, dim: Dim = None, execution_trace: ExecutionTrace = None) -> None:
     """Convert a model's graph to a workload file."""
+    from hosim.errors import InputError
     from hosim.importers import load_any
     from hosim.io import save_workload
-    from hosim.left_out import left_out
+    from hosim.left_out import notes
     from hosim.report.listings import workload_line
-    from hosim.unknown_ops import unknown_ops
 
     sizes = dict(map(_size, dim or ()))
-    with progress(f"reading {source}"):
-        graph = load_any(source, sizes)
+    if execution_trace is not None:
+        if dim:
+            raise InputError("--dim and --execution-trace are of different formats: give one of them", source="import")
+        graph = graph_of(str(source), execution_trace)
+    elif dim or source.exists():
+        with progress(f"reading {source}"):
+            graph = load_any(source, sizes)
+    else:
+        graph = graph_of(str(source))
     save_workload(graph, output)
     say(f"wrote {output}: {workload_line(graph)}")
-    if unknown := unknown_ops(graph):
-        say(f"unknown: {unknown}")
-    for line in left_out(graph):
-        say(f"left out: {line}")
+    for word, line in notes(graph):
+        say(f"{word}: {line}")
     missing = graph.meta.get("missing")
     for line in missing if isinstance(missing, list) else ():
         say(f"not in the file: {line}")

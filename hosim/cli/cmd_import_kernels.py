@@ -11,7 +11,7 @@ from hosim.cli.options import written
 from hosim.cli.terminal import say
 
 Sources = Annotated[list[Path], typer.Argument(metavar="TABLE...", help="CSV files: those of aiconfigurator, or hosim's own.")]
-Output = Annotated[Path, written("--output", "-o", says="Where to write the table: .csv or .csv.gz.")]
+Output = Annotated[Path, written("--output", "-o", says="Where to write the table: .csv or .csv.gz.", endings=(".csv",))]
 Machine = Annotated[str | None, typer.Option("--machine", metavar="NAME", help="Keep the times of this machine alone.")]
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import (
+    DATA,
     RESERVED,
     Account,
     Allocator,
@@ -31,7 +32,7 @@ from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.errors import InputError
 
-Output = Annotated[Path | None, written("--output", "-o", says="Where to write the plan: .json, .json.gz or .yaml.")]
+Output = Annotated[Path | None, written("--output", "-o", says="Where to write the plan: .json, .json.gz or .yaml.", endings=DATA)]
 Explain = Annotated[bool, typer.Option("--explain", help="Explain why each tensor moves or stays.")]
 Top = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="With --explain: every table, with at most N rows each.")]
 All = Annotated[bool, typer.Option("--all", help="With --explain: every table, with every row.")]
@@ -94,8 +95,8 @@ def plan(
     if said is not None:
         say(f"note: {said}")
     fastest_ns = fastest_with_ours([replay(made, machine, budget_bytes)]) if made.policy in NO_RIVALS else None
-    for note in notes(graph):
-        say(f"note: {note}")
+    for word, line in notes(graph):
+        say(f"note: {word}: {line}")
     answer = no_offload(graph, machine, budget_bytes, fastest_ns)
     if answer is not None:
         say(f"note: {no_offload_sentence(answer, budget_bytes)}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,6 +35,9 @@ from hosim.cli.progress import progress
 from hosim.cli.terminal import say, warn
 from hosim.errors import InfeasibleError, InputError
 
+if TYPE_CHECKING:
+    from hosim.analysis.finding import Finding
+
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
 
 Trace = Annotated[Path | None, written("--trace", says="Write the timeline for ui.perfetto.dev or chrome://tracing: .json or .json.gz.")]
@@ -45,8 +49,8 @@ MemoryViz = Annotated[
     ),
 ]
 
-_FINDINGS = 20
-"""How many broken rules are listed; the rest are counted."""
+_LISTED = 3
+"""How many places of each broken rule are listed; the others are counted."""
 
 
 def replay(
@@ -91,10 +95,8 @@ def replay(
     loaded = load_plan(plan, graph)
     check_tiers(loaded, machine, source=str(plan))
     findings = verify(loaded, machine, budget_bytes)
-    for finding in findings[:_FINDINGS]:
-        warn(f"warning: {finding}")
-    if len(findings) > _FINDINGS:
-        warn(f"warning: and {len(findings) - _FINDINGS:,} more")
+    for line in _warnings(findings):
+        warn(f"warning: {line}")
     jitter = jitter_of(op_sigma, transfer_sigma, seed)
     with progress("replaying"):
         result = run_policy.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
@@ -135,3 +137,14 @@ def replay(
         typer.echo(to_json(result_to_dict(result)))
     if not result.feasible:
         raise typer.Exit(InfeasibleError.exit_code)
+
+
+def _warnings(findings: Sequence[Finding]) -> Iterator[str]:
+    """The first places of each broken rule, and how many more there are."""
+    by_rule: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_rule.setdefault(finding.rule, []).append(finding)
+    for rule, found in by_rule.items():
+        yield from map(str, found[:_LISTED])
+        if len(found) > _LISTED:
+            yield f"{rule}: and {len(found) - _LISTED:,} more like these"

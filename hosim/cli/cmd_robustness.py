@@ -49,6 +49,7 @@ def robustness(
     """
     from hosim.jitter import Jitter
     from hosim.report import robustness_table as report
+    from hosim.study.ideal import ideal_ns
     from hosim.study.robustness import percentiles
     from hosim.study.robustness import robustness as drawn
 
@@ -59,11 +60,12 @@ def robustness(
     budget_bytes = budget_of(budget, graph, machine)
     with progress() as tell:
         figures = percentiles(drawn(graph, machine, choices, budget_bytes, jitter, runs, tell))
+        alone_ns = ideal_ns(graph, machine)
     if json:
         from hosim.io import to_json
 
-        typer.echo(to_json(report.to_dict(figures, graph, machine, budget_bytes, jitter)))
+        typer.echo(to_json(report.to_dict(figures, graph, machine, budget_bytes, jitter, alone_ns)))
     else:
-        console().print(report.robustness(figures, jitter))
+        console().print(report.robustness(figures, jitter, alone_ns))
     if figures["nominal"].isna().all():
         raise typer.Exit(InfeasibleError.exit_code)

@@ -66,7 +66,8 @@ def sweep(
     from hosim.study.sweep import sweep as swept
 
     if bool(vary) == (points is not None):
-        raise InputError("nothing to vary: give --vary FIELD=VALUES or --points FILE", source="sweep")
+        wrong = "too much to vary: give one of" if vary else "nothing to vary: give one of"
+        raise InputError(f"{wrong} --vary FIELD=VALUES and --points FILE", source="sweep")
     listed = read_vary(vary) if vary else read_points(str(points))
     question = question_of(workload, hardware, policy, budget, devices, no_recompute)
     runner = cluster(scheduler) if scheduler else pool(jobs)

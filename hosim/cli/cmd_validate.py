@@ -11,12 +11,14 @@ import typer
 from hosim.cli.options import Json, console, written
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
+from hosim.errors import InputError
 
-Recording = Annotated[
-    Path,
+Recordings = Annotated[
+    list[Path],
     typer.Argument(
-        metavar="TRACE",
-        help="A trace of PyTorch's profiler, an SQLite export of Nsight Systems, a torch.cuda.memory snapshot, or a hosim.record folder.",
+        metavar="TRACE...",
+        help="A trace of PyTorch's profiler, an SQLite export of Nsight Systems, a torch.cuda.memory snapshot, or a folder that "
+        "hosim.record or python -m hosim.gpu wrote. Several traces are ranks of one program.",
     ),
 ]
 Html = Annotated[Path | None, written("--html", says="Write a report with pictures, in one file.")]
@@ -25,18 +27,41 @@ Accelerator = Annotated[
 ]
 
 
-def validate(trace: Recording, html: Html = None, device: Accelerator = None, json: Json = False) -> None:
+MaxError = Annotated[
+    str | None,
+    typer.Option(
+        "--max-error",
+        metavar="SHARE",
+        help="Exit with 1 if the recording is not explained, or if makespan or starts are off by more than this share of it (1%).",
+    ),
+]
+
+
+def validate(traces: Recordings, html: Html = None, device: Accelerator = None, max_error: MaxError = None, json: Json = False) -> None:
     """Compare a replay with a recording of a real GPU.
 
     Times: from the recorded durations of launches, kernels, copies, waits and synchronisations, hosim predicts when each kernel and copy
-    starts. Memory: it replays allocations and frees in its ledger and its caching allocator, in the host's program order. For a folder
-    written by 'python -m hosim.record', it predicts each offload scheme from the resident run and the bandwidth sweep.
+    starts, and says whether that explains the recording, or which spans it does not explain, and why. Memory: it replays allocations and
+    frees in its ledger and its caching allocator, in the host's program order. For a folder that 'python -m hosim.gpu' wrote, it predicts
+    each offload scheme from the resident run and the bandwidth sweep, and shows the plans of hosim beside their runs. Several recordings
+    are ranks of one program: their collectives wait for each other.
     """
     from hosim.report import validation_table as report
+    from hosim.units import parse_share
 
-    if os.path.isdir(trace):
-        _schemes(trace, html, json)
+    bound = parse_share(max_error) if max_error is not None else None
+    if len(traces) > 1:
+        _ranks(traces, html, device, bound, json)
         return
+    (trace,) = traces
+    if os.path.isdir(trace):
+        if not (trace / "trace.json.gz").is_file():
+            if bound is not None:
+                raise InputError("--max-error works for a single recording, not for a folder: leave it out", source=str(trace))
+            _schemes(trace, html, json)
+            return
+        trace /= "trace.json.gz"  # what hosim.record writes
+    from hosim.validate.replay_verdict import complaint
     from hosim.validate.validation import validate as replayed
     from hosim.validate.validation import validation_to_dict
 
@@ -47,7 +72,7 @@ def validate(trace: Recording, html: Html = None, device: Accelerator = None, js
         from hosim.io.reading import write_bytes
         from hosim.report.validation_page import validation_page
 
-        write_bytes(html, validation_page(data, validation.drawn_ops, validation.drawn_memory).encode())
+        write_bytes(html, validation_page(data, validation.drawn_ops, validation.drawn_memory, validation.drawn_spans).encode())
         say(f"wrote {html}")
     if json:
         from hosim.io import to_json
@@ -55,15 +80,66 @@ def validate(trace: Recording, html: Html = None, device: Accelerator = None, js
         typer.echo(to_json(data))
     else:
         console().print(report.validation(data))
+    if bound is not None and (said := complaint(validation.verdict, bound)):
+        say(f"{trace}: {said}")
+        raise typer.Exit(1)
+
+
+def _ranks(traces: list[Path], html: Path | None, device: int | None, bound: float | None, json: bool) -> None:
+    from hosim.report.ranks_table import ranks_table
+    from hosim.validate.damage import refuse_damage
+    from hosim.validate.rank_replay import rank_complaint, ranks_to_dict, replay_ranks
+    from hosim.validate.validation import read_trace
+
+    for given, name in ((html, "--html"), (device, "--device")):
+        if given is not None:
+            raise InputError(f"{name} works for a single recording, not for ranks: leave it out", source="validate")
+    with progress(f"replaying {len(traces)} ranks"):
+        read = [read_trace(trace) for trace in traces]
+        for path, recorded in zip(traces, read, strict=True):
+            refuse_damage(recorded, str(path))
+        ranks = replay_ranks(read)
+    data = ranks_to_dict(ranks)
+    if json:
+        from hosim.io import to_json
+
+        typer.echo(to_json(data))
+    else:
+        console().print(ranks_table(data))
+    said = []
+    if bound is not None:
+        complaints = ((trace, rank_complaint(rank, bound)) for trace, rank in zip(traces, ranks, strict=True))
+        said = [f"{trace}: {line}" for trace, line in complaints if line]
+    for line in said:
+        say(line)
+    if said:
+        raise typer.Exit(1)
+
+
+_NAMED = 3
+"""How many files of a folder are named."""
+
+
+def _holds(folder: Path) -> str:
+    from hosim.plain_text import counted
+
+    names = sorted(path.name for path in folder.iterdir())
+    if not names:
+        return "this one is empty"
+    more = f" and {counted(len(names) - _NAMED, 'other file')}" if len(names) > _NAMED else ""
+    return f"this one has {', '.join(names[:_NAMED])}{more}: name a recording in it"
 
 
 def _schemes(folder: Path, html: Path | None, json: bool) -> None:
-    from hosim.errors import InputError
+    from hosim.io.recognised import unexpected
     from hosim.report import validation_table as report
     from hosim.validate.scheme_report import validate_schemes
 
     if html is not None:
         raise InputError("--html works for a single recording, not for a folder: leave it out", source=str(folder))
+    expected = "a folder that python -m hosim.gpu has written, with its meta.json"
+    if not (folder / "meta.json").is_file():
+        raise unexpected(str(folder), expected) or InputError(f"expected {expected}; {_holds(folder)}", source=str(folder))
     with progress(f"replaying {folder}"):
         data = validate_schemes(folder)
     if json:

@@ -19,6 +19,7 @@ from hosim.plain_text import one_line
 SECTIONS = {
     "Plan and replay": "hosim compare-policies llama-3.1-8b-prefill-4k -H h100 -b 12GiB",
     "Search": "hosim frontier llama-3.1-8b-prefill-4k -H h100",
+    "Serve": "hosim serve llama-3.1-8b -H h100 --requests requests.jsonl",
     "Guard": "hosim check",
     "Bring models and measurements": "hosim import model.onnx -o model.json",
     "Look up": "hosim hardware list",

@@ -27,6 +27,10 @@ EXAMPLES = {
         "hosim fit llama-3.1-8b-prefill-32k -H h100 -b 12GiB --largest workload.sequence=1024..65536:64 --slowdown 1.05",
         "hosim fit llama-3.1-8b-prefill-4k -H h100 -b 12GiB --smallest channels.h2d.bandwidth=5..55GB/s:51 --slowdown 1.01",
     ),
+    "serve": (
+        "hosim serve llama-3.1-8b -H h100 --requests requests.jsonl",
+        "hosim serve llama-3.1-8b -H h100 --requests requests.jsonl --measured server.jsonl --fit-first 100",
+    ),
     "check": ("hosim check", "hosim check --junit report.xml --summary report.md"),
     "baseline": ("hosim baseline write", "hosim baseline show llama"),
     "import": ("hosim import model.onnx -o model.json", "hosim import model.pt2 -o model.json --dim batch=4"),

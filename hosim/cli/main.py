@@ -30,6 +30,7 @@ from hosim.cli import (
     cmd_replay,
     cmd_robustness,
     cmd_schema,
+    cmd_serve,
     cmd_sweep,
     cmd_validate,
     cmd_workload,
@@ -72,7 +73,7 @@ def _hosim(
     choose_amount(quiet, verbose)
 
 
-_PLAN, _SEARCH, _GUARD, _BRING, _LOOK_UP = SECTIONS
+_PLAN, _SEARCH, _SERVE, _GUARD, _BRING, _LOOK_UP = SECTIONS
 _COMMANDS = (
     ("compare-policies", cmd_compare_policies.compare_policies, _PLAN),
     ("plan", cmd_plan.plan, _PLAN),
@@ -80,6 +81,7 @@ _COMMANDS = (
     ("blame", cmd_blame.blame, _PLAN),
     ("diff", cmd_diff.diff, _PLAN),
     ("robustness", cmd_robustness.robustness, _PLAN),
+    ("serve", cmd_serve.serve, _SERVE),
     ("sweep", cmd_sweep.sweep, _SEARCH),
     ("frontier", cmd_frontier.frontier, _SEARCH),
     ("fit", cmd_fit.fit, _SEARCH),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -159,9 +159,21 @@ def _target(path: Path | None) -> Path | None:
     return path
 
 
-def written(*names: str, says: str) -> Any:
-    """The option of a file that a command writes; ``says`` is its help."""
-    return typer.Option(*names, metavar="FILE", callback=_target, help=says)
+DATA = (".json", ".yaml", ".yml")
+"""How the name of a file of hosim's own formats ends."""
+
+
+def written(*names: str, says: str, endings: Sequence[str] = ()) -> Any:
+    """The option of a file that a command writes, and how its name may end, if not in any way; ``says`` is its help."""
+
+    def target(path: Path | None) -> Path | None:
+        if path is not None and endings:
+            from hosim.io.reading import check_ending
+
+            check_ending(path, *endings)
+        return _target(path)
+
+    return typer.Option(*names, metavar="FILE", callback=target, help=says)
 
 
 Plot = Annotated[Path | None, written("--plot", says="Write a picture: .png, .svg or .pdf.")]
@@ -169,12 +181,23 @@ Html = Annotated[Path | None, written("--html", says="Write an HTML report in on
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
 
 
-def graph_of(text: str) -> Graph:
-    """The graph of a WORKLOAD argument."""
+ExecutionTrace = Annotated[
+    Path | None,
+    typer.Option(
+        "--execution-trace",
+        metavar="FILE",
+        help="For a PyTorch profile: the execution trace of the same run, which says which ops use what was allocated before.",
+    ),
+]
+
+
+def graph_of(text: str, execution_trace: Path | None = None) -> Graph:
+    """The graph of a WORKLOAD argument, which is a PyTorch profile if there is an execution trace of its run."""
+    from hosim.importers.kineto_workload import import_kineto
     from hosim.importers.named_workload import load_named
 
     with progress(f"reading {text}"):
-        return load_named(text)
+        return load_named(text) if execution_trace is None else import_kineto(text, execution_trace)
 
 
 def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, Thread, Timer
+from threading import Timer
 
 from hosim.cli.terminal import NORMAL, QUIET, amount, say
 from hosim.plain_text import printable
@@ -47,18 +47,22 @@ def progress(first: str = "") -> Iterator[Callable[[str], None]]:
 def bar() -> Iterator[Callable[[int, int, int], None]]:
     """A progress bar of a terminal: rows done, rows in all, and how many do not fit. Elsewhere what :func:`progress` shows."""
     if amount() != NORMAL or os.environ.get(SWITCH) == "off" or not sys.stderr.isatty():
+        from hosim.study.sweep import under_way
+
         with progress("planning") as tell:
-            yield lambda done, total, failed: tell(_rows(done, total, failed))
+            yield lambda done, total, failed: tell(under_way(done, total, failed))
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from hosim.study.sweep import misfits
 
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("", total=None)
 
         def show(done: int, total: int, failed: int) -> None:
-            shown.update(task, completed=done, total=total, description=f"{failed:,} do not fit" if failed else "")
+            shown.update(task, completed=done, total=total, description=misfits(failed))
 
         yield show
 
@@ -84,25 +88,12 @@ def _status(first: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def _log(first: str, begin: float) -> Iterator[Callable[[str], None]]:
-    doing, ended = [first], Event()
-    thread = Thread(target=write_lines, args=(lambda: ended.wait(EVERY_S), lambda: _line(time.monotonic() - begin, doing[-1])), daemon=True)
-    thread.start()
-    try:
+    doing = [first]
+    from hosim.api.repeated import repeated  # here: help imports the commands alone
+
+    with repeated(lambda: say(_line(time.monotonic() - begin, doing[-1])), EVERY_S):
         yield doing.append
-    finally:
-        ended.set()
-        thread.join()
-
-
-def write_lines(ended: Callable[[], bool], line: Callable[[], str]) -> None:
-    """Say ``line()`` each time that ``ended()`` returns false, until it returns true."""
-    while not ended():
-        say(line())
 
 
 def _line(seconds: float, doing: str) -> str:
     return f"{seconds:6.1f} s  {doing or 'working'}"
-
-
-def _rows(done: int, total: int, failed: int) -> str:
-    return f"{done:,} of {total:,} done" + (f", {failed:,} do not fit" if failed else "")

@@ -69,6 +69,16 @@ def test_tables_and_json(trace: Path, tmp_path: Path) -> None:
         assert way["residuals"]["median"] < way["residuals"]["p95"]
 
 
+def test_a_prediction_needs_a_profile_and_says_its_interval(trace: Path) -> None:
+    """The recorded device, a Toy, has no shipped profile. With one, the total of the profile lies within its interval."""
+    refused = run(trace, "--predict", trace, code=2).stderr.splitlines()[-1]
+    assert refused == "error: --predict: needs a profile of the recorded device: name it with --base"
+    (held,) = json.loads(run(trace, "--base", "h100-80gb-sxm", "--predict", trace, "--json").stdout)["held_out"]
+    total = held["ops"]["by_profile"]
+    assert total["low_ns"] < total["predicted_ns"] < total["high_ns"]
+    assert total["error"] == pytest.approx(total["predicted_ns"] / total["measured_ns"] - 1)
+
+
 def empty(folder: Path) -> Path:
     path = folder / "empty"
     path.mkdir()
@@ -115,7 +125,7 @@ def test_a_bandwidth_sweep_alone(tmp_path: Path) -> None:
         for size in (1_000_000, 2_000_000, 4_000_000)
     ]
     sweep = tmp_path / "bandwidth.json"
-    sweep.write_text(json.dumps({"format": "hosim.recording/1", "device": {"name": "NVIDIA H200"}, "copies": copies}))
+    sweep.write_text(json.dumps({"format": "hosim.gpu/1", "device": {"name": "NVIDIA H200"}, "copies": copies}))
     done = run(sweep, "-o", tmp_path / "p.json.gz")
     said = "base: h200-141gb-sxm, the profile of the recorded device"
     assert done.stderr.splitlines() == [said, f"wrote {tmp_path / 'p.json.gz'}"]

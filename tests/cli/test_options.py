@@ -3,7 +3,9 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,18 @@ import pytest
 import typer
 import typer.core
 import typer.main
+from rendered import lines
 from toy_files import write_toy
 from typer.testing import CliRunner
 
 from hosim.cli import main
 from hosim.cli.commands import SECTIONS
 from hosim.cli.examples import EXAMPLES
-from hosim.cli.progress import write_lines
+from hosim.cli.progress import progress
+from hosim.cli.terminal import NORMAL
+from hosim.models.listing import ListedModel
 from hosim.models.presets import PRESETS
+from hosim.report.listings import models
 
 NUMBERS = {
     "compare-policies --devices": (None, 1, None),
@@ -42,6 +48,13 @@ NUMBERS = {
     "frontier --refine": (4, 0, None),
     "frontier --devices": (None, 1, None),
     "fit --devices": (None, 1, None),
+    "serve --tensor": (1, 1, None),
+    "serve --blocks": (None, 1, None),
+    "serve --block-tokens": (16, 1, None),
+    "serve --token-budget": (2048, 1, None),
+    "serve --max-sequences": (256, 1, None),
+    "serve --memory-share": (0.9, None, None),
+    "serve --fit-first": (None, 1, None),
     "blame --top": (20, 1, None),
     "blame --devices": (None, 1, None),
     "diff --top": (40, 1, None),
@@ -137,10 +150,17 @@ def test_how_much_a_command_says(options: list[str], tmp_path: Path, monkeypatch
     assert "error: no.json" in refused
 
 
-def test_a_log_gets_lines_until_the_work_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
-    ended, lines = iter([False, False, True]), iter(["10.0 s  a", "20.0 s  b"])
-    write_lines(lambda: next(ended), lambda: next(lines))
-    assert capsys.readouterr().err == "10.0 s  a\n20.0 s  b\n"
+def test_a_log_gets_lines_until_the_work_has_ended(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOSIM_PROGRESS")
+    monkeypatch.setattr("hosim.cli.progress.amount", lambda: NORMAL)  # another test may have asked for more
+    monkeypatch.setattr("hosim.cli.progress.time.monotonic", lambda: 7.0)
+    monkeypatch.setattr("hosim.cli.progress.repeated", lambda do, every_s: nullcontext(written.append(do)))
+    written: list[Callable[[], None]] = []
+    with progress("a") as tell:
+        written[0]()
+        tell("b")
+        written[0]()
+    assert capsys.readouterr().err == "   0.0 s  a\n   0.0 s  b\n"
 
 
 def test_every_listing_has_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -157,9 +177,13 @@ def test_every_listing_has_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert workload == listed("workload", "show", str(tmp_path / "workload.json"))
     assert (workload["bytes"], workload["resident_peak_bytes"]) == ({"parameter": 40, "activation": 30}, 70)
     monkeypatch.setattr("hosim.models.listing.PRESETS", {"gpt2": PRESETS["gpt2"]})
-    gpt2 = {"name": "gpt2", "layers": 12, "parameters": 124439808, "runs": ["train", "prefill", "decode"]}
+    figures = {"layers": 12, "parameters": 124439808, "weights_bytes": 2 * 124439808}
+    gpt2 = {"name": "gpt2", **figures, "runs": ["train", "prefill", "decode"], "left_out": []}
     assert listed("workload", "models") == {"models": [gpt2]}
     assert "124 million" in CliRunner().invoke(main.app, ["workload", "models"]).stdout
+    quantised = ListedModel("gpt-oss", 1, 10**9, ("decode",), ("the quantisation of the weights (mxfp4): all are in the dtype of the run",))
+    shown = lines(models([quantised, replace(quantised, name="other")]))
+    assert "Left out of gpt-oss, other: the quantisation of the weights (mxfp4): all are in the dtype of the run." in shown
     policies = {policy["name"]: policy for policy in listed("policies")["policies"]}
     assert policies["lookahead"]["parameters"] == {"k": 4, "placement": "fastest"}
 

@@ -45,3 +45,12 @@ def test_no_work_for_what_cannot_be_a_file(
     assert outcome.stderr == f"error: {name}: cannot be written: {problem}\n"
     assert outcome.exit_code == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe"]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [("plan", "p.txt"), ("import", "x.svg"), ("calibrate", "hw.csv"), ("plan", "p.md.gz"), ("import-kernels", "k.txt")]
+)
+def test_no_json_in_a_file_of_another_ending(command: str, name: str) -> None:
+    outcome = CliRunner().invoke(app, [command, "none", *(["-H", "none"] if command == "plan" else []), "-o", name])
+    known = ".csv, .csv.gz" if command == "import-kernels" else ".json, .json.gz or .yaml"
+    assert (outcome.exit_code, outcome.stderr) == (2, f"error: {name}: expected a name that ends in {known}\n")

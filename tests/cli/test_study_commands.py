@@ -53,7 +53,7 @@ def row(budget: int, makespan: int, peak: int, bound: int, /, **other: object) -
     given = {"workload": "two", "hardware": "toy", "policy": "layerwise", "budget_bytes": budget, "feasible": True, "makespan_ns": makespan}
     interval = dict.fromkeys(("makespan_low_ns", "makespan_high_ns"))
     waits = {"busy_ns": 70, "dependency_stall_ns": 0, "transfer_stall_ns": makespan - 70, "capacity_stall_ns": 0, "runtime_stall_ns": 0}
-    held = {"drain_ns": 0, "lower_bound_ns": bound, "hbm_peak_bytes": peak, "ddr_peak_bytes": 70}
+    held = {"drain_ns": 0, "lower_bound_ns": bound, "ideal_ns": 70, "slowdown": makespan / 70, "hbm_peak_bytes": peak, "ddr_peak_bytes": 70}
     up = {"h2d_moved_bytes": 70, "h2d_busy_ns": 70, "h2d_exposed_ns": makespan - 70}
     down = {"d2h_moved_bytes": 0, "d2h_busy_ns": 0, "d2h_exposed_ns": 0}
     return {**given, **interval, **waits, **held, **up, **down, "prefetches": 2, "stores": 0, "detaches": 2, **other}
@@ -61,7 +61,7 @@ def row(budget: int, makespan: int, peak: int, bound: int, /, **other: object) -
 
 def unfit(budget: int, /, **other: object) -> dict[str, object]:
     given = {"workload": "two", "hardware": "toy", "policy": "layerwise", "budget_bytes": budget, "feasible": False}
-    return {**dict.fromkeys(row(0, 0, 0, 0)), **given, **other}
+    return {**dict.fromkeys(row(0, 0, 0, 0)), **given, "ideal_ns": 70, **other}
 
 
 def test_fit() -> None:
@@ -211,19 +211,19 @@ def test_sweep(folder: Path) -> None:
         dedent("""\
             Sweep
 
-             budget                            peak
-             asked   budget  makespan  stalls   hbm
-             ──────────────────────────────────────
-             79B       79 B    140 ns   70 ns  50 B
-             100B     100 B    100 ns   30 ns  80 B
+             budget                                      peak
+             asked   budget  makespan  slowdown  stalls   hbm
+             ────────────────────────────────────────────────
+             79B       79 B    140 ns     2.00x   70 ns  50 B
+             100B     100 B    100 ns    1.429x   30 ns  80 B
             """),
         "",
     )
     _, said = hosim("sweep", "-j", "1", "--vary", "channels.h2d.bandwidth=0GB/s", code=2)
     first = "channels.h2d.bandwidth: expected a bandwidth above 0 B/s"
     assert said.startswith(f"error: sweep: every point failed; the first one with: toy: {first}")
-    for wrong in ([], ["--vary", "budget=1B", "--points", "points.csv"]):
-        assert hosim("sweep", *wrong, code=2) == ("", "error: sweep: nothing to vary: give --vary FIELD=VALUES or --points FILE\n")
+    for said, wrong in (("nothing", []), ("too much", ["--vary", "budget=1B", "--points", "points.csv"])):
+        assert hosim("sweep", *wrong, code=2) == ("", f"error: sweep: {said} to vary: give one of --vary FIELD=VALUES and --points FILE\n")
 
 
 def test_a_sweep_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:

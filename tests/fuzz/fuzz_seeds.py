@@ -17,7 +17,7 @@ TESTS = HERE.parent
 sys.path[:0] = [str(path) for path in (TESTS, TESTS / "importers", TESTS / "costmodel") if str(path) not in sys.path]
 
 from kernel_machine import GATHER  # noqa: E402
-from kineto_toys import step  # noqa: E402
+from kineto_toys import execution_trace, step  # noqa: E402
 from make_chakra import trace as chakra_stream  # noqa: E402
 from make_nsys import Export  # noqa: E402
 from recorded_toy import sweep, write  # noqa: E402
@@ -301,9 +301,25 @@ def kineto() -> bytes:
     return text(step())
 
 
+def beside_kineto() -> bytes:
+    """The execution trace of the same run."""
+    return text(execution_trace())
+
+
 def chakra() -> bytes:
     """A Chakra trace in protobuf."""
     return chakra_stream()
+
+
+_SERVED = {"output_tokens": 3, "queued_s": 0, "first_token_s": 1, "last_token_s": 2}
+REQUESTS = b"\n".join(
+    json.dumps(_SERVED | request).encode()
+    for request in (
+        {"arrival_s": 0, "prompt_tokens": 40, "prefix_blocks_of_16": [1, 2]},
+        {"timestamp": 5, "input_length": 20, "output_length": 2, "output_tokens": 2, "hash_ids": [1]},
+    )
+)
+"""Two requests, with what a server did with them."""
 
 
 def hyper_parallel() -> bytes:

@@ -16,6 +16,7 @@ from fuzz_programs import changed_program
 from fuzz_trees import (
     changed_csv,
     changed_json,
+    changed_json_line,
     changed_kernels,
     changed_lines,
     changed_pickle,
@@ -222,6 +223,13 @@ def _kernels(plain: bytes) -> list[Target]:
     return [
         Target("kernels", files, ["w.json", "m.yaml"], [changed_json, *[mildly_changed_json] * 3], used),
         Target("kernel tables", files, ["k.csv"], [changed_csv, *[changed_table] * 3], (*converted, *used), fitted, ["kernel table"]),
+        Target(
+            "requests",
+            {"r.jsonl": seeds.REQUESTS, "m.yaml": seeds.text(seeds.KERNEL_HARDWARE), "k.csv": seeds.KERNELS.encode()},
+            ["r.jsonl"],
+            [changed_lines, *[changed_json_line] * 3],
+            ("serve gpt2 -H m.yaml --requests r.jsonl --measured r.jsonl --blocks 64 --token-budget 1024",),
+        ),
         Target("products", {"k.csv": seeds.PRODUCTS.encode(), "m.yaml": plain}, ["k.csv"], [changed_csv, changed_table], (converted[1],)),
     ]
 
@@ -290,6 +298,15 @@ def _recordings() -> list[Target]:
             [changed_json],
             ("import t.json -o out.json", "validate t.json", "calibrate t.json --json", "calibrate t.json" + profile),
             ("validate t.json --html out.html", "calibrate t.json --hold-out 0.5 --predict t.json"),
+            [title],
+        ),
+        Target(
+            "kineto beside an execution trace",
+            {"t.json": kineto, "e.json": seeds.beside_kineto()},
+            ["t.json", "e.json"],
+            [changed_json],
+            ("import t.json -o out.json --execution-trace e.json",),
+            (),
             [title],
         ),
         Target(

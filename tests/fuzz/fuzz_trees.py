@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -144,6 +145,15 @@ def json_text(tree: Any) -> str:
 
 def changed_json(draw: Random, content: bytes) -> bytes:
     return json_text(_changed(draw, read_json(content))).encode()
+
+
+def changed_json_line(draw: Random, content: bytes) -> bytes:
+    """One line of lines of JSON, changed; one that was broken before stays."""
+    lines = content.splitlines() or [b"{}"]
+    at = draw.randrange(len(lines))
+    with contextlib.suppress(ValueError, RecursionError):
+        lines[at] = changed_json(draw, lines[at])
+    return b"\n".join(lines)
 
 
 def mildly_changed_json(draw: Random, content: bytes) -> bytes:
