@@ -24,6 +24,7 @@ SHARES = {
     "fuzz": 64,
     "gate": 62,
     "golden": 10,
+    "gpu": 15,
     "importers": 60,
     "io": 20,
     "kept": 30,
@@ -32,9 +33,9 @@ SHARES = {
     "mutants": 20,
     "planner": 42,
     "policies": 36,
-    "record": 15,
     "report": 30,
     "schedule": 20,
+    "serving": 15,
     "study": 54,
     "validate": 42,
 }

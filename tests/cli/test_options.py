@@ -154,7 +154,7 @@ def test_a_log_gets_lines_until_the_work_has_ended(capsys: pytest.CaptureFixture
     monkeypatch.delenv("HOSIM_PROGRESS")
     monkeypatch.setattr("hosim.cli.progress.amount", lambda: NORMAL)  # another test may have asked for more
     monkeypatch.setattr("hosim.cli.progress.time.monotonic", lambda: 7.0)
-    monkeypatch.setattr("hosim.cli.progress.repeated", lambda do, every_s: nullcontext(written.append(do)))
+    monkeypatch.setattr("hosim.api.repeated.repeated", lambda do, every_s: nullcontext(written.append(do)))
     written: list[Callable[[], None]] = []
     with progress("a") as tell:
         written[0]()

@@ -30,9 +30,9 @@ class Steady(Executor):
 
     op_ns = 0
 
-    def _call(self, node):
+    def _call_op(self, node):
         start = time.perf_counter_ns()
-        value = super()._call(node)
+        value = super()._call_op(node)
         if self.op_ns and node.name in self.lowered.op_of:
             time.sleep(max(0, self.op_ns - (time.perf_counter_ns() - start)) / 1e9)
         return value

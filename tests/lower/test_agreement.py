@@ -96,10 +96,10 @@ def test_a_transfer_runs_while_ops_do():
     copies = []
 
     class Meeting(Executor):
-        def _call(self, node):
+        def _call_op(self, node):
             if node.name == "mm_1":
                 meet.wait()
-            return super()._call(node)
+            return super()._call_op(node)
 
     class Device(CpuDevice):
         def move(self, channel, *arguments):
@@ -119,9 +119,9 @@ def test_what_a_run_takes_where_transfers_and_ops_take_turns(monkeypatch):
     use(monkeypatch, clock, clock.sleep)
 
     class Timed(Executor):
-        def _call(self, node):
+        def _call_op(self, node):
             clock.now_ns += 5000
-            return super()._call(node)
+            return super()._call_op(node)
 
     slow, plan = machine(10**9, latency=1000), plan_of(1, False)
     with Timed(lowered(PROGRAM, plan), slow, CpuDevice(slow, throttle=True, synchronous=True)) as executor:

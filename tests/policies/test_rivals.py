@@ -10,7 +10,7 @@ from hosim.policies.own import hyperoffload
 from hosim.policies.own.rivals import RIVALS
 from hosim.schedule.freeze_runtime import freeze_runtime
 
-GB = 10**9
+GB, BUDGET = 10**9, 95
 MACHINE = Hardware(
     "96 bytes",
     (Tier("hbm", 96, 1000 * GB, "device"), Tier("ddr", 578, 100 * GB), Tier("nvme", 578, 10 * GB)),
@@ -42,7 +42,7 @@ def three_streams() -> Graph:
 
 def rival(name: str, graph: Graph) -> Plan | None:
     try:
-        return registry.get(name).plan(graph, MACHINE, 96)
+        return registry.get(name).plan(graph, MACHINE, BUDGET)
     except InfeasibleError:
         return None
 
@@ -50,11 +50,11 @@ def rival(name: str, graph: Graph) -> Plan | None:
 def test_a_plan_decided_while_it_runs_where_nothing_else_fits() -> None:
     graph = three_streams()
     plans = {name: plan for name in RIVALS if (plan := rival(name, graph)) is not None}
-    frozen = {name: freeze_runtime(plan, MACHINE, 96) for name, plan in plans.items()}
-    assert not any(plan is not None and replay(plan, MACHINE, 96).feasible for plan in frozen.values())
-    fitting = [name for name, plan in plans.items() if replay(plan, MACHINE, 96).feasible]
+    frozen = {name: freeze_runtime(plan, MACHINE, BUDGET) for name, plan in plans.items()}
+    assert not any(plan is not None and replay(plan, MACHINE, BUDGET).feasible for plan in frozen.values())
+    fitting = [name for name, plan in plans.items() if replay(plan, MACHINE, BUDGET).feasible]
     assert fitting
-    found = hyperoffload.plan(graph, MACHINE, 96, effort=0.0, seed=1, reorder=False, recompute=False)
+    found = hyperoffload.plan(graph, MACHINE, BUDGET, effort=0.0, seed=1, reorder=False, recompute=False)
     assert found.policy == "hyperoffload"
     assert found.runtime is not None
-    assert replay(found, MACHINE, 96).makespan_ns == replay(plans[fitting[0]], MACHINE, 96).makespan_ns
+    assert replay(found, MACHINE, BUDGET).makespan_ns == replay(plans[fitting[0]], MACHINE, BUDGET).makespan_ns

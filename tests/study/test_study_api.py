@@ -271,6 +271,12 @@ def test_what_is_not_given() -> None:
         "robustness op_sigma": 0.05,
         "robustness transfer_sigma": 0.1,
         "robustness seed": 0,
+        "serve block_tokens": 16,
+        "serve token_budget": 2048,
+        "serve max_sequences": 256,
+        "serve memory_share": 0.9,
+        "serve overhead": 0,
+        "serve ahead": True,
     }
 
 

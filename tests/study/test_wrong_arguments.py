@@ -43,7 +43,6 @@ WRONG: dict[str, Callable[[], object]] = {
     "h100: no such file; for a name give hosim.load_hardware(hosim.find_hardware('h100'))": lambda: hosim.load_hardware("h100"),
     "gpt2: no such file; for a name give hosim.load('gpt2')": lambda: hosim.load_workload("gpt2"),
     "path: expected the path of a file, got None": lambda: ANY.find_hardware(None),
-    "graph: expected the graph that the plan is for, which hosim.load makes; got str": lambda: ANY.load_plan("p.json", "w.json"),
     "diff: the plan is for chain, not for other: leave the workload out": lambda: hosim.diff(PLAN, PLAN, replace(GRAPH, name="other")),
     "plan: expected a plan, got Graph": lambda: ANY.save_plan(GRAPH, "p.json"),
     "graph: expected a graph, got Plan": lambda: ANY.save_workload(PLAN, "w.json"),
@@ -74,6 +73,12 @@ def test_what_is_no_argument(said: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert str(refused.value).startswith(begin)
     assert str(refused.value).endswith(end)
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_plan_is_not_read_for_the_path_of_a_graph(tmp_path: Path) -> None:
+    hosim.save_plan(PLAN, tmp_path / "p.json")
+    with pytest.raises(InputError, match=r"^graph: expected the graph that the plan is for, which hosim\.load makes; got str$"):
+        ANY.load_plan(tmp_path / "p.json", "w.json")
 
 
 def test_a_plan_is_blamed_on_the_machine_that_it_was_made_for() -> None:
