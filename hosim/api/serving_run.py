@@ -14,13 +14,14 @@ from hosim.serving.request import Request
 from hosim.units import parse_time
 
 if TYPE_CHECKING:
+    from hosim.serving.request_files import RequestRows
     from hosim.serving.served import Served
 
 
 def serve(
     model: str | os.PathLike[str] | Mapping[str, Any],
     hardware: Machine,
-    requests: str | os.PathLike[str] | Sequence[Request],
+    requests: str | os.PathLike[str] | RequestRows | Sequence[Request],
     *,
     blocks: int | None = None,
     block_tokens: int = 16,
@@ -43,7 +44,8 @@ def serve(
     hardware
         The machine; its profile has to describe the processor.
     requests
-        A file (:func:`hosim.serving.request_files.read_requests`) or requests by arrival.
+        A file (:func:`hosim.serving.request_files.read_requests`), arrivals to draw such as ``"poisson:rate=10"``
+        (:func:`hosim.serving.drawn_requests.draw_requests`), or requests by arrival.
     blocks
         Blocks of the cache; by default what ``memory_share`` of the device's memory leaves beside the weights and one full iteration.
     block_tokens
@@ -85,11 +87,12 @@ def serve(
     >>> [len(tokens) for tokens in served.token_ns], served.preemptions
     ([3, 2], 0)
     """
+    from hosim.serving.asked_requests import asked_requests
     from hosim.serving.engine_loop import serve_requests
     from hosim.serving.engine_memory import cache_blocks
     from hosim.serving.modelled_iterations import ModelledIterations
     from hosim.serving.recorded_iterations import read_recorded_iterations
-    from hosim.serving.request_files import read_requests
+    from hosim.serving.request_files import RequestRows
     from hosim.serving.scheduler import EngineLimits
 
     limits = EngineLimits(
@@ -104,7 +107,8 @@ def serve(
         raise InputError("the requests say this: leave it out", source="model", where=fixed)
     overhead_ns = _nanoseconds(overhead)
     modelled = ModelledIterations(parameters, profile, overhead_ns)
-    listed = read_requests(requests) if isinstance(requests, (str, os.PathLike)) else _checked(requests)
+    rows = asked_requests(requests) if isinstance(requests, (str, os.PathLike)) else requests
+    unanswered, listed = (rows.unanswered, rows.requests) if isinstance(rows, RequestRows) else (0, _checked(rows))
     if any(one.arrival_ns > other.arrival_ns for one, other in pairwise(listed)) or not listed:
         raise InputError("expected at least one request, by arrival", source="requests")
     if iterations is None:
@@ -113,6 +117,7 @@ def serve(
     held = cache_blocks(modelled, limits, memory_share) if blocks is None else whole(blocks, "blocks", 1)
     time_of = modelled if iterations is None else read_recorded_iterations(iterations, modelled.layers, overhead_ns)
     about = {"model": str(parameters["model"]), "hardware": profile.name, "block_tokens": block_tokens, "overhead_ns": overhead_ns}
+    about |= {"unanswered": unanswered}
     return replace(serve_requests(listed, limits, held, time_of, ahead=ahead), about=about)
 
 

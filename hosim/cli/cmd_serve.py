@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A preset such as llama-3.1-8b, or a config.json.")]
 Requests = Annotated[
-    Path,
-    typer.Option("--requests", metavar="FILE", help="Arrivals and lengths: JSON lines, or CSV of Azure or BurstGPT."),
+    str,
+    typer.Option(
+        "--requests",
+        metavar="FILE|PROCESS",
+        help="Arrivals and lengths: JSON lines, CSV of Azure or BurstGPT, or drawn as in poisson:rate=10:count=1000:prompt=512:output=128.",
+    ),
 ]
 Tensor = Annotated[int, typer.Option("--tensor", metavar="N", min=1, help="Devices that share each layer.")]
 Blocks = Annotated[
@@ -62,8 +66,8 @@ def serve(
     from hosim.errors import InputError
     from hosim.plain_text import counted
     from hosim.report import serving_table
-    from hosim.serving.measured_server import beside_measured, check_measured, fitted_overhead_ns, read_measured_requests
-    from hosim.serving.request_files import read_requests
+    from hosim.serving.asked_requests import asked_requests
+    from hosim.serving.measured_server import as_served, beside_measured, check_measured, fitted_overhead_ns, read_measured_requests
     from hosim.units import parse_time
 
     if fit_first is not None and measured is None:
@@ -71,9 +75,10 @@ def serve(
     if fit_first is not None and parse_time(overhead):
         raise InputError("fits the overhead: leave out one of --fit-first and --overhead", source="--fit-first")
     parameters = {"model": model, **({"tensor": tensor} if tensor > 1 else {})}
-    listed, real = read_requests(requests), None if measured is None else read_measured_requests(measured)
+    listed = asked_requests(requests)
+    real = None if measured is None else as_served(read_measured_requests(measured), listed)
     if real is not None:
-        check_measured(listed, real, fit_first or 0)
+        check_measured(listed.requests, real, fit_first or 0)
 
     def run(overhead_now: int | str) -> Served:
         return served(
@@ -89,7 +94,7 @@ def serve(
             iterations=iterations,
         )
 
-    with progress(f"serving {counted(len(listed), 'request')}"):
+    with progress(f"serving {counted(len(listed.requests), 'request')}"):
         if real is not None and fit_first is not None:
             result = run(fitted_overhead_ns(run, real, fit_first))
         else:

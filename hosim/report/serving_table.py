@@ -38,6 +38,10 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
     mean, peak = (human_percent(data[key] / data["blocks"]) for key in ("mean_blocks", "peak_blocks"))
     held = f"{mean} held on average while it computes and {peak} at most"
     hits = f"{human_percent(data['prefix_hit_share'])} of the prompts' tokens were in it; {counted(data['preemptions'], 'preemption')}"
+    if unanswered := data["unanswered"]:
+        parts.append(
+            paragraph(f"{counted(unanswered, 'request')} of the file without an answer {'is' if unanswered == 1 else 'are'} left out")
+        )
     parts.append(paragraph(f"cache: {data['blocks']:,} blocks of {data['block_tokens']} tokens, {held}; {hits}"))
     return Group(*parts)
 

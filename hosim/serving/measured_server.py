@@ -14,6 +14,7 @@ from hosim.io.bounded import read_bytes
 from hosim.io.reading import decode
 from hosim.plain_text import counted
 from hosim.serving.request import Request
+from hosim.serving.request_files import RequestRows
 from hosim.serving.served import Served, statistics
 from hosim.units import human_time
 
@@ -36,7 +37,7 @@ class MeasuredRequests:
 
 
 def read_measured_requests(path: str | os.PathLike[str]) -> MeasuredRequests:
-    """A file of JSON lines with ``queued_s``, ``first_token_s``, ``last_token_s`` and ``output_tokens``, in the order of the arrivals.
+    """JSON lines with ``queued_s``, ``first_token_s``, ``last_token_s`` and ``output_tokens``, in the order of the requests' file.
 
     If each line has an ``id`` that ends in ``-N``, the lines are sorted by ``N``. Raises :class:`InputError`.
     """
@@ -66,6 +67,22 @@ def read_measured_requests(path: str | os.PathLike[str]) -> MeasuredRequests:
     return MeasuredRequests(first, each, tuple((last - queued) * 1e9 for queued, _, last, _ in rows), tuple(int(row[3]) for row in rows))
 
 
+def as_served(measured: MeasuredRequests, rows: RequestRows) -> MeasuredRequests:
+    """What was measured in the order in which the requests are served.
+
+    It has a line for each row of the requests' file, or for each of those with an answer, in the order of that file. Raises
+    :class:`InputError` for another number of lines.
+    """
+    places: Sequence[int] = rows.places
+    if len(measured.output_tokens) == len(places):
+        among = {place: number for number, place in enumerate(sorted(places))}
+        places = [among[place] for place in places]
+    elif len(measured.output_tokens) != rows.count:
+        raise InputError(f"{len(measured.output_tokens):,} measured requests, but {len(places):,} are served", source="measured")
+    first, each, last = (tuple(of[place] for place in places) for of in (measured.ttft_ns, measured.tpot_ns, measured.latency_ns))
+    return MeasuredRequests(first, each, last, tuple(measured.output_tokens[place] for place in places))
+
+
 def check_measured(requests: Sequence[Request], measured: MeasuredRequests, skipped: int) -> None:
     """Raise :class:`InputError` unless these are measurements of the requests, and of more than the ``skipped`` first ones."""
     if len(measured.output_tokens) != len(requests):
@@ -75,7 +92,7 @@ def check_measured(requests: Sequence[Request], measured: MeasuredRequests, skip
     for number, (request, tokens) in enumerate(zip(requests, measured.output_tokens, strict=True)):
         if request.output_tokens != tokens:
             raise InputError(
-                f"expected the requests in the order of their arrivals, but {tokens:,} tokens were measured where "
+                f"expected the lines in the order of the requests, but {tokens:,} tokens were measured where "
                 f"{request.output_tokens:,} are served",
                 source="measured",
                 where=f"request {number + 1}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +20,10 @@ _MOST = 1 << 40
 
 @dataclass(frozen=True)
 class _Layout:
-    """The names of a layout: time of arrival with the nanoseconds of its unit (0: a date), tokens of prompt and answer, ids of blocks."""
+    """The names of a layout: time of arrival with the nanoseconds of its unit (0: a date), tokens of prompt and answer, ids of blocks.
+
+    ``mark`` is a key that only this layout has.
+    """
 
     arrival: str
     unit_ns: int
@@ -28,10 +31,16 @@ class _Layout:
     output: str
     blocks: str = ""
     block_tokens: int = 16
+    mark: str = ""
+
+    def names(self, keys: Collection[str]) -> bool:
+        """Whether a row with these keys is of this layout."""
+        return {self.arrival, self.prompt, self.output, *filter(None, [self.mark])} <= set(keys)
 
 
 _LINES = (
     _Layout("arrival_ms", 10**6, "input_tokens", "output_tokens", "prefix_blocks_of_16", 16),
+    _Layout("timestamp", 10**9, "input_length", "output_length", "hash_ids", 16, "chat_id"),  # Qwen's on Bailian
     _Layout("timestamp", 10**6, "input_length", "output_length", "hash_ids", 512),  # Mooncake
     _Layout("arrival_s", 10**9, "prompt_tokens", "output_tokens", "prefix_blocks_of_16", 16),
 )
@@ -41,22 +50,44 @@ _COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class RequestRows:
+    """The requests of a file by arrival, and where each stands among its ``count`` rows, counted from 0."""
+
+    requests: tuple[Request, ...]
+    places: tuple[int, ...]
+    count: int
+
+    @property
+    def unanswered(self) -> int:
+        """How many rows have no answer, and are left out."""
+        return self.count - len(self.requests)
+
+
 def read_requests(path: str | os.PathLike[str]) -> tuple[Request, ...]:
     """The requests of a file, by arrival; the first arrives at time 0.
 
     JSON lines have ``arrival_s``, ``prompt_tokens`` and ``output_tokens``, or the keys of Mooncake's traces (``timestamp`` in milliseconds,
-    ``input_length``, ``output_length``, ``hash_ids``), or ``arrival_ms``, ``input_tokens`` and ``output_tokens``. CSV has the columns of
-    Azure's (``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``) or BurstGPT's traces. Requests that got no answer are left out.
-    Raises :class:`InputError` with the line.
+    ``input_length``, ``output_length``, ``hash_ids`` of 512 tokens), or those of Qwen's traces on Bailian (the same keys and ``chat_id``:
+    seconds, and blocks of 16 tokens), or ``arrival_ms``, ``input_tokens`` and ``output_tokens``. CSV has the columns of Azure's
+    (``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``) or BurstGPT's traces. Requests that got no answer are left out. Raises
+    :class:`InputError` with the line.
     """
+    return read_request_rows(path).requests
+
+
+def read_request_rows(path: str | os.PathLike[str]) -> RequestRows:
+    """As :func:`read_requests`, and the rows in which the requests stand."""
     source = os.fspath(path)
     text = decode(read_bytes(source), source)
     found = _lines(text, source) if text.lstrip().startswith("{") else _columns(text, source)
-    if not found:
-        raise InputError("no request in it", source=source)
-    first = min(request.arrival_ns for request in found)
-    moved = [Request(r.arrival_ns - first, r.prompt_tokens, r.output_tokens, r.prefix, r.prefix_tokens) for r in found]
-    return tuple(sorted(moved, key=lambda request: request.arrival_ns))
+    answered = [(place, request) for place, request in enumerate(found) if request.prompt_tokens and request.output_tokens]
+    if not answered:
+        raise InputError("no request with an answer in it" if found else "no request in it", source=source)
+    answered.sort(key=lambda one: one[1].arrival_ns)
+    first = answered[0][1].arrival_ns
+    moved = [Request(r.arrival_ns - first, r.prompt_tokens, r.output_tokens, r.prefix, r.prefix_tokens) for _, r in answered]
+    return RequestRows(tuple(moved), tuple(place for place, _ in answered), len(found))
 
 
 def _lines(text: str, source: str) -> list[Request]:
@@ -70,29 +101,27 @@ def _lines(text: str, source: str) -> list[Request]:
             raise InputError(f"expected a request as JSON in each line: {error}", source=source, where=f"line {number}") from None
         if not isinstance(row, dict):
             raise InputError("expected an object", source=source, where=f"line {number}")
-        layout = next((one for one in _LINES if {one.arrival, one.prompt, one.output} <= row.keys()), None)
+        layout = next((one for one in _LINES if one.names(row)), None)
         if layout is None:
-            known = " or ".join(map(_keys, _LINES))
+            known = " or ".join(dict.fromkeys(map(_keys, _LINES)))
             raise InputError(f"expected the keys {known}", source=source, where=f"line {number}")
-        found += _request(row, layout, source, number, float)
+        found.append(_request(row, layout, source, number, float))
     return found
 
 
 def _columns(text: str, source: str) -> list[Request]:
     rows = csv_rows(text.encode(), source)
     header = rows[0] if rows else []
-    layout = next((one for one in _COLUMNS if {one.arrival, one.prompt, one.output} <= set(header)), None)
+    layout = next((one for one in _COLUMNS if one.names(header)), None)
     if layout is None:
         known = " or ".join(map(_keys, _COLUMNS))
         raise InputError(f"expected JSON lines with {_keys(_LINES[-1])}, or CSV with the columns {known}", source=source)
     check_widths(rows, source)
     read = _date_s if layout.unit_ns == 0 else float
-    return [
-        one for number, row in enumerate(rows[1:], 2) for one in _request(dict(zip(header, row, strict=True)), layout, source, number, read)
-    ]
+    return [_request(dict(zip(header, row, strict=True)), layout, source, number, read) for number, row in enumerate(rows[1:], 2)]
 
 
-def _request(row: Mapping[str, Any], layout: _Layout, source: str, number: int, read: Callable[[Any], float]) -> list[Request]:
+def _request(row: Mapping[str, Any], layout: _Layout, source: str, number: int, read: Callable[[Any], float]) -> Request:
     def checked(name: str, value: Callable[[Any], float], expected: str) -> float:
         try:
             got = value(row[name])
@@ -108,7 +137,7 @@ def _request(row: Mapping[str, Any], layout: _Layout, source: str, number: int, 
     blocks = (row.get(layout.blocks) if layout.blocks else None) or ()
     if not isinstance(blocks, (list, tuple)) or not all(type(block) is int for block in blocks):
         raise InputError("expected a list of whole numbers", source=source, where=f"line {number}, {layout.blocks}")
-    return [Request(arrival, prompt, output, tuple(blocks), layout.block_tokens)] if prompt and output else []
+    return Request(arrival, prompt, output, tuple(blocks), layout.block_tokens)
 
 
 def _keys(layout: _Layout) -> str:

@@ -7,10 +7,10 @@ import pytest
 
 from hosim.errors import InputError
 from hosim.serving.engine_loop import serve_requests
-from hosim.serving.measured_server import MeasuredRequests, beside_measured, fitted_overhead_ns, read_measured_requests
+from hosim.serving.measured_server import MeasuredRequests, as_served, beside_measured, fitted_overhead_ns, read_measured_requests
 from hosim.serving.recorded_iterations import read_recorded_iterations
 from hosim.serving.request import Request
-from hosim.serving.request_files import read_requests
+from hosim.serving.request_files import read_request_rows, read_requests
 from hosim.serving.scheduler import EngineLimits, Iteration
 
 
@@ -38,6 +38,10 @@ BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
             (Request(0, 20, 1, (3,), 16),),
         ),
         (
+            lines({"chat_id": 3, "timestamp": 1.5, "input_length": 20, "output_length": 9, "hash_ids": [4, 8]}),
+            (Request(0, 20, 9, (4, 8), 16),),
+        ),
+        (
             "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n",
             (Request(0, 374, 44), Request(4_314_579_000, 396, 109)),
         ),
@@ -50,7 +54,7 @@ BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
             (Request(0, 472, 18),),
         ),
     ],
-    ids=["ours", "mooncake", "sharegpt", "azure", "azure-2024", "burstgpt"],
+    ids=["ours", "mooncake", "sharegpt", "bailian", "azure", "azure-2024", "burstgpt"],
 )
 def test_requests(text, expected, tmp_path):
     path = tmp_path / "requests"
@@ -83,7 +87,7 @@ def test_requests(text, expected, tmp_path):
             '{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": [1.5]}',
             "line 1, hash_ids: expected a list of whole numbers",
         ),
-        ('{"arrival_s": 1, "prompt_tokens": 0, "output_tokens": 1}', "no request in it"),
+        ('{"arrival_s": 1, "prompt_tokens": 0, "output_tokens": 1}', "no request with an answer in it"),
         (
             "TIMESTAMP,ContextTokens,GeneratedTokens\nsoon,1,1",
             "line 2, TIMESTAMP: expected a date and time such as 2023-11-16 ",
@@ -216,6 +220,21 @@ def test_what_a_server_did(tmp_path):
             read_measured_requests(tmp_path / "server.jsonl")
 
 
+def test_what_was_measured_follows_the_requests_of_a_file(tmp_path):
+    """The second of three rows has no answer, and the third arrives first; the server's file has all rows, or those with an answer."""
+    rows = [(2, 5, 7), (1, 6, 0), (0, 8, 9)]
+    named = [dict(zip(("arrival_s", "prompt_tokens", "output_tokens"), row, strict=True)) for row in rows]
+    (tmp_path / "requests.jsonl").write_text(lines(*named))
+    asked = read_request_rows(tmp_path / "requests.jsonl")
+    assert (asked.places, asked.count, asked.unanswered) == ((2, 0), 3, 1)
+    answered = MeasuredRequests((1.0, 3.0), (1.5, 3.5), (10.0, 30.0), (7, 9))
+    every = MeasuredRequests((1.0, 2.0, 3.0), (1.5, 2.5, 3.5), (10.0, 20.0, 30.0), (7, 4, 9))
+    expected = MeasuredRequests((3.0, 1.0), (3.5, 1.5), (30.0, 10.0), (9, 7))
+    assert as_served(answered, asked) == as_served(every, asked) == expected
+    with pytest.raises(InputError, match="measured: 1 measured requests, but 2 are served"):
+        as_served(MeasuredRequests((1.0,), (1.0,), (1.0,), (7,)), asked)
+
+
 def test_the_overhead_of_a_server_is_found_again():
     """A server whose iterations take 3 ms more than the kernels; the second half of the requests is compared."""
     requests = [Request(i * 5_000_000, 30, 8) for i in range(10)]
@@ -236,7 +255,7 @@ def test_the_overhead_of_a_server_is_found_again():
         fitted_overhead_ns(run, replace(real, latency_ns=(1e12,) * 10), 5)
     with pytest.raises(InputError, match="--fit-first: expected fewer than the 10 requests"):
         beside_measured(run(found), real, 10)
-    with pytest.raises(InputError, match="measured: request 2: expected the requests in the order of their arrivals, but 9 tokens"):
+    with pytest.raises(InputError, match="measured: request 2: expected the lines in the order of the requests, but 9 tokens"):
         beside_measured(run(found), replace(real, output_tokens=(8, 9, *real.output_tokens[2:])))
     requests.pop()
     fewer = run(0)
