@@ -19,6 +19,7 @@ from hosim.models.config_json import sizes_of
 from hosim.models.families import FAMILIES
 from hosim.models.gpt2 import Gpt2
 from hosim.models.names import NAMES
+from hosim.models.pipeline_schedule import SCHEDULES, bubble
 from hosim.models.presets import PRESETS, left_out_of
 from hosim.models.routing_draw import generate
 from hosim.models.step import step
@@ -36,6 +37,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "positions": ("rotary", "learned", "alibi"),
     "hidden_act": ("silu", "gelu", "gelu_new", "relu"),
     "names": tuple(NAMES),
+    "schedule": SCHEDULES,
 }
 _SHARES = ("dropout", "embedding_dropout", "attention_dropout")
 _FROM_ZERO = (
@@ -89,11 +91,13 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     if run.phase not in family.phases:
         raise InputError(f"{_named(model)} is built for {', '.join(family.phases)}; got {run.phase!r}", where="phase")
     _check_length(given, run, isinstance(config, Decoder))
+    _check_schedule(given, config, run)
     _check_shards(config, run)
     _check_choices(config, run)
     _check_positions(config)
     _check_size(config, run)
     meta = {"source": "hosim.models", REPEATABLE: True, "builder": {**{key: parameters[key] for key in sorted(parameters)}, "model": read}}
+    left_out = (*left_out, *_left_out_of(run))
     if left_out:
         meta[LEFT_OUT] = list(left_out)
     graph, gates = step(name, family.forward, config, run, meta)
@@ -174,6 +178,34 @@ def _check_length(given: Mapping[str, Any], run: Run, is_decoder: bool) -> None:
         raise InputError("only phase=decode has a context; how long others are is their sequence", where="context")
     if run.phase == "decode" and is_decoder and "sequence" in given and "context" not in given:
         raise InputError("phase=decode is of one token a sequence; how many are in the cache is its context", where="sequence")
+
+
+def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None:
+    """Raise :class:`InputError` unless the schedule is one that a step of so many stages and micro-batches has."""
+    if not run.training:
+        for key in ("micro_batches", "schedule", "chunks"):
+            if key in given:
+                raise InputError("only phase=train has micro-batches", where=key)
+        return
+    within("records", run.micro_batches_of_step * run.chunks, where="micro_batches")
+    if "schedule" in given and run.pipeline == 1:
+        raise InputError("one stage has no schedule; give pipeline, too", where="schedule")
+    if (run.chunks > 1) != (run.schedule == "interleaved"):
+        raise InputError("schedule=interleaved takes chunks of at least 2, and no other schedule takes any", where="chunks")
+    if run.chunks > 1 and run.micro_batches_of_step % run.pipeline:
+        raise InputError(
+            f"schedule=interleaved takes a multiple of its {run.pipeline} stages, got {run.micro_batches}", where="micro_batches"
+        )
+    layers = getattr(config, "num_hidden_layers", 0) if run.layers is None else run.layers
+    if run.chunks > 1 and layers < run.pipeline * run.chunks:
+        raise InputError(f"{run.pipeline} stages of {run.chunks} chunks need at least one layer each", where="chunks")
+
+
+def _left_out_of(run: Run) -> tuple[str, ...]:
+    if not run.training or run.pipeline == 1:
+        return ()
+    longer = 100 * bubble(run.pipeline, run.micro_batches_of_step, run.chunks)
+    return (f"waits of a stage for other stages: they make the step of equal stages {longer:.1f} % longer",)
 
 
 def _check_shards(config: Any, run: Run) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hosim.costmodel.kernels.sizes_of_ops import CUSTOM_BYTES
-from hosim.models.config import Run
+from hosim.models.config import Decoder, Run
+from hosim.models.names import NAMES
 from hosim.models.tape import Tape, Value
 
 STREAM = "comm"
@@ -51,6 +52,16 @@ def received(t: Tape, run: Run, shape: tuple[int, ...], label: str = "recv") -> 
 def sent(t: Tape, run: Run, x: Value, label: str = "send") -> None:
     """``x`` goes to the next stage."""
     t.ops(label, "send", [x], [], stream=STREAM, duration_ns=_ns(run, x.size))
+
+
+def summed_at_both_ends(t: Tape, config: object, run: Run) -> None:
+    """The gradient of a table that the first stage looks up and the last one multiplies by, each with a copy: their sum."""
+    if run.pipeline == 1 or run.stage not in (0, run.pipeline - 1) or not isinstance(config, Decoder) or not config.tie_word_embeddings:
+        return
+    names = NAMES[config.names]
+    for parameter, gradient in t.learned():
+        if parameter.tensor == f"{names.model}.{names.table}.weight":
+            _in_place(t, run, gradient, "all_reduce_embedding", 2)
 
 
 def _exchange(t: Tape, run: Run, x: Value, label: str) -> Value:

@@ -101,6 +101,10 @@ class Run:
     the pipeline stage ``stage``. Collectives are ops of the stream ``comm``. ``link_bytes_per_s`` is what one device sends, and receives at
     the same time; without it collectives take the time of their bytes in the device tier.
 
+    ``micro_batches``: how many of ``batch`` sequences each a training step has, whose gradients add up (none: as many as there are pipeline
+    stages). ``schedule`` is the order of their passes in a stage (:mod:`hosim.models.pipeline_schedule`), ``chunks`` in how many parts an
+    interleaved one cuts the layers of a device.
+
     ``chosen_experts``: with it each expert has tensors and ops of its own, and one step is taken to choose so many of each layer.
     ``kv_block``: with it attention is over blocks of so many tokens. A decoding step finds its cache in them: the first ``sink_blocks`` and
     the last ``window_blocks``, the one being written among them, are in the device tier and always read; of the older ones, which live in
@@ -129,6 +133,9 @@ class Run:
     pipeline: int = 1
     stage: int = 0
     link_bytes_per_s: int | None = None
+    micro_batches: int | None = None
+    schedule: str = "1f1b"
+    chunks: int = 1
     chosen_experts: int | None = None
     kv_block: int | None = None
     sink_blocks: int = 1
@@ -146,6 +153,11 @@ class Run:
     def checkpoints(self, layer: int) -> bool:
         """Whether only the input of a layer is kept for backward."""
         return self.checkpoint and (self.checkpoint_layers is None or layer < self.checkpoint_layers)
+
+    @property
+    def micro_batches_of_step(self) -> int:
+        """The micro-batches of a training step."""
+        return self.pipeline if self.micro_batches is None else self.micro_batches
 
     @property
     def tokens(self) -> int:

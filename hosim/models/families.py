@@ -30,9 +30,8 @@ class Family:
 
 
 _EVERY = frozenset(f.name for f in fields(Run))
-_IMAGES = frozenset(
-    ("phase", "batch", "layers", "dtype", "fused", "checkpoint", "checkpoint_layers", "optimizer", "main_gradients", "states_home")
-)
+_CHECKPOINTED = frozenset(("checkpoint", "checkpoint_layers"))
+_IMAGES = _CHECKPOINTED | {"phase", "batch", "micro_batches", "layers", "dtype", "fused", "optimizer", "main_gradients", "states_home"}
 _TEXT = _IMAGES | {"sequence"}
 _HALVES = ("train", "forward", "decode")
 

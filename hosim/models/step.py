@@ -1,16 +1,18 @@
-"""One step of a model: its forward pass, and in training the backward pass and the optimizer."""
+"""One step of a model: its forward pass, and in training the passes of every micro-batch and the optimizer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from hosim.expert_routing import Gate, gates_of
 from hosim.graph import Graph
-from hosim.models.collectives import received
+from hosim.models.collectives import received, summed_at_both_ends
 from hosim.models.config import Run
 from hosim.models.optimizer import adamw
-from hosim.models.tape import Tape, Value
+from hosim.models.pipeline_schedule import passes
+from hosim.models.tape import Note, Tape, Value
 
 Config = TypeVar("Config")
 
@@ -21,14 +23,32 @@ def step(
     """The graph of ``forward`` on a fresh tape, in training with its backward pass and the optimizer; and the gates in it."""
     t = Tape(name, training=run.training, main_gradients=run.main_gradients)
     t.builder.meta = dict(meta)
-    result = forward(t, config, run)
     if run.training:
-        if result.shape:  # not the last stage: the gradient of what it sent comes back
-            start = received(t, run, result.shape, "recv_grad")
-        else:
-            start = t.ops("loss.grad", "fill", [], [((), result.dtype)])[0]
-        t.backward(result, start)
+        _passes(t, forward, config, run)
+        summed_at_both_ends(t, config, run)
         if run.optimizer == "adamw":
             adamw(t, run)
+    else:
+        forward(t, config, run)
     graph = t.build()
     return graph, gates_of(graph, t.gates)
+
+
+def _passes(t: Tape, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run) -> None:
+    """The forward and backward passes of the device's micro-batches, in the order of the schedule; gradients add up."""
+    count = run.micro_batches_of_step
+    kept: dict[tuple[int, int], tuple[Value, list[Note]]] = {}
+    for each in passes(run.schedule, run.pipeline, run.stage, count, run.chunks):
+        t.micro_batch = f"micro{each.micro_batch}." if count > 1 else ""
+        place = each.micro_batch, each.chunk
+        if each.backward:
+            result, notes = kept.pop(place)
+            if result.shape:  # not the last stage: the gradient of what it sent comes back
+                start = received(t, run, result.shape, "recv_grad")
+            else:
+                start = t.ops("loss.grad", "fill", [], [((), result.dtype)])[0]
+            t.backward(result, start, notes)
+        else:
+            part = replace(run, pipeline=run.pipeline * run.chunks, stage=each.chunk * run.pipeline + run.stage)
+            kept[place] = forward(t, config, part), t.recorded()
+    t.micro_batch = ""

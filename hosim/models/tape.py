@@ -50,17 +50,22 @@ class Value:
         return replace(self, shape=shape)
 
 
+Note = tuple[Value, Callable[[Value], None]]
+"""A result, and what passes its gradient on."""
+
+
 class Tape:
     """Ops being written. ``training``: whether functions note their gradients.
 
     ``main_gradients``: whether those of parameters are added to fp32 ones that outlive the step, as Megatron does.
+    ``micro_batch`` begins the names of ops and inputs, so that those of several micro-batches are apart; parameters are the same.
     """
 
     def __init__(self, name: str, *, training: bool = False, main_gradients: bool = False) -> None:
         self.builder = GraphBuilder(name)
         self.training = training
         self._main_gradients = main_gradients
-        self._notes: list[tuple[Value, Callable[[Value], None]]] | None = [] if training else None
+        self._notes: list[Note] | None = [] if training else None
         self._nodes = 0
         self._gradients: dict[int, Value] = {}
         self._holders: Counter[str] = Counter()  # how many nodes a gradient's tensor stands for
@@ -73,6 +78,7 @@ class Tape:
         self._most = limit("records")
         self._scope = ""
         self._phase = ""
+        self.micro_batch = ""
 
     def choose(self, gate: Value, candidates: Sequence[tuple[Sequence[Value], Sequence[Value]]]) -> None:
         """The op that gives ``gate`` decides which of ``candidates`` run, each (its own tensors, the results of its ops)."""
@@ -84,7 +90,7 @@ class Tape:
 
     def held(self, name: str, shape: Sequence[int], dtype: str, kind: str, home: str | None = None) -> Value:
         """A tensor that exists from the start, made at first use. ``name`` is under the current scope."""
-        full = self._scope + name
+        full = f"{self.micro_batch}{self._scope}{name}" if kind == "input" else self._scope + name
         if full not in self._held:
             self._take(full)
             value = Value(full, tuple(shape), dtype)
@@ -212,7 +218,7 @@ class Tape:
         )[0]
 
     def _unique(self, label: str) -> str:
-        wanted = name = f"{self._phase}{self._scope}{label}"
+        wanted = name = f"{self._phase}{self.micro_batch}{self._scope}{label}"
         n = 1
         while name in self._taken:
             name = f"{wanted}_{n}"
@@ -272,9 +278,14 @@ class Tape:
             self._holders[gradient.tensor] -= 1
         return gradient
 
-    def backward(self, result: Value, gradient: Value) -> None:
-        """Emit the ops that take ``gradient``, that of ``result``, to the parameters."""
-        notes, self._notes = self._notes or [], None
+    def recorded(self) -> list[Note]:
+        """What was noted so far, which the tape then forgets: that of one forward pass among others."""
+        notes, self._notes = self._notes or [], []
+        return notes
+
+    def backward(self, result: Value, gradient: Value, notes: list[Note] | None = None) -> None:
+        """Emit the ops that take ``gradient``, that of ``result``, to the parameters, by ``notes``: all that there are, or those given."""
+        notes, self._notes = self.recorded() if notes is None else notes, None
         before = self._scope, self._phase
         self._phase = BACKWARD
         self.give(result, gradient)

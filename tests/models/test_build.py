@@ -91,6 +91,9 @@ FIELDS = {
     "expert": st.integers(1, 2),
     "pipeline": st.integers(1, 2),
     "stage": st.integers(0, 1),
+    "micro_batches": st.integers(1, 3),
+    "schedule": st.sampled_from(["1f1b", "gpipe", "interleaved"]),
+    "chunks": st.integers(1, 2),
     "link": st.just("1 GB/s"),
     "chosen_experts": st.integers(1, 9),
     "kv_block": st.integers(1, 20),
@@ -429,7 +432,8 @@ def test_expert_shards():
 
 def test_pipeline_stages_are_the_whole_together():
     whole = build("x", {**DENSE, "phase": "train"})
-    stages = [build("x", {**DENSE, "phase": "train", "pipeline": 2, "stage": stage, "link": "1 GB/s"}) for stage in (0, 1)]
+    shared = {**DENSE, "phase": "train", "pipeline": 2, "link": "1 GB/s", "micro_batches": 1}
+    stages = [build("x", {**shared, "stage": stage}) for stage in (0, 1)]
     assert sum(by_kind(stage)["parameter"] for stage in stages) == by_kind(whole)["parameter"]
     assert [[op.name for op in stage.ops if op.stream == "comm"] for stage in stages] == [
         ["model.send", "recv_grad"],
