@@ -19,9 +19,11 @@ from hosim.cli.options import (
     OpSigma,
     Plot,
     Seed,
+    Trace,
     TransferSigma,
     Workload,
     budget_of,
+    check_trace,
     console,
     counting_of,
     graph_of,
@@ -33,14 +35,13 @@ from hosim.cli.options import (
 )
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say, warn
-from hosim.errors import InfeasibleError, InputError
+from hosim.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from hosim.analysis.finding import Finding
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
 
-Trace = Annotated[Path | None, written("--trace", says="Write the timeline for ui.perfetto.dev or chrome://tracing: .json or .json.gz.")]
 MemoryViz = Annotated[
     Path | None,
     written(
@@ -85,8 +86,7 @@ def replay(
         from hosim.report.figures import image_kind
 
         image_kind(plot)
-    if trace is not None and not trace.name.endswith((".json", ".json.gz")):
-        raise InputError("expected a trace whose name ends in .json or .json.gz", source=str(trace))
+    check_trace(trace)
     recorded = any(path is not None for path in (plot, trace, memory_viz, html))
     counting = counting_of(allocator, account)
     machine = hardware_of(hardware, devices)

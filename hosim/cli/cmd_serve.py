@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hosim.cli.options import HardwareName, Json, console
+from hosim.cli.options import HardwareName, Html, Json, Plot, Trace, check_trace, console, print_json, write_page, write_picture
 from hosim.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ Iterations = Annotated[Path | None, typer.Option("--iterations", metavar="FOLDER
 Measured = Annotated[
     Path | None, typer.Option("--measured", metavar="FILE", help="What a real server did with these requests, to compare with.")
 ]
+Limit = Annotated[
+    str | None,
+    typer.Option("--limit", metavar="LIMITS", help="Print the goodput within limits of ttft, tpot, latency: ttft=2s,tpot=100ms."),
+]
 FitFirst = Annotated[
     int | None,
     typer.Option("--fit-first", metavar="N", min=1, help="Fit the overhead to the first N measured requests; the rest is compared."),
@@ -55,6 +59,10 @@ def serve(
     iterations: Iterations = None,
     measured: Measured = None,
     fit_first: FitFirst = None,
+    limit: Limit = None,
+    plot: Plot = None,
+    trace: Trace = None,
+    html: Html = None,
     json: Json = False,
 ) -> None:
     """Serve requests over time on one engine, as vLLM does.
@@ -67,9 +75,16 @@ def serve(
     from hosim.plain_text import counted
     from hosim.report import serving_table
     from hosim.serving.asked_requests import asked_requests
+    from hosim.serving.goodput import latency_limits
     from hosim.serving.measured_server import as_served, beside_measured, check_measured, fitted_overhead_ns, read_measured_requests
     from hosim.units import parse_time
 
+    if plot is not None:
+        from hosim.report.figures import image_kind
+
+        image_kind(plot)
+    check_trace(trace)
+    limits = None if limit is None else latency_limits(limit)
     if fit_first is not None and measured is None:
         raise InputError("needs --measured, whose first requests it is fitted to", source="--fit-first")
     if fit_first is not None and parse_time(overhead):
@@ -102,9 +117,25 @@ def serve(
     data = result.summary()
     if real is not None:
         data["measured"] = {"skipped": fit_first or 0, **beside_measured(result, real, fit_first or 0)}
-    if json:
-        from hosim.io import to_json
+    if limits is not None:
+        data["goodput"] = result.goodput(limits)
+    table = serving_table.serving(data)
+    if plot is not None:
+        from hosim.report.serving_figures import serving_figure
 
-        typer.echo(to_json(data))
+        write_picture(plot, serving_figure(result))
+    if trace is not None:
+        from hosim.cli.terminal import say
+        from hosim.io.reading import write
+        from hosim.report.serving_trace import serving_trace
+
+        write(trace, serving_trace(result))
+        say(f"wrote {trace}")
+    if html is not None:
+        from hosim.report.serving_page import serving_page
+
+        write_page(html, serving_page(result, table))
+    if json:
+        print_json(data)
     else:
-        console().print(serving_table.serving(data))
+        console().print(table)

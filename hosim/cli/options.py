@@ -177,6 +177,7 @@ def written(*names: str, says: str, endings: Sequence[str] = ()) -> Any:
 
 
 Plot = Annotated[Path | None, written("--plot", says="Write a picture: .png, .svg or .pdf.")]
+Trace = Annotated[Path | None, written("--trace", says="Write the timeline for ui.perfetto.dev or chrome://tracing: .json or .json.gz.")]
 Html = Annotated[Path | None, written("--html", says="Write an HTML report in one file, with pictures and a zoomable timeline.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
 
@@ -295,6 +296,14 @@ def counting_of(allocator: str, account: str, against: str = "allocated") -> Cou
         if value not in values:
             raise InputError(f"unknown {name} {value!r}; expected one of {', '.join(values)}", source=name)
     return Counting(CACHING if against == RESERVED and allocator == LEDGER else allocator, account)
+
+
+def check_trace(path: Path | None) -> None:
+    """Raise :class:`InputError` for a trace that is no .json or .json.gz."""
+    from hosim.errors import InputError
+
+    if path is not None and not path.name.endswith((".json", ".json.gz")):
+        raise InputError("expected a trace whose name ends in .json or .json.gz", source=str(path))
 
 
 def write_picture(path: Path, figure: Figure) -> None:

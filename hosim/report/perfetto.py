@@ -48,7 +48,7 @@ def _device(plan: Plan, hardware: Hardware, result: Result, device: str, first: 
     timeline = result.timeline
     assert timeline is not None
     for k, title in enumerate(_TITLES):
-        yield _named("process_name", first + k, 0, f"{device}: {title}" if device else title)
+        yield named("process_name", first + k, 0, f"{device}: {title}" if device else title)
         yield {"ph": "M", "name": "process_sort_index", "pid": first + k, "tid": 0, "args": {"sort_index": first + k}}
     slices: list[tuple[int, _Event]] = []
     of_op: dict[int, tuple[int, int]] = {}
@@ -57,7 +57,7 @@ def _device(plan: Plan, hardware: Hardware, result: Result, device: str, first: 
     for row in rows(plan.graph, timeline):
         numbers[row.is_stream] += 1
         pid, tid = first + (_STREAMS if row.is_stream else _CHANNELS), numbers[row.is_stream]
-        yield _named("thread_name", pid, tid, row.label)
+        yield named("thread_name", pid, tid, row.label)
         yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}
         for bar in row.bars:
             slices.append((bar.start_ns, _slice(plan, timeline, bar, pid, tid)))
@@ -68,7 +68,8 @@ def _device(plan: Plan, hardware: Hardware, result: Result, device: str, first: 
     yield from _counters(plan, hardware, result, first + _MEMORY)
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> _Event:
+def named(what: str, pid: int, tid: int, name: str) -> _Event:
+    """The event that names a process or a thread."""
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
 
 

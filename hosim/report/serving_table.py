@@ -35,6 +35,8 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
     rates = f"{data['output_tokens_per_s']:,.0f} tokens/s out, {data['prompt_tokens_per_s']:,.0f} tokens/s of prompts"
     span = f"over {human_time(data['span_ns'])}; {counted(data['iterations'], 'iteration')}{overhead}"
     parts.append(paragraph(f"{rates} and {data['requests_per_s']:.3g} requests/s {span}"))
+    if "goodput" in data:
+        parts.append(_within(data["goodput"], data["requests"]))
     mean, peak = (human_percent(data[key] / data["blocks"]) for key in ("mean_blocks", "peak_blocks"))
     held = f"{mean} held on average while it computes and {peak} at most"
     hits = f"{human_percent(data['prefix_hit_share'])} of the prompts' tokens were in it; {counted(data['preemptions'], 'preemption')}"
@@ -44,6 +46,13 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
         )
     parts.append(paragraph(f"cache: {data['blocks']:,} blocks of {data['block_tokens']} tokens, {held}; {hits}"))
     return Group(*parts)
+
+
+def _within(found: Mapping[str, Any], of: int) -> RenderableType:
+    limits = ", ".join(f"{_LATENCIES[f'{name}_ns']} {human_time(limit)}" for name, limit in found["limits_ns"].items())
+    rates = f"{found['requests_per_s']:.3g} requests/s and {found['output_tokens_per_s']:,.0f} tokens/s out"
+    kept = f"{found['requests']:,} of {counted(of, 'request')} ({human_percent(found['share'])})"
+    return paragraph(f"goodput: {kept} keep the limits ({limits}): {rates}")
 
 
 def _beside(measured: Mapping[str, Any]) -> RenderableType:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hosim.plain_text import counted
+from hosim.serving.goodput import goodput, latency_limits
 from hosim.serving.request import Request
 
 if TYPE_CHECKING:
@@ -82,10 +83,28 @@ class Served:
             )
         return DataFrame(rows)
 
+    def iterations(self) -> DataFrame:
+        """A row an iteration: when it starts and ends, who runs and waits, the blocks that are held, and the tokens that it computes."""
+        from pandas import DataFrame
+
+        return DataFrame([asdict(sample) for sample in self.samples])
+
+    @property
+    def span_ns(self) -> int:
+        """From the first arrival to the end of the last iteration."""
+        return max(sample.end_ns for sample in self.samples) - min(request.arrival_ns for request in self.requests)
+
+    def goodput(self, limits: str | Mapping[str, Any]) -> dict[str, Any]:
+        """Of the requests those within limits such as ``ttft=2s,tpot=100ms``: how many, their share, and their rates per second.
+
+        Raises :class:`InputError`.
+        """
+        return goodput(self.frame(), self.span_ns, latency_limits(limits))
+
     def summary(self) -> dict[str, Any]:
         """The ``hosim.serving/1`` of a run: statistics in nanoseconds, rates per second, shares from 0 to 1."""
         frame = self.frame()
-        span = self.samples[-1].end_ns - int(frame["arrival_ns"].min())
+        span = self.span_ns
         gaps = np.concatenate([np.diff(tokens) for tokens in self.token_ns])
         weights = np.array([sample.end_ns - sample.start_ns for sample in self.samples], float)
         held = np.array([sample.held_blocks for sample in self.samples], float)

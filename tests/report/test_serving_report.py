@@ -1,0 +1,116 @@
+"""Pictures, page and trace of requests that were served on the toy engine, and goodput by hand."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hosim.cli.main import app
+from hosim.errors import InputError
+from hosim.report.figures import image
+from hosim.report.serving_figures import curves, serving_figure
+from hosim.report.serving_trace import serving_trace
+from hosim.serving.engine_loop import serve_requests
+from hosim.serving.goodput import latency_limits
+from hosim.serving.request import Request
+from hosim.serving.scheduler import EngineLimits
+
+
+@pytest.fixture(scope="module")
+def served():
+    """Two requests that meet, as `test_decoding_goes_before_prompts` derives, and one that finds the engine empty, from 100 to 114."""
+    from dataclasses import replace
+
+    requests = [Request(0, 4, 3), Request(5, 9, 1), Request(100, 4, 1)]
+    found = serve_requests(requests, EngineLimits(8, 4, 4), 10, lambda iteration: 10 + iteration.tokens, ahead=False)
+    return replace(found, about={"model": "toy", "hardware": "machine"})
+
+
+def test_goodput_by_hand(served):
+    """First tokens after 14, 40 and 14 ns, last ones after 45, 40 and 14; each token of the first after 15.5. In all 114 ns."""
+    assert served.token_ns == ((14, 32, 45), (45,), (114,))
+    found = served.goodput({"ttft": 14})
+    assert found == {
+        "limits_ns": {"ttft": 14},
+        "requests": 2,
+        "share": 2 / 3,
+        "requests_per_s": pytest.approx(2 / 114e-9),
+        "output_tokens_per_s": pytest.approx(4 / 114e-9),
+    }
+    assert served.goodput("ttft=13ns")["requests"] == 0
+    assert served.goodput("tpot=15ns")["requests"] == 2  # those of a single token have no such time
+    assert served.goodput("tpot=16ns,latency=44ns")["requests"] == 2
+    assert served.goodput("latency=45ns")["share"] == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ("", "limit: unknown latency '' (known: ttft, tpot, latency)"),
+        ("ttff=2s", "limit: unknown latency 'ttff'; did you mean 'ttft'?"),
+        ("ttft=2", "limit: ttft: expected a time with its unit, such as '10 us', got '2'"),
+        ("ttft=1s,ttft=2s", "limit: ttft: is given twice; keep one"),
+        ({}, "limit: expected limits such as ttft=2s,tpot=100ms"),
+        ({"ttft": -1}, "limit: ttft: expected a time with its unit, such as '10 us', got -1"),
+    ],
+)
+def test_what_is_no_limit(limit, message):
+    with pytest.raises(InputError) as caught:
+        latency_limits(limit)
+    assert str(caught.value) == message
+
+
+def test_an_engine_is_empty_between_iterations_that_do_not_follow_each_other(served):
+    """One runs from 0, two from 14 and 32; the prompt of 4 tokens fills a block, and that of 9 takes two and then three."""
+    at, (running, waiting, held) = curves(served.samples)
+    assert at.tolist() == [0, 14, 32, 45, 100, 114]
+    assert (running.tolist(), waiting.tolist()) == ([1, 2, 2, 0, 1, 0], [0] * 6)
+    assert held.tolist() == [1, 4, 5, 0, 1, 0]
+    frame = served.iterations()
+    assert list(frame["start_ns"]) == [0, 14, 32, 100]
+    assert np.array_equal(frame["tokens"], [4, 8, 3, 4])
+
+
+def test_the_trace(served):
+    """Slices of iterations, counters that end at 0, and the requests: the second is queued from 5 to 14 and has no decoding."""
+    data = serving_trace(served)
+    events = data["traceEvents"]
+    slices = [(e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert slices == [("iteration 0", 0, 0.014), ("iteration 1", 0.014, 0.018), ("iteration 2", 0.032, 0.013), ("iteration 3", 0.1, 0.014)]
+    blocks = [(e["ts"], e["args"]["blocks held"]) for e in events if e["ph"] == "C" and e["name"] == "blocks held"]
+    assert blocks == [(0, 1), (0.014, 4), (0.032, 5), (0.045, 0), (0.1, 1), (0.114, 0)]
+    of_second = [(e["ph"], e["name"], e["ts"]) for e in events if e.get("id") == 1]
+    assert of_second == [
+        ("b", "request 1", 0.005),
+        ("b", "queued", 0.005),
+        ("e", "queued", 0.014),
+        ("b", "prefill", 0.014),
+        ("e", "request 1", 0.045),
+        ("e", "prefill", 0.045),
+    ]
+    assert json.loads(json.dumps(data)) == data
+
+
+def test_pictures_are_the_same_every_time(served):
+    one, other = (image(serving_figure(served), "svg") for _ in range(2))
+    assert one == other
+    text = one.decode()
+    assert "toy on machine: 3 requests" in text
+    for told in ("running: at most 2", "waiting: at most 0", "held: at most 5", "capacity 10", "first token: mean 23 ns"):
+        assert told in text
+
+
+def test_the_command_writes_picture_page_and_trace(tmp_path):
+    line = ["serve", "llama-3.1-8b", "-H", "h100", "--requests", "poisson:rate=20:count=5:output=3", "--limit", "ttft=1s,tpot=1ns"]
+    files = [f"--{what}={tmp_path / f'a.{ending}'}" for what, ending in (("plot", "svg"), ("html", "html"), ("trace", "json"))]
+    outcome = CliRunner().invoke(app, [*line, *files], env={"COLUMNS": "200"})
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "goodput: 0 of 5 requests (0.0 %) keep the limits (first token 1.00 s, each token after it 1 ns): 0 requests/s" in outcome.stdout
+    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+    page = (tmp_path / "a.html").read_text()
+    assert "<h1>Serving llama-3.1-8b on h100-80gb-sxm</h1>" in page
+    assert "goodput: 0 of 5 requests" in page
+    assert len(json.loads((tmp_path / "a.json").read_text())["traceEvents"]) > 20
+    wrong = CliRunner().invoke(app, [*line, "--trace", str(tmp_path / "a.txt")])
+    assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
