@@ -229,6 +229,7 @@ def test_nothing_is_recomputed_where_transfers_hide():
     assert found.cost.makespan_ns == sum(op.duration_ns or 0 for op in graph.ops)
 
 
+@pytest.mark.long
 def test_never_worse_than_without():
     gains = compared = 0
     for case in instances(10, seed=7):

@@ -21,7 +21,7 @@ def question(policy: str, budget: int | None = None) -> Question:
     return Question(chain(12), MACHINE, parse_choice(policy), budget)
 
 
-@pytest.mark.parametrize("policy", ["on_demand", "belady", "layerwise", "resident"])
+@pytest.mark.parametrize("policy", ["on_demand", "belady", pytest.param("layerwise", marks=pytest.mark.long), "resident"])
 def test_the_curve(policy: str) -> None:
     found = frontier(question(policy), points=5, refine=3)
     peak = static_peak(chain(12)).bytes

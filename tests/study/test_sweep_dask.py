@@ -73,6 +73,7 @@ def test_a_worker_dies_in_the_middle(cluster: tuple[Path, str, list["subprocess.
     assert (folder / "rows.csv").read_bytes() == (folder / "whole.csv").read_bytes()
 
 
+@pytest.mark.long
 def test_ctrl_c_and_resume(cluster: tuple[Path, str, list["subprocess.Popen[bytes]"]]) -> None:
     folder, address, _ = cluster
     with held(folder):
@@ -130,6 +131,7 @@ def test_what_is_no_address(address: str) -> None:
         cluster_at(address)
 
 
+@pytest.mark.long
 def test_nobody_answers(tmp_path: Path) -> None:
     # port 1 of this machine: nothing listens there
     asked = command(tmp_path, "rows.csv", "--scheduler", "tcp://127.0.0.1:1")

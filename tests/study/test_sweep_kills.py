@@ -53,6 +53,7 @@ def test_ctrl_c(uninterrupted: tuple[Path, bytes]) -> None:
     assert (folder / "interrupted.csv").read_bytes() == whole
 
 
+@pytest.mark.long
 def test_a_process_of_the_pool_is_killed(uninterrupted: tuple[Path, bytes]) -> None:
     folder, whole = uninterrupted
     with held(folder):
