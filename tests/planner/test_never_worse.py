@@ -98,9 +98,9 @@ def test_rivals_are_tried_at_every_size_and_settings_up_to_a_limit(monkeypatch: 
 def test_near_the_lower_bound_there_is_no_search_and_rivals_are_tried_with_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, hw = plateau(6, duration=5), machine()
     searched: list[str] = []
-    refined = pipeline._refined
-    monkeypatch.setattr(pipeline, "_SMALL", 5)
-    monkeypatch.setattr(pipeline, "_refined", lambda *given: searched.append("yes") or refined(*given))
+    refined = pipeline.refined
+    monkeypatch.setattr(pipeline, "SMALL", 5)
+    monkeypatch.setattr(pipeline, "refined", lambda *given: searched.append("yes") or refined(*given))
     far = judgement_of(graph, hw, 30).tried
     assert searched.pop() == "yes"
     taken = makespan(graph, hw, 30, effort=0.02)

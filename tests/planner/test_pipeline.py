@@ -243,7 +243,7 @@ def test_even_spreads_are_tried_where_few_attempts_are_left(monkeypatch: pytest.
         return evenly(*given, **named)
 
     monkeypatch.setattr(pipeline, "evenly", counted)
-    monkeypatch.setattr(pipeline, "_SMALL", 0)
+    monkeypatch.setattr(pipeline, "SMALL", 0)
     monkeypatch.setattr(pipeline, "_WORK", 0)  # as on a graph of 40,000 ops: so few attempts that the sweeps take all
     search(graph, hw, 20, effort=0.0)
     assert len(replayed) >= 2

@@ -21,10 +21,9 @@ cost ``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import product
-from random import Random
 
 from hosim.analysis.bounds import LowerBounds
 from hosim.cache_plan import Plan
@@ -38,13 +37,12 @@ from hosim.planner.hyperoffload.early_returns import advance, evenly, usual_byte
 from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, Judge, PlanCost, moved_bytes
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, SPREAD, Judgement
-from hosim.planner.hyperoffload.local_search import improve
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.problem import Problem, analyse, check_floor
-from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
+from hosim.planner.hyperoffload.refinement import LESS, found_elsewhere, refined
 from hosim.planner.hyperoffload.selection import Selection, select
 from hosim.planner.hyperoffload.simulator_state import NEVER
 from hosim.planner.hyperoffload.soonest_end import soonest_end_ns
+from hosim.planner.hyperoffload.stall_search import SMALL
 from hosim.planner.hyperoffload.tier_assignment import assigned_tiers
 from hosim.schedule.lower_tiers import space_below
 from hosim.schedule.placement import BALANCED, BY_KIND, FASTEST, NEAREST, Placement
@@ -77,24 +75,15 @@ _LARGE, _CLOSE = 5_000, 5_000
 _BOUNDED = 20_000
 """Above so many ops, so is one within a ``_CLOSE``-th of the lower bound: that takes less time than a sweep."""
 _NEAR = 400
-"""On graphs of between ``_SMALL`` and ``_BOUNDED`` ops, within a ``_NEAR``-th of it nothing of hosim's own is looked for any more."""
-_SMALL = 200
-"""Ops up to which many sweeps are tried, and replays judge what the simulator does not cover."""
-_LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
-"""Parts of the budget that are planned for, too: a plan for less memory is a plan, and with more room some returns are too early."""
+"""On graphs of between ``SMALL`` and ``_BOUNDED`` ops, within a ``_NEAR``-th of it nothing of hosim's own is looked for any more."""
 _LATE, _ALL, _PART = "", "all", "part"
 """Returns as the sweep has them; as early as the budget allows; as early as the part of it allows that the sweep was for."""
 _SPREADS = 4
 """Even spreads that are replayed at least, however large the graph: they take no sweep, and long steps that wait for channels want them."""
 _SPARE = (0, 1, 2, 4)
 """Room beside what an even spread holds, in tensors of the usual size: what may be on its way."""
-_LEFT = 0.6
-"""The part of all gaps that other choices to search from are made of."""
 _SEARCHED = 20_000
 """Ops up to which there is a search around the stalls: beyond, a few judgements take as long as all sweeps."""
-_SIMULATED, _SIMULATED_AT_MOST_PER_OP, _SIMULATED_AT_LEAST = 150_000, 10_000, 8_000
-"""Instants that the search around the stalls simulates: so many; on the smallest graphs fewer. With little effort they are fewer, too, but
-not fewer than the last figure, which takes no time to speak of."""
 
 
 def plan(
@@ -137,7 +126,7 @@ def search(
     check_floor(problem, budget)
     count = max(1, len(graph.ops))
     floor_ns = _good_enough_ns(problem, budget)
-    affordable = min(_MOST, int((_WORK if count > _SMALL else _WORK_IF_SMALL) / (count + len(problem.gaps) / 2)))
+    affordable = min(_MOST, int((_WORK if count > SMALL else _WORK_IF_SMALL) / (count + len(problem.gaps) / 2)))
     attempts = max(_FEWEST, int(effort * affordable), affordable // _PART_AT_LEAST)
     by_rule = max(2, attempts // _RULES)
     evaluate = Evaluator(problem, budget, policy, attempts if placement is None else by_rule, judge)
@@ -148,7 +137,7 @@ def search(
             return _judged(unmoved, SELECTION, selection)
         if count > _LARGE:  # there are few attempts
             evaluate.left += 1
-    bounded = effort > 0 and _SMALL < count <= _BOUNDED and placement is None
+    bounded = effort > 0 and SMALL < count <= _BOUNDED and placement is None
     sweeps = _sweeps(evaluate, problem, budget, floor_ns, placement, bounded)
     waits_ns, floor_ns = floor_ns, sweeps.floor_ns
     best, source, selection_of_best, tried = sweeps.best, sweeps.source, sweeps.selection, []
@@ -165,10 +154,10 @@ def search(
                 best, source, selection_of_best = ruled.best, ruled.source, ruled.selection
     searched = 0 < len(graph.ops) <= _SEARCHED and placement is None  # the search tries any tier
     if searched and not _at(best, floor_ns):
-        late = [sweeps.late] if sweeps.late is not None and count <= _SMALL and sweeps.late.choices != best.choices else []
-        refined = _refined(evaluate, [*late, best], floor_ns, effort, seed)
-        if refined.cost < best.cost:
-            best, source, selection_of_best = refined, LOCAL_SEARCH, sweeps.selection
+        late = [sweeps.late] if sweeps.late is not None and count <= SMALL and sweeps.late.choices != best.choices else []
+        improved = refined(evaluate, [*late, best], floor_ns, effort, seed)
+        if improved.cost < best.cost:
+            best, source, selection_of_best = improved, LOCAL_SEARCH, sweeps.selection
     rival = ""
     if others is not None and (not _at(best, waits_ns) or best.slowed):
 
@@ -186,9 +175,14 @@ def search(
         if advanced.cost < best.cost:
             best = advanced
     if rival and searched and not _at(best, floor_ns):  # the search goes on from what another policy planned
-        refined = _refined(evaluate, [evaluate(choices_of(problem, best.plan))], floor_ns, effort, seed)
-        if refined.cost < best.cost:
-            best, source, selection_of_best = refined, LOCAL_SEARCH, sweeps.selection
+        improved = refined(evaluate, [evaluate(choices_of(problem, best.plan))], floor_ns, effort, seed)
+        if improved.cost < best.cost:
+            best, source, selection_of_best = improved, LOCAL_SEARCH, sweeps.selection
+    if best.cost.infeasible and searched and count <= SMALL:
+        found = found_elsewhere(evaluate, seed)
+        if found is not None:
+            improved = refined(evaluate, [found], floor_ns, effort, seed)
+            best, source = min(found, improved, key=lambda outcome: outcome.cost), LOCAL_SEARCH
     if best.cost.infeasible:
         raise InfeasibleError(_explain(problem, budget, best, sweeps.full), report=best.result.error or "")
     if source == RIVAL:
@@ -226,34 +220,6 @@ def _judged(outcome: Evaluation, source: str, selection: Selection | None, rival
     return replace(outcome, plan=replace(outcome.plan, judgement=judgement))
 
 
-def _refined(evaluate: Evaluator, begun: Sequence[Evaluation], floor_ns: int, effort: float, seed: int) -> Evaluation:
-    """What the search around the stalls finds from one or several outcomes on, replayed.
-
-    Where the simulator does not cover the machine, on small graphs only.
-    """
-    problem = evaluate.problem
-    within = evaluate.budget_bytes
-    if evaluate.judge is not replay and not begun[-1].cost.infeasible:  # what the judge counts beside bytes leaves them no more room
-        within = begun[-1].result.peak_bytes[problem.hardware.device_tier]
-    simulator = PlanSimulator(problem, within)
-    count = len(problem.graph.ops)
-    judge: PlanSimulator | ReplayedChoices = simulator
-    if not all([simulator.covers(outcome.choices) for outcome in begun]):
-        if count > _SMALL:
-            return begun[-1]
-        judge = ReplayedChoices(problem, within)
-    work = max(_SIMULATED_AT_LEAST, int(effort * min(_SIMULATED, _SIMULATED_AT_MOST_PER_OP * count)))
-
-    def restart(rng: Random) -> Choices:
-        left = tuple([gap for gap in problem.gaps if rng.random() < _LEFT])
-        weights = Weights(waiting=rng.choice((0.0, 0.1, 0.3, 1.0)), slow=rng.uniform(0.4, 1.0), copies=rng.random() < 0.5)
-        found = select(replace(problem, gaps=left), int(within * rng.uniform(0.9, 1.0)), weights).choices
-        return found if judge is not simulator or simulator.covers(found) else begun[-1].choices
-
-    found = [evaluate(improve(judge, outcome.choices, floor_ns, work // len(begun), seed, restart)) for outcome in begun]
-    return min(found, key=lambda outcome: outcome.cost)
-
-
 def _at(outcome: Evaluation, floor_ns: int) -> bool:
     """Whether no plan can be better: no op waits for a transfer or for room, or too little to matter.
 
@@ -270,7 +236,7 @@ def _sweeps(
     With ``bounded``, what is near the lower bound is good enough if the first sweep leaves waits.
     """
     best = _Sweeper(evaluate, problem, budget, floor_ns, Weights(placement=placement))
-    small = len(problem.graph.ops) <= _SMALL
+    small = len(problem.graph.ops) <= SMALL
     if placement is None and problem.horizon_ns + problem.horizon_ns // _CLOSE < floor_ns:  # transfers take longer than all ops
         best.spread_if_enough()
     for slow in _SLOW_IF_SMALL if small else _SLOW:
@@ -351,7 +317,7 @@ class _Sweeper:
                 found = room
             if _at(self.best, self.floor_ns):
                 break
-        if better and len(self.problem.graph.ops) > _SMALL:
+        if better and len(self.problem.graph.ops) > SMALL:
             self.returns = (found,)
         return better
 
@@ -423,7 +389,7 @@ class _Sweeper:
                 self.attempt(replace(self.weights, waiting=waiting))
         for slow in (0.93, 1.07):
             self.attempt(replace(self.weights, slow=self.weights.slow * slow))
-        for target in _LESS:
+        for target in LESS:
             self.attempt(self.weights, target)
         if len(self.problem.below) > 1 and self.weights.placement is None:
             self.attempt(replace(self.weights, tiers=1))

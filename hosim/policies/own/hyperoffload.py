@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 
 from hosim.cache_plan import Plan
 from hosim.collector import rare_collection
@@ -18,7 +19,7 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.evaluation import Evaluation, Judge
+from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, plan_cost
 from hosim.planner.rewrites import graph_rewrites
 from hosim.policies.own.rivals import rivals_at_runtime, static_rivals
 from hosim.schedule.placement import PLANNED, planned_placement
@@ -58,7 +59,12 @@ def plan(
     try:
         return search(graph, hardware, budget_bytes, effort=effort, seed=seed, others=others, judge=judge).plan
     except InfeasibleError:
+        fitting = []
         for plan in rivals_at_runtime(graph, hardware, budget_bytes, asked):
-            if judge(plan, hardware, budget_bytes).feasible:
-                return replace(plan, policy="hyperoffload")
-        raise
+            cost = plan_cost(plan, judge(plan, hardware, budget_bytes))
+            if not cost.infeasible:
+                fitting.append((cost, plan))
+        if not fitting:
+            raise
+        _, fastest = min(fitting, key=itemgetter(0))
+        return replace(fastest, policy="hyperoffload")

@@ -1,0 +1,71 @@
+"""The search around the stalls, from the outcomes of sweeps or of other policies' plans on; and again where nothing fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from hosim.engine import replay
+from hosim.planner.hyperoffload.choices import Choices
+from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
+from hosim.planner.hyperoffload.gap_scoring import Weights
+from hosim.planner.hyperoffload.local_search import improve
+from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
+from hosim.planner.hyperoffload.selection import select
+from hosim.planner.hyperoffload.stall_search import SMALL
+
+LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
+"""Parts of the budget that are planned for, too: a plan for less memory is a plan, and with more room some returns are too early."""
+_LEFT = 0.6
+"""The part of all gaps that other choices to search from are made of."""
+_SIMULATED, _SIMULATED_AT_MOST_PER_OP, _SIMULATED_AT_LEAST = 150_000, 10_000, 8_000
+"""Instants that the search around the stalls simulates: so many; on the smallest graphs fewer. With little effort they are fewer, too, but
+not fewer than the last figure, which takes no time to speak of."""
+
+
+def found_elsewhere(evaluate: Evaluator, seed: int) -> Evaluation | None:
+    """What fits where nothing did so far: searched for from other choices and with other seeds, also within less memory.
+
+    A search for something that fits ends in a trap now and then. What fits within less memory fits within more.
+    """
+    problem = evaluate.problem
+    for k, part in enumerate((1.0, *LESS), 1):
+        within = int(evaluate.budget_bytes * part)
+        if within >= max(problem.floor_bytes, default=0):
+            begun = evaluate(select(problem, within, Weights()).choices)
+            found = refined(evaluate, [begun], problem.horizon_ns, 0.0, seed + k, within)
+            if not found.cost.infeasible:
+                return found
+    return None
+
+
+def refined(
+    evaluate: Evaluator, begun: Sequence[Evaluation], floor_ns: int, effort: float, seed: int, within: int | None = None
+) -> Evaluation:
+    """What the search around the stalls finds from one or several outcomes on, replayed; within less than the budget, if that is given.
+
+    Where the simulator does not cover the machine, on small graphs only.
+    """
+    problem = evaluate.problem
+    within = evaluate.budget_bytes if within is None else within
+    if evaluate.judge is not replay and not begun[-1].cost.infeasible:  # what the judge counts beside bytes leaves them no more room
+        within = begun[-1].result.peak_bytes[problem.hardware.device_tier]
+    simulator = PlanSimulator(problem, within)
+    count = len(problem.graph.ops)
+    judge: PlanSimulator | ReplayedChoices = simulator
+    if not all([simulator.covers(outcome.choices) for outcome in begun]):
+        if count > SMALL:
+            return begun[-1]
+        judge = ReplayedChoices(problem, within)
+    work = max(_SIMULATED_AT_LEAST, int(effort * min(_SIMULATED, _SIMULATED_AT_MOST_PER_OP * count)))
+
+    def restart(rng: Random) -> Choices:
+        left = tuple([gap for gap in problem.gaps if rng.random() < _LEFT])
+        weights = Weights(waiting=rng.choice((0.0, 0.1, 0.3, 1.0)), slow=rng.uniform(0.4, 1.0), copies=rng.random() < 0.5)
+        found = select(replace(problem, gaps=left), int(within * rng.uniform(0.9, 1.0)), weights).choices
+        return found if judge is not simulator or simulator.covers(found) else begun[-1].choices
+
+    found = [evaluate(improve(judge, outcome.choices, floor_ns, work // len(begun), seed, restart)) for outcome in begun]
+    return min(found, key=lambda outcome: outcome.cost)
