@@ -54,6 +54,7 @@ _FROM_ZERO = (
     "max_position_embeddings",
     "extra_positions",
     "full_attention_every",
+    "prefetch",
 )
 
 
@@ -92,6 +93,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         raise InputError(f"{_named(model)} is built for {', '.join(family.phases)}; got {run.phase!r}", where="phase")
     _check_length(given, run, isinstance(config, Decoder))
     _check_schedule(given, config, run)
+    _check_data(given, run)
     _check_shards(config, run)
     _check_choices(config, run)
     _check_positions(config)
@@ -201,6 +203,25 @@ def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None
         raise InputError(f"{run.pipeline} stages of {run.chunks} chunks need at least one layer each", where="chunks")
 
 
+def _check_data(given: Mapping[str, Any], run: Run) -> None:
+    """Raise :class:`InputError` unless the devices of data parallelism can share what they are to."""
+    if run.zero > 3:
+        raise InputError(f"expected a stage of ZeRO from 0 to 3, got {run.zero}", where="zero")
+    if run.data > 1 and not run.training:
+        raise InputError("only phase=train has collectives between devices of different batches", where="data")
+    if run.data > 1 and run.expert > 1:
+        raise InputError("devices of different batches work with each expert on all of them", where="data")
+    if run.zero and run.data == 1:
+        raise InputError("one device shares nothing; give data, too", where="zero")
+    for key in ("reshard", "prefetch", "shards_home"):
+        if key in given and run.zero < 3:
+            raise InputError("only zero=3 gathers parameters", where=key)
+    if run.zero >= 2 and run.pipeline > 1:
+        raise InputError("stages of a pipeline work with zero=0 and zero=1", where="zero")
+    if run.zero == 2 and run.main_gradients:
+        raise InputError("zero=2 keeps gradients in the dtype of the step", where="main_gradients")
+
+
 def _left_out_of(run: Run) -> tuple[str, ...]:
     if not run.training or run.pipeline == 1:
         return ()
@@ -259,6 +280,8 @@ def _check_choices(config: Any, run: Run) -> None:
         raise InputError("kv_block works for models without a sliding window only", where="kv_block")
     if run.checkpoint_layers is not None and not run.checkpoint:
         raise InputError("checkpoint_layers works with checkpoint: true only", where="checkpoint_layers")
+    if run.selective and not run.checkpoint:
+        raise InputError("selective works with checkpoint: true only", where="selective")
     if run.merged and (
         run.training or run.kv_block is not None or run.chosen_experts is not None or getattr(config, "kv_lora_rank", 0) > 0
     ):

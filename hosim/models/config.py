@@ -92,7 +92,8 @@ class Run:
     all); the other parts are whole.
     ``attention``: see :data:`hosim.models.attention.MODES`. ``fused``: norms, rotary positions and gates are one kernel each.
     ``merged``: kernels are those of inference engines (:mod:`hosim.models.engine_layer`).
-    ``checkpoint``: keep only each layer's input for backward; ``checkpoint_layers``: so of the first layers alone.
+    ``checkpoint``: keep only each layer's input for backward; ``checkpoint_layers``: so of the first layers alone; ``selective``: keep the
+    results of products, attention and collectives, too, and run only the other ops again.
     ``logits`` of a prefill: of the ``last`` position or of ``all``.
     ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments, and fp32 parameters beside those in a
     narrower dtype) or ``none``. ``main_gradients``: those of parameters are added to fp32 ones, which outlive the step.
@@ -104,6 +105,10 @@ class Run:
     ``micro_batches``: how many of ``batch`` sequences each a training step has, whose gradients add up (none: as many as there are pipeline
     stages). ``schedule`` is the order of their passes in a stage (:mod:`hosim.models.pipeline_schedule`), ``chunks`` in how many parts an
     interleaved one cuts the layers of a device.
+
+    ``data``: devices that each have their own batch of a training step; ``zero`` says what they share beside (0: nothing; 1 to 3:
+    :mod:`hosim.models.data_parallel`). In stage 3 layers are gathered ``prefetch`` ahead, and again in the backward pass unless they are
+    not resharded (``reshard``); shards of parameters live in ``shards_home``, and ``main_gradients`` are reduced in fp32.
 
     ``chosen_experts``: with it each expert has tensors and ops of its own, and one step is taken to choose so many of each layer.
     ``kv_block``: with it attention is over blocks of so many tokens. A decoding step finds its cache in them: the first ``sink_blocks`` and
@@ -124,6 +129,7 @@ class Run:
     merged: bool = False
     checkpoint: bool = False
     checkpoint_layers: int | None = None
+    selective: bool = False
     logits: str = "last"
     cache: bool = True
     optimizer: str = "adamw"
@@ -136,6 +142,11 @@ class Run:
     micro_batches: int | None = None
     schedule: str = "1f1b"
     chunks: int = 1
+    data: int = 1
+    zero: int = 0
+    reshard: bool = True
+    prefetch: int = 1
+    shards_home: str | None = None
     chosen_experts: int | None = None
     kv_block: int | None = None
     sink_blocks: int = 1

@@ -57,7 +57,7 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
                 with t.scope(f"{names.layers}.{n}"):
                     x, pending = engine_layer(t, layer_sizes(config, n), run, n, x, pending, (*(shared.turns or ()), *shared.slopes))
             else:
-                x = t.checkpointed(layer, x) if run.checkpoints(n) else layer(x)
+                x = t.checkpointed(layer, x, selective=run.selective) if run.checkpoints(n) else layer(x)
         if not last:
             x = x if pending is None else add(t, x, pending, "add_mlp")
             sent(t, run, x)

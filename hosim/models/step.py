@@ -10,9 +10,10 @@ from hosim.expert_routing import Gate, gates_of
 from hosim.graph import Graph
 from hosim.models.collectives import received, summed_at_both_ends
 from hosim.models.config import Run
+from hosim.models.data_parallel import shared_step
 from hosim.models.optimizer import adamw
 from hosim.models.pipeline_schedule import passes
-from hosim.models.tape import Note, Tape, Value
+from hosim.models.tape import Learned, Note, Tape, Value
 
 Config = TypeVar("Config")
 
@@ -21,22 +22,29 @@ def step(
     name: str, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run, meta: Mapping[str, Any]
 ) -> tuple[Graph, tuple[Gate, ...]]:
     """The graph of ``forward`` on a fresh tape, in training with its backward pass and the optimizer; and the gates in it."""
-    t = Tape(name, training=run.training, main_gradients=run.main_gradients)
+    t = Tape(name, training=run.training, main_gradients=run.main_gradients and run.zero < 2)
     t.builder.meta = dict(meta)
-    if run.training:
-        _passes(t, forward, config, run)
-        summed_at_both_ends(t, config, run)
-        if run.optimizer == "adamw":
-            adamw(t, run)
-    else:
+    if not run.training:
         forward(t, config, run)
+        graph = t.build()
+        return graph, gates_of(graph, t.gates)
+    apart = _passes(t, forward, config, run)
+    summed_at_both_ends(t, config, run)
+    if run.data > 1:
+        return shared_step(t.build(), list(t.parameters.values()), apart or [t.learned()], run), ()
+    if run.optimizer == "adamw":
+        adamw(t, run, t.learned(), master=run.dtype != "fp32")
     graph = t.build()
     return graph, gates_of(graph, t.gates)
 
 
-def _passes(t: Tape, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run) -> None:
-    """The forward and backward passes of the device's micro-batches, in the order of the schedule; gradients add up."""
+def _passes(t: Tape, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run) -> list[Learned]:
+    """The forward and backward passes of the device's micro-batches, in the order of the schedule.
+
+    Gradients add up on the tape; where devices share them, those of each micro-batch are returned instead.
+    """
     count = run.micro_batches_of_step
+    apart: list[Learned] = []
     kept: dict[tuple[int, int], tuple[Value, list[Note]]] = {}
     for each in passes(run.schedule, run.pipeline, run.stage, count, run.chunks):
         t.micro_batch = f"micro{each.micro_batch}." if count > 1 else ""
@@ -48,7 +56,10 @@ def _passes(t: Tape, forward: Callable[[Tape, Config, Run], Value], config: Conf
             else:
                 start = t.ops("loss.grad", "fill", [], [((), result.dtype)])[0]
             t.backward(result, start, notes)
+            if run.zero >= 2:
+                apart.append(t.taken())
         else:
             part = replace(run, pipeline=run.pipeline * run.chunks, stage=each.chunk * run.pipeline + run.stage)
             kept[place] = forward(t, config, part), t.recorded()
     t.micro_batch = ""
+    return apart

@@ -8,13 +8,14 @@ pass uses.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 
-from hosim.graph import Graph, GraphBuilder
+from hosim.edits import COLLECTIVE_KINDS
+from hosim.graph import Graph, GraphBuilder, Op
 from hosim.limits import limit, refusal
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
@@ -54,6 +55,10 @@ Note = tuple[Value, Callable[[Value], None]]
 """A result, and what passes its gradient on."""
 
 
+Learned = list[tuple[Value, Value]]
+"""Parameters, each with its gradient."""
+
+
 class Tape:
     """Ops being written. ``training``: whether functions note their gradients.
 
@@ -79,6 +84,7 @@ class Tape:
         self._scope = ""
         self._phase = ""
         self.micro_batch = ""
+        self._keeps: deque[tuple[Value, ...]] | None = None  # results that selective recomputation does not compute again
 
     def choose(self, gate: Value, candidates: Sequence[tuple[Sequence[Value], Sequence[Value]]]) -> None:
         """The op that gives ``gate`` decides which of ``candidates`` run, each (its own tensors, the results of its ops)."""
@@ -92,7 +98,7 @@ class Tape:
         """A tensor that exists from the start, made at first use. ``name`` is under the current scope."""
         full = f"{self.micro_batch}{self._scope}{name}" if kind == "input" else self._scope + name
         if full not in self._held:
-            self._take(full)
+            self.reserve(full)
             value = Value(full, tuple(shape), dtype)
             self.builder.tensor(full, value.size, kind, home)
             self._held[full] = value
@@ -147,18 +153,23 @@ class Tape:
         result_kind: str = "activation",
         kernel: str = "",
         sizes: tuple[int, ...] = (),
+        deps: Sequence[str] = (),
     ) -> tuple[Value, ...]:
         """Emit one op; returns its results, each of (shape, dtype). ``kernel`` and ``sizes`` are those of :class:`hosim.graph.Op`.
 
         ``accessed`` defaults to what it reads and writes, mutated tensors twice. A result that is the gradient of a parameter is of kind
         ``gradient``, if it is the first one.
         """
+        keeps = self._keeps if flops or kind in COLLECTIVE_KINDS else None
+        if keeps is not None and self._phase == RECOMPUTE:
+            kept = any([v.node for v in inputs])
+            return tuple([replace(value, node=self._node() if kept else 0) for value in keeps.popleft()])
         name = self._unique(label)
         learned = gradient_of is not None and gradient_of.node in self.parameters and gradient_of.node not in self._gradients
-        kept = self._notes is not None and any([v.node for v in inputs])
+        has_node = self._notes is not None and any([v.node for v in inputs])
         made = []
         for i, (shape, dtype) in enumerate(results):
-            value = Value(name if len(results) == 1 else f"{name}.{i}", shape, dtype, self._node() if kept else 0)
+            value = Value(name if len(results) == 1 else f"{name}.{i}", shape, dtype, self._node() if has_node else 0)
             self.builder.tensor(value.tensor, value.size, "gradient" if learned else result_kind)
             self._maker[value.tensor] = name
             if learned:
@@ -182,7 +193,10 @@ class Tape:
             duration_ns=duration_ns,
             kernel=kernel,
             sizes=sizes,
+            deps=deps,
         )
+        if keeps is not None:
+            keeps.append(tuple(made))
         return tuple(made)
 
     def op(
@@ -217,16 +231,36 @@ class Tape:
             sizes=sizes,
         )[0]
 
+    def copied(self, op: Op, names: Mapping[int, str]) -> None:
+        """Emit an op of another graph; ``names`` says what each tensor that it uses is called here."""
+        self.reserve(op.name)
+        inputs, outputs, mutates = [list(dict.fromkeys([names[t] for t in listed])) for listed in (op.inputs, op.outputs, op.mutates)]
+        self.builder.op(
+            op.name,
+            op.kind,
+            inputs=inputs,
+            outputs=outputs,
+            mutates=mutates,
+            stream=op.stream,
+            duration_ns=op.duration_ns,
+            flops=op.flops,
+            bytes_accessed=op.bytes_accessed,
+            dtype=op.dtype,
+            workspace_bytes=op.workspace_bytes,
+            kernel=op.kernel,
+            sizes=op.sizes,
+        )
+
     def _unique(self, label: str) -> str:
         wanted = name = f"{self._phase}{self.micro_batch}{self._scope}{label}"
         n = 1
         while name in self._taken:
             name = f"{wanted}_{n}"
             n += 1
-        self._take(name)
+        self.reserve(name)
         return name
 
-    def _take(self, name: str) -> None:
+    def reserve(self, name: str) -> None:
         """Nothing else gets this name; there are no more names than a file may have records."""
         self._taken.add(name)
         if len(self._taken) > self._most:
@@ -296,17 +330,28 @@ class Tape:
         self._scope, self._phase = before
         self._notes = []
 
-    def checkpointed(self, function: Callable[[Value], Value], x: Value) -> Value:
-        """``function(x)`` of which only ``x`` is kept; going backward it is computed again (torch's activation checkpointing)."""
+    def checkpointed(self, function: Callable[[Value], Value], x: Value, *, selective: bool = False) -> Value:
+        """``function(x)`` of which only ``x`` is kept; going backward it is computed again (torch's activation checkpointing).
+
+        ``selective``: the results of ops with FLOP and of collectives are kept, too, and only the other ops run again.
+        """
         if self._notes is None:
             return function(x)
-        notes, self._notes = self._notes, None
-        result = replace(function(replace(x, node=0)), node=self._node())
-        self._notes = notes
+        kept: deque[tuple[Value, ...]] = deque()
+        if selective:  # what is kept is what training keeps of an op, such as the statistics of a softmax
+            notes, self._notes, self._keeps = self._notes, [], kept
+            result = function(self.detached(x))
+        else:
+            notes, self._notes = self._notes, None
+            result = function(replace(x, node=0))
+        result = self.detached(result)
+        self._notes, self._keeps = notes, None
 
         def gradient(g: Value) -> None:
             self._notes, self._phase = [], RECOMPUTE
+            self._keeps = kept if selective else None
             again = function(x)
+            self._keeps = None
             notes, self._notes, self._phase = self._notes, None, BACKWARD
             self.give(again, g)
             for value, passes_on in reversed(notes):
@@ -317,9 +362,16 @@ class Tape:
         self.note(result, gradient)
         return result
 
-    def learned(self) -> list[tuple[Value, Value]]:
+    def learned(self) -> Learned:
         """Parameters with their gradients, in the order of the parameters' first use."""
         return [(value, self._gradients[node]) for node, value in self.parameters.items() if node in self._gradients]
+
+    def taken(self) -> Learned:
+        """Those of :meth:`learned`, which the tape then forgets: what follows is not added to them."""
+        learned = self.learned()
+        for value, _ in learned:
+            self.take(value)
+        return learned
 
     def build(self) -> Graph:
         """The graph, without unused recomputed ops, because torch stops recomputing at the last kept tensor."""

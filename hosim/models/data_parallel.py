@@ -1,0 +1,265 @@
+"""A training step of one of several devices that each have their own batch: what they share of a model, and what they send for it.
+
+With ZeRO (Rajbhandari et al., SC 2020) a device keeps its shard of the optimizer states (stage 1), of the gradients (2), and of the
+parameters (3). Stage 3 is as torch's ``fully_shard`` does it (FSDP2): each layer is a unit, and what is outside of layers another one. The
+device keeps fp32 shards, split by rows. A unit's shards are copied in the step's dtype into a buffer, which is gathered in place and copied
+out; after the unit's passes they are dropped. Gradients are copied into a buffer, and each device gets its shard of the sum. Stages 0 to 2
+reduce the gradients of each unit as they are, without copies into buckets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import prod
+from typing import Any
+
+from hosim.graph import Graph, Op
+from hosim.models.config import Run
+from hosim.models.optimizer import adamw
+from hosim.models.tape import BACKWARD, RECOMPUTE, Learned, Tape, Value
+
+GATHER, REDUCE = "gather", "reduce"
+"""The streams of collectives: of parameters, and of gradients."""
+
+_ROOT = "root"
+"""What names say of parameters outside of layers."""
+
+_UNIT = re.compile(r"^(.*?\.\d+)\.")
+_PLACE = re.compile(rf"^({re.escape(RECOMPUTE)}|{re.escape(BACKWARD)})?(micro\d+\.)?")
+
+Place = tuple[bool, str]
+"""Whether an op is of a backward pass, and of which micro-batch."""
+
+
+def unit_of(parameter: str) -> str:
+    """The unit of a parameter: its layer, or the empty name of what is outside of layers.
+
+    >>> unit_of("model.layers.3.mlp.experts.7.down_proj"), unit_of("lm_head.weight")
+    ('model.layers.3', '')
+    """
+    found = _UNIT.match(parameter)
+    return found.group(1) if found else ""
+
+
+def shared_step(base: Graph, parameters: Sequence[Value], gradients: Sequence[Learned], run: Run) -> Graph:
+    """The passes in ``base``, of one device, with what ``run.data`` devices send each other, and the optimizer.
+
+    ``gradients`` are those of each micro-batch apart where devices share gradients, else one list of what they add up to.
+    """
+    return _Sharing(base, parameters, gradients, run).graph()
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """The ops from position ``first`` on for which a unit is gathered once; ``issued`` is where its gathering is listed."""
+
+    unit: str
+    place: Place
+    first: int
+    issued: int
+
+
+def visits_of(base: Graph, units: Mapping[str, str], run: Run) -> tuple[Visit, ...]:
+    """How often each unit is gathered, by first use; ``units`` has the unit of each parameter.
+
+    A unit is issued ``run.prefetch`` visits ahead, though not before the pass that needs it. What is outside of layers stays from the
+    forward to the end of the backward pass, and so do layers that are not resharded.
+    """
+    first: dict[tuple[str, Place], int] = {}
+    begun: dict[Place, int] = {}
+    for i, op in enumerate(base.ops):
+        place = place_of(op)
+        begun.setdefault(place, i)
+        for t in op.inputs:
+            unit = units.get(base.tensors[t].name)
+            if unit is not None:
+                first.setdefault((unit, stays(unit, place, run)), i)
+    found: list[Visit] = []
+    for (unit, place), i in first.items():
+        issued = i
+        if run.prefetch:
+            ahead = found[-run.prefetch].first if len(found) >= run.prefetch else 0
+            issued = max(ahead, begun[place_of(base.ops[i])])
+        found.append(Visit(unit, place, i, issued))
+    return tuple(found)
+
+
+def place_of(op: Op) -> Place:
+    """Whether an op is of a backward pass, recomputation being part of it, and of which micro-batch."""
+    found = _PLACE.match(op.name)
+    assert found is not None
+    return found.group(1) is not None, found.group(2) or ""
+
+
+def stays(unit: str, place: Place, run: Run) -> Place:
+    """The place of the visit that an op in ``place`` finds a unit in."""
+    return place if unit and run.reshard else (False, place[1])
+
+
+class _Sharing:
+    """The walk over the ops of one device that adds what devices send each other."""
+
+    def __init__(self, base: Graph, parameters: Sequence[Value], gradients: Sequence[Learned], run: Run) -> None:
+        self.base, self.run = base, run
+        self.units: dict[str, list[Value]] = {}
+        for parameter in parameters:
+            self.units.setdefault(unit_of(parameter.tensor), []).append(parameter)
+        self.unit = {p.tensor: unit for unit, listed in self.units.items() for p in listed}
+        self.t = Tape(base.name)
+        self.t.builder.meta = dict(base.meta)
+        self.names = [tensor.name for tensor in base.tensors]
+        self.whole: dict[tuple[str, Place], Value] = {}
+        self.copied_out: list[str] = []
+        self.summed: dict[str, Value] = {}
+        self.learned: dict[str, Learned] = {}
+        self.reduced_after: dict[int, list[tuple[str, Learned]]] = {}
+        for each in gradients:
+            for unit, learned in _by_unit(each).items():
+                last = max([base.writers[base.tensor_index[gradient.tensor]][-1] for _, gradient in learned])
+                self.reduced_after.setdefault(last, []).append((unit, learned))
+
+    def graph(self) -> Graph:
+        self._tensors()
+        visits = visits_of(self.base, self.unit, self.run) if self.run.zero == 3 else ()
+        # a visit's copies out come before the gathering that is issued then, and after its own
+        events = sorted(chain(*([(v.issued, j, False), (v.first, j, True)] for j, v in enumerate(visits))))
+        for i, op in enumerate(self.base.ops):
+            while events and events[0][0] == i:
+                _, j, is_there = events.pop(0)
+                if is_there:
+                    self._copy_out(visits[j])
+                else:
+                    self._gather(visits[j], j)
+            self._copied(op)
+            for unit, learned in self.reduced_after.get(i, ()):
+                self._reduce(unit, learned, place_of(op))
+        if self.run.optimizer == "adamw":
+            for unit, learned in self.learned.items():
+                adamw(self.t, self.run, learned, master=self.run.zero != 3 and self.run.dtype != "fp32")
+                if self.run.zero in (1, 2):
+                    self._share(unit)
+        return self.t.builder.build()
+
+    def _tensors(self) -> None:
+        for tensor in self.base.tensors:
+            if self.run.zero == 3 and tensor.name in self.unit:
+                self.t.reserve(tensor.name)
+                home = self.run.shards_home or tensor.home
+                self.t.builder.tensor(tensor.name, self._shard(tensor.name).size, tensor.kind, home)
+            else:
+                self.t.builder.tensor(tensor.name, tensor.size_bytes, tensor.kind, tensor.home, tensor.persistent)
+
+    def _copied(self, op: Op) -> None:
+        place = place_of(op)
+        stands = dict(zip(op.uses, [self.names[t] for t in op.uses], strict=True))
+        if self.run.zero == 3:
+            for t in op.inputs:
+                unit = self.unit.get(self.names[t])
+                if unit is not None:
+                    stands[t] = self.whole[unit, stays(unit, place, self.run)].tensor
+        self.t.copied(op, stands)
+
+    # -- sizes --------------------------------------------------------------------------------------------------------
+
+    def _elements(self, parameter: Value) -> int:
+        """Elements of a parameter's shard: of its rows (stage 3) or its elements, padded where the devices cannot share them evenly."""
+        rows, others = (parameter.shape[0], prod(parameter.shape[1:])) if self.run.zero == 3 else (prod(parameter.shape), 1)
+        return -(-rows // self.run.data) * others
+
+    def _shard(self, name: str) -> Value:
+        """The fp32 shard that stage 3 keeps of a parameter."""
+        (parameter,) = [p for p in self.units[self.unit[name]] if p.tensor == name]
+        return Value(name, (self._elements(parameter),), "fp32")
+
+    def _flat(self, unit: str, tensor: str, dtype: str) -> Value:
+        """A buffer of a unit with the shards of all devices."""
+        return Value(tensor, (sum([self._elements(p) for p in self.units[unit]]) * self.run.data,), dtype)
+
+    def _send(self, label: str, kind: str, stream: str, size: int, **tensors: Any) -> tuple[Value, ...]:
+        """A collective of ``size`` bytes among the devices."""
+        link, devices = self.run.link_bytes_per_s, self.run.data
+        times = 2 if kind == "all_reduce" else 1
+        duration = None if link is None else -(-times * size * (devices - 1) // devices * 10**9 // link)
+        tensors = {"inputs": [], "results": [], **tensors}
+        return self.t.ops(label, kind, stream=stream, accessed=size, duration_ns=duration, kernel=kind, sizes=(devices, size), **tensors)
+
+    # -- parameters ---------------------------------------------------------------------------------------------------
+
+    def _gather(self, visit: Visit, number: int) -> None:
+        shards = [self._shard(p.tensor) for p in self.units[visit.unit]]
+        flat = self._flat(visit.unit, "", self.run.dtype)
+        if self.run.prefetch:
+            after = self.copied_out[number - self.run.prefetch : number - self.run.prefetch + 1] if number >= self.run.prefetch else []
+        else:
+            after = [self.base.ops[visit.first - 1].name] if visit.first else []
+        written = flat.size // self.run.data
+        (flat,) = self.t.ops(
+            f"{_prefix(visit)}gather_copy_in",
+            "copy",
+            shards,
+            [(flat.shape, flat.dtype)],
+            stream=GATHER,
+            accessed=sum([s.size for s in shards]) + written,
+            deps=after,
+        )
+        self._send(f"{_prefix(visit)}all_gather", "all_gather", GATHER, flat.size, mutates=[flat])
+        self.whole[visit.unit, visit.place] = flat
+
+    def _copy_out(self, visit: Visit) -> None:
+        flat = self.whole[visit.unit, visit.place]
+        size = sum([p.size for p in self.units[visit.unit]])
+        shape = (sum([prod(p.shape) for p in self.units[visit.unit]]),)
+        whole = self.t.op(f"{_prefix(visit)}parameters", "copy", [flat], shape, accessed=2 * size)
+        self.whole[visit.unit, visit.place] = whole
+        self.copied_out.append(whole.tensor)
+
+    def _share(self, unit: str) -> None:
+        """Each device sends the others what it has updated of a unit."""
+        size = self._flat(unit, "", self.run.dtype).size
+        self._send(f"optimizer.{unit or _ROOT}.all_gather", "all_gather", GATHER, size, mutates=self.units[unit])
+
+    # -- gradients ----------------------------------------------------------------------------------------------------
+
+    def _reduce(self, unit: str, learned: Learned, place: Place) -> None:
+        prefix = f"{BACKWARD}{place[1]}{unit or _ROOT}."
+        gradients = [gradient for _, gradient in learned]
+        if self.run.zero == 0:
+            self._send(f"{prefix}all_reduce", "all_reduce", REDUCE, sum([g.size for g in gradients]), mutates=gradients)
+            self.learned[unit] = learned
+            return
+        dtype = gradients[0].dtype
+        if self.run.zero == 3:
+            dtype = "fp32" if self.run.main_gradients else self.run.dtype
+            flat = self._flat(unit, "", dtype)
+            accessed = sum([g.size for g in gradients]) + flat.size
+            gradients = [self.t.op(f"{prefix}reduce_copy_in", "copy", gradients, flat.shape, dtype, accessed=accessed)]
+        size = self._flat(unit, "", dtype).size
+        shape = (self._flat(unit, "", dtype).shape[0] // self.run.data,)
+        (shard,) = self._send(
+            f"{prefix}reduce_scatter", "reduce_scatter", REDUCE, size, inputs=gradients, results=[(shape, dtype)], result_kind="gradient"
+        )
+        if self.run.zero == 3 and dtype != "fp32":
+            (shard,) = self.t.ops(f"{prefix}reduce_to", "copy", [shard], [(shape, "fp32")], stream=REDUCE, result_kind="gradient")
+        if unit in self.summed:
+            total = self.summed[unit]
+            self.t.ops(f"{prefix}accumulate", "elementwise", [shard], [], mutates=[total], stream=REDUCE, accessed=3 * total.size)
+            return
+        self.summed[unit] = shard
+        parts = [(p, replace(shard, shape=(self._elements(p),))) for p, _ in learned]
+        kept = [(self._shard(p.tensor) if self.run.zero == 3 else replace(p, shape=part.shape), part) for p, part in parts]
+        self.learned[unit] = kept
+
+
+def _by_unit(learned: Learned) -> dict[str, Learned]:
+    units: dict[str, Learned] = {}
+    for parameter, gradient in learned:
+        units.setdefault(unit_of(parameter.tensor), []).append((parameter, gradient))
+    return units
+
+
+def _prefix(visit: Visit) -> str:
+    backward, micro_batch = visit.place
+    return f"{BACKWARD if backward else ''}{micro_batch}{visit.unit or _ROOT}."

@@ -1,0 +1,133 @@
+"""Data parallelism, ZeRO and FSDP2: collectives and bytes by hand, what each stage keeps, and selective recomputation."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hosim.analysis.liveness import static_peak
+from hosim.cache_plan import Plan
+from hosim.engine import replay
+from hosim.errors import InputError
+from hosim.hardware import Compute, Hardware, Tier
+from hosim.models.build import build
+
+TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
+STEP = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 32, "phase": "train", "fused": True}
+LAYER = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 80 + 2 * 64
+"""Parameters: queries and output, keys and values, the MLP, two norms."""
+ROOT = 2 * 96 * 64 + 64
+"""The table, the output layer, the last norm."""
+
+
+def sent(graph):
+    return [(op.name, op.kind, op.sizes) for op in graph.ops if op.stream in ("gather", "reduce") and op.kernel]
+
+
+def total(graph, kind):
+    return sum(t.size_bytes for t in graph.tensors if t.kind == kind)
+
+
+def test_the_collectives_of_fsdp_by_hand():
+    """Each layer is gathered for the forward pass, and again for the backward pass, one ahead; what is outside of layers, once.
+
+    Gradients are reduced in fp32. Four devices share all sizes evenly.
+    """
+    layer, root = 2 * LAYER, 2 * ROOT
+    graph = build("x", {**STEP, "data": 4, "zero": 3, "main_gradients": True})
+    assert sent(graph) == [
+        ("root.all_gather", "all_gather", (4, root)),
+        ("model.layers.0.all_gather", "all_gather", (4, layer)),
+        ("model.layers.1.all_gather", "all_gather", (4, layer)),
+        ("backward.model.layers.1.all_gather", "all_gather", (4, layer)),
+        ("backward.model.layers.0.all_gather", "all_gather", (4, layer)),
+        ("backward.model.layers.1.reduce_scatter", "reduce_scatter", (4, 2 * layer)),
+        ("backward.model.layers.0.reduce_scatter", "reduce_scatter", (4, 2 * layer)),
+        ("backward.root.reduce_scatter", "reduce_scatter", (4, 2 * root)),
+    ]
+    shards = (2 * LAYER + ROOT) // 4
+    assert total(graph, "parameter") == 4 * shards
+    assert total(graph, "optimizer_state") == 8 * shards
+    kept = build("x", {**STEP, "data": 4, "zero": 3, "reshard": False})
+    assert [name for name, kind, _ in sent(kept) if kind == "all_gather"] == [name for name, *_ in sent(graph)[:3]]
+
+
+def test_a_table_whose_rows_devices_cannot_share_evenly_is_padded():
+    graph = build("x", {**STEP, "config": {**STEP["config"], "vocab_size": 97}, "data": 4, "zero": 3})
+    assert sent(graph)[0][2] == (4, 2 * (2 * 100 * 64 + 64))
+
+
+def test_a_layer_is_gathered_while_the_one_before_computes():
+    """The gathering of layer 1 begins when the parameters of layer 0 are copied out, and with none ahead, when its last op has ended."""
+    hardware = Hardware("test", (Tier("hbm", 10**9, 10**9),), (), Compute({"bf16": 10**12, "fp32": 10**12}))
+    for ahead, before in ((0, "model.layers.0.add_mlp"), (1, "model.layers.0.parameters")):
+        graph = build("x", {**STEP, "data": 4, "zero": 3, "prefetch": ahead, "link": "1 GB/s"})
+        timeline = replay(Plan(graph, "resident", ()), hardware, 10**9, record=True).timeline
+        assert timeline is not None
+        copied, gathered = [graph.op_index[f"model.layers.1.{name}"] for name in ("gather_copy_in", "all_gather")]
+        assert timeline.op_start_ns[copied] == timeline.op_end_ns[graph.op_index[before]]
+        # of n bytes each device sends n * 3 / 4 at 1 B/ns
+        assert timeline.op_end_ns[gathered] - timeline.op_start_ns[gathered] == 2 * LAYER * 3 // 4
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 3), st.integers(2, 5), st.integers(1, 3), st.booleans(), st.booleans())
+def test_what_each_stage_keeps_and_sends(zero, devices, micro_batches, checkpoint, reshard):
+    parameters = {**STEP, "micro_batches": micro_batches, "checkpoint": checkpoint}
+    alone = build("x", parameters)
+    graph = build("x", {**parameters, "data": devices, "zero": zero, **({"reshard": reshard} if zero == 3 else {})})
+    assert sum(op.flops for op in graph.ops) == sum(op.flops for op in alone.ops)
+    learned = total(alone, "parameter")
+    padding = 64 * 4 * devices * 30  # less than a row of each of some 21 tensors
+    assert learned <= total(graph, "parameter") * (devices / 2 if zero == 3 else 1) <= learned + padding
+    assert (
+        6 * learned <= total(graph, "optimizer_state") * (devices * (1.5 if zero == 3 else 1) if zero else 1) <= 6 * learned + 6 * padding
+    )
+    kinds = [kind for _, kind, _ in sent(graph)]
+    gathered = {0: 0, 1: 3, 2: 3, 3: (1 + 2 * (2 if reshard else 1)) * micro_batches}[zero]
+    reduced = 3 * (micro_batches if zero >= 2 else 1)
+    assert kinds.count("all_gather") == gathered
+    assert kinds.count("all_reduce" if zero == 0 else "reduce_scatter") == reduced == len(kinds) - gathered
+    assert sum(op.kind == "optimizer" for op in graph.ops) == sum(op.kind == "optimizer" for op in alone.ops)
+
+
+def test_each_stage_of_zero_needs_less_than_the_one_before():
+    """With two micro-batches, so that gradients wait for the second one."""
+    large = {**STEP, "config": {**STEP["config"], "num_hidden_layers": 8}, "sequence": 4, "data": 8, "micro_batches": 2}
+    peaks = [static_peak(build("x", {**large, "zero": zero})).bytes for zero in range(4)]
+    assert peaks == sorted(peaks, reverse=True)
+    assert len(set(peaks)) == 4
+
+
+def test_shards_may_live_below():
+    graph = build("x", {**STEP, "data": 4, "zero": 3, "shards_home": "ddr", "states_home": "ddr"})
+    assert {t.home for t in graph.tensors if t.kind in ("parameter", "optimizer_state")} == {"ddr"}
+
+
+def test_selective_recomputation_runs_no_product_again():
+    model = {**STEP, "config": {**STEP["config"], "num_hidden_layers": 8}, "sequence": 512, "fused": False, "tensor": 2}
+    none, full, selective = [build("x", {**model, **more}) for more in ({}, {"checkpoint": True}, {"checkpoint": True, "selective": True})]
+    flops = [sum(op.flops for op in graph.ops) for graph in (none, full, selective)]
+    assert flops[2] == flops[0] < flops[1]
+    again = {op.kind for op in selective.ops if op.name.startswith("recompute.")}
+    assert again
+    assert not again & {"matmul", "attention", "all_reduce"}
+    peaks = [static_peak(graph).bytes for graph in (none, full, selective)]
+    assert peaks[1] < peaks[2] < peaks[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"zero": 4, "data": 2}, "^zero: expected a stage of ZeRO from 0 to 3, got 4$"),
+        ({"zero": 3}, "^zero: one device shares nothing; give data, too$"),
+        ({"data": 2, "phase": "prefill"}, "^data: only phase=train"),
+        ({"data": 2, "zero": 2, "reshard": False}, "^reshard: only zero=3 gathers parameters$"),
+        ({"data": 2, "zero": 1, "shards_home": "ddr"}, "^shards_home: only zero=3 gathers parameters$"),
+        ({"data": 2, "zero": 3, "pipeline": 2}, "^zero: stages of a pipeline work with zero=0 and zero=1$"),
+        ({"data": 2, "zero": 2, "main_gradients": True}, "^main_gradients: zero=2 keeps gradients in the dtype of the step$"),
+        ({"selective": True}, "^selective: selective works with checkpoint: true only$"),
+    ],
+)
+def test_what_is_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        build("x", {**STEP, **changes})
