@@ -33,6 +33,7 @@ from hosim.validate.op_times import LEVELS, Keys, OpTimes, is_transfer, keys_of,
 from hosim.validate.repetitions import Repetitions, before, issued_from, repetitions
 from hosim.validate.robust import ErrorSpread, clock_tick, spread
 from hosim.validate.structural_replay import structural_replay
+from hosim.validate.structure import structure
 
 _WORST = 10
 
@@ -340,7 +341,7 @@ def _makespan(
 ) -> tuple[int | None, int | None, tuple[str, ...]]:
     if learned.latencies is None or all(op.call is None for op in trace.ops):
         return None, None, ("the makespan: no launch was recorded; record with ProfilerActivity.CPU as well",)
-    replayed = structural_replay(trace, latencies=learned.latencies, durations_ns=durations).ops
+    replayed = structural_replay(structure(trace, latencies=learned.latencies, durations_ns=durations)).ops
     held = [replayed[i] for i in chosen]
     measured = max(op.op.end_ns for op in held) - min(op.op.start_ns for op in held)
     return measured, max(op.simulated_end_ns for op in held) - min(op.simulated_start_ns for op in held), ()

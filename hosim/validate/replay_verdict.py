@@ -10,7 +10,6 @@ them are named, the largest first, that the replay, given their recorded times a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,7 +20,7 @@ from hosim.validate.causes_of_delay import UnexplainedSpan, unexplained_spans
 from hosim.validate.one_step import OneStep, one_step
 from hosim.validate.recurrences import recurring_structure
 from hosim.validate.start_errors import StartErrors, start_errors
-from hosim.validate.structural_replay import StructuralReplay, replay_structure
+from hosim.validate.structural_replay import StructuralReplay, structural_replay
 from hosim.validate.structure import GivenTimes, Structure, structure
 from hosim.validate.trivial_predictors import by_held_host, by_launches
 
@@ -97,14 +96,13 @@ Rivals = tuple[StartErrors, StartErrors]
 
 def best_structure(trace: KinetoTrace) -> tuple[Structure, StructuralReplay, Rivals]:
     """The structure of a recording, with what it repeats where that is needed, its replay, and the errors of the trivial predictions."""
-    begin = time.perf_counter()
     built = structure(trace)
     rivals = _rivals(built)  # of the waits that are recorded, not of those that it repeats
-    replayed = replay_structure(built, begin)
+    replayed = structural_replay(built)
     if not explains(_errors(built, replayed), *rivals):
         again = recurring_structure(built)
         if again is not built:
-            built, replayed = again, replay_structure(again, begin)
+            built, replayed = again, structural_replay(again)
     return built, replayed, rivals
 
 
@@ -189,4 +187,4 @@ def _rest(built: Structure, named: GivenTimes, starts: Sequence[int]) -> StartEr
 def starts_given(built: Structure, named: GivenTimes) -> Sequence[int]:
     """The simulated start of each op of a recording, given the recorded times of some ops and calls."""
     again = structure(built.trace, latencies=built.latencies, durations_ns=built.durations_ns, times=named, known=built.known)
-    return [op.simulated_start_ns for op in replay_structure(again, time.perf_counter()).ops]
+    return [op.simulated_start_ns for op in structural_replay(again).ops]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from hosim.cache_plan import Plan
 from hosim.engine.replay import replay
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers.kineto_events import DeviceOp, KinetoTrace
+from hosim.importers.kineto_events import DeviceOp
 from hosim.validate.latencies import Latencies
 from hosim.validate.start_errors import percentile95
-from hosim.validate.structure import NO_TIMES, WHOLE_DEVICE, GivenNumbers, GivenTimes, Known, RecurringDelay, Structure, structure
-
-__all__ = ["ReplayedOp", "StructuralReplay", "structural_replay"]
+from hosim.validate.structure import WHOLE_DEVICE, GivenNumbers, RecurringDelay, Structure
 
 RECORDING = Hardware("recording", (Tier("hbm", WHOLE_DEVICE, 1, "device"),), (), Compute({"bf16": 1}))
 """Every duration is measured, and the device tier stands for the room on the device: see :mod:`hosim.validate.structure`."""
@@ -65,7 +62,6 @@ class StructuralReplay:
     graph_ops: int
     end_ns: int
     """When everything of the replay has ended, the host's last call too."""
-    seconds: float = field(default=0.0, compare=False)
 
     @property
     def kernels(self) -> tuple[ReplayedOp, ...]:
@@ -106,28 +102,11 @@ class StructuralReplay:
         return [abs(op.start_error_ns) for op in self.kernels or self.ops]
 
 
-def structural_replay(
-    trace: KinetoTrace,
-    *,
-    kernel_scale: float = 1.0,
-    latencies: Latencies | None = None,
-    durations_ns: Sequence[int] | None = None,
-    times: GivenTimes = NO_TIMES,
-    known: Known | None = None,
-) -> StructuralReplay:
-    """The recording replayed (:mod:`hosim.validate.structure` says from what), its kernels ``kernel_scale`` times as long as recorded.
+def structural_replay(built: Structure) -> StructuralReplay:
+    """A structure (:func:`hosim.validate.structure.structure`) replayed, beside what was recorded.
 
-    ``latencies`` are fitted to the recording itself unless those of another are given; ``durations_ns``, by position in ``trace.ops``,
-    take the place of the recorded durations; ``times`` are starts and returns that the replay takes from the recording, ``known`` what
-    is known of its order. Raises :class:`InputError` if no launch was recorded.
+    Raises :class:`InputError` if the replay does not end.
     """
-    begin = time.perf_counter()
-    built = structure(trace, kernel_scale=kernel_scale, latencies=latencies, durations_ns=durations_ns, times=times, known=known)
-    return replay_structure(built, begin)
-
-
-def replay_structure(built: Structure, begin: float) -> StructuralReplay:
-    """The same of a structure that was built before; ``begin`` is when its timing began."""
     trace = built.trace
     timeline = replay(Plan(built.graph), RECORDING, record=True).timeline
     if timeline is None:
@@ -155,7 +134,6 @@ def replay_structure(built: Structure, begin: float) -> StructuralReplay:
         built.known.recurring,
         len(built.graph.ops),
         max(timeline.op_end_ns),
-        time.perf_counter() - begin,
     )
 
 

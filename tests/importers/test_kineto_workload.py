@@ -22,6 +22,7 @@ from hosim.importers.kineto import parse_kineto
 from hosim.importers.kineto_workload import workload_of
 from hosim.io import load_workload, save_workload
 from hosim.validate.structural_replay import structural_replay
+from hosim.validate.structure import structure
 
 WEIGHT = 512
 
@@ -198,7 +199,7 @@ def test_mutated_traces(tmp_path: Path, data: st.DataObject) -> None:
     path.write_text('{"traceEvents": 0, ' + json.dumps(document)[1:])
     try:
         load_any(path)
-        structural_replay(parse_kineto(document, "t"))
+        structural_replay(structure(parse_kineto(document, "t")))
     except HosimError:
         pass
 

@@ -17,6 +17,7 @@ from hosim.importers.nsys import is_nsys, read_nsys
 from hosim.importers.sqlite_tables import plain_tables
 from hosim.validate.memory_replay import replay_memory
 from hosim.validate.structural_replay import structural_replay
+from hosim.validate.structure import structure
 
 
 def kernel(start, end, correlation=1, stream=7, device=0, name="gemm"):
@@ -80,7 +81,7 @@ def test_the_replay_of_an_export_is_that_of_the_recording(shared, tmp_path):
     if not path.exists():
         pytest.skip(f"no file {path}")
     trace = read_kineto(path)
-    there, back = (structural_replay(t) for t in (trace, read_nsys(Export(tmp_path / "x.sqlite").trace(trace).close())))
+    there, back = (structural_replay(structure(t)) for t in (trace, read_nsys(Export(tmp_path / "x.sqlite").trace(trace).close())))
     assert (back.simulated_ns, back.measured_ns, back.stream_waits) == (there.simulated_ns, there.measured_ns, there.stream_waits)
 
 
@@ -114,7 +115,7 @@ def test_waits_find_the_record_of_their_event(tmp_path):
     ]
     assert [c.role for c in trace.calls] == ["launch", "record", "wait", "launch", "record", "stream_sync", "device_sync", "event_sync"]
     assert trace.calls[0].name == "cudaLaunchKernel"
-    assert structural_replay(trace).stream_waits == 1
+    assert structural_replay(structure(trace)).stream_waits == 1
 
 
 def test_waits_whose_events_are_not_listed_are_left_to_be_inferred(tmp_path):

@@ -50,7 +50,7 @@ def test_a_wait_that_is_not_recorded_is_inferred_from_its_repetitions() -> None:
     assert found.explained
     assert times.inferred_waits == 5
     longer = [2 * op.duration_ns if op.name == "other" else op.duration_ns for op in recording.ops]
-    moved = structural_replay(recording, durations_ns=longer, latencies=built.latencies, known=built.known)
+    moved = structural_replay(structure(recording, durations_ns=longer, latencies=built.latencies, known=built.known))
     assert [op.simulated_start_ns for op in moved.ops if op.op.name == "late"] > [
         op.op.start_ns for op in moved.ops if op.op.name == "late"
     ]

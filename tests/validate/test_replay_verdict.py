@@ -221,7 +221,7 @@ def test_a_kernel_on_the_critical_path_moves_the_makespan_by_its_length() -> Non
     latencies = structure(recording).latencies
     from hosim.validate.structural_replay import structural_replay
 
-    before, after = (structural_replay(recording, latencies=latencies, durations_ns=d) for d in (None, longer))
+    before, after = (structural_replay(structure(recording, latencies=latencies, durations_ns=d)) for d in (None, longer))
     assert after.simulated_ns - before.simulated_ns == recording.ops[4].duration_ns
 
 
@@ -238,7 +238,7 @@ def test_perturbed_starts_are_not_followed() -> None:
     latencies = structure(recording).latencies
     from hosim.validate.structural_replay import structural_replay
 
-    a, b = (structural_replay(one, latencies=latencies) for one in (recording, replace(recording, ops=ops)))
+    a, b = (structural_replay(structure(one, latencies=latencies)) for one in (recording, replace(recording, ops=ops)))
     assert [op.simulated_start_ns for op in a.ops] == [op.simulated_start_ns for op in b.ops]
 
 

@@ -83,13 +83,13 @@ AFTER = launch(160, 5, 168, 10)
 
 def test_a_synchronisation_is_as_long_as_what_it_waits_for() -> None:
     recording = of(*SINGLE[0], *SINGLE[1], *SINGLE[2], SYNC, *AFTER)
-    replayed = structural_replay(recording)
+    replayed = structural_replay(structure(recording))
     assert starts_us(replayed) == [8, 38, 140, 168]
     assert replayed.makespan_error == 0
     # Kernels of half their length: 38..88, 90..95; the host returns at 99 and launches 6 us later.
-    assert starts_us(structural_replay(recording, kernel_scale=0.5)) == [8, 38, 90, 99 + 6 + 8]
+    assert starts_us(structural_replay(structure(recording, kernel_scale=0.5))) == [8, 38, 90, 99 + 6 + 8]
     # Twice their length: the third has to wait for the second, 38..238, 240..260.
-    assert starts_us(structural_replay(recording, kernel_scale=2)) == [8, 38, 240, 264 + 6 + 8]
+    assert starts_us(structural_replay(structure(recording, kernel_scale=2))) == [8, 38, 240, 264 + 6 + 8]
     assert replayed.given.starts == 0
     assert replayed.given.device_durations == 4
 
@@ -97,27 +97,27 @@ def test_a_synchronisation_is_as_long_as_what_it_waits_for() -> None:
 def test_a_copy_of_pageable_memory_keeps_the_host() -> None:
     copy = [call("cudaMemcpyAsync", 40, 111, 3), device_op(COPY, "Memcpy DtoH (Device -> Pageable)", 140, 10, 3, bytes=8)]
     recording = of(*SINGLE[0], *SINGLE[1], *copy, *AFTER)
-    assert starts_us(structural_replay(recording)) == [8, 38, 140, 168]
-    assert starts_us(structural_replay(recording, kernel_scale=0.5)) == [8, 38, 90, 101 + 9 + 8]
+    assert starts_us(structural_replay(structure(recording))) == [8, 38, 140, 168]
+    assert starts_us(structural_replay(structure(recording, kernel_scale=0.5))) == [8, 38, 90, 101 + 9 + 8]
 
 
 def test_a_free_waits_for_the_device_and_then_takes_its_time() -> None:
     """Recorded as 45..180, of which 30 us after the last kernel had ended; then a launch 6 us later."""
     recording = of(*SINGLE[0], *SINGLE[1], *SINGLE[2], call("cudaFree", 45, 135, 4), *launch(186, 5, 194, 10))
-    assert starts_us(structural_replay(recording)) == [8, 38, 140, 194]
-    assert starts_us(structural_replay(recording, kernel_scale=0.5)) == [8, 38, 90, 95 + 30 + 6 + 8]
+    assert starts_us(structural_replay(structure(recording))) == [8, 38, 140, 194]
+    assert starts_us(structural_replay(structure(recording, kernel_scale=0.5))) == [8, 38, 90, 95 + 30 + 6 + 8]
 
 
 def test_a_free_of_nothing_does_not_wait() -> None:
     recording = of(*SINGLE[0], *SINGLE[1], *SINGLE[2], call("cudaFree", 45, 2, 4), *launch(50, 5, 152, 10))
-    assert structural_replay(recording, kernel_scale=0.5).ops[-1].simulated_start_ns == 97_000
-    assert structural_replay(recording).contradicted_waits == 1
+    assert structural_replay(structure(recording, kernel_scale=0.5)).ops[-1].simulated_start_ns == 97_000
+    assert structural_replay(structure(recording)).contradicted_waits == 1
 
 
 def test_a_pinned_copy_does_not() -> None:
     copy = [call("cudaMemcpyAsync", 40, 5, 3), device_op(COPY, "Memcpy DtoH (Device -> Pinned)", 140, 10, 3, bytes=8)]
     recording = of(*SINGLE[0], *SINGLE[1], *copy, *AFTER)
-    assert starts_us(structural_replay(recording, kernel_scale=0.5)) == [8, 38, 90, 168]
+    assert starts_us(structural_replay(structure(recording, kernel_scale=0.5))) == [8, 38, 90, 168]
 
 
 def sync_record(correlation: int, stream: int, on: int, record: int) -> dict[str, Any]:
@@ -136,22 +136,22 @@ WAITING = (
 def test_a_recorded_stream_wait() -> None:
     """The event is recorded between the two kernels of stream 7: stream 20 waits for the first alone."""
     recording = of(*WAITING, sync_record(4, 20, 7, 2), *launch(50, 5, 112, 10, stream=20))
-    replayed = structural_replay(recording)
+    replayed = structural_replay(structure(recording))
     assert starts_us(replayed) == [8, 110, 112]
     assert (replayed.stream_waits, replayed.inferred_waits) == (1, 0)
     assert replayed.measured_wait_ns == replayed.simulated_wait_ns == (108 - 58) * 1000
-    assert starts_us(structural_replay(recording, kernel_scale=2)) == [8, 210, 212]
+    assert starts_us(structural_replay(structure(recording, kernel_scale=2))) == [8, 210, 212]
 
 
 def test_an_inferred_stream_wait() -> None:
     """No record says what the wait joins: the stream launched on next, and the other one launched on last."""
-    replayed = structural_replay(of(*WAITING, *launch(50, 5, 164, 10, stream=20)))
+    replayed = structural_replay(structure(of(*WAITING, *launch(50, 5, 164, 10, stream=20))))
     assert starts_us(replayed) == [8, 110, 164]
     assert (replayed.stream_waits, replayed.inferred_waits, replayed.contradicted_waits) == (1, 1, 0)
 
 
 def test_an_inference_that_the_recording_contradicts() -> None:
-    replayed = structural_replay(of(*WAITING, *launch(50, 5, 58, 10, stream=20)))
+    replayed = structural_replay(structure(of(*WAITING, *launch(50, 5, 58, 10, stream=20))))
     assert starts_us(replayed) == [8, 58, 110]
     assert (replayed.stream_waits, replayed.contradicted_waits) == (0, 1)
 
@@ -159,7 +159,7 @@ def test_an_inference_that_the_recording_contradicts() -> None:
 def test_a_thread_that_takes_over() -> None:
     """Thread 12 goes on 6 us after thread 11 has synchronised, whenever that is."""
     recording = of(*SINGLE[0], *SINGLE[1], *SINGLE[2], SYNC, *launch(160, 5, 168, 10, tid="12"))
-    assert starts_us(structural_replay(recording, kernel_scale=0.5)) == [8, 38, 90, 99 + 6 + 8]
+    assert starts_us(structural_replay(structure(recording, kernel_scale=0.5))) == [8, 38, 90, 99 + 6 + 8]
 
 
 def test_threads_side_by_side() -> None:
@@ -167,7 +167,7 @@ def test_threads_side_by_side() -> None:
     other = [*launch(0, 6, 8, 1, stream=20, tid="12"), *launch(152, 5, 160, 10, stream=20, tid="12")]
     busy = [event for i in range(7) for event in launch(20 * i + 10, 20 + i, 20 * i + 18, 1, stream=20, tid="12")]
     recording = of(*SINGLE[0], *SINGLE[1], *SINGLE[2], SYNC, *other, *busy)
-    halved = structural_replay(recording, kernel_scale=0.5)
+    halved = structural_replay(structure(recording, kernel_scale=0.5))
     assert halved.ops[-1].simulated_start_ns == 160_000
 
 
@@ -185,9 +185,9 @@ def test_a_full_queue_blocks_the_launch() -> None:
         free = start + 10
         ends.append(free)
         events += [call("cudaLaunchKernel", begin, host - begin, n), device_op(KERNEL, "k", start, 10, n)]
-    replayed = structural_replay(of(*events))
+    replayed = structural_replay(structure(of(*events)))
     assert replayed.makespan_error == 0
-    assert structural_replay(of(*events), kernel_scale=2).simulated_ns == 1300 * 21_000 - 1_000
+    assert structural_replay(structure(of(*events), kernel_scale=2)).simulated_ns == 1300 * 21_000 - 1_000
 
 
 DEVICE = {"id": 0, "name": "Toy", "numSms": 10, "maxThreadsPerMultiprocessor": 1024, "regsPerMultiprocessor": 65536}
@@ -199,16 +199,16 @@ def test_a_kernel_that_fills_the_device() -> None:
     small = launch(50, 2, 88, 10, stream=20, grid=[1, 1, 1], block=[512, 1, 1])
     document = trace(*launch(0, 3, 8, 1), *filling, *small) | {"deviceProperties": [DEVICE]}
     recording = parse_kineto(document, "toy")
-    assert starts_us(structural_replay(recording)) == [8, 38, 88]
-    assert starts_us(structural_replay(recording, kernel_scale=2)) == [8, 38, 138]
-    assert starts_us(structural_replay(recording, kernel_scale=0.1)) == [8, 38, 58]
+    assert starts_us(structural_replay(structure(recording))) == [8, 38, 88]
+    assert starts_us(structural_replay(structure(recording, kernel_scale=2))) == [8, 38, 138]
+    assert starts_us(structural_replay(structure(recording, kernel_scale=0.1))) == [8, 38, 58]
 
 
 def test_launches_under_way_do_not_wait_for_each_other() -> None:
     """24 us from the call to the op, and a launch every 5 us."""
     events = [event for i in range(8) for event in launch(5 * i, 1 + i, 5 * i + 29, 3)]
     latencies = Latencies({"kernel": 24_000}, {}, {}, {}, {}, 0)
-    assert starts_us(structural_replay(of(*events), latencies=latencies)) == [5 * i + 29 for i in range(8)]
+    assert starts_us(structural_replay(structure(of(*events), latencies=latencies))) == [5 * i + 29 for i in range(8)]
 
 
 def test_ops_launched_before_the_recording() -> None:
@@ -218,14 +218,14 @@ def test_ops_launched_before_the_recording() -> None:
         device_op(KERNEL, "before", 62, 50, 2),
         *launch(20, 3, 114, 10),
     ]
-    replayed = structural_replay(of(*events), kernel_scale=2)
+    replayed = structural_replay(structure(of(*events), kernel_scale=2))
     assert starts_us(replayed) == [10, 112, 214]
     assert replayed.given.starts == 1
 
 
 def test_kernels_that_overlap_on_a_stream() -> None:
     events = [*launch(0, 1, 8, 100), *launch(10, 2, 105, 50), *launch(20, 3, 157, 10)]
-    replayed = structural_replay(of(*events))
+    replayed = structural_replay(structure(of(*events)))
     assert starts_us(replayed) == [8, 105, 157]
     assert [op.simulated_end_ns for op in replayed.ops] == [108_000, 155_000, 167_000]
     assert replayed.given.overlaps == 1
@@ -233,22 +233,22 @@ def test_kernels_that_overlap_on_a_stream() -> None:
 
 def test_a_graph_launch_releases_all_its_kernels() -> None:
     events = [call("cudaGraphLaunch", 0, 10, 1), *(device_op(KERNEL, f"k{i}", 12 + 11 * i, 10, 1) for i in range(3))]
-    assert starts_us(structural_replay(of(*events))) == [12, 23, 34]
+    assert starts_us(structural_replay(structure(of(*events)))) == [12, 23, 34]
 
 
 def test_one_kernel() -> None:
-    replayed = structural_replay(of(*SINGLE[0]))
+    replayed = structural_replay(structure(of(*SINGLE[0])))
     assert (replayed.measured_ns, replayed.simulated_ns) == (10_000, 10_000)
 
 
 def test_no_launches() -> None:
     with pytest.raises(InputError) as caught:
-        structural_replay(of(device_op(KERNEL, "k", 0, 1, 1)))
+        structural_replay(structure(of(device_op(KERNEL, "k", 0, 1, 1))))
     assert str(caught.value) == "toy: no launch of a kernel or copy was recorded; record with ProfilerActivity.CPU as well"
 
 
 def test_the_step_of_the_reader() -> None:
-    replayed = structural_replay(parse_kineto(step(), "step"))
+    replayed = structural_replay(structure(parse_kineto(step(), "step")))
     assert replayed.makespan_error == pytest.approx(0, abs=0.02)
     assert replayed.measured_overlap_ns == replayed.simulated_overlap_ns == 0
 
@@ -551,7 +551,7 @@ def read(path: Path) -> KinetoTrace:
 
 @lru_cache
 def replayed_as_recorded(path: Path) -> StructuralReplay:
-    return structural_replay(read(path))
+    return structural_replay(structure(read(path)))
 
 
 def path_of(shared: Path, name: str) -> Path:
@@ -587,7 +587,7 @@ SHORT = [name for name in TRACES if TRACES[name] < 2000]
 @pytest.mark.parametrize(("name", "scale"), [(name, scale) for name in SHORT for scale in (0.5, 2)] + [("a100_training_copies", 2)])
 def test_scaled_kernels_move_the_makespan_as_the_critical_path_says(shared: Path, name: str, scale: float) -> None:
     recording = read(path_of(shared, name))
-    replayed = structural_replay(recording, kernel_scale=scale)
+    replayed = structural_replay(structure(recording, kernel_scale=scale))
     assert replayed.end_ns == oracle(structure(recording, kernel_scale=scale), replayed)
     as_recorded = replayed_as_recorded(path_of(shared, name))
     longer = sum(op.op.duration_ns for op in as_recorded.kernels) * (scale - 1)
@@ -598,6 +598,6 @@ def test_scaled_kernels_move_the_makespan_as_the_critical_path_says(shared: Path
 def test_constants_of_one_recording_explain_another(shared: Path) -> None:
     """The launch latencies of one model on an H100 are those of another."""
     latencies = structure(read(path_of(shared, "h100_bert_small"))).latencies
-    replayed = structural_replay(read(path_of(shared, "h100_vit_falconsai")), latencies=latencies)
+    replayed = structural_replay(structure(read(path_of(shared, "h100_vit_falconsai")), latencies=latencies))
     assert abs(replayed.makespan_error) < 0.002
     assert replayed.p95_start_error_ns < 0.002 * replayed.measured_ns

@@ -103,7 +103,7 @@ def test_shorter_and_longer_kernels(drawn: list[Action]) -> None:
     entries, starts = run(program, 1)
     recording = parse_kineto(trace(*entries), "drawn")
     for scale in (1, 0.5, 2):
-        replayed = structural_replay(recording, kernel_scale=scale)
+        replayed = structural_replay(structure(recording, kernel_scale=scale))
         assert sorted(op.simulated_start_ns for op in replayed.ops) == sorted(round(1000 * at) for at in run(program, scale)[1])
     assert replayed.given.starts == replayed.given.overlaps == 0
     assert len(replayed.ops) == len(starts)
@@ -120,7 +120,7 @@ def test_recorded_starts_are_not_used(shared: Path) -> None:
         late += draw.randrange(1_000_000)
         moved.append(replace(op, start_ns=op.start_ns + late, end_ns=op.end_ns + late))
     latencies = structure(recording).latencies
-    expected = structural_replay(recording, latencies=latencies)
-    replayed = structural_replay(replace(recording, ops=tuple(moved)), latencies=latencies)
+    expected = structural_replay(structure(recording, latencies=latencies))
+    replayed = structural_replay(structure(replace(recording, ops=tuple(moved)), latencies=latencies))
     assert [op.simulated_start_ns for op in replayed.ops] == [op.simulated_start_ns for op in expected.ops]
     assert replayed.makespan_error < -0.8

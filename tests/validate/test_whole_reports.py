@@ -27,7 +27,7 @@ from hosim.validate.op_times import is_transfer, size_of
 from hosim.validate.op_work import OpWork
 from hosim.validate.robust import ErrorSpread, Figure
 from hosim.validate.structural_replay import structural_replay
-from hosim.validate.structure import GivenNumbers
+from hosim.validate.structure import GivenNumbers, structure
 from hosim.validate.validation import Validation, _given, beside, read_trace, validate, validation_to_dict
 
 # ---- hosim validate
@@ -61,7 +61,7 @@ def test_a_report_without_replays_has_nulls() -> None:
 def test_a_report_of_times_and_memory() -> None:
     """The step of the toy recording: copies of 100 and 8 us, kernels of 60 and 30 us, one wait of a stream, one block of 512 bytes."""
     recorded = parse_kineto(step(), "toy")
-    times, memory = structural_replay(recorded), replay_memory(recorded)
+    times, memory = structural_replay(structure(recorded)), replay_memory(recorded)
     report = validation_to_dict(Validation("toy", "Toy", times, memory, ()))
     assert (report["trace"], report["device"], report["kernels"], report["missing"]) == ("toy", "Toy", 2, [])
     assert report["makespan"]["measured_ns"] == 210_000  # from 1040 to 1250 us
