@@ -60,6 +60,7 @@ def test_installed_alone_it_knows_what_it_ships(root: Path, installed: Callable[
     assert "llama-3.1-8b-prefill-4k" in installed("workload", "list")
 
 
+@pytest.mark.long
 def test_installed_alone_it_compares_policies(installed: Callable[..., str]) -> None:
     arguments = ("llama-3.1-8b-prefill-4k", "--hardware", "h100-80gb-sxm", "--budget", "75%", "--json")
     printed = json.loads(installed("compare-policies", *arguments))

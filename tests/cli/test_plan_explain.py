@@ -139,6 +139,7 @@ def test_plans_of_other_policies_are_explained_too(llama: tuple[str, ...], polic
         assert "does not fit" in outcome.stderr or "out of memory" in outcome.stderr
 
 
+@pytest.mark.long
 def test_an_explanation_fits_a_screen_of_80_columns_with_a_line_a_tensor(llama: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(app, ["plan", *llama, "--explain"], env={"COLUMNS": "80"}).stdout.splitlines()
     assert len(shown) <= 50

@@ -29,7 +29,7 @@ def suite_of(name: str) -> Suite:
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(("shipped",), id="shipped"),
+        pytest.param(("shipped",), id="shipped", marks=pytest.mark.long),
         pytest.param(("planned", "planned-training", "machines"), id="planned", marks=pytest.mark.long),  # kept_plans.py is the quick one
         pytest.param(IN_FULL, id="in-full"),
     ],

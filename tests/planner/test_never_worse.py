@@ -67,6 +67,7 @@ def test_more_memory_is_no_slower_where_a_second_stream_waits() -> None:
 # -- several devices -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_plan_for_several_devices_knows_their_shares_of_memories_and_links() -> None:
     """The plan for one device takes 170 ms on eight."""
     graph = load_any(find_workload("llama-3.1-8b-prefill-4k"))

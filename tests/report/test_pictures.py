@@ -123,6 +123,7 @@ def test_the_same_picture_is_the_same_file(kind: str) -> None:
     assert made[0] == made[1]
 
 
+@pytest.mark.long
 def test_equal_pictures_of_two_processes_are_equal_files() -> None:
     """Whatever the order of sets, and wherever objects lie."""
     script = Path(__file__).with_name("every_picture.py")

@@ -40,7 +40,7 @@ def by_trying(asked: Question, field: str, values: tuple[object, ...], slowdown:
     return found
 
 
-@pytest.mark.parametrize("slowdown", [1.05, pytest.param(1.2, marks=pytest.mark.long), pytest.param(1.5, marks=pytest.mark.long), 3.0])
+@pytest.mark.parametrize("slowdown", [3.0, *(pytest.param(share, marks=pytest.mark.long) for share in (1.05, 1.2, 1.5))])
 def test_the_smallest_bandwidth_is_that_of_trying_all(slowdown: float) -> None:
     axis = parse_axis("channels.h2d.bandwidth=500MB/s..4GB/s:36")
     found = fit(question(), "smallest", axis, slowdown)
@@ -184,6 +184,7 @@ def test_what_is_no_question(text: str, slowdown: float | None, said: str) -> No
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_workload(chain(12), "w.json")

@@ -92,6 +92,7 @@ def test_grids_and_lists_of_points(tmp_path: Path) -> None:
         read_points(str(tmp_path / "points.csv"))
 
 
+@pytest.mark.long
 def test_a_row_is_what_a_direct_call_gives() -> None:
     points = read_vary(["channels.h2d.bandwidth=1..4GB/s:4", "policy=belady,lookahead:k=2", "budget=130B,200B"])
     found = sweep(question(), points)

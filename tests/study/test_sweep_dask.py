@@ -86,6 +86,7 @@ def test_ctrl_c_and_resume(cluster: tuple[Path, str, list["subprocess.Popen[byte
     assert (folder / "stopped.csv").read_bytes() == (folder / "whole.csv").read_bytes()
 
 
+@pytest.mark.long
 def test_a_client_from_python(cluster: tuple[Path, str, list["subprocess.Popen[bytes]"]]) -> None:
     folder, address, _ = cluster
     code = f"""if True:
@@ -107,6 +108,7 @@ def test_a_client_from_python(cluster: tuple[Path, str, list["subprocess.Popen[b
     assert done.stdout == f"[True, False, True, False] 2 {refused}\n"
 
 
+@pytest.mark.long
 def test_the_scheduler_dies(tmp_path: Path) -> None:
     scheduler = begin("lonely", tmp_path, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")
     try:

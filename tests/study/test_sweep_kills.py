@@ -37,6 +37,7 @@ def finish(folder: Path, name: str) -> str:
     return ended.stderr
 
 
+@pytest.mark.long
 def test_ctrl_c(uninterrupted: tuple[Path, bytes]) -> None:
     folder, whole = uninterrupted
     with held(folder):

@@ -181,7 +181,10 @@ TRACES = {
 }
 
 
-@pytest.mark.parametrize("name", TRACES)
+LONG = {"rtx2080ti_resnet_pageable_h2d", "v100_resnet50_old_schema"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in TRACES])
 def test_the_second_half_of_others_recordings(shared: Path, name: str, compared: Callable[..., None]) -> None:
     path = shared / "data" / "traces" / f"{name}.json.gz"
     if not path.is_file():

@@ -561,7 +561,7 @@ def path_of(shared: Path, name: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) if TRACES[name] > 8700 else name for name in TRACES])
 def test_real_traces(shared: Path, name: str, compared: Callable[..., None]) -> None:
     replayed = replayed_as_recorded(path_of(shared, name))
     assert len(replayed.kernels) == TRACES[name]
@@ -584,7 +584,10 @@ def test_overlap_of_copies_with_kernels(shared: Path, compared: Callable[..., No
 SHORT = [name for name in TRACES if TRACES[name] < 2000]
 
 
-@pytest.mark.parametrize(("name", "scale"), [(name, scale) for name in SHORT for scale in (0.5, 2)] + [("a100_training_copies", 2)])
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [(name, scale) for name in SHORT for scale in (0.5, 2)] + [pytest.param("a100_training_copies", 2, marks=pytest.mark.long)],
+)
 def test_scaled_kernels_move_the_makespan_as_the_critical_path_says(shared: Path, name: str, scale: float) -> None:
     recording = read(path_of(shared, name))
     replayed = structural_replay(structure(recording, kernel_scale=scale))
