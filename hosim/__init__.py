@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hosim.api.many_runs import compare, diff, fit, frontier, robustness, sweep
     from hosim.api.one_plan import blame, explain, plan, plot, replay
     from hosim.api.serving_run import serve
+    from hosim.api.serving_studies import serve_fit, serve_sweep
     from hosim.cache_plan import CacheOp, Plan
     from hosim.errors import GraphError, HardwareError, HosimError, InfeasibleError, InputError, PlanError, UnitError
     from hosim.gpu.own_step import record
@@ -70,6 +71,8 @@ __all__ = [
     "save_plan",
     "save_workload",
     "serve",
+    "serve_fit",
+    "serve_sweep",
     "sweep",
 ]
 
@@ -112,6 +115,8 @@ _LAZY = {
     "save_plan": "hosim.io",
     "save_workload": "hosim.io",
     "serve": "hosim.api.serving_run",
+    "serve_fit": "hosim.api.serving_studies",
+    "serve_sweep": "hosim.api.serving_studies",
     "sweep": "hosim.api.many_runs",
 }
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
+from hosim.api.serving_studies import ServingFit
 from hosim.report import studies
 from hosim.report.cells import html
+from hosim.report.serving_studies_table import serving_fit
 from hosim.study import blame as stalls
 from hosim.study import fit as fits
 from hosim.study import frontier as frontiers
@@ -22,6 +24,8 @@ def cell(of: object) -> str:
     """The HTML of an answer; of anything else its text."""
     if isinstance(of, Fit):
         return html(studies.fit(fits.rows(of), str(of), of.answer is not None))
+    if isinstance(of, ServingFit):
+        return html(serving_fit(of.rows, list(of.limits_ns), str(of), of.answer is not None))
     if isinstance(of, Frontier):
         return html(studies.frontier(frontiers.rows(of), of.question.hardware, str(of)))
     if isinstance(of, Diff):

@@ -29,7 +29,15 @@ EXAMPLES = {
     ),
     "serve": (
         "hosim serve llama-3.1-8b -H h100 --requests requests.jsonl",
+        "hosim serve llama-3.1-8b -H h100 --requests poisson:rate=10 --limit ttft=2s,tpot=100ms --plot served.png",
         "hosim serve llama-3.1-8b -H h100 --requests requests.jsonl --measured server.jsonl --fit-first 100",
+    ),
+    "serve-sweep": (
+        "hosim serve-sweep llama-3.1-8b -H h100 --requests poisson:rate=10:count=300 --vary requests.rate=5..25:5 --seeds 3",
+        "hosim serve-sweep llama-3.1-8b -H h100 --requests requests.jsonl --vary blocks=2000,4000,8000 --limit ttft=2s -o blocks.csv",
+    ),
+    "serve-fit": (
+        "hosim serve-fit llama-3.1-8b -H h100 --requests poisson:rate=10:count=300 --largest requests.rate=1..50 --within ttft.p95=2s",
     ),
     "check": ("hosim check", "hosim check --junit report.xml --summary report.md"),
     "baseline": ("hosim baseline write", "hosim baseline show llama"),

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from hosim.serving.drawn_requests import draw_requests, is_drawn
+from hosim.errors import InputError
+from hosim.serving.drawn_requests import changed_text, draw_requests, is_drawn
 from hosim.serving.request_files import RequestRows, read_request_rows
 
 
@@ -20,3 +24,27 @@ def asked_requests(text: str | os.PathLike[str]) -> RequestRows:
         drawn = draw_requests(text)
         return RequestRows(drawn, tuple(range(len(drawn))), len(drawn))
     return read_request_rows(text)
+
+
+def changed_requests(text: str | os.PathLike[str], changes: Mapping[str, Any]) -> RequestRows:
+    """As :func:`asked_requests`, with other parameters of a process; of a file, ``rate`` moves the arrivals closer together or apart.
+
+    The mean rate of a file is that from its first to its last arrival. Raises :class:`hosim.InputError`.
+
+    >>> changed_requests("poisson:rate=10", {"count": 3, "rate": 20}).requests == asked_requests("poisson:rate=20:count=3").requests
+    True
+    """
+    if not changes:
+        return asked_requests(text)
+    if isinstance(text, str) and is_drawn(text):
+        return asked_requests(changed_text(text, changes))
+    rows = asked_requests(text)
+    if unknown := set(changes) - {"rate"}:
+        raise InputError(f"of a file only the rate can be changed, not {min(unknown)}", source="requests")
+    rate, last = changes["rate"], rows.requests[-1].arrival_ns
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 1e-9 <= rate <= 1e9:
+        raise InputError(f"expected requests a second, got {rate!r}", source="requests", where="rate")
+    if not last:
+        raise InputError("all requests arrive at once: they have no rate", source=os.fspath(text))
+    factor = (len(rows.requests) - 1) * 1e9 / last / rate
+    return replace(rows, requests=tuple(replace(one, arrival_ns=round(one.arrival_ns * factor)) for one in rows.requests))

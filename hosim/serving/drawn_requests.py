@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from random import Random
+from typing import Any
 
 from hosim.errors import InputError, UnitError
 from hosim.io.reading import unknown_name
@@ -111,6 +112,17 @@ def draw_requests(text: str) -> tuple[Request, ...]:
         raise InputError(f"no request arrives within {asked['duration']}", source=f"requests {name}")
     lengths = _lengths(name, asked)
     return tuple(Request(arrival, *lengths(draw)) for arrival in listed)
+
+
+def changed_text(text: str, changes: Mapping[str, Any]) -> str:
+    """The text of a process with other values of some parameters.
+
+    >>> changed_text("poisson:rate=10:seed=1", {"rate": 20, "count": 5})
+    'poisson:rate=20:seed=1:count=5'
+    """
+    name, *settings = _SETTING.split(text)
+    kept = {key: value for key, _, value in (setting.partition("=") for setting in settings)}
+    return ":".join([name, *(f"{key}={value}" for key, value in {**kept, **changes}.items())])
 
 
 def _arrivals(gaps: _Gaps, draw: Random, mean_ns: float) -> Iterator[int]:

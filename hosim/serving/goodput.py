@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError, UnitError
@@ -12,8 +12,11 @@ from hosim.units import parse_time
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+SHARES = (50, 90, 95, 99)
+"""The percentiles of every latency."""
+
 LIMITED = ("ttft", "tpot", "latency")
-"""What a limit can bound: the first token, the mean of each token after it, and the last token."""
+"""What a limit of each request can bound: the first token, the mean of each token after it, and the last token."""
 
 
 def latency_limits(asked: str | Mapping[str, Any]) -> dict[str, int]:
@@ -22,16 +25,31 @@ def latency_limits(asked: str | Mapping[str, Any]) -> dict[str, int]:
     >>> latency_limits("ttft=2s,tpot=100ms")
     {'ttft': 2000000000, 'tpot': 100000000}
     """
+    return _read(asked, LIMITED, "limit", "ttft=2s,tpot=100ms")
+
+
+def statistic_limits(asked: str | Mapping[str, Any]) -> dict[str, int]:
+    """Nanoseconds of limits of statistics, such as ``ttft.p95=2s,tpot.mean=50ms``. Raises :class:`InputError`.
+
+    >>> statistic_limits("ttft.p95=2s")
+    {'ttft.p95': 2000000000}
+    """
+    statistics = ("mean", *(f"p{share}" for share in SHARES))
+    known = [f"{name}.{one}" for name in ("ttft", "tpot", "inter_token", "latency") for one in statistics]
+    return _read(asked, known, "within", "ttft.p95=2s,tpot.mean=50ms")
+
+
+def _read(asked: str | Mapping[str, Any], known: Sequence[str], source: str, example: str) -> dict[str, int]:
     pairs = list(asked.items()) if isinstance(asked, Mapping) else [part.partition("=")[::2] for part in asked.split(",")]
     limits: dict[str, int] = {}
     for name, value in ((str(name).strip(), value) for name, value in pairs):
-        if name not in LIMITED:
-            raise InputError(unknown_name("latency", name, LIMITED), source="limit")
+        if name not in known:
+            raise InputError(unknown_name("latency", name, known), source=source)
         if name in limits:
-            raise InputError("is given twice; keep one", source="limit", where=name)
-        limits[name] = _nanoseconds(name, value)
+            raise InputError("is given twice; keep one", source=source, where=name)
+        limits[name] = _nanoseconds(name, value, source)
     if not limits:
-        raise InputError("expected limits such as ttft=2s,tpot=100ms", source="limit")
+        raise InputError(f"expected limits such as {example}", source=source)
     return limits
 
 
@@ -54,10 +72,10 @@ def goodput(frame: DataFrame, span_ns: int, limits_ns: Mapping[str, int]) -> dic
     }
 
 
-def _nanoseconds(name: str, value: Any) -> int:
+def _nanoseconds(name: str, value: Any, source: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     try:
         return parse_time(value)
     except UnitError as error:
-        raise InputError(error.message, source="limit", where=name) from None
+        raise InputError(error.message, source=source, where=name) from None

@@ -10,14 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hosim.plain_text import counted
-from hosim.serving.goodput import goodput, latency_limits
+from hosim.serving.goodput import SHARES, goodput, latency_limits
 from hosim.serving.request import Request
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-SHARES = (50, 90, 95, 99)
-"""The percentiles of every latency."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from hosim.errors import HosimError, InputError
 from hosim.in_cells import InCells
 from hosim.study.axes import Axis, Value, as_integer
+from hosim.study.bisection import bisected, shown
 from hosim.study.bottlenecks import capped
 from hosim.study.frontier import attempt
 from hosim.study.rows import figure_columns, figures, frame
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 Wanted = Literal["largest", "smallest"]
 STEPS = 100
 """How many values a range has that does not say it: bisection needs few of them."""
-
-CHECKS = 2
-"""How many values to probe on each side of the answer beyond those that bisection needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +88,10 @@ class Fit(InCells):
         name = " + ".join(self.axis.fields)
         if self.answer is None:
             nearest = self.probes[0 if self.wanted == "largest" else -1]
-            return "; ".join([f"no {name} in the range is within the limits; {_shown(nearest.value)}: {nearest.why}", *self.notes])
-        ending = f"{_shown(self.answer.value)} ({_evidence(self.answer)})"
+            return "; ".join([f"no {name} in the range is within the limits; {shown(nearest.value)}: {nearest.why}", *self.notes])
+        ending = f"{shown(self.answer.value)} ({_evidence(self.answer)})"
         if self.beyond is not None:
-            ending += f"; {_shown(self.beyond.value)} is not within the limits: {self.beyond.why}"
+            ending += f"; {shown(self.beyond.value)} is not within the limits: {self.beyond.why}"
         else:
             ending += "; it is the last value of the range"
         return "; ".join([f"the {self.wanted} {name} is {ending}", *self.contradictions, *self.notes])
@@ -142,53 +139,31 @@ def fit(
         raise InputError(f"expected at least two values, such as 1..64, got {axis.values[0]!r}", source=" + ".join(axis.fields))
     if slowdown is not None and not slowdown >= 1:
         raise InputError(f"expected a multiple of at least 1, such as 1.05, got {slowdown}", source="slowdown")
-    axis = Axis(axis.fields, _ascending(axis))
-    probes: dict[int, Probe] = {}
+    axis = Axis(axis.fields, ascending(axis))
 
-    def within(i: int) -> bool:
-        if i not in probes:
-            progress(f"{' + '.join(axis.fields)} = {axis.values[i]}")
-            probes[i] = _probe(question, axis, i, slowdown)
-        return probes[i].within
+    def probe(i: int) -> Probe:
+        progress(f"{' + '.join(axis.fields)} = {axis.values[i]}")
+        return _probe(question, axis, i, slowdown)
 
-    # positions run from the value assumed easiest to the one assumed hardest
-    order = range(len(axis.values)) if wanted == "largest" else range(len(axis.values) - 1, -1, -1)
-    low, high = 0, len(order) - 1
-    if within(order[0]) and not within(order[-1]):
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if within(order[middle]) else (low, middle)
-    else:
-        within(order[-1])
-    _check_besides(order, probes, within)
+    found = bisected(range(len(axis.values))[:: 1 if wanted == "largest" else -1], probe)
+    probes = dict(found.probes)
     if bounds:
         probes = {i: replace(probe, result=probe.result and bounded_attempt(probe.result)) for i, probe in probes.items()}
-    found = [n for n in range(len(order)) if order[n] in probes and probes[order[n]].within]
-    answer = found[-1] if found else None
-    outside = [n for n in range(len(order)) if order[n] in probes and not probes[order[n]].within]
-    beyond = next((n for n in outside if answer is not None and n > answer), None)
-    easier = [n for n in outside if answer is not None and n < answer]
-    contradictions = []
-    if answer is not None and easier:
-        worse, best = probes[order[easier[-1]]], probes[order[answer]]
-        contradictions.append(
-            f"{_shown(worse.value)} is not within the limits ({worse.why}) although {_shown(best.value)} is: there is no single "
-            "threshold, and others may be within the limits too"
-        )
     return Fit(
         question,
         wanted,
         axis,
         slowdown,
-        [probes[i] for i in sorted(probes)],
-        None if answer is None else probes[order[answer]],
-        None if beyond is None else probes[order[beyond]],
-        contradictions,
+        list(probes.values()),
+        None if found.answer is None else probes[found.answer],
+        None if found.beyond is None else probes[found.beyond],
+        found.contradictions,
         capped(question, [dict.fromkeys(axis.fields, probe.value) for probe in probes.values()]),
     )
 
 
-def _ascending(axis: Axis) -> tuple[Value, ...]:
+def ascending(axis: Axis) -> tuple[Value, ...]:
+    """The values of an axis, each once, the smallest first. Raises :class:`InputError` for those that have no order."""
     sizes: dict[Value, float] = {}
     for value in axis.values:
         read = as_integer(value)
@@ -200,18 +175,6 @@ def _ascending(axis: Axis) -> tuple[Value, ...]:
             )
         sizes[value] = number
     return tuple(sorted(sizes, key=lambda value: sizes[value]))
-
-
-def _check_besides(order: Sequence[int], probes: dict[int, Probe], within: Callable[[int], bool]) -> None:
-    """Probe :data:`CHECKS` more values on each side of the limit: the middles of the widest stretches not probed yet."""
-    limit = max((n for n in range(len(order)) if order[n] in probes and probes[order[n]].within), default=0)
-    for side in (range(limit), range(limit + 1, len(order))):
-        for _ in range(CHECKS):
-            known = [side.start - 1, *(n for n in side if order[n] in probes), side.stop]
-            apart, middle = max((b - a, (a + b) // 2) for a, b in pairwise(known))
-            if apart < 2:
-                break
-            within(order[middle])
 
 
 def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Probe:
@@ -232,11 +195,6 @@ def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Pr
 
 def _times(slowdown: float) -> str:
     return f"{slowdown:.3f} times as long as with everything resident"
-
-
-def _shown(value: Value) -> str:
-    """A value for people, with commas between thousands."""
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _evidence(probe: Probe) -> str:

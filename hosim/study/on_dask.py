@@ -16,7 +16,7 @@ from hosim.study.axes import Value
 from hosim.study.rowfile import DIED
 from hosim.study.runners import Runner
 from hosim.study.scenario import failure
-from hosim.study.tasks import Task, failed, solve
+from hosim.study.tasks import AnyTask, solve
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -42,7 +42,7 @@ def cluster(scheduler: str | Client) -> Runner:
     return lambda tasks: _run(tasks, scheduler)
 
 
-def _run(tasks: Sequence[Task], scheduler: str | Client) -> Iterator[dict[str, Value]]:
+def _run(tasks: Sequence[AnyTask], scheduler: str | Client) -> Iterator[dict[str, Value]]:
     if not isinstance(scheduler, str):
         yield from _rows(tasks, scheduler)
         return
@@ -76,7 +76,7 @@ def _without_logs() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _rows(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
+def _rows(tasks: Sequence[AnyTask], client: Any) -> Iterator[dict[str, Value]]:
     """What the tasks yield. Raises :class:`HosimError` when the connection to the scheduler breaks."""
     from distributed import as_completed
 
@@ -84,11 +84,11 @@ def _rows(tasks: Sequence[Task], client: Any) -> Iterator[dict[str, Value]]:
         yield from _answers(tasks, client, as_completed)
 
 
-def _answers(tasks: Sequence[Task], client: Any, as_completed: Any) -> Iterator[dict[str, Value]]:
+def _answers(tasks: Sequence[AnyTask], client: Any, as_completed: Any) -> Iterator[dict[str, Value]]:
     waiting = iter(tasks)
-    asked: dict[str, tuple[Task, int]] = {}
+    asked: dict[str, tuple[AnyTask, int]] = {}
 
-    def send(task: Task, again: int = 0) -> Any:
+    def send(task: AnyTask, again: int = 0) -> Any:
         future = client.submit(solve, task, key=f"hosim-{task.key}" + again * "-again", pure=False)
         asked[future.key] = task, again
         return future
@@ -110,7 +110,7 @@ def _answers(tasks: Sequence[Task], client: Any, as_completed: Any) -> Iterator[
             if future.status == "finished":
                 row = future.result()
             else:
-                row = failed(task, f"{DIED}: {'its result was lost' if lost else failure(future.exception())}")
+                row = task.failed(f"{DIED}: {'its result was lost' if lost else failure(future.exception())}")
             future.release()
             for following in islice(waiting, 1):
                 completed.add(send(following))

@@ -35,16 +35,25 @@ DIED = "worker died"
 class RowFile:
     """Rows by key, in memory and, with a path, in a file. As a context manager it locks the file for this process.
 
-    ``columns`` begin with ``point``, the key; ``keys`` are those of all points, in order; ``figures`` are the columns of whole numbers.
+    ``columns`` begin with ``point``, the key; ``keys`` are those of all points, in order; ``figures`` are the columns of whole
+    numbers, ``numbers`` those of others.
     Raises :class:`InputError` for a file of another sweep, for a damaged one, for one that another process writes to, and for a name that
     ends neither in ``.csv`` nor in ``.parquet``.
     """
 
-    def __init__(self, path: Path | None, columns: Sequence[str], keys: Sequence[str], figures: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        columns: Sequence[str],
+        keys: Sequence[str],
+        figures: Collection[str] = (),
+        numbers: Collection[str] = (SLOWDOWN,),
+    ) -> None:
         self._path = path
         self._columns = list(columns)
         self._keys = list(keys)
         self._figures = frozenset(figures)
+        self._numbers = frozenset(numbers)
         self._needed = sorted(c for c in figures if c in ("budget_bytes", "makespan_ns") or c.endswith(("_stall_ns", "_peak_bytes")))
         self._descriptor = -1
         self.rows: dict[str, Row] = {}
@@ -181,7 +190,7 @@ class RowFile:
             if text not in ("true", "false"):
                 raise self._damaged(f"line {number}", f"{column}: expected true or false, got {text!r}")
             return text == "true"
-        if column == SLOWDOWN:
+        if column in self._numbers:
             return self._number(number, column, text)
         if _INTEGER.fullmatch(text) and column not in TEXTS:
             return int(text)

@@ -18,16 +18,16 @@ from hosim.limits import within
 from hosim.study.axes import Value
 from hosim.study.new_processes import ignore_ctrl_c, without_ctrl_c
 from hosim.study.rowfile import DIED
-from hosim.study.tasks import Task, failed, solve
+from hosim.study.tasks import AnyTask, solve
 
-Runner = Callable[[Sequence[Task]], Iterator[dict[str, Value]]]
+Runner = Callable[[Sequence[AnyTask]], Iterator[dict[str, Value]]]
 """Yields the row of each task once."""
 
 _AHEAD = 2
 """How many tasks wait per process of the pool: enough to keep it busy, few enough to compute again when a process dies."""
 
 
-def here(tasks: Sequence[Task]) -> Iterator[dict[str, Value]]:
+def here(tasks: Sequence[AnyTask]) -> Iterator[dict[str, Value]]:
     """The rows of the tasks in order, computed in this process."""
     return map(solve, tasks)
 
@@ -57,7 +57,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _pooled(tasks: Sequence[Task], jobs: int) -> Iterator[dict[str, Value]]:
+def _pooled(tasks: Sequence[AnyTask], jobs: int) -> Iterator[dict[str, Value]]:
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     left = {task.key: task for task in tasks}
@@ -72,24 +72,24 @@ def _pooled(tasks: Sequence[Task], jobs: int) -> Iterator[dict[str, Value]]:
                 yield _alone(left.pop(key))
 
 
-def _alone(task: Task) -> dict[str, Value]:
+def _alone(task: AnyTask) -> dict[str, Value]:
     """The row of a task, computed in a process of its own."""
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     try:
         return next(_rows(iter([task]), 2))
     except TerminatedWorkerError:
-        return failed(task, f"{DIED}: the process that computed this point was killed, perhaps for lack of memory")
+        return task.failed(f"{DIED}: the process that computed this point was killed, perhaps for lack of memory")
 
 
-def _noting(tasks: Sequence[Task], begun: list[str]) -> Iterator[Task]:
+def _noting(tasks: Sequence[AnyTask], begun: list[str]) -> Iterator[AnyTask]:
     """The tasks, with a note of which ones have been taken."""
     for task in tasks:
         begun.append(task.key)
         yield task
 
 
-def _rows(tasks: Iterator[Task], jobs: int) -> Iterator[dict[str, Value]]:
+def _rows(tasks: Iterator[AnyTask], jobs: int) -> Iterator[dict[str, Value]]:
     from joblib import Parallel, delayed
     from joblib.externals.loky.backend.resource_tracker import ensure_running
 
@@ -101,7 +101,7 @@ def _rows(tasks: Iterator[Task], jobs: int) -> Iterator[dict[str, Value]]:
         yield from rows
 
 
-def _in_worker(task: Task, parent: int) -> dict[str, Value]:
+def _in_worker(task: AnyTask, parent: int) -> dict[str, Value]:
     """:func:`solve`, in a process of the pool of the process ``parent``."""
     _belong_to(parent)
     return solve(task)

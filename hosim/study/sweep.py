@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from hosim.study.rowfile import RowFile, unique
 from hosim.study.rows import FEASIBLE, SLOWDOWN, TEXTS, Row, figure_columns, frame, varied, varied_columns
 from hosim.study.runners import Runner, here
 from hosim.study.scenario import Question, check_fields, check_values
-from hosim.study.tasks import Task, pack, point_key
+from hosim.study.tasks import AnyTask, Task, pack, point_key
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -55,17 +55,35 @@ def sweep(
     points, keys = unique(points, [point_key(packed.digest, point) for point in points])
     varying = varied_columns(points)
     columns = ["point", *varying.values(), *(c for c in figure_columns(question.hardware) if c not in varying.values())]
-    settings = dict(zip(keys, points, strict=True))
+    tasks = [Task(key, packed, point) for key, point in zip(keys, points, strict=True)]
     figures = set(columns) - {*varying.values(), *TEXTS, FEASIBLE, SLOWDOWN}
-    with RowFile(path, columns, keys, figures) as file:
-        missing = [Task(key, packed, settings[key]) for key in keys if key not in file.rows]
+    return swept(tasks, columns, figures, (SLOWDOWN,), varying, path, runner, progress)
+
+
+def swept(
+    tasks: Sequence[AnyTask],
+    columns: Sequence[str],
+    whole: Collection[str],
+    numbers: Collection[str],
+    varying: Mapping[str, str],
+    path: Path | None,
+    runner: Runner,
+    progress: Callable[[int, int, int], None],
+) -> Swept:
+    """The rows of tasks with different keys, as :func:`sweep` says.
+
+    ``whole`` are the columns of whole numbers and ``numbers`` those of others; ``varying`` has the column of each varied field.
+    """
+    settings = {task.key: task.settings for task in tasks}
+    with RowFile(path, columns, list(settings), whole, numbers) as file:
+        missing = [task for task in tasks if task.key not in file.rows]
         failures = sum(not row["feasible"] for row in file.rows.values())
-        progress(len(file.rows), len(keys), failures)
+        progress(len(file.rows), len(tasks), failures)
         with closing(_begun(runner, missing)) as rows:
             for row in rows:
                 file.append({**row, **varied(settings[str(row["point"])], varying)})
                 failures += not row["feasible"]
-                progress(len(file.rows), len(keys), failures)
+                progress(len(file.rows), len(tasks), failures)
         # varied fields come from the points: in a CSV file a number and a text may look the same
         ordered = [{**row, **varied(settings[str(row["point"])], varying)} for row in file.finish()]
     return Swept(ordered, columns, len(missing))
@@ -85,6 +103,6 @@ def misfits(failed: int) -> str:
     return f"{failed:,} {'does' if failed == 1 else 'do'} not fit" if failed else ""
 
 
-def _begun(runner: Runner, tasks: Sequence[Task]) -> Generator[dict[str, Value], None, None]:
+def _begun(runner: Runner, tasks: Sequence[AnyTask]) -> Generator[dict[str, Value], None, None]:
     """The runner's rows as a generator, so that closing it, when the sweep ends for any reason, ends the runner."""
     yield from runner(tasks)

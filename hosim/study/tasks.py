@@ -12,7 +12,7 @@ import pickle
 import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
@@ -100,6 +100,29 @@ def point_key(asked: str, settings: Settings) -> str:
     return hashlib.sha256(f"{asked}\0{json.dumps(dict(settings), sort_keys=True)}".encode()).hexdigest()[:16]
 
 
+class AnyTask(Protocol):
+    """A point that a runner can compute in any process: its key and the changed fields."""
+
+    @property
+    def key(self) -> str:
+        """The key of the point's row."""
+
+    @property
+    def settings(self) -> Settings:
+        """The changed fields."""
+
+    def solved(self) -> dict[str, Value]:
+        """The row: ``point`` and the figures. Whatever goes wrong is its ``error``, never an exception."""
+
+    def failed(self, error: str) -> dict[str, Value]:
+        """The row of a point that has no result."""
+
+
+def solve(task: AnyTask) -> dict[str, Value]:
+    """The row of a task."""
+    return task.solved()
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One point: its key, the question, and the changed fields."""
@@ -108,8 +131,16 @@ class Task:
     packed: Packed
     settings: Settings
 
+    def solved(self) -> dict[str, Value]:
+        """The row: ``point`` and the figures. Whatever goes wrong is its ``error``, never an exception."""
+        return _solved(self)
 
-def solve(task: Task) -> dict[str, Value]:
+    def failed(self, error: str) -> dict[str, Value]:
+        """The row of a point that has no result."""
+        return _failed(self, error)
+
+
+def _solved(task: Task) -> dict[str, Value]:
     """The row of a task: ``point`` and the figures. Whatever goes wrong is its ``error``, never an exception.
 
     An error that says nothing about the policy (an invalid value, a bug) leaves the figures empty.
@@ -123,10 +154,10 @@ def solve(task: Task) -> dict[str, Value]:
             result = unplanned(asked.graph, asked.hardware, asked.choice, asked.budget_bytes, str(error))
         return {"point": task.key, **figures(result, question.hardware)}
     except Exception as error:  # one point's failure must not end a sweep of thousands
-        return failed(task, failure(error))
+        return _failed(task, failure(error))
 
 
-def failed(task: Task, error: str) -> dict[str, Value]:
+def _failed(task: Task, error: str) -> dict[str, Value]:
     """The row of a task that has no result."""
     question = task.packed.question()
     row: dict[str, Value] = dict.fromkeys(figure_columns(question.hardware))

@@ -1,0 +1,144 @@
+"""Points of a study of serving: one question with some fields changed, and the row of figures that it is answered with."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hosim.api.inputs import Machine, machine
+from hosim.api.serving_run import serve
+from hosim.errors import InputError
+from hosim.io.reading import unknown_name
+from hosim.serving.asked_requests import asked_requests, changed_requests
+from hosim.serving.request_files import RequestRows
+from hosim.study.axes import Settings, Value
+from hosim.study.rows import FEASIBLE
+from hosim.study.scenario import failure
+from hosim.study.tasks import point_key
+from hosim.version import __version__
+
+if TYPE_CHECKING:
+    from hosim.serving.served import Served
+
+REQUESTS, MODEL, HARDWARE = "requests.", "model.", "hardware"
+LATENCIES = ("ttft", "tpot", "inter_token", "latency")
+STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+
+_WHOLE = ("requests", "span_ns", *(f"{name}_{of}_ns" for name in LATENCIES for of in STATISTICS))
+_CACHE = ("iterations", "preemptions", "blocks", "peak_blocks")
+NUMBERS = ("requests_per_s", "prompt_tokens_per_s", "output_tokens_per_s", "goodput_per_s", "goodput_share", "prefix_hit_share")
+WHOLE = (*_WHOLE, *_CACHE)
+COLUMNS = ("model", "hardware", FEASIBLE, *_WHOLE, *NUMBERS, *_CACHE, "error")
+"""The figures of a row: whole nanoseconds and counts, :data:`NUMBERS` a second or from 0 to 1, and why there are none."""
+
+
+@dataclass(frozen=True)
+class ServingQuestion:
+    """A model, a machine, requests and the options of :func:`hosim.serve`; ``limits_ns`` are those of the goodput."""
+
+    model: Mapping[str, Any]
+    hardware: Machine
+    requests: str | os.PathLike[str]
+    options: Mapping[str, Any]
+    limits_ns: Mapping[str, int]
+
+    def with_settings(self, settings: Settings) -> ServingQuestion:
+        """The question with some fields changed, but those of the requests."""
+        model = {field.removeprefix(MODEL): value for field, value in settings.items() if field.startswith(MODEL)}
+        options = {field: value for field, value in settings.items() if "." not in field and field != HARDWARE}
+        hardware = settings.get(HARDWARE, self.hardware)
+        if not isinstance(hardware, str) and hardware is not self.hardware:
+            raise InputError(f"expected a profile's name, got {hardware!r}", source=HARDWARE)
+        return replace(self, model={**self.model, **model}, hardware=hardware, options={**self.options, **options})
+
+    def served(self, settings: Settings) -> Served:
+        """The requests of a point, served. Raises :class:`HosimError`."""
+        asked = self.with_settings(settings)
+        changes = {field.removeprefix(REQUESTS): value for field, value in settings.items() if field.startswith(REQUESTS)}
+        return serve(asked.model, asked.hardware, changed_requests(asked.requests, changes), **asked.options)
+
+    def figures(self, settings: Settings) -> dict[str, Value]:
+        """The figures of a point, by :data:`COLUMNS`. Raises :class:`HosimError`."""
+        served = self.served(settings)
+        found = served.summary()
+        row: dict[str, Value] = {name: found[name] for name in ("model", "hardware", "requests", "span_ns", *_CACHE)}
+        for name in LATENCIES:
+            row |= {f"{name}_{of}_ns": None if value is None else round(value) for of, value in found[f"{name}_ns"].items()}
+        row |= {name: found[name] for name in NUMBERS if name in found}
+        if self.limits_ns:
+            within = served.goodput(self.limits_ns)
+            row |= {"goodput_per_s": within["requests_per_s"], "goodput_share": within["share"]}
+        return {column: row.get(column) for column in COLUMNS} | {FEASIBLE: True}
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of everything that the answer depends on, including hosim's version."""
+        said = [
+            __version__,
+            json.dumps(dict(self.model), sort_keys=True, default=str),
+            repr(machine(self.hardware)),
+            repr(asked_requests(self.requests)),
+            json.dumps(dict(self.options), sort_keys=True, default=str),
+            json.dumps(dict(self.limits_ns), sort_keys=True),
+        ]
+        return hashlib.sha256("\0".join(said).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class ServingTask:
+    """One point: its key, the question and the changed fields."""
+
+    key: str
+    question: ServingQuestion
+    settings: Settings
+
+    def solved(self) -> dict[str, Value]:
+        """The row: ``point`` and the figures. Whatever goes wrong is its ``error``, never an exception."""
+        try:
+            return {"point": self.key, **self.question.figures(self.settings)}
+        except Exception as error:  # one point's failure must not end a sweep of thousands
+            return self.failed(failure(error))
+
+    def failed(self, error: str) -> dict[str, Value]:
+        """The row of a point that has no result."""
+        model = str(self.question.model.get("model"))
+        hardware = self.settings.get(HARDWARE) or machine(self.question.hardware).name
+        named: dict[str, Value] = {"model": model, "hardware": hardware, FEASIBLE: False, "error": error}
+        return {"point": self.key, **dict.fromkeys(COLUMNS), **named}
+
+
+def check_serving_fields(question: ServingQuestion, fields: Iterable[str]) -> None:
+    """Raise :class:`InputError` for a field that is none: ``requests.X``, ``model.X``, ``hardware`` or an option of :func:`hosim.serve`."""
+    options = [name for name, one in inspect.signature(serve).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    for field in fields:
+        if not field.startswith((REQUESTS, MODEL)) and field not in (HARDWARE, *options):
+            raise InputError(unknown_name("field", field, ["requests.rate", "model.tensor", HARDWARE, *options]), source=field)
+        if field == "model.model":
+            raise InputError("the model cannot be varied; ask for each by itself", source=field)
+
+
+def tasks_of(question: ServingQuestion, points: Sequence[Settings]) -> list[ServingTask]:
+    """A task for each point."""
+    digest = question.digest
+    return [ServingTask(point_key(digest, point), question, point) for point in points]
+
+
+def asked_question(
+    model: str | os.PathLike[str] | Mapping[str, Any],
+    hardware: Machine,
+    requests: str | os.PathLike[str],
+    options: Mapping[str, Any],
+    limits_ns: Mapping[str, int],
+) -> ServingQuestion:
+    """The question that a user asks. Raises :class:`InputError` for requests that cannot be read, and unknown options."""
+    if isinstance(requests, RequestRows) or not isinstance(requests, (str, os.PathLike)):
+        raise InputError("expected a file, or arrivals to draw such as 'poisson:rate=10'", source="requests")
+    parameters = dict(model) if isinstance(model, Mapping) else {"model": os.fspath(model)}
+    asked = ServingQuestion(parameters, hardware, requests, dict(options), limits_ns)
+    check_serving_fields(asked, options)
+    return asked

@@ -1,0 +1,268 @@
+"""``hosim.serve_sweep`` and ``hosim.serve_fit``: many runs of :func:`hosim.serve` with some fields changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hosim.api.cell_progress import in_cell
+from hosim.api.inputs import Machine, Vary, file_of, whole
+from hosim.api.serving_points import COLUMNS, NUMBERS, WHOLE, ServingTask, asked_question, check_serving_fields, tasks_of
+from hosim.errors import InputError
+from hosim.in_cells import InCells
+from hosim.serving.goodput import latency_limits, statistic_limits
+from hosim.study.axes import Axis, Value, parse_axis, read_vary
+from hosim.study.bisection import bisected, shown
+from hosim.study.fit import STEPS, ascending
+from hosim.study.rows import Row, frame, varied_columns
+from hosim.units import human_time
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from pandas import DataFrame
+
+
+def serve_sweep(
+    model: str | os.PathLike[str] | Mapping[str, Any],
+    hardware: Machine,
+    requests: str | os.PathLike[str],
+    *,
+    vary: Vary,
+    limit: str | Mapping[str, Any] | None = None,
+    seeds: int | None = None,
+    output: str | os.PathLike[str] | None = None,
+    jobs: int = -1,
+    scheduler: str | Client | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Serve requests once for each value of some fields, on every core.
+
+    Parameters
+    ----------
+    model
+        As :func:`hosim.serve` takes it.
+    hardware
+        As :func:`hosim.serve` takes it.
+    requests
+        A file of requests, or arrivals to draw such as ``"poisson:rate=10"``.
+    vary
+        Which fields take which values, as in :func:`hosim.sweep`: ``requests.rate`` and other parameters of drawn requests (of a file the
+        rate alone), ``model.tensor`` and other parameters of the model, ``hardware``, and options of :func:`hosim.serve` such as
+        ``blocks`` and ``token_budget``.
+    limit
+        Limits of the goodput, such as ``"ttft=2s,tpot=100ms"``.
+    seeds
+        How many seeds of drawn requests to serve at each point, from 0 on: a row each.
+    output
+        A CSV or Parquet file that gets each row as soon as it is known. The same call continues an interrupted sweep.
+    jobs
+        How many processes compute; -1: one per core.
+    scheduler
+        A Dask cluster that computes instead: its address, or a client.
+    progress
+        Called with the number of rows done, of all rows, and of those that failed.
+    **options
+        Options of :func:`hosim.serve` for all points.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per point: the value of each varied field, then the columns of :data:`hosim.api.serving_points.COLUMNS`. A point that cannot
+        be served has its ``error``.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be, or a field does not exist.
+
+    References
+    ----------
+    ``docs/serving.md`` says what is modelled.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> table = hosim.serve_sweep(
+    ...     "llama-3.1-8b", "h100-80gb-sxm", "poisson:rate=1:count=3:output=2", vary={"requests.rate": [1, 1000]}, jobs=1
+    ... )
+    >>> table["ttft_p95_ns"].is_monotonic_increasing
+    True
+    """
+    from hosim.study.on_dask import cluster
+    from hosim.study.rowfile import unique
+    from hosim.study.runners import pool
+    from hosim.study.sweep import swept, under_way
+
+    runner = pool(whole(jobs, "jobs", -1)) if scheduler is None else cluster(scheduler)
+    target = None if output is None else file_of(output, "output")
+    points = read_vary(vary)
+    if seeds is not None:
+        count = whole(seeds, "seeds", 1)
+        points = [{**point, "requests.seed": seed} for point in points for seed in range(count)]
+    asked = asked_question(model, hardware, requests, options, {} if limit is None else latency_limits(limit))
+    check_serving_fields(asked, dict.fromkeys(field for point in points for field in point))
+    tasks = tasks_of(asked, points)
+    _, keys = unique(points, [task.key for task in tasks])
+    first = {task.key: task for task in reversed(tasks)}
+    varying = varied_columns(points)
+    columns = ["point", *varying.values(), *(column for column in COLUMNS if column not in varying.values())]
+    with in_cell() as tell:
+
+        def told(done: int, total: int, failed: int) -> None:
+            tell(under_way(done, total, failed))
+            if progress is not None:
+                progress(done, total, failed)
+
+        found = swept([first[key] for key in keys], columns, WHOLE, NUMBERS, varying, target, runner, told)
+    if all(row["feasible"] is False for row in found.rows):
+        raise InputError(f"every point failed; the first one with: {found.rows[0]['error']}", source="serve_sweep")
+    return found.frame
+
+
+@dataclass(frozen=True, slots=True)
+class ServingProbe:
+    """One value tried: whether the statistics are within their limits, and why not."""
+
+    value: Value
+    within: bool
+    why: str
+    row: Row
+
+
+@dataclass(frozen=True)
+class ServingFit(InCells):
+    """The answer and the evidence: every value that was tried, in the order of the values.
+
+    ``beyond`` is the nearest value tried that is outside the limits. ``contradictions`` are lines about values that are outside the limits
+    although harder ones are within.
+    """
+
+    wanted: str
+    axis: Axis
+    limits_ns: Mapping[str, int]
+    probes: tuple[ServingProbe, ...]
+    answer: ServingProbe | None
+    beyond: ServingProbe | None
+    contradictions: tuple[str, ...]
+
+    @property
+    def value(self) -> Value:
+        """The answer; ``None`` if no value is within the limits."""
+        return None if self.answer is None else self.answer.value
+
+    @property
+    def rows(self) -> list[dict[str, Value]]:
+        """A row for each value tried: the value, ``within``, ``why``, and the figures of a sweep."""
+        name = " + ".join(self.axis.fields)
+        return [{name: one.value, "within": one.within, "why": one.why, **{c: one.row[c] for c in COLUMNS}} for one in self.probes]
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows as a frame."""
+        return frame(self.rows, list(self.rows[0])).astype({"within": bool})
+
+    def __str__(self) -> str:
+        name, limits = " + ".join(self.axis.fields), _limits(self.limits_ns)
+        if self.answer is None:
+            nearest = self.probes[0 if self.wanted == "largest" else -1]
+            return "; ".join([f"no {name} in the range has {limits}; {shown(nearest.value)}: {nearest.why}", *self.contradictions])
+        ending = "it is the last value of the range" if self.beyond is None else f"{shown(self.beyond.value)}: {self.beyond.why}"
+        return "; ".join([f"the {self.wanted} {name} with {limits} is {shown(self.answer.value)}; {ending}", *self.contradictions])
+
+    __repr__ = __str__
+    written_by = "hosim.api.study_cells"
+
+
+def serve_fit(
+    model: str | os.PathLike[str] | Mapping[str, Any],
+    hardware: Machine,
+    requests: str | os.PathLike[str],
+    *,
+    largest: str | None = None,
+    smallest: str | None = None,
+    within: str | Mapping[str, Any],
+    **options: Any,
+) -> ServingFit:
+    """Find the largest or the smallest value of a field at which statistics of latencies keep their limits.
+
+    Parameters
+    ----------
+    model
+        As :func:`hosim.serve` takes it.
+    hardware
+        As :func:`hosim.serve` takes it.
+    requests
+        A file of requests, or arrivals to draw such as ``"poisson:rate=10"``.
+    largest
+        A field of :func:`hosim.serve_sweep` and its range, of which the largest value is wanted: ``requests.rate=1..50``.
+    smallest
+        A field and its range, of which the smallest value is wanted: ``blocks=1000..20000:20``.
+    within
+        Limits of statistics, such as ``"ttft.p95=2s,tpot.mean=50ms"``.
+    **options
+        Options of :func:`hosim.serve`.
+
+    Returns
+    -------
+    ServingFit
+        ``value`` is the answer (``None`` if no value keeps the limits), ``frame`` has one row per value tried.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be, or not exactly one of ``largest`` and ``smallest`` is given.
+
+    References
+    ----------
+    :mod:`hosim.study.bisection` is the search. Where requests come faster than they are served, latencies grow with their number: ask with
+    as many as the answer is to hold for.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> found = hosim.serve_fit(
+    ...     "llama-3.1-8b", "h100-80gb-sxm", "poisson:rate=1:count=20:output=2", largest="requests.rate=1..1000:4", within="ttft.p95=100ms"
+    ... )
+    >>> found.value
+    1
+    """
+    text = largest or smallest
+    if text is None or (largest and smallest):
+        raise InputError("give one of largest='FIELD=A..B' and smallest='FIELD=A..B'", source="serve_fit")
+    axis = parse_axis(text, STEPS)
+    limits = statistic_limits(within)
+    if len(axis.values) < 2:
+        raise InputError(f"expected at least two values, such as 1..64, got {axis.values[0]!r}", source=" + ".join(axis.fields))
+    asked = asked_question(model, hardware, requests, options, {})
+    check_serving_fields(asked, axis.fields)
+    axis = Axis(axis.fields, ascending(axis))
+    tasks = tasks_of(asked, [dict.fromkeys(axis.fields, value) for value in axis.values])
+    with in_cell() as tell:
+
+        def probe(i: int) -> ServingProbe:
+            tell(f"{' + '.join(axis.fields)} = {axis.values[i]}")
+            return _probe(tasks[i], axis.values[i], limits)
+
+        found = bisected(range(len(tasks))[:: 1 if largest else -1], probe)
+    if all(probe.row["error"] for probe in found.probes.values()):
+        raise InputError(f"every value failed; the first one with: {next(iter(found.probes.values())).row['error']}", source="serve_fit")
+    answer, beyond = (None if place is None else found.probes[place] for place in (found.answer, found.beyond))
+    return ServingFit(
+        "largest" if largest else "smallest", axis, limits, tuple(found.probes.values()), answer, beyond, found.contradictions
+    )
+
+
+def _probe(task: ServingTask, value: Value, limits: Mapping[str, int]) -> ServingProbe:
+    row = task.solved()
+    if row["error"]:
+        return ServingProbe(value, False, str(row["error"]), row)
+    times = {name: row[f"{name.replace('.', '_')}_ns"] for name in limits}
+    beyond = [f"{name} is {human_time(took)}" for name, took in times.items() if isinstance(took, int) and took > limits[name]]
+    return ServingProbe(value, not beyond, ", ".join(beyond), row)
+
+
+def _limits(limits_ns: Mapping[str, int]) -> str:
+    return " and ".join(f"{name} within {human_time(limit)}" for name, limit in limits_ns.items())

@@ -1,0 +1,94 @@
+"""``hosim serve-sweep``: serve requests once for each combination of values."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hosim.cli.cmd_serve import Limit, Model, Requests
+from hosim.cli.cmd_sweep import Jobs, Output, Scheduler
+from hosim.cli.options import HardwareName, Json, console, print_json
+from hosim.cli.progress import bar
+from hosim.cli.terminal import say
+from hosim.errors import InputError
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="OPTION=VALUE", help="An option of hosim.serve for all points, such as token_budget=1024; may be repeated."
+    ),
+]
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--vary",
+        metavar="FIELD=VALUES",
+        help="A field to vary; may be repeated: requests.rate=5..50:10, blocks=1000,2000, token_budget=1024,2048, model.tensor=1,2, "
+        "hardware=h100,h200.",
+    ),
+]
+Seeds = Annotated[int | None, typer.Option("--seeds", metavar="N", min=1, help="Serve each point with N seeds of drawn requests.")]
+
+
+def serve_sweep(
+    model: Model,
+    hardware: HardwareName,
+    requests: Requests,
+    vary: Vary = None,
+    seeds: Seeds = None,
+    limit: Limit = None,
+    set_: Set = None,
+    output: Output = None,
+    jobs: Jobs = -1,
+    scheduler: Scheduler = None,
+    json: Json = False,
+) -> None:
+    """Serve requests once for each combination of values, on every core.
+
+    Fields are parameters of the requests (of a file its rate), of the model, the machine, and options of hosim.serve. With --seeds each row
+    is the median of several draws, with the least and the most below it.
+    """
+    from hosim.api.serving_studies import serve_sweep as swept
+    from hosim.report.serving_studies_table import serving_sweep
+    from hosim.study.axes import read_vary
+    from hosim.study.rows import varied_columns
+
+    if not vary and seeds is None:
+        raise InputError("nothing to vary: give --vary FIELD=VALUES or --seeds N", source="serve-sweep")
+    points = read_vary(vary) if vary else [{"requests.seed": seed} for seed in range(seeds or 1)]
+    with bar() as tell:
+        frame = swept(
+            model,
+            hardware,
+            requests,
+            vary=points,
+            limit=limit,
+            seeds=seeds if vary else None,
+            output=output,
+            jobs=jobs,
+            scheduler=scheduler,
+            progress=tell,
+            **settings_of(set_),
+        )
+    rows = [{str(name): value for name, value in row.items()} for row in frame.astype(object).where(frame.notna(), None).to_dict("records")]
+    if output is not None:
+        say(f"wrote {output}: {len(rows):,} rows")
+    varied = list(dict.fromkeys([*varied_columns(points).values(), *(["requests.seed"] if seeds else [])]))
+    if json:
+        print_json({"format": "hosim.serving-sweep/1", "rows": rows})
+    else:
+        console().print(serving_sweep(rows, varied))
+
+
+def settings_of(texts: list[str] | None) -> dict[str, object]:
+    """The options that ``--set`` gives. Raises :class:`InputError` for one without a value, or that is given twice."""
+    from hosim.study.axes import scalar
+
+    found: dict[str, object] = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not equals or name in found:
+            raise InputError(f"expected OPTION=VALUE, each option once, got {text!r}", source="--set")
+        found[name.strip()] = scalar(value.strip())
+    return found

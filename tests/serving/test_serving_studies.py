@@ -1,0 +1,148 @@
+"""Sweeps and fits over serving, on a model of two layers."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import hosim
+from hosim.cli.main import app
+from hosim.errors import InputError
+from hosim.serving.asked_requests import changed_requests
+from hosim.serving.goodput import statistic_limits
+from hosim.serving.request import Request
+from hosim.study.bisection import bisected
+
+MODEL = {"model": "llama-3.1-8b", "layers": 2}
+DRAWN = "poisson:rate=50:count=8:prompt=40:output=3"
+
+
+def test_a_row_is_what_serving_gives():
+    table = hosim.serve_sweep(
+        MODEL, "h100-80gb-sxm", DRAWN, vary={"requests.rate": [50, 5000], "blocks": [4, 100]}, limit="ttft=2ms", jobs=1, max_sequences=4
+    )
+    assert list(zip(table["requests.rate"], table["blocks"], strict=True)) == [(50, 4), (50, 100), (5000, 4), (5000, 100)]
+    alone = hosim.serve(MODEL, "h100-80gb-sxm", DRAWN.replace("rate=50", "rate=5000"), blocks=100, max_sequences=4)
+    found, row = alone.summary(), table.iloc[3]
+    assert row["feasible"]
+    assert (row["ttft_p95_ns"], row["latency_mean_ns"]) == (found["ttft_ns"]["p95"], round(found["latency_ns"]["mean"]))
+    assert (row["output_tokens_per_s"], row["goodput_share"]) == (found["output_tokens_per_s"], alone.goodput("ttft=2ms")["share"])
+
+
+def test_a_point_that_fails_is_a_row_with_its_error(tmp_path):
+    path = tmp_path / "rows.csv"
+    asked = {"vary": {"blocks": [2, 50]}, "jobs": 1, "output": path}
+    table = hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, **asked)
+    assert list(table["feasible"]) == [False, True]
+    assert table["error"][0].startswith("requests[0]: 43 tokens of prompt and answer do not fit in a cache of 32 tokens")
+    done = []
+    again = hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, **asked, progress=lambda *counts: done.append(counts))
+    assert done == [(2, 2, 1)]  # from the file
+    assert again.equals(table)
+    with pytest.raises(InputError, match="this file belongs to another sweep"):
+        hosim.serve_sweep(MODEL, "h100-80gb-sxm", f"{DRAWN}:seed=1", **asked)
+
+
+def test_seeds_are_rows_and_any_number_of_processes_gives_the_same():
+    one, two = (hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, vary="requests.rate=50,100", seeds=2, jobs=jobs) for jobs in (1, 2))
+    assert list(zip(one["requests.rate"], one["requests.seed"], strict=True)) == [(50, 0), (50, 1), (100, 0), (100, 1)]
+    assert one.equals(two)
+    assert one["span_ns"].nunique() == 4
+
+
+def test_the_rate_of_a_file_moves_its_arrivals(tmp_path):
+    """Two gaps of 1 and 3 s are 0.5 requests a second; at 5 they are 0.1 and 0.3 s."""
+    path = tmp_path / "requests.csv"
+    path.write_text("Timestamp,Request tokens,Response tokens\n7,5,2\n8,6,2\n11,7,2\n")
+    assert changed_requests(path, {"rate": 5}).requests == (Request(0, 5, 2), Request(100_000_000, 6, 2), Request(400_000_000, 7, 2))
+    for changes, message in (
+        ({"seed": 1}, "of a file only the rate can be changed, not seed"),
+        ({"rate": 0}, "expected requests a second"),
+    ):
+        with pytest.raises(InputError, match=message):
+            changed_requests(path, changes)
+    path.write_text("Timestamp,Request tokens,Response tokens\n7,5,2\n7,6,2\n")
+    with pytest.raises(InputError, match="all requests arrive at once"):
+        changed_requests(path, {"rate": 5})
+
+
+def test_the_highest_rate_within_a_limit():
+    """Every value of the range is tried by hand: the answer is the last one whose P95 keeps the limit."""
+    rates = [10, 100, 1000, 10000]
+    table = hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, vary={"requests.rate": rates}, jobs=1)
+    limit = int(table["ttft_p95_ns"][1])
+    assert limit < table["ttft_p95_ns"][2]
+    found = hosim.serve_fit(MODEL, "h100-80gb-sxm", DRAWN, largest="requests.rate=10,100,1000,10000", within={"ttft.p95": limit})
+    assert (found.value, found.beyond.value) == (100, 1000)
+    assert str(found).startswith("the largest requests.rate with ttft.p95 within ")
+    assert found.frame["ttft_p95_ns"].equals(table["ttft_p95_ns"])
+    assert "<table" in found._repr_html_()
+    none = hosim.serve_fit(MODEL, "h100-80gb-sxm", DRAWN, smallest="blocks=10..40:2", within="ttft.p95=1ns")
+    assert none.value is None
+    assert str(none).startswith("no blocks in the range has ttft.p95 within 1 ns; 40: ttft.p95 is ")
+
+
+def test_a_search_says_what_contradicts_it():
+    """0 to 20, of which 7 is outside although 14 is the last one within: values beside the answer are tried, too."""
+
+    class Tried:
+        def __init__(self, value):
+            self.value, self.within, self.why = value, value <= 14 and value != 7, "for a reason"
+
+    found = bisected(range(21), Tried)
+    assert (found.answer, found.beyond) == (14, 15)
+    assert found.contradictions == (
+        "7 is not within the limits (for a reason) although 14 is: there is no single threshold, and others may be within the limits too",
+    )
+    assert bisected(range(21)[::-1], Tried).answer == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vary": {"block": [1]}}, "block: unknown field 'block'; did you mean 'blocks'?"),
+        ({"vary": {"model.model": ["gpt2"]}}, "model.model: the model cannot be varied; ask for each by itself"),
+        ({"vary": {"requests.cv": [1]}}, "serve_sweep: every point failed; the first one with: requests poisson: unknown parameter 'cv'"),
+        ({"vary": {"blocks": [9]}, "block": 3}, "block: unknown field 'block'; did you mean 'blocks'?"),
+        ({"vary": {"blocks": [9]}, "limit": "p95=2"}, "limit: unknown latency 'p95'"),
+    ],
+)
+def test_what_cannot_be_swept(options, message):
+    with pytest.raises(InputError) as caught:
+        hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, jobs=1, **options)
+    assert str(caught.value).startswith(message)
+
+
+def test_what_cannot_be_fitted():
+    for options, message in (
+        ({}, "serve_fit: give one of largest="),
+        ({"largest": "blocks=5"}, "blocks: expected at least two values"),
+    ):
+        with pytest.raises(InputError, match=message):
+            hosim.serve_fit(MODEL, "h100-80gb-sxm", DRAWN, within="ttft.p95=2s", **options)
+    with pytest.raises(InputError, match="expected a file, or arrivals to draw"):
+        hosim.serve_fit(MODEL, "h100-80gb-sxm", [Request(0, 1, 1)], within="ttft.p95=2s", largest="blocks=1,2")
+    with pytest.raises(InputError, match=r"within: unknown latency 'ttft.p96'; did you mean 'ttft.p9.'\?"):
+        statistic_limits("ttft.p96=1s")
+
+
+def test_the_commands():
+    line = ["llama-3.1-8b", "-H", "h100", "--requests", DRAWN]
+    swept = ["serve-sweep", *line, "--vary", "model.layers=2", "--vary", "requests.rate=50,500", "--seeds", "2", "--jobs", "1"]
+    outcome = CliRunner().invoke(app, [*swept, "--set", "max_sequences=4", "--limit", "ttft=1ms"], env={"COLUMNS": "200"})
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "each row is the median of 2 seeds, with the least and the most below" in outcome.stdout
+    assert outcome.stdout.count("least") == 3
+    rows = json.loads(CliRunner().invoke(app, [*swept, "--json"]).stdout)["rows"]
+    assert [(row["requests.rate"], row["requests.seed"]) for row in rows] == [(50, 0), (50, 1), (500, 0), (500, 1)]
+    fitted = ["serve-fit", *line, "--largest", "max_sequences=1,2,4", "--within", "ttft.p95=1ns", "--set", "token_budget=64"]
+    outcome = CliRunner().invoke(app, fitted, env={"COLUMNS": "200"})
+    assert outcome.exit_code == 3
+    assert "no max_sequences in the range has ttft.p95 within 1 ns" in outcome.stdout
+    for wrong, message in (
+        (["serve-sweep", *line], "error: serve-sweep: nothing to vary: give --vary FIELD=VALUES or --seeds N\n"),
+        ([*fitted, "--set", "x"], "error: --set: expected OPTION=VALUE, each option once, got 'x'\n"),
+        ([*fitted, "--set", "block=1"], "error: block: unknown field 'block'; did you mean 'blocks'?\n"),
+    ):
+        outcome = CliRunner().invoke(app, wrong)
+        assert (outcome.exit_code, outcome.stderr) == (2, message)
