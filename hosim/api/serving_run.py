@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.api.inputs import Machine, machine, whole
 from hosim.errors import InputError, UnitError
+from hosim.io.reading import unknown_name
+from hosim.limits import within
 from hosim.serving.request import Request
 from hosim.units import parse_time
 
@@ -31,8 +33,10 @@ def serve(
     overhead: int | str = 0,
     iterations: str | os.PathLike[str] | None = None,
     ahead: bool = True,
+    instances: int = 1,
+    router: str = "round_robin",
 ) -> Served:
-    """Serve requests over time on one engine with a paged key-value cache in device memory, as vLLM does.
+    """Serve requests over time on one engine, or on several, with a paged key-value cache in device memory, as vLLM does.
 
     Batching is continuous, prompts are prefilled in chunks, the cache shares blocks of equal prefixes, and the sequence that was admitted
     last is preempted where blocks lack. The whole cache is in device memory.
@@ -63,6 +67,11 @@ def serve(
         A folder of recorded kernel times (:func:`hosim.serving.recorded_iterations.read_recorded_iterations`) instead of the cost model.
     ahead
         Whether an iteration is scheduled when the one before begins, as vLLM's asynchronous scheduling does.
+    instances
+        Equal engines, each on machines and with a cache of its own.
+    router
+        How a request finds its engine: ``"round_robin"``, ``"least_load"`` (the fewest requests), or ``"prefix"`` (the fewest tokens of
+        prompts to compute up to its last, without those in the cache).
 
     Returns
     -------
@@ -90,9 +99,11 @@ def serve(
     from hosim.serving.asked_requests import asked_requests
     from hosim.serving.engine_loop import serve_requests
     from hosim.serving.engine_memory import cache_blocks
+    from hosim.serving.instances import serve_on_instances
     from hosim.serving.modelled_iterations import ModelledIterations
     from hosim.serving.recorded_iterations import read_recorded_iterations
     from hosim.serving.request_files import RequestRows
+    from hosim.serving.routers import ROUTERS
     from hosim.serving.scheduler import EngineLimits
 
     limits = EngineLimits(
@@ -118,7 +129,13 @@ def serve(
     time_of = modelled if iterations is None else read_recorded_iterations(iterations, modelled.layers, overhead_ns)
     about = {"model": str(parameters["model"]), "hardware": profile.name, "block_tokens": block_tokens, "overhead_ns": overhead_ns}
     about |= {"unanswered": unanswered}
-    return replace(serve_requests(listed, limits, held, time_of, ahead=ahead), about=about)
+    count = within("devices", whole(instances, "instances", 1), source="instances")
+    if router not in ROUTERS:
+        raise InputError(unknown_name("router", router, ROUTERS), source="router")
+    if count == 1:
+        return replace(serve_requests(listed, limits, held, time_of, ahead=ahead), about=about)
+    about |= {"instances": count, "router": router}
+    return replace(serve_on_instances(listed, limits, held, time_of, count, ROUTERS[router], ahead=ahead), about=about)
 
 
 def _nanoseconds(overhead: int | str) -> int:

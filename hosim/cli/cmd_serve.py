@@ -32,6 +32,8 @@ MaxSequences = Annotated[int, typer.Option("--max-sequences", metavar="N", min=1
 MemoryShare = Annotated[float, typer.Option("--memory-share", metavar="SHARE", help="How much of the device's memory the engine takes.")]
 Overhead = Annotated[str, typer.Option("--overhead", metavar="TIME", help="What the host adds to each iteration, such as 2ms.")]
 Iterations = Annotated[Path | None, typer.Option("--iterations", metavar="FOLDER", help="Recorded kernel times instead of the cost model.")]
+Instances = Annotated[int, typer.Option("--instances", metavar="N", min=1, help="Equal engines, each with a cache of its own.")]
+Router = Annotated[str, typer.Option("--router", metavar="HOW", help="How a request finds its engine: round_robin, least_load, prefix.")]
 Measured = Annotated[
     Path | None, typer.Option("--measured", metavar="FILE", help="What a real server did with these requests, to compare with.")
 ]
@@ -57,6 +59,8 @@ def serve(
     memory_share: MemoryShare = 0.9,
     overhead: Overhead = "0ms",
     iterations: Iterations = None,
+    instances: Instances = 1,
+    router: Router = "round_robin",
     measured: Measured = None,
     fit_first: FitFirst = None,
     limit: Limit = None,
@@ -107,6 +111,8 @@ def serve(
             memory_share=memory_share,
             overhead=overhead_now,
             iterations=iterations,
+            instances=instances,
+            router=router,
         )
 
     with progress(f"serving {counted(len(listed.requests), 'request')}"):

@@ -27,10 +27,22 @@ Array = npt.NDArray[np.int64]
 
 
 def curves(samples: Sequence[Sample]) -> tuple[Array, list[Array]]:
-    """The instants at which an engine changes, and from each on who runs, who waits and the blocks that are held.
+    """The instants at which engines change, and from each on who runs, who waits and the blocks that are held, over all engines.
 
-    Between two iterations that do not follow each other at once the engine is empty.
+    Between two iterations that do not follow each other at once an engine is empty.
     """
+    engines = [_of_one([sample for sample in samples if sample.instance == i]) for i in sorted({sample.instance for sample in samples})]
+    if len(engines) == 1:
+        return engines[0]
+    at = np.unique(np.concatenate([own for own, _ in engines]))
+    totals = [np.zeros(len(at), np.int64) for _ in range(3)]
+    for own, values in engines:
+        place = np.searchsorted(own, at, "right") - 1
+        totals = [total + np.where(place >= 0, value[place], 0) for total, value in zip(totals, values, strict=True)]
+    return at, totals
+
+
+def _of_one(samples: Sequence[Sample]) -> tuple[Array, list[Array]]:
     rows: list[tuple[int, int, int, int]] = []
     end = 0
     for sample in samples:
@@ -64,13 +76,13 @@ def cache(axes: Axes, served: Served) -> Axes:
     unit, name = figures.time_unit(end)
     at, (_, _, held) = curves(served.samples)
     times, (values,) = thinned(at, [held], end, _COLUMNS)
-    most = int(values.max())
+    most, blocks = int(values.max()), served.blocks * (1 + max(served.instances, default=0))
     label = f"held: at most {most:,}"
     axes.fill_between([*(times / unit), end / unit], 0, [*values, values[-1]], step="post", label=label, **KIND_STYLES["kv_cache"])
-    if served.blocks <= 2 * most:
-        axes.axhline(served.blocks, color="#b2182b", linestyle="--", linewidth=1.4, label=f"capacity {served.blocks:,}")
+    if blocks <= 2 * most:
+        axes.axhline(blocks, color="#b2182b", linestyle="--", linewidth=1.4, label=f"capacity {blocks:,}")
     else:
-        axes.plot([], [], " ", label=f"(capacity {served.blocks:,})")
+        axes.plot([], [], " ", label=f"(capacity {blocks:,})")
     axes.set_ylabel("blocks")
     axes.set_title("Cache")
     _over_time(axes, end, unit, name)

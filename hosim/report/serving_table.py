@@ -23,9 +23,7 @@ _LATENCIES = {
 def serving(data: Mapping[str, Any]) -> RenderableType:
     """A ``hosim.serving/1``: latencies, what went through, and what became of the cache; with ``measured``, beside a real server."""
     parts: list[RenderableType] = []
-    table = open_table(
-        f"{data['model']} on {data['hardware']}: {counted(data['requests'], 'request')}", "latency", *_names(data["ttft_ns"])
-    )
+    table = open_table(f"{data['model']} on {_engines(data)}: {counted(data['requests'], 'request')}", "latency", *_names(data["ttft_ns"]))
     for key, name in _LATENCIES.items():
         table.add_row(name, *(_time(value) for value in data[key].values()))
     parts.append(table)
@@ -44,8 +42,15 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
         parts.append(
             paragraph(f"{counted(unanswered, 'request')} of the file without an answer {'is' if unanswered == 1 else 'are'} left out")
         )
+    if "instances" in data:
+        held += " (of one engine)"
     parts.append(paragraph(f"cache: {data['blocks']:,} blocks of {data['block_tokens']} tokens, {held}; {hits}"))
     return Group(*parts)
+
+
+def _engines(data: Mapping[str, Any]) -> str:
+    several = f"{data['instances']} x " if "instances" in data else ""
+    return f"{several}{data['hardware']}" + (f" behind {data['router']}" if several else "")
 
 
 def _within(found: Mapping[str, Any], of: int) -> RenderableType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hosim.report.perfetto import microseconds, named
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hosim.serving.served import Sample, Served
 
 _Event = dict[str, Any]
-_ENGINE, _REQUESTS = 1, 2
+_REQUESTS, _ENGINES = 1, 2
 
 
 def serving_trace(served: Served) -> dict[str, Any]:
@@ -20,18 +20,14 @@ def serving_trace(served: Served) -> dict[str, Any]:
 
     A request is an asynchronous slice from its arrival to its last token, within which it is queued, prefilled and decoded.
     """
-    events = [named("process_name", _ENGINE, 0, "engine"), named("thread_name", _ENGINE, 1, "iterations")]
-    events.append(named("process_name", _REQUESTS, 0, "requests"))
+    events = [named("process_name", _REQUESTS, 0, "requests")]
     timed: list[tuple[int, _Event]] = []
-    before: Sample | None = None
-    for number, sample in enumerate(served.samples):
-        if before is not None and before.end_ns < sample.start_ns:
-            timed += _counters(before.end_ns, 0, 0, 0)
-        timed.append((sample.start_ns, _slice(number, sample)))
-        timed += _counters(sample.start_ns, sample.running, sample.waiting, sample.held_blocks)
-        before = sample
-    if before is not None:
-        timed += _counters(before.end_ns, 0, 0, 0)
+    engines = sorted({sample.instance for sample in served.samples})
+    for instance in engines:
+        pid = _ENGINES + instance
+        events.append(named("process_name", pid, 0, f"engine {instance}" if len(engines) > 1 else "engine"))
+        events.append(named("thread_name", pid, 1, "iterations"))
+        timed += _engine([sample for sample in served.samples if sample.instance == instance], pid)
     for number in range(len(served.requests)):
         timed += _request(served, number)
     events += [event for _, event in sorted(timed, key=lambda pair: pair[0])]
@@ -39,15 +35,23 @@ def serving_trace(served: Served) -> dict[str, Any]:
     return {"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}
 
 
-def _slice(number: int, sample: Sample) -> _Event:
-    times = {"ts": microseconds(sample.start_ns), "dur": microseconds(sample.end_ns - sample.start_ns)}
-    args = {"tokens": sample.tokens, "running": sample.running, "waiting": sample.waiting}
-    return {"ph": "X", "name": f"iteration {number}", "cat": "iteration", **times, "pid": _ENGINE, "tid": 1, "args": args}
+def _engine(samples: Sequence[Sample], pid: int) -> Iterator[tuple[int, _Event]]:
+    """The iterations of an engine, and its counters, which are 0 where no iteration follows at once."""
+    end = 0
+    for number, sample in enumerate(samples):
+        if end < sample.start_ns:
+            yield from _counters(end, 0, 0, 0, pid)
+        times = {"ts": microseconds(sample.start_ns), "dur": microseconds(sample.end_ns - sample.start_ns)}
+        args = {"tokens": sample.tokens, "running": sample.running, "waiting": sample.waiting}
+        yield sample.start_ns, {"ph": "X", "name": f"iteration {number}", "cat": "iteration", **times, "pid": pid, "tid": 1, "args": args}
+        yield from _counters(sample.start_ns, sample.running, sample.waiting, sample.held_blocks, pid)
+        end = sample.end_ns
+    yield from _counters(end, 0, 0, 0, pid)
 
 
-def _counters(at: int, running: int, waiting: int, held: int) -> Iterator[tuple[int, _Event]]:
+def _counters(at: int, running: int, waiting: int, held: int, pid: int) -> Iterator[tuple[int, _Event]]:
     for name, value in (("running", running), ("waiting", waiting), ("blocks held", held)):
-        yield at, {"ph": "C", "name": name, "ts": microseconds(at), "pid": _ENGINE, "tid": 0, "args": {name: value}}
+        yield at, {"ph": "C", "name": name, "ts": microseconds(at), "pid": pid, "tid": 0, "args": {name: value}}
 
 
 def _request(served: Served, number: int) -> Iterator[tuple[int, _Event]]:

@@ -23,15 +23,9 @@ def serve_requests(requests: Sequence[Request], limits: EngineLimits, blocks: in
     waits for the one after. Raises :class:`InputError` for a request that the cache has no room for.
     """
     scheduler = Scheduler(requests, limits, blocks)
-    for number, request in enumerate(requests):
-        if not scheduler.fits(request):
-            raise InputError(
-                f"{request.prompt_tokens + request.output_tokens:,} tokens of prompt and answer do not fit in a cache of "
-                f"{blocks * limits.block_tokens:,} tokens",
-                where=f"requests[{number}]",
-            )
+    check_room(requests, scheduler, limits)
     env = simpy.Environment()
-    engine = _Engine(env, requests, scheduler, time_of)
+    engine = Engine(env, requests, scheduler, time_of)
     env.process(engine.arrivals())
     env.process(engine.ahead() if ahead else engine.in_turn())
     env.run()
@@ -41,7 +35,20 @@ def serve_requests(requests: Sequence[Request], limits: EngineLimits, blocks: in
     )
 
 
-class _Engine:
+def check_room(requests: Sequence[Request], scheduler: Scheduler, limits: EngineLimits) -> None:
+    """Raise :class:`InputError` for a request that the cache has no room for."""
+    for number, request in enumerate(requests):
+        if not scheduler.fits(request):
+            raise InputError(
+                f"{request.prompt_tokens + request.output_tokens:,} tokens of prompt and answer do not fit in a cache of "
+                f"{scheduler.pool.count * limits.block_tokens:,} tokens",
+                where=f"requests[{number}]",
+            )
+
+
+class Engine:
+    """One engine: its iterations as a process of the simulation, and when requests were scheduled and got their tokens."""
+
     def __init__(self, env: simpy.Environment, requests: Sequence[Request], scheduler: Scheduler, time_of: IterationTime) -> None:
         self._env = env
         self._requests = requests
@@ -62,9 +69,13 @@ class _Engine:
         for number, request in enumerate(self._requests):
             if request.arrival_ns > self._now:
                 yield self._env.timeout(request.arrival_ns - self._now)
-            self._scheduler.add(number)
-            arrived, self._arrived = self._arrived, self._env.event()
-            arrived.succeed()
+            self.offer(number)
+
+    def offer(self, number: int) -> None:
+        """A request has come to this engine."""
+        self._scheduler.add(number)
+        arrived, self._arrived = self._arrived, self._env.event()
+        arrived.succeed()
 
     def in_turn(self) -> Generator[simpy.Event, Any, None]:
         """An iteration is scheduled when the one before has ended."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from hosim.serving.block_pool import BlockPool
 from hosim.serving.request import Request
@@ -86,6 +87,16 @@ class Scheduler:
     def fits(self, request: Request) -> bool:
         """Whether the request can ever be finished: the whole cache has room for all of its tokens but the last."""
         return self._blocks(request.prompt_tokens + request.output_tokens - 1) <= self.pool.count
+
+    def tokens_ahead(self) -> int:
+        """Tokens that the requests here have still to compute before each gets its next one."""
+        return sum(sequence.tokens - sequence.computed for there in (self.running, self.waiting) for sequence in there)
+
+    def cached(self, request: Request) -> int:
+        """Tokens of a prompt that the cache holds now, of which the last one is computed anyway."""
+        size = self._limits.block_tokens
+        keys = (request.block_key(block, size) for block in range((request.prompt_tokens - 1) // size))
+        return size * len(self.pool.found(key for key in takewhile(bool, keys)))
 
     def add(self, number: int) -> None:
         """A request arrives."""

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The engine when an iteration begins: who runs and waits, the blocks that are held, and what the iteration computes."""
+    """An engine when an iteration begins: who runs and waits, the blocks that are held, and what the iteration computes.
+
+    ``instance`` is which of several engines it is.
+    """
 
     start_ns: int
     end_ns: int
@@ -27,6 +30,7 @@ class Sample:
     waiting: int
     held_blocks: int
     tokens: int
+    instance: int = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,6 +49,8 @@ class Served:
     blocks: int
     about: Mapping[str, Any] = field(default_factory=dict)
     """What was asked: the model, the machine, the limits."""
+    instances: tuple[int, ...] = ()
+    """The engine of each request, if there are several."""
 
     def __repr__(self) -> str:
         found = self.summary()
@@ -78,7 +84,8 @@ class Served:
                     "latency_ns": tokens[-1] - request.arrival_ns,
                 }
             )
-        return DataFrame(rows)
+        frame = DataFrame(rows)
+        return frame.assign(instance=list(self.instances)) if self.instances else frame
 
     def iterations(self) -> DataFrame:
         """A row an iteration: when it starts and ends, who runs and waits, the blocks that are held, and the tokens that it computes."""

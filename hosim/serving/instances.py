@@ -1,0 +1,67 @@
+"""Several engines behind a router: each has its own cache, and a request stays on the engine that it went to."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import simpy
+
+from hosim.serving.engine_loop import Engine, IterationTime, check_room
+from hosim.serving.request import Request
+from hosim.serving.routers import Router
+from hosim.serving.scheduler import EngineLimits, Scheduler
+from hosim.serving.served import Served
+
+
+def serve_on_instances(
+    requests: Sequence[Request],
+    limits: EngineLimits,
+    blocks: int,
+    time_of: IterationTime,
+    instances: int,
+    router: Router,
+    *,
+    ahead: bool = True,
+) -> Served:
+    """As :func:`hosim.serving.engine_loop.serve_requests`, on equal engines with a cache of ``blocks`` blocks each.
+
+    Raises :class:`InputError` for a request that the cache of an engine has no room for.
+    """
+    env = simpy.Environment()
+    schedulers = [Scheduler(requests, limits, blocks) for _ in range(instances)]
+    check_room(requests, schedulers[0], limits)
+    engines = [Engine(env, requests, scheduler, time_of) for scheduler in schedulers]
+    chosen: list[int] = []
+    env.process(_arrivals(env, requests, engines, schedulers, router, chosen))
+    for engine in engines:
+        env.process(engine.ahead() if ahead else engine.in_turn())
+    env.run()
+    samples = [replace(sample, instance=i) for i, engine in enumerate(engines) for sample in engine.samples]
+    return Served(
+        tuple(requests),
+        tuple(engines[i].scheduled_ns[number] for number, i in enumerate(chosen)),
+        tuple(tuple(engines[i].token_ns[number]) for number, i in enumerate(chosen)),
+        tuple(sorted(samples, key=lambda sample: (sample.start_ns, sample.instance))),
+        sum(scheduler.preemptions for scheduler in schedulers),
+        sum(scheduler.hit_tokens for scheduler in schedulers),
+        blocks,
+        instances=tuple(chosen),
+    )
+
+
+def _arrivals(
+    env: simpy.Environment,
+    requests: Sequence[Request],
+    engines: Sequence[Engine],
+    schedulers: Sequence[Scheduler],
+    router: Router,
+    chosen: list[int],
+) -> Generator[simpy.Event, Any, None]:
+    """Each request arrives, and goes to the engine that the router chooses by what is there at this instant."""
+    for number, request in enumerate(requests):
+        if request.arrival_ns > env.now:
+            yield env.timeout(request.arrival_ns - int(env.now))
+        chosen.append(router(number, request, schedulers))
+        engines[chosen[-1]].offer(number)
