@@ -14,7 +14,7 @@ from hosim.errors import InfeasibleError
 
 Within = Annotated[
     str,
-    typer.Option("--within", metavar="LIMITS", help="Limits of statistics of latencies: ttft.p95=2s,tpot.mean=50ms.", show_default=False),
+    typer.Option("--within", metavar="LIMITS", help="Limits of statistics of latencies: ttft.p95=2s,tpot.mean=50ms."),
 ]
 Largest = Annotated[str | None, typer.Option("--largest", metavar="FIELD=A..B[:N]", help="Find the largest value: requests.rate=1..50.")]
 Smallest = Annotated[str | None, typer.Option("--smallest", metavar="FIELD=A..B[:N]", help="Find the smallest value: blocks=500..20000.")]

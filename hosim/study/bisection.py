@@ -13,7 +13,7 @@ CHECKS = 2
 """How many values to probe on each side of the answer beyond those that bisection needs."""
 
 
-class Tried(Protocol):
+class Probed(Protocol):
     """A value that was tried: whether it is within the limits, and why not."""
 
     @property
@@ -29,7 +29,7 @@ class Tried(Protocol):
         """Why it is not."""
 
 
-_Probe = TypeVar("_Probe", bound=Tried)
+_Probe = TypeVar("_Probe", bound=Probed)
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ def bisected(order: Sequence[int], probe: Callable[[int], _Probe]) -> Bisected[_
     )
 
 
-def _contradiction(worse: Tried, best: Tried) -> str:
+def _contradiction(worse: Probed, best: Probed) -> str:
     return (
         f"{shown(worse.value)} is not within the limits ({worse.why}) although {shown(best.value)} is: there is no single "
         "threshold, and others may be within the limits too"
     )
 
 
-def _check_besides(order: Sequence[int], probes: Mapping[int, Tried], within: Callable[[int], bool]) -> None:
+def _check_besides(order: Sequence[int], probes: Mapping[int, Probed], within: Callable[[int], bool]) -> None:
     """Probe :data:`CHECKS` more values on each side of the limit: the middles of the widest stretches not probed yet."""
     limit = max((n for n in range(len(order)) if order[n] in probes and probes[order[n]].within), default=0)
     for side in (range(limit), range(limit + 1, len(order))):

@@ -55,6 +55,9 @@ NUMBERS = {
     "serve --max-sequences": (256, 1, None),
     "serve --memory-share": (0.9, None, None),
     "serve --fit-first": (None, 1, None),
+    "serve --instances": (1, 1, None),
+    "serve-sweep --seeds": (None, 1, None),
+    "serve-sweep --jobs": (-1, None, None),
     "blame --top": (20, 1, None),
     "blame --devices": (None, 1, None),
     "diff --top": (40, 1, None),
@@ -91,6 +94,7 @@ def test_flags_are_off_and_what_says_its_default_itself_shows_no_other(every: di
     assert all(p["default"] is False for p in every.values() if p.get("is_flag"))
     silent = {
         "sweep --jobs",
+        "serve-sweep --jobs",
         *(f"{name} {what}" for name in ("check", "baseline write", "baseline update") for what in ("cases", "--jobs")),
     }
     assert {name for name, p in every.items() if not p["show_default"]} == silent
