@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from hosim.costmodel.op_time import kernel_times_of
+from hosim.costmodel.peaks import efficiency_for
 from hosim.graph import Graph
 from hosim.hardware import Fabric, Hardware
 
@@ -87,7 +88,7 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
             if key in known:
                 use = known[key]
             else:
-                efficiency = hardware.compute.efficiency_for(op.kind, op.dtype)
+                efficiency = efficiency_for(hardware, op.kind, op.dtype)
                 used = min(Fraction(bandwidth), Fraction(op.bytes_accessed * _NS_PER_S, busy))
                 reading = max(Fraction(0), 1 - Fraction(2 * made, op.bytes_accessed))
                 reached = max(bandwidth * efficiency, used) * (1 - lost * reading)

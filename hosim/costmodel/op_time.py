@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from hosim.costmodel.origins import GUESS, MEASURED
-from hosim.costmodel.peaks import peak_for
+from hosim.costmodel.peaks import efficiency_for, peak_for
 from hosim.errors import HardwareError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
@@ -46,7 +46,7 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
             continue
         which = op.kind, op.dtype
         if which not in efficiencies:
-            efficiencies[which] = hardware.compute.efficiency_for(*which)
+            efficiencies[which] = efficiency_for(hardware, *which)
         scale, share = _NS_PER_S * efficiencies[which].denominator, efficiencies[which].numerator
         busy = -(-op.bytes_accessed * scale // (bandwidth * share))
         if op.flops:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 
 from hosim.hardware import Hardware
+
+SIXTEEN_BITS = ("int8_weights", "int4_weights", "fp16_fp8_cache", "fp16_int4_cache")
+"""Dtypes of ops that compute in 16 bits, though one of their operands has fewer."""
 
 WIDER_DTYPES: Mapping[str, tuple[str, ...]] = {
     "fp4": ("fp8", "fp16", "bf16", "tf32", "fp32", "fp64"),
     "fp8": ("fp16", "bf16", "tf32", "fp32", "fp64"),
+    "fp8_block": ("fp8", "fp16", "bf16", "tf32", "fp32", "fp64"),
+    **dict.fromkeys(SIXTEEN_BITS, ("fp16", "bf16", "tf32", "fp32", "fp64")),
     "fp16": ("bf16", "tf32", "fp32", "fp64"),
     "bf16": ("fp16", "tf32", "fp32", "fp64"),
     "tf32": ("fp32", "fp64"),
@@ -39,3 +45,10 @@ def peak_for(hardware: Hardware, dtype: str) -> int | None:
     if peak is None or processor is None or not processor.sustained_hz:
         return peak
     return max(1, peak * processor.sustained_hz // processor.clock_hz)
+
+
+def efficiency_for(hardware: Hardware, kind: str, dtype: str) -> Fraction:
+    """The fraction of its peak, and of the bandwidth, that an op reaches: of one that computes in 16 bits, that of such ops."""
+    if dtype in SIXTEEN_BITS:
+        dtype = next((name for name in ("bf16", "fp16") if name in hardware.compute.efficiency_of.get(kind, {})), dtype)
+    return hardware.compute.efficiency_for(kind, dtype)

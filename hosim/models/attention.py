@@ -59,7 +59,18 @@ def attention(
     accessed = sum([x.size for x in inputs]) + q.rows * out_width * ITEM_BYTES[q.dtype] + (34 * scores if mode == "math" else 0)
     if not training:
         workspace += 0 if mode == "math" else statistics
-        return t.op(label, "attention", inputs, shape, flops=flops, accessed=accessed, workspace=workspace, kernel=kernel, sizes=sizes)
+        return t.op(
+            label,
+            "attention",
+            inputs,
+            shape,
+            flops=flops,
+            accessed=accessed,
+            workspace=workspace,
+            kernel=kernel,
+            sizes=sizes,
+            computes=k.computes,
+        )
     if mode == "math":  # the probabilities are kept, in the dtype in which that path computes
         kept: tuple[tuple[int, ...], str] = ((batch, heads, queries, keys), "fp32")
     else:

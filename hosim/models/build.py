@@ -16,9 +16,11 @@ from hosim.limits import within
 from hosim.models.attention import MODES
 from hosim.models.config import Decoder, Layered, RoutingDraw, Run, layers_of
 from hosim.models.config_json import sizes_of
+from hosim.models.config_keys import QUANTISED
 from hosim.models.families import FAMILIES
 from hosim.models.gpt2 import Gpt2
 from hosim.models.names import NAMES
+from hosim.models.packed import ACTIVATIONS, CACHES, PACKED, SEPARATE, WEIGHTS
 from hosim.models.pipeline_schedule import SCHEDULES, bubble
 from hosim.models.presets import PRESETS, left_out_of
 from hosim.models.routing_draw import generate
@@ -37,6 +39,10 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "positions": ("rotary", "learned", "alibi"),
     "hidden_act": ("silu", "gelu", "gelu_new", "relu"),
     "names": tuple(NAMES),
+    "weights": WEIGHTS,
+    "packed": PACKED,
+    "activations": tuple(ACTIVATIONS),
+    "cache_dtype": tuple(CACHES),
     "schedule": SCHEDULES,
 }
 _SHARES = ("dropout", "embedding_dropout", "attention_dropout")
@@ -94,11 +100,16 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     _check_length(given, run, isinstance(config, Decoder))
     _check_schedule(given, config, run)
     _check_data(given, run)
+    _check_packed(config, run)
+    if run.weights == "mxfp4" and run.packed is None and int(getattr(config, "num_experts", 0)):
+        run = replace(run, packed="experts")
     _check_shards(config, run)
     _check_choices(config, run)
     _check_positions(config)
     _check_size(config, run)
     meta = {"source": "hosim.models", REPEATABLE: True, "builder": {**{key: parameters[key] for key in sorted(parameters)}, "model": read}}
+    if run.weights is not None:
+        left_out = tuple([line for line in left_out if not line.startswith(QUANTISED)])
     left_out = (*left_out, *_left_out_of(run))
     if left_out:
         meta[LEFT_OUT] = list(left_out)
@@ -160,7 +171,7 @@ def changed(data: Data, values: Mapping[str, Any], prefix: str, extra: Iterable[
 
 
 def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int) -> None:
-    if key in _CHOICES:
+    if key in _CHOICES and not (value is None and type(None) in types):
         if value not in _CHOICES[key]:
             raise InputError(f"expected one of {', '.join(_CHOICES[key])}; got {value!r}", where=where)
     elif type(value) not in types and not (float in types and type(value) is int):
@@ -220,6 +231,26 @@ def _check_data(given: Mapping[str, Any], run: Run) -> None:
         raise InputError("stages of a pipeline work with zero=0 and zero=1", where="zero")
     if run.zero == 2 and run.main_gradients:
         raise InputError("zero=2 keeps gradients in the dtype of the step", where="main_gradients")
+
+
+def _check_packed(config: Layered, run: Run) -> None:
+    """Raise :class:`InputError` unless there are kernels for weights and a cache that are packed so."""
+    if run.training and (run.weights or run.cache_dtype):
+        raise InputError("packed tensors work for inference only", where="weights" if run.weights else "cache_dtype")
+    for key in ("group", "packed", "activations"):
+        if getattr(run, key) is not None and run.weights is None:
+            raise InputError("only packed weights have it; give weights, too", where=key)
+    if run.packed == "experts" and not getattr(config, "num_experts", 0):
+        raise InputError("this model has no experts", where="packed")
+    if run.activations is not None and run.weights not in ACTIVATIONS[run.activations]:
+        raise InputError(f"products in {run.activations} take weights {' or '.join(ACTIVATIONS[run.activations])}", where="activations")
+    if run.weights == "mxfp4" and run.group not in (None, 32):
+        raise InputError(f"groups of mxfp4 have 32 elements, got {run.group}", where="group")
+    if run.weights in SEPARATE and int(getattr(config, "num_experts", 0)):
+        raise InputError(f"{run.weights} works for models without experts", where="weights")
+    latent = int(getattr(config, "kv_lora_rank", 0)) > 0
+    if run.cache_dtype is not None and (latent or run.kv_block is not None or run.attention != "causal"):
+        raise InputError("a packed cache works for heads of keys, with attention: causal and without kv_block", where="cache_dtype")
 
 
 def _left_out_of(run: Run) -> tuple[str, ...]:

@@ -106,6 +106,10 @@ class Run:
     stages). ``schedule`` is the order of their passes in a stage (:mod:`hosim.models.pipeline_schedule`), ``chunks`` in how many parts an
     interleaved one cuts the layers of a device.
 
+    ``weights``: how the products of layers have their weights (none: in ``dtype``; :mod:`hosim.models.packed`), in groups of ``group``;
+    ``packed``: ``all`` of them, or those of ``experts`` (none: of experts in ``mxfp4``, as gpt-oss; else all). ``activations``: what their
+    other operand is rounded to. ``cache_dtype``: how a cache of heads is packed.
+
     ``data``: devices that each have their own batch of a training step; ``zero`` says what they share beside (0: nothing; 1 to 3:
     :mod:`hosim.models.data_parallel`). In stage 3 layers are gathered ``prefetch`` ahead, and again in the backward pass unless they are
     not resharded (``reshard``); shards of parameters live in ``shards_home``, and ``main_gradients`` are reduced in fp32.
@@ -142,6 +146,11 @@ class Run:
     micro_batches: int | None = None
     schedule: str = "1f1b"
     chunks: int = 1
+    weights: str | None = None
+    group: int | None = None
+    packed: str | None = None
+    activations: str | None = None
+    cache_dtype: str | None = None
     data: int = 1
     zero: int = 0
     reshard: bool = True

@@ -20,6 +20,9 @@ _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+QUANTISED = "the quantisation of the weights"
+"""How the line begins that says that weights are not as published."""
+
 _UNTIMED: Mapping[str, str] = MappingProxyType(
     {
         "attn_logit_softcapping": "the bound on attention's scores",
@@ -129,7 +132,7 @@ class Keys:
         quantised = self.value("quantization_config")
         if quantised is not None:
             method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
-            lines.append(f"the quantisation of the weights ({method or 'unnamed'}): all are in the dtype of the run")
+            lines.append(f"{QUANTISED} ({method or 'unnamed'}): all are in the dtype of the run")
         for key, what in _UNTIMED.items():
             if self.value(key) not in (None, 1):
                 lines.append(f"the time of {what} ({key})")

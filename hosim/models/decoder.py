@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hosim.models.attention import attention, rotated, rotated_pairs
 from hosim.models.collectives import all_reduced, received, replicated, sent
 from hosim.models.config import Decoder, Run, key_heads, layer_sizes, layers_of, vocabulary
-from hosim.models.dense import projected
+from hosim.models.dense import factor, projected
 from hosim.models.engine_layer import added_norm, engine_layer, sinks
 from hosim.models.functions import (
     activation,
@@ -224,7 +224,7 @@ def _latent_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Posi
     nope, turned, wide, rank = config.qk_nope_head_dim, config.qk_rope_head_dim, config.v_head_dim, config.kv_lora_rank
 
     def parameter(name: str, *shape: int) -> Value:
-        return t.parameter(f"{name}.weight", shape, run.dtype)
+        return factor(t, run, f"{name}.weight", shape)
 
     def normed(name: str, y: Value) -> Value:
         with t.scope(name):
@@ -244,7 +244,7 @@ def _latent_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Posi
     cos, sin = shared.turns
     q_turn = rotated_pairs(t, q_turn, cos, sin, fused=run.fused, label="rope_q")
     k_turn = rotated_pairs(t, k_turn, cos, sin, fused=run.fused, label="rope_k")
-    up = parameter("kv_b_proj", heads * (nope + wide), rank)
+    up = t.parameter("kv_b_proj.weight", (heads * (nope + wide), rank), run.dtype)  # engines unpack it, as decoding takes its halves apart
     if run.phase == "decode":
         y = _absorbed(t, config, run, q_pass, q_turn, latent, k_turn, up, cache)
     else:

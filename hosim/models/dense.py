@@ -8,6 +8,7 @@ from hosim.models.attention import attention
 from hosim.models.config import Run
 from hosim.models.functions import activation, add, dropout, embedding, linear, mul, scale, square
 from hosim.models.norms import layer_norm
+from hosim.models.packed import PACKINGS
 from hosim.models.tape import Tape, Value
 
 
@@ -21,8 +22,18 @@ def dense(t: Tape, run: Run, name: str, x: Value, width: int, *, bias: bool = Tr
 
 def projected(t: Tape, run: Run, name: str, x: Value, width: int, *, bias: bool = False) -> Value:
     """A linear layer ``name`` to ``width`` that is one op of its name."""
-    weight = t.parameter(f"{name}.weight", (width, x.shape[-1]), run.dtype)
+    weight = factor(t, run, f"{name}.weight", (width, x.shape[-1]))
     return linear(t, x, weight, t.parameter(f"{name}.bias", (width,), run.dtype) if bias else None, label=name)
+
+
+def factor(t: Tape, run: Run, name: str, shape: tuple[int, ...], kind: str = "parameter", home: str | None = None) -> Value:
+    """The weight of a product, packed if the run says so."""
+    if run.weights is None or (run.packed == "experts" and kind != "expert"):
+        return t.parameter(name, shape, run.dtype, kind, home)
+    computes = run.activations or PACKINGS[run.weights].computes
+    if run.activations == "fp8" and run.group:
+        computes = "fp8_block"
+    return t.parameter(name, shape, run.weights, kind, home, group=run.group or 0, computes=computes)
 
 
 def normed(t: Tape, run: Run, name: str, x: Value, *, affine: bool = True) -> Value:

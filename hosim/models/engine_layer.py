@@ -12,8 +12,8 @@ from hosim.costmodel.kernels.expert_loads import share_touched
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW, causal_kernel
 from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run, key_heads
-from hosim.models.dense import projected
-from hosim.models.functions import add, gathered, linear, summed
+from hosim.models.dense import factor, projected
+from hosim.models.functions import add, gathered, linear, operands, summed
 from hosim.models.kv_cache import make_cache
 from hosim.models.mlp import feed_forward
 from hosim.models.names import NAMES
@@ -95,6 +95,7 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Va
         accessed=passed + sum([tensor.size for tensor in kept]),
         kernel=kernel,
         sizes=sizes,
+        computes="" if cache is None else cache.first.computes,
     )
     return all_reduced(t, run, projected(t, run, names.out, y, hidden, bias=config.out_bias))
 
@@ -117,8 +118,8 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     rows = x.view(tokens, hidden)
     if run.expert > 1:
         rows = exchanged(t, run, gathered(t, rows, chosen, tokens * top), "dispatch")
-    up = t.parameter("gate_up_proj", (mine, 2 * width, hidden), run.dtype, "expert", run.experts_home)
-    down = t.parameter("down_proj", (mine, hidden, width), run.dtype, "expert", run.experts_home)
+    up = factor(t, run, "gate_up_proj", (mine, 2 * width, hidden), "expert", run.experts_home)
+    down = factor(t, run, "down_proj", (mine, hidden, width), "expert", run.experts_home)
     biases = [
         t.parameter(f"{name}_proj_bias", (mine, wide), run.dtype, "expert", run.experts_home)
         for name, wide in (("gate_up", 2 * width), ("down", hidden))
@@ -126,13 +127,16 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     ]
     batch = tokens * run.expert
     read = round(sum([value.size for value in (up, down, *biases)]) * share_touched(batch, top, config.num_experts))
+    entering, up = operands(t, rows, up)
     y = t.op(
         "experts",
         "matmul",
-        [rows, up, down, *biases, chosen, weights],
+        [entering, up, down, *biases, chosen, weights],
         rows.shape,
+        rows.dtype,
+        computes=up.computes,
         flops=6 * tokens * top * hidden * width,
-        accessed=read + 2 * rows.size,
+        accessed=read + entering.size + rows.size,
         kernel="moe",
         sizes=(batch, hidden, config.moe_intermediate_size, top, config.num_experts, tensor, run.expert),
     )

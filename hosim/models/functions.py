@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from hosim.models.packed import SEPARATE
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
 SCALAR: tuple[int, ...] = ()
@@ -18,9 +19,20 @@ def linear(t: Tape, x: Value, weight: Value, bias: Value | None = None, label: s
     """``x @ weight.T + bias``; ``weight`` is [out, in]."""
     wide, narrow = weight.shape
     flops = 2 * x.rows * wide * narrow
-    inputs = [x, weight] if bias is None else [x, weight, bias]
+    read, factor = operands(t, x, weight)
+    inputs = [read, factor] if bias is None else [read, factor, bias]
     rows = x.rows
-    y = t.op(label, "matmul", inputs, (*x.shape[:-1], wide), flops=flops, kernel="gemm", sizes=(rows, wide, narrow))
+    y = t.op(
+        label,
+        "matmul",
+        inputs,
+        (*x.shape[:-1], wide),
+        x.dtype,
+        flops=flops,
+        kernel="gemm",
+        sizes=(rows, wide, narrow),
+        computes=factor.computes,
+    )
 
     def gradient(g: Value) -> None:
         if x.node:
@@ -36,6 +48,14 @@ def linear(t: Tape, x: Value, weight: Value, bias: Value | None = None, label: s
 
     t.note(y, gradient)
     return y
+
+
+def operands(t: Tape, x: Value, weight: Value) -> tuple[Value, Value]:
+    """``x`` and ``weight`` as a product reads them: a narrower ``x`` beside some packed weights, others unpacked first for several rows."""
+    if weight.dtype in SEPARATE and x.rows > 1:
+        return x, t.op("dequantise", "copy", [weight], weight.shape, x.dtype)
+    narrow = {"fp8": "fp8", "fp8_block": "fp8", "int8": "int8"}.get(weight.computes)
+    return x if narrow is None else t.narrowed(x, narrow), weight
 
 
 def add(t: Tape, a: Value, b: Value, label: str = "add") -> Value:

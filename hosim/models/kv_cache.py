@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
 from hosim.models.config import Decoder, Run, key_heads
+from hosim.models.packed import CACHES, PACKINGS
 from hosim.models.tape import Tape, Value
 
 
@@ -20,7 +21,7 @@ class Cache:
     def update(self, t: Tape, first: Value, second: Value) -> tuple[Value, Value, tuple[Value, ...]]:
         """Write new tokens; returns what attention reads: the cache when decoding, else what was written, and the other tensors with it."""
         for new, kept, label in ((first, self.first, "cache_first"), (second, self.second, "cache_second")):
-            t.ops(label, "scatter", [new], [], mutates=[kept], accessed=2 * new.size)
+            t.ops(label, "scatter", [new], [], mutates=[kept], accessed=new.size + replace(kept, shape=new.shape).size)
         if not self.decoding:
             return first, second, ()
         if self.first.shape[:3] == self.second.shape[:3] and len(self.first.shape) == 4:
@@ -47,7 +48,11 @@ def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
 def held_heads(t: Tape, run: Run, tokens: int, heads: int, width: int) -> Cache:
     """The keys and values of ``tokens`` tokens, of the attention whose scope it is."""
     shape = (run.batch, heads, tokens, width)
-    first, second = [t.held(name, shape, run.dtype, "kv_cache", run.cache_home) for name in ("k_cache", "v_cache")]
+    dtype, computes = run.dtype, ""
+    if run.cache_dtype is not None:
+        dtype = CACHES[run.cache_dtype]
+        computes = PACKINGS[dtype].computes
+    first, second = [t.held(name, shape, dtype, "kv_cache", run.cache_home, computes=computes) for name in ("k_cache", "v_cache")]
     return Cache(first, second, run.phase == "decode")
 
 

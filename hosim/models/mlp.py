@@ -7,8 +7,8 @@ from dataclasses import replace
 from hosim.costmodel.kernels.expert_loads import share_touched
 from hosim.models.collectives import all_reduced, exchanged, replicated
 from hosim.models.config import Decoder, Run
-from hosim.models.dense import activated, projected
-from hosim.models.functions import activation, add, cast, gathered, linear, mul, scale, softmax, split, summed
+from hosim.models.dense import activated, factor, projected
+from hosim.models.functions import activation, add, cast, gathered, linear, mul, operands, scale, softmax, split, summed
 from hosim.models.names import NAMES
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
@@ -109,14 +109,12 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
         config,
         run,
         picked,
-        t.parameter("gate_up_proj", (mine, 2 * width, hidden), run.dtype, "expert", run.experts_home),
+        factor(t, run, "gate_up_proj", (mine, 2 * width, hidden), "expert", run.experts_home),
         offsets,
         "gate_up",
     )
     inside = _opened(t, config, run, _biased(t, config, run, both, mine, chosen, "gate_up_proj_bias"), width)
-    out = _grouped(
-        t, config, run, inside, t.parameter("down_proj", (mine, hidden, width), run.dtype, "expert", run.experts_home), offsets, "down"
-    )
+    out = _grouped(t, config, run, inside, factor(t, run, "down_proj", (mine, hidden, width), "expert", run.experts_home), offsets, "down")
     out = _biased(t, config, run, out, mine, chosen, "down_proj_bias")
     out = exchanged(t, run, out, "combine")
     back = t.op("inverse", "scatter", [place], (rows,))
@@ -134,8 +132,8 @@ def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value
     outs, candidates = [], []
     for e in range(config.num_experts // run.expert):
         with t.scope(f"{e}"):
-            up = t.parameter("gate_up_proj", (2 * width, hidden), run.dtype, "expert", run.experts_home)
-            down = t.parameter("down_proj", (hidden, width), run.dtype, "expert", run.experts_home)
+            up = factor(t, run, "gate_up_proj", (2 * width, hidden), "expert", run.experts_home)
+            down = factor(t, run, "down_proj", (hidden, width), "expert", run.experts_home)
             both_bias, down_bias = [
                 t.parameter(f"{name}_proj_bias", (wide,), run.dtype, "expert", run.experts_home) if config.expert_bias else None
                 for name, wide in (("gate_up", 2 * width), ("down", hidden))
@@ -178,12 +176,15 @@ def _grouped(t: Tape, config: Decoder, run: Run, x: Value, weight: Value, offset
     tokens = rows // top * run.expert
     read = round(weight.size * share_touched(tokens, top, config.num_experts))
     sizes = (tokens, top, config.num_experts, run.expert)
-    accessed = x.size + result + read + offsets.size
+    entering, weight = operands(t, x, weight)
+    accessed = entering.size + result + read + offsets.size
     y = t.op(
         label,
         "matmul",
-        [x, weight, offsets],
+        [entering, weight, offsets],
         (rows, wide),
+        x.dtype,
+        computes=weight.computes,
         flops=flops,
         accessed=accessed,
         kernel="expert_product",

@@ -22,7 +22,7 @@ def step(
     name: str, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run, meta: Mapping[str, Any]
 ) -> tuple[Graph, tuple[Gate, ...]]:
     """The graph of ``forward`` on a fresh tape, in training with its backward pass and the optimizer; and the gates in it."""
-    t = Tape(name, training=run.training, main_gradients=run.main_gradients and run.zero < 2)
+    t = Tape(name, training=run.training, main_gradients=run.main_gradients and run.zero < 2, merged=run.merged)
     t.builder.meta = dict(meta)
     if not run.training:
         forward(t, config, run)

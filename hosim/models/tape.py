@@ -17,11 +17,13 @@ from math import prod
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import Graph, GraphBuilder, Op
 from hosim.limits import limit, refusal
+from hosim.models.idle_ops import without_idle
+from hosim.models.packed import PACKINGS, packed_bytes
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
 """Bytes of an element by dtype; the widest floating ones first."""
 
-_WIDTH = {dtype: -rank for rank, dtype in enumerate(ITEM_BYTES)}
+_WIDTH = {dtype: -rank for rank, dtype in enumerate([*ITEM_BYTES, *PACKINGS])}
 
 RECOMPUTE, BACKWARD = "recompute.", "backward."
 """The prefixes of op names in these phases."""
@@ -29,16 +31,23 @@ RECOMPUTE, BACKWARD = "recompute.", "backward."
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor in a shape. Values of one ``node`` have one gradient; node 0 has none."""
+    """A tensor in a shape. Values of one ``node`` have one gradient; node 0 has none.
+
+    ``dtype`` may be one of :data:`~hosim.models.packed.PACKINGS`, in groups of ``group``; ``computes`` is that of an op that multiplies it.
+    """
 
     tensor: str
     shape: tuple[int, ...]
     dtype: str
     node: int = 0
+    group: int = 0
+    computes: str = ""
 
     @property
     def size(self) -> int:
         """Bytes."""
+        if self.dtype in PACKINGS:
+            return packed_bytes(self.shape, self.dtype, self.group)
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
     @property
@@ -66,9 +75,10 @@ class Tape:
     ``micro_batch`` begins the names of ops and inputs, so that those of several micro-batches are apart; parameters are the same.
     """
 
-    def __init__(self, name: str, *, training: bool = False, main_gradients: bool = False) -> None:
+    def __init__(self, name: str, *, training: bool = False, main_gradients: bool = False, merged: bool = False) -> None:
         self.builder = GraphBuilder(name)
         self.training = training
+        self.merged = merged
         self._main_gradients = main_gradients
         self._notes: list[Note] | None = [] if training else None
         self._nodes = 0
@@ -84,6 +94,7 @@ class Tape:
         self._scope = ""
         self._phase = ""
         self.micro_batch = ""
+        self._narrowed: dict[tuple[str, str], Value] = {}
         self._keeps: deque[tuple[Value, ...]] | None = None  # results that selective recomputation does not compute again
 
     def choose(self, gate: Value, candidates: Sequence[tuple[Sequence[Value], Sequence[Value]]]) -> None:
@@ -94,21 +105,33 @@ class Tape:
 
     # -- tensors ------------------------------------------------------------------------------------------------------
 
-    def held(self, name: str, shape: Sequence[int], dtype: str, kind: str, home: str | None = None) -> Value:
+    def held(
+        self, name: str, shape: Sequence[int], dtype: str, kind: str, home: str | None = None, *, group: int = 0, computes: str = ""
+    ) -> Value:
         """A tensor that exists from the start, made at first use. ``name`` is under the current scope."""
         full = f"{self.micro_batch}{self._scope}{name}" if kind == "input" else self._scope + name
         if full not in self._held:
             self.reserve(full)
-            value = Value(full, tuple(shape), dtype)
+            value = Value(full, tuple(shape), dtype, group=group, computes=computes)
             self.builder.tensor(full, value.size, kind, home)
             self._held[full] = value
         return self._held[full]
 
-    def parameter(self, name: str, shape: Sequence[int], dtype: str, kind: str = "parameter", home: str | None = None) -> Value:
+    def parameter(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: str,
+        kind: str = "parameter",
+        home: str | None = None,
+        *,
+        group: int = 0,
+        computes: str = "",
+    ) -> Value:
         """A tensor that the model learns."""
         full = self._scope + name
         if full not in self._held:
-            value = replace(self.held(name, shape, dtype, kind, home), node=self._node())
+            value = replace(self.held(name, shape, dtype, kind, home, group=group, computes=computes), node=self._node())
             self._held[full] = self.parameters[value.node] = value
         return self._held[full]
 
@@ -154,8 +177,11 @@ class Tape:
         kernel: str = "",
         sizes: tuple[int, ...] = (),
         deps: Sequence[str] = (),
+        computes: str = "",
     ) -> tuple[Value, ...]:
         """Emit one op; returns its results, each of (shape, dtype). ``kernel`` and ``sizes`` are those of :class:`hosim.graph.Op`.
+
+        Its dtype is ``computes``; without, that of its first input if it has FLOP, else the widest that it uses.
 
         ``accessed`` defaults to what it reads and writes, mutated tensors twice. A result that is the gradient of a parameter is of kind
         ``gradient``, if it is the first one.
@@ -187,7 +213,7 @@ class Tape:
             mutates=list(dict.fromkeys(v.tensor for v in mutates)),
             flops=flops,
             bytes_accessed=accessed,
-            dtype=max([v.dtype for v in involved], key=_WIDTH.__getitem__, default="bf16"),
+            dtype=computes or max([v.dtype for v in involved], key=_WIDTH.__getitem__, default="bf16"),
             workspace_bytes=workspace,
             stream=stream,
             duration_ns=duration_ns,
@@ -214,6 +240,7 @@ class Tape:
         result_kind: str = "activation",
         kernel: str = "",
         sizes: tuple[int, ...] = (),
+        computes: str = "",
     ) -> Value:
         """Emit one op of one result; its dtype is the first input's unless given."""
         results = [(shape, dtype or inputs[0].dtype)]
@@ -229,7 +256,16 @@ class Tape:
             result_kind=result_kind,
             kernel=kernel,
             sizes=sizes,
+            computes=computes,
         )[0]
+
+    def narrowed(self, x: Value, dtype: str) -> Value:
+        """``x`` in a narrower dtype, made at first use; with ``merged`` kernels, the one that makes ``x`` does that."""
+        if self.merged:
+            return replace(x, dtype=dtype)
+        if (x.tensor, dtype) not in self._narrowed:
+            self._narrowed[x.tensor, dtype] = self.op("quantise", "elementwise", [x], x.shape, dtype)
+        return replace(self._narrowed[x.tensor, dtype], shape=x.shape)
 
     def copied(self, op: Op, names: Mapping[int, str]) -> None:
         """Emit an op of another graph; ``names`` says what each tensor that it uses is called here."""
@@ -375,31 +411,4 @@ class Tape:
 
     def build(self) -> Graph:
         """The graph, without unused recomputed ops, because torch stops recomputing at the last kept tensor."""
-        return _without_idle_recomputation(self.builder.build())
-
-
-def _without_idle_recomputation(graph: Graph) -> Graph:
-    needed = bytearray(len(graph.tensors))
-    keep = []
-    for op in reversed(graph.ops):
-        if op.name.startswith(RECOMPUTE) and not any([needed[t] for t in op.writes]):
-            continue
-        keep.append(op)
-        for t in op.reads:
-            needed[t] = 1
-    if len(keep) == len(graph.ops):
-        return graph
-    ops = tuple(reversed(keep))
-    used = sorted({t for op in ops for t in op.uses} | {t for t, tensor in enumerate(graph.tensors) if tensor.persistent})
-    place = {t: i for i, t in enumerate(used)}
-
-    def moved(listed: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple([place[t] for t in listed])
-
-    tensors = tuple(graph.tensors[t] for t in used)
-    return Graph(
-        graph.name,
-        tensors,
-        tuple(replace(op, inputs=moved(op.inputs), outputs=moved(op.outputs), mutates=moved(op.mutates)) for op in ops),
-        graph.meta,
-    )
+        return without_idle(self.builder.build(), RECOMPUTE)

@@ -11,6 +11,7 @@ from hosim.cache_plan import Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
 from hosim.io import find_hardware, load_hardware
+from hosim.models.build import build
 
 ROWS = published(("prefill", "decode")) if FILE.is_file() else []
 COMPOSED = [row for row in ROWS if row.id.startswith("aic")]
@@ -35,6 +36,23 @@ def test_steps_composed_of_measured_kernels(compared, row) -> None:
 def test_steps_measured_end_to_end(compared, row) -> None:
     """These have what the host and waits between devices take: eight devices that share a small model are the worst."""
     compared("gpt-fast", row.id, "step, ns", row.figure * 1e9, step_ns(row), within=0.25)
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "tokens"),
+    [
+        ("llama-2-7b", {"weights": "int8"}, 155.58),
+        ("llama-2-7b", {"weights": "uint4", "group": 32}, 196.80),
+        ("llama-2-70b", {"weights": "int8"}, 19.13),
+        ("llama-2-70b", {"weights": "uint4", "group": 32}, 25.25),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_packed_weights(compared, model, weights, tokens) -> None:
+    """The table of gpt-fast's README, one A100 limited to 330 W; it packs the output layer, too."""
+    graph = build(model, {"model": model, "phase": "decode", "context": 105, "fused": True, "merged": True, **weights})
+    seconds = sum(op_durations(graph, load_hardware(find_hardware("a100-80gb-sxm")))) / 1e9
+    compared("gpt-fast", f"{model}, {weights['weights']}", "tokens a second", tokens, 1 / seconds, within=0.15)
 
 
 def test_the_mean_error_of_the_rows_composed_of_kernels(compared) -> None:

@@ -42,11 +42,15 @@ DTYPES: Mapping[str, KernelDtype] = {
     "int4_weights": KernelDtype("fp16", 0.5),
     "int4_weights_fp8": KernelDtype("fp8", 0.5, 1),
     "fp16_fp8_cache": KernelDtype("fp16", kv_bytes=1),
+    "fp16_int4_cache": KernelDtype("fp16", kv_bytes=0.5),
 }
 """By the name that tables and constants have. ``bf16`` is as ``fp16``; the cache of latent attention has 16 bits in all of them."""
 
 
-LABELS: Mapping[str, str] = {"bf16": "fp16", "fp16": "fp16", "fp8": "fp8"}
+LABELS: Mapping[str, str] = {
+    **{dtype: dtype for dtype in ("fp16", "fp8", "fp8_block", "int8_weights", "int4_weights", "fp16_fp8_cache", "fp16_int4_cache")},
+    "bf16": "fp16",
+}
 """By the dtype of an op, the name that its kernels have; ops in other dtypes are not timed as kernels."""
 
 

@@ -1,0 +1,64 @@
+"""Weights and caches in 8 and 4 bits: what they and their scales take, and which kernels multiply them.
+
+A row of a packed tensor has its elements, rounded up to whole bytes, and a scale for each group of so many, symmetric where nothing else is
+said. The scale of a group of 0 is that of a whole row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+
+@dataclass(frozen=True, slots=True)
+class PackedDtype:
+    """``scale_bytes`` for each ``group``. ``computes`` is the dtype of an op that reads it beside operands in 16 bits."""
+
+    bits: int
+    group: int
+    scale_bytes: int
+    computes: str
+    blocks: bool = False
+    """Whether a group that is given is a block of so many rows, too, as in DeepSeek-V3."""
+
+
+PACKINGS: Mapping[str, PackedDtype] = {
+    # a scale in fp32 for each row, or for each block
+    "fp8_e4m3": PackedDtype(8, 0, 4, "int8_weights", blocks=True),
+    "fp8_e5m2": PackedDtype(8, 0, 4, "int8_weights", blocks=True),
+    # scales in 16 bits, as GPTQ's and compressed-tensors' symmetric ones
+    "int8": PackedDtype(8, 0, 2, "int8_weights"),
+    "int4": PackedDtype(4, 128, 2, "int4_weights"),
+    # a zero in 16 bits beside each scale, as torchao's int4 weights and HQQ have
+    "uint4": PackedDtype(4, 128, 4, "int4_weights"),
+    # OCP Microscaling Formats 1.0: an exponent of 8 bits for 32 elements
+    "mxfp4": PackedDtype(4, 32, 1, "int4_weights"),
+    # bitsandbytes without double quantisation: a maximum in fp32 for 64 elements
+    "nf4": PackedDtype(4, 64, 4, "int4_weights"),
+    # caches; vLLM's fp8 has one scale for all, the others a scale and a minimum in 16 bits for a head's row, or as FlexGen for 64 elements
+    "fp8_cache": PackedDtype(8, 0, 0, "fp16_fp8_cache"),
+    "int8_cache": PackedDtype(8, 0, 4, "fp16_fp8_cache"),
+    "int4_cache": PackedDtype(4, 64, 4, "fp16_int4_cache"),
+}
+WEIGHTS = ("fp8_e4m3", "fp8_e5m2", "int8", "int4", "uint4", "mxfp4", "nf4")
+PACKED = ("all", "experts")
+CACHES: Mapping[str, str] = {"fp8_e4m3": "fp8_cache", "fp8_e5m2": "fp8_cache", "int8": "int8_cache", "int4": "int4_cache"}
+"""By the parameter of a builder."""
+ACTIVATIONS: Mapping[str, tuple[str, ...]] = {"fp8": ("fp8_e4m3", "fp8_e5m2"), "int8": ("int8",)}
+"""The dtypes that both operands of a product can have, and the weights that this takes."""
+SEPARATE = frozenset({"nf4"})
+"""Packings without a kernel for several rows: bitsandbytes unpacks a whole weight into 16 bits first."""
+
+
+def packed_bytes(shape: tuple[int, ...], dtype: str, group: int = 0) -> int:
+    """Bytes of a packed tensor with its scales; ``group`` 0: as usual for ``dtype``, one of :data:`PACKINGS`.
+
+    >>> packed_bytes((4096, 4096), "int4"), packed_bytes((4096, 4096), "int4", 32), packed_bytes((256, 130), "fp8_e4m3", 128)
+    (8650752, 9437184, 33296)
+    """
+    packing = PACKINGS[dtype]
+    *outer, rows, width = (1, *shape)
+    size = group or packing.group or width
+    scales = -(-width // size) * (-(-rows // size) if packing.blocks and group else rows) if width else 0
+    return prod(outer) * (rows * -(-width * packing.bits // 8) + scales * packing.scale_bytes)
