@@ -61,10 +61,13 @@ class ModelledIterations:
             )
 
     def check_lengths(self, budget: int, longest: int) -> None:
-        """Raise :class:`InputError` if the model has no positions for iterations of ``budget`` tokens or requests of ``longest`` tokens."""
-        for source, tokens, what in (("token_budget", budget, "iterations"), ("requests", longest, "a request")):
+        """Raise :class:`InputError` if the model has no positions for requests of ``longest`` tokens, or cannot be built for a budget."""
+        for source, tokens, what, build_it in (
+            ("token_budget", budget, "iterations", self._graph),
+            ("requests", longest, "a request", self._prompt),
+        ):
             try:
-                self._graph(tokens)
+                build_it(tokens)
             except InputError as error:
                 raise InputError(f"cannot build {what} of {tokens:,} tokens: {error.message}", source=source) from None
             except GraphError as error:  # more FLOP than there are whole numbers for
@@ -167,7 +170,18 @@ class ModelledIterations:
         return {"merged": True, **plain}
 
     def _graph(self, tokens: int) -> Graph:
-        return build("iteration", {**self._parameters, "phase": "prefill", "sequence": tokens, "batch": 1})
+        """An iteration of so many tokens: of one prompt, or of several equal ones if the model has fewer positions."""
+        prompts = 1
+        while True:
+            try:
+                return self._prompt(-(-tokens // prompts), prompts)
+            except InputError as error:
+                if error.where != "sequence" or prompts >= tokens:
+                    raise
+                prompts *= 2
+
+    def _prompt(self, tokens: int, prompts: int = 1) -> Graph:
+        return build("iteration", {**self._parameters, "phase": "prefill", "sequence": tokens, "batch": prompts})
 
 
 _COUNTS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
