@@ -16,6 +16,8 @@ from hosim.serving.request import Request
 from hosim.units import parse_time
 
 if TYPE_CHECKING:
+    from hosim.serving.kv_setup import KvSetup
+    from hosim.serving.modelled_iterations import ModelledIterations
     from hosim.serving.request_files import RequestRows
     from hosim.serving.served import Served
 
@@ -35,11 +37,13 @@ def serve(
     ahead: bool = True,
     instances: int = 1,
     router: str = "round_robin",
+    kv: str | None = None,
+    preemption: str = "recompute",
 ) -> Served:
-    """Serve requests over time on one engine, or on several, with a paged key-value cache in device memory, as vLLM does.
+    """Serve requests over time on one engine, or on several, with a paged key-value cache, as vLLM does.
 
     Batching is continuous, prompts are prefilled in chunks, the cache shares blocks of equal prefixes, and the sequence that was admitted
-    last is preempted where blocks lack. The whole cache is in device memory.
+    last is preempted where blocks lack. The cache is in device memory, and with ``kv`` in the tiers below as well.
 
     Parameters
     ----------
@@ -72,6 +76,11 @@ def serve(
     router
         How a request finds its engine: ``"round_robin"``, ``"least_load"`` (the fewest requests), or ``"prefix"`` (the fewest tokens of
         prompts to compute up to its last, without those in the cache).
+    kv
+        A policy for the cache in the tiers below the device, such as ``"write_through:tiers=ddr=500GiB"``
+        (:mod:`hosim.serving.kv_policies.kv_registry` has them all); ``None``: the whole cache is in device memory.
+    preemption
+        What becomes of a preempted sequence: ``"recompute"``, or ``"swap"`` to a tier below and back.
 
     Returns
     -------
@@ -120,6 +129,7 @@ def serve(
     modelled = ModelledIterations(parameters, profile, overhead_ns)
     rows = asked_requests(requests) if isinstance(requests, (str, os.PathLike)) else requests
     unanswered, listed = (rows.unanswered, rows.requests) if isinstance(rows, RequestRows) else (0, _checked(rows))
+    tiers = _tiers(kv, preemption, modelled, block_tokens)
     if any(one.arrival_ns > other.arrival_ns for one, other in pairwise(listed)) or not listed:
         raise InputError("expected at least one request, by arrival", source="requests")
     if iterations is None:
@@ -133,9 +143,24 @@ def serve(
     if router not in ROUTERS:
         raise InputError(unknown_name("router", router, ROUTERS), source="router")
     if count == 1:
-        return replace(serve_requests(listed, limits, held, time_of, ahead=ahead), about=about)
+        return replace(serve_requests(listed, limits, held, time_of, ahead=ahead, kv=tiers), about=about)
+    if tiers is not None:
+        raise InputError("hosim knows tiers below the device for one instance only: leave out one of kv and instances", source="kv")
     about |= {"instances": count, "router": router}
     return replace(serve_on_instances(listed, limits, held, time_of, count, ROUTERS[router], ahead=ahead), about=about)
+
+
+def _tiers(kv: str | None, preemption: str, modelled: ModelledIterations, block_tokens: int) -> KvSetup | None:
+    """The cache below the device, if there is one: each device of the engine has its part of every block."""
+    from hosim.serving.kv_setup import kv_setup
+
+    if preemption not in ("recompute", "swap"):
+        raise InputError(f"expected recompute or swap, got {preemption!r}", source="preemption")
+    swaps = preemption == "swap"
+    if kv is None and not swaps:
+        return None
+    block_bytes = block_tokens * modelled.cache_bytes_per_token
+    return kv_setup("swap_only" if kv is None else kv, modelled.hardware, modelled.devices, block_bytes, swaps)
 
 
 def _nanoseconds(overhead: int | str) -> int:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from hosim.cli.options import Json, console, print_json
 
+Kv = Annotated[bool, typer.Option("--kv", help="Those for the cache of 'hosim serve' instead.")]
 
-def policies(json: Json = False) -> None:
+
+def policies(kv: Kv = False, json: Json = False) -> None:
     """List the policies and their parameters.
 
     Where some policies are not hosim's own, the table names the packages they come from.
     """
+    if kv:
+        _kv_policies(json)
+        return
     from hosim.policies import registry
     from hosim.report import listings
 
@@ -19,3 +28,13 @@ def policies(json: Json = False) -> None:
         print_json({"policies": [listings.policy_figures(policy, package) for policy, package in zip(listed, packages, strict=True)]})
     else:
         console().print(listings.policies(listed, packages))
+
+
+def _kv_policies(json: bool) -> None:
+    from hosim.report import listings
+    from hosim.serving.kv_policies.kv_registry import KV_POLICIES
+
+    if json:
+        print_json({"kv_policies": [listings.policy_figures(policy, "hosim") for policy in KV_POLICIES]})
+    else:
+        console().print(listings.policies(KV_POLICIES, ["hosim"] * len(KV_POLICIES)))

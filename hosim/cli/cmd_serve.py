@@ -41,6 +41,11 @@ Limit = Annotated[
     str | None,
     typer.Option("--limit", metavar="LIMITS", help="Print the goodput within limits of ttft, tpot, latency: ttft=2s,tpot=100ms."),
 ]
+Kv = Annotated[
+    str | None,
+    typer.Option("--kv", metavar="POLICY", help="Cache in tiers below: lru:tiers=ddr (see 'hosim policies --kv')."),
+]
+Preemption = Annotated[str, typer.Option("--preemption", metavar="HOW", help="Of a sequence for which blocks lack: recompute or swap.")]
 FitFirst = Annotated[
     int | None,
     typer.Option("--fit-first", metavar="N", min=1, help="Fit the overhead to the first N measured requests; the rest is compared."),
@@ -61,6 +66,8 @@ def serve(
     iterations: Iterations = None,
     instances: Instances = 1,
     router: Router = "round_robin",
+    kv: Kv = None,
+    preemption: Preemption = "recompute",
     measured: Measured = None,
     fit_first: FitFirst = None,
     limit: Limit = None,
@@ -71,8 +78,8 @@ def serve(
 ) -> None:
     """Serve requests over time on one engine, as vLLM does.
 
-    One engine with a paged cache in device memory: continuous batching, chunked prefill, blocks shared between equal prefixes, and
-    preemption. With --measured the latencies stand beside those of a real server.
+    One engine with a paged cache: continuous batching, chunked prefill, blocks shared between equal prefixes, and
+    preemption. With --kv the cache goes on in the tiers below the device. With --measured the latencies stand beside a real server's.
     """
     from hosim.api.serving_run import serve as served
     from hosim.errors import InputError
@@ -113,6 +120,8 @@ def serve(
             iterations=iterations,
             instances=instances,
             router=router,
+            kv=kv,
+            preemption=preemption,
         )
 
     with progress(f"serving {counted(len(listed.requests), 'request')}"):

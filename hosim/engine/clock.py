@@ -26,14 +26,14 @@ class Clock(simpy.Environment):
     """A simpy environment whose :meth:`run_instants` calls back at the end of each instant that asked for it.
 
     ``time`` is the current instant, in nanoseconds: simpy's ``now`` without a call. ``unsettled`` are the positions of the devices at which
-    something is left to be done at this instant: whatever ends at it says so; ``schedule`` are the events to come, the next one first.
+    something is left to be done at this instant: whatever ends at it says so; ``to_come`` are the events, in a heap, the next one first.
     """
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
         self.time = 0
         self.unsettled: set[int] = set()
-        self.schedule: list[tuple[int, int, int, simpy.Event]] = self._queue  # type: ignore[assignment]
+        self.to_come: list[tuple[int, int, int, simpy.Event]] = self._queue  # type: ignore[assignment]
 
     def run_instants(self, settle: Callable[[], None]) -> None:
         """Process events until none is left, and ``settle`` at the end of every instant until nothing of it is unsettled.
@@ -41,7 +41,7 @@ class Clock(simpy.Environment):
         The loop body is that of simpy's ``step``, without a call for each event, as it is the hottest line of hosim; and an alarm keeps
         its callback, to ring again. An error in a callback ends the run.
         """
-        schedule, unsettled = self.schedule, self.unsettled
+        schedule, unsettled = self.to_come, self.unsettled
         while unsettled and (not schedule or schedule[0][0] > self.time):
             settle()
         while schedule:
@@ -51,6 +51,32 @@ class Clock(simpy.Environment):
                 callback(event)
             while unsettled and (not schedule or schedule[0][0] > self.time):
                 settle()
+
+
+class SteppedClock(Clock):
+    """A clock that simpy's ``run`` drives: simpy's own processes run on it beside alarms.
+
+    ``settle`` is called at the end of each instant that asked for it, and clears ``unsettled``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settle: Callable[[], None] = self.unsettled.clear
+
+    def step(self) -> None:
+        """Process the next event; an alarm keeps its callback, to ring again."""
+        schedule = self.to_come
+        while self.unsettled and (not schedule or schedule[0][0] > self.time):
+            self.settle()
+        if schedule:
+            self.time = schedule[0][0]
+            if isinstance(schedule[0][3], Alarm):
+                self._now = self.time
+                _, _, _, event = heappop(schedule)
+                for callback in event.callbacks:
+                    callback(event)
+                return
+        super().step()
 
 
 class Alarm(simpy.Event):
@@ -65,7 +91,7 @@ class Alarm(simpy.Event):
         super().__init__(clock)
         next(process)  # up to its first sleep
         self.callbacks = [process.send]
-        self._schedule = clock.schedule
+        self._schedule = clock.to_come
         self._sequence = clock._eid
 
     def ring_at(self, time: int) -> None:

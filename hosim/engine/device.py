@@ -77,7 +77,7 @@ class DeviceReplay:
         unsettled, position, contention = clock.unsettled, memory.position, self.contention
         launch, tracked_ops, durations, steps = self.launch, self.tracked_ops, self.durations, self.program.steps
         finish, after, closing = self.program.finish, self.program.after, self.closing
-        queue, length, capacity, schedule = stream.queue, stream.length, ledger.capacity, clock.schedule
+        queue, length, capacity, schedule = stream.queue, stream.length, ledger.capacity, clock.to_come
         direct = self.direct
         skipped = False
         while True:
@@ -176,7 +176,7 @@ class DeviceReplay:
         """
         clock, ledger, steps, durations, queue = self.clock, self.ledger, self.program.steps, self.durations, stream.queue
         held, total, peak, capacity = ledger.held, ledger.composition, ledger.peak, ledger.capacity
-        done, last, schedule = stream.done, stream.awaited - 1, clock.schedule
+        done, last, schedule = stream.done, stream.awaited - 1, clock.to_come
         event = schedule[0][0] if schedule else NEVER
         contention, slowed = self.contention, 0
         speeds = contention.speeds if contention is not None and contention.speeds.copying else None
@@ -220,7 +220,7 @@ class DeviceReplay:
         is left to be settled. Both come to the same.
         """
         clock, memory, stream = self.clock, self.memory, self.sleeper
-        unsettled, schedule, now = clock.unsettled, clock.schedule, clock.time
+        unsettled, schedule, now = clock.unsettled, clock.to_come, clock.time
         alone = stream is not None and not unsettled and not (schedule and schedule[0][0] == now)
         memory.end_transfer(transfer)
         if not alone or stream is None or memory.due or transfer.route is not None or len(unsettled) != 1:

@@ -45,6 +45,10 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
     if "instances" in data:
         held += " (of one engine)"
     parts.append(paragraph(f"cache: {data['blocks']:,} blocks of {data['block_tokens']} tokens, {held}; {hits}"))
+    if "kv" in data:
+        from hosim.report import kv_tables
+
+        parts += kv_tables.tiers_and_channels(data["kv"])
     return Group(*parts)
 
 

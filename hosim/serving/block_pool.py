@@ -7,6 +7,20 @@ the last block first. A request whose prompt begins with the contents of such bl
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from hosim.serving.block_copies import Awaited
+
+
+class Reach(NamedTuple):
+    """Where the contents of a prompt are, from its first block: a block of the device, or ``-1 - j`` for the ``j``-th of ``below``.
+
+    Of those ``below`` it has the place of the tier and the name.
+    """
+
+    slots: list[int]
+    below: list[tuple[int, Hashable]]
 
 
 class BlockPool:
@@ -38,6 +52,20 @@ class BlockPool:
                 break
             blocks.append(block)
         return blocks
+
+    def reach(self, keys: Iterable[Hashable]) -> Reach:
+        """:meth:`found`, as where they are."""
+        return Reach(self.found(keys), [])
+
+    def has_room(self, reach: Reach, count: int) -> bool:
+        """Whether ``count`` blocks can be held that begin with those reached."""
+        device = [slot for slot in reach.slots if slot >= 0] if reach.below else reach.slots
+        return count - len(device) <= self.free - self.idle(device)
+
+    def claim(self, reach: Reach, hit: bool = True) -> tuple[list[int], list[Awaited]]:
+        """Hold what was reached: the blocks, and what has to be over before they can be read."""
+        self.hold(reach.slots)
+        return reach.slots, []
 
     def idle(self, blocks: Iterable[int]) -> int:
         """How many of these blocks nobody holds."""

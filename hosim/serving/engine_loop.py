@@ -7,7 +7,11 @@ from typing import Any
 
 import simpy
 
+from hosim.engine.clock import SteppedClock
 from hosim.errors import InputError
+from hosim.serving.block_copies import Awaited
+from hosim.serving.kv_figures import kv_figures
+from hosim.serving.kv_setup import KvSetup
 from hosim.serving.request import Request
 from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler
 from hosim.serving.served import Sample, Served
@@ -16,22 +20,44 @@ IterationTime = Callable[[Iteration], int]
 """Nanoseconds of an iteration."""
 
 
-def serve_requests(requests: Sequence[Request], limits: EngineLimits, blocks: int, time_of: IterationTime, *, ahead: bool = True) -> Served:
-    """Serve requests, sorted by arrival, with a cache of ``blocks`` blocks.
+def serve_requests(
+    requests: Sequence[Request],
+    limits: EngineLimits,
+    blocks: int,
+    time_of: IterationTime,
+    *,
+    ahead: bool = True,
+    kv: KvSetup | None = None,
+) -> Served:
+    """Serve requests, sorted by arrival, with a cache of ``blocks`` blocks, and with ``kv`` in the tiers below the device as well.
 
     ``ahead`` says that the next iteration is scheduled when the one before begins (vLLM's asynchronous scheduling): what arrives later
     waits for the one after. Raises :class:`InputError` for a request that the cache has no room for.
     """
-    scheduler = Scheduler(requests, limits, blocks)
+    clock = SteppedClock()
+    tiers = None if kv is None else kv(clock, blocks)
+    scheduler = Scheduler(requests, limits, blocks, tiers, kv is not None and kv.swaps)
     check_room(requests, scheduler, limits)
-    env = simpy.Environment()
+    env = simpy.Environment() if kv is None else clock
     engine = Engine(env, requests, scheduler, time_of)
     env.process(engine.arrivals())
     env.process(engine.ahead() if ahead else engine.in_turn())
     env.run()
     tokens = tuple(map(tuple, engine.token_ns))
+    figures = None
+    if kv is not None and tiers is not None:
+        peak = max(sample.held_blocks for sample in engine.samples)
+        waits = scheduler.load_waits_ns
+        figures = kv_figures(kv.policy, tiers, limits.block_tokens, peak, engine.stall_ns, waits, scheduler.swaps, clock.time)
     return Served(
-        tuple(requests), tuple(engine.scheduled_ns), tokens, tuple(engine.samples), scheduler.preemptions, scheduler.hit_tokens, blocks
+        tuple(requests),
+        tuple(engine.scheduled_ns),
+        tokens,
+        tuple(engine.samples),
+        scheduler.preemptions,
+        scheduler.hit_tokens,
+        blocks,
+        kv=figures,
     )
 
 
@@ -54,11 +80,13 @@ class Engine:
         self._requests = requests
         self._scheduler = scheduler
         self._time_of = time_of
-        self._arrived = env.event()
+        self._changed = env.event()
         self._left = len(requests)
         self.scheduled_ns = [-1] * len(requests)
         self.token_ns: list[list[int]] = [[] for _ in requests]
         self.samples: list[Sample] = []
+        self.stall_ns = {"evictions": 0, "loads": 0}
+        scheduler.on_load(self._wake)
 
     @property
     def _now(self) -> int:
@@ -74,19 +102,18 @@ class Engine:
     def offer(self, number: int) -> None:
         """A request has come to this engine."""
         self._scheduler.add(number)
-        arrived, self._arrived = self._arrived, self._env.event()
-        arrived.succeed()
+        self._wake()
 
     def in_turn(self) -> Generator[simpy.Event, Any, None]:
         """An iteration is scheduled when the one before has ended."""
         while self._left:
             yield self._env.timeout(0)  # what arrives at this instant is there
-            iteration = self._scheduled()
+            iteration, sample, gates = self._scheduled()
             if iteration is None:
-                yield self._arrived
+                yield from self._idle()
             else:
-                end = self._begin(iteration, self._now)
-                yield self._env.timeout(end - self._now)
+                yield from self._through(gates)
+                yield self._env.timeout(self._begin(iteration, sample) - self._now)
                 self._finish(iteration)
 
     def ahead(self) -> Generator[simpy.Event, Any, None]:
@@ -94,32 +121,56 @@ class Engine:
         pending: tuple[Iteration, int] | None = None
         while self._left:
             yield self._env.timeout(0)
-            iteration = self._scheduled()
+            iteration, sample, gates = self._scheduled()
             if iteration is None and pending is None:
-                yield self._arrived
+                yield from self._idle()
                 continue
-            start = self._now if pending is None else pending[1]
-            end = 0 if iteration is None else self._begin(iteration, start)
             if pending is not None:
                 yield self._env.timeout(pending[1] - self._now)
                 self._finish(pending[0])
-            pending = None if iteration is None else (iteration, end)
+            pending = None
+            if iteration is not None:
+                yield from self._through(gates)
+                pending = iteration, self._begin(iteration, sample)
 
-    def _scheduled(self) -> Iteration | None:
-        iteration = self._scheduler.schedule()
-        for sequence in self._scheduler.admitted:
+    def _wake(self) -> None:
+        """Something arrived: a request, or blocks."""
+        changed, self._changed = self._changed, self._env.event()
+        changed.succeed()
+
+    def _idle(self) -> Generator[simpy.Event, Any, None]:
+        """Wait for something to do."""
+        since = self._now
+        yield self._changed
+        if self._scheduler.running:  # their blocks are on their way
+            self.stall_ns["loads"] += self._now - since
+
+    def _through(self, gates: Sequence[Awaited]) -> Generator[simpy.Event, Any, None]:
+        """Wait until blocks can be written."""
+        since = self._now
+        for gate in gates:
+            if not gate.over:
+                gate.then(self._wake)
+            while not gate.over:
+                yield self._changed
+        self.stall_ns["evictions"] += self._now - since
+
+    def _scheduled(self) -> tuple[Iteration | None, tuple[int, int, int], Sequence[Awaited]]:
+        """The next iteration, those who run and wait, the blocks that are held, and what it waits for."""
+        there = self._scheduler
+        iteration = there.schedule()
+        for sequence in there.admitted:
             if self.scheduled_ns[sequence] < 0:
                 self.scheduled_ns[sequence] = self._now
-        return iteration
+        return iteration, (len(there.running), len(there.waiting), there.pool.count - there.pool.free), there.gates
 
-    def _begin(self, iteration: Iteration, start_ns: int) -> int:
-        end = start_ns + self._time_of(iteration)
-        there = self._scheduler
-        held = there.pool.count - there.pool.free
-        self.samples.append(Sample(start_ns, end, len(there.running), len(there.waiting), held, iteration.tokens))
+    def _begin(self, iteration: Iteration, sample: tuple[int, int, int]) -> int:
+        end = self._now + self._time_of(iteration)
+        self.samples.append(Sample(self._now, end, *sample, iteration.tokens))
         return end
 
     def _finish(self, iteration: Iteration) -> None:
+        self._scheduler.ended()
         for number in iteration.emits:
             tokens = self.token_ns[number]
             tokens.append(self._now)

@@ -82,6 +82,12 @@ class ModelledIterations:
         """Layers with attention."""
         return len(self._attention)
 
+    @property
+    def devices(self) -> int:
+        """Devices that run an iteration together."""
+        tensor, expert, pipeline = (int(self.model.get(name, 1)) for name in ("tensor", "expert", "pipeline"))
+        return max(tensor, expert) * pipeline
+
     @cached_property
     def weight_bytes(self) -> int:
         """Bytes of what stays on the device: parameters, experts and constants."""

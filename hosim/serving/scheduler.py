@@ -4,17 +4,22 @@ Running sequences go first, in the order in which they were admitted, each with 
 budget of tokens goes. If blocks lack, the sequence that was admitted last is preempted: it gives up its blocks and will compute its tokens
 again. Then waiting ones are admitted, first come first served, while the budget, the number of sequences and the free blocks allow: a
 sequence is admitted only if all blocks of what it has to compute are free. Prompts take over blocks that hold the same contents.
+
+With tiers below the device (:class:`~hosim.serving.tiered_pool.TieredPool`) a sequence that was admitted computes nothing until its blocks
+have come up; others go on. Preempted sequences may be swapped out instead of computed again.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 
+from hosim.serving.block_copies import Awaited
 from hosim.serving.block_pool import BlockPool
 from hosim.serving.request import Request
+from hosim.serving.tiered_pool import TieredPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Iteration:
 class _Sequence:
     """A request that is waiting or running: the tokens that it has, those that are in the cache, and its blocks."""
 
-    __slots__ = ("admitted", "blocks", "computed", "named", "number", "request", "tokens", "wanted")
+    __slots__ = ("admitted", "blocks", "computed", "loads", "named", "number", "prefetched", "request", "swapped", "tokens", "wanted")
 
     def __init__(self, number: int, request: Request) -> None:
         self.number = number
@@ -63,19 +68,38 @@ class _Sequence:
         self.admitted = False
         self.blocks: list[int] = []
         self.named = 0
+        self.loads: list[Awaited] = []
+        self.prefetched = False
+        self.swapped = False
 
     def key(self, block: int, block_tokens: int) -> Hashable:
         """The name of a block's contents; one of its own where no other request can have them."""
         return self.request.block_key(block, block_tokens) or (-1, self.number, block)
 
+    def keys(self, block_tokens: int) -> Iterator[Hashable]:
+        """Of the full blocks before its last token, which has to be computed in any case."""
+        return (self.key(block, block_tokens) for block in range((self.tokens - 1) // block_tokens))
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether its blocks are still on their way."""
+        if self.loads:
+            self.loads = [load for load in self.loads if not load.over]
+        return bool(self.loads)
+
 
 class Scheduler:
     """The state between iterations. :meth:`add` and :meth:`finish` change who is there, :meth:`schedule` decides on an iteration."""
 
-    def __init__(self, requests: Sequence[Request], limits: EngineLimits, blocks: int) -> None:
+    def __init__(
+        self, requests: Sequence[Request], limits: EngineLimits, blocks: int, tiers: TieredPool | None = None, swap: bool = False
+    ) -> None:
         self._requests = requests
         self._limits = limits
-        self.pool = BlockPool(blocks)
+        self.pool = BlockPool(blocks) if tiers is None else tiers
+        self._tiers = tiers
+        self._swap = swap
+        self.swaps = 0
         self.waiting: deque[_Sequence] = deque()
         self.running: list[_Sequence] = []
         self._there: dict[int, _Sequence] = {}
@@ -83,6 +107,10 @@ class Scheduler:
         self.hit_tokens = 0
         self.admitted: list[int] = []
         """The requests that the last iteration admitted."""
+        self.gates: list[Awaited] = []
+        """What has to be over before the last iteration can begin."""
+        self.load_waits_ns: list[int] = []
+        """What sequences waited for their blocks."""
 
     def fits(self, request: Request) -> bool:
         """Whether the request can ever be finished: the whole cache has room for all of its tokens but the last."""
@@ -102,6 +130,8 @@ class Scheduler:
         """A request arrives."""
         self._there[number] = sequence = _Sequence(number, self._requests[number])
         self.waiting.append(sequence)
+        if self._tiers is not None and self._tiers.rules.watches_queue:
+            self._tiers.queued(number, list(sequence.keys(self._limits.block_tokens)))
 
     def finish(self, number: int) -> None:
         """A request has all of its tokens: its blocks are free."""
@@ -111,6 +141,8 @@ class Scheduler:
         else:  # it was preempted while its last token was computed
             self.waiting.remove(sequence)
         self.pool.release(sequence.blocks)
+        if sequence.swapped and self._tiers is not None:
+            self._tiers.forget(number)
 
     def schedule(self) -> Iteration | None:
         """The next iteration; ``None`` if there is nothing to compute."""
@@ -123,6 +155,8 @@ class Scheduler:
                 break
             if not sequence.blocks:
                 break  # it was preempted: all admitted later were, too
+            if sequence.is_loading:
+                continue
             new = min(sequence.tokens - sequence.computed, budget)
             if new and sequence.tokens < sequence.wanted and self._make_room(sequence, new):
                 self._extend(sequence, new)
@@ -131,14 +165,41 @@ class Scheduler:
         if self.preemptions == before:
             for sequence, new in self._admit(budget):
                 batch[sequence.number] = sequence, new
+        if self._tiers is not None and self._tiers.rules.prefetches:
+            self._prefetch(self._tiers)
+        if self._tiers is not None and batch:
+            self.gates = self._tiers.begun()
         return self._iteration(batch) if batch else None
+
+    def on_load(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` whenever blocks have come up."""
+        if self._tiers is not None:
+            self._tiers.wake = wake
+
+    def ended(self) -> None:
+        """The earliest of the iterations that have not ended does."""
+        if self._tiers is not None:
+            self._tiers.ended()
+
+    def _prefetch(self, tiers: TieredPool) -> None:
+        """Bring up the blocks of the requests at the head of the queue while there is room."""
+        for sequence in islice(self.waiting, tiers.rules.prefetches):
+            if not sequence.prefetched and not sequence.swapped:
+                sequence.prefetched = tiers.prefetch(sequence.keys(self._limits.block_tokens))
+                if not sequence.prefetched:
+                    break
 
     def _make_room(self, sequence: _Sequence, new: int) -> bool:
         """Preempt those admitted last until there are blocks for ``new`` tokens more; whether the sequence itself is still running."""
         while self._blocks(sequence.computed + new) - len(sequence.blocks) > self.pool.free:
             last = self.running.pop()
+            last.swapped = self._swap and self._tiers is not None and not last.is_loading and self._tiers.swap_out(last.number, last.blocks)
             self.pool.release(last.blocks)
-            last.blocks, last.named, last.computed = [], 0, 0
+            last.blocks, last.named, last.loads, last.prefetched = [], 0, [], False
+            if last.swapped:
+                self.swaps += 1
+            else:
+                last.computed = 0
             self.waiting.appendleft(last)
             self.preemptions += 1
             if last is sequence:
@@ -151,22 +212,47 @@ class Scheduler:
             size = self._limits.block_tokens
             if sequence.tokens >= sequence.wanted:
                 break  # preempted while its last token was computed: it is about to be finished
-            whole = (sequence.tokens - 1) // size  # at least one token is computed
-            hits = self.pool.found(sequence.key(block, size) for block in range(whole))
-            if self._blocks(sequence.tokens) - len(hits) > self.pool.free - self.pool.idle(hits):
-                break
+            if sequence.swapped and self._tiers is not None:
+                if self._blocks(sequence.tokens) > self.pool.free:
+                    break
+                sequence.blocks, sequence.loads = self._tiers.swap_in(sequence.number)
+                sequence.swapped = False
+            else:
+                reach = self.pool.reach(sequence.keys(size))
+                if not self.pool.has_room(reach, self._blocks(sequence.tokens)):
+                    break
+                if self._tiers is not None and not sequence.admitted and self._tiers.rules.watches_queue:
+                    self._tiers.admitted(sequence.number, list(sequence.keys(size)))
+                # computing again after a preemption, it finds its own blocks
+                sequence.blocks, sequence.loads = self.pool.claim(reach, not sequence.admitted)
+                sequence.named, sequence.computed = len(sequence.blocks), len(sequence.blocks) * size
+                if not sequence.admitted:
+                    self.hit_tokens += sequence.computed
             self.waiting.popleft()
-            self.pool.hold(hits)
-            sequence.blocks, sequence.named, sequence.computed = hits, len(hits), len(hits) * size
-            if not sequence.admitted:  # computing again after a preemption, it finds its own blocks
-                self.hit_tokens += sequence.computed
             sequence.admitted = True
-            new = min(sequence.tokens - sequence.computed, budget)
-            self._extend(sequence, new)
             self.running.append(sequence)
             self.admitted.append(sequence.number)
+            if sequence.is_loading:
+                self._time_load(sequence)
+                continue
+            new = min(sequence.tokens - sequence.computed, budget)
+            self._extend(sequence, new)
             budget -= new
             yield sequence, new
+
+    def _time_load(self, sequence: _Sequence) -> None:
+        """Note how long a sequence waits for its blocks."""
+        assert self._tiers is not None
+        clock, since, left = self._tiers.copies, self._tiers.copies.now_ns, len(sequence.loads)
+
+        def over() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self.load_waits_ns.append(clock.now_ns - since)
+
+        for load in sequence.loads:
+            load.then(over)
 
     def _extend(self, sequence: _Sequence, new: int) -> None:
         sequence.computed += new

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hosim.plain_text import counted
 from hosim.serving.goodput import SHARES, goodput, latency_limits
+from hosim.serving.kv_figures import KvFigures
 from hosim.serving.request import Request
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Served:
     """What was asked: the model, the machine, the limits."""
     instances: tuple[int, ...] = ()
     """The engine of each request, if there are several."""
+    kv: KvFigures | None = None
+    """The cache in the tiers below the device, if there is one there."""
 
     def __repr__(self) -> str:
         found = self.summary()
@@ -112,6 +115,7 @@ class Served:
         gaps = np.concatenate([np.diff(tokens) for tokens in self.token_ns])
         weights = np.array([sample.end_ns - sample.start_ns for sample in self.samples], float)
         held = np.array([sample.held_blocks for sample in self.samples], float)
+        below = {} if self.kv is None else {"kv": self.kv.summary(int(frame["prompt_tokens"].sum()))}
         return {
             "format": "hosim.serving/1",
             **self.about,
@@ -130,6 +134,7 @@ class Served:
             "blocks": self.blocks,
             "peak_blocks": int(held.max()),
             "mean_blocks": float(np.average(held, weights=weights)) if weights.sum() else float(held.mean()),
+            **below,
         }
 
 

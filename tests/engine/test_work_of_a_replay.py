@@ -37,7 +37,7 @@ class Watched(Clock):
     def run_instants(self, settle) -> None:
         def settled() -> None:
             settle()
-            self.most_pending = max(self.most_pending, len(self.schedule))
+            self.most_pending = max(self.most_pending, len(self.to_come))
 
         super().run_instants(settled)
 

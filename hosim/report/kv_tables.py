@@ -1,0 +1,32 @@
+"""Tables of a cache in several tiers: what was found where, and what went over the channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import RenderableType
+
+from hosim.plain_text import counted
+from hosim.report.printed import open_table, paragraph
+from hosim.units import human_percent, human_size, human_time
+
+
+def tiers_and_channels(kv: Mapping[str, Any]) -> list[RenderableType]:
+    """The ``kv`` of a ``hosim.serving/1``."""
+    tiers = open_table(f"Cache by tier, {kv['policy']}", "tier", "blocks", "most taken", "tokens of prompts found")
+    for name, found in kv["tiers"].items():
+        most = human_percent(found["peak_blocks"] / found["blocks"]) if found["blocks"] else human_percent(0.0)
+        tiers.add_row(name, f"{found['blocks']:,}", most, human_percent(found["hit_share"]))
+    channels = open_table("Channels", "channel", "copies", "bytes", "busy", "waited to start", "lost to sharing")
+    for name, one in kv["channels"].items():
+        if one["copies"]:
+            times = (human_time(one[key]) for key in ("queue_ns", "contention_ns"))
+            channels.add_row(name, f"{one['copies']:,}", human_size(one["bytes"]), human_percent(one["utilization"]), *times)
+    loads = f"{counted(kv['loads'], 'request')} waited {human_time(kv['load_wait_ns'])} in all for blocks to come up"
+    stalls = (
+        f"nothing computed for {human_time(kv['stall_ns']['loads'])} while blocks came up, "
+        f"and for {human_time(kv['stall_ns']['evictions'])} while blocks were copied down before they could be written"
+    )
+    swaps = f"{counted(kv['swaps'], 'sequence')} swapped out; {counted(kv['dropped_blocks'], 'block')} left the last tier"
+    return [tiers, channels, paragraph(f"{loads}; {stalls}; {swaps}")]

@@ -1,0 +1,122 @@
+"""The policies for the cache, by name; ``name:parameter=value`` chooses one."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.io.reading import did_you_mean
+from hosim.policies.policy import Parameter
+from hosim.serving.kv_policies.kv_rules import KvRules
+
+_TIERS = Parameter(
+    None,
+    "str",
+    "tiers below, from the first: ddr/nvme, with sizes ddr=500GiB/nvme; none: the device's neighbour and on while channels lead",
+)
+_REQUESTS = Parameter(8, "int", "how many requests at the head of the queue blocks come up for")
+
+
+@dataclass(frozen=True)
+class KvPolicy:
+    """A policy for the cache: its name, a line, where its rules are made, and its parameters beside ``tiers``."""
+
+    name: str
+    summary: str
+    module: str
+    own: Mapping[str, Parameter] = field(default_factory=dict)
+    models: str = ""
+    leaves_out: str = ""
+
+    @property
+    def settings(self) -> Mapping[str, Parameter]:
+        """Its parameters by name."""
+        return {"tiers": _TIERS, **self.own}
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The default of each parameter."""
+        return MappingProxyType({key: parameter.default for key, parameter in self.settings.items()})
+
+    def rules(self, parameters: Mapping[str, Any]) -> KvRules:
+        """What it decides with these parameters."""
+        module = importlib.import_module(f"hosim.serving.kv_policies.{self.module}")
+        rules: KvRules = module.rules(**{key: parameters[key] for key in self.own})
+        return rules
+
+
+KV_POLICIES = (
+    KvPolicy("lru", "what is evicted goes to the tier below and comes back on a hit", "kv_lru", models="a cache of several levels"),
+    KvPolicy(
+        "pinned",
+        "lru, and the first blocks of prompts go last",
+        "kv_pinned",
+        {"blocks": Parameter(2, "int", "how many blocks of each prompt are pinned, from its first")},
+        models="retention by priority, as TensorRT-LLM has it",
+        leaves_out="priorities that requests ask for; times after which they end",
+    ),
+    KvPolicy(
+        "write_through",
+        "full blocks are copied below at once, so that evictions wait for no copy",
+        "kv_write_through",
+        models="vLLM's OffloadingConnector, LMCache, Mooncake's store",
+        leaves_out="loading layer by layer while the prompt's first layers compute; chunks of 256 tokens",
+    ),
+    KvPolicy(
+        "prefetch_queued",
+        "write_through, and blocks come up while requests wait",
+        "kv_prefetch_queued",
+        {"requests": _REQUESTS},
+        models="SGLang's hierarchical cache, which prefetches for what is queued",
+        leaves_out="prefetching from storage to host memory alone",
+    ),
+    KvPolicy(
+        "lookahead",
+        "prefetch_queued, and what the known queue needs last is evicted first (HyperOffload's idea)",
+        "kv_lookahead",
+        {"requests": _REQUESTS},
+        models="HyperOffload (arXiv 2602.00748) with the queue as the known schedule",
+        leaves_out="its own way with serving is not published",
+    ),
+    KvPolicy(
+        "expected_reuse",
+        "write_through, and what was used least often and lately is evicted first",
+        "kv_expected_reuse",
+        {"half_life": Parameter(600.0, "float", "seconds after which a use counts half")},
+        models="LRFU (IEEE TC 2001)",
+    ),
+    KvPolicy("swap_only", "nothing goes below but sequences that are preempted", "kv_swap_only", models="vLLM's swap space (version 0)"),
+)
+"""Every policy for the cache, in display order."""
+
+
+def kv_policy(text: str) -> tuple[KvPolicy, dict[str, Any]]:
+    """The policy and all of its parameters, from ``name`` or ``name:parameter=value:parameter=value``. Raises :class:`InputError`.
+
+    >>> kv_policy("prefetch_queued:requests=4")[1]
+    {'tiers': None, 'requests': 4}
+    """
+    name, *settings = text.strip().split(":")
+    names = [policy.name for policy in KV_POLICIES]
+    if name not in names:
+        close = get_close_matches(name, names, n=2)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise InputError(f"unknown policy {name!r}{hint} (policies: {', '.join(names)})", source="kv")
+    policy = KV_POLICIES[names.index(name)]
+    given: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise InputError(f"expected parameter=value after the colon, got {setting!r}", source=f"kv {name}")
+        if key in given:
+            raise InputError("is given twice; keep one", source=f"kv {name}", where=key)
+        if key not in policy.settings:
+            known = ", ".join(policy.settings)
+            raise InputError(f"no parameter {key!r}{did_you_mean(key, policy.settings)} (parameters: {known})", source=f"kv {name}")
+        given[key] = policy.settings[key].read(value, f"kv {name}: {key}")
+    return policy, {**policy.parameters, **given}

@@ -1,0 +1,116 @@
+"""The cache in the tiers of one engine's machine, as a policy's text asks for it; a machine that has no such tier or channel is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hosim.engine.clock import SteppedClock
+from hosim.errors import InputError, UnitError
+from hosim.hardware import Hardware
+from hosim.io.reading import did_you_mean
+from hosim.serving.block_copies import BlockCopies
+from hosim.serving.block_tier import BlockTier
+from hosim.serving.kv_policies.kv_registry import kv_policy
+from hosim.serving.tiered_pool import TieredPool
+from hosim.units import parse_size
+
+
+@dataclass(frozen=True)
+class KvSetup:
+    """What :func:`kv_setup` found: each time it is called it makes an empty cache.
+
+    ``machine`` has the devices of the engine; ``tiers`` are those below and how many blocks each has room for on one of these devices.
+    ``swaps`` says that preempted sequences are swapped out.
+    """
+
+    policy: str
+    machine: Hardware
+    tiers: tuple[tuple[str, int], ...]
+    block_bytes: int
+    swaps: bool = False
+
+    def __call__(self, clock: SteppedClock, blocks: int) -> TieredPool:
+        """An empty cache with ``blocks`` blocks of the device."""
+        policy, parameters = kv_policy(self.policy)
+        tiers = [BlockTier(name, capacity) for name, capacity in self.tiers]
+        return TieredPool(blocks, tiers, BlockCopies(clock, self.machine, self.block_bytes), policy.rules(parameters))
+
+
+def kv_setup(text: str, hardware: Hardware, devices: int, block_bytes: int, swaps: bool = False) -> KvSetup:
+    """The cache of an engine of so many devices, whose blocks have ``block_bytes`` on each. Raises :class:`InputError`.
+
+    The devices share the tiers of their host, and those of all, evenly.
+    """
+    _, parameters = kv_policy(text)
+    machine = replace(hardware, devices=devices)
+    asked = parameters["tiers"]
+    sizes = _asked(asked, machine) if asked is not None else dict.fromkeys(_chain(machine))
+    if not sizes:
+        raise InputError(f"{hardware.name} has no tier below {hardware.device_tier} that channels lead to and from", source="kv")
+    _check_channels(machine, tuple(sizes))
+    part = machine.fair_share
+    tiers = []
+    for name, size in sizes.items():
+        whole = machine.tiers[machine.tier_index[name]].capacity_bytes
+        mine = part.tiers[part.tier_index[name]].capacity_bytes
+        if size is not None and size > whole:
+            raise InputError(
+                f"expected at most the {whole:,} B that {hardware.name} has of {name}, got {size:,} B", source="kv", where="tiers"
+            )
+        tiers.append((name, (mine if size is None else size // devices) // block_bytes))
+    return KvSetup(text.strip(), machine, tuple(tiers), block_bytes, swaps)
+
+
+def _asked(text: str, machine: Hardware) -> dict[str, int | None]:
+    """Names of tiers, and the bytes of all devices of the engine together where they are given."""
+    sizes: dict[str, int | None] = {}
+    below = [tier.name for tier in machine.tiers if tier.name != machine.device_tier]
+    for part in text.split("/"):
+        name, equals, size = (piece.strip() for piece in part.partition("="))
+        if name not in below:
+            known = ", ".join(below) or "none"
+            raise InputError(
+                f"{machine.name} has no tier {name!r} below{did_you_mean(name, below)} (tiers: {known})", source="kv", where="tiers"
+            )
+        if name in sizes:
+            raise InputError(f"{name} is given twice; keep one", source="kv", where="tiers")
+        try:
+            sizes[name] = parse_size(size) if equals else None
+        except UnitError as error:
+            raise InputError(error.message, source="kv", where=f"tiers, {name}") from None
+    return sizes
+
+
+def _chain(machine: Hardware) -> list[str]:
+    """The first tier that channels join to the device, and those that they join to the one before."""
+    joined = machine.channel_between
+    chain: list[str] = []
+    above = machine.device_tier
+    while True:
+        following = (
+            tier.name
+            for tier in machine.tiers
+            if tier.name not in (machine.device_tier, *chain) and (above, tier.name) in joined and (tier.name, above) in joined
+        )
+        found = next(following, None)
+        if found is None:
+            return chain
+        chain.append(found)
+        above = found
+
+
+def _check_channels(machine: Hardware, tiers: Sequence[str]) -> None:
+    """Raise :class:`InputError` unless each tier can be written from the one above, and read to the device or the one above."""
+    above = machine.device_tier
+    for name in tiers:
+        ways = [((above, name),), ((name, machine.device_tier), (name, above))]
+        for way in ways:
+            if not any(ends in machine.channel_between for ends in way):
+                source, destination = way[0]
+                raise InputError(
+                    f"{machine.name} has no channel from {source} to {destination}: take other tiers, or add the channel to the profile",
+                    source="kv",
+                    where="tiers",
+                )
+        above = name

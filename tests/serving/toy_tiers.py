@@ -1,0 +1,33 @@
+"""A toy engine with a cache in several tiers: iterations take 10 ns and 1 ns for each token, and channels carry 1 byte a nanosecond."""
+
+from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.serving.engine_loop import serve_requests
+from hosim.serving.kv_setup import KvSetup
+from hosim.serving.scheduler import EngineLimits
+
+GB = 10**9
+
+
+def toy_machine(up=GB, down=GB, latency=0, engines=1, shared=None, capacity=10**9):
+    """Tiers hbm, ddr and nvme; nvme is read through ddr. ``shared`` is the bandwidth of a fabric over both channels of hbm."""
+    tiers = (Tier("hbm", 10**9, 10**12, "device"), Tier("ddr", capacity, 10**11), Tier("nvme", capacity, 10**10))
+    channels = (
+        Channel("h2d", "ddr", "hbm", up, latency, engines),
+        Channel("d2h", "hbm", "ddr", down, latency, engines),
+        Channel("read", "nvme", "ddr", up, latency),
+        Channel("write", "ddr", "nvme", down, latency),
+    )
+    fabrics = () if shared is None else (Fabric("pcie", shared, ("h2d", "d2h"), "device"),)
+    return Hardware("toy", tiers, channels, Compute({"bf16": 10**12}), fabrics=fabrics)
+
+
+def toy_ns(iteration):
+    return 10 + iteration.tokens
+
+
+def served(
+    requests, kv="lru", blocks=3, tiers=(("ddr", 100),), bytes_=6, machine=None, ahead=False, swaps=False, budget=8, most=4, ns=toy_ns
+):
+    """Blocks of 4 tokens and ``bytes_`` bytes; ``kv`` None: no tiers below."""
+    setup = None if kv is None else KvSetup(kv, machine or toy_machine(), tuple(tiers), bytes_, swaps)
+    return serve_requests(requests, EngineLimits(budget, most, 4), blocks, ns, ahead=ahead, kv=setup)
