@@ -117,6 +117,7 @@ def offload(
     require_torch()
     from hosim.lower import callable as callables
     from hosim.lower import offloaded_step as steps
+    from hosim.lower.generation import OffloadedGenerator
     from hosim.lower.guard import require_free
     from hosim.lower.hooks_refused import require_not_compiled
     from hosim.lower.replicas import unwrapped
@@ -140,16 +141,14 @@ def offload(
         result = check(plan, machine, budget_bytes)
         if not result.feasible:
             raise InfeasibleError(str(result.error))
+
+    def planner(part: Graph) -> tuple[Plan, Result]:
+        return planned(part, machine, budget_bytes, policy, parameters or {}, replayed=check)
+
     if isinstance(captured, steps.CapturedTraining):
-        return steps.OffloadedStep(
-            captured,
-            plan,
-            result,
-            machine,
-            lambda part: planned(part, machine, budget_bytes, policy, parameters or {}, replayed=check),
-            device,
-            directories,
-        )
+        return steps.OffloadedStep(captured, plan, result, machine, planner, device, directories)
+    if hasattr(model, "generate") and hasattr(model, "prepare_inputs_for_generation"):
+        return OffloadedGenerator(captured, plan, result, machine, planner, device, directories)
     return callables.OffloadedModel(captured, plan, result, machine, device, directories)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from types import MethodType
 from typing import Any
@@ -15,16 +15,13 @@ from torch.optim import optimizer as optimizers
 
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
-from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.lower.callable import Captured, OffloadedModel, PlannedProgram
+from hosim.lower.homes import Planner, at_home
 from hosim.lower.residents import resizable
 from hosim.lower.step_parts import LOSS_GRADIENT, backward_part, gradient_input, update_part
-from hosim.lower.torch_program import TorchProgram
 from hosim.lower.training import Loss, TrainingStep, capture_training
 from hosim.result import Result
-
-Planner = Callable[[Graph], tuple[Plan, Result]]
 
 _BACKWARD, _ACCUMULATE, _UPDATE = "backward", "accumulate", "update"
 
@@ -168,7 +165,7 @@ class OffloadedStep(OffloadedModel):
             title = f"{self.program.graph.name}: {name}"
             parts = self._step.parts
             program = update_part(parts, title) if name == _UPDATE else backward_part(parts, title, accumulate=name == _ACCUMULATE)
-            program = _at_home(program, [self._whole, *self._planned.values()], self._hardware.device_tier)
+            program = at_home(program, [self._whole, *self._planned.values()], self._hardware.device_tier)
             plan, result = self._planner(program.graph)
             inputs = [one.placeholder for one in program.givens if one.placeholder not in self._captured.held]
             self._planned[name] = PlannedProgram(program, plan, result, self._hardware, self.executor.device, inputs)
@@ -219,19 +216,6 @@ def training(
         return results[0]
 
     return CapturedTraining(model, step.program, held, names, flat, result, settings, step, optimizer, named)
-
-
-def _at_home(program: TorchProgram, others: Sequence[PlannedProgram], device_tier: str) -> TorchProgram:
-    """``program`` with the tensors that others have below the device tier at time 0 at home there."""
-    homes: dict[int, str] = {}
-    for other in others:
-        below = {t: tiers[0] for t, tiers in other.plan.residency(device_tier).items() if device_tier not in tiers}
-        for placeholder, t in other.program.tensor_of.items():
-            if t in below and placeholder in program.tensor_of and placeholder not in other.inputs:
-                homes[program.tensor_of[placeholder]] = below[t]
-    survivors = {t: tier for t, tier in homes.items() if program.graph.tensors[t].persistent}
-    tensors = tuple(replace(tensor, home=survivors.get(t)) for t, tensor in enumerate(program.graph.tensors))
-    return replace(program, graph=replace(program.graph, tensors=tensors))
 
 
 def _step_through(offloaded: OffloadedStep, optimizer: torch.optim.Optimizer) -> MethodType:

@@ -124,6 +124,20 @@ def _inline(source: torch.fx.Graph, owner: torch.nn.Module, graph: torch.fx.Grap
     raise AssertionError("a graph ends with its output")
 
 
+def lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
+    """Make every constant tensor of the graph a placeholder after the others; returns them by name."""
+    constants: dict[str, torch.Tensor] = {}
+    *_, last = (node for node in module.graph.nodes if node.op == "placeholder")
+    for node in module.graph.find_nodes(op="get_attr"):
+        value = getattr(module, node.target)
+        with module.graph.inserting_after(last):
+            last = module.graph.placeholder(f"constant_{len(constants)}")
+        constants[last.name] = value
+        node.replace_all_uses_with(last)
+        module.graph.erase_node(node)
+    return constants
+
+
 def exported_with(program: ExportedProgram, module: GraphModule) -> ExportedProgram:
     """``program`` with the graph of ``module``, which came from its own by :func:`flattened` and passes after it.
 

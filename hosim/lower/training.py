@@ -33,7 +33,7 @@ from hosim.lower.hooks_refused import require_no_hooks, require_one_process
 from hosim.lower.optimizer_update import Update, step_alone, tensor_settings
 from hosim.lower.replicas import Replicas, replicas_of, unwrapped
 from hosim.lower.step_parts import StepParts, program_of
-from hosim.lower.torch_program import TorchProgram
+from hosim.lower.torch_program import TorchProgram, lift_constants
 
 _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
 """Optimizers for which a first step without state equals one from a state of zeros, if no momentum is dampened."""
@@ -102,7 +102,7 @@ def capture_training(
     givens += [PlaceholderInput("", value, key, "input") for key, value in tensors.items()]
     givens += [PlaceholderInput("", value, f"setting_{i}", "input") for i, value in enumerate(rates)]
     values = [tensor for _, _, tensor in held] + [None] * len(tensors) + rates
-    constants = _lift_constants(module)
+    constants = lift_constants(module)
     for value in constants.values():
         if any(value.untyped_storage()._cdata == tensor.untyped_storage()._cdata for _, _, tensor in held):
             raise InputError(
@@ -284,20 +284,6 @@ def _marked(module: GraphModule) -> tuple[list[Node], str | None]:
     module.graph.eliminate_dead_code()
     assert update is not None
     return [node for node in update if not node._erased], begins
-
-
-def _lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
-    """Make every constant tensor of the graph a placeholder after the others; returns them by name."""
-    constants: dict[str, torch.Tensor] = {}
-    *_, last = (node for node in module.graph.nodes if node.op == "placeholder")
-    for node in module.graph.find_nodes(op="get_attr"):
-        value = getattr(module, node.target)
-        with module.graph.inserting_after(last):
-            last = module.graph.placeholder(f"constant_{len(constants)}")
-        constants[last.name] = value
-        node.replace_all_uses_with(last)
-        module.graph.erase_node(node)
-    return constants
 
 
 def _split_lists(module: GraphModule) -> None:

@@ -1,0 +1,262 @@
+"""``generate`` of transformers on an offloaded model: prompt and tokens as programs of their own over the same tensors. Imports torch.
+
+``generate`` itself is transformers' and runs as ever, on a twin of the model whose ``forward`` runs captured programs. A call with other
+sizes or constants than all before is traced by torch on fake tensors and planned within the same budget. With a static cache that is one
+program for the prompt and one for every token after it. The cache's tensors are inputs, which the program writes in place or, where
+transformers makes them, results.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from hosim.cache_plan import Plan
+from hosim.errors import InputError
+from hosim.hardware import Hardware
+from hosim.importers.torch_run import PlaceholderInput, quiet
+from hosim.importers.torch_step import failures
+from hosim.lower.callable import Captured, OffloadedModel, PlannedProgram
+from hosim.lower.homes import Planner, at_home
+from hosim.lower.torch_program import TorchProgram, lift_constants, read
+from hosim.result import Result
+
+_CACHE = "past_key_values"
+
+_CONSTANTS = (type(None), bool, int, float, str, torch.dtype)
+"""Types of arguments that are constants of a program."""
+
+_STATIC = "generate on an offloaded model needs a cache of fixed sizes: give it cache_implementation='static'"
+_ADVICE = "write the model's forward without looking at what tensors contain"
+
+
+class OffloadedGenerator(OffloadedModel):
+    """An offloaded model of transformers that can :meth:`generate`."""
+
+    def __init__(
+        self,
+        captured: Captured,
+        plan: Plan,
+        result: Result,
+        hardware: Hardware,
+        planner: Planner,
+        device: Any = None,
+        directories: Mapping[str, str | os.PathLike[str]] | None = None,
+    ) -> None:
+        self._by_id = {id(tensor): name for name, tensor in captured.held.items()}
+        super().__init__(captured, plan, result, hardware, device, directories)
+        self._hardware = hardware
+        self._planner = planner
+        self._programs: dict[Any, _Program] = {}
+        self._twin: Any = None
+
+    @property
+    def programs(self) -> Sequence[Result]:
+        """The replay, in program order, of each program that :meth:`generate` has made."""
+        return [one.planned.result for one in self._programs.values()]
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model's ``generate`` returns for these arguments; with a static cache unless a cache is given.
+
+        The first call for a prompt of some length captures and plans a program for it, and one for each further token. The cache, which
+        stays in device memory between programs, counts.
+
+        Raises :class:`InputError` for a cache that grows, an encoder with a decoder, or anything else that needs other sizes at each token.
+        Raises :class:`hosim.errors.ExecutionError` as calling the model does.
+        """
+        model = self._captured.model
+        if getattr(model.config, "is_encoder_decoder", False):
+            raise InputError("generate calls encoder and decoder apart, and only models without an encoder can do so offloaded")
+        config = args[1] if len(args) > 1 else kwargs.get("generation_config")
+        if kwargs.get(_CACHE) is None and getattr(config or model.generation_config, "cache_implementation", None) is None:
+            kwargs.setdefault("cache_implementation", "static")
+        kwargs["disable_compile"] = True
+        with self._one_at_a_time:
+            if self._twin is None:
+                self._twin = _twin(model, weakref.WeakMethod(self._forward))
+            return self._twin.generate(*args, **kwargs)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._require_as_captured()
+        if args:
+            raise InputError("generate calls this model with arguments by position, which it cannot do offloaded")
+        cache = kwargs.pop(_CACHE, None)
+        layers = _static_layers(cache)
+        for layer in layers:
+            for name, tensor in _tensors(layer).items():
+                setattr(layer, name, tensor.to(self._twin.device))
+        leaves, spec = tree_flatten(kwargs)
+        key = spec, tuple(map(_kind, leaves)), tuple(tuple((name, _kind(value)) for name, value in vars(layer).items()) for layer in layers)
+        if key not in self._programs:
+            self._programs[key] = self._captured_forward(leaves, spec, cache)
+        return self._programs[key].result(self._run, leaves, cache)
+
+    def _captured_forward(self, leaves: Sequence[Any], spec: TreeSpec, cache: Any) -> _Program:
+        name = f"{self.program.graph.name}: generate {len(self._programs) + 1}"
+        traced = _traced(self._twin, self._by_id, self._whole.program, leaves, spec, cache, name)
+        program = at_home(traced.program, [self._whole, *(one.planned for one in self._programs.values())], self._hardware.device_tier)
+        plan, result = self._planner(program.graph)
+        planned = PlannedProgram(program, plan, result, self._hardware, self.executor.device, traced.inputs)
+        return _Program(planned, traced)
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A traced call. ``inputs`` are the placeholders of its tensors, of the cache's, and of ``constants``.
+
+    The program returns the tensors of ``spec`` (the others are ``leaves``), and then the cache's new tensors: ``made`` has layer and name
+    of each. ``after`` are the other attributes of each layer after the call.
+    """
+
+    program: TorchProgram
+    inputs: tuple[str, ...]
+    constants: tuple[torch.Tensor, ...]
+    spec: TreeSpec
+    leaves: tuple[Any, ...]
+    made: tuple[tuple[int, str], ...]
+    after: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A traced call under its plan."""
+
+    planned: PlannedProgram
+    traced: _Traced
+
+    def result(self, run: Any, leaves: Sequence[Any], cache: Any) -> Any:
+        """What the model returns, with the cache as it leaves it."""
+        traced = self.traced
+        own = [tensor for layer in cache.layers for tensor in _tensors(layer).values()]
+        given = [*(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), *own, *traced.constants]
+        results = iter(run(self.planned, given))
+        output = tree_unflatten([next(results) if leaf is _TENSOR else leaf for leaf in traced.leaves], traced.spec)
+        for i, name in traced.made:
+            setattr(cache.layers[i], name, next(results))
+        for layer, after in zip(cache.layers, traced.after, strict=True):
+            vars(layer).update(after)
+        output[_CACHE] = cache
+        return output
+
+
+_TENSOR = object()
+"""Stands for a tensor among the results of a traced call."""
+
+
+def _traced(
+    twin: Any, placeholders: Mapping[int, str], whole: TorchProgram, leaves: Sequence[Any], spec: TreeSpec, cache: Any, name: str
+) -> _Traced:
+    """The program of ``forward``, whose tensors are those of ``placeholders``, for arguments like ``leaves`` and a cache like this one."""
+    held = [one for one in whole.givens if one.own]
+    own = {key: tensor for key, tensor in (*twin.named_parameters(), *twin.named_buffers()) if id(tensor) in placeholders}
+    traced = copy.copy(cache)
+    traced.layers = [copy.copy(layer) for layer in cache.layers]
+    places = [(i, key) for i, layer in enumerate(cache.layers) for key in _tensors(layer)]
+    with failures(_ADVICE, "be traced"), quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        by_name = {one.placeholder: _like(one.value) for one in held}
+        given = [mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        for i, key in places:
+            setattr(traced.layers[i], key, mode.from_tensor(getattr(cache.layers[i], key), static_shapes=True))
+        inputs = [*(one for one in given if isinstance(one, torch.Tensor)), *(getattr(traced.layers[i], key) for i, key in places)]
+        before = {id(tensor) for tensor in inputs}
+        seen: dict[str, Any] = {}
+
+        def call(*_: torch.Tensor) -> list[torch.Tensor]:
+            output = type(twin).forward(twin, **tree_unflatten(given, spec), **{_CACHE: traced})
+            kept: Any = getattr(output, _CACHE, None)
+            if kept is not traced:
+                raise InputError("the model does not return the cache that generate gives it, and cannot generate offloaded")
+            output[_CACHE] = None
+            results, seen["spec"] = tree_flatten(output)
+            seen["leaves"] = tuple(_TENSOR if isinstance(result, torch.Tensor) else result for result in results)
+            seen["made"] = tuple(
+                (i, key) for i, layer in enumerate(traced.layers) for key, value in _tensors(layer).items() if id(value) not in before
+            )
+            made = [getattr(traced.layers[i], key) for i, key in seen["made"]]
+            return [result for result in results if isinstance(result, torch.Tensor)] + made
+
+        replaced = {key: by_name[placeholders[id(tensor)]] for key, tensor in own.items()}
+        with torch.no_grad(), _reparametrize_module(twin, replaced, tie_weights=True):
+            module = make_fx(call, tracing_mode="real")(*by_name.values(), *inputs)
+    for i, (old, new) in enumerate(zip(cache.layers, traced.layers, strict=True)):
+        if _counts(old, new) or any((i, key) in seen["made"] for key in _tensors(old)):
+            raise InputError(
+                f"{type(old).__name__} changes at each token in a way that a captured program cannot repeat; if it has a sliding window "
+                "that no text exceeds, set config.sliding_window = None"
+            )
+    module.graph.eliminate_dead_code()
+    constants = lift_constants(module)
+    names = [*by_name, *(f"input_{i}" for i in range(len(inputs))), *constants]
+    givens = [*held, *(PlaceholderInput("", value, "", "input") for value in (*inputs, *constants.values()))]
+    module = _renamed(module, names)
+    named = [replace(one, placeholder=key, name=one.name or key) for one, key in zip(givens, names, strict=True)]
+    program, _ = read(module, named, name=name, meta={"source": "transformers generate"})
+    after = tuple({key: value for key, value in vars(layer).items() if not isinstance(value, torch.Tensor)} for layer in traced.layers)
+    return _Traced(program, tuple(names[len(held) :]), tuple(constants.values()), seen["spec"], seen["leaves"], seen["made"], after)
+
+
+def _renamed(module: GraphModule, names: Sequence[str]) -> GraphModule:
+    """The same graph with other names of its placeholders."""
+    graph = Graph()
+    env: dict[Any, Any] = {}
+    placeholders = module.graph.find_nodes(op="placeholder")
+    for node, name in zip(placeholders, names, strict=True):
+        env[node] = graph.placeholder(name)
+        env[node].name = name  # which may be that of a builtin
+        env[node].meta = dict(node.meta)
+    graph.output(graph.graph_copy(module.graph, env))
+    return GraphModule(module, graph)
+
+
+def _twin(model: Any, forward: Callable[[], Any]) -> Any:
+    """A model that shares everything with ``model`` but its guard, and whose ``forward`` is what ``forward`` returns."""
+    twin = copy.copy(model)
+    twin._forward_pre_hooks = OrderedDict()
+    twin.forward = functools.wraps(model.forward)(lambda *args, **kwargs: forward()(*args, **kwargs))
+    return twin
+
+
+def _static_layers(cache: Any) -> Sequence[Any]:
+    """The layers of a cache of fixed sizes. Raises :class:`InputError` for another one."""
+    layers = getattr(cache, "layers", None)
+    if not layers or cache.offloading or not all(getattr(layer, "is_compileable", False) for layer in layers):
+        got = "no cache" if cache is None else f"an offloaded {type(cache).__name__}" if cache.offloading else type(cache).__name__
+        raise InputError(f"{_STATIC} (got {got})")
+    return list(layers)
+
+
+def _counts(before: Any, after: Any) -> bool:
+    """Whether a layer has a number that differs after each call, so that each token would need another program."""
+    old = {key: value for key, value in vars(before).items() if type(value) is int}
+    return any(vars(after)[key] != value for key, value in old.items())
+
+
+def _tensors(layer: Any) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in vars(layer).items() if isinstance(value, torch.Tensor)}
+
+
+def _kind(value: Any) -> Any:
+    """What a program depends on of an argument."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype, value.device
+    if isinstance(value, (*_CONSTANTS, torch.Size, torch.device)):
+        return type(value).__name__, value
+    raise InputError(f"generate gives the model a {type(value).__name__}, which a captured program cannot take")
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    like = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return like.requires_grad_(tensor.requires_grad)  # by which torch chooses kernels, also without gradients
