@@ -32,6 +32,7 @@ from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.importers.activation_trace import ActivationTrace, TracedOp, graph_of, read_document
 from hosim.io.reading import write
+from hosim.lower.later_step import LaterStep
 from hosim.policies import registry
 from hosim.result import Result
 from hosim.units import human_size, human_time
@@ -48,6 +49,7 @@ _LIBRARY = "hyper_parallel.auto_parallel.hyper_offload"
 _TYPES = f"{_LIBRARY}.ir.schedule"
 _OWN = f"{_LIBRARY}.planning.greedy"
 _WARM_UP = f"{_LIBRARY}.execution.warmup"
+_SESSION = f"{_LIBRARY}.api.session"
 _AMPLE = 10**18
 _OURS, _OTHERS = "hyperoffload", ("longest_gap", "g10", "memory_peak")
 _AHEAD = f"a schedule needs a policy that plans ahead and keeps the order, such as {_OURS}"
@@ -89,6 +91,9 @@ class HosimPlanner:
         The class ``ResidencyActionType``, if not that of the installed hyper-parallel.
     fallback
         The planner whose schedule is taken, with a warning, where no plan fits; by default hyper-parallel's own, if it is installed.
+    again
+        Whether the session's third step is recorded and planned from, as :meth:`plan_again` does it: the first step's durations have paging
+        and lazy initialisation in them.
     **parameters
         Values of the policy's parameters.
 
@@ -121,6 +126,7 @@ class HosimPlanner:
         schedule: Callable[[], Any] | None = None,
         actions: Any = None,
         fallback: Any = None,
+        again: bool = True,
         **parameters: Any,
     ) -> None:
         if registry.get(policy).runtime:
@@ -133,6 +139,8 @@ class HosimPlanner:
         self._schedule = schedule
         self._actions = actions
         self._fallback = fallback
+        self._again = again
+        self._is_later = False
         self._limit_bytes: int | None = None
 
     def build(self, trace: Any) -> Any:
@@ -162,7 +170,7 @@ class HosimPlanner:
         self._limit_bytes = trace.memory_limit_bytes
         if not document["ops"]:
             return make()
-        self.planned = None
+        self.planned, is_later, self._is_later = None, self._is_later, False
         try:
             planned = plan_trace(read_document(document), self.policy, self.host_bytes, **self.parameters)
         except InfeasibleError as error:
@@ -176,6 +184,9 @@ class HosimPlanner:
             add = schedule.add_pre if action.before else schedule.add_post
             add(action.op, kinds[action.kind], action.storage)
         self.planned = planned
+        session = _class(_SESSION, "OffloadSession") if self._again and not is_later and planned.result is not None else None
+        if session is not None and _class(_WARM_UP, "WarmupExecutor") is not None:
+            LaterStep(schedule, session.get_active, self.plan_again)
         if planned.result is not None and planned.result.makespan_ns is not None:
             peak, stall = planned.result.peak_bytes[DEVICE], planned.result.stall_ns["transfer"]
             logging.getLogger("hosim").info(
@@ -211,6 +222,7 @@ class HosimPlanner:
             raise InputError("hyper-parallel cannot be imported; install it, or give its WarmupExecutor as warm_up=", source="HosimPlanner")
         session.executor = make(residency_manager=session.residency_manager, memory_limit_bytes=self._limit_bytes)
         session.mode = "warmup"
+        self._is_later = True
 
     def _fallback_planner(self) -> Any:
         if self._fallback is not None:

@@ -65,6 +65,9 @@ class ResidencySchedule:
     def add_post(self, op_id: int, kind: ResidencyActionType, storage_id: int) -> None:
         self.post.setdefault(op_id, []).append(ResidencyAction(op_id, storage_id, kind))
 
+    def pre_actions(self, op_id: int) -> list[ResidencyAction]:
+        return self.pre.get(op_id, [])
+
 
 class BrokenScheduleError(AssertionError):
     """The runtime would raise, read what is not there, or read what is out of date."""

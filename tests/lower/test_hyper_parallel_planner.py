@@ -418,6 +418,74 @@ def test_a_session_plans_again_from_a_later_step(monkeypatch: pytest.MonkeyPatch
     assert [op.duration_ns for op in ours.planned.plan.graph.ops] == [(op.duration_ns or 0) // 10 for op in first.plan.graph.ops]
 
 
+class Steps:
+    """A session as the library's: an executor for each step, reset when the step begins, and the planner asked after a recorded one."""
+
+    current: Steps | None = None
+
+    def __init__(self, planner: HosimPlanner) -> None:
+        self.planner, self.residency_manager = planner, object()
+        self.mode, self.executor = "warmup", Recording(self.residency_manager, 100 * MIB)
+        self.modes: list[str] = []
+
+    @classmethod
+    def get_active(cls) -> Steps | None:
+        return cls.current
+
+    def step(self, factor: float) -> None:
+        self.executor.reset()
+        Steps.current = self
+        self.modes.append(self.mode)
+        if self.mode == "replay":
+            for op in range(len(GAP)):
+                self.executor.schedule.pre_actions(op)
+        Steps.current = None
+        if self.mode == "warmup":
+            ops = [(ms * factor, reads, writes) for ms, reads, writes in GAP]
+            self.executor = Replaying(self.planner.build(trace_of(*ops, sizes={1: 64, 2: 40, 3: 40}, limit=100)))
+            self.mode = "replay"
+
+
+class Recording:
+    def __init__(self, residency_manager: object, memory_limit_bytes: int) -> None:
+        self.given, self.resets = (residency_manager, memory_limit_bytes), 0
+
+    def reset(self) -> None:
+        self.resets += 1
+
+
+class Replaying(Recording):
+    def __init__(self, schedule: ResidencySchedule) -> None:
+        self.schedule, self.resets = schedule, 0
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_session_records_its_third_step_by_itself(again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    library(monkeypatch, "execution.warmup", WarmupExecutor=Recording)
+    library(monkeypatch, "api.session", OffloadSession=Steps)
+    ours = planner(again=again)
+    session, other = Steps(ours), Steps(planner(again=False))
+    plans, resets = [], []
+    for factor in (10, 5, 1, 1, 1, 1):
+        session.step(factor)
+        other.step(factor)
+        plans.append(ours.planned.plan.graph.ops[0].duration_ns if ours.planned else None)
+        resets.append(session.executor.resets)
+    assert session.modes == ["warmup", "replay", "warmup" if again else "replay", "replay", "replay", "replay"]
+    assert other.modes == ["warmup", *["replay"] * 5]
+    first, later = 100 * 10**6, 10 * 10**6
+    assert plans == [first, first, *[later if again else first] * 4]
+    assert resets == ([0, 1, 0, 1, 2, 3] if again else [0, 1, 2, 3, 4, 5])
+
+
+def test_without_the_librarys_classes_a_session_plans_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    library(monkeypatch, "api.session", OffloadSession=Steps)
+    session = Steps(planner())
+    for _ in range(4):
+        session.step(1)
+    assert session.modes == ["warmup", "replay", "replay", "replay"]
+
+
 @pytest.mark.parametrize("policy", ["on_demand", "belady"])
 def test_a_policy_that_decides_during_the_run(policy: str) -> None:
     with pytest.raises(InputError, match="decides during the run; a schedule needs a policy that plans ahead and keeps the order"):
