@@ -100,6 +100,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     _check_length(given, run, isinstance(config, Decoder))
     _check_schedule(given, config, run)
     _check_data(given, run)
+    _check_sequence_parallel(config, run)
     _check_packed(config, run)
     if run.weights == "mxfp4" and run.packed is None and int(getattr(config, "num_experts", 0)):
         run = replace(run, packed="experts")
@@ -231,6 +232,23 @@ def _check_data(given: Mapping[str, Any], run: Run) -> None:
         raise InputError("stages of a pipeline work with zero=0 and zero=1", where="zero")
     if run.zero == 2 and run.main_gradients:
         raise InputError("zero=2 keeps gradients in the dtype of the step", where="main_gradients")
+
+
+def _check_sequence_parallel(config: Layered, run: Run) -> None:
+    """Raise :class:`InputError` unless the devices that share layers can have tokens of their own between products."""
+    if not run.sequence_parallel:
+        return
+    where = "sequence_parallel"
+    if run.tensor == 1:
+        raise InputError("one device has all tokens; give tensor, too", where=where)
+    if not run.training:
+        raise InputError("works for phase=train only", where=where)
+    if int(getattr(config, "num_experts", 0)) or getattr(config, "positions", "") == "learned":
+        raise InputError("works for models without experts and without learned positions", where=where)
+    if run.sequence % run.tensor:
+        raise InputError(f"{run.tensor} devices cannot share {run.sequence} tokens evenly", where=where)
+    if run.zero >= 2:
+        raise InputError("works with zero=0 and zero=1", where=where)
 
 
 def _check_packed(config: Layered, run: Run) -> None:

@@ -11,17 +11,24 @@ STREAM = "comm"
 
 
 def all_reduced(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
-    """The sum of every device's ``x``, in its place; its gradient is the same on each."""
+    """The sum of every device's ``x``, in its place; its gradient is the same on each. Each may get that of its own tokens alone."""
     if run.tensor == 1:
         return x
+    if run.sequence_parallel:
+        return _of_tokens(t, run, x, gathers=False)
     _in_place(t, run, x, label, run.tensor)
     return x
 
 
 def replicated(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
-    """``x``, which every device has and multiplies by its own weights; its gradient is the sum over devices."""
+    """``x``, which every device has and multiplies by its own weights; its gradient is the sum over devices.
+
+    Where each has only its own tokens, those of all.
+    """
     if run.tensor == 1:
         return x
+    if run.sequence_parallel:
+        return _of_tokens(t, run, x, gathers=True)
     y = t.alias(x)
 
     def gradient(g: Value) -> None:
@@ -30,6 +37,43 @@ def replicated(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
 
     t.note(y, gradient)
     return y
+
+
+def _of_tokens(t: Tape, run: Run, x: Value, *, gathers: bool) -> Value:
+    """``x`` [batch, tokens, width] of all tokens from each device's own, or the sum over devices for its own; gradients the other way."""
+    batch, tokens, width = x.shape
+    kind, label = ("all_gather", "gather_tokens") if gathers else ("reduce_scatter", "scatter_tokens")
+    shape = (batch, tokens * run.tensor if gathers else tokens // run.tensor, width)
+    whole = max(Value("", shape, x.dtype).size, x.size)
+    y = _sharing(t, run, x, label, kind, shape, whole)
+
+    def gradient(g: Value) -> None:
+        back = "reduce_scatter" if gathers else "all_gather"
+        t.give(x, _sharing(t, run, g, f"{label}.grad", back, x.shape, whole))
+
+    t.note(y, gradient)
+    return y
+
+
+def _sharing(t: Tape, run: Run, x: Value, label: str, kind: str, shape: tuple[int, ...], whole: int) -> Value:
+    """A collective that gathers or scatters ``whole`` bytes among the devices of a layer."""
+    duration_ns = _ns(run, whole * (run.tensor - 1) // run.tensor)
+    sizes = (run.tensor, whole)
+    return t.ops(label, kind, [x], [(shape, x.dtype)], stream=STREAM, duration_ns=duration_ns, kernel=kind, sizes=sizes)[0]
+
+
+def summed_over_tokens(t: Tape, config: object, run: Run) -> None:
+    """The gradients of norms and biases that each device has from its own tokens: their sum."""
+    if not run.sequence_parallel or not isinstance(config, Decoder):
+        return
+    own = [gradient for parameter, gradient in t.learned() if parameter.shape == (config.hidden_size,)]
+    if own:
+        size = sum([g.size for g in own])
+        duration_ns = _ns(run, 2 * size * (run.tensor - 1) // run.tensor)
+        sizes = (run.tensor, size)
+        t.ops(
+            "all_reduce_norms", "all_reduce", [], [], mutates=own, stream=STREAM, duration_ns=duration_ns, kernel="all_reduce", sizes=sizes
+        )
 
 
 def exchanged(t: Tape, run: Run, x: Value, label: str) -> Value:

@@ -102,6 +102,9 @@ class Run:
     the pipeline stage ``stage``. Collectives are ops of the stream ``comm``. ``link_bytes_per_s`` is what one device sends, and receives at
     the same time; without it collectives take the time of their bytes in the device tier.
 
+    ``sequence_parallel``: between the products of a layer that devices share, each has its own tokens alone (Korthikanti et al., MLSys
+    2023), in training; the tokens of all are kept where a product reads them.
+
     ``micro_batches``: how many of ``batch`` sequences each a training step has, whose gradients add up (none: as many as there are pipeline
     stages). ``schedule`` is the order of their passes in a stage (:mod:`hosim.models.pipeline_schedule`), ``chunks`` in how many parts an
     interleaved one cuts the layers of a device.
@@ -143,6 +146,7 @@ class Run:
     pipeline: int = 1
     stage: int = 0
     link_bytes_per_s: int | None = None
+    sequence_parallel: bool = False
     micro_batches: int | None = None
     schedule: str = "1f1b"
     chunks: int = 1
@@ -173,6 +177,11 @@ class Run:
     def checkpoints(self, layer: int) -> bool:
         """Whether only the input of a layer is kept for backward."""
         return self.checkpoint and (self.checkpoint_layers is None or layer < self.checkpoint_layers)
+
+    @property
+    def own_tokens(self) -> int:
+        """Tokens of one sequence that the device has between layers."""
+        return self.tokens // self.tensor if self.sequence_parallel else self.tokens
 
     @property
     def micro_batches_of_step(self) -> int:

@@ -44,7 +44,7 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
     first, last = run.stage == 0, run.stage == run.pipeline - 1
     names = NAMES[config.names]
     with t.scope(names.model):
-        x = _embedded(t, config, run) if first else received(t, run, (run.batch, run.tokens, config.hidden_size))
+        x = _embedded(t, config, run) if first else received(t, run, (run.batch, run.own_tokens, config.hidden_size))
         shared = Positions(_rotary(t, config, run), _slopes(t, config, run), _mask(t, run))
         pending: Value | None = None
         for n in layers_of(config, run):

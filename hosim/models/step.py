@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from hosim.expert_routing import Gate, gates_of
 from hosim.graph import Graph
-from hosim.models.collectives import received, summed_at_both_ends
+from hosim.models.collectives import received, summed_at_both_ends, summed_over_tokens
 from hosim.models.config import Run
 from hosim.models.data_parallel import shared_step
 from hosim.models.optimizer import adamw
@@ -30,6 +30,8 @@ def step(
         return graph, gates_of(graph, t.gates)
     apart = _passes(t, forward, config, run)
     summed_at_both_ends(t, config, run)
+    if not apart:
+        summed_over_tokens(t, config, run)
     if run.data > 1:
         return shared_step(t.build(), list(t.parameters.values()), apart or [t.learned()], run), ()
     if run.optimizer == "adamw":

@@ -1,0 +1,61 @@
+"""Sequence parallelism between devices that share layers: collectives by hand, memory, what is refused."""
+
+import pytest
+
+from hosim.analysis.liveness import static_peak
+from hosim.errors import InputError
+from hosim.models.build import build
+
+TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
+SHARED = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 32, "phase": "train", "tensor": 2}
+WHOLE = 32 * 64 * 2
+"""Bytes of the activations of all tokens."""
+
+
+def sent(graph):
+    return [(op.kind, op.sizes) for op in graph.ops if op.stream == "comm"]
+
+
+def test_collectives_by_hand():
+    """Forward, a scatter after the table, and in each of two layers a gather and a scatter around attention and around the MLP; a gather
+    before the output layer. Backward, each the other way. At the end, five norms of 64 elements in bf16."""
+    graph = build("x", {**SHARED, "sequence_parallel": True})
+    gather, scatter = ("all_gather", (2, WHOLE)), ("reduce_scatter", (2, WHOLE))
+    forward = [scatter, *([gather, scatter] * 4), gather]
+    backward = [gather if each is scatter else scatter for each in reversed(forward)]
+    assert sent(graph) == [*forward, *backward, ("all_reduce", (2, 5 * 64 * 2))]
+
+
+def test_as_many_bytes_are_sent_and_as_many_flop_done_as_without():
+    """A gather and a scatter send what a sum does; without, tokens are summed in 5 + 5 places. A device sends half of what it gathers."""
+    plain, own = [build("x", {**SHARED, "link": "1 GB/s", "sequence_parallel": on}) for on in (False, True)]
+    assert sum(op.flops for op in plain.ops) == sum(op.flops for op in own.ops)
+    times = [sum(op.duration_ns or 0 for op in g.ops if op.stream == "comm") for g in (plain, own)]
+    assert times == [10 * WHOLE, 20 * WHOLE // 2 + 5 * 64 * 2]
+
+
+@pytest.mark.parametrize("more", [{}, {"checkpoint": True}, {"fused": True}, {"pipeline": 2}])
+def test_norms_and_sums_take_a_share_of_the_memory(more):
+    long = {**SHARED, "sequence": 512, **more}
+    plain, own = [static_peak(build("x", {**long, "sequence_parallel": on})).bytes for on in (False, True)]
+    assert own < plain
+
+
+def test_stages_send_each_other_their_own_tokens():
+    graph = build("x", {**SHARED, "pipeline": 2, "micro_batches": 1, "sequence_parallel": True, "link": "1 GB/s"})
+    assert {op.duration_ns for op in graph.ops if op.kind in ("send", "recv")} == {WHOLE // 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tensor": 1}, "one device has all tokens; give tensor, too$"),
+        ({"phase": "prefill"}, "works for phase=train only$"),
+        ({"sequence": 31}, "2 devices cannot share 31 tokens evenly$"),
+        ({"data": 2, "zero": 3}, "works with zero=0 and zero=1$"),
+        ({"config": {**SHARED["config"], "positions": "learned", "max_position_embeddings": 64}}, "works for models without experts and"),
+    ],
+)
+def test_what_is_refused(changes, message):
+    with pytest.raises(InputError, match=f"^sequence_parallel: {message}"):
+        build("x", {**SHARED, "sequence_parallel": True, **changes})
