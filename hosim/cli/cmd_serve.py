@@ -9,6 +9,7 @@ import typer
 
 from hosim.cli.options import HardwareName, Html, Json, Plot, Trace, check_trace, console, print_json, write_page, write_picture
 from hosim.cli.progress import progress
+from hosim.cli.terminal import say, warn
 
 if TYPE_CHECKING:
     from hosim.serving.served import Served
@@ -46,6 +47,10 @@ Kv = Annotated[
     typer.Option("--kv", metavar="POLICY", help="Cache in tiers below: lru:tiers=ddr (see 'hosim policies --kv')."),
 ]
 Preemption = Annotated[str, typer.Option("--preemption", metavar="HOW", help="Of a sequence for which blocks lack: recompute or swap.")]
+Within = Annotated[
+    str | None,
+    typer.Option("--within", metavar="LIMITS", help="Exit with 1 if a statistic is beyond its limit: ttft.p95=2s,tpot.mean=50ms."),
+]
 FitFirst = Annotated[
     int | None,
     typer.Option("--fit-first", metavar="N", min=1, help="Fit the overhead to the first N measured requests; the rest is compared."),
@@ -71,6 +76,7 @@ def serve(
     measured: Measured = None,
     fit_first: FitFirst = None,
     limit: Limit = None,
+    within: Within = None,
     plot: Plot = None,
     trace: Trace = None,
     html: Html = None,
@@ -86,7 +92,7 @@ def serve(
     from hosim.plain_text import counted
     from hosim.report import serving_table
     from hosim.serving.asked_requests import asked_requests
-    from hosim.serving.goodput import latency_limits
+    from hosim.serving.goodput import beyond, latency_limits, statistic_limits
     from hosim.serving.measured_server import as_served, beside_measured, check_measured, fitted_overhead_ns, read_measured_requests
     from hosim.units import parse_time
 
@@ -96,6 +102,7 @@ def serve(
         image_kind(plot)
     check_trace(trace)
     limits = None if limit is None else latency_limits(limit)
+    wanted = {} if within is None else statistic_limits(within)
     if fit_first is not None and measured is None:
         raise InputError("needs --measured, whose first requests it is fitted to", source="--fit-first")
     if fit_first is not None and parse_time(overhead):
@@ -140,7 +147,6 @@ def serve(
 
         write_picture(plot, serving_figure(result))
     if trace is not None:
-        from hosim.cli.terminal import say
         from hosim.io.reading import write
         from hosim.report.serving_trace import serving_trace
 
@@ -154,3 +160,6 @@ def serve(
         print_json(data)
     else:
         console().print(table)
+    if lines := beyond(data, wanted):
+        warn(f"beyond the limits: {', '.join(lines)}")
+        raise typer.Exit(1)

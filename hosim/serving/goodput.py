@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError, UnitError
 from hosim.io.reading import unknown_name
-from hosim.units import parse_time
+from hosim.units import human_time, parse_time
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -37,6 +37,21 @@ def statistic_limits(asked: str | Mapping[str, Any]) -> dict[str, int]:
     statistics = ("mean", *(f"p{share}" for share in SHARES))
     known = [f"{name}.{one}" for name in ("ttft", "tpot", "inter_token", "latency") for one in statistics]
     return _read(asked, known, "within", "ttft.p95=2s,tpot.mean=50ms")
+
+
+def beyond(summary: Mapping[str, Any], limits_ns: Mapping[str, int]) -> list[str]:
+    """The statistics of a summary (:meth:`hosim.serving.served.Served.summary`) that are beyond their limits, as people say it.
+
+    >>> beyond({"ttft_ns": {"p95": 3e9}}, {"ttft.p95": 2_000_000_000})
+    ['ttft.p95 is 3.00 s, more than 2.00 s']
+    """
+    found = []
+    for name, limit in limits_ns.items():
+        latency, _, statistic = name.partition(".")
+        value = summary[f"{latency}_ns"][statistic]
+        if value is not None and value > limit:
+            found.append(f"{name} is {human_time(round(value))}, more than {human_time(limit)}")
+    return found
 
 
 def _read(asked: str | Mapping[str, Any], known: Sequence[str], source: str, example: str) -> dict[str, int]:

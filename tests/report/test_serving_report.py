@@ -112,5 +112,8 @@ def test_the_command_writes_picture_page_and_trace(tmp_path):
     assert "<h1>Serving llama-3.1-8b on h100-80gb-sxm</h1>" in page
     assert "goodput: 0 of 5 requests" in page
     assert len(json.loads((tmp_path / "a.json").read_text())["traceEvents"]) > 20
+    for limit, code, said in (("ttft.p95=1h", 2, ""), ("ttft.p95=60s", 0, ""), ("tpot.mean=1ns", 1, "beyond the limits: tpot.mean is ")):
+        judged = CliRunner().invoke(app, [*line, "--within", limit, "--json"])
+        assert (judged.exit_code, said in judged.stderr) == (code, True), judged.stderr
     wrong = CliRunner().invoke(app, [*line, "--trace", str(tmp_path / "a.txt")])
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
