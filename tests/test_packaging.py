@@ -53,6 +53,7 @@ def test_it_contains_the_package_the_shipped_data_and_the_licence(root: Path, wh
     assert len(names) == len(set(names))
 
 
+@pytest.mark.long
 def test_installed_alone_it_knows_what_it_ships(root: Path, installed: Callable[..., str]) -> None:
     assert installed("--version").strip() == f"hosim {hosim.__version__}"
     listed = installed("hardware", "list")

@@ -3,11 +3,12 @@
 import pytest
 from instances import instance
 from kept_plans import INSTANCES, SEED, TABLE, plans
+from quick_cases import one_in
 
 KEPT = TABLE.kept()
 
 
-@pytest.mark.parametrize("number", [pytest.param(number, marks=pytest.mark.long) if number % 3 else number for number in INSTANCES])
+@pytest.mark.parametrize("number", one_in(4, INSTANCES))
 def test_a_plan_stays_what_it_was(number: int) -> None:
     assert list(plans(number)) == KEPT[instance(number, SEED).name], (
         "if meant: python tests/kept/write.py kept_plans, and look at what changed"

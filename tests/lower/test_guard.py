@@ -97,6 +97,7 @@ def test_what_stays_allowed(x):
         offloaded(x)
 
 
+@pytest.mark.long
 def test_states_of_the_optimizer(x):
     model = Layers().train()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)

@@ -228,6 +228,7 @@ def test_every_schedule_finds_its_storages_loses_none_and_keeps_the_limit(trace:
     assert built.planned.result.makespan_ns == makespan(trace, schedule)
 
 
+@pytest.mark.long
 @settings(max_examples=12)
 @given(traces())
 def test_never_slower_than_the_longest_gaps(trace: ActivationTrace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from quick_cases import one_in
 
 torch = pytest.importorskip("torch")
 
@@ -76,7 +77,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("make", OPTIMIZERS)
+@pytest.mark.parametrize("make", one_in(3, OPTIMIZERS))
 def test_a_schedule_for_twenty_steps(make):
     """One cycle changes the learning rate and the momentum (the first of the betas)."""
     schedule = SCHEDULES["cosine" if "tensor" in make else "one cycle"]
@@ -127,7 +128,7 @@ HOOKS = {
 }
 
 
-@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("hook", one_in(2, HOOKS))
 def test_hooks_of_parameters_are_called_at_each_step(hook):
     def prepare(model, optimizer):
         seen = []
@@ -218,11 +219,12 @@ def parted(
 
 
 @pytest.mark.parametrize("make", [sgd, adamw])
-@pytest.mark.parametrize("micro", [1, 3])
+@pytest.mark.parametrize("micro", one_in(2, [3, 1]))
 def test_backward_apart_from_the_update(make, micro):
     parted(make, micro=micro)
 
 
+@pytest.mark.long
 def test_parts_within_a_budget():
     parted(adamw, micro=2, steps=2, how=PLANNED)
 
@@ -247,6 +249,7 @@ def test_a_user_writes_and_replaces_gradients_between():
     parted(between=between)
 
 
+@pytest.mark.long
 def test_gradients_of_a_scaled_loss():
     parted(gradient=torch.tensor(3.0), micro=2)
 

@@ -201,7 +201,7 @@ def consistent(selection: Selection) -> None:
             assert one.score.score <= one.rival_score
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_the_explanation_agrees_with_the_selection_on_every_gap(data: st.DataObject) -> None:
     graph = data.draw(graphs(max_ops=10, max_streams=2))

@@ -278,6 +278,7 @@ def test_a_placement_rule_holds_for_the_rivals_that_are_tried() -> None:
 # -- slower channels -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_faster_channel_is_no_slower() -> None:
     graph, hw = load_any(find_workload("llama-3.1-8b-prefill-4k")), shipped("h100-80gb-sxm")
 

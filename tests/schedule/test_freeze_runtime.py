@@ -83,7 +83,8 @@ def test_a_plan_without_a_runtime_is_as_it_is():
     assert freeze_runtime(plan, MACHINE, 1000) is plan
 
 
-@pytest.mark.parametrize("share", [0.5, pytest.param(0.75, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("share", [0.5, 0.75])
 def test_hyperoffload_leaves_nothing_to_a_runtime(share):
     graph = hosim.load({"model": "llama-3.1-8b", "phase": "prefill", "sequence": 2048, "layers": 2})
     machine = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))

@@ -81,6 +81,7 @@ def test_the_smallest_memory() -> None:
     assert repr(found) == str(found)
 
 
+@pytest.mark.long
 def test_the_largest_sequence_batch_and_layers() -> None:
     graph = build("small", {"model": "gpt2-xl", "phase": "prefill", "sequence": 64, "layers": 2, "config": {"n_embd": 100}})
     machine = replace(MACHINE, tiers=(replace(MACHINE.tiers[0], capacity_bytes=10**9), replace(MACHINE.tiers[1], capacity_bytes=10**12)))

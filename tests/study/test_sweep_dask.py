@@ -61,6 +61,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
             part.wait(LONG_S)
 
 
+@pytest.mark.long
 def test_a_worker_dies_in_the_middle(cluster: tuple[Path, str, list["subprocess.Popen[bytes]"]]) -> None:
     folder, address, workers = cluster
     with held(folder):

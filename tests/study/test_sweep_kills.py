@@ -68,6 +68,7 @@ def test_a_process_of_the_pool_is_killed(uninterrupted: tuple[Path, bytes]) -> N
     assert (folder / "lost.csv").read_bytes() == whole
 
 
+@pytest.mark.long
 def test_the_parent_is_killed(uninterrupted: tuple[Path, bytes]) -> None:
     folder, whole = uninterrupted
     with held(folder):

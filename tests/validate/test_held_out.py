@@ -181,7 +181,7 @@ TRACES = {
 }
 
 
-LONG = {"rtx2080ti_resnet_pageable_h2d", "v100_resnet50_old_schema"}
+LONG = {"a100_training_copies", "rtx2080ti_resnet_pageable_h2d", "v100_resnet50_old_schema"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in TRACES])

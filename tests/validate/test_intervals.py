@@ -40,6 +40,7 @@ def test_published_steps_of_a_source_left_out(compared) -> None:
     compared("others", f"90 % intervals of {len(rows)} steps left out", "median width", 0.0, median(width for *_, width in rows), slack=0.3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("machine", "by"),
     [("a100_sxm", "a100_sxm"), ("h100_sxm", "h100_sxm"), ("a100_sxm", "h100_sxm"), ("h100_sxm", "a100_sxm"), ("l40s", "a100_sxm")],

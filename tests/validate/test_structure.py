@@ -561,7 +561,7 @@ def path_of(shared: Path, name: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) if TRACES[name] > 8700 else name for name in TRACES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) if TRACES[name] > 8000 else name for name in TRACES])
 def test_real_traces(shared: Path, name: str, compared: Callable[..., None]) -> None:
     replayed = replayed_as_recorded(path_of(shared, name))
     assert len(replayed.kernels) == TRACES[name]

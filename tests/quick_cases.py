@@ -1,0 +1,13 @@
+"""Which cases of a parametrized test every run of the tests tries, and which the long ones alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def one_in(count: int, cases: Iterable[Any]) -> list[Any]:
+    """The cases, of which one in ``count`` is quick and the others are long."""
+    return [pytest.param(case, marks=pytest.mark.long) if number % count else case for number, case in enumerate(cases)]
