@@ -175,7 +175,7 @@ AT_RUNTIME = ("belady", *rivals.AT_RUNTIME)
 
 def test_what_runtimes_decide_is_tried_where_the_streams_may_overtake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     # as on graphs of more than 20,000 ops: three sweeps, no search; and as if there were no other rival
-    for limit in ("_SMALL", "_LARGE", "_BOUNDED", "_SEARCHED", "_WORK"):
+    for limit in ("SMALL", "_LARGE", "_BOUNDED", "_SEARCHED", "_WORK"):
         monkeypatch.setattr(pipeline, limit, 0)
     monkeypatch.setattr(rivals, "RIVALS", ())
     monkeypatch.setattr(rivals, "MOST_OPS", 0)
