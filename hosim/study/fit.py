@@ -157,7 +157,7 @@ def fit(
         list(probes.values()),
         None if found.answer is None else probes[found.answer],
         None if found.beyond is None else probes[found.beyond],
-        found.contradictions,
+        list(found.contradictions),
         capped(question, [dict.fromkeys(axis.fields, probe.value) for probe in probes.values()]),
     )
 
