@@ -36,6 +36,7 @@ SUBJECTS = (
     "judging",
     "planning",
     "searching",
+    "serving_costs",
     "sweep_costs",
     "exporting",
     "executing",
