@@ -90,6 +90,24 @@ def test_what_each_stage_keeps_and_sends(zero, devices, micro_batches, checkpoin
     assert sum(op.kind == "optimizer" for op in graph.ops) == sum(op.kind == "optimizer" for op in alone.ops)
 
 
+@pytest.mark.parametrize("zero", [2, 3])
+def test_shards_of_gradients_add_up_over_micro_batches(zero):
+    """Three units and three micro-batches: the second and third sums of each unit are added to the first, which the optimizer reads."""
+    graph = build("x", {**STEP, "data": 4, "zero": zero, "micro_batches": 3, "main_gradients": zero == 3})
+    first = {t for op in graph.ops if op.kind == "reduce_scatter" and "micro0" in op.name for t in op.outputs}
+    added = [op.mutates[0] for op in graph.ops if op.stream == "reduce" and op.kind == "elementwise"]
+    assert sorted(added) == sorted([*first] * 2)
+    assert {t for op in graph.ops if op.kind == "optimizer" for t in op.inputs} == first
+
+
+def test_gradients_that_nobody_shares_are_sent_twice():
+    """In an all-reduce a device sends every byte twice but for its own share: 3/4 of them at 1 B/ns."""
+    graph = build("x", {**STEP, "data": 4, "link": "1 GB/s"})
+    times = {op.name: op.duration_ns for op in graph.ops if op.kind == "all_reduce"}
+    assert times["backward.model.layers.0.all_reduce"] == 2 * (2 * LAYER) * 3 // 4
+    assert len(times) == 3
+
+
 def test_each_stage_of_zero_needs_less_than_the_one_before():
     """With two micro-batches, so that gradients wait for the second one."""
     large = {**STEP, "config": {**STEP["config"], "num_hidden_layers": 8}, "sequence": 4, "data": 8, "micro_batches": 2}

@@ -112,6 +112,8 @@ def test_a_packed_cache(merged):
     caches = {t.size_bytes for t in graph.tensors if t.kind == "kv_cache"}
     assert caches == {3 * 2 * 32 * (8 + 4)}  # heads of 16 elements: 8 B, and one group's scale and minimum
     assert {op.dtype for op in graph.ops if op.kind == "attention"} == {"fp16_int4_cache"}
+    # of 3 sequences, 2 heads of the new token: 16 elements in bf16 are read, and 12 B are written
+    assert {op.bytes_accessed for op in graph.ops if op.kind == "scatter"} == (set() if merged else {3 * 2 * (32 + 12)})
 
 
 def test_experts_alone_in_mxfp4_and_all_that_is_published_of_gpt_oss(compared):
