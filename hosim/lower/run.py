@@ -85,8 +85,7 @@ class Executor:
             self._place(values)
         except BaseException as error:
             raise self._failed(error) from error
-        # own views, because the given ones may be guarded meanwhile
-        self._placed.update((name, value.detach() if isinstance(value, torch.Tensor) else value) for name, value in values.items())
+        self._placed.update((name, _own_view(value) if isinstance(value, torch.Tensor) else value) for name, value in values.items())
 
     def _check(self, values: Mapping[str, Any]) -> None:
         if self.closed:
@@ -425,6 +424,11 @@ class Executor:
             except self.device.out_of_memory:
                 if getattr(getattr(node.target, "_schema", None), "is_mutable", True) or not self.device.recover():
                     raise
+
+
+def _own_view(value: torch.Tensor) -> torch.Tensor:
+    """A view of a tensor, which may be guarded meanwhile. It requires a gradient where the tensor does: torch chooses kernels by that."""
+    return value.detach().requires_grad_(value.requires_grad)
 
 
 def _give_back(dead: Sequence[TensorCopies]) -> None:
