@@ -46,7 +46,7 @@ class LinkGroup:
         self._ordered = ordered
         self._capacity = capacity
         self._beside = beside
-        self._classes: dict[tuple[Fraction | None, tuple[Link, ...]], FlowClass] = {}
+        self._classes: dict[tuple[Fraction | None, tuple[Link, ...], int], FlowClass] = {}
         self._class_of_channel: dict[ChannelQueue, FlowClass] = {}
         self._flowing: list[FlowClass] = []
         self._latent: list[tuple[int, float, IssuedTransfer]] = []
@@ -149,9 +149,10 @@ class LinkGroup:
         known = self._class_of_channel.get(channel) if ceiling is None else None
         if known is None:
             limit = channel.limit if ceiling is None or (channel.limit is not None and channel.limit <= ceiling) else ceiling
-            key = limit, channel.links
+            # who watches wants to know of which tiers the rates are: there each channel has classes of its own
+            key = limit, channel.links, -1 if self.watch is None else channel.index
             if key not in self._classes:
-                self._classes[key] = FlowClass(*key)
+                self._classes[key] = FlowClass(limit, channel.links)
             known = self._classes[key]
             if ceiling is None:
                 self._class_of_channel[channel] = known

@@ -9,12 +9,13 @@ from by_hand import GB, machine, plan, workload
 from timeline_check import check_result
 
 from hosim.engine import replay
-from hosim.hardware import Compute, Hardware
+from hosim.hardware import Compute, Fabric, Hardware
 
 
 def small(h2d: int = 5, d2h: int = 5, ddr: int = 100, launch: int = 0, efficiency: float = 1.0, latency: int = 0, **given) -> Hardware:
     hardware = machine(hbm=1000, h2d=h2d * GB, d2h=d2h * GB, latency=latency, **given)
     tiers = (replace(hardware.tiers[0], bandwidth_bytes_per_s=10 * GB), replace(hardware.tiers[1], bandwidth_bytes_per_s=ddr * GB))
+    tiers += hardware.tiers[2:]
     return replace(hardware, tiers=tiers, compute=Compute({"bf16": GB}, efficiency, launch))
 
 
@@ -36,6 +37,16 @@ def beside(hardware: Hardware, ops: dict, *moves: str, ns: int | None = None, **
 def test_a_memory_bound_op_is_slowed_while_a_copy_flows():
     # w's 20 at 5 flow 0..4. f gets 5 of 10: half of its speed, 2 of 10 ns done by 4; the 8 left at full speed: 12.
     assert beside(small(), {"f": {}}, "prefetch w") == ([(0, 12)], {"w": (0, 4)}, 2)
+
+
+def test_channels_that_share_their_links_and_have_other_tiers():
+    # n2h (nvme to ddr) and h2d have 1 each of a fabric of 1. w comes to ddr 0..20, which takes nothing of hbm, and then to hbm 20..40,
+    # which takes 1 of its 10. f's 1000 bytes take 100 ns alone: 20 done by 20, 18 by 40, and 62 are left: 102.
+    hardware = small(nvme=1000, h2d=1)
+    hardware = replace(hardware, fabrics=(Fabric("pcie", GB, ("n2h", "h2d")),))
+    graph = workload({"w": (20, "parameter", "nvme")}, {"f": {"ns": None, "bytes_accessed": 1000}})
+    result = replay(plan(graph, ("prefetch w nvme ddr", None), ("prefetch w ddr hbm", None)), hardware, record=True)
+    assert (result.timeline.op_end_ns, result.slowed_ns) == ((102,), 2)
 
 
 def test_an_op_bound_by_computation_is_not():
