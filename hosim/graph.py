@@ -112,15 +112,17 @@ class Op:
     flops
         Floating-point operations.
     bytes_accessed
-        Bytes read and written in the device tier.
+        Bytes read and written in the tier of its processor.
     dtype
         The data type, which chooses the peak of the processor.
     workspace_bytes
-        Bytes held in the device tier while it runs.
+        Bytes held in the tier of its processor while it runs.
     kernel
         The class of kernels that it is one of, such as ``gemm``; empty: none that hosim knows.
     sizes
         The sizes of that class, in its order.
+    processor
+        The tier whose processor runs it; empty: the device.
 
     References
     ----------
@@ -146,6 +148,7 @@ class Op:
     workspace_bytes: int = 0
     kernel: str = ""
     sizes: tuple[int, ...] = ()
+    processor: str = ""
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -229,6 +232,11 @@ class Graph(Deriving, InCells):
     def main_stream(self) -> str:
         """The stream whose figures are a result's: ``compute``, or the first one where none has that name."""
         return MAIN_STREAM if MAIN_STREAM in self.streams else self.streams[0] if self.streams else MAIN_STREAM
+
+    @cached_property
+    def elsewhere(self) -> tuple[int, ...]:
+        """The ops that run on other processors than the device (docs/contract.md, rule 20), ascending."""
+        return tuple([i for i, op in enumerate(self.ops) if op.processor])
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
@@ -328,7 +336,8 @@ def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
     """Whether nothing contradicts itself: the rules of :func:`_explain` in a quarter of its time, without saying which is broken."""
     names = {tensor.name for tensor in tensors}
     op_names = {op.name for op in ops}
-    if len(names) < len(tensors) or len(op_names) < len(ops) or "" in names or "" in op_names:
+    mixed = len({(op.stream, op.processor) for op in ops}) > len({op.stream for op in ops})
+    if mixed or len(names) < len(tensors) or len(op_names) < len(ops) or "" in names or "" in op_names:
         return False
     sizes = [tensor.size_bytes for tensor in tensors]
     if not {tensor.kind for tensor in tensors} <= _KNOWN_KINDS or min(sizes, default=0) < 0 or max(sizes, default=0) > LARGEST:
@@ -378,11 +387,14 @@ def _explain(graph: Graph) -> None:
         if tensor.size_bytes > LARGEST:
             raise GraphError(_too_large(tensor.size_bytes), where=f"tensors[{i}].bytes")
     names.clear()
-    written = bytearray(len(graph.tensors))
+    written, processors = bytearray(len(graph.tensors)), dict[str, str]()
     for i, op in enumerate(graph.ops):
         if not op.name or op.name in names:
             raise GraphError(f"op name {op.name!r} is {'listed twice' if op.name else 'empty'}", where=f"ops[{i}].name")
         names.add(op.name)
+        if processors.setdefault(op.stream, op.processor) != op.processor:
+            message = f"op {op.name!r} is on the stream {op.stream!r} with ops of another processor; give it a stream of its own"
+            raise GraphError(message, where=f"ops[{i}].processor")
         for label in ("duration_ns", "flops", "bytes_accessed", "workspace_bytes"):
             value = getattr(op, label)
             if value is not None and value < 0:
@@ -499,6 +511,7 @@ class GraphBuilder:
         workspace_bytes: int = 0,
         kernel: str = "",
         sizes: tuple[int, ...] = (),
+        processor: str = "",
     ) -> str:
         """Add an op after those already there.
 
@@ -523,15 +536,17 @@ class GraphBuilder:
         flops
             Floating-point operations.
         bytes_accessed
-            Bytes read and written in the device tier.
+            Bytes read and written in the tier of its processor.
         dtype
             The data type.
         workspace_bytes
-            Bytes held in the device tier while it runs.
+            Bytes held in the tier of its processor while it runs.
         kernel
             The class of kernels that it is one of.
         sizes
             The sizes of that class, in its order.
+        processor
+            The tier whose processor runs it; empty: the device.
 
         Returns
         -------
@@ -573,6 +588,7 @@ class GraphBuilder:
             workspace_bytes and self._same(workspace_bytes),
             kernel,
             sizes and self._shared.setdefault(sizes, sizes),
+            processor,
         )
         self._op_index[name] = len(self._ops)
         self._ops.append(row)

@@ -34,6 +34,9 @@ class Tier:
     allocate a tensor's pinned bytes here, which the transfer that brings it spends before its latency, holding its engine. With
     ``pin_pool`` what was once pinned stays so and serves again (fragmentation aside): the time is spent only when the bytes pinned
     here rise above the most there ever were. What lies here at time 0 is pinned already.
+
+    ``compute`` is the processor of this memory, if it has one that ops can run on: of host memory the CPU (docs/contract.md, rule 20).
+    The device's is :attr:`Hardware.compute`.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Tier:
     pageable: tuple[str, ...] = ()
     pin_ns: int = 0
     pin_pool: bool = False
+    compute: Compute | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +320,10 @@ class Hardware(InCells):
     def _part_of_tier(self, tier: Tier) -> Tier:
         scope = self.tier_scope(tier.name)
         room, bandwidth = self._part(tier.capacity_bytes, scope), self._part(tier.bandwidth_bytes_per_s, scope)
-        return replace(tier, capacity_bytes=room, bandwidth_bytes_per_s=bandwidth)
+        compute = tier.compute
+        if compute is not None:
+            compute = replace(compute, peak_flops={dtype: self._part(peak, scope) for dtype, peak in compute.peak_flops.items()})
+        return replace(tier, capacity_bytes=room, bandwidth_bytes_per_s=bandwidth, compute=compute)
 
     def _part_of_channel(self, channel: Channel) -> Channel:
         scope = self.channel_scope(channel)
@@ -373,6 +380,12 @@ def _check(hardware: Hardware) -> None:
         if tier.name == hardware.device_tier and (tier.pageable or tier.pin_ns):
             label = "pageable" if tier.pageable else "pin"
             raise HardwareError("host memory is pageable or pinned, the device tier is not", where=f"{where}.{label}")
+        if tier.compute is not None:
+            if tier.name == hardware.device_tier:
+                raise HardwareError("the processor of the device tier is the compute of the profile", where=f"{where}.compute")
+            if tier.compute.processor is not None:
+                raise HardwareError("times of kernels are those of the device alone", where=f"{where}.compute.processor")
+            _check_compute(tier.compute, f"{where}.compute")
     if hardware.device_tier not in tiers:
         known = ", ".join(sorted(tiers)) or "none"
         raise HardwareError(f"no tier {hardware.device_tier!r} (tiers: {known})", where="device_tier")
@@ -427,29 +440,33 @@ def _check(hardware: Hardware) -> None:
         raise HardwareError("expected at least 1 device on a host", where="devices_per_host")
     if hardware.chunk_bytes < 1:
         raise HardwareError("expected chunks of at least 1 B", where="chunk")
-    compute = hardware.compute
+    _check_compute(hardware.compute, "compute")
+    if hardware.inspect_ns < 0:
+        raise HardwareError("expected an inspection time of at least 0 ns", where="runtime.inspect")
+
+
+def _check_compute(compute: Compute, where: str) -> None:
+    """Raise :class:`HardwareError` for what contradicts itself in a processor; ``where`` is its path in the file."""
     for dtype, peak in compute.peak_flops.items():
         if peak <= 0:
-            raise HardwareError("expected a peak above 0 FLOP/s", where=f"compute.peak.{dtype}")
+            raise HardwareError("expected a peak above 0 FLOP/s", where=f"{where}.peak.{dtype}")
     if not 0 < compute.efficiency <= 1:
-        raise HardwareError(f"expected an efficiency above 0 and at most 1, got {compute.efficiency}", where="compute.efficiency")
+        raise HardwareError(f"expected an efficiency above 0 and at most 1, got {compute.efficiency}", where=f"{where}.efficiency")
     for kind, fractions in compute.efficiency_of.items():
         for dtype, fraction in fractions.items():
             if not 0 < fraction <= 1:
-                where = f"compute.efficiency_of.{kind}.{dtype}"
-                raise HardwareError(f"expected an efficiency above 0 and at most 1, got {fraction}", where=where)
+                path = f"{where}.efficiency_of.{kind}.{dtype}"
+                raise HardwareError(f"expected an efficiency above 0 and at most 1, got {fraction}", where=path)
     if compute.processor is not None:
         for label, figure in (("multiprocessors", compute.processor.multiprocessors), ("clock", compute.processor.clock_hz)):
             if figure < 1:
-                raise HardwareError("expected a figure above 0", where=f"compute.processor.{label}")
+                raise HardwareError("expected a figure above 0", where=f"{where}.processor.{label}")
         if compute.processor.sustained_hz > compute.processor.clock_hz:
-            raise HardwareError("expected at most the clock that the peaks are stated for", where="compute.processor.sustained")
+            raise HardwareError("expected at most the clock that the peaks are stated for", where=f"{where}.processor.sustained")
     elif compute.kernels or compute.tables:
-        raise HardwareError("times of kernels need the vendor's figures: multiprocessors and clock", where="compute.processor")
+        raise HardwareError("times of kernels need the vendor's figures: multiprocessors and clock", where=f"{where}.processor")
     if compute.launch_ns < 0:
-        raise HardwareError("expected a launch time of at least 0 ns", where="compute.launch")
-    if hardware.inspect_ns < 0:
-        raise HardwareError("expected an inspection time of at least 0 ns", where="runtime.inspect")
+        raise HardwareError("expected a launch time of at least 0 ns", where=f"{where}.launch")
 
 
 def _uneven(channel: Channel) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@
   it reads in the device tier, no cache op drops a last copy or copies a stale one, and at the end of the step every tensor that
   survives is where it was at time 0. With several streams they are free of races: a cache op is ordered, by producers, ``deps`` and
   stream order, against every op that uses its tensor and against the other cache ops of that tensor.
+- :func:`processor_plans`: plans of graphs with ops on other processors.
 - :func:`wild_plans`: any plan that a file can hold: it names real tensors, ops and tiers, and breaks every other rule.
 - :func:`edits`: another legal order of a graph's ops, with some of them run again.
 - :func:`cases`: a graph, a hardware and a legal plan that belong together; ``roomy`` decides whether everything fits.
@@ -305,13 +306,27 @@ def plans(draw, graph: Graph, hardware: Hardware) -> Plan:
 
 
 @st.composite
+def processor_plans(draw, graph: Graph, hardware: Hardware) -> Plan:
+    """A plan that brings to every op what it reads, into the tier of its processor; most of them are legal."""
+    before = happens_before(graph)
+    courses: list[list[CacheOp]] = []
+    for t, tensor in enumerate(graph.tensors):
+        starts = (tensor.home or hardware.device_tier,) if t in graph.initial else ()
+        course = _Course(graph, hardware, before, t, set(starts))
+        draw(_course_of(course, starts))
+        courses.append(course.cache_ops)
+    return Plan(graph, "drawn", tuple(_merged(draw, courses)))
+
+
+@st.composite
 def _course_of(draw, course: _Course, starts: tuple[str, ...]) -> bool:
     """Draws the cache ops of one tensor into ``course``; whether it could leave the tensor as the rules want it."""
-    graph, device = course.graph, course.hardware.device_tier
+    graph = course.graph
     users, survives = graph.users[course.tensor], graph.survives[course.tensor]
     low = AT_START
     for user in users:
         op = graph.ops[user]
+        device = op.processor or course.hardware.device_tier
         reads = course.tensor in op.reads
         if course.tiers:  # not before it is produced
             _wander(draw, course, course.places(low, user))

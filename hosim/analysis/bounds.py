@@ -101,6 +101,8 @@ def _bound(
     capacity = hardware.device.capacity_bytes if budget_bytes is None else min(budget_bytes, hardware.device.capacity_bytes)
     earliest, tail = earliest_starts(graph, durations), tails(graph, durations)
     longest = max((e + t for e, t in zip(earliest, tail, strict=True)), default=0)
+    if graph.elsewhere:
+        return longest  # what follows is about tensors that ops use in the device tier
     excess = _excess(graph, capacity)
     cold = any(hardware.device_tier not in tiers for tiers in starts.values())
     if not graph.ops or longest == enough or (max(excess) <= 0 and not cold and _initial_bytes(graph) <= capacity):

@@ -25,5 +25,5 @@ def free_order_bound_ns(graph: Graph, durations: Sequence[int], hardware: Hardwa
     capacity = hardware.device.capacity_bytes if budget_bytes is None else min(budget_bytes, hardware.device.capacity_bytes)
     read = sum(graph.tensors[t].size_bytes for t in graph.initial if graph.users[t] and t in graph.ops[graph.users[t][0]].reads)
     into = cut_of(hardware, [channel for channel in hardware.channels if channel.destination == device])
-    arrival = into.earliest_ns(read - capacity) if into is not None and read > capacity else 0
+    arrival = into.earliest_ns(read - capacity) if into is not None and read > capacity and not graph.elsewhere else 0
     return max([0, arrival, *busy.values(), *ends])

@@ -4,6 +4,9 @@ The account is that of a replay in which nothing moves (docs/contract.md): tenso
 from the start, a produced one from the start of the op that first writes it; persistent ones and those of kind ``output``
 stay to the end, every other one until its last user ends; an op's workspace is held while it runs. It is exact for
 ops that run in listed order one at a time, so for a single stream.
+
+Of a graph with ops on other processors (rule 20) it is the account of the device tier: of the tensors that ops of the device use, each
+held there from its first user on the device to the last one, as if the others used copies of their own.
 """
 
 from __future__ import annotations
@@ -36,10 +39,19 @@ def live_ranges(graph: Graph) -> tuple[tuple[int, int] | None, ...]:
     return tuple((users[0], users[-1] + 1) if users else None for users in graph.users)
 
 
+def _live_on_device(graph: Graph) -> tuple[tuple[int, int] | None, ...]:
+    """As :func:`live_ranges`, of the users that run on the device."""
+    users = [[i for i in listed if not graph.ops[i].processor] for listed in graph.users]
+    return tuple([(listed[0], listed[-1] + 1) if listed else None for listed in users])
+
+
 def needed_bytes(graph: Graph) -> tuple[int, ...]:
-    """Bytes that each op needs in the device tier under any plan: what it uses, and its workspace; for :meth:`Graph.derived`."""
+    """Bytes that each op needs in the device tier under any plan: what it uses, and its workspace; for :meth:`Graph.derived`.
+
+    Of an op on another processor nothing.
+    """
     sizes = [tensor.size_bytes for tensor in graph.tensors]
-    return tuple([sum([sizes[t] for t in op.uses]) + op.workspace_bytes for op in graph.ops])
+    return tuple([0 if op.processor else sum([sizes[t] for t in op.uses]) + op.workspace_bytes for op in graph.ops])
 
 
 def static_curve(graph: Graph) -> list[int]:
@@ -51,7 +63,8 @@ def static_curve(graph: Graph) -> list[int]:
         if held is not None:
             change[held[0]] += tensor.size_bytes
             change[held[1]] -= tensor.size_bytes
-    return [held + op.workspace_bytes for held, op in zip(accumulate(change), graph.ops, strict=False)]
+    workspaces = [0 if op.processor else op.workspace_bytes for op in graph.ops]
+    return [held + workspace for held, workspace in zip(accumulate(change), workspaces, strict=False)]
 
 
 def static_peak(graph: Graph) -> StaticPeak:
@@ -64,7 +77,7 @@ def static_peak(graph: Graph) -> StaticPeak:
     by_kind = dict.fromkeys(KINDS, 0)
     for t in residents:
         by_kind[graph.tensors[t].kind] += graph.tensors[t].size_bytes
-    by_kind[WORKSPACE] = graph.ops[op].workspace_bytes if curve else 0
+    by_kind[WORKSPACE] = graph.ops[op].workspace_bytes if curve and not graph.ops[op].processor else 0
     return StaticPeak(
         bytes=sum(by_kind.values()),
         op=op,
@@ -78,7 +91,11 @@ def _held(graph: Graph) -> list[tuple[int, int] | None]:
     end = len(graph.ops)
     initial = set(graph.initial)
     held: list[tuple[int, int] | None] = []
-    for t, live in enumerate(live_ranges(graph)):
+    live_there = live_ranges(graph) if not graph.elsewhere else _live_on_device(graph)
+    for t, live in enumerate(live_there):
+        if graph.elsewhere and live is None and graph.users[t]:
+            held.append(None)
+            continue
         if t in initial:
             first = 0
         elif live is not None:

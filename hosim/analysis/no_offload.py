@@ -35,6 +35,8 @@ def no_offload(graph: Graph, hardware: Hardware, budget_bytes: int, fastest_ns: 
     device with everything resident. As many devices that divide the work take no more than that. On several streams, which may hold more
     at a time than in their listed order, all tensors have to fit together.
     """
+    if graph.elsewhere:
+        return None  # such a step moves tensors in any case
     peak = static_peak(graph).bytes if len(graph.streams) <= 1 else sum([tensor.size_bytes for tensor in graph.tensors])
     if not graph.ops or not budget_bytes or not peak:
         return None

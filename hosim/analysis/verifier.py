@@ -14,12 +14,14 @@ one finding. The rules, and what each objects to:
     a prefetch out of the device tier, a store into it, a copy from a tier to itself
 ``initial``
     an initial residency of a tensor that the step itself produces, or none of one whose contents it needs
+``processor``
+    an op that runs on the processor of a tier that has none
 ``capacity``
     an op that cannot fit whatever the timing; initial residents that exceed their tier
 ``source``
     a copy from a tier where the tensor has no valid copy then: there never was one, or it is stale
 ``read``
-    an op that reads a tensor while it is not resident in the device tier: detached, or never brought there
+    an op that reads a tensor while it is not resident in the tier of its processor: detached, or never brought there
 ``absent``
     a detach from a tier where the tensor is not
 ``last-copy``
@@ -35,7 +37,7 @@ one finding. The rules, and what each objects to:
     ended before, a store that an earlier write may overtake, a copy that may be issued when its tensor is gone, two cache ops of a
     tensor issued in either order
 
-Of a plan with a runtime policy, which moves tensors as it sees fit, the first six are checked. What depends on timing,
+Of a plan with a runtime policy, which moves tensors as it sees fit, the first seven are checked. What depends on timing,
 such as an out of memory, is for the replay to find.
 """
 
@@ -194,8 +196,11 @@ def _capacity(plan: Plan, hardware: Hardware, budget_bytes: int | None) -> Itera
         if size > capacity[tier]:
             yield Finding("capacity", f"at time 0 {tier} would hold {size:,} B of tensors, and it has {capacity[tier]:,} B")
     sizes = [tensor.size_bytes for tensor in graph.tensors]
+    able = {device, *[tier.name for tier in hardware.tiers if tier.compute is not None]}
     for i, op in enumerate(graph.ops):
-        needed = sum([sizes[t] for t in op.uses]) + op.workspace_bytes
-        if needed > capacity[device]:
-            message = f"op {op.name!r} needs {needed:,} B of {device} for what it uses and its workspace; there are {capacity[device]:,} B"
+        needed, tier = sum([sizes[t] for t in op.uses]) + op.workspace_bytes, op.processor or device
+        if tier not in able:
+            yield Finding("processor", f"op {op.name!r} runs on the processor of {tier!r}, which {hardware.name} has not", op=i)
+        elif needed > capacity[tier]:
+            message = f"op {op.name!r} needs {needed:,} B of {tier} for what it uses and its workspace; there are {capacity[tier]:,} B"
             yield Finding("capacity", message, op=i)

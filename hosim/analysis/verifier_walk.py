@@ -53,11 +53,14 @@ class _VerifierWalk:
         self.start = [0] * tensors
         self.writer = [AT_START] * tensors
         self.readers: list[list[int]] = [[] for _ in range(tensors)]
-        self.rewritten = [AT_START] * tensors  # the last op that wrote over valid contents in the device tier
+        self.rewritten = [AT_START] * tensors  # the last op that wrote over valid contents in the tier of its processor
+        self.written_in = [self.device] * tensors  # this tier
         self.last_users: defaultdict[int, dict[int, int]] = defaultdict(dict)  # of several streams: by tensor and stream
         self.last_cache_op: dict[int, int] = {}
-        self.brought: dict[int, int] = {}  # the last prefetch into the device tier
-        self.taken: dict[int, int] = {}  # the last detach from each tensor's device residency, until it is back
+        # by tier that ops run from: the last copy of each tensor into it, and the last detach from it until it is back
+        self.own = dict.fromkeys([self.device, *[self.bit.get(self.ops[i].processor, 0) for i in graph.elsewhere]])
+        self.brought: dict[int, dict[int, int]] = {tier: {} for tier in self.own}
+        self.taken: dict[int, dict[int, int]] = {tier: {} for tier in self.own}
         self.copied: dict[int, list[int]] = {}  # the ops after which the copies since the last write are issued
         self.unsure: dict[int, list[int]] = {}  # copies of what dies that may be issued when its users so far have ended
         self.last_use = [users[-1] if users else AT_START for users in graph.users]
@@ -82,22 +85,23 @@ class _VerifierWalk:
     def op(self, i: int) -> None:
         """Op ``i``: what it reads must be resident; what it writes becomes stale elsewhere; what nobody uses after it goes."""
         op = self.ops[i]
+        here = self._tier(i)
         written = {*op.outputs, *op.mutates}
         read = {*op.inputs, *op.mutates}
         if self.several:
             self._advance(i, read, written)
         for t in (*op.inputs, *op.mutates):
-            if not self.valid[t] & self.device:
+            if not self.valid[t] & here:
                 self._not_resident(i, t)
-                self.valid[t] |= self.device
+                self.valid[t] |= here
         for t in written:
-            if t not in read and t in self.taken and not self.clocks.ended_by(self.plan.cache_ops[self.taken[t]].after, i):
-                c = self.taken[t]
-                message = f"{self._say(c)} may take effect after op {op.name!r}, which writes it anew"
-                self.findings.append(Finding("race", message, i, t, c))
-            self.rewritten[t] = i if self.valid[t] & self.device else AT_START
-            self.valid[t] = self.device
-            self.taken.pop(t, None)
+            for tier, taken in self.taken.items():
+                c = taken.pop(t, AT_START)
+                if c != AT_START and (t not in read or tier != here) and not self.clocks.ended_by(self.plan.cache_ops[c].after, i):
+                    message = f"{self._say(c)} may take effect after op {op.name!r}, which writes it anew"
+                    self.findings.append(Finding("race", message, i, t, c))
+            self.rewritten[t] = i if self.valid[t] & here else AT_START
+            self.valid[t] = self.written_in[t] = here
             self.writer[t] = i
         for t in {*read, *written}:
             if self.several:
@@ -106,12 +110,18 @@ class _VerifierWalk:
             if self.last_use[t] == i and not self.graph.survives[t]:
                 self.valid[t] = 0
 
+    def _tier(self, i: int) -> int:
+        """The tier that op ``i`` reads and writes (rule 20)."""
+        processor = self.ops[i].processor
+        return self.bit.get(processor, 0) if processor else self.device
+
     def _advance(self, i: int, read: set[int], written: set[int]) -> None:
         """Tell the clocks what op ``i`` follows: writers, readers of what it writes, deps, and the transfers it waits for (rule 1)."""
         followed = set(self.ops[i].deps)
+        brought = self.brought[self._tier(i)]
         for t in read:
-            if t in self.brought:
-                followed.add(self.plan.cache_ops[self.brought[t]].after)
+            if t in brought:
+                followed.add(self.plan.cache_ops[brought[t]].after)
         for t in read | written:
             followed.add(self.writer[t])
         for t in written:
@@ -138,14 +148,15 @@ class _VerifierWalk:
 
     def _not_resident(self, i: int, t: int) -> None:
         name, where = self.ops[i].name, self._tiers(self.valid[t])
-        if t in self.taken:
-            c = self.taken[t]
+        taken = self.taken[self._tier(i)]
+        if t in taken:
+            c = taken[t]
             message = f"op {name!r} reads tensor {self._tensor(t)} after {self._say(c)}, and no prefetch brings it back before"
             self.findings.append(Finding("read", message, i, t, c))
         else:
-            message = (
-                f"op {name!r} reads tensor {self._tensor(t)}, which is in {where or 'no tier'}: no prefetch brings it to {self.device_name}"
-            )
+            other = self.ops[i].processor
+            there = f"no cache op brings it to {other}" if other else f"no prefetch brings it to {self.device_name}"
+            message = f"op {name!r} reads tensor {self._tensor(t)}, which is in {where or 'no tier'}: {there}"
             self.findings.append(Finding("read", message, i, t))
 
     # -- cache ops ---------------------------------------------------------------------------------------------
@@ -172,7 +183,7 @@ class _VerifierWalk:
         source, destination = self.bit.get(cache_op.source, 0), self.bit.get(cache_op.destination or "", 0)
         if source and not self.valid[t] & source:
             self._object("source", f"{self._say(c)} has no valid copy to read there: {self._where(t)}", c)
-        elif self.several and source == self.device:
+        elif self.several and source == self.written_in[t]:
             writer = self.rewritten[t]
             if not self.clocks.ended_by(writer, cache_op.after):
                 message = f"{self._say(c)} may copy the contents from before op {self.ops[writer].name!r}, which need not have ended"
@@ -184,9 +195,9 @@ class _VerifierWalk:
         if cache_op.op == PREFETCH and not destination:
             destination = self.device  # it names no tier of the machine: taken as meant
         self.valid[t] |= destination
-        if destination == self.device:
-            self.brought[t] = c
-            self.taken.pop(t, None)
+        if destination in self.own:
+            self.brought[destination][t] = c
+            self.taken[destination].pop(t, None)
 
     def _detach(self, c: int, cache_op: CacheOp) -> None:
         t = cache_op.tensor
@@ -200,13 +211,13 @@ class _VerifierWalk:
         if needed:
             self._object("last-copy", f"{self._say(c)} would drop its last valid copy, and {needed}", c)
             return
-        if source == self.device:
+        if source in self.own:
             if self.several:
                 for u in self.last_users[t].values():
-                    if not self.clocks.ended_by(u, cache_op.after):
+                    if self._tier(u) == source and not self.clocks.ended_by(u, cache_op.after):
                         self._object("race", f"{self._say(c)} may come before op {self.ops[u].name!r} has used it", c, op=u)
                         break
-            self.taken[t] = c
+            self.taken[source][t] = c
         self.valid[t] &= ~source
 
     def _ordered_after_last(self, c: int, cache_op: CacheOp) -> None:
@@ -225,7 +236,7 @@ class _VerifierWalk:
                 message = (
                     f"tensor {self._tensor(t)} was in {self._tiers(missing)} at time 0 and must be again at the end of the step: {where}"
                 )
-                cache_op = self.taken.get(t) if missing & self.device else None
+                cache_op = self.taken[self.device].get(t) if missing & self.device else None
                 self.findings.append(Finding("end-of-step", message, tensor=t, cache_op=cache_op))
 
     # -- words -------------------------------------------------------------------------------------------------

@@ -73,14 +73,27 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
 
     An op that uses memory bandwidth but leaves enough for all channels of the device tier does not count.
     """
-    bandwidth, tier = hardware.device.bandwidth_bytes_per_s, hardware.device_tier
-    lost = 1 - Fraction(str(hardware.compute.beside_copies))
+    uses = _uses_at(graph, hardware, durations, "")
+    for processor in dict.fromkeys([graph.ops[i].processor for i in graph.elsewhere]):
+        uses |= _uses_at(graph, hardware, durations, processor)
+    return uses
+
+
+def _uses_at(graph: Graph, hardware: Hardware, durations: Sequence[int], processor: str) -> dict[int, MemoryUse]:
+    """Those of one processor's ops: the device's, or that of the tier named."""
+    tier = processor or hardware.device_tier
+    bandwidth = hardware.tiers[hardware.tier_index[tier]].bandwidth_bytes_per_s
+    compute = hardware.compute if not processor else hardware.tiers[hardware.tier_index[processor]].compute
+    assert compute is not None  # durations have been asked for before
+    lost = 1 - Fraction(str(compute.beside_copies))
     copies = sum(c.bandwidth_bytes_per_s for c in hardware.channels if tier in (c.source, c.destination))
     uses = {}
     known: dict[tuple[int, int, int, int, str, str], MemoryUse | None] = {}  # layers have the same ops again and again
     kernels = kernel_times_of(graph, hardware)
     for i, op in enumerate(graph.ops):
-        launch = hardware.compute.launch_ns if op.duration_ns is None and i not in kernels else 0
+        if op.processor != processor:
+            continue
+        launch = compute.launch_ns if op.duration_ns is None and i not in kernels else 0
         busy = durations[i] - launch
         if busy > 0 and op.bytes_accessed:
             made = sum([graph.tensors[t].size_bytes for t in op.outputs]) if lost else 0
@@ -88,7 +101,7 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
             if key in known:
                 use = known[key]
             else:
-                efficiency = efficiency_for(hardware, op.kind, op.dtype)
+                efficiency = efficiency_for(compute, op.kind, op.dtype)
                 used = min(Fraction(bandwidth), Fraction(op.bytes_accessed * _NS_PER_S, busy))
                 reading = max(Fraction(0), 1 - Fraction(2 * made, op.bytes_accessed))
                 reached = max(bandwidth * efficiency, used) * (1 - lost * reading)

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from math import ceil
 
 from hosim.costmodel.origins import GUESS, MEASURED
-from hosim.costmodel.peaks import efficiency_for, peak_for
+from hosim.costmodel.peaks import efficiency_for, peak_for, peak_listed
 from hosim.errors import HardwareError
 from hosim.graph import Graph, Op
-from hosim.hardware import Hardware
+from hosim.hardware import Compute, Hardware
+from hosim.processors import compute_of
 from hosim.units import LARGEST
 
 _NS_PER_S = 10**9
@@ -29,6 +31,7 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     ``duration_ns`` where the op has it; what its kernel takes, if it says which one it is and the profile has a processor; else
     ``launch_ns + max(flops / (peak * efficiency), bytes_accessed / (bandwidth * efficiency))``, the maximum rounded up to a whole
     nanosecond, with the peak of the op's dtype (see :data:`hosim.costmodel.peaks.WIDER_DTYPES`) and the bandwidth of the device tier.
+    Of an op that runs on another processor these are the processor's and its tier's (docs/contract.md, rule 20).
     Raises :class:`HardwareError` for an op with FLOP in a dtype for which the profile has no peak.
     """
     kernels = kernel_times_of(graph, hardware)
@@ -44,9 +47,12 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
         if i in kernels:
             durations.append(kernels[i][0])
             continue
+        if op.processor:
+            durations.append(_elsewhere_ns(op, hardware))
+            continue
         which = op.kind, op.dtype
         if which not in efficiencies:
-            efficiencies[which] = efficiency_for(hardware, *which)
+            efficiencies[which] = efficiency_for(hardware.compute, *which)
         scale, share = _NS_PER_S * efficiencies[which].denominator, efficiencies[which].numerator
         busy = -(-op.bytes_accessed * scale // (bandwidth * share))
         if op.flops:
@@ -60,6 +66,24 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
             )
         durations.append(launch + busy)
     return tuple(durations)
+
+
+def _elsewhere_ns(op: Op, hardware: Hardware) -> int:
+    """Nanoseconds of an op on the processor of another tier: the roofline of that processor and that memory."""
+    compute, tier = compute_of(op, hardware), hardware.tiers[hardware.tier_index[op.processor]]
+    efficiency = efficiency_for(compute, op.kind, op.dtype)
+    busy = ceil(Fraction(op.bytes_accessed * _NS_PER_S, tier.bandwidth_bytes_per_s) / efficiency)
+    if op.flops:
+        peak = peak_listed(compute.peak_flops, op.dtype)
+        if peak is None:
+            raise _no_peak(op, f"tier {tier.name!r} of {hardware.name!r}", compute, f"tiers.{tier.name}.compute.peak")
+        busy = max(busy, ceil(Fraction(op.flops * _NS_PER_S, peak) / efficiency))
+    if busy > LARGEST:
+        raise HardwareError(
+            f"op {op.name!r} would take more than 2^63-1 ns (292 years) at an efficiency of {float(efficiency):g}",
+            where=f"tiers.{tier.name}.compute",
+        )
+    return compute.launch_ns + busy
 
 
 def time_origins(graph: Graph, hardware: Hardware) -> tuple[str, ...]:
@@ -81,9 +105,13 @@ def _peak(op: Op, hardware: Hardware) -> int:
     peak = peak_for(hardware, op.dtype)
     if peak is not None:
         return peak
-    known = ", ".join(sorted(hardware.compute.peak_flops)) or "none"
-    raise HardwareError(
-        f"op {op.name!r} computes in {op.dtype!r}, for which {hardware.name!r} has no peak (it has: {known}); "
+    raise _no_peak(op, repr(hardware.name), hardware.compute, "compute.peak")
+
+
+def _no_peak(op: Op, which: str, compute: Compute, where: str) -> HardwareError:
+    known = ", ".join(sorted(compute.peak_flops)) or "none"
+    return HardwareError(
+        f"op {op.name!r} computes in {op.dtype!r}, for which {which} has no peak (it has: {known}); "
         "add the dtype to the profile, or give the op a duration_ns",
-        where="compute.peak",
+        where=where,
     )

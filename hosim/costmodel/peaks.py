@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-from hosim.hardware import Hardware
+from hosim.hardware import Compute, Hardware
 
 SIXTEEN_BITS = ("int8_weights", "int4_weights", "fp16_fp8_cache", "fp16_int4_cache")
 """Dtypes of ops that compute in 16 bits, though one of their operands has fewer."""
@@ -39,16 +39,20 @@ def peak_for(hardware: Hardware, dtype: str) -> int | None:
 
     At the clock that the processor sustains, if the profile says that this is a lower one.
     """
-    peaks = hardware.compute.peak_flops
-    peak = next((peaks[name] for name in (dtype, *WIDER_DTYPES.get(dtype, ())) if name in peaks), None)
+    peak = peak_listed(hardware.compute.peak_flops, dtype)
     processor = hardware.compute.processor
     if peak is None or processor is None or not processor.sustained_hz:
         return peak
     return max(1, peak * processor.sustained_hz // processor.clock_hz)
 
 
-def efficiency_for(hardware: Hardware, kind: str, dtype: str) -> Fraction:
+def efficiency_for(compute: Compute, kind: str, dtype: str) -> Fraction:
     """The fraction of its peak, and of the bandwidth, that an op reaches: of one that computes in 16 bits, that of such ops."""
     if dtype in SIXTEEN_BITS:
-        dtype = next((name for name in ("bf16", "fp16") if name in hardware.compute.efficiency_of.get(kind, {})), dtype)
-    return hardware.compute.efficiency_for(kind, dtype)
+        dtype = next((name for name in ("bf16", "fp16") if name in compute.efficiency_of.get(kind, {})), dtype)
+    return compute.efficiency_for(kind, dtype)
+
+
+def peak_listed(peaks: Mapping[str, int], dtype: str) -> int | None:
+    """The peak listed for a dtype, or for the first wider one that is listed; ``None`` if none of them is."""
+    return next((peaks[name] for name in (dtype, *WIDER_DTYPES.get(dtype, ())) if name in peaks), None)

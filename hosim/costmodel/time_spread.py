@@ -23,13 +23,17 @@ OTHER_MODEL = "fitted model of another machine"
 """The origin of times that the constants of the most similar measured machine say, as the machine has none of its own."""
 
 PRODUCTS, ATTENTION, COLLECTIVES, OTHERS = "products", "attention", "collectives", "others"
-"""The sorts of guessed ops."""
+"""The sorts of guessed ops of the device."""
+
+OTHER_PROCESSORS = "other processors"
+"""The sort of ops that run on other processors, none of which was measured."""
 
 _SORTS = {
     "matmul": PRODUCTS,
     "convolution": PRODUCTS,
     "attention": ATTENTION,
     **dict.fromkeys(COLLECTIVE_KINDS, COLLECTIVES),
+    OTHER_PROCESSORS: OTHER_PROCESSORS,
 }
 
 Which = tuple[str, str]
@@ -78,6 +82,8 @@ def stream_times(graph: Graph, hardware: Hardware) -> Mapping[str, StreamTimes]:
         if op.duration_ns is None:
             counts[op.stream] += 1
             alike: tuple[object, ...] = GUESS, op.kind, op.dtype, op.flops, op.bytes_accessed
+            if op.processor:
+                alike = GUESS, OTHER_PROCESSORS, op.dtype, op.processor, op.kind, op.flops, op.bytes_accessed
             if i in kernels:
                 alike = kernels[i][1], op.kernel, op.dtype, op.sizes
             times[op.stream][alike] += durations[i]

@@ -20,6 +20,7 @@ from hosim.engine.ledger import composition_of
 from hosim.errors import PlanError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
+from hosim.processors import tiers_elsewhere
 from hosim.result import WORKSPACE
 
 Waits = tuple[tuple[int, int], ...]
@@ -86,7 +87,8 @@ class CompiledGraph:
 class TrackedOp(NamedTuple):
     """The tracked tensors of one op: read, written, output; released at its end surely (``dying``) or perhaps (``shared``).
 
-    ``awaited`` are the cache ops that must have ended before it starts (rule 1).
+    ``awaited`` are the cache ops that must have ended before it starts (rule 1). ``tier`` is the position of the tier that it reads and
+    writes. Of an op that runs on another processor than the device (rule 20) every tensor is tracked.
     """
 
     awaited: tuple[int, ...]
@@ -95,6 +97,7 @@ class TrackedOp(NamedTuple):
     outputs: tuple[int, ...]
     dying: tuple[int, ...]
     shared: tuple[int, ...]
+    tier: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +283,14 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     for home, tensors in base.homes.items():
         if home is not None and home != device:
             moving.update(tensors)
+    elsewhere = tiers_elsewhere(graph, hardware)
+    for i in elsewhere:
+        moving.update(graph.ops[i].uses)
     tracked = bytearray(len(graph.tensors))
     for t in moving:
         tracked[t] = 1
 
-    touched: dict[int, int | list[int]] = {i: [] for i in range(len(graph.ops))} if track_all else {}
+    touched: dict[int, int | list[int]] = {i: [] for i in (range(len(graph.ops)) if track_all else elsewhere)}
     users = graph.users
     for t in moving:
         for i in users[t]:
@@ -297,6 +303,7 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     del moving
     launch, finish = base.launch, base.finish
     needed = _awaited(plan, copies, device)
+    device_position = hardware.tier_index[device]
     del copies
     tracked_ops: dict[int, TrackedOp] = {}
     closing: set[int] = set()
@@ -304,15 +311,18 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     ops, survives = graph.ops, graph.survives
     for i, found in touched.items():
         if not isinstance(found, list):
-            if survives[found] and not ops[i].mutates and found not in ops[i].outputs:
+            if survives[found] and not ops[i].mutates and found not in ops[i].outputs and i not in elsewhere:
                 # a parameter that is read: most of what most plans move
-                tracked_ops[i] = TrackedOp(needed.get(i, none), (found,), none, none, none, none)
+                tracked_ops[i] = TrackedOp(needed.get(i, none), (found,), none, none, none, none, device_position)
                 continue
             found = [found]
         if launch is base.launch:
             launch, finish = base.launch.copy(), base.finish.copy()
-        tracked_ops[i] = _track(graph, base, i, found, needed.get(i, none), tracked, launch, finish)
+        tracked_ops[i] = _track(graph, base, i, found, needed.get(i, none), tracked, launch, finish, device_position)
         closing.add(i)
+    for i, tier in elsewhere.items():  # nothing of it is in the device tier, and its workspace is its processor's to count
+        tracked_ops[i] = tracked_ops[i]._replace(tier=tier)
+        launch[i], finish[i] = (0, 0, launch[i][2]), (0, 0, none)
     steps, previous = base.steps.copy(), base.previous
     for i in (*after, *closing):
         if i < len(ops):
@@ -342,8 +352,9 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
 def _awaited(plan: Plan, copies: dict[int, int | list[int]], device: str) -> dict[int, tuple[int, ...]]:
     """For each op the cache ops that must have ended before it starts (rule 1). ``copies`` are those of each tensor that copy it.
 
-    Of what the op reads, the last prefetch into the device tier that stands before it, not what is staged below. Of what it writes, all
-    that stand between it and the op that wrote the tensor before, which has waited for the others.
+    Of what the op reads, the last prefetch into the device tier that stands before it, not what is staged below; on another processor, the
+    last copy into its tier. Of what it writes, all that stand between it and the op that wrote the tensor before, which has waited for the
+    others.
     """
     needed: dict[int, tuple[int, ...]] = {}
     ops, users, cache_ops = plan.graph.ops, plan.graph.users, plan.cache_ops
@@ -358,6 +369,10 @@ def _awaited(plan: Plan, copies: dict[int, int | list[int]], device: str) -> dic
                 if written < passed:
                     needed[i] = (*needed.get(i, ()), *[k for _, k in listed[written:passed]])
                 written = passed
+                continue
+            if op.processor:
+                there = [k for after, k in listed if after < i and cache_ops[k].destination == op.processor]
+                needed[i] = (*needed.get(i, ()), *there[-1:])
                 continue
             if arriving and arriving[0][0] < i:
                 k = arriving[0][1] if len(arriving) == 1 else arriving[bisect_left(arriving, (i, -1)) - 1][1]
@@ -374,6 +389,7 @@ def _track(
     tracked: bytearray,
     launch: list[Launch],
     finish: list[Finish],
+    tier: int,
 ) -> TrackedOp:
     """What op ``i`` does to the tracked tensors that it touches, taken out of its ``launch`` and ``finish``."""
     op = graph.ops[i]
@@ -394,7 +410,7 @@ def _track(
     if outputs:
         fresh = [t for t in allocated(op, i, graph.users, base.fates) if not tracked[t]]
         launch[i] = (*_total(fresh, base.sizes, base.compositions, op.workspace_bytes), launch[i][2])
-    return TrackedOp(needed, reads, writes, outputs, gone, kept)
+    return TrackedOp(needed, reads, writes, outputs, gone, kept, tier)
 
 
 def _initial(plan: Plan, hardware: Hardware, base: CompiledGraph, tracked: bytearray) -> dict[frozenset[int], list[int]]:

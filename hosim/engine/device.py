@@ -46,8 +46,7 @@ class DeviceReplay:
         self.memory = memory
         self.ledger = memory.ledgers[memory.tier]
         self.launch = program.launch
-        self.tracked_ops = program.tracked_ops
-        self.durations = program.durations
+        self.tracked_ops, self.durations = program.tracked_ops, program.durations
         self.recorder = recorder
         self.arena = memory.arena
         self.closing = program.closing if self.arena is None else range(len(graph.ops))
@@ -55,7 +54,7 @@ class DeviceReplay:
         self.contention = contention
         self.issued: list[IssuedOp] = []
         self.decided = False
-        self.direct = runtime is None and recorder is None and self.arena is None
+        self.direct = not graph.elsewhere and runtime is None and recorder is None and self.arena is None
         self.sleeper: Stream | None = None
         self.executed = {"prefetch": 0, "store": 0, "detach": 0}
         queue = contention.collectives.queue if contention is not None and contention.collectives is not None else None
@@ -63,6 +62,10 @@ class DeviceReplay:
         self.main = next((stream for stream in streams if stream.name == graph.main_stream), None)
         for stream in streams:
             stream.alarm = Alarm(clock, self.run_stream(stream))
+
+    def contention_of(self, stream: Stream) -> MemoryContention | None:
+        """What copies take of the memory that the ops of a stream use."""
+        return self.contention
 
     # -- the process of a stream -------------------------------------------------------------------------------
 
@@ -74,7 +77,7 @@ class DeviceReplay:
         left to be settled. Both come to the same, and this is what most ops of most plans take.
         """
         clock, ledger, memory, issued, streams = self.clock, self.ledger, self.memory, self.issued, self.streams
-        unsettled, position, contention = clock.unsettled, memory.position, self.contention
+        unsettled, position, contention = clock.unsettled, memory.position, self.contention_of(stream)
         launch, tracked_ops, durations, steps = self.launch, self.tracked_ops, self.durations, self.program.steps
         finish, after, closing = self.program.finish, self.program.after, self.closing
         queue, length, capacity, schedule = stream.queue, stream.length, ledger.capacity, clock.to_come
@@ -338,7 +341,7 @@ class DeviceReplay:
 
     def _resident(self, tracked: TrackedOp) -> bool:
         """Rule 1: what is read has come and is valid, and the transfers of what is written that are before the op have ended."""
-        awaited, reads, writes, _, _, _ = tracked
+        awaited, reads, writes, _, _, _, _ = tracked
         memory = self.memory
         for k in awaited:
             if not memory.ended_cache_ops[k]:
@@ -361,9 +364,8 @@ class DeviceReplay:
         memory = self.memory
         if len(memory.just_ended) == 1:
             return memory.just_ended[0]
-        waited = [
-            x for x in memory.just_ended if x.tensor in tracked.writes or (x.tensor in tracked.reads and x.hop.destination == memory.tier)
-        ]
+        reads, writes, tier = tracked.reads, tracked.writes, tracked.tier
+        waited = [x for x in memory.just_ended if x.tensor in writes or (x.tensor in reads and x.hop.destination == tier)]
         return max(waited, key=lambda x: x.sequence)
 
     def _begin_writes(self, tracked: TrackedOp, now: int) -> None:

@@ -138,10 +138,10 @@ class DeviceMemory(DeviceState):
         if not copies[tier][t]:
             raise PlanError(f"{self._detach_of(t)}: it holds no bytes there")
         user = self._next_user(t)
-        if user is not None and tier == self.tier:
+        if user is not None and (tier == self.tier or self.graph.elsewhere):
             for stream in self.streams:
                 tracked = self.tracked_ops.get(stream.running)
-                if tracked is not None and (t in tracked.reads or t in tracked.writes):
+                if tracked is not None and tracked.tier == tier and (t in tracked.reads or t in tracked.writes):
                     raise PlanError(f"{self._detach_of(t)}: op {self.graph.ops[stream.running].name!r} is using it")
         for other, copy in enumerate(copies):
             if copy[t] == VALID and other != tier:
@@ -150,7 +150,7 @@ class DeviceMemory(DeviceState):
             if self._still_needed(t, user):
                 raise PlanError(f"{self._detach_of(t)} would drop its last valid copy")
         # a runtime policy may still bring it back
-        if user is not None and tier == self.tier and not self.program.decides and self._awaits(user, t):
+        if user is not None and tier == self.tracked_ops[user].tier and not self.program.decides and self._awaits(user, t):
             raise PlanError(f"{self._detach_of(t)}: op {self.graph.ops[user].name!r} awaits it, and no prefetch brings it back before")
         self.release(t, tier)
 
@@ -177,9 +177,12 @@ class DeviceMemory(DeviceState):
         """Whether an op reads a tensor, and no prefetch of it that the op waits for is still to end."""
         if t not in self.graph.ops[user].reads:
             return False
+        there = self.graph.ops[user].processor
         for k in self.tracked_ops[user].awaited:
             c = self.program.cache_ops[k]
-            if c.tensor == t and c.op == PREFETCH and c.destination == self.tier_name and not self.ended_cache_ops[k]:
+            if c.tensor != t or self.ended_cache_ops[k]:
+                continue
+            if c.destination == (there or self.tier_name) and (there or c.op == PREFETCH):
                 return False
         return True
 

@@ -67,9 +67,10 @@ def unplaced(device: DeviceReplay, tier_names: tuple[str, ...]) -> str:
 def _op(device: DeviceReplay, stream: Stream, tier_names: tuple[str, ...]) -> str:
     i = stream.queue[stream.done]
     op = device.graph.ops[i]
-    held = set(_held_tensors(device, device.memory.tier))
+    tier = _tier_of(device, i)
+    held = set(_held_tensors(device, tier))
     wanted = op.workspace_bytes + sum(device.memory.sizes[t] for t in op.outputs if t not in held)
-    return f"out of memory: op {op.name!r} wants {_size(wanted)} {_held(device, device.memory.tier, tier_names)}"
+    return f"out of memory: op {op.name!r} wants {_size(wanted)} {_held(device, tier, tier_names)}"
 
 
 def _transfer(device: DeviceReplay, transfer: IssuedTransfer, tier_names: tuple[str, ...]) -> str:
@@ -84,15 +85,21 @@ def _transfer(device: DeviceReplay, transfer: IssuedTransfer, tier_names: tuple[
 
 
 def _residency(device: DeviceReplay, stream: Stream, tier_names: tuple[str, ...]) -> str:
-    op = device.graph.ops[stream.queue[stream.done]]
-    missing = [t for t in op.reads if device.program.tracked[t] and not device.memory.has_valid(t, device.memory.tier)]
-    tier = tier_names[device.memory.tier]
+    i = stream.queue[stream.done]
+    op, there = device.graph.ops[i], _tier_of(device, i)
+    missing = [t for t in op.reads if device.program.tracked[t] and not device.memory.has_valid(t, there)]
+    tier = tier_names[there]
     if missing:
         name = device.graph.tensors[missing[0]].name
         size = _size(device.memory.sizes[missing[0]])
         wanted = f"{name!r} ({size}) to be resident in {tier}"
         return f"out of memory: op {op.name!r} waits in vain for {wanted}: no cache op can bring it there any more"
     return f"out of memory: op {op.name!r} waits in vain for its producers or for a transfer that cannot start"
+
+
+def _tier_of(device: DeviceReplay, i: int) -> int:
+    """The tier that op ``i`` reads and writes."""
+    return device.program.tracked_ops[i].tier if device.graph.ops[i].processor else device.memory.tier
 
 
 def _held(device: DeviceReplay, tier: int, tier_names: tuple[str, ...]) -> str:

@@ -12,13 +12,13 @@ from hosim.result import Transfer as TransferRecord
 class TimelineRecorder:
     """Collects the timeline of one device's replay."""
 
-    def __init__(self, ops: int, sizes: Sequence[int], workspaces: Sequence[int], tier_names: Sequence[str], device_tier: int) -> None:
+    def __init__(self, ops: int, sizes: Sequence[int], workspaces: Sequence[int], tier_names: Sequence[str], tiers: Sequence[str]) -> None:
         self._start = [-1] * ops
         self._end = [-1] * ops
         self._sizes = sizes
         self._workspaces = workspaces
         self._tiers = tier_names
-        self._device_tier = tier_names[device_tier]
+        self._tier_of_op = tiers
         self._held: dict[tuple[int, int], int] = {}
         self._residencies: list[Residency] = []
         self._staged: list[tuple[int, int, int, int]] = []
@@ -65,7 +65,7 @@ class TimelineRecorder:
         held = [Residency(t, self._tiers[tier], start, makespan, self._sizes[t]) for (t, tier), start in self._held.items()]
         held += [Residency(t, self._tiers[tier], start, makespan, size, staged=True) for t, tier, start, size in self._staged]
         ran = [i for i, size in enumerate(self._workspaces) if size and self._start[i] >= 0]
-        workspaces = [Residency(-1, self._device_tier, self._start[i], self._end[i], self._workspaces[i], i) for i in ran]
+        workspaces = [Residency(-1, self._tier_of_op[i], self._start[i], self._end[i], self._workspaces[i], i) for i in ran]
         residencies = sorted((*self._residencies, *held, *workspaces), key=lambda r: (r.start_ns, r.tier, r.tensor, r.op, r.end_ns))
         place = {x: k for k, x in enumerate(self._transfers)}
         stalls = [Stall(i, cause, start, end, None if x is None else place[x]) for i, cause, start, end, x in self._stalls]

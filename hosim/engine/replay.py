@@ -32,6 +32,7 @@ from hosim.engine.device_memory import DeviceMemory, start_together
 from hosim.engine.ledger import AsymmetryError, Ledger, SharedLedger
 from hosim.engine.link_groups import KEPT_RATES, LinkGroup, drive_channels
 from hosim.engine.memory_contention import MemoryContention
+from hosim.engine.other_processors import ProcessorsReplay, check_other_processors
 from hosim.engine.program_account import check_program_account, program_account
 from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.runtime import DeviceView, Runtime
@@ -41,6 +42,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
+from hosim.processors import tier_of
 from hosim.result import ACCOUNTS, IN_PROGRAM_ORDER, IN_TIME, LEDGER, Result
 
 _Placing = tuple[str, int | None]
@@ -90,6 +92,8 @@ def replay(
     >>> replay(plan, load_hardware(find_hardware("toy"))).makespan_ns
     90
     """
+    if plan.graph.elsewhere:
+        check_other_processors(plan, hardware, allocator, account)
     if account != IN_TIME:
         return _in_program_order(plan, hardware, budget_bytes, record, allocator, account, reserve_bytes, jitter, fold, compete)
     if jitter is not None and jitter.is_none:
@@ -218,7 +222,8 @@ class _Replay:
         recorder = None
         if record:
             workspaces = [op.workspace_bytes for op in graph.ops]
-            recorder = TimelineRecorder(len(graph.ops), program.graph.sizes, workspaces, self.tier_names, device_tier)
+            tiers = [tier_of(op, hardware) for op in graph.ops]
+            recorder = TimelineRecorder(len(graph.ops), program.graph.sizes, workspaces, self.tier_names, tiers)
         runtime = Runtime(plan.runtime(), hardware) if plan.runtime is not None else None
         queues = zip(graph.streams, program.graph.queues, strict=True)
         streams = [Stream(name, queue, len(channels), recorder) for name, queue in queues]
@@ -248,7 +253,10 @@ class _Replay:
             collectives = DeviceCollectives(self.collectives, hardware, position, len(channels), recorder)
         if self.uses or collectives is not None:
             contention = MemoryContention(self.uses, recorder, collectives)
-        device = DeviceReplay(self.clock, graph, program, streams, memory, recorder, runtime, contention)
+        parts = self.clock, graph, program, streams, memory, recorder, runtime, contention
+        device = (
+            DeviceReplay(*parts) if not graph.elsewhere else ProcessorsReplay(*parts, hardware=hardware, uses=self.uses, recorder=recorder)
+        )
         for channel in channels:
             channel.ended = device.end_transfer
         if runtime is not None:
@@ -351,6 +359,8 @@ class _Replay:
         for device, taken in zip(self.devices, rates, strict=True):
             if device.contention is not None:
                 device.contention.take(group, taken, now)
+            if isinstance(device, ProcessorsReplay):
+                device.take(group, now)
 
     def _taken(self) -> list[DeviceReplay]:
         """The devices that are unsettled, in order, and from now on are not."""

@@ -13,6 +13,7 @@ from hosim.engine import oom
 from hosim.engine.channels import ChannelQueue
 from hosim.engine.device import DeviceReplay
 from hosim.engine.ledger import Ledger, SharedLedger
+from hosim.engine.other_processors import ProcessorsReplay
 from hosim.errors import HardwareError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -90,6 +91,9 @@ def _longer(device: DeviceReplay) -> tuple[Counter[str], Counter[str]]:
         if device.contention.collectives is not None:
             slowed.update(device.contention.collectives.slowed_ns)
             waited.update(device.contention.collectives.waited_ns)
+    if isinstance(device, ProcessorsReplay):
+        for contention in device.contentions.values():
+            slowed.update(contention.slowed_ns)
     return slowed, waited
 
 

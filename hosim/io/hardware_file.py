@@ -104,15 +104,37 @@ def _pin(tier: Tier) -> dict[str, Any] | None:
     return {"time": exact_time(tier.pin_ns), "pool": tier.pin_pool} if tier.pin_ns or tier.pin_pool else None
 
 
-def _tier(name: str, capacity: int, bandwidth: int, scope: str = "", pageable: tuple[str, ...] = (), pin: PinModel | None = None) -> Tier:
-    return Tier(name, capacity, bandwidth, scope, pageable, pin["time"] if pin else 0, bool(pin and pin.get("pool")))
+def _tier(
+    name: str,
+    capacity: int,
+    bandwidth: int,
+    scope: str = "",
+    pageable: tuple[str, ...] = (),
+    pin: PinModel | None = None,
+    compute: Compute | None = None,
+) -> Tier:
+    return Tier(name, capacity, bandwidth, scope, pageable, pin["time"] if pin else 0, bool(pin and pin.get("pool")), compute)
 
+
+_TIER_COMPUTE = KeyTable(
+    "TierComputeModel",
+    "The processor of a tier: its peak by dtype, what its kernels reach of that and of the tier's bandwidth, and the fixed time of an op.",
+    Compute,
+    Key("peak", mapping(COMPUTE_RATE, Name), "peak_flops", default={}),
+    Key("efficiency", FRACTION),
+    Key("beside_copies", FRACTION, brief=True),
+    Key("launch", TIME, "launch_ns"),
+    Key("efficiency_of", mapping(mapping(Kind(Fraction), Name), Name), brief=True),
+    note("source"),
+)
+_OPTIONAL_TIER_COMPUTE = Kind(_TIER_COMPUTE.kind.type, lambda c: None if c is None else _TIER_COMPUTE.write(c), _TIER_COMPUTE.kind.read)
 
 _TIER = KeyTable(
     "TierModel",
     """A memory. The default ``scope`` is ``device`` for the device tier and ``host`` for the others.
 
-``pageable`` lists the kinds of tensors in pageable memory (by default all are pinned); ``pin`` is the cost of pinning.
+``pageable`` lists the kinds of tensors in pageable memory (by default all are pinned); ``pin`` is the cost of pinning. ``compute`` is the
+processor of the memory, if ops can run on it.
     """,
     _tier,
     Key("capacity", SIZE, get=attrgetter("capacity_bytes")),
@@ -120,6 +142,7 @@ _TIER = KeyTable(
     Key("scope", SCOPE),
     Key("pageable", several(NAME), brief=True),
     Key("pin", Kind(PinModel), get=_pin, brief=True),
+    Key("compute", _OPTIONAL_TIER_COMPUTE, brief=True),
     note("source"),
 )
 

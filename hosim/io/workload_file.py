@@ -75,6 +75,7 @@ def _op(tensors: Names, ops: Names) -> KeyTable[Op]:
         Key("workspace_bytes", COUNT, brief=True),
         Key("kernel", NAME, brief=True),
         Key("sizes", several(COUNT), brief=True),
+        Key("processor", NAME, brief=True),
         make=_new_op,
     )
 

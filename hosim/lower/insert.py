@@ -22,6 +22,7 @@ from hosim.errors import PlanError
 from hosim.lower import nodes
 from hosim.lower.edited_program import edited_program
 from hosim.lower.torch_program import TorchProgram
+from hosim.processors import refuse_other_processors
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def insert(program: TorchProgram, plan: Plan, device_tier: str = "hbm") -> Lower
         raise PlanError(f"the plan is for workload {plan.workload.name!r}, not for the graph of this program; plan for its graph")
     if plan.runtime is not None:
         raise PlanError(f"policy {plan.policy} decides during the run; a graph needs a plan that is made beforehand")
+    refuse_other_processors(plan.graph, "a program runs all of its ops on the device")
     return _Pass(edited_program(program, plan) if plan.recomputes else program, plan, device_tier).lowered()
 
 

@@ -17,6 +17,7 @@ from hosim.hardware import Hardware
 from hosim.in_cells import InCells
 from hosim.io.reading import did_you_mean
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
+from hosim.processors import refuse_other_processors
 from hosim.units import parse_size
 
 __all__ = ["Maker", "Parameter", "Policy"]
@@ -157,6 +158,8 @@ class Policy(InCells):
         Whose system it models.
     leaves_out
         What of that system it does not model.
+    other_processors
+        Whether it plans for ops that run on other processors than the device; if not, it refuses workloads that have some.
 
     References
     ----------
@@ -181,6 +184,7 @@ class Policy(InCells):
     by_name_only: bool = False
     models: str = ""
     leaves_out: str = ""
+    other_processors: bool = False
 
     def __repr__(self) -> str:
         return f"<Policy {':'.join([self.name, *(f'{key}={value}' for key, value in self.parameters.items())])}>"
@@ -239,7 +243,8 @@ class Policy(InCells):
         Raises
         ------
         InputError
-            If a parameter is unknown or a value is invalid, or a policy that is not hosim's own fails.
+            If a parameter is unknown or a value is invalid, a policy that is not hosim's own fails, or some op runs on a processor that
+            the policy does not plan for.
         InfeasibleError
             If an op needs more than the budget, or the policy's rule leaves no plan that fits.
         """
@@ -247,6 +252,8 @@ class Policy(InCells):
             self._setting(key).check(value, f"policy {self.name}: {key}")
         capacity = hardware.device.capacity_bytes
         budget = capacity if budget_bytes is None else min(capacity, budget_bytes)
+        if not self.other_processors:
+            refuse_other_processors(graph, f"policy {self.name} plans for ops of the device alone")
         _ops_fit(graph, hardware, budget)
         plan = self._made(graph, hardware.fair_share, budget, {**self.parameters, **parameters})
         _start_fits(plan, hardware.fair_share, budget)

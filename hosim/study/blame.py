@@ -15,6 +15,7 @@ from hosim import engine
 from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.hardware import Hardware
+from hosim.processors import refuse_other_processors
 from hosim.result import Result, Stall, Timeline, Transfer
 from hosim.timeline import Traffic, blamed, occupancy, occupied_ns
 from hosim.units import human_rate, human_size, human_time
@@ -88,6 +89,7 @@ def stalls_of(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -
 
     With several devices, the stalls are those of the device that ends last. Raises :class:`InfeasibleError` for a plan that does not fit.
     """
+    refuse_other_processors(plan.graph, "why a stream waits is explained for the device's ops alone")
     result = engine.replay(plan, hardware, budget_bytes, record=True)
     if not result.feasible or result.timeline is None:
         raise InfeasibleError(f"policy {plan.policy}: {result.error}; only a plan that fits has stalls to explain")

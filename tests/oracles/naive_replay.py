@@ -127,6 +127,13 @@ class NaiveReplay:
             found.update(j for j in range(i) if t in (*self.ops[j].inputs, *self.ops[j].outputs, *self.ops[j].mutates))
         return found
 
+    def where(self, i):
+        """The tier that op i reads and writes."""
+        return self.ops[i].processor or self.device
+
+    def compute(self, i):
+        return self.tier(self.where(i)).compute if self.ops[i].processor else self.hw.compute
+
     def held(self, tier):
         """Bytes by kind."""
         kinds: dict[str, int] = {}
@@ -136,8 +143,8 @@ class NaiveReplay:
         for x in self.staged:
             if x.destination == tier:
                 kinds[self.tensors[x.tensor].kind] = kinds.get(self.tensors[x.tensor].kind, 0) + x.size
-        if tier == self.device:
-            for i in self.running():
+        for i in self.running():
+            if self.where(i) == tier:
                 kinds["workspace"] = kinds.get("workspace", 0) + self.ops[i].workspace_bytes
         return {kind: size for kind, size in kinds.items() if size}
 
@@ -179,11 +186,14 @@ class NaiveReplay:
         return max([self.op_end[i] for i, op in enumerate(self.ops) if op.stream == stream and self.ended[i]], default=0)
 
     def last_prefetch(self, t, i):
-        """The last prefetch of t into the device tier that is issued at time 0 or after an op before op i."""
+        """The last prefetch of t into the tier of op i, on another processor also store, issued at time 0 or after an op before op i."""
         found = [
             (c.after, k)
             for k, c in enumerate(self.plan.cache_ops)
-            if c.op == "prefetch" and c.tensor == t and c.after < i and c.destination == self.device
+            if c.op in (("prefetch", "store") if self.ops[i].processor else ("prefetch",))
+            and c.tensor == t
+            and c.after < i
+            and c.destination == self.where(i)
         ]
         return max(found)[1] if found else None
 
@@ -197,7 +207,7 @@ class NaiveReplay:
             k = self.last_prefetch(t, i)
             if k is not None and k not in self.done:
                 return False
-            if self.copies.get((t, self.device)) != VALID:
+            if self.copies.get((t, self.where(i))) != VALID:
                 return False
         for t in (*op.outputs, *op.mutates):
             if not self.copies_before(t, i) <= self.done:
@@ -208,7 +218,7 @@ class NaiveReplay:
 
     def wanted(self, i):
         op = self.ops[i]
-        return op.workspace_bytes + sum(self.tensors[t].size_bytes for t in op.outputs if (t, self.device) not in self.copies)
+        return op.workspace_bytes + sum(self.tensors[t].size_bytes for t in op.outputs if (t, self.where(i)) not in self.copies)
 
     # -- an instant --------------------------------------------------------------------------------------------
 
@@ -267,7 +277,7 @@ class NaiveReplay:
         for i in ops:
             self.ended[i], self.op_end[i] = True, self.now
             for t in (*self.ops[i].outputs, *self.ops[i].mutates):
-                self.copies[t, self.device] = VALID
+                self.copies[t, self.where(i)] = VALID
         for x in transfers:
             x.end = self.now
             if x.parent is None:
@@ -383,18 +393,18 @@ class NaiveReplay:
                 x.start = x.end = self.now
                 return
             raise PlanError("detach: nothing there")
-        if x.source == self.device and any(t in (*self.ops[i].inputs, *self.ops[i].outputs, *self.ops[i].mutates) for i in self.running()):
+        there = [self.ops[i] for i in self.running() if self.where(i) == x.source]
+        if any(t in (*op.inputs, *op.outputs, *op.mutates) for op in there):
             raise PlanError("detach: in use")
         if not any(u == t and tier != x.source and state == VALID for (u, tier), state in self.copies.items()):
             left = [i for i in self.users[t] if not self.ended[i]]
             if t in (*self.ops[left[0]].inputs, *self.ops[left[0]].mutates) if left else self.survives[t]:
                 raise PlanError("detach: last copy")
-        if x.source == self.device:
-            following = next((i for i in self.users[t] if not self.ended[i]), None)
-            if following is not None and t in (*self.ops[following].inputs, *self.ops[following].mutates):
-                k = self.last_prefetch(t, following)
-                if k is None or k in self.done:
-                    raise PlanError("detach: awaited")
+        following = next((i for i in self.users[t] if not self.ended[i]), None)
+        if following is not None and self.where(following) == x.source and t in (*self.ops[following].inputs, *self.ops[following].mutates):
+            k = self.last_prefetch(t, following)
+            if k is None or k in self.done:
+                raise PlanError("detach: awaited")
         del self.copies[t, x.source]
         self.waiting[t].remove(x)
         x.start = x.end = self.now
@@ -407,16 +417,17 @@ class NaiveReplay:
             self.residency_since.pop(i, None)
             return False
         self.residency_since.setdefault(i, self.now)
-        if not self.fits(self.wanted(i), self.device):
+        if not self.fits(self.wanted(i), self.where(i)):
             return False
         op = self.ops[i]
         self.divide(i, stream)
         self.op_start[i] = self.now
         for t in (*op.outputs, *op.mutates):
             for tier in self.capacity:
-                if tier != self.device:
+                if tier != self.where(i):
                     self.copies.pop((t, tier), None)
-            self.copies[t, self.device] = WRITING
+            self.copies[t, self.where(i)] = WRITING
+        self.pinned[self.where(i)] = max(self.pinned[self.where(i)], self.pinned_bytes(self.tier(self.where(i))))
         self.note_peak()
         return True
 
@@ -433,7 +444,7 @@ class NaiveReplay:
                 and x.end is not None
                 and x.end <= t_res
                 and (x.parent is None or x is x.parent.last)
-                and (x.tensor in (*op.outputs, *op.mutates) or (x.tensor in op.inputs and x.destination == self.device))
+                and (x.tensor in (*op.outputs, *op.mutates) or (x.tensor in op.inputs and x.destination == self.where(i)))
             ]
             last = max(met, key=lambda x: (x.end, self.issued.index(x)))
             if stream == self.main:
@@ -496,17 +507,16 @@ class NaiveReplay:
         ]
 
     def launch(self, i):
-        return self.hw.compute.launch_ns if self.ops[i].duration_ns is None and self.pace(i) is None else 0
+        return self.compute(i).launch_ns if self.ops[i].duration_ns is None and self.pace(i) is None else 0
 
     def launching(self, i):
         return self.now < self.begun(i) + min(self.launch(i), self.durations[i])
 
     def set_speeds(self):
         """Beside copies an op moves its bytes at what they leave of what kernels reach, if that is less than its own pace."""
-        device = self.tier(self.device)
-        taken = sum(x.rate for x in self.moving() if self.device in (x.channel.source, x.channel.destination))
-        whole, compute = Fraction(device.bandwidth_bytes_per_s, 10**9), self.hw.compute
         for i in self.exchanging():
+            compute, whole = self.compute(i), Fraction(self.tier(self.where(i)).bandwidth_bytes_per_s, 10**9)
+            taken = sum(x.rate for x in self.moving() if self.where(i) in (x.channel.source, x.channel.destination))
             busy, accessed = self.durations[i] - self.launch(i), self.ops[i].bytes_accessed
             if self.pace(i) is not None:
                 self.speed[i] = self.flows_of_ops[i].rate / self.pace(i)

@@ -44,7 +44,7 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
     distribution = _distribution(graph)
     wanted: defaultdict[tuple[str, str, str], dict[Sizes, list[int]]] = defaultdict(dict)
     for i, op in enumerate(graph.ops):
-        if op.kernel and op.duration_ns is None and (op.dtype in LABELS or op.stream != MAIN_STREAM):
+        if op.kernel and op.duration_ns is None and not op.processor and (op.dtype in LABELS or op.stream != MAIN_STREAM):
             spread = distribution if op.kernel in _MIXTURES else "uniform"
             wanted[op.kernel, LABELS.get(op.dtype, "fp16"), spread].setdefault(op.sizes, []).append(i)
     times: dict[int, Timed] = {}

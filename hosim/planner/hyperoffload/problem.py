@@ -17,6 +17,7 @@ from hosim.costmodel.op_time import op_durations
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.processors import refuse_other_processors
 from hosim.schedule.lower_tiers import LowerTier, fastest_tiers
 from hosim.units import human_size
 
@@ -52,6 +53,7 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
     durations = op_durations(graph, hardware)
     start, end = times or unhindered(graph, durations)
     below = fastest_tiers(machine_of_copies(graph, hardware))
+    refuse_other_processors(graph, "the planner plans for ops of the device alone")
     device = hardware.device_tier
     starts_below = {t: home for t in graph.initial if (home := graph.tensors[t].home) is not None and home != device}
     gaps: list[Gap] = []
