@@ -7,7 +7,8 @@ listed order; ``start_ns`` and ``end_ns`` are the op times that the plan is made
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from hosim.analysis.gaps import Gap, initial_set, tensor_gaps
 from hosim.analysis.liveness import needed_bytes
@@ -75,6 +76,22 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
     return Problem(
         graph, hardware, durations, tuple(start), tuple(end), below, tuple(gaps), tuple(held), graph.derived(needed_bytes), starts_below
     )
+
+
+def with_gaps_between_neighbours(problem: Problem) -> Problem:
+    """The problem with the gaps between two uses that follow each other in the list, too.
+
+    No op is listed inside of these, but on several streams those of other streams may run meanwhile, and want the room.
+    """
+    graph, gaps = problem.graph, list(problem.gaps)
+    for t, users in enumerate(graph.users):
+        version, written = 0, AT_START
+        for u, following in pairwise(users):
+            if t in graph.ops[u].writes:
+                version, written = version + 1, u
+            if following == u + 1:
+                gaps.append(Gap(t, u, following, version, t in graph.ops[following].reads, written))
+    return replace(problem, gaps=tuple(sorted(gaps, key=lambda gap: (gap.tensor, gap.after))))
 
 
 def _held(graph: Graph, t: int, users: Sequence[int], count: int, starts_below: bool) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.local_search import improve
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.problem import with_gaps_between_neighbours
 from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
 from hosim.planner.hyperoffload.selection import select
 from hosim.planner.hyperoffload.stall_search import SMALL
@@ -68,4 +69,8 @@ def refined(
         return found if judge is not simulator or simulator.covers(found) else begun[-1].choices
 
     found = [evaluate(improve(judge, outcome.choices, floor_ns, work // len(begun), seed, restart)) for outcome in begun]
-    return min(found, key=lambda outcome: outcome.cost)
+    best = min(found, key=lambda outcome: outcome.cost)
+    if count > SMALL or len(problem.graph.streams) == 1 or judge is not simulator or best.cost.makespan_ns <= floor_ns:
+        return best
+    wider = PlanSimulator(with_gaps_between_neighbours(problem), within)
+    return min(best, evaluate(improve(wider, best.choices, floor_ns, work // 2, seed)), key=lambda outcome: outcome.cost)
