@@ -104,6 +104,51 @@ def test_swapped_out_and_in():
     assert (full.kv.swaps, full.kv.recomputed, full.token_ns) == (0, 1, served(both, None).token_ns)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_block_is_written_when_it_has_been_swapped_out(ahead):
+    """Two blocks, both full at 18. The first request takes that of the second, which is copied from 18 to 24: it goes on at 24.
+
+    Scheduled ahead, at 0, the copy waits until the iteration that fills the block has ended, at 18. The first one's tokens come at 35, 46
+    and 57; the second comes up until 63, and its tokens follow.
+    """
+    found = served([Request(0, 4, 4), Request(0, 4, 3)], "swap_only", blocks=2, swaps=True, ahead=ahead)
+    assert found.token_ns == ((18, 35, 46, 57), (18, 74, 85))
+    assert found.kv.stall_ns == {"evictions": 6, "loads": 6}
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_preempted_sequence_finds_its_blocks_below(ahead):
+    """The same with lru: the second one's block goes down from 18 to 24, for the first; it comes up from 57 to 63.
+
+    For its next token it needs the block that the first one's prompt is in, which goes down from 63 to 69.
+    """
+    found = served([Request(0, 4, 4), Request(0, 4, 3)], "lru", blocks=2, ahead=ahead)
+    assert found.token_ns == ((18, 35, 46, 57), (18, 80, 91))
+    assert (found.preemptions, found.hit_tokens, found.kv.swaps) == (1, 0, 0)
+
+
+def test_a_request_that_ends_while_it_is_swapped_out_leaves_its_room():
+    """Scheduled ahead, the first takes the block of the second, whose only token comes at 18."""
+    kv = Watched(KvSetup("swap_only", toy_machine(), (("ddr", 1),), 6, True))
+    found = serve_requests([Request(0, 4, 4), Request(0, 4, 1)], EngineLimits(8, 4, 4), 2, toy_ns, kv=kv)
+    assert (found.token_ns, found.kv.swaps) == (((18, 35, 46, 57), (18,)), 1)
+    assert kv.pool.tiers[0].held == 0
+
+
+@pytest.mark.parametrize(("last", "token_ns"), [((7, 8, 5), (543, 614)), ((1, 2, 6), (544, 544))])
+def test_blocks_that_are_on_their_way_are_waited_for(last, token_ns):
+    """A copy down takes 60 ns a block. Eight blocks: R1 fills 0 and 1, R2 2 to 4, R3 5 to 7; 4 and 7 have one token and no name.
+
+    For R4 the blocks of R1 go down from 200 to 320. At 400 C wants them back, into block 4 and R2's second, which goes down until 460:
+    C's blocks are there at 472. At 410 comes the last request. If it begins as R2, its second block is on its way down: it comes up after
+    C's, from 472 to 478, although block 7 is free for it at 410. C's last token needs a block that goes down from 472 to 532, and comes at
+    543; that of the last one waits until 603 likewise. If it begins as C, it has C's blocks at 472, and both compute from 532 to 544.
+    """
+    before = [Request(0, 8, 1, (1, 2), 4), Request(20, 9, 1, (7, 8), 4), Request(100, 9, 1, (9, 10), 4), Request(200, 8, 1, (11, 12), 4)]
+    found = served([*before, Request(400, 9, 1, (1, 2, 3), 4), Request(410, 9, 1, last, 4)], blocks=8, machine=toy_machine(down=GB // 10))
+    assert tuple(tokens[-1] for tokens in found.token_ns[-2:]) == token_ns
+
+
 def test_blocks_of_the_queue_come_up_while_it_waits():
     """One sequence runs at a time: while the third does, the fourth waits, and one of the two policies has its blocks there in time."""
     line = [A, B, Request(46, 4, 2, (9,), 4), Request(48, 9, 1, (1, 2, 3), 4)]
