@@ -149,21 +149,11 @@ def _extents(operator: CpuOp, index: int) -> tuple[int, ...]:
 
 def _sequence(trace: KinetoTrace, at: int) -> int | None:
     """The sequence number of an operator, or of the next one around it that has one."""
-    place: int | None = at
-    while place is not None:
-        if trace.cpu_ops[place].sequence is not None:
-            return trace.cpu_ops[place].sequence
-        place = trace.cpu_ops[place].parent
-    return None
+    return next((n for place in trace.operators_around(at) if (n := trace.cpu_ops[place].sequence) is not None), None)
 
 
 def _in_gradient(trace: KinetoTrace, at: int) -> bool:
-    place: int | None = at
-    while place is not None:
-        if trace.cpu_ops[place].name.startswith("autograd::engine::evaluate_function"):
-            return True
-        place = trace.cpu_ops[place].parent
-    return False
+    return any(trace.cpu_ops[place].name.startswith("autograd::engine::evaluate_function") for place in trace.operators_around(at))
 
 
 class _Modules:

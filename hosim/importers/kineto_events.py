@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -184,6 +184,21 @@ class KinetoTrace:
     def copies(self) -> tuple[DeviceOp, ...]:
         """The copies."""
         return tuple(op for op in self.ops if op.kind == "copy")
+
+    @property
+    def span_ns(self) -> int:
+        """From the first start of an op to the last end."""
+        return max(op.end_ns for op in self.ops) - min(op.start_ns for op in self.ops)
+
+    def operator_at(self, op: DeviceOp) -> int | None:
+        """The position of the innermost operator around the launch of an op."""
+        return self.calls[op.call].cpu_op if op.call is not None else None
+
+    def operators_around(self, at: int | None) -> Iterator[int]:
+        """The position of an operator, and those of the operators that called it, from the inside to the outside; nothing for None."""
+        while at is not None:
+            yield at
+            at = self.cpu_ops[at].parent
 
     @property
     def device_name(self) -> str | None:

@@ -32,11 +32,8 @@ def storages_before(
     taken, sizes = _taken(calls)
     places: defaultdict[int, list[int]] = defaultdict(list)
     for place, i in enumerate(order):
-        launch = trace.ops[i].call
-        at = trace.calls[launch].cpu_op if launch is not None else None
-        while at is not None and not taken.get(call_of.get(at, -1)):
-            at = trace.cpu_ops[at].parent
-        for storage in taken[call_of[at]] if at is not None else ():
+        around = (taken.get(call_of.get(at, -1)) for at in trace.operators_around(trace.operator_at(trace.ops[i])))
+        for storage in next(filter(None, around), ()):
             places[storage].append(place)
     left = list(freed)
     found = []

@@ -81,11 +81,10 @@ def workload_of(trace: KinetoTrace, calls: Sequence[RecordedCall] | None = None)
         before = storages_before(trace, order.order, calls, found.resident_bytes or 0, freed)
     elif found.resident_bytes:
         before = tensors_before(trace, order.order, uses.strange, found.resident_bytes)
-    span = max(op.end_ns for op in trace.ops) - min(op.start_ns for op in trace.ops)
     meta: dict[str, Any] = {
         "source": "trace of the PyTorch profiler",
         "device": trace.device_name,
-        "span_ns": span,
+        "span_ns": trace.span_ns,
         "blocks": len(found.listed),
         "blocks_no_op_used": uses.unused,
         "inputs_matched": uses.matched,
@@ -182,7 +181,7 @@ class _BlockUses:
     def _kept_to_the_end(self, order: ProgramOrder, found: Blocks) -> frozenset[int]:
         """Blocks that the recording frees after the last op was issued, and that this op is known not to use: they are outputs."""
         end = len(self._times) - 1
-        at = _operator_at(self._trace, self._trace.ops[order.order[end]])
+        at = self._trace.operator_at(self._trace.ops[order.order[end]])
         if at is None or not any(True for _ in _argument_bytes(self._trace.cpu_ops[at])):
             return frozenset()
         last = {number for number, (first, last) in self.spans.items() if last == end and first < end}
@@ -211,7 +210,7 @@ class _BlockUses:
         for place, i in enumerate(order.order):
             for number in begins[place]:
                 live[found.listed[number].size_bytes][number] = None
-            at = _operator_at(self._trace, self._trace.ops[i])
+            at = self._trace.operator_at(self._trace.ops[i])
             if at is not None:
                 self._read(place, at, live, found)
             for number in ends[place]:
@@ -236,13 +235,8 @@ class _BlockUses:
                 self.strange.append(StrangeArgument(place, at, index, size))
 
 
-def _operator_at(trace: KinetoTrace, op: DeviceOp) -> int | None:
-    """The position of the innermost operator around the launch of an op."""
-    return trace.calls[op.call].cpu_op if op.call is not None else None
-
-
 def _operator(trace: KinetoTrace, op: DeviceOp) -> CpuOp | None:
-    at = _operator_at(trace, op)
+    at = trace.operator_at(op)
     return trace.cpu_ops[at] if at is not None else None
 
 

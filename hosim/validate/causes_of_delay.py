@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from hosim.importers.kineto_events import KinetoTrace
-from hosim.importers.kineto_waits import stream_of
+from hosim.validate.ends_of_ops import EndsOfOps
 from hosim.validate.latencies import FEWEST, PLAUSIBLE, label
 from hosim.validate.one_step import OneStep
 from hosim.validate.recorded_collectives import is_collective
@@ -28,6 +28,9 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 _JUST_NS = 50_000
 """What ended no longer than this before an op may be what it waited for."""
+
+_CLOCKS_NS = 1_000
+"""What ended no longer than this after an op had started, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def unexplained_spans(built: Structure, found: OneStep, ops: Sequence[int], call
         at, late = trace.calls[c].end_ns, found.calls[c]
         cause: Cause = "contradicting waits" if late < 0 else "a host gap without cause"
         single.append(UnexplainedSpan(cause, min(at, at - late), max(at, at - late), (), (c,), abs(late)))
-    near = (max(op.end_ns for op in trace.ops) - min(op.start_ns for op in trace.ops)) // 100
+    near = trace.span_ns // 100
     merged: list[UnexplainedSpan] = []
     last: dict[Cause, int] = {}
     for span in sorted(single, key=lambda span: (span.start_ns, span.end_ns)):
@@ -77,7 +80,7 @@ class _Causes:
     def __init__(self, built: Structure, found: OneStep) -> None:
         self._built, self._found = built, found
         trace = built.trace
-        self._ended = sorted((op.end_ns, i) for i, op in enumerate(trace.ops))
+        self._ends = EndsOfOps(trace.ops)
         self._launches: dict[str, list[int]] = {}
         self._waits: dict[str, list[int]] = {}
         launching = {op.call for op in trace.ops if op.call is not None}
@@ -109,7 +112,7 @@ class _Causes:
             return "a constant with too few samples"
         if "GraphLaunch" in call.name and self._together[op.call] > 1:
             return "edges inside a CUDA graph unknown"
-        ended = [trace.ops[k] for k in self._just_ended(i)]
+        ended = [trace.ops[k] for k in self._ends.around_start(i, _JUST_NS, _CLOCKS_NS)]
         if is_collective(op.name) or any(is_collective(other.name) for other in ended):
             return "a collective that waits for other ranks"
         if not ended and (self._waited(trace, op.call) or self._first[op.device] == i):
@@ -122,13 +125,6 @@ class _Causes:
         kind = label(built.trace.ops[i])
         names = [f"launch {kind}", f"entry {kind}"] if i not in built.waits.of_ops else ["wait"]
         return any(0 < built.latencies.samples.get(name, 0) < FEWEST for name in names)
-
-    def _just_ended(self, i: int) -> list[int]:
-        """The ops of other streams that ended shortly before an op started."""
-        op = self._built.trace.ops[i]
-        first = bisect_left(self._ended, (op.start_ns - _JUST_NS, -1))
-        stop = bisect_right(self._ended, (op.start_ns + 1000, len(self._ended)))
-        return [k for _, k in self._ended[first:stop] if stream_of(self._built.trace.ops[k]) != stream_of(op)]
 
     def _waited(self, trace: KinetoTrace, c: int) -> bool:
         """Whether the thread asked for a wait between its launch before and this one."""

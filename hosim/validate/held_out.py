@@ -32,7 +32,7 @@ from hosim.validate.modelled_times import MODEL_LEVELS, MOST_UNKNOWN, ModelledOp
 from hosim.validate.op_times import LEVELS, Keys, OpTimes, is_transfer, keys_of, learn
 from hosim.validate.repetitions import Repetitions, before, issued_from, repetitions
 from hosim.validate.robust import ErrorSpread, clock_tick, spread
-from hosim.validate.structural_replay import structural_replay
+from hosim.validate.structural_replay import span_ns, structural_replay
 from hosim.validate.structure import structure
 
 _WORST = 10
@@ -343,8 +343,8 @@ def _makespan(
         return None, None, ("the makespan: no launch was recorded; record with ProfilerActivity.CPU as well",)
     replayed = structural_replay(structure(trace, latencies=learned.latencies, durations_ns=durations)).ops
     held = [replayed[i] for i in chosen]
-    measured = max(op.op.end_ns for op in held) - min(op.op.start_ns for op in held)
-    return measured, max(op.simulated_end_ns for op in held) - min(op.simulated_start_ns for op in held), ()
+    measured = span_ns((op.op.start_ns, op.op.end_ns) for op in held)
+    return measured, span_ns((op.simulated_start_ns, op.simulated_end_ns) for op in held), ()
 
 
 def _spread(pairs: Sequence[tuple[float, float]], tick: int) -> ErrorSpread:

@@ -16,7 +16,8 @@ from typing import Literal
 from hosim.hardware import Hardware
 from hosim.models.tape import ITEM_BYTES
 from hosim.validate.op_fit import Efficiency
-from hosim.validate.op_work import POINTWISE_GRADIENTS, STRIDED, UNALIGNED
+from hosim.validate.op_work import STRIDED, UNALIGNED
+from hosim.validate.operator_counts import POINTWISE_GRADIENTS
 
 Level = Literal["fitted", "alike", "assumed"]
 """Where an efficiency is from: ops of this kind and dtype, of others that are alike, or none."""

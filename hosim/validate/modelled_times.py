@@ -7,21 +7,19 @@ of it. Nothing recorded of the ops' times is used, only what their operators and
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import exp, sqrt
 from typing import Any
 
 from hosim.costmodel.op_time import kernel_times_of, op_durations
 from hosim.costmodel.peaks import peak_for
-from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
 from hosim.importers.kineto_events import DeviceOp, KinetoTrace
 from hosim.units import human_percent
 from hosim.validate.calibration import Calibration
 from hosim.validate.kind_times import efficiency_of
 from hosim.validate.op_times import is_transfer
-from hosim.validate.op_work import OpWork, work_of
+from hosim.validate.op_work import OpWork, graph_of, work_of
 
 _NINE_IN_TEN = 1.645
 _COMMON_SPREAD = 0.12
@@ -122,25 +120,7 @@ def modelled(trace: KinetoTrace, calibration: Calibration, profile: Hardware) ->
     return ModelledOps(tuple(found))
 
 
-def graph_of(works: Sequence[OpWork]) -> Graph:
-    """Works as a workload of ops, one after the other, whose times the cost model says."""
-    return Graph("works", (), tuple(op_of(work, f"op{i}") for i, work in enumerate(works)))
-
-
 def _moved(place: int, op: DeviceOp) -> OpWork:
     """A copy on the device, or a fill, that no operator explains."""
     kind, passes = ("copy", 2) if op.kind == "copy" else ("fill", 1)
     return OpWork(kind, "uint8", 0, passes * (op.size_bytes or 0), op.duration_ns, ops=(place,))
-
-
-def op_of(work: OpWork, name: str) -> Op:
-    """A work as an op of a workload."""
-    return Op(
-        name,
-        work.kind,
-        flops=work.flops,
-        bytes_accessed=work.bytes_accessed,
-        dtype=work.dtype,
-        kernel=work.kernel,
-        sizes=work.sizes,
-    )

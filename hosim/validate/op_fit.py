@@ -16,11 +16,10 @@ from typing import Any
 
 from hosim.costmodel.op_time import op_durations
 from hosim.errors import HardwareError
-from hosim.graph import Graph, Op
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers.kineto_events import KinetoTrace
 from hosim.importers.kineto_waits import program_order, waits
-from hosim.validate.op_work import OpWork
+from hosim.validate.op_work import OpWork, graph_of
 from hosim.validate.robust import ErrorSpread, Figure, clock_tick, fit_slope, inverse, median_figure, spread
 
 _QUEUED_NS = 20_000
@@ -159,7 +158,7 @@ def fit_efficiencies(works: Sequence[OpWork], base: Hardware, fixed_ns: int) -> 
 
 
 def rooflines(works: Sequence[OpWork], base: Hardware) -> list[float]:
-    """Nanoseconds of each work on ``base`` at full efficiency and without launch, by the cost model."""
+    """Nanoseconds of each work on ``base`` at full efficiency and without launch, by the cost model's roofline."""
     tier = base.device
     slow = Hardware(
         base.name,
@@ -168,10 +167,7 @@ def rooflines(works: Sequence[OpWork], base: Hardware) -> list[float]:
         Compute({dtype: max(1, peak // _FINER) for dtype, peak in base.compute.peak_flops.items()}),
         device_tier=tier.name,
     )
-    ops = tuple(
-        Op(f"op{i}", work.kind, flops=work.flops, bytes_accessed=work.bytes_accessed, dtype=work.dtype) for i, work in enumerate(works)
-    )
-    return [time / _FINER for time in op_durations(Graph("works", (), ops), slow)]
+    return [time / _FINER for time in op_durations(graph_of(works), slow)]
 
 
 def by_kind(efficiencies: Sequence[Efficiency]) -> Mapping[str, Mapping[str, float]]:

@@ -22,6 +22,7 @@ from functools import partial
 from statistics import median_low
 
 from hosim.importers.kineto_waits import CLOCK_STEP_NS, StreamId, stream_of
+from hosim.validate.ends_of_ops import EndsOfOps
 from hosim.validate.latencies import FEWEST, PLAUSIBLE, fit_latencies
 from hosim.validate.one_step import one_step
 from hosim.validate.repetitions import numbered
@@ -87,9 +88,7 @@ def _first_of_busy_devices(built: Structure, late: Sequence[int]) -> frozenset[i
 
 def _more(built: Structure, late_ns: Sequence[int], groups: Iterable[Sequence[int]]) -> Known | None:
     """What is known with the recurrences of ops that are that late in this structure; None if there are none."""
-    ops = built.trace.ops
-    span = max(op.end_ns for op in ops) - min(op.start_ns for op in ops)
-    least = min(max(span // 10_000, _LATE_NS[0]), _LATE_NS[1])
+    least = min(max(built.trace.span_ns // 10_000, _LATE_NS[0]), _LATE_NS[1])
     late = {i: by for i, by in enumerate(late_ns) if by >= least}
     if not late:
         return None
@@ -218,7 +217,7 @@ class _Awaited:
 
     def __init__(self, built: Structure) -> None:
         self._ops, self._order = built.trace.ops, built.order
-        self._ended = sorted((op.end_ns, i) for i, op in enumerate(self._ops))
+        self._ends = EndsOfOps(self._ops)
         self._rank = {i: n for n, i in enumerate(built.order.order)}
         self._repeated = [group for group in _by_period(built) if len(group) >= FEWEST]
         self._repetitions = {i: n for n, group in enumerate(self._repeated) for i in group}
@@ -256,10 +255,8 @@ class _Awaited:
         return {}
 
     def _just_ended(self, i: int) -> list[int]:
-        op = self._ops[i]
-        first = bisect_left(self._ended, (op.start_ns - _JUST_NS, -1))
-        stop = bisect_right(self._ended, (op.start_ns + CLOCK_STEP_NS, len(self._ended)))
-        return [k for _, k in self._ended[first:stop] if stream_of(self._ops[k]) != stream_of(op) and self._rank[k] < self._rank[i]]
+        """The ops of other streams that ended shortly before an op started, and were issued before it."""
+        return [k for k in self._ends.around_start(i, _JUST_NS, CLOCK_STEP_NS) if self._rank[k] < self._rank[i]]
 
     def _is_just_ended(self, k: int | None, i: int) -> bool:
         return k is not None and -_JUST_NS <= self._ops[k].end_ns - self._ops[i].start_ns <= CLOCK_STEP_NS

@@ -71,12 +71,12 @@ class StructuralReplay:
     @property
     def measured_ns(self) -> int:
         """Recorded makespan."""
-        return _span((op.op.start_ns, op.op.end_ns) for op in self.ops)
+        return span_ns((op.op.start_ns, op.op.end_ns) for op in self.ops)
 
     @property
     def simulated_ns(self) -> int:
         """Simulated makespan."""
-        return _span((op.simulated_start_ns, op.simulated_end_ns) for op in self.ops)
+        return span_ns((op.simulated_start_ns, op.simulated_end_ns) for op in self.ops)
 
     @property
     def makespan_error(self) -> float:
@@ -137,7 +137,8 @@ def structural_replay(built: Structure) -> StructuralReplay:
     )
 
 
-def _span(intervals: Iterable[Interval]) -> int:
+def span_ns(intervals: Iterable[Interval]) -> int:
+    """From the first start to the last end."""
     listed = list(intervals)
     return max(end for _, end in listed) - min(start for start, _ in listed)
 

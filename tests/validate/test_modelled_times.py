@@ -22,9 +22,9 @@ from hosim.validate.calibration import Calibration, calibrate
 from hosim.validate.kernel_scale import KernelScale, scale_kernels, scaled_constants
 from hosim.validate.kind_times import efficiency_of
 from hosim.validate.measurements import Measurements
-from hosim.validate.modelled_times import ModelledOps, graph_of, modelled
+from hosim.validate.modelled_times import ModelledOps, modelled
 from hosim.validate.op_fit import Efficiency
-from hosim.validate.op_work import OpWork
+from hosim.validate.op_work import OpWork, graph_of
 from hosim.validate.robust import ErrorSpread, Figure
 
 BASE = "h100-80gb-sxm"
