@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hosim.in_cells import InCells
@@ -348,6 +347,15 @@ class Result(InCells):
         state["_bound"] = bound
         return found
 
+    if not TYPE_CHECKING:  # to a type checker it is a field like any other
+
+        def __getattr__(self, name: str) -> int | None:
+            """The lower bound when it is first asked for; every other figure is there."""
+            if name != "lower_bound_ns" or "_bound" not in vars(self):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            found = vars(self)[name] = vars(self)["_bound"]()
+            return found
+
     def __getstate__(self) -> dict[str, object]:
         """All figures, for a copy or a pickle: how the bound is found is no part of them."""
         _ = self.lower_bound_ns
@@ -370,12 +378,6 @@ class Result(InCells):
     def slowdown(self) -> float | None:
         """The makespan divided by the one with everything resident (``ideal_ns``); ``None`` where either is missing."""
         return slowdown(self.makespan_ns, self.ideal_ns)
-
-
-# after the class is made, in which it would be the field's default; an object that has its bound does not ask
-_bound: cached_property[int | None] = cached_property(lambda result: vars(result)["_bound"]())
-_bound.__set_name__(Result, "lower_bound_ns")
-setattr(Result, "lower_bound_ns", _bound)  # noqa: B010 - to a type checker it stays the field
 
 
 def slowdown(makespan_ns: int | None, ideal_ns: int | None) -> float | None:
