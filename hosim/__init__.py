@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hosim import policies as policies
     from hosim.api.inputs import load
-    from hosim.api.many_runs import compare, diff, fit, frontier, robustness, sweep
-    from hosim.api.one_plan import blame, explain, plan, plot, replay
+    from hosim.api.many_runs import compare, diff, robustness, sweep
+    from hosim.api.one_plan import blame, explain, plan, replay
+    from hosim.api.plotting import plot
+    from hosim.api.searches import fit, frontier
     from hosim.api.serving_run import serve
     from hosim.api.serving_studies import serve_fit, serve_sweep
     from hosim.cache_plan import CacheOp, Plan
@@ -100,15 +102,15 @@ _LAZY = {
     "explain": "hosim.api.one_plan",
     "find_hardware": "hosim.io",
     "find_workload": "hosim.io",
-    "fit": "hosim.api.many_runs",
-    "frontier": "hosim.api.many_runs",
+    "fit": "hosim.api.searches",
+    "frontier": "hosim.api.searches",
     "load": "hosim.api.inputs",
     "load_hardware": "hosim.io",
     "load_plan": "hosim.io",
     "load_workload": "hosim.io",
     "offload": "hosim.lower.offload",
     "plan": "hosim.api.one_plan",
-    "plot": "hosim.api.one_plan",
+    "plot": "hosim.api.plotting",
     "record": "hosim.gpu.own_step",
     "replay": "hosim.api.one_plan",
     "robustness": "hosim.api.many_runs",

@@ -1,4 +1,4 @@
-"""Several plans, policies, budgets or machines beside each other: comparisons, sweeps and searches."""
+"""Several plans, policies, budgets or machines beside each other: comparisons and sweeps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hosim.errors import InputError
 from hosim.jitter import Jitter
 from hosim.left_out import notes
 from hosim.result import Result
-from hosim.study.axes import Value, parse_axis, read_vary
+from hosim.study.axes import Value, read_vary
 from hosim.study.policy_choice import AnyPolicy
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from hosim.study.diff import Diff
-    from hosim.study.fit import Fit
-    from hosim.study.frontier import Frontier
 
 
 def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies: Policies = None, budget: Budget = None) -> DataFrame:
@@ -225,125 +223,6 @@ def sweep(
         table = swept(asked, points, target, runner, told).frame
     table.attrs["notes"] = capped(asked, points)
     return table
-
-
-def frontier(
-    workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None, *, points: int = 9, refine: int = 4
-) -> Frontier:
-    """Trace peak memory against makespan, down to the smallest budget for which the policy finds a plan.
-
-    Parameters
-    ----------
-    workload
-        What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
-    hardware
-        What to run it on: a name, a path, a mapping or a profile.
-    policy
-        Which policy plans: text such as ``lookahead:k=4``, an object such as ``hosim.policies.lookahead``, or a function
-        ``(graph, hardware, budget_bytes)`` that returns a plan. ``hosim policies`` lists them.
-    budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
-    points
-        How many evenly spaced budgets to replay.
-    refine
-        How many more budgets to replay where the curve has its largest steps.
-
-    Returns
-    -------
-    Frontier
-        ``frame`` has one row per budget probed (bytes, nanoseconds), ``pareto`` is the curve, ``smallest_bytes`` the smallest budget that
-        fits.
-
-    Raises
-    ------
-    InputError
-        If an argument is not what it should be.
-
-    References
-    ----------
-    :mod:`hosim.study.frontier` describes the search.
-
-    Examples
-    --------
-    >>> import hosim
-    >>> b = hosim.GraphBuilder("toy")
-    >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
-    >>> _ = [b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50) for i in range(3)]
-    >>> print(hosim.frontier(b.build(), "toy", "belady", points=3, refine=0))
-    belady needs 40 B; from 60.3 us with a peak of 40 B to 60.3 us with one of 40 B
-    """
-    from hosim.study.frontier import frontier as traced
-
-    asked = question(workload, hardware, policy, budget)
-    with in_cell() as tell:
-        return traced(asked, whole(points, "points"), whole(refine, "refine"), tell)
-
-
-def fit(
-    workload: Workload,
-    hardware: Machine,
-    policy: AnyPolicy = "hyperoffload",
-    budget: Budget = None,
-    *,
-    largest: str | None = None,
-    smallest: str | None = None,
-    slowdown: float | None = None,
-) -> Fit:
-    """Find the largest or the smallest value of a field with which the workload fits the budget.
-
-    Parameters
-    ----------
-    workload
-        What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
-    hardware
-        What to run it on: a name, a path, a mapping or a profile.
-    policy
-        Which policy plans: text such as ``lookahead:k=4``, an object such as ``hosim.policies.lookahead``, or a function
-        ``(graph, hardware, budget_bytes)`` that returns a plan. ``hosim policies`` lists them.
-    budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
-    largest
-        A field and its range, of which the largest value that fits is wanted: ``workload.batch=1..64``.
-    smallest
-        A field and its range, of which the smallest value that fits is wanted: ``channels.h2d.bandwidth=5..200GB/s:40``. A range without a
-        count has about 100 round values.
-    slowdown
-        How many times the makespan with everything resident the makespan may be; ``None``: any time will do.
-
-    Returns
-    -------
-    Fit
-        ``value`` is the answer (``None`` if no value fits), ``frame`` has one row per value probed.
-
-    Raises
-    ------
-    InputError
-        If an argument is not what it should be, or not exactly one of ``largest`` and ``smallest`` is given.
-
-    References
-    ----------
-    :mod:`hosim.study.fit` describes the search.
-
-    Examples
-    --------
-    >>> import hosim
-    >>> b = hosim.GraphBuilder("toy")
-    >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
-    >>> _ = [b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50) for i in range(3)]
-    >>> answer = hosim.fit(b.build(), "toy", "layerwise", "80 B", smallest="channels.h2d.bandwidth=1..10GB/s:10", slowdown=1.1)
-    >>> answer.value, answer.beyond.value
-    ('3 GB/s', '2 GB/s')
-    """
-    from hosim.study.fit import STEPS
-    from hosim.study.fit import fit as fitted
-
-    text = largest or smallest
-    if text is None or (largest and smallest) or not isinstance(text, str):
-        raise InputError("give one of largest='FIELD=A..B' and smallest='FIELD=A..B'", source="fit")
-    limit = None if slowdown is None else real(slowdown, "slowdown")
-    asked = question(workload, hardware, policy, budget)
-    with in_cell() as tell:
-        return fitted(asked, "largest" if largest else "smallest", parse_axis(text, STEPS), limit, tell)
 
 
 def diff(

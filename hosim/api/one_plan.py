@@ -1,8 +1,7 @@
-"""One plan: make it, replay it, draw the replay, explain it, and ask what it waits for."""
+"""One plan: make it, replay it, explain it, and ask what it waits for."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from hosim import engine
 from hosim.analysis.bounded_result import lower_bound_ns
 from hosim.analysis.verifier import verify
 from hosim.api.cell_progress import in_cell
-from hosim.api.inputs import Budget, Machine, Workload, budget_of, file_of, machine, question, whole
+from hosim.api.inputs import Budget, Machine, Workload, budget_of, machine, question, whole
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Hardware
@@ -20,11 +19,7 @@ from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import AnyPolicy
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
-
     from hosim.report.explanation import PlanExplanation
-    from hosim.study.frontier import Frontier
     from hosim.study.stall_report import Blame
 
 
@@ -183,88 +178,6 @@ def replay(
     return result.bounded_by(
         lambda: lower_bound_ns(result, plan, profile, usable, repeats=not verify(plan, profile, usable), compete=compete)
     )
-
-
-def plot(result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[str] | None = None) -> Figure:
-    """Draw a replay, a comparison of policies, or a frontier.
-
-    Parameters
-    ----------
-    result
-        A result with its timeline (``hosim.replay(..., record=True)``): streams, the memory of each tier and the channels, over time.
-        Or a plan of :func:`hosim.plan`, which is replayed on the machine and within the budget that it was made for. Or the frame of
-        :func:`hosim.compare`: makespan against peak memory, one marker a policy. Or the answer of :func:`hosim.frontier`: the curve.
-    path
-        Where to save the picture: ``.png``, ``.svg`` or ``.pdf``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure, which a notebook shows.
-
-    Raises
-    ------
-    InputError
-        If the result has no timeline, the plan no machine, the frame is not one of :func:`hosim.compare`, or the path has another ending.
-
-    References
-    ----------
-    :mod:`hosim.report` draws the same figures for ``--plot``.
-
-    Examples
-    --------
-    >>> import hosim
-    >>> b = hosim.GraphBuilder("toy")
-    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
-    >>> figure = hosim.plot(hosim.plan(b.build(), "toy", "layerwise"))
-    >>> [axes.get_title("left") for axes in figure.axes][:3]
-    ['Streams and channels', 'Memory: hbm', 'Memory: ddr']
-    """
-    from hosim.io.reading import write_bytes
-    from hosim.report.figures import image, image_kind
-
-    target = None if path is None else file_of(path, "path")
-    kind = None if target is None else image_kind(target)
-    figure = _figure(result)
-    if target is not None and kind is not None:
-        write_bytes(target, image(figure, kind))
-    return figure
-
-
-def _figure(shown: Result | Plan | DataFrame | Frontier) -> Figure:
-    from hosim.study.frontier import Frontier
-
-    if isinstance(shown, Plan):
-        return _replay_figure(replay(shown, record=True))
-    if isinstance(shown, Result):
-        return _replay_figure(shown)
-    if isinstance(shown, Frontier):
-        return _frontier_figure(shown)
-    return _comparison_figure(shown)
-
-
-def _frontier_figure(found: Frontier) -> Figure:
-    from hosim.report.study_figures import frontier_figure
-
-    tier, asked = found.question.hardware.device_tier, found.question
-    curve = [(result.peak_bytes[tier], result.makespan_ns) for result in found.pareto if result.makespan_ns is not None]
-    return frontier_figure({asked.choice.label: curve}, f"{asked.graph.name} on {asked.hardware.name}: makespan by peak memory of {tier}")
-
-
-def _replay_figure(result: Result) -> Figure:
-    from hosim.report.replay_figures import replay_figure
-
-    if result.timeline is None or result.replayed is None:
-        raise InputError("the result has no timeline: replay the plan with hosim.replay(plan, hardware, record=True)", source="plot")
-    replayed, profile = result.replayed
-    return replay_figure(replayed.graph, profile, result)
-
-
-def _comparison_figure(table: DataFrame) -> Figure:
-    from hosim.report.study_figures import comparison_figure
-    from hosim.study.rows import results_of
-
-    return comparison_figure(*results_of(table))
 
 
 def explain(plan: Plan, hardware: Machine | None = None, budget: Budget = None) -> PlanExplanation:
