@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from typing import Any
@@ -43,14 +43,19 @@ def profile_with_kernels(fits: Sequence[KernelFit], base: Mapping[str, Any], nam
     data = deepcopy(dict(base))
     data["name"] = name
     compute = data["compute"] = dict(data.get("compute", {}))
-    kernels = compute["kernels"] = {kernel: dict(dtypes) for kernel, dtypes in compute.get("kernels", {}).items()}
-    for fit in fits:
-        kernels.setdefault(fit.kernel, {})[fit.dtype] = dict(fit.values)
+    write_kernels(compute, ((fit.kernel, fit.dtype, fit.values) for fit in fits))
     errors = "; ".join(f"{fit.kernel} {fit.dtype} {human_percent(fit.errors.median)} (n={fit.errors.rows})" for fit in fits)
     said = f"kernels from {', '.join(files)}, median error on the rows fitted: {errors}"
     compute["source"] = f"{said}. Before: {compute['source']}" if compute.get("source") else said
     hardware_from_dict(data, source=name)
     return data
+
+
+def write_kernels(compute: dict[str, Any], fitted: Iterable[tuple[str, str, Mapping[str, float]]]) -> None:
+    """Put constants, by class and dtype, in the place of those of a profile's ``compute``."""
+    kernels = compute["kernels"] = {kernel: dict(dtypes) for kernel, dtypes in compute.get("kernels", {}).items()}
+    for kernel, dtype, constants in fitted:
+        kernels.setdefault(kernel, {})[dtype] = dict(constants)
 
 
 def kernels_report(fits: Sequence[KernelFit], files: Sequence[str], base: str) -> dict[str, Any]:

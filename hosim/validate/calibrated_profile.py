@@ -10,6 +10,7 @@ from hosim.errors import InputError
 from hosim.hardware import Channel, Hardware
 from hosim.io.hardware_file import hardware_from_dict
 from hosim.units import exact_rate, exact_size, exact_time, human_percent, human_rate, human_size, human_time
+from hosim.validate.calibrated_kernels import write_kernels
 from hosim.validate.calibration import Calibration
 from hosim.validate.channel_fit import ChannelFit
 from hosim.validate.kernel_scale import scaled_constants
@@ -70,9 +71,7 @@ def _compute(data: dict[str, Any], calibration: Calibration, machine: Hardware) 
         compute["efficiency_of"] = written
         said += _kinds_said(calibration, others)
     if calibration.kernels:
-        kernels = compute["kernels"] = {kernel: dict(dtypes) for kernel, dtypes in compute.get("kernels", {}).items()}
-        for scale in calibration.kernels:
-            kernels.setdefault(scale.kernel, {})[scale.dtype] = dict(scaled_constants(scale, machine))
+        write_kernels(compute, ((scale.kernel, scale.dtype, scaled_constants(scale, machine)) for scale in calibration.kernels))
         listed = (f"{k.kernel} x {k.factor:.3g} and {human_time(k.fixed_ns)} (n={k.sizes} sizes)" for k in calibration.kernels)
         said.append(f"kernels, beside those of tables: {', '.join(listed)}")
     if said:

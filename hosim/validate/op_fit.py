@@ -1,9 +1,9 @@
 """The processor's parameters of the cost model, fitted to recordings: the efficiency of ops by kind and dtype, and the fixed time of an op.
 
-The time of an op is ``fixed + roofline / efficiency``, with the roofline of a base profile at full efficiency. ``fixed`` is the time of the
-shortest ops (the 5th percentile); together with the gap between an op and the next queued one it is the launch time of the cost model. The
-efficiency of a kind and dtype is fitted by :func:`hosim.validate.robust.fit_slope`. It is left out if the fixed time is more than half of
-the kind's time, or if its interval spans a factor of 10.
+The time of an op is ``fixed + roofline / efficiency``, with the roofline of a base profile at full efficiency. ``fixed`` is the time of ops
+that move few bytes, or else of the shortest ones (:func:`fixed_time`); together with the gap between an op and the next queued one it is
+the launch time of the cost model. The efficiency of a kind and dtype is fitted by :func:`hosim.validate.robust.fit_slope`. It is left out
+if the fixed time is more than half of the kind's time, or if its interval spans a factor of 10.
 """
 
 from __future__ import annotations
