@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.cmd_check import Cases, Config, Jobs, NoCache
-from hosim.cli.options import Json, console
+from hosim.cli.options import Json, console, print_json
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 
@@ -41,7 +41,6 @@ def show(case: Name, config: Config = None, json: Json = False) -> None:
     from hosim.gate import verdict_tables
     from hosim.gate.cases import find_suite
     from hosim.gate.checking import known_baseline
-    from hosim.io import to_json
 
     suite = find_suite(config)
     known = known_baseline(suite, case)
@@ -52,7 +51,7 @@ def show(case: Name, config: Config = None, json: Json = False) -> None:
         raise InputError(known.error or "does not fit", source=case)
     record = known.record
     if json:
-        typer.echo(to_json({"case": record.case, "asked": dict(record.asked), "metrics": dict(record.metrics)}))
+        print_json({"case": record.case, "asked": dict(record.asked), "metrics": dict(record.metrics)})
     else:
         console().print(verdict_tables.baseline(record))
 

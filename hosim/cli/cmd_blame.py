@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, print_json, question_of
 from hosim.cli.progress import progress
 
 PlanFile = Annotated[
@@ -53,8 +53,6 @@ def blame(
     with progress() as tell:
         found = blamed(question, made, memory, bandwidth, tell)
     if json:
-        from hosim.io import to_json
-
         result = found.result
         head = {"format": "hosim.blame/1", "workload": result.workload, "hardware": result.hardware, "policy": found.policy}
         figures = {"budget_bytes": result.budget_bytes, "makespan_ns": result.makespan_ns}
@@ -62,7 +60,7 @@ def blame(
             {"what": p.what, "added": p.added, "makespan_ns": p.makespan_ns, "saves_ns": p.saves_ns, "together": list(p.together)}
             for p in found.prices
         ]
-        typer.echo(to_json({**head, **figures, "stalls": rows(found.stalls), "prices": prices}))
+        print_json({**head, **figures, "stalls": rows(found.stalls), "prices": prices})
     else:
         longest = sorted(found.stalls, key=lambda stall: -stall.stall_ns)
         console().print(studies.blame(rows(longest[:top]), len(longest), found.by_cause, list(map(str, found.prices)), str(found)))

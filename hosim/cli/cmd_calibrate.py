@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import DATA, Json, console, written
+from hosim.cli.options import DATA, Json, console, print_json, written
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 
@@ -99,9 +99,7 @@ def _fit_kernels(files: list[Path], name: str | None, base: str | None, output: 
         say(f"wrote {output}")
     data = kernels_report(fits, [file.name for file in files], base)
     if json:
-        from hosim.io import to_json
-
-        typer.echo(to_json(data))
+        print_json(data)
     else:
         console().print(report.kernels(data))
 
@@ -164,8 +162,6 @@ def _fit_traces(
         write(output, calibrated_profile(calibration, read(find_hardware(chosen), "hardware"), name))
         say(f"wrote {output}")
     if json:
-        from hosim.io import to_json
-
-        typer.echo(to_json(data))
+        print_json(data)
     else:
         console().print(report.calibration(data))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Json, console, written
+from hosim.cli.options import PAGE, Json, console, written
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say_to_service
 
@@ -23,7 +23,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="Also fail if a case has 
 JUnit = Annotated[Path | None, written("--junit", says="Write JUnit XML.")]
 Sarif = Annotated[Path | None, written("--sarif", says="Write SARIF 2.1.0.")]
 Summary = Annotated[Path | None, written("--summary", says="Write a Markdown summary, with memory curves.")]
-Html = Annotated[Path | None, written("--html", says="Write an HTML page: verdicts, what changed, memory before and after.")]
+Html = Annotated[Path | None, written("--html", says="Write an HTML page: verdicts, what changed, memory before and after.", endings=PAGE)]
 GitHub = Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions on stderr, and add to the step summary.")]
 
 

@@ -33,6 +33,7 @@ from hosim.cli.options import (
     hardware_names,
     hardware_of,
     jitter_of,
+    print_json,
     realised,
     write_page,
     write_picture,
@@ -179,9 +180,9 @@ def compare_policies(
     if json:
         from dataclasses import asdict
 
-        from hosim.io import comparison_to_dict, to_json
+        from hosim.io import comparison_to_dict
 
-        typer.echo(to_json(comparison_to_dict(results, map(asdict, predictions), answer)))
+        print_json(comparison_to_dict(results, map(asdict, predictions), answer))
     if any(result.failed for result in results):
         raise typer.Exit(HosimError.exit_code)
     if not any(result.feasible for result in results):

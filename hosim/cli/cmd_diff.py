@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Json, budget_of, console, graph_of, hardware_of
+from hosim.cli.options import Budget, Json, budget_of, console, graph_of, hardware_of, print_json
 from hosim.cli.progress import progress
 
 A = Annotated[str, typer.Argument(metavar="A", help="A plan file, a result file (--json of 'hosim replay'), or a policy.")]
@@ -46,9 +46,7 @@ def diff(
     with progress(f"{a} and {b}"):
         found = differ(*(side_of(text, graph, machine, budget_bytes) for text in (a, b)))
     if json:
-        from hosim.io import to_json
-
         rows = {"figures": list(found.figures), "tensors": list(found.tensors), "ops": list(found.ops)}
-        typer.echo(to_json({"format": "hosim.diff/1", "a": found.a, "b": found.b, **rows}))
+        print_json({"format": "hosim.diff/1", "a": found.a, "b": found.b, **rows})
     else:
         console().print(studies.diff(found.figures, found.tensors, found.ops, str(found), (found.a, found.b), top))

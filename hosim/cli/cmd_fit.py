@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, print_json, question_of
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError, InputError
 
@@ -63,8 +63,6 @@ def fit(
     with progress() as tell:
         found = fitted(question, "largest" if largest else "smallest", axis, slowdown, tell, bounds=json)
     if json:
-        from hosim.io import to_json
-
         head = {"format": "hosim.fit/1", "policy": question.choice.label, "wanted": found.wanted, "fields": list(axis.fields)}
         limits = {"slowdown": slowdown, "value": found.value, "exact": found.exact}
         beyond = {
@@ -72,7 +70,7 @@ def fit(
             "contradictions": list(found.contradictions),
             "notes": list(found.notes),
         }
-        typer.echo(to_json({**head, **limits, **beyond, "rows": rows(found)}))
+        print_json({**head, **limits, **beyond, "rows": rows(found)})
     else:
         console().print(studies.fit(rows(found), str(found), found.answer is not None))
     if found.answer is None:

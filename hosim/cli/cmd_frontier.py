@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, print_json, question_of
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
 
@@ -39,11 +39,9 @@ def frontier(
     with progress() as tell:
         found = traced(question, points, refine, tell, bounds=json)
     if json:
-        from hosim.io import to_json
-
         head = {"format": "hosim.frontier/1", "policy": question.choice.label}
         bounds = {"smallest_bytes": found.smallest_bytes, "too_small_bytes": found.too_small_bytes}
-        typer.echo(to_json({**head, **bounds, "contradictions": list(found.contradictions), "rows": rows(found)}))
+        print_json({**head, **bounds, "contradictions": list(found.contradictions), "rows": rows(found)})
     else:
         console().print(studies.frontier(rows(found), question.hardware, str(found)))
     if found.smallest_bytes is None:

@@ -26,6 +26,7 @@ from hosim.cli.options import (
     counting_of,
     graph_of,
     hardware_of,
+    print_json,
     written,
 )
 from hosim.cli.progress import progress
@@ -111,9 +112,7 @@ def plan(
         with progress(f"{choice.label}: explaining"):
             why = explained(made, machine, budget_bytes)
         if json:
-            from hosim.io import to_json
-
-            typer.echo(to_json(explanation.to_dict(why, top)))
+            print_json(explanation.to_dict(why, top))
         elif top is None and not all_rows:
             console().print(explanation.summary(why))
         else:

@@ -29,6 +29,7 @@ from hosim.cli.options import (
     graph_of,
     hardware_of,
     jitter_of,
+    print_json,
     write_page,
     write_picture,
     written,
@@ -132,9 +133,9 @@ def replay(
         for part in shown if not json else ():
             console().print(part)
     if json:
-        from hosim.io import result_to_dict, to_json
+        from hosim.io import result_to_dict
 
-        typer.echo(to_json(result_to_dict(result)))
+        print_json(result_to_dict(result))
     if not result.feasible:
         raise typer.Exit(InfeasibleError.exit_code)
 

@@ -22,6 +22,7 @@ from hosim.cli.options import (
     console,
     graph_of,
     hardware_of,
+    print_json,
 )
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
@@ -62,9 +63,7 @@ def robustness(
         figures = percentiles(drawn(graph, machine, choices, budget_bytes, jitter, runs, tell))
         alone_ns = ideal_ns(graph, machine)
     if json:
-        from hosim.io import to_json
-
-        typer.echo(to_json(report.to_dict(figures, graph, machine, budget_bytes, jitter, alone_ns)))
+        print_json(report.to_dict(figures, graph, machine, budget_bytes, jitter, alone_ns))
     else:
         console().print(report.robustness(figures, jitter, alone_ns))
     if figures["nominal"].isna().all():

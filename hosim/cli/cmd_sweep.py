@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, question_of, written
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, print_json, question_of, written
 from hosim.cli.progress import bar
 from hosim.cli.terminal import say, warn
 from hosim.errors import InfeasibleError, InputError
@@ -92,9 +92,7 @@ def sweep(
     if output is not None:
         say(f"wrote {output}: {counted(len(found.rows), 'row')}, {found.computed:,} of them computed now")
     if json:
-        from hosim.io import to_json
-
-        typer.echo(to_json({"format": "hosim.sweep/1", "rows": list(found.rows)}))
+        print_json({"format": "hosim.sweep/1", "rows": list(found.rows)})
     else:
         console().print(studies.sweep(found.rows, list(listed[0]), question.hardware))
     if (why := same_everywhere(question, found.rows)) is not None:

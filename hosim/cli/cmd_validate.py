@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Json, console, written
+from hosim.cli.options import PAGE, Json, console, print_json, write_page, written
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.errors import InputError
@@ -21,12 +21,10 @@ Recordings = Annotated[
         "hosim.record or python -m hosim.gpu wrote. Several traces are ranks of one program.",
     ),
 ]
-Html = Annotated[Path | None, written("--html", says="Write a report with pictures, in one file.")]
+Html = Annotated[Path | None, written("--html", says="Write a report with pictures, in one file.", endings=PAGE)]
 Accelerator = Annotated[
     int | None, typer.Option("--device", metavar="N", min=0, help="The device whose memory to replay.  [default: the busiest]")
 ]
-
-
 MaxError = Annotated[
     str | None,
     typer.Option(
@@ -56,9 +54,7 @@ def validate(traces: Recordings, html: Html = None, device: Accelerator = None, 
     (trace,) = traces
     if os.path.isdir(trace):
         if not (trace / "trace.json.gz").is_file():
-            if bound is not None:
-                raise InputError("--max-error works for a single recording, not for a folder: leave it out", source=str(trace))
-            _schemes(trace, html, json)
+            _schemes(trace, html, device, bound, json)
             return
         trace /= "trace.json.gz"  # what hosim.record writes
     from hosim.validate.replay_verdict import complaint
@@ -69,15 +65,11 @@ def validate(traces: Recordings, html: Html = None, device: Accelerator = None, 
         validation = replayed(trace, device)
     data = validation_to_dict(validation)
     if html is not None:
-        from hosim.io.reading import write_bytes
         from hosim.report.validation_page import validation_page
 
-        write_bytes(html, validation_page(data, validation.drawn_ops, validation.drawn_memory, validation.drawn_spans).encode())
-        say(f"wrote {html}")
+        write_page(html, validation_page(data, validation.drawn_ops, validation.drawn_memory, validation.drawn_spans))
     if json:
-        from hosim.io import to_json
-
-        typer.echo(to_json(data))
+        print_json(data)
     else:
         console().print(report.validation(data))
     if bound is not None and (said := complaint(validation.verdict, bound)):
@@ -101,9 +93,7 @@ def _ranks(traces: list[Path], html: Path | None, device: int | None, bound: flo
         ranks = replay_ranks(read)
     data = ranks_to_dict(ranks)
     if json:
-        from hosim.io import to_json
-
-        typer.echo(to_json(data))
+        print_json(data)
     else:
         console().print(ranks_table(data))
     said = []
@@ -130,21 +120,20 @@ def _holds(folder: Path) -> str:
     return f"this one has {', '.join(names[:_NAMED])}{more}: name a recording in it"
 
 
-def _schemes(folder: Path, html: Path | None, json: bool) -> None:
+def _schemes(folder: Path, html: Path | None, device: int | None, bound: float | None, json: bool) -> None:
     from hosim.io.recognised import unexpected
     from hosim.report import validation_table as report
     from hosim.validate.scheme_report import validate_schemes
 
-    if html is not None:
-        raise InputError("--html works for a single recording, not for a folder: leave it out", source=str(folder))
+    for given, name in ((html, "--html"), (device, "--device"), (bound, "--max-error")):
+        if given is not None:
+            raise InputError(f"{name} works for a single recording, not for a folder: leave it out", source=str(folder))
     expected = "a folder that python -m hosim.gpu has written, with its meta.json"
     if not (folder / "meta.json").is_file():
         raise unexpected(str(folder), expected) or InputError(f"expected {expected}; {_holds(folder)}", source=str(folder))
     with progress(f"replaying {folder}"):
         data = validate_schemes(folder)
     if json:
-        from hosim.io import to_json
-
-        typer.echo(to_json(data))
+        print_json(data)
     else:
         console().print(report.schemes(data))

@@ -163,6 +163,10 @@ DATA = (".json", ".yaml", ".yml")
 """How the name of a file of hosim's own formats ends."""
 
 
+PAGE = (".html", ".htm")
+"""How the name of a page ends."""
+
+
 def written(*names: str, says: str, endings: Sequence[str] = ()) -> Any:
     """The option of a file that a command writes, and how its name may end, if not in any way; ``says`` is its help."""
 
@@ -170,7 +174,7 @@ def written(*names: str, says: str, endings: Sequence[str] = ()) -> Any:
         if path is not None and endings:
             from hosim.io.reading import check_ending
 
-            check_ending(path, *endings)
+            check_ending(path, *endings, packed=endings != PAGE)
         return _target(path)
 
     return typer.Option(*names, metavar="FILE", callback=target, help=says)
@@ -178,7 +182,9 @@ def written(*names: str, says: str, endings: Sequence[str] = ()) -> Any:
 
 Plot = Annotated[Path | None, written("--plot", says="Write a picture: .png, .svg or .pdf.")]
 Trace = Annotated[Path | None, written("--trace", says="Write the timeline for ui.perfetto.dev or chrome://tracing: .json or .json.gz.")]
-Html = Annotated[Path | None, written("--html", says="Write an HTML report in one file, with pictures and a zoomable timeline.")]
+Html = Annotated[
+    Path | None, written("--html", says="Write an HTML report in one file, with pictures and a zoomable timeline.", endings=PAGE)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
 
 

@@ -224,13 +224,15 @@ def compressed(content: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def check_ending(path: str | os.PathLike[str], *endings: str) -> None:
-    """Raise :class:`InputError` unless the name ends in one of these, with ``.gz`` or not, or has no ending: nobody would look there."""
+def check_ending(path: str | os.PathLike[str], *endings: str, packed: bool = True) -> None:
+    """Raise :class:`InputError` unless the name ends in one of these, or has no ending: nobody would look there.
+
+    ``packed`` says whether ``.gz`` may follow.
+    """
     source = name_of_file(path)
-    if os.path.splitext(source.removesuffix(".gz"))[1] not in ("", *endings):
-        raise InputError(
-            f"expected a name that ends in {endings[0]}, {endings[0]}.gz{''.join(f' or {e}' for e in endings[1:2])}", source=source
-        )
+    if os.path.splitext(source.removesuffix(".gz") if packed else source)[1] not in ("", *endings):
+        names = f"{endings[0]}, {endings[0]}.gz" if packed else endings[0]
+        raise InputError(f"expected a name that ends in {names}{''.join(f' or {e}' for e in endings[1:2])}", source=source)
 
 
 def name_of_file(path: object) -> str:

@@ -54,3 +54,11 @@ def test_no_json_in_a_file_of_another_ending(command: str, name: str) -> None:
     outcome = CliRunner().invoke(app, [command, "none", *(["-H", "none"] if command == "plan" else []), "-o", name])
     known = ".csv, .csv.gz" if command == "import-kernels" else ".json, .json.gz or .yaml"
     assert (outcome.exit_code, outcome.stderr) == (2, f"error: {name}: expected a name that ends in {known}\n")
+
+
+@pytest.mark.parametrize("command", ["replay", "compare-policies", "validate", "check", "serve"])
+@pytest.mark.parametrize("name", ["x.txt", "x.html.gz"])
+def test_no_page_in_a_file_of_another_ending(command: str, name: str) -> None:
+    arguments = {"replay": ["p", "w", "-H", "h"], "compare-policies": ["w", "-H", "h"], "validate": ["t"], "check": []}
+    outcome = CliRunner().invoke(app, [command, *arguments.get(command, ["m", "-H", "h", "--requests", "r"]), "--html", name])
+    assert (outcome.exit_code, outcome.stderr) == (2, f"error: {name}: expected a name that ends in .html or .htm\n")
