@@ -241,10 +241,10 @@ class Result(InCells):
     streams
         The figures of the other streams.
     makespan_low_ns
-        The least that the makespan is, 9 times in 10; ``None`` where every op has a measured duration. The interval is that of hosim's
+        The lower end of the makespan's 90 % interval; ``None`` where every op has a measured duration. The interval is that of hosim's
         errors in op times (docs/kernels.md), not of a machine's jitter.
     makespan_high_ns
-        The most that it is, 9 times in 10.
+        The upper end of that interval.
     slowed_ns
         Nanoseconds by which copies that use the device's memory bandwidth, or the links that a collective crosses, slow ops down, as part
         of the time that all streams are busy; ``None`` where the replay does not model it.

@@ -1,4 +1,4 @@
-"""Between which times a makespan lies, 9 times in 10: from how unsure the times of its ops are, and what else is in a real step.
+"""The 90 % interval of a makespan: from how unsure the times of its ops are, and what else is in a real step.
 
 The makespan's spread has three parts, each independent of the others: the spreads of its ops' times (:mod:`hosim.costmodel.time_spread`);
 the gaps between kernels, which no table of kernels has; and the rates of the copies that it waits for. Where ops take longer than they
@@ -29,7 +29,7 @@ _DEVIATIONS = 1.6449
 def makespan_interval(
     graph: Graph, hardware: Hardware, main: str, makespan_ns: int, stall_ns: Mapping[str, int], drain_ns: int
 ) -> tuple[int, int] | None:
-    """The least and the most that a makespan is, 9 times in 10; ``None`` where the time of every op is measured.
+    """The ends of a makespan's 90 % interval; ``None`` where the time of every op is measured.
 
     ``stall_ns`` and ``drain_ns`` are those of the stream ``main``.
     """

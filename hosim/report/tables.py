@@ -200,12 +200,12 @@ def least_bound(results: Iterable[Result]) -> int | None:
 
 
 def intervals(results: Sequence[Result]) -> Text:
-    """Between which times the makespans are, 9 times in 10; nothing where all op times are measured."""
+    """The 90 % interval of each makespan; nothing where all op times are measured."""
     unsure = [r for r in results if r.feasible and r.makespan_low_ns is not None and r.makespan_high_ns is not None]
     texts = [f"{human_time(r.makespan_low_ns or 0)} to {human_time(r.makespan_high_ns or 0)}" for r in unsure]
     if len(results) > 1:
         texts = [f"{result.policy} {text}" for result, text in zip(unsure, texts, strict=True)]
-    return paragraph(*([f"Makespan, 9 times in 10: {', '.join(texts)}."] if texts else []), space=True)
+    return paragraph(*([f"90 % interval of the makespan: {', '.join(texts)}."] if texts else []), space=True)
 
 
 def effort(results: Sequence[Result]) -> Text:

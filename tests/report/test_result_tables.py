@@ -388,9 +388,9 @@ def test_how_sure_a_makespan_is() -> None:
     fast = result("fast", 500 * MS, makespan_low_ns=450 * MS, makespan_high_ns=550 * MS)
     near = result("near", 510 * MS, makespan_low_ns=455 * MS, makespan_high_ns=572 * MS)
     far = result("far", 551 * MS, makespan_low_ns=500 * MS, makespan_high_ns=600 * MS)
-    assert lines(tables.intervals([fast])) == table("Makespan, 9 times in 10: 450 ms to 550 ms.")
+    assert lines(tables.intervals([fast])) == table("90 % interval of the makespan: 450 ms to 550 ms.")
     assert lines(tables.intervals([fast, near, result("late", None)])) == table(
-        "Makespan, 9 times in 10: fast 450 ms to 550 ms, near 455 ms to 572 ms."
+        "90 % interval of the makespan: fast 450 ms to 550 ms, near 455 ms to 572 ms."
     )
     assert not tables.intervals([sure]).plain
     assert tables.verdict([fast, far, near]).endswith(
@@ -400,7 +400,7 @@ def test_how_sure_a_makespan_is() -> None:
     for compared in ([fast, far], [fast], [sure, near], [fast, result("as fast", 500 * MS)]):
         assert "certain" not in tables.verdict(compared)
     for shown in (tables.comparison(toy(), MACHINE, HELD, [fast, near]), tables.replay(toy(), MACHINE, HELD, fast)):
-        assert any(line.startswith("Makespan, 9 times in 10: ") for line in lines(shown))
+        assert any(line.startswith("90 % interval of the makespan: ") for line in lines(shown))
 
 
 def test_columns_of_models() -> None:
