@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hosim.derived import Deriving
 from hosim.edits import Edits
+from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.in_cells import InCells
 from hosim.plain_text import counted, printable
@@ -133,6 +134,11 @@ class Plan(Deriving, InCells):
     judgement
         What hosim's planner noted about its choices, for an explanation. It is neither saved nor compared.
 
+    Raises
+    ------
+    InputError
+        If one of these is something else altogether. Whether its positions and tiers exist, the replay says.
+
     References
     ----------
     ``docs/contract.md`` has the rules of a replay, ``docs/formats.md`` the file.
@@ -155,6 +161,18 @@ class Plan(Deriving, InCells):
     edits: Edits | None = None
     made_for: tuple[Hardware, int] | None = field(default=None, compare=False, repr=False)
     judgement: object = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, expected, right in (
+            ("graph", "a hosim.Graph", isinstance(self.graph, Graph)),
+            ("policy", "a text", isinstance(self.policy, str)),
+            ("cache_ops", "a tuple of hosim.CacheOp", _all_are(self.cache_ops, CacheOp)),
+            ("initial", "a mapping from positions of tensors to tuples of tiers", _are_tiers(self.initial)),
+            ("edits", "hosim.edits.Edits or None", self.edits is None or isinstance(self.edits, Edits)),
+            ("runtime", "a function that makes a runtime policy, or None", self.runtime is None or callable(self.runtime)),
+        ):
+            if not right:
+                raise InputError(f"expected {expected}, got {getattr(self, name)!r:.100}", source="plan", where=name)
 
     def __repr__(self) -> str:
         decides = "decides during the replay" if self.runtime is not None else counted_cache_ops(self)
@@ -231,6 +249,14 @@ class Plan(Deriving, InCells):
                 if before:
                     view.add_edge(before[-1], ops[user].name, tensors=(tensors[t].name,))
         return view
+
+
+def _all_are(given: object, kind: type) -> bool:
+    return isinstance(given, tuple | list) and all([isinstance(one, kind) for one in given])
+
+
+def _are_tiers(given: object) -> bool:
+    return isinstance(given, Mapping) and all([_all_are(tiers, str) for tiers in given.values()])
 
 
 class RuntimeFactory(Protocol):

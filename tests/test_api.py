@@ -173,6 +173,29 @@ def test_a_replay_passes_its_options_on() -> None:
         (lambda plan: hosim.plot(hosim.replay(plan, "toy", record=True), "out.jpg"), "out.jpg: expected a picture whose name ends in .png"),
         (lambda plan: hosim.plot("result.json"), "plot: expected a plan, the result of hosim.replay(..., record=True), the answer"),
         (lambda plan: hosim.plot(hosim.compare(toy(), "toy", "layerwise")[["policy"]]), "the frame of hosim.compare with all its columns"),
+        (lambda plan: hosim.Plan("toy"), "plan: graph: expected a hosim.Graph, got 'toy'"),
+        (lambda plan: replace(plan, policy=3), "plan: policy: expected a text, got 3"),
+        (lambda plan: replace(plan, cache_ops=("x",)), "plan: cache_ops: expected a tuple of hosim.CacheOp, got ('x',)"),
+        (lambda plan: replace(plan, cache_ops=3), "plan: cache_ops: expected a tuple of hosim.CacheOp, got 3"),
+        (lambda plan: replace(plan, initial={0: "hbm"}), "plan: initial: expected a mapping from positions of tensors to tuples of tiers"),
+        (lambda plan: replace(plan, initial=[0]), "plan: initial: expected a mapping from positions of tensors to tuples of tiers"),
+        (lambda plan: replace(plan, edits=3), "plan: edits: expected hosim.edits.Edits or None, got 3"),
+        (lambda plan: replace(plan, runtime=3), "plan: runtime: expected a function that makes a runtime policy, or None, got 3"),
+        (lambda plan: hosim.replay(replace(plan, cache_ops=(hosim.CacheOp("store", 0, "hbm", 3),)), "toy"), "to: unknown tier '3'"),
+        (
+            lambda plan: hosim.sweep(toy(), "toy", vary="policy=layerwise", progress=3),
+            "progress: expected a function (done, total",
+        ),
+        (
+            lambda plan: hosim.sweep(toy(), "toy", vary="policy=layerwise", scheduler=3),
+            "scheduler: expected the address of a Dask",
+        ),
+        (lambda plan: hosim.serve(3, "toy", []), "model: expected a name, a path, a mapping or an object of hosim, got int"),
+        (lambda plan: hosim.serve("llama-3.1-8b", "toy", [], memory_share="most"), "memory_share: expected a number, got 'most'"),
+        (
+            lambda plan: hosim.serve("llama-3.1-8b", "h100-80gb-sxm", 3),
+            "requests: expected a file, arrivals to draw, or a list",
+        ),
     ],
 )
 def test_a_wrong_argument_is_one_clear_error(ask: Callable[[hosim.Plan], object], said: str) -> None:

@@ -78,10 +78,9 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
     if isinstance(workload, Graph):
         return workload
     if not isinstance(workload, Mapping):
-        _expect_name(workload, "workload")
         from hosim.importers.named_workload import load_named
 
-        return load_named(os.fspath(workload))
+        return load_named(named(workload, "workload"))
     if "ops" in workload:
         from hosim.io import workload_from_dict
 
@@ -119,8 +118,7 @@ def machine(hardware: Machine) -> Hardware:
 
     if isinstance(hardware, Mapping):
         return hardware_from_dict(dict(hardware), source="hardware")
-    _expect_name(hardware, "hardware")
-    return load_hardware(find_hardware(os.fspath(hardware)))
+    return load_hardware(find_hardware(named(hardware, "hardware")))
 
 
 def whole(value: object, argument: str, least: int = 0) -> int:
@@ -146,9 +144,11 @@ def file_of(path: object, argument: str) -> Path:
     return Path(path)
 
 
-def _expect_name(given: object, argument: str) -> None:
+def named(given: object, argument: str) -> str:
+    """A name or a path as text. Raises :class:`InputError` for anything else."""
     if not isinstance(given, str | os.PathLike):
         raise InputError(f"expected a name, a path, a mapping or an object of hosim, got {type(given).__name__}", source=argument)
+    return os.fspath(given)
 
 
 def question(workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None) -> Question:

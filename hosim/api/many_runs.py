@@ -210,6 +210,8 @@ def sweep(
 
     runner = pool(whole(jobs, "jobs", -1)) if scheduler is None else cluster(scheduler)
     target = None if output is None else file_of(output, "output")
+    if progress is not None and not callable(progress):
+        raise InputError(f"expected a function (done, total, failed), got {progress!r}", source="progress")
     vary, others = policies_in(vary)
     points = read_vary(vary)
     asked = replace(question(workload, hardware, policy, budget), others=others)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from hosim.api.inputs import Machine, machine, whole
+from hosim.api.inputs import Machine, file_of, machine, named, real, whole
 from hosim.errors import InputError, UnitError
 from hosim.io.reading import unknown_name
 from hosim.limits import within
@@ -118,9 +118,9 @@ def serve(
     limits = EngineLimits(
         whole(token_budget, "token_budget", 1), whole(max_sequences, "max_sequences", 1), whole(block_tokens, "block_tokens", 1)
     )
-    if not 0 < memory_share <= 1:
+    if not 0 < real(memory_share, "memory_share") <= 1:
         raise InputError(f"expected a share above 0 and at most 1, got {memory_share!r}", source="memory_share")
-    parameters = dict(model) if isinstance(model, Mapping) else {"model": os.fspath(model)}
+    parameters = dict(model) if isinstance(model, Mapping) else {"model": named(model, "model")}
     profile = machine(hardware)
     fixed = next((name for name in ("phase", "batch", "sequence", "context") if name in parameters), None)
     if fixed is not None:
@@ -136,7 +136,7 @@ def serve(
         modelled.check_processor()
     modelled.check_lengths(limits.token_budget, max(one.prompt_tokens + one.output_tokens for one in listed))
     held = cache_blocks(modelled, limits, memory_share) if blocks is None else whole(blocks, "blocks", 1)
-    time_of = modelled if iterations is None else read_recorded_iterations(iterations, modelled.layers, overhead_ns)
+    time_of = modelled if iterations is None else read_recorded_iterations(file_of(iterations, "iterations"), modelled.layers, overhead_ns)
     about = {"model": str(parameters["model"]), "hardware": profile.name, "block_tokens": block_tokens, "overhead_ns": overhead_ns}
     about |= {"unanswered": unanswered}
     count = within("devices", whole(instances, "instances", 1), source="instances")
@@ -174,6 +174,8 @@ def _nanoseconds(overhead: int | str) -> int:
 
 def _checked(requests: Sequence[Request]) -> tuple[Request, ...]:
     """The requests, once their numbers are whole and in their ranges."""
+    if not isinstance(requests, Iterable):
+        raise InputError(f"expected a file, arrivals to draw, or a list of requests, got {requests!r}", source="requests")
     listed = tuple(requests)
     for number, request in enumerate(listed):
         name = f"requests[{number}]"

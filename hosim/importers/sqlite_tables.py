@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from hosim.errors import InputError
+from hosim.io.bounded import opened
 from hosim.limits import limit, within
 
 Cell = int | float | str | bytes | None
@@ -29,7 +30,7 @@ def plain_tables(path: Path, names: Collection[str]) -> Iterator[tuple[sqlite3.C
 
     Raises :class:`InputError` for a table that is computed, and :class:`OSError` or :class:`sqlite3.Error` for a file that is no database.
     """
-    with path.open("rb") as stream:  # its error is clearer than the database's
+    with opened(os.fspath(path)) as stream:  # its error is clearer than the database's
         size = within("database_bytes", os.fstat(stream.fileno()).st_size)
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON", "mmap_size = 0"):

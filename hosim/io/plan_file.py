@@ -228,8 +228,10 @@ def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> No
         _check_position(t, len(tensors), "tensor", source, "initial")
 
     def check(tier: str, where: str) -> None:
-        if tier not in known:
-            raise InputError(f"{reading.unknown_name('tier', tier, known)}; the hardware is {hardware.name!r}", source=source, where=where)
+        if not isinstance(tier, str) or tier not in known:
+            raise InputError(
+                f"{reading.unknown_name('tier', str(tier), known)}; the hardware is {hardware.name!r}", source=source, where=where
+            )
 
     for t, tiers in plan.initial.items():
         for j, tier in enumerate(tiers):

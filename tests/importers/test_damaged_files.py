@@ -17,6 +17,7 @@ from hosim.importers.activation_trace import import_hyper_parallel, read_documen
 from hosim.importers.chakra import import_chakra, is_chakra
 from hosim.importers.inductor import import_inductor
 from hosim.importers.mindir import import_mindir
+from hosim.importers.nsys import read_nsys
 from hosim.importers.onnx_graph import import_onnx
 from hosim.importers.pt2_archive import read_archive
 from hosim.importers.torch_trace import import_torch_trace
@@ -26,7 +27,7 @@ def archive(path: Path) -> object:
     return read_archive(str(path))
 
 
-READERS = [import_hyper_parallel, import_chakra, import_inductor, import_mindir, import_onnx, import_torch_trace, archive]
+READERS = [import_hyper_parallel, import_chakra, import_inductor, import_mindir, import_onnx, import_torch_trace, archive, read_nsys]
 
 
 @pytest.mark.parametrize("read", READERS)
