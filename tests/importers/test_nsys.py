@@ -290,7 +290,7 @@ def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=rf"{name}: "):
             read_nsys(tmp_path / name)
-    with pytest.raises(InputError, match="nowhere: no such file$"):
+    with pytest.raises(InputError, match=r"nowhere: no such file$"):
         read_nsys(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
 
