@@ -7,11 +7,14 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from hosim.cache_plan import Plan
 from hosim.engine import replay
@@ -22,9 +25,10 @@ from hosim.lower.guard import Guard
 from hosim.lower.hooks_refused import require_no_hooks, require_one_process
 from hosim.lower.insert import insert
 from hosim.lower.launch_cost import late_launch_ns
+from hosim.lower.origins import Loader, fake_on, fakes, named_tensors, origins, views
 from hosim.lower.run import Executor
 from hosim.lower.torch_program import TorchProgram, capture
-from hosim.lower.transfers import RunMemory
+from hosim.lower.transfers import Device, RunMemory
 from hosim.plain_text import counted
 from hosim.result import Result
 
@@ -35,7 +39,8 @@ class Captured:
 
     ``model`` is the captured model; ``held`` has its tensors and the optimizer's by placeholder. ``flat`` returns a call's inputs in the
     order of ``inputs``, the other placeholders; ``result`` turns the program's results into those of the call. ``settings`` are the inputs
-    that are the optimizer's.
+    that are the optimizer's. ``constants`` are those of ``held`` that are the program's and not the model's, and ``load`` gives what
+    tensors on meta have to contain.
     """
 
     model: torch.nn.Module
@@ -45,36 +50,43 @@ class Captured:
     flat: Callable[..., list[Any]]
     result: Callable[[tuple[Any, ...]], Any]
     settings: frozenset[str] = frozenset()
+    constants: frozenset[str] = frozenset()
+    load: Loader | None = None
 
 
 class PlannedProgram:
     """A program under a plan, with the executor that runs it."""
 
-    def __init__(self, program: TorchProgram, plan: Plan, result: Result, hardware: Hardware, device: Any, inputs: Sequence[str]) -> None:
+    def __init__(
+        self, program: TorchProgram, plan: Plan, result: Result, hardware: Hardware, device: Device, inputs: Sequence[str]
+    ) -> None:
         self.program = program
         self.plan = plan
         self.result = result
         self.lowered = insert(program, plan, hardware.device_tier)
         self.executor = Executor(self.lowered, hardware, device, result.budget_bytes)
         self.inputs = tuple(inputs)
+        self._device = device
         self._examples = {given.placeholder: given.value for given in program.givens}
         graph, tensor_of = program.graph, program.tensor_of
         written = {t for op in graph.ops for t in op.mutates}
         self._bytes = {name: graph.tensors[tensor_of[name]].size_bytes for name in self.inputs if name in tensor_of}
         self._written = {name for name in self._bytes if tensor_of[name] in written}
 
-    def values(self, given: Sequence[Any], held: Set[int], unchecked: Set[str]) -> dict[str, Any]:
+    def values(self, given: Sequence[Any], held: Set[int], unchecked: Set[str], *, moves: bool = False) -> dict[str, Any]:
         """The inputs by placeholder, each tensor on a storage of its own.
 
-        ``held`` are the storages of offloaded tensors. Values of ``unchecked`` may differ from the example's. Raises :class:`InputError`
-        for inputs unlike the example's.
+        ``held`` are the storages of offloaded tensors. Values of ``unchecked`` may differ from the example's. With ``moves``, inputs may be
+        on the CPU. Raises :class:`InputError` for inputs unlike the example's.
         """
         values = dict(zip(self.inputs, given, strict=True))
         taken: set[int] = set()
         for name, value in values.items():
             if name not in unchecked:
-                _check_input(name, value, self._examples[name])
+                _check_input(name, value, self._examples[name], moves)
             if isinstance(value, torch.Tensor):
+                if moves and name not in unchecked and not self._device.has(value):
+                    value = self._moved(name, value)
                 values[name] = self._by_itself(name, value, taken, held)
         return values
 
@@ -90,6 +102,15 @@ class PlannedProgram:
         if name in self._written:
             raise InputError(f"input {name!r} is written by the model, and is part of another tensor or has another layout; give a copy")
         return self.copy(name, value)
+
+    def _moved(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        if name in self._written:
+            raise InputError(f"input {name!r} is written by the model, and is not on {self._device.torch_device}; give it there")
+        return self.on_device(value)
+
+    def on_device(self, value: torch.Tensor) -> torch.Tensor:
+        """A copy on the device of the program's tensors."""
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=self._device.torch_device).copy_(value)
 
     def fits(self, name: str, value: torch.Tensor) -> bool:
         """Whether a tensor has the layout and the storage of the example."""
@@ -119,19 +140,21 @@ class OffloadedModel:
         plan: Plan,
         result: Result,
         hardware: Hardware,
-        device: Any = None,
-        directories: Mapping[str, str | os.PathLike[str]] | None = None,
+        device: Device,
     ) -> None:
-        made = _device(captured, hardware, directories or {}) if device is None else device
-        self._whole = whole = PlannedProgram(captured.program, plan, result, hardware, made, captured.inputs)
+        self._whole = whole = PlannedProgram(captured.program, plan, result, hardware, device, captured.inputs)
         self.program = captured.program
         self.plan = plan
         self.result = result
         self.lowered = whole.lowered
         self._captured = captured
         self._running = [whole.executor]
-        self.executor.place(captured.held)
-        self._held = frozenset(tensor.untyped_storage()._cdata for tensor in captured.held.values())
+        models = {name: tensor for name, tensor in captured.held.items() if name not in captured.constants}
+        found = origins(models, captured.model, device, captured.load)
+        placed = {**captured.held, **views({name: captured.held[name] for name in found}, device)}
+        self.executor.place(placed, found)
+        self._is_elsewhere = bool(found)
+        self._held = frozenset(tensor.untyped_storage()._cdata for tensor in (*captured.held.values(), *placed.values()))
         self._modes = _modes(captured.model)
         self._one_at_a_time = threading.RLock()
         guard = Guard(captured.model, captured.held.values())
@@ -194,7 +217,7 @@ class OffloadedModel:
 
     def _run(self, planned: PlannedProgram, given: Sequence[Any]) -> tuple[Any, ...]:
         """The results of a program for its inputs. The tensors move to where its plan has them, if another one ran before."""
-        values = planned.values(given, self._held, self._captured.settings)
+        values = planned.values(given, self._held, self._captured.settings, moves=self._is_elsewhere)
         try:
             if planned.executor is not self.executor:
                 before, self._running[0] = self.executor, planned.executor
@@ -228,8 +251,8 @@ class OffloadedModel:
         return f"<offloaded {self.program.graph.name}: {state}, peak {self.predicted_peak_bytes:,} B>"
 
 
-def inference(model: torch.nn.Module, example_inputs: Any, name: str) -> Captured:
-    """``model`` exported for inputs like the example. Raises :class:`InputError` if it cannot be."""
+def inference(model: torch.nn.Module, example_inputs: Any, name: str, device: Device, load: Loader | None = None) -> Captured:
+    """``model`` exported for inputs like the example, on the device that is to run it. Raises :class:`InputError` if it cannot be."""
     args, kwargs = _arguments(example_inputs)
     if _is_autocast():
         raise InputError(
@@ -238,16 +261,24 @@ def inference(model: torch.nn.Module, example_inputs: Any, name: str) -> Capture
         )
     require_one_process(model)
     require_no_hooks(model)
+    own: Mapping[str, torch.Tensor] = named_tensors(model)
+    there = nullcontext()
+    if any(not device.has(tensor) for tensor in own.values()):
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        there = _reparametrize_module(model, fakes(mode, model, device.torch_device), tie_weights=True)
+        args, kwargs = tree_map_only(torch.Tensor, lambda value: fake_on(mode, value, device.torch_device), (args, kwargs))
     try:
-        with torch.no_grad(), quiet():
+        with torch.no_grad(), quiet(), there:
             exported = torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" See https")[0]
         hint = "; with config.use_cache = False, models of transformers return only tensors" if "Cache" in reason else ""
         raise InputError(f"torch.export cannot export {name}: {reason[:200]}{hint}") from error
     program = capture(exported, name=name)
-    own = {**exported.state_dict, **exported.constants}
+    own = {**exported.state_dict, **exported.constants, **own}
     held = {one.placeholder: own[one.name] for one in program.givens if one.own}
+    models = {id(tensor) for tensor in named_tensors(model).values()}
+    constants = frozenset(name for name, tensor in held.items() if id(tensor) not in models)
     inputs = tuple(one.placeholder for one in program.givens if not one.own)
     in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
 
@@ -260,7 +291,7 @@ def inference(model: torch.nn.Module, example_inputs: Any, name: str) -> Capture
             raise InputError("expected inputs nested like the example's")
         return list(values)
 
-    return Captured(model, program, held, inputs, flat, lambda results: tree_unflatten(results, out_spec))
+    return Captured(model, program, held, inputs, flat, lambda results: tree_unflatten(results, out_spec), constants=constants, load=load)
 
 
 def _forgotten(running: Sequence[Executor], guard: Guard) -> None:
@@ -285,7 +316,7 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
 
 
-def _check_input(name: str, value: Any, example: Any) -> None:
+def _check_input(name: str, value: Any, example: Any, moves: bool) -> None:
     if not isinstance(example, torch.Tensor):
         if value != example:
             raise InputError(f"input {name!r} is {example!r} in the captured program, got {value!r}; offload it again")
@@ -293,17 +324,32 @@ def _check_input(name: str, value: Any, example: Any) -> None:
     if not isinstance(value, torch.Tensor) or value.shape != example.shape or value.dtype != example.dtype:
         got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
         raise InputError(f"input {name!r} is {got}; it was captured with {tuple(example.shape)} of {example.dtype}")
-    if value.device != example.device:
+    if value.device != example.device and not (moves and value.device.type == "cpu"):
         raise InputError(f"input {name!r} is on {value.device}; it was captured on {example.device}")
 
 
-def _device(captured: Captured, hardware: Hardware, directories: Mapping[str, str | os.PathLike[str]]) -> Any:
-    """The GPU if the model is on one, else a machine made of the CPU's memory."""
-    for tensor in captured.held.values():
-        if tensor.device.type == "cuda":
-            from hosim.lower.on_cuda import CudaDevice
+def machine_of(model: torch.nn.Module, device: Any, hardware: Hardware, directories: Mapping[str, str | os.PathLike[str]]) -> Device:
+    """The machine that runs a model: the given one, or the one of torch's device; by default the GPU that has the model.
 
-            return CudaDevice(hardware, directories=directories, index=tensor.device.index)
-    from hosim.lower.on_cpu import CpuDevice
+    A model on meta goes to a GPU, if there is one. Without a GPU the machine is made of the CPU's memory. Raises :class:`InputError` for
+    what is no machine.
+    """
+    if device is None:
+        kinds = {tensor.device.type: tensor.device for tensor in named_tensors(model).values()}
+        device = kinds.get("cuda", torch.device("cuda" if "meta" in kinds and torch.cuda.is_available() else "cpu"))
+    elif isinstance(device, str):
+        try:
+            device = torch.device(device)
+        except RuntimeError as error:
+            raise InputError(f"torch knows no device {device!r}; expected cuda, cuda:1 or cpu", source="device") from error
+    if not isinstance(device, torch.device):
+        return cast(Device, device)
+    if device.type == "cuda":
+        from hosim.lower.on_cuda import CudaDevice
 
-    return CpuDevice(hardware, directories=directories)
+        return CudaDevice(hardware, directories=directories, index=device.index)
+    if device.type == "cpu":
+        from hosim.lower.on_cpu import CpuDevice
+
+        return CpuDevice(hardware, directories=directories)
+    raise InputError(f"plans run on GPUs and CPUs, not on {device}", source="device")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +31,7 @@ from hosim.importers.torch_step import failures
 from hosim.lower.callable import Captured, OffloadedModel, PlannedProgram
 from hosim.lower.homes import Planner, at_home
 from hosim.lower.torch_program import TorchProgram, lift_constants, read
+from hosim.lower.transfers import Device
 from hosim.result import Result
 
 _CACHE = "past_key_values"
@@ -53,11 +53,10 @@ class OffloadedGenerator(OffloadedModel):
         result: Result,
         hardware: Hardware,
         planner: Planner,
-        device: Any = None,
-        directories: Mapping[str, str | os.PathLike[str]] | None = None,
+        device: Device,
     ) -> None:
         self._by_id = {id(tensor): name for name, tensor in captured.held.items()}
-        super().__init__(captured, plan, result, hardware, device, directories)
+        super().__init__(captured, plan, result, hardware, device)
         self._hardware = hardware
         self._planner = planner
         self._programs: dict[Any, _Program] = {}
@@ -78,6 +77,8 @@ class OffloadedGenerator(OffloadedModel):
         Raises :class:`hosim.errors.ExecutionError` as calling the model does.
         """
         model = self._captured.model
+        if self._is_elsewhere:
+            raise InputError("generate needs the model on the device that runs it when it is offloaded; this one was on the CPU or on meta")
         if getattr(model.config, "is_encoder_decoder", False):
             raise InputError("generate calls encoder and decoder apart, and only models without an encoder can do so offloaded")
         config = args[1] if len(args) > 1 else kwargs.get("generation_config")

@@ -87,13 +87,13 @@ class Guard:
 
 
 def require_free(model: Any) -> None:
-    """Raise :class:`InputError` for anything but a model, and for a model with an offloaded, lost or meta tensor."""
+    """Raise :class:`InputError` for anything but a model, and for a model with an offloaded or lost tensor."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"expected a torch.nn.Module, got {type(model).__name__}", source="model")
     for tensor in (*model.parameters(), *model.buffers()):
         if isinstance(tensor, GuardedTensor):
             raise InputError(f"{type(model).__name__}: {tensor.reason}")
-        if tensor.device.type not in ("cpu", "cuda"):
+        if tensor.device.type not in ("cpu", "cuda", "meta"):
             raise InputError(f"{type(model).__name__} has tensors on {tensor.device}; expected all on the CPU or a GPU", source="model")
 
 

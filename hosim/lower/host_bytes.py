@@ -26,6 +26,19 @@ class DeviceBytes:
         self.bytes = None
 
 
+class HostBytes:
+    """Bytes of the host's memory that are of no tier; ``bytes`` is a flat tensor of them."""
+
+    def __init__(self, flat: Any) -> None:
+        self.bytes = flat
+        self.size_bytes = len(flat)
+
+    @classmethod
+    def of_storage(cls, storage: Any) -> HostBytes:
+        """All bytes of a storage."""
+        return cls(torch.empty(0, dtype=torch.uint8).set_(storage))
+
+
 def copy_bytes(source: Any, destination: Any, start: int, stop: int, part: int) -> None:
     """Copy the bytes ``[start, stop)`` of a tensor. A place that has only the part from ``part`` on counts from there.
 

@@ -21,7 +21,7 @@ from hosim.hardware import Hardware
 from hosim.importers.torch_export import require_torch
 from hosim.io import find_hardware, load_hardware
 from hosim.policies import registry
-from hosim.result import CACHING, EXPANDABLE, IN_PROGRAM_ORDER, Result
+from hosim.result import IN_PROGRAM_ORDER, Result
 from hosim.schedule.late_prefetches import late_prefetches
 from hosim.units import human_size
 
@@ -48,6 +48,7 @@ def offload(
     plan: Plan | None = None,
     device: Any = None,
     directories: Mapping[str, str | os.PathLike[str]] | None = None,
+    loader: Callable[[str], Any] | str | os.PathLike[str] | None = None,
     name: str | None = None,
 ) -> OffloadedModel:
     """Make a callable that computes exactly what a torch model computes, with its tensors where hosim's plan puts them.
@@ -59,7 +60,8 @@ def offload(
     Parameters
     ----------
     model
-        A ``torch.nn.Module``.
+        A ``torch.nn.Module``, where it is to run or, for another ``device``, on the CPU or on meta (with a ``loader``). It is never on the
+        device as a whole: only what the plan has there.
     example_inputs
         A tensor, a tuple, or a mapping by argument name. Later inputs must have the same sizes.
     hardware
@@ -80,10 +82,13 @@ def offload(
     plan
         A plan for the workload of the same program, instead of a policy.
     device
-        What runs it, a :class:`hosim.lower.transfers.Device`: by default the GPU that has the parameters, or a machine made of the CPU's
-        memory.
+        What runs it: torch's device or its name (``"cuda"``), or a :class:`hosim.lower.transfers.Device`. By default the GPU that has the
+        parameters, or a machine made of the CPU's memory; for a model on meta a GPU, if there is one.
     directories
         A folder for each tier that consists of files.
+    loader
+        The contents of tensors on meta: a function from the name of a parameter or buffer to a tensor, a ``.safetensors`` file, or a folder
+        of them. A model on meta stays there, for inference alone.
     name
         What results call the workload; by default the class of the model.
 
@@ -120,36 +125,44 @@ def offload(
     from hosim.lower.generation import OffloadedGenerator
     from hosim.lower.guard import require_free
     from hosim.lower.hooks_refused import require_not_compiled
+    from hosim.lower.origins import loader_of, require_contents
     from hosim.lower.replicas import unwrapped
 
     require_free(model)
     require_not_compiled(model)
+    require_contents(model, loader)
+    load = None if loader is None else loader_of(loader)
     machine = hardware if isinstance(hardware, Hardware) else load_hardware(find_hardware(os.fspath(hardware)))
     title = name or type(unwrapped(model)).__name__
-    captured: callables.Captured
-    if optimizer is None:
-        captured = callables.inference(model, example_inputs, title)
-    else:
-        captured = steps.training(model, _by_name(unwrapped(model), example_inputs), optimizer, loss, title)
-    graph = captured.program.graph
-    budget_bytes = parse_budget(budget, graph, machine)[1]
-    on_gpu = any(tensor.device.type == "cuda" for tensor in captured.held.values())
-    check = partial(within_reserved, allocator=allocator_of_torch()) if on_gpu else _checked
-    if plan is None:
-        plan, result = planned(graph, machine, budget_bytes, policy, parameters or {}, replayed=check)
-    else:
-        result = check(plan, machine, budget_bytes)
-        if not result.feasible:
-            raise InfeasibleError(str(result.error))
+    runs_on = callables.machine_of(model, device, machine, directories or {})
+    try:
+        captured: callables.Captured
+        if optimizer is None:
+            captured = callables.inference(model, example_inputs, title, runs_on, load)
+        else:
+            captured = steps.training(model, _by_name(unwrapped(model), example_inputs), optimizer, loss, title, runs_on)
+        graph = captured.program.graph
+        budget_bytes = parse_budget(budget, graph, machine)[1]
+        check = _checked if runs_on.allocator is None else partial(within_reserved, allocator=runs_on.allocator)
 
-    def planner(part: Graph) -> tuple[Plan, Result]:
-        return planned(part, machine, budget_bytes, policy, parameters or {}, replayed=check)
+        def planner(part: Graph) -> tuple[Plan, Result]:
+            return planned(part, machine, budget_bytes, policy, parameters or {}, replayed=check)
 
-    if isinstance(captured, steps.CapturedTraining):
-        return steps.OffloadedStep(captured, plan, result, machine, planner, device, directories)
-    if hasattr(model, "generate") and hasattr(model, "prepare_inputs_for_generation"):
-        return OffloadedGenerator(captured, plan, result, machine, planner, device, directories)
-    return callables.OffloadedModel(captured, plan, result, machine, device, directories)
+        if plan is None:
+            plan, result = planner(graph)
+        else:
+            result = check(plan, machine, budget_bytes)
+            if not result.feasible:
+                raise InfeasibleError(str(result.error))
+        if isinstance(captured, steps.CapturedTraining):
+            return steps.OffloadedStep(captured, plan, result, machine, planner, runs_on)
+        if hasattr(model, "generate") and hasattr(model, "prepare_inputs_for_generation"):
+            return OffloadedGenerator(captured, plan, result, machine, planner, runs_on)
+        return callables.OffloadedModel(captured, plan, result, machine, runs_on)
+    except BaseException:
+        if runs_on is not device:
+            runs_on.close()
+        raise
 
 
 def planned(
@@ -228,12 +241,6 @@ def _checked(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
     if findings := verify(plan, hardware):
         raise illegal_plan(f"policy {plan.policy} made a plan that breaks a rule", findings)
     return replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER)
-
-
-def allocator_of_torch() -> str:
-    """Which of the allocators that hosim knows torch uses on a GPU, by the environment."""
-    settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
-    return EXPANDABLE if "expandable_segments:true" in settings.lower() else CACHING
 
 
 def within_reserved(plan: Plan, hardware: Hardware, budget_bytes: int, allocator: str) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,9 +17,11 @@ from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.lower.callable import Captured, OffloadedModel, PlannedProgram
 from hosim.lower.homes import Planner, at_home
+from hosim.lower.parameter_hooks import hooks_after
 from hosim.lower.residents import resizable
 from hosim.lower.step_parts import LOSS_GRADIENT, backward_part, gradient_input, update_part
 from hosim.lower.training import Loss, TrainingStep, capture_training
+from hosim.lower.transfers import Device
 from hosim.result import Result
 
 _BACKWARD, _ACCUMULATE, _UPDATE = "backward", "accumulate", "update"
@@ -49,15 +50,14 @@ class OffloadedStep(OffloadedModel):
         result: Result,
         hardware: Hardware,
         planner: Planner,
-        device: Any = None,
-        directories: Mapping[str, str | os.PathLike[str]] | None = None,
+        device: Device,
     ) -> None:
         by_storage: dict[int, list[torch.Tensor]] = {}
         for tensor in captured.held.values():
             by_storage.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
         for views in by_storage.values():
             resizable(views)  # now, while they are not guarded
-        super().__init__(captured, plan, result, hardware, device, directories)
+        super().__init__(captured, plan, result, hardware, device)
         assert captured.step is not None
         self._step = captured.step
         self._learned = captured.step.parts.learned
@@ -116,7 +116,7 @@ class OffloadedStep(OffloadedModel):
         there = [n for n in self._step.parts.gradients if self._learned[n].grad is not None]
         if there and len(there) < len(self._step.parts.gradients):
             raise InputError("some parameters have gradients already and others have none: call zero_grad() first")
-        part = self._part(_ACCUMULATE if there else _BACKWARD)
+        part, device = self._part(_ACCUMULATE if there else _BACKWARD), self.executor.device
         if LOSS_GRADIENT in part.inputs:
             values[LOSS_GRADIENT] = part.filled(LOSS_GRADIENT, 1 if gradient is None else gradient)
         elif gradient is not None:
@@ -125,12 +125,17 @@ class OffloadedStep(OffloadedModel):
             name, p = gradient_input(n), self._learned[n]
             if not part.fits(name, p.grad):
                 p.grad = part.copy(name, p.grad)
-            values[name] = p.grad
+            values[name] = p.grad if device.has(p.grad) else part.on_device(p.grad)
         loss, *made = self._run(part, [values[name] for name in part.inputs])
+        for n in there:
+            p = self._learned[n]
+            if p.grad is not values[gradient_input(n)]:
+                p.grad.copy_(values[gradient_input(n)])
         seen = set()
         for n, made_one in zip(self._step.parts.gradients, made, strict=False):
             storage = made_one.untyped_storage()._cdata
-            self._learned[n].grad = made_one.clone() if storage in seen else made_one
+            made_one = made_one.clone() if storage in seen else made_one
+            self._learned[n].grad = device.to_host(made_one) if self._is_elsewhere else made_one
             seen.add(storage)
         if self._step.replicas is not None:
             self._step.replicas.ended()
@@ -153,7 +158,8 @@ class OffloadedStep(OffloadedModel):
                 torch._foreach_div_(list(gradients.values()), scale)
             part = self._part(_UPDATE)
             values = dict(zip(self._step.settings, self._step.settings_now(), strict=True))
-            values.update((gradient_input(n), gradient) for n, gradient in gradients.items())
+            for n, gradient in gradients.items():
+                values[gradient_input(n)] = gradient if self.executor.device.has(gradient) else part.on_device(gradient)
             self._run(part, [values[name] for name in part.inputs])
         optimizer._opt_called = True
         for hook in _hooks_after(optimizer):
@@ -183,10 +189,18 @@ class OffloadedStep(OffloadedModel):
 
 
 def training(
-    model: torch.nn.Module, inputs: Mapping[str, Any], optimizer: torch.optim.Optimizer, loss: Loss | None, name: str
+    model: torch.nn.Module, inputs: Mapping[str, Any], optimizer: torch.optim.Optimizer, loss: Loss | None, name: str, device: Device
 ) -> CapturedTraining:
-    """A training step of ``model``. Raises :class:`InputError` if it cannot be captured."""
-    step = capture_training(model, inputs, optimizer, name=name, loss=loss)
+    """A training step of ``model``, on the device that is to run it. Raises :class:`InputError` if it cannot be captured."""
+    is_elsewhere = any(not device.has(p) for p in model.parameters())
+    if any(p.is_meta for p in model.parameters()):
+        raise InputError("a model on meta has no place for what a step learns; load it on the CPU", source="model")
+    if is_elsewhere and any(hooks_after(p) for p in model.parameters()):
+        raise InputError(
+            f"the parameters are on the CPU and their gradients on {device.torch_device}, so that hooks that see both cannot be called; "
+            "remove those of register_post_accumulate_grad_hook, or move the model"
+        )
+    step = capture_training(model, inputs, optimizer, name=name, loss=loss, device=device.torch_device if is_elsewhere else None)
     settings = frozenset(step.settings)
     held = {
         one.placeholder: value
@@ -215,7 +229,10 @@ def training(
             step.replicas.ended()
         return results[0]
 
-    return CapturedTraining(model, step.program, held, names, flat, result, settings, step, optimizer, named)
+    constants = frozenset(one.placeholder for one in step.program.givens if one.own and one.name in step.constants)
+    return CapturedTraining(
+        model, step.program, held, names, flat, result, settings, constants, step=step, optimizer=optimizer, named=named
+    )
 
 
 def _step_through(offloaded: OffloadedStep, optimizer: torch.optim.Optimizer) -> MethodType:

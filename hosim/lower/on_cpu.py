@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import torch
+
 from hosim.errors import ExecutionError
 from hosim.hardware import Hardware
 from hosim.lower.error_text import in_one_line
@@ -149,6 +151,8 @@ class CpuDevice:
         self.memory = RunMemory()
         self.launch_ns = (0, 0)
         self.out_of_memory: tuple[type[Exception], ...] = (MemoryError, RuntimeError)  # torch raises the latter for memory of the CPU
+        self.torch_device = torch.device("cpu")
+        self.allocator: str | None = None
         self.compute = CpuQueue("compute", self, ahead)
         # One lock for all queues: pieces of work are long beside what it protects.
         self._lock = threading.RLock()
@@ -403,6 +407,14 @@ class CpuDevice:
             end = min(at + size, stop)
             copy_bytes(source, destination, at, end, start)
             moved(end - at)
+
+    def has(self, tensor: Any) -> bool:
+        """Whether a tensor is in memory of the CPU."""
+        return bool(tensor.device.type == "cpu")
+
+    def to_host(self, tensor: Any) -> Any:
+        """The tensor itself."""
+        return tensor
 
     def move_now(self, source: Place, destination: Place) -> None:
         """Move all bytes before returning, while nothing else runs."""

@@ -25,10 +25,11 @@ from hosim.lower.cuda_pinning import CudaPinning
 from hosim.lower.cuda_queues import ComputeQueue, CudaEvent, CudaQueue, FileQueue, LaunchedRun, now
 from hosim.lower.deferred_calls import DeferredCalls
 from hosim.lower.error_text import in_one_line
-from hosim.lower.file_tier import CHUNK_BYTES
-from hosim.lower.host_bytes import DeviceBytes, copy_bytes, part_of
+from hosim.lower.file_tier import CHUNK_BYTES, FileBlock
+from hosim.lower.host_bytes import DeviceBytes, HostBytes, copy_bytes, part_of
 from hosim.lower.tier_memory import memory_of_tiers
 from hosim.lower.transfers import Done, Place, RunMemory, TierBlock
+from hosim.result import CACHING, EXPANDABLE
 
 LAUNCH_NS = (12_000, 42_000)
 """What the host takes for an op and for a cache op: CPU time of the executor on the stand-in for ``torch.cuda`` that its tests use."""
@@ -57,6 +58,8 @@ class CudaDevice:
                     f"channel {channel.name} joins files and the device tier; files are reached through host memory", source="hardware"
                 )
         cuda.set_device(cuda.current_device() if index is None else index)
+        self.torch_device = _gpu(cuda.current_device())
+        self.allocator: str | None = allocator_of_torch()
         self.launch_ns = LAUNCH_NS
         self.out_of_memory: tuple[type[Exception], ...] = (cuda.OutOfMemoryError,)
         self.calls = DeferredCalls()
@@ -206,8 +209,22 @@ class CudaDevice:
             return
         part_of(destination, start, stop).copy_(part_of(source, start, stop), non_blocking=True)
 
+    def has(self, tensor: Any) -> bool:
+        """Whether a tensor is on this GPU."""
+        return _is_on(tensor, self.torch_device)
+
+    def to_host(self, tensor: Any) -> Any:
+        """A copy of a tensor in the host's memory."""
+        return _to_host(tensor)
+
     def move_now(self, source: Place, destination: Place) -> None:
         """Move all bytes before returning, while nothing else runs."""
+        if isinstance(source, FileBlock) and isinstance(destination, HostBytes):
+            copy_bytes(source, destination, 0, source.size_bytes, 0)
+            return
+        if isinstance(source, HostBytes) and isinstance(destination, FileBlock):
+            copy_bytes(source, destination, 0, source.size_bytes, 0)
+            return
         if hasattr(source, "bytes") and hasattr(destination, "bytes"):
             destination.bytes.copy_(source.bytes)
             return
@@ -230,6 +247,24 @@ class CudaDevice:
         self.wait()  # no copy reads or writes what goes
         for tier in self._tiers.values():
             tier.close()
+
+
+def allocator_of_torch() -> str:
+    """Which of the allocators that hosim knows torch uses on a GPU, by the environment."""
+    settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
+    return EXPANDABLE if "expandable_segments:true" in settings.lower() else CACHING
+
+
+def _gpu(index: int) -> Any:
+    return torch.device("cuda", index)
+
+
+def _is_on(tensor: Any, gpu: Any) -> bool:
+    return bool(tensor.device == gpu)
+
+
+def _to_host(tensor: Any) -> Any:
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor)
 
 
 def _used_on(tensor: Any, stream: Any) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hosim.cache_plan import Plan
 from hosim.errors import ExecutionError, InputError
 from hosim.hardware import Hardware
-from hosim.lower.transfers import Device, Event, TierBlock
+from hosim.lower.transfers import Device, Event, Place, TierBlock
+
+if TYPE_CHECKING:
+    from hosim.lower.origins import Origin
 
 
 class TensorCopies:
@@ -19,10 +22,13 @@ class TensorCopies:
     ``last`` are the ends of its last cache op that moves bytes, ``leaving`` those of the transfers that read its copy on the device,
     ``ready`` those of its last prefetch to the device tier if no op has waited for it yet. ``is_late`` says whether one of them took
     several channels in this run, ``is_whole`` whether its storage has its contents now; ``known`` are all blocks that may have them now.
-    ``storage`` is kept for tensors that survive a step.
+    ``storage`` is kept for tensors that survive a step. ``origin`` is where its contents come from if that is not the storage, and
+    ``is_at_origin`` says whether they still are there.
     """
 
-    __slots__ = ("blocks", "is_late", "is_whole", "known", "last", "leaving", "left", "on_device", "ready", "storage")
+    __slots__ = (
+        *("blocks", "is_at_origin", "is_late", "is_whole", "known", "last", "leaving", "left", "on_device", "origin", "ready", "storage"),
+    )
 
     def __init__(self, left: int) -> None:
         self.blocks: dict[str, TierBlock] = {}
@@ -34,6 +40,8 @@ class TensorCopies:
         self.on_device = True
         self.is_whole = True
         self.storage: Any = None
+        self.origin: Origin | None = None
+        self.is_at_origin = False
         self.left = left
         """Ops and cache ops of this run that are not queued yet."""
 
@@ -66,13 +74,13 @@ class Residents:
     def __getitem__(self, t: int) -> TensorCopies:
         """The copies of a tracked tensor."""
         if t not in self._now:
-            self._now[t] = TensorCopies(self._uses[t])
+            self._now[t] = TensorCopies(self._uses.get(t, 0))
         return self._now[t]
 
     def begin(self) -> None:
         """Begin a run."""
         for t, resident in self._now.items():
-            resident.left = self._uses[t]
+            resident.left = self._uses.get(t, 0)
 
     def used(self, t: int) -> TensorCopies | None:
         """Record that one op or cache op of a tensor is queued. If the tensor dies with it, return its copies and forget them."""
@@ -98,8 +106,8 @@ class Residents:
         """Whether a tensor is tracked and not placed yet."""
         return t in self._uses and t not in self._now
 
-    def place(self, t: int, storage: Any) -> None:
-        """Move a tensor to where the plan has it at time 0.
+    def place(self, t: int, storage: Any, origin: Origin | None = None) -> None:
+        """Move a tensor to where the plan has it at time 0: from its storage, or from its origin, past its storage.
 
         Raises :class:`ExecutionError` if there is no room for it.
         """
@@ -108,8 +116,14 @@ class Residents:
         resident.storage = storage
         tensor = self._graph.tensors[t]
         tiers = self._initial.get(t, (self._tier,))
-        place = self._device.on_device()
-        place.open(storage, tensor.size_bytes)
+        inside = self._device.on_device()
+        source: Place = inside
+        if origin is None:
+            inside.open(storage, tensor.size_bytes)
+        else:
+            resident.origin, resident.is_at_origin = origin, True
+            resident.on_device = resident.is_whole = False
+            source = origin.contents()
         for tier in tiers:
             if tier != self._tier:
                 block = self._device.block(tier, tensor.size_bytes, tensor.name)
@@ -117,55 +131,96 @@ class Residents:
                 if not block.take():
                     raise ExecutionError(f"no room for tensor {tensor.name!r} in {tier}")
                 try:
-                    self._device.move_now(place, block)
+                    self._device.move_now(source, block)
                 except OSError as error:
                     raise ExecutionError(f"tensor {tensor.name!r} to {tier}: {error.strerror}") from error
                 block.valid = True
-        place.close()
-        if self._tier not in tiers:
+            elif origin is not None:
+                self._device.allocate(storage, tensor.size_bytes)
+                inside.open(storage, tensor.size_bytes)
+                self._device.move_now(source, inside)
+                resident.on_device = resident.is_whole = True
+        inside.close()
+        if origin is not None:
+            origin.leave()
+            resident.is_at_origin = False
+        elif self._tier not in tiers:
             resident.on_device = resident.is_whole = False
             self._device.free(storage, ())
 
-    def bring_back(self, tensors: Iterable[int]) -> list[str]:
-        """Restore the contents of tensors to their storages and forget them; returns the names of those whose contents are lost.
+    def bring_back(self, tensors: Iterable[int], *, to_origin: bool = True) -> list[str]:
+        """Restore the contents of tensors and forget them; returns the names of those whose contents are lost.
 
-        Those for which the device tier has no room stay as they are (:meth:`left`).
+        Contents go to their origin, or to their storages. Those for which there is no room stay as they are (:meth:`left`).
         """
         wanted = list(tensors)
         if wanted:
             self._device.wait()
-        return [self._graph.tensors[t].name for t in wanted if not self._bring_back(t)]
+        return [self._graph.tensors[t].name for t in wanted if not self._bring_back(t, to_origin)]
 
     def left(self, tensors: Iterable[int]) -> list[str]:
         """The names of those of ``tensors`` that were not brought back."""
         return [self._graph.tensors[t].name for t in tensors if t in self._now]
 
-    def _bring_back(self, t: int) -> bool:
+    def _bring_back(self, t: int, to_origin: bool) -> bool:
         resident = self._now[t]
-        if not resident.is_whole and any(block.valid for block in resident.known):
-            try:
-                self._device.allocate(resident.storage, self._graph.tensors[t].size_bytes)
-            except self._device.out_of_memory:
-                return True
-        there = resident.is_whole or self._fill(t, resident)
-        if not there:
-            self._device.free(resident.storage, ())  # nobody must compute with incomplete contents
+        if to_origin and resident.origin is not None:
+            there = self._return(t, resident, resident.origin)
+        else:
+            there = self._restore(t, resident)
+        if there is None:
+            return True
         del self._now[t]
         for block in resident.known:
             block.release()
         return there
 
-    def _fill(self, t: int, resident: TensorCopies) -> bool:
-        """Fill a tensor's storage, which has its bytes, from one of its copies; returns whether there is one."""
-        for block in resident.known:
-            if block.valid:
-                place = self._device.on_device()
-                place.open(resident.storage, self._graph.tensors[t].size_bytes)
-                try:
-                    self._device.move_now(block, place)
-                except (ExecutionError, OSError):
-                    continue
-                return True
+    def _restore(self, t: int, resident: TensorCopies) -> bool | None:
+        """Fill a tensor's storage; returns whether there was a copy to fill it from, and ``None`` without room for its bytes."""
+        if resident.is_whole:
+            return True
+        copies, size = [block for block in resident.known if block.valid], self._graph.tensors[t].size_bytes
+        if copies:
+            try:
+                self._device.allocate(resident.storage, size)
+            except self._device.out_of_memory:
+                return None
+        inside = self._device.on_device()
+        inside.open(resident.storage, size)
+        there = self._fill(copies, inside)
+        inside.close()
+        if not there:
+            self._device.free(resident.storage, ())  # nobody must compute with incomplete contents
+        return there
+
+    def _return(self, t: int, resident: TensorCopies, origin: Origin) -> bool | None:
+        """Fill a tensor's origin; as :meth:`_restore`."""
+        if resident.is_at_origin or not origin.returns:
+            return True
+        copies: list[Place] = [block for block in resident.known if block.valid]
+        if resident.is_whole:
+            inside = self._device.on_device()
+            inside.open(resident.storage, self._graph.tensors[t].size_bytes)
+            copies.insert(0, inside)
+        if not copies:
+            return False
+        try:
+            room = origin.room()
+        except (MemoryError, RuntimeError):
+            return None
+        if self._fill(copies, room):
+            return True
+        origin.leave()  # as above
+        return False
+
+    def _fill(self, copies: Sequence[Place], place: Place) -> bool:
+        """Fill a place from the first copy that can be read; returns whether there is one."""
+        for copy in copies:
+            try:
+                self._device.move_now(copy, place)
+            except (ExecutionError, OSError):
+                continue
+            return True
         return False
 
     def returned(self, storages: Mapping[int, Any]) -> list[int]:
@@ -195,15 +250,20 @@ class Residents:
         lost: list[str] = []
         # those that leave the device tier first
         for theirs, ours, storage in sorted(shared, key=lambda entry: self._initial.get(entry[1], in_device) == in_device):
+            origin = other._now[theirs].origin if theirs in other._now else None
+            is_followed = ours in self._uses or origin is not None
             if theirs in other._now:
-                if ours in self._uses and self._initial.get(ours, in_device) == other._initial.get(theirs, in_device):
+                if is_followed and self._initial.get(ours, in_device) == other._initial.get(theirs, in_device):
                     self._now[ours] = other._now.pop(theirs)
-                    self._now[ours].left = self._uses[ours]
+                    self._now[ours].left = self._uses.get(ours, 0)
                     continue
-                lost += other.bring_back([theirs])
+                lost += other.bring_back([theirs], to_origin=False)
                 if left := other.left([theirs]):
                     raise ExecutionError(f"no room for tensor {left[0]!r} in {self._tier}")
-            if self.wants(ours) and not lost:
+            if lost:
+                break  # the others stay where they can be brought back from
+            if is_followed and ours not in self._now:
+                self[ours].origin = origin
                 self.place(ours, storage)
         if lost:
             raise ExecutionError("a tier has lost its contents", lost=lost)

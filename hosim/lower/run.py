@@ -31,6 +31,7 @@ from hosim.result import Timeline
 
 if TYPE_CHECKING:
     from hosim.lower.insert import Lowered
+    from hosim.lower.origins import Origin
 
 
 class Executor:
@@ -63,6 +64,7 @@ class Executor:
         self._values = StepValues(lowered, {source for sources in self._order.sources.values() for source in sources})
         self._placeholders = {n.name: n for n in lowered.module.graph.nodes if n.op == "placeholder"}
         self._residents = Residents(plan, hardware, device)
+        self._holders = [self._residents]
         self._written = {t for op in plan.graph.ops for t in op.writes}
         self._ways = dict(copy_ways(plan, hardware))
         device.check_tiers(tiers_used(plan, self._ways))
@@ -74,15 +76,18 @@ class Executor:
 
     # -- what is there between runs ----------------------------------------------------------------------------
 
-    def place(self, values: Mapping[str, Any]) -> None:
+    def place(self, values: Mapping[str, Any], origins: Mapping[str, Origin] | None = None) -> None:
         """Keep these placeholders' values for all runs, and move their storages to where the plan has them at time 0.
 
-        Raises :class:`InputError` for values that do not fit, and :class:`ExecutionError` if they cannot be moved.
+        The contents of those with ``origins``, whose storages are empty, come from there. Raises :class:`InputError` for values that do
+        not fit, and :class:`ExecutionError` if they cannot be moved.
         """
-        self._check(values)
-        values = self._apart(values)
+        origins = origins or {}
+        there = {name: value for name, value in values.items() if name not in origins}
+        self._check(there)
+        values = {**values, **self._apart(there)}
         try:
-            self._place(values)
+            self._place(values, origins)
         except BaseException as error:
             raise self._failed(error) from error
         self._placed.update((name, _own_view(value) if isinstance(value, torch.Tensor) else value) for name, value in values.items())
@@ -117,21 +122,26 @@ class Executor:
                 apart[name] = value
         return apart
 
-    def _place(self, values: Mapping[str, Any]) -> list[int]:
+    def _place(self, values: Mapping[str, Any], origins: Mapping[str, Origin] | None = None) -> list[int]:
         """Place values; returns the tensors that were not placed before."""
         placed: dict[int, list[Any]] = {}
+        origin_of: dict[int, Origin] = {}
         for name, value in values.items():
             t = self.lowered.tensor_of.get(name)
-            if t is not None and self._residents.wants(t):
+            if t is not None and (self._residents.wants(t) or (origins and name in origins)):
                 placed.setdefault(t, []).append(value)
+                if origins and name in origins:
+                    origin_of[t] = origins[name]
+        if len({id(origin) for origin in origin_of.values()}) < len(origin_of):
+            raise InputError("two tensors of the graph share a storage", source="origins")
         for t, views in placed.items():
-            self._residents.place(t, resizable(views))
+            self._residents.place(t, resizable(views), origin_of.get(t))
         return list(placed)
 
     def take_over(self, other: Executor) -> None:
         """Keep what another executor on the same machine has placed, moved to where this plan has it; ``other`` may take it back later.
 
-        Raises :class:`ExecutionError` if it cannot be moved; then both are closed.
+        Raises :class:`ExecutionError` if it cannot be moved; then both are closed, and closing this one goes on with what is left.
         """
         if self.closed or other.closed:
             raise ExecutionError("this executor is closed; make a new one")
@@ -142,13 +152,8 @@ class Executor:
             self._residents.take_over(other._residents, shared.values())
         except BaseException as error:
             other.closed = True
-            gone = other._residents.bring_back(other._residents.kept())
-            other.left = other._residents.left(other._residents.kept())
-            if other.left:  # they are on the machine, which stays open until they are back
-                self.closed = True
-                gone += self._residents.bring_back(self._residents.kept())
-                raise ExecutionError(self.device.blame(error), lost=gone, left=other.left) from error
-            raise self._failed(error, gone) from error
+            self._holders.append(other._residents)  # what is not taken over is brought back from there
+            raise self._failed(error) from error
 
     def close(self) -> None:
         """Move everything placed back into its storage, and release all memory and files.
@@ -167,10 +172,13 @@ class Executor:
             return []
         self.closed = True
         self._values.kept.clear()
+        lost: list[str] = []
         try:
-            return self._residents.bring_back(self._residents.kept())
+            for residents in self._holders:
+                lost += residents.bring_back(residents.kept())
+            return lost
         finally:
-            self.left = self._residents.left(self._residents.kept())
+            self.left = [name for residents in self._holders for name in residents.left(residents.kept())]
             if not self.left:
                 self._placed.clear()
                 self.device.close()
@@ -181,10 +189,14 @@ class Executor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _failed(self, error: BaseException, gone: Sequence[str] = ()) -> BaseException:
-        """Close everything after ``error``, with which the contents of ``gone`` went; returns the error to raise."""
-        lost = [*gone, *self._close()]
-        return ExecutionError(self.device.blame(error), lost=lost, left=self.left) if isinstance(error, Exception) else error
+    def _failed(self, error: BaseException) -> BaseException:
+        """Close everything after ``error``; returns the error to raise."""
+        lost = self._close()
+        if not isinstance(error, Exception) or (isinstance(error, InputError) and not lost and not self.left):
+            return error
+        failed = ExecutionError(self.device.blame(error), lost=lost, left=self.left)
+        failed.lost = (*getattr(error, "lost", ()), *failed.lost)  # the message has the former already
+        return failed
 
     # -- a run -------------------------------------------------------------------------------------------------
 

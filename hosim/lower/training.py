@@ -31,6 +31,7 @@ from hosim.importers.torch_step import failures
 from hosim.lower import parameter_hooks
 from hosim.lower.hooks_refused import require_no_hooks, require_one_process
 from hosim.lower.optimizer_update import Update, step_alone, tensor_settings
+from hosim.lower.origins import fake_on
 from hosim.lower.replicas import Replicas, replicas_of, unwrapped
 from hosim.lower.step_parts import StepParts, program_of
 from hosim.lower.torch_program import TorchProgram, lift_constants
@@ -61,6 +62,8 @@ class TrainingStep:
     settings_now: Callable[[], list[Any]] = field(repr=False)
     parts: StepParts = field(repr=False)
     replicas: Replicas | None = None
+    constants: frozenset[str] = frozenset()
+    """The names of tensors that the program holds, and neither the model nor the optimizer."""
 
 
 def capture_training(
@@ -70,10 +73,12 @@ def capture_training(
     *,
     name: str,
     loss: Loss | None = None,
+    device: torch.device | None = None,
 ) -> TrainingStep:
     """The program of one step of ``model`` on ``inputs`` (tensors or constants by argument name) with ``optimizer``; it returns the loss.
 
-    ``loss(model, inputs)`` is differentiated, by default ``model(**inputs).loss``. Missing state of the optimizer is made here, of zeros;
+    ``loss(model, inputs)`` is differentiated, by default ``model(**inputs).loss``. The step is that of a model on ``device``, by default
+    where it is. Missing state of the optimizer is made here, of zeros;
     nothing else of the model or the optimizer changes. Raises :class:`InputError` for a step that depends on the contents of tensors (make
     the optimizer with ``fused=True``).
     """
@@ -90,9 +95,10 @@ def capture_training(
     rates = tensor_settings(optimizer)
     with failures(_ADVICE, "be traced"), quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes: dict[int, torch.Tensor] = {}
-        for tensor in (*(tensor for _, _, tensor in held), *rates):
-            fakes[id(tensor)] = _fake(mode, tensor)
-        given = {key: _fake(mode, value) if key in tensors else value for key, value in inputs.items()}
+        for _, _, tensor in held:
+            fakes[id(tensor)] = _fake(mode, tensor, device)
+        fakes.update((id(rate), _fake(mode, rate)) for rate in rates)
+        given = {key: _fake(mode, value, device) if key in tensors else value for key, value in inputs.items()}
         update = Update(optimizer, fakes, mode)
         flat = [*(fakes[id(t)] for _, _, t in held), *(given[k] for k in tensors), *(fakes[id(t)] for t in rates)]
         module, gradients = _trace(model, update, fakes, given, flat, loss, replicas)
@@ -150,7 +156,7 @@ def capture_training(
         changed = update.numbers()  # it raises an error for settings that need another program
         return [*(rate.clone() for rate in rates), *changed[:count]]
 
-    return TrainingStep(program, tuple(values), tuple(tensors), tuple(names), settings_now, parts, replicas)
+    return TrainingStep(program, tuple(values), tuple(tensors), tuple(names), settings_now, parts, replicas, frozenset(constants))
 
 
 class _Keeping:
@@ -206,7 +212,9 @@ def _make_state(optimizer: torch.optim.Optimizer) -> None:
                 optimizer.state[p][key] = like.as_strided(value.size(), value.stride()) if value.stride() != like.stride() else like
 
 
-def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+def _fake(mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+    if device not in (None, tensor.device):
+        return fake_on(mode, tensor, device)
     fake = mode.from_tensor(tensor, static_shapes=True)
     assert isinstance(fake, torch.Tensor)
     fake.grad = None  # gradients are made within the step

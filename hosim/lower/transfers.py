@@ -129,6 +129,16 @@ class Device(Protocol):
     """What the host takes to launch an op and a cache op, in nanoseconds; 0 where launching is no work of its own."""
     out_of_memory: tuple[type[Exception], ...]
     """What is raised where the device tier has no room."""
+    torch_device: Any
+    """Torch's device of the tensors in the device tier."""
+    allocator: str | None
+    """Which of torch's allocators that hosim knows gives out the device tier's memory, if one of them does."""
+
+    def has(self, tensor: Any) -> bool:
+        """Whether a tensor is in the device tier's memory."""
+
+    def to_host(self, tensor: Any) -> Any:
+        """A copy of a tensor in the host's memory."""
 
     @property
     def memory(self) -> RunMemory:

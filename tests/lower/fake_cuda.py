@@ -22,17 +22,26 @@ from torch.utils._pytree import tree_leaves
 from hosim.engine.allocators import CachingAllocator
 from hosim.lower import cuda_memory, cuda_pinning, cuda_queues
 
-TOUCHES_NOTHING = (torch.ops.aten.set_.source_Storage, torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
+TOUCHES_NOTHING = (
+    torch.ops.aten.set_.source_Storage,
+    torch.ops.aten.set_.source_Storage_storage_offset,
+    torch.ops.aten.empty.memory_format,
+    torch.ops.aten.empty_strided.default,
+    torch.ops.inductor._reinterpret_tensor.default,
+)
 EVERYTHING = (0, 1 << 62)
 
 
 def install(monkeypatch, on_cuda, **options):
     """Put a stand-in in the place of what the machine uses of torch."""
     cuda = FakeCuda(**options)
+    empty = torch.empty
     for module in (on_cuda, cuda_queues, cuda_memory, cuda_pinning):
         monkeypatch.setattr(module, "cuda", cuda)
     monkeypatch.setattr(on_cuda, "_used_on", cuda.record_stream)
-    empty = torch.empty
+    monkeypatch.setattr(on_cuda, "_gpu", lambda index: torch.device("cpu"))
+    monkeypatch.setattr(on_cuda, "_is_on", lambda tensor, gpu: not tensor.is_meta and tensor.untyped_storage()._cdata not in cuda.pageable)
+    monkeypatch.setattr(on_cuda, "_to_host", lambda tensor: cuda.to_host(tensor, empty))
     monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: cuda.pin(empty, *a, **k) if pin_memory else empty(*a, **k))
     resize = torch.UntypedStorage.resize_
     monkeypatch.setattr(torch.UntypedStorage, "resize_", lambda storage, size: cuda.resized(storage, size, resize))
@@ -125,6 +134,7 @@ class FakeCuda:
         self.pending = {}  # address -> when what was on those streams at its freeing has ended
         self.accesses = {}  # storage -> (first byte, last byte, stream, its count then, written)
         self.host = {}  # storages of pinned memory -> (weak reference, bytes that torch takes for them)
+        self.pageable = {}  # storages of the host's memory that nobody has pinned -> weak reference
         self.pinned_bytes = 0
         self.registered = {}  # first address -> bytes that the driver has pinned
         self.unpinnable = False
@@ -213,7 +223,7 @@ class FakeCuda:
 
     def resized(self, storage, size, resize):
         """``UntypedStorage.resize_``: a block of the new size, and the old one goes back."""
-        if size != storage.nbytes():
+        if size != storage.nbytes() and storage._cdata not in self.pageable:
             self.freed(storage._cdata)
             if size:
                 self.malloc(storage, size, self.current)
@@ -261,6 +271,21 @@ class FakeCuda:
         self.pinned_bytes += taken
         self.host[key] = weakref.ref(storage, lambda _: (self.host.pop(key, None), self.accesses.pop(key, None)))
         return tensor
+
+    def on_host(self, tensors):
+        """These tensors are in the host's memory; returns them."""
+        for tensor in tensors:
+            key = tensor.untyped_storage()._cdata
+            assert key not in self.blocks
+            self.pageable[key] = weakref.ref(tensor.untyped_storage(), lambda _, key=key: self.pageable.pop(key, None))
+        return tensors
+
+    def to_host(self, tensor, empty):
+        """A copy of a device's tensor in the host's memory, which waits for the device."""
+        with _disable_current_modes():
+            (made,) = self.on_host([empty(0, dtype=tensor.dtype).set_(torch.UntypedStorage(tensor.untyped_storage().nbytes()))])
+            made = made.as_strided(tensor.size(), tensor.stride())
+        return made.copy_(tensor)
 
     def cudart(self):
         return self
@@ -316,11 +341,17 @@ class Launched(TorchDispatchMode):
         for argument in func._schema.arguments:
             writes = argument.alias_info is not None and argument.alias_info.is_write
             (written if writes else read).extend(v for v in tree_leaves(named.get(argument.name)) if isinstance(v, torch.Tensor))
+        if any(map(_has_no_bytes, (*read, *written))):
+            return func(*args, **kwargs)
         for value in (*read, *written):
             self.see(value)
+        if any(value.untyped_storage()._cdata in cuda.pageable for value in (*read, *written)):
+            return self.by_the_host(func, args, kwargs, named, read, written)
         random = torch.get_rng_state() if torch.Tag.nondeterministic_seeded in func.tags else None
         result = func(*args, **kwargs)
         made = [v for v in tree_leaves(result) if isinstance(v, torch.Tensor)]
+        if any(map(_has_no_bytes, made)):
+            return result
         try:
             for value in made:
                 self.see(value)
@@ -341,6 +372,32 @@ class Launched(TorchDispatchMode):
                 self.touch(value, place, True)
         return result
 
+    def by_the_host(self, func, args, kwargs, named, read, written):
+        """What is done with memory that is not pinned: copies to and from the device, for which the host waits, and the host's own work."""
+        cuda = self.cuda
+        others = [v for v in (*read, *written) if v.untyped_storage().nbytes() and not self.on_host(v)]
+        if others:
+            assert func is torch.ops.aten.copy_.default, f"{func} of the host's memory and the device's"
+            assert not named.get("non_blocking"), "a copy of pageable memory beside ops"
+            place = cuda.current.launch(self.duration_ns(func, read, written))
+            for value in others:
+                self.touch(value, place, any(value is one for one in written))
+            cuda.now_ns = max(cuda.now_ns, cuda.current.free_ns)
+            _learn(cuda.known, cuda.current.clock)
+        for value in (*read, *written):
+            self.touch_by_host(value, any(value is one for one in written))
+        result = func(*args, **kwargs)
+        made = [v for v in tree_leaves(result) if isinstance(v, torch.Tensor) and v.untyped_storage().nbytes()]
+        cuda.on_host([v for v in made if v.untyped_storage()._cdata not in cuda.blocks and not self.on_host(v)])
+        return result
+
+    def touch_by_host(self, value, written):
+        """The host reads or writes pinned memory: whatever streams did with it has ended, as far as the host knows."""
+        first, size = value.data_ptr(), value.nbytes
+        for start, stop, number, count, wrote in self.cuda.accesses.get(self.cuda.pinned_at(value), ()):
+            if first < stop and start < first + size and (written or wrote):
+                assert self.cuda.known.get(number, 0) >= count, "the host touches memory that a copy uses"
+
     def see(self, value):
         storage = value.untyped_storage()
         if storage.nbytes() and storage._cdata not in self.cuda.blocks and not self.on_host(value):
@@ -352,6 +409,8 @@ class Launched(TorchDispatchMode):
         return self.cuda.op_ns
 
     def on_host(self, value):
+        if value.untyped_storage()._cdata in self.cuda.pageable:
+            return True
         return value.untyped_storage()._cdata in self.cuda.host or self.cuda.pinned_at(value) is not None
 
     def check_copy(self, func, read, written, named):
@@ -385,6 +444,11 @@ class Launched(TorchDispatchMode):
             if not (written and first <= start and stop <= last):
                 left.append(access)
         self.cuda.accesses[key] = [*left, (first, last, *place, written)]
+
+
+def _has_no_bytes(value):
+    """Whether a tensor is one of a capture."""
+    return isinstance(value, FakeTensor) or value.is_meta
 
 
 def _learn(clock, other):

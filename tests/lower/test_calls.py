@@ -114,10 +114,24 @@ def test_the_machine_that_runs_it(monkeypatch, tmp_path):
     monkeypatch.setattr(on_cuda, "CudaDevice", lambda hardware, **given: made.append((hardware, given)) or "gpu")
     monkeypatch.setattr(on_cpu, "CpuDevice", lambda hardware, **given: made.append((hardware, given)) or "cpu")
     held = {name: SimpleNamespace(device=torch.device(device)) for name, device in (("a", "cpu"), ("b", "cuda:1"))}
-    assert callables._device(SimpleNamespace(held=held), "profile", {"nvme": tmp_path}) == "gpu"
+    monkeypatch.setattr(callables, "named_tensors", lambda model: held)
+    folders = {"nvme": tmp_path}
+    assert callables.machine_of(None, None, "profile", folders) == "gpu"
     del held["b"]
-    assert callables._device(SimpleNamespace(held=held), "profile", {"nvme": tmp_path}) == "cpu"
-    assert made == [("profile", {"directories": {"nvme": tmp_path}, "index": 1}), ("profile", {"directories": {"nvme": tmp_path}})]
+    assert callables.machine_of(None, None, "profile", folders) == "cpu"
+    held["c"] = SimpleNamespace(device=torch.device("meta"))
+    assert callables.machine_of(None, None, "profile", folders) == "cpu"  # torch finds no GPU here
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [callables.machine_of(None, given, "profile", folders) for given in (None, "cuda", torch.device("cpu"))] == ["gpu", "gpu", "cpu"]
+    assert [given.get("index", "CPU") for _, given in made] == [1, "CPU", "CPU", None, None, "CPU"]
+    assert all(given["directories"] is folders for _, given in made)
+    assert callables.machine_of(None, made, "profile", folders) is made
+    for given, wrong in (
+        ("gpu", "torch knows no device 'gpu'; expected cuda, cuda:1 or cpu"),
+        ("xpu", "plans run on GPUs and CPUs, not on xpu"),
+    ):
+        with pytest.raises(InputError, match=wrong):
+            callables.machine_of(None, given, "profile", folders)
 
 
 def test_what_one_may_give(tmp_path):

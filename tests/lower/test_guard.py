@@ -244,7 +244,8 @@ def test_what_is_said_of_guarded_tensors(x):
     assert said(lambda: require_free(loss_of)) == "model: expected a torch.nn.Module, got function"
     with torch.device("meta"):
         elsewhere = torch.nn.Linear(2, 2)
-    assert said(lambda: require_free(elsewhere)) == "model: Linear has tensors on meta; expected all on the CPU or a GPU"
+    without = "model: 'weight' is on meta, without contents; give a loader=, or make it on the CPU"
+    assert said(lambda: hosim.offload(elsewhere, torch.ones(2), hardware="h100-80gb-sxm")) == without
     buffered = torch.nn.BatchNorm1d(2)
     buffered.running_mean = torch.empty(2, device="meta")
     assert said(lambda: require_free(buffered)) == "model: BatchNorm1d has tensors on meta; expected all on the CPU or a GPU"
