@@ -133,15 +133,24 @@ def captured(work: Work, device: Any) -> CapturedStep:
     return CapturedStep(step.program, held, dict(zip(others, (inputs[name] for name in step.inputs), strict=True)))
 
 
-def run_steps(step: CapturedStep, plan: Plan, hardware: Hardware, device: Device, timed: int, recorded: int, folder: Path) -> Ran:
+def run_steps(
+    step: CapturedStep,
+    plan: Plan,
+    hardware: Hardware,
+    device: Device,
+    timed: int,
+    recorded: int,
+    folder: Path,
+    budget_bytes: int | None = None,
+) -> Ran:
     """Run the step under a plan of its own graph: to warm up, timed, recorded op by op, under the profiler, and under the memory's history.
 
-    The trace and the history are written into ``folder``.
+    The program holds at most ``budget_bytes`` of the device tier. The trace and the history are written into ``folder``.
     """
     machine = CudaDevice(hardware) if device.kind == "cuda" else CpuDevice(hardware, throttle=True)
     samples: list[dict[str, str]] = []
     digest = hashlib.sha256()
-    with Executor(insert(step.program, plan, hardware.device_tier), hardware, machine) as executor:
+    with Executor(insert(step.program, plan, hardware.device_tier), hardware, machine, budget_bytes) as executor:
         executor.place(step.held)
 
         def run() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from hosim.gpu.output_files import write_json
 from hosim.gpu.running import run_plans
 from hosim.gpu.scheme_runs import RecordingRun
 from hosim.gpu.summary_table import table, write_summary
-from hosim.validate.kit_files import FORMAT
+from hosim.validate.kit_files import FORMAT, measured_device
 from hosim.validate.offload_schemes import SCHEMES, SMALLEST_OFFLOAD
 
 _MODES = ("prefill", "train")
@@ -133,10 +132,7 @@ def _check_same(path: Path, device: Device) -> None:
     """Raise :class:`InputError` unless what the folder holds is of this device."""
     if not path.exists():
         return
-    try:
-        before = json.loads(path.read_bytes())["device"]["name"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError("not a file of this command; give another folder", source=str(path)) from error
+    before = measured_device(path)["name"]
     now = device.describe()["name"]
     if before != now:
         raise InputError(f"the folder holds measurements of {before}, this is {now}: give another folder", source=str(path.parent))

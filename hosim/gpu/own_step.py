@@ -71,7 +71,7 @@ def record(folder: str | os.PathLike[str]) -> Iterator[None]:
     with new_folder(path) as beside:  # before the step, so that a folder that cannot be made costs no recording
         device.synchronize()
         device.reset_peaks()
-        with profiled.profiler(device) as recorded, device.history(snapshots):
+        with profiled.profiler(device, modules=True) as recorded, device.history(snapshots):
             start = time.perf_counter_ns()
             yield
             device.synchronize()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import bounded, load_workload, save_plan
 from hosim.io.plan_file import plan_to_dict
-from hosim.lower.offload import planned
+from hosim.lower.offload import Replayed, planned, rule_of
 from hosim.result import CACHING, IN_PROGRAM_ORDER, Result
-from hosim.validate.kit_files import FORMAT, kit_run, read_json, whole
+from hosim.validate.kit_files import FORMAT, kit_run, measured_device, read_json, whole
 
 
 def plan_steps(out: Path, shares: Sequence[int], policy: str) -> None:
@@ -30,6 +29,8 @@ def plan_steps(out: Path, shares: Sequence[int], policy: str) -> None:
     Raises :class:`InputError` for a folder that the first step did not write.
     """
     hardware = measured_machine(out)
+    is_gpu = measured_device(out / "meta.json")["kind"] != "cpu"
+    check = rule_of(CACHING if is_gpu else None)
     found = sorted(path.parent for path in out.glob("[!.]*-step/run.json"))
     if not found:
         raise InputError("no measured step (MODEL-MODE-LENGTH-step); run `python -m hosim.gpu measure` first", source=str(out))
@@ -45,7 +46,7 @@ def plan_steps(out: Path, shares: Sequence[int], policy: str) -> None:
             path = out / f"{folder.name.removesuffix('-step')}-plan-{share}"
             say(path.name)
             path.mkdir(exist_ok=True)
-            plan, said = _planned(path.name, graph, hardware, share, resident, outside_bytes, beyond_ns, policy)
+            plan, said = _planned(path.name, graph, hardware, share, resident, outside_bytes, beyond_ns, policy, check)
             _write(path, plan, said)
 
 
@@ -65,7 +66,15 @@ def _write(path: Path, plan: Plan | None, said: Mapping[str, Any]) -> None:
 
 
 def _planned(
-    name: str, graph: Graph, hardware: Hardware, share: int, resident: Result, outside_bytes: int, beyond_ns: int, policy: str
+    name: str,
+    graph: Graph,
+    hardware: Hardware,
+    share: int,
+    resident: Result,
+    outside_bytes: int,
+    beyond_ns: int,
+    policy: str,
+    check: Replayed,
 ) -> tuple[Plan | None, dict[str, Any]]:
     """A plan, ``None`` if none fits, and the prediction."""
     budget = (_allocated(resident) + outside_bytes) * share // 100
@@ -73,10 +82,11 @@ def _planned(
     try:
         if budget <= outside_bytes:
             raise InfeasibleError(f"{share} % of the resident peak is less than the {outside_bytes} B outside the program")
-        plan, predicted = planned(graph, hardware, budget - outside_bytes, policy, replayed=_in_blocks)
+        plan, _ = planned(graph, hardware, budget - outside_bytes, policy, replayed=check)
     except InfeasibleError as error:
         say(f"{name}: {error}")
         return None, {**about, "error": str(error)}
+    predicted = replay(plan, hardware, account=IN_PROGRAM_ORDER, allocator=CACHING)
     return plan, {**about, "cache_ops": len(plan.cache_ops), **_figures(predicted, outside_bytes, beyond_ns)}
 
 
@@ -91,14 +101,6 @@ def _figures(result: Result, outside_bytes: int, beyond_ns: int) -> dict[str, An
         "beyond_ops_ns": beyond_ns,
         "stall_ns": sum(result.stall_ns.values()),
     }
-
-
-def _in_blocks(plan: Plan, hardware: Hardware, budget: int) -> Result:
-    """The replay of a plan in program order and in the caching allocator's blocks; not feasible if these take more than the budget."""
-    result = replay(plan, hardware, account=IN_PROGRAM_ORDER, allocator=CACHING)
-    if result.feasible and _allocated(result) > budget:
-        return replace(result, feasible=False, error=f"its blocks take {_allocated(result)} B")
-    return result
 
 
 def _allocated(result: Result) -> int:

@@ -64,9 +64,12 @@ def save_history(snapshots: list[Any], folder: Path) -> None:
         write_json(folder / "memory.json.gz", trim.trim_snapshot(snapshot))
 
 
-def profiler(device: Device) -> Any:
-    """A profiler with memory and shapes, and with the waits of streams where torch can record them."""
-    settings: dict[str, Any] = {}
+def profiler(device: Device, *, modules: bool = False) -> Any:
+    """A profiler with memory and shapes, and with the waits of streams where torch can record them.
+
+    ``modules`` says whether calls of modules are recorded, which torch does by tracing Python: ``with_modules`` is for TorchScript alone.
+    """
+    settings: dict[str, Any] = {"with_stack": True} if modules else {}
     config = getattr(torch._C._profiler, "_ExperimentalConfig", None)
     if config is not None and device.kind == "cuda":
         with contextlib.suppress(TypeError):  # older releases do not know it

@@ -18,6 +18,8 @@ from hosim.gpu.summary_table import write_summary
 from hosim.gpu.travel_files import plan_of_mapping
 from hosim.hardware import Hardware
 from hosim.io.bounded import read_json
+from hosim.validate.kit_files import read_json as kit_json
+from hosim.validate.kit_files import whole
 
 
 def run_plans(device: Device, out: Path, steps: int) -> list[str]:
@@ -48,13 +50,21 @@ def run_plans(device: Device, out: Path, steps: int) -> list[str]:
 
 
 def _run(device: Device, hardware: Hardware, folder: Path, out: Path, steps: int) -> None:
-    work = work_of(out / f"{folder.name.rpartition('-plan-')[0]}-step" / "run.json")
+    resident = out / f"{folder.name.rpartition('-plan-')[0]}-step" / "run.json"
+    work = work_of(resident)
     step = captured(work, device.torch_device)
     path = folder / "plan.json"
     data = read_json(str(path), "a plan", "plan again: python -m hosim.gpu plan")
     plan = plan_of_mapping(data, step.program.graph, str(path))
-    ran = run_steps(step, plan, hardware, device, steps, 1, folder)
+    ran = run_steps(step, plan, hardware, device, steps, 1, folder, _budget(folder, resident))
     line = ran.timelines[-1]
     write_json(folder / "timeline.json.gz", events_of(plan, line))
     waited = sum(stall.stall_ns for stall in line.stalls)
     write_json(folder / "run.json", {**run_mapping(work, ran), "recorded_stall_ns": waited})
+
+
+def _budget(folder: Path, resident: Path) -> int:
+    """The bytes that the program of a plan may hold: its budget without what was allocated outside the program."""
+    path = folder / "predicted.json"
+    budget = whole(kit_json(path).get("budget_bytes"), str(path), "budget_bytes")
+    return budget - whole(kit_json(resident).get("outside_bytes"), str(resident), "outside_bytes")

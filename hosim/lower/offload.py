@@ -143,7 +143,7 @@ def offload(
             captured = steps.training(model, _by_name(unwrapped(model), example_inputs), optimizer, loss, title, runs_on)
         graph = captured.program.graph
         budget_bytes = parse_budget(budget, graph, machine)[1]
-        check = _checked if runs_on.allocator is None else partial(within_reserved, allocator=runs_on.allocator)
+        check = rule_of(runs_on.allocator)
 
         def planner(part: Graph) -> tuple[Plan, Result]:
             return planned(part, machine, budget_bytes, policy, parameters or {}, replayed=check)
@@ -241,6 +241,11 @@ def _checked(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
     if findings := verify(plan, hardware):
         raise illegal_plan(f"policy {plan.policy} made a plan that breaks a rule", findings)
     return replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER)
+
+
+def rule_of(allocator: str | None) -> Replayed:
+    """How plans are checked: by their account in program order, and with one of torch's allocators by what that reserves."""
+    return _checked if allocator is None else partial(within_reserved, allocator=allocator)
 
 
 def within_reserved(plan: Plan, hardware: Hardware, budget_bytes: int, allocator: str) -> Result:

@@ -21,19 +21,22 @@ from hosim.cli.main import app  # noqa: E402
 from hosim.edits import Edits, Recompute  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
-from hosim.gpu import clocks, command, kernel_times, planning  # noqa: E402
+from hosim.gpu import clocks, command, kernel_times, planning, running  # noqa: E402
 from hosim.gpu.beside_kernels import beside  # noqa: E402
 from hosim.gpu.captured_step import CapturedStep, DecoderModule, Work, captured, events_of  # noqa: E402
 from hosim.gpu.functional_decoder import CONFIGS  # noqa: E402
 from hosim.gpu.gpu_seam import CpuBackend, CudaBackend  # noqa: E402
 from hosim.gpu.measured_machine import measured_machine  # noqa: E402
+from hosim.gpu.output_files import write_json  # noqa: E402
 from hosim.gpu.schemes import Workload  # noqa: E402
 from hosim.gpu.summary_table import table  # noqa: E402
 from hosim.gpu.travel_files import plan_of_mapping, workload_mapping  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
 from hosim.importers.kernel_tables import read_kernel_tables  # noqa: E402
-from hosim.result import Timeline, Transfer  # noqa: E402
+from hosim.lower.offload import rule_of  # noqa: E402
+from hosim.result import CACHING, Timeline, Transfer  # noqa: E402
+from hosim.validate.kit_files import FORMAT  # noqa: E402
 from hosim.validate.offload_schemes import SCHEMES  # noqa: E402
 
 SMALL = ("--dry-run", "--modes", "prefill", "--lengths", "8", "--iterations", "1", "--profiled", "1", "--schemes", "resident")
@@ -265,15 +268,23 @@ def test_the_machine_of_a_folder(tmp_path):
 # ---- predictions
 
 
-def test_a_plan_has_to_fit_in_the_blocks_of_the_allocator():
+def test_the_kit_checks_plans_as_offload_does():
+    """On a GPU by what torch's allocator reserves, one segment here; on a CPU by what the program holds."""
     b = GraphBuilder("toy")
     b.tensor("x", 600)
     b.op("f", "matmul", outputs=["x"], duration_ns=50)
     b.op("g", "relu", inputs=["x"], duration_ns=50)
     plan, hardware = Plan(b.build(), "mine", (CacheOp(STORE, 0, "hbm", "ddr", 0),)), machine()
-    assert planning._in_blocks(plan, hardware, 1024).feasible
-    found = planning._in_blocks(plan, hardware, 1023)
-    assert (found.feasible, found.error) == (False, "its blocks take 1024 B")
+    assert rule_of(CACHING)(plan, hardware, 2 << 20).feasible
+    assert not rule_of(CACHING)(plan, hardware, (2 << 20) - 1).feasible
+    assert rule_of(None)(plan, hardware, 600).feasible
+    assert not rule_of(None)(plan, hardware, 599).feasible
+
+
+def test_a_plan_runs_within_the_budget_of_its_program(tmp_path):
+    write_json(tmp_path / "predicted.json", {"format": FORMAT, "budget_bytes": 1000})
+    write_json(tmp_path / "resident.json", {"format": FORMAT, "outside_bytes": 100})
+    assert running._budget(tmp_path, tmp_path / "resident.json") == 900
 
 
 def test_what_a_prediction_adds():

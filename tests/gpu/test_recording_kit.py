@@ -520,7 +520,8 @@ def test_a_device_that_is_not_there_is_one_line(monkeypatch, capsys, tmp_path):
 def test_a_folder_of_something_else_is_left_alone(capsys, tmp_path):
     (tmp_path / "meta.json").write_text('{"model": {}}')
     assert command.main(["measure", "--only", "schemes", "--dry-run", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"hosim.gpu: {tmp_path}/meta.json: not a file of this command; give another folder\n"
+    expected = "expected a file that `python -m hosim.gpu` writes (format hosim.gpu/1)"
+    assert capsys.readouterr().err == f"hosim.gpu: {tmp_path}/meta.json: {expected}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["meta.json"]
 
 

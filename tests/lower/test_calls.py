@@ -14,6 +14,7 @@ from hosim.errors import ExecutionError, InfeasibleError, InputError  # noqa: E4
 from hosim.lower import callable as callables  # noqa: E402
 from hosim.lower import on_cpu, on_cuda  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
+from hosim.lower.residents import Residents  # noqa: E402
 from hosim.lower.training import capture_training  # noqa: E402
 
 HARDWARE = "h100-80gb-sxm"
@@ -189,3 +190,35 @@ def test_constants_of_the_loss_are_held():
     with hosim.offload(model, {"x": X}, hardware=HARDWARE, optimizer=optimizers[1], loss=loss) as offloaded:
         assert torch.equal(offloaded(X), wanted)
     assert torch.equal(model.weight, plain.weight)
+
+
+def test_a_failure_between_the_parts_of_a_step_loses_nothing(monkeypatch):
+    """It comes when one of the tensors is handed over; both halves wait on the machine until there is room, and close again."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32, bias=False) for _ in range(4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+    before, x = [p.detach().clone() for p in model.parameters()], torch.ones(2, 32)
+    given = {"optimizer": optimizer, "loss": lambda model, inputs: model(inputs["input"]).sum(), "policy": "layerwise"}
+    step = hosim.offload(model, {"input": x}, hardware=HARDWARE, **given)
+    step.backward(input=x)
+    device = step.executor.device
+
+    def half(self, other, shared):
+        theirs, ours, _ = next(entry for entry in shared if entry[0] in other._now)
+        self._now[ours] = other._now.pop(theirs)
+        raise RuntimeError("the link is down")
+
+    def refuse(storage, size):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Residents, "take_over", half)
+        patch.setattr(device, "allocate", refuse)
+        with pytest.raises(ExecutionError, match="the link is down; the device has no room for") as caught:
+            step.optimizer_step()
+        away = [name for name in step.executor.left if name.endswith("weight")]
+        assert caught.value.left == tuple(step.executor.left)
+        assert len(away) == 4  # one of this plan, three of the other's
+    step.close()
+    assert all(torch.equal(p, kept) for p, kept in zip(model.parameters(), before, strict=True))
+    assert all(torch.equal(state["momentum_buffer"], torch.zeros(32, 32)) for state in optimizer.state.values())
