@@ -25,7 +25,7 @@ from hosim.lower.guard import Guard
 from hosim.lower.hooks_refused import require_no_hooks, require_one_process
 from hosim.lower.insert import insert
 from hosim.lower.launch_cost import late_launch_ns
-from hosim.lower.origins import Loader, fake_on, fakes, named_tensors, origins, views
+from hosim.lower.model_origins import Loader, fake_on, fakes, named_tensors, origins, views
 from hosim.lower.run import Executor
 from hosim.lower.torch_program import TorchProgram, capture
 from hosim.lower.transfers import Device, RunMemory

@@ -125,7 +125,7 @@ def offload(
     from hosim.lower.generation import OffloadedGenerator
     from hosim.lower.guard import require_free
     from hosim.lower.hooks_refused import require_not_compiled
-    from hosim.lower.origins import loader_of, require_contents
+    from hosim.lower.model_origins import loader_of, require_contents
     from hosim.lower.replicas import unwrapped
 
     require_free(model)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hosim.cache_plan import Plan
 from hosim.errors import ExecutionError, InputError
 from hosim.hardware import Hardware
-from hosim.lower.transfers import Device, Event, Place, TierBlock
-
-if TYPE_CHECKING:
-    from hosim.lower.origins import Origin
+from hosim.lower.transfers import Device, Event, Origin, Place, TierBlock
 
 
 class TensorCopies:

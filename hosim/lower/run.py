@@ -26,12 +26,11 @@ from hosim.lower.measured_timeline import timeline_of
 from hosim.lower.order import last_needs, order_of
 from hosim.lower.residents import Residents, TensorCopies, resizable
 from hosim.lower.step_values import StepValues
-from hosim.lower.transfers import Device, Event, Label
+from hosim.lower.transfers import Device, Event, Label, Origin
 from hosim.result import Timeline
 
 if TYPE_CHECKING:
     from hosim.lower.insert import Lowered
-    from hosim.lower.origins import Origin
 
 
 class Executor:

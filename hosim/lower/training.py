@@ -30,8 +30,8 @@ from hosim.importers.torch_run import PlaceholderInput, quiet
 from hosim.importers.torch_step import failures
 from hosim.lower import parameter_hooks
 from hosim.lower.hooks_refused import require_no_hooks, require_one_process
+from hosim.lower.model_origins import fake_on
 from hosim.lower.optimizer_update import Update, step_alone, tensor_settings
-from hosim.lower.origins import fake_on
 from hosim.lower.replicas import Replicas, replicas_of, unwrapped
 from hosim.lower.step_parts import StepParts, program_of
 from hosim.lower.torch_program import TorchProgram, lift_constants

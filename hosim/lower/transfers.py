@@ -91,6 +91,22 @@ class TierBlock(Place, Protocol):
         """Release the bytes once all of ``after`` is done."""
 
 
+class Origin(Protocol):
+    """Where the contents of a placed storage come from, if they are not in it."""
+
+    returns: bool
+    """Whether the contents go back there."""
+
+    def contents(self) -> Place:
+        """The bytes, in memory of the host."""
+
+    def leave(self) -> None:
+        """The bytes are on the machine now: give the memory back."""
+
+    def room(self) -> Place:
+        """Memory for the bytes to go back to. Raises :class:`MemoryError` or :class:`RuntimeError` if there is none."""
+
+
 class Queue(Protocol):
     """Work that starts in the order in which it was submitted."""
 

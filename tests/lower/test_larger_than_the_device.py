@@ -229,7 +229,7 @@ def test_no_room_on_the_host_for_what_comes_back(cuda, monkeypatch):
     with Launched(cuda):
         offloaded = hosim.offload(model, small, hardware=machine(), budget="60%", device=unbounded(), **QUICK)
         with monkeypatch.context() as patch:
-            patch.setattr("hosim.lower.origins.CpuOrigin.room", lambda origin: (_ for _ in ()).throw(MemoryError))
+            patch.setattr("hosim.lower.model_origins.CpuOrigin.room", lambda origin: (_ for _ in ()).throw(MemoryError))
             with pytest.raises(ExecutionError, match="not all contents are back"):
                 offloaded.close()
             with pytest.raises(InputError, match="first close what"):

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -20,26 +20,10 @@ from hosim.errors import InputError
 from hosim.lower.error_text import in_one_line
 from hosim.lower.host_bytes import HostBytes
 from hosim.lower.residents import resizable
-from hosim.lower.transfers import Device
+from hosim.lower.transfers import Device, Origin
 
 Loader = Callable[[str], Any]
 """Returns the contents of the parameter or buffer with a name."""
-
-
-class Origin(Protocol):
-    """Where the contents of one storage come from."""
-
-    returns: bool
-    """Whether the contents go back there."""
-
-    def contents(self) -> HostBytes:
-        """The bytes, in memory of the host."""
-
-    def leave(self) -> None:
-        """The bytes are on the machine now: give the memory back."""
-
-    def room(self) -> HostBytes:
-        """Memory for the bytes to go back to. Raises :class:`MemoryError` or :class:`RuntimeError` if there is none."""
 
 
 class CpuOrigin:
