@@ -82,11 +82,10 @@ def _planned(
     try:
         if budget <= outside_bytes:
             raise InfeasibleError(f"{share} % of the resident peak is less than the {outside_bytes} B outside the program")
-        plan, _ = planned(graph, hardware, budget - outside_bytes, policy, replayed=check)
+        plan, predicted = planned(graph, hardware, budget - outside_bytes, policy, replayed=check)
     except InfeasibleError as error:
         say(f"{name}: {error}")
         return None, {**about, "error": str(error)}
-    predicted = replay(plan, hardware, account=IN_PROGRAM_ORDER, allocator=CACHING)
     return plan, {**about, "cache_ops": len(plan.cache_ops), **_figures(predicted, outside_bytes, beyond_ns)}
 
 
