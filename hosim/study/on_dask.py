@@ -39,7 +39,7 @@ def cluster(scheduler: str | Client) -> Runner:
         raise InputError("--scheduler needs Dask, which is not installed; run: pip install 'hosim[dask]'", source="scheduler")
     if isinstance(scheduler, str) and not _ADDRESS.fullmatch(scheduler):
         raise InputError("expected the address of a Dask scheduler, such as tcp://host:8786", source=scheduler[:_SHOWN] or "scheduler")
-    if not isinstance(scheduler, str) and not hasattr(scheduler, "submit"):
+    if not isinstance(scheduler, str) and not hasattr(scheduler, "nthreads"):
         raise InputError(f"expected the address of a Dask scheduler or a client, got {scheduler!r}", source="scheduler")
     return lambda tasks: _run(tasks, scheduler)
 

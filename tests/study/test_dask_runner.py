@@ -72,7 +72,14 @@ class FakeClient:
         self.cancelled = [future.task.key for future in futures]
 
 
-TASKS: list[Any] = [SimpleNamespace(key=str(i), point={}) for i in range(9)]
+class FakeTask(SimpleNamespace):
+    """Has a key, and a row for the error that ends it."""
+
+    def failed(self, error: str) -> dict[str, str]:
+        return {"failed": self.key, "error": error}
+
+
+TASKS: list[Any] = [FakeTask(key=str(i), point={}) for i in range(9)]
 
 
 @pytest.fixture
@@ -84,9 +91,8 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_a_cluster_is_sent_three_tasks_a_thread_ahead(distributed: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_is_sent_three_tasks_a_thread_ahead(distributed: ModuleType) -> None:
     """Three at first, and one more for each answer, whose future is let go; a task that kills its workers is a row with an error."""
-    monkeypatch.setattr(on_dask, "failed", lambda task, error: {"failed": task.key, "error": error})
     client = FakeClient(broken=("1",))
     rows = on_dask.cluster(client)(TASKS)  # type: ignore[arg-type]
     assert next(rows) == {"row of": "0"}
@@ -101,11 +107,8 @@ def test_a_cluster_is_sent_three_tasks_a_thread_ahead(distributed: ModuleType, m
     assert len(idle.sent) == 3 + 1
 
 
-def test_a_task_whose_result_goes_with_its_worker_is_sent_again_three_times(
-    distributed: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_whose_result_goes_with_its_worker_is_sent_again_three_times(distributed: ModuleType) -> None:
     """It has not failed: nobody had fetched its row yet. A fourth time, it is a row with an error."""
-    monkeypatch.setattr(on_dask, "failed", lambda task, error: {"failed": task.key, "error": error})
     client = FakeClient(lost={"1": 3, "2": 4})
     rows = list(on_dask.cluster(client)(TASKS))  # type: ignore[arg-type]
     assert {"row of": "1"} in rows
