@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.serving.drawn_requests import changed_text, draw_requests, is_drawn
+from hosim.serving.drawn_requests import PROCESSES, changed_text, draw_requests, is_drawn
 from hosim.serving.request_files import RequestRows, read_request_rows
 
 
@@ -23,6 +23,8 @@ def asked_requests(text: str | os.PathLike[str]) -> RequestRows:
     if isinstance(text, str) and is_drawn(text):
         drawn = draw_requests(text)
         return RequestRows(drawn, tuple(range(len(drawn))), len(drawn))
+    if isinstance(text, str) and "=" in text and not os.path.exists(text):
+        raise InputError(f"expected a file, or one of {', '.join(PROCESSES)} with parameters, as in poisson:rate=10", source=text)
     return read_request_rows(text)
 
 

@@ -86,6 +86,13 @@ def test_what_cannot_be_drawn(text, message):
     assert str(caught.value).startswith(message)
 
 
+def test_a_process_that_there_is_not():
+    with pytest.raises(
+        InputError, match=r"^poison:rate=3: expected a file, or one of poisson, gamma, bursts with parameters, as in poisson:"
+    ):
+        hosim.serve("llama-3.1-8b", "h100-80gb-sxm", "poison:rate=3")
+
+
 def test_a_text_is_served_as_its_requests_are(tmp_path):
     text = "poisson:rate=10:count=4:prompt=20:output=2"
     drawn = hosim.serve("llama-3.1-8b", "h100-80gb-sxm", text)
