@@ -13,11 +13,12 @@ import fake_cuda  # noqa: E402
 from hosim import load_workload  # noqa: E402
 from hosim.cache_plan import Plan  # noqa: E402
 from hosim.engine import replay  # noqa: E402
-from hosim.gpu import captured_step, command, measuring, running  # noqa: E402
+from hosim.gpu import captured_step, command, measuring, planning, running  # noqa: E402
 from hosim.gpu.captured_step import captured  # noqa: E402
 from hosim.gpu.gpu_seam import CpuBackend  # noqa: E402
 from hosim.gpu.measured_machine import measured_machine  # noqa: E402
 from hosim.lower import on_cuda  # noqa: E402
+from hosim.lower.offload import rule_of  # noqa: E402
 
 
 class Pretended(CpuBackend):
@@ -44,7 +45,7 @@ class Pretended(CpuBackend):
 @pytest.fixture
 def pretended(monkeypatch):
     """Each kernel takes 1 ms; the decoder really runs on the CPU."""
-    device, runs = Pretended(), []
+    device, runs, budgets = Pretended(), [], []
     cuda = fake_cuda.install(monkeypatch, on_cuda, op_ns=1_000_000, launch_ns=0)
     monkeypatch.setattr(command, "CudaBackend", lambda index: device)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -61,13 +62,15 @@ def pretended(monkeypatch):
 
     def noted(executor, values, record=False):
         runs.append(record)
+        budgets.append(executor._budget_bytes)
         return run(executor, values, record=record)
 
     monkeypatch.setattr(captured_step.Executor, "run", noted)
-    return SimpleNamespace(runs=runs, cuda=cuda)
+    return SimpleNamespace(runs=runs, budgets=budgets, cuda=cuda)
 
 
-def test_a_run_on_a_gpu(pretended, tmp_path, capsys):
+def test_a_run_on_a_gpu(pretended, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(planning, "rule_of", lambda allocator: rule_of(None))  # the decoder is smaller than a segment of the allocator
     out = tmp_path / "out"
     line = ["--configs", "tiny", "--modes", "prefill", "--lengths", "8", "--batch", "2", "--iterations", "3"]
     line += ["--shares", "60", "--out", str(out)]
@@ -90,6 +93,7 @@ def test_a_run_on_a_gpu(pretended, tmp_path, capsys):
     with fake_cuda.Launched(pretended.cuda):
         assert command.main(["run", *line]) == 0
     assert pretended.runs == [False] * 5 + [True] + [False] * 2
+    assert set(pretended.budgets[-8:]) == {said["budget_bytes"] - 4096}  # what is allocated outside the program is not the program's
     files = {path.name for path in (out / "tiny-prefill-8-plan-60").iterdir()}
     assert files == {"predicted.json", "plan.json", "run.json", "trace.json.gz", "memory.json.gz", "timeline.json.gz"}
     resident, planned = json.loads((out / "summary.json").read_text())["runs"]

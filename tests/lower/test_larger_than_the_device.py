@@ -149,6 +149,7 @@ def test_training_of_a_model_on_the_cpu(cuda):
         assert all(torch.equal(value, theirs.state[other][key]) for key, value in optimizer.state[mine].items())
 
 
+@pytest.mark.long
 def test_from_safetensors(tmp_path):
     """A folder of files, and one file; on a machine of the CPU's memory."""
     save_file = pytest.importorskip("safetensors.torch").save_file
@@ -221,6 +222,7 @@ def test_a_capture_for_a_gpu_that_is_not_here():
     assert [captured.held[name].device.type for name in captured.constants] == ["cpu"]
 
 
+@pytest.mark.long
 def test_no_room_on_the_host_for_what_comes_back(cuda, monkeypatch):
     """The contents stay where they are; closing again brings them back."""
     small = torch.ones(2, 64)
