@@ -158,6 +158,8 @@ def test_the_table(tmp_path):
     assert "first token" in outcome.stdout
     assert "12 iterations, to each of which the host adds 1.00 ms" in outcome.stdout
     assert "0 preemptions" in outcome.stdout
+    assert "the kernels alone" not in outcome.stdout
+    assert "the times of the kernels alone" in CliRunner().invoke(app, line).stdout  # nobody knows the host's
     both = CliRunner().invoke(app, [*line, "--fit-first", "1", "--measured", str(path), "--overhead", "1ms"])
     assert (both.exit_code, both.stderr) == (2, "error: --fit-first: fits the overhead: leave out one of --fit-first and --overhead\n")
     wrong = CliRunner().invoke(app, [*line, "--fit-first", "1"])
