@@ -277,6 +277,8 @@ def test_what_is_not_given() -> None:
         "serve memory_share": 0.9,
         "serve overhead": 0,
         "serve ahead": True,
+        "serve instances": 1,
+        "serve_sweep jobs": -1,
     }
 
 
