@@ -22,7 +22,7 @@ from hosim.gpu.output_files import write_json
 from hosim.gpu.running import run_plans
 from hosim.gpu.scheme_runs import RecordingRun
 from hosim.gpu.summary_table import table, write_summary
-from hosim.validate.kit_files import FORMAT, measured_device
+from hosim.validate.kit_files import FORMAT, read_json
 from hosim.validate.offload_schemes import SCHEMES, SMALLEST_OFFLOAD
 
 _MODES = ("prefill", "train")
@@ -132,7 +132,8 @@ def _check_same(path: Path, device: Device) -> None:
     """Raise :class:`InputError` unless what the folder holds is of this device."""
     if not path.exists():
         return
-    before = measured_device(path)["name"]
+    device_then = read_json(path, ["device"])["device"]
+    before = device_then.get("name") if isinstance(device_then, dict) else None
     now = device.describe()["name"]
     if before != now:
         raise InputError(f"the folder holds measurements of {before}, this is {now}: give another folder", source=str(path.parent))

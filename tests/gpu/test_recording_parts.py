@@ -272,7 +272,7 @@ def test_folders_that_cannot_be_made(noted, tmp_path, capsys):
     assert capsys.readouterr().err == f"hosim.gpu: {tmp_path}/file: cannot create the folder: File exists\n"
     folder = tmp_path / "deep" / "out"
     folder.mkdir(parents=True)
-    (folder / "meta.json").write_text(json.dumps({"device": {"name": "other"}}))
+    (folder / "meta.json").write_text(json.dumps({"format": "hosim.gpu/1", "device": {"name": "other"}}))
     assert command.main(["measure", "--out", str(folder)]) == 2
     said = f"hosim.gpu: {folder}: the folder holds measurements of other, this is GPU: give another folder\n"
     assert (capsys.readouterr().err, noted) == (said, [])
