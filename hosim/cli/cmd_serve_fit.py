@@ -30,10 +30,10 @@ def serve_fit(
     set_: Set = None,
     json: Json = False,
 ) -> None:
-    """Find the highest rate, or the smallest cache, at which latencies keep their limits.
+    """Find the highest rate that keeps latencies in limits.
 
-    It bisects over runs, tries further values on both sides, and reports any that contradicts the rest. Exit code 3 if no value keeps the
-    limits.
+    Or the smallest cache, or another value. It bisects over runs, tries further values on both sides, and reports any that contradicts the
+    rest. Exit code 3 if no value keeps the limits.
     """
     from hosim.api.serving_studies import serve_fit as fitted
     from hosim.report.serving_studies_table import serving_fit

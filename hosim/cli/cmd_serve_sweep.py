@@ -44,7 +44,7 @@ def serve_sweep(
     scheduler: Scheduler = None,
     json: Json = False,
 ) -> None:
-    """Serve requests once for each combination of values, on every core.
+    """Serve once for each combination of values.
 
     Fields are parameters of the requests (of a file its rate), of the model, the machine, and options of hosim.serve. With --seeds each row
     is the median of several draws, with the least and the most below it.

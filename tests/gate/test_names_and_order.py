@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import graphs
 
 from hosim.cache_plan import Plan
-from hosim.gate.canonical import canonical, graph_fingerprint
+from hosim.gate.canonical import _told, canonical, graph_fingerprint
 from hosim.gate.cases import Case, Suite
 from hosim.gate.checking import check, write
 from hosim.gate.metric_verdict import SAME
@@ -42,6 +42,16 @@ def test_the_canonical_graph_is_the_same_from_any_order(graph: Graph, seed: int)
     assert nameless[0] == nameless[1]
     assert one.ops == other.ops
     assert graph_fingerprint(one) == graph_fingerprint(other)
+
+
+def test_a_field_of_ops_that_came_later_counts_where_it_says_something() -> None:
+    """An op without it has the fingerprint that it had before there was one."""
+    op = step().ops[0]
+    later = {"kernel": "k", "sizes": (("m", 3),), "processor": "ddr"}
+    told = {name: _told(replace(op, **{name: value})) for name, value in later.items()}
+    assert not any(name in _told(op) for name in later)
+    assert all(name in told[name] for name in later)
+    assert len({_told(op), *told.values()}) == 4
 
 
 @pytest.mark.parametrize("policy", ["resident", "hyperoffload", "belady", "longest_gap", "on_demand", "lookahead", "g10", "hybrid"])
