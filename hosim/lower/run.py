@@ -88,7 +88,7 @@ class Executor:
         try:
             self._place(values, origins)
         except BaseException as error:
-            raise self._failed(error) from error
+            raise self._failed(error, isinstance(error, InputError)) from error
         self._placed.update((name, _own_view(value) if isinstance(value, torch.Tensor) else value) for name, value in values.items())
 
     def _check(self, values: Mapping[str, Any]) -> None:
@@ -188,10 +188,10 @@ class Executor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _failed(self, error: BaseException) -> BaseException:
-        """Close everything after ``error``; returns the error to raise."""
+    def _failed(self, error: BaseException, is_refusal: bool = False) -> BaseException:
+        """Close everything after ``error``; returns the error to raise, which is a refusal unchanged if nothing is lost or left."""
         lost = self._close()
-        if not isinstance(error, Exception) or (isinstance(error, InputError) and not lost and not self.left):
+        if not isinstance(error, Exception) or (is_refusal and not lost and not self.left):
             return error
         failed = ExecutionError(self.device.blame(error), lost=lost, left=self.left)
         failed.lost = (*getattr(error, "lost", ()), *failed.lost)  # the message has the former already
