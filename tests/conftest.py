@@ -20,6 +20,8 @@ settings.load_profile("ci")
 if hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = lambda: providers._local_constants  # none yet
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # there are as many workers as cores: more threads would wait for one another
+
 os.environ.setdefault("HOSIM_CACHE_KEY", "tests")  # kept graphs are signed, and no key is made in the home of who runs the tests
 
 os.environ["HOSIM_PROGRESS"] = "off"  # what tests compare must not depend on how long a command took

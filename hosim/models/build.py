@@ -122,7 +122,7 @@ def parameters_of(parameters: Mapping[str, Any]) -> list[str]:
     """The names of everything that :func:`build` takes for the model that ``parameters`` name, those inside mappings with a dot.
 
     >>> parameters_of({"model": "gpt2-xl"})[:2]
-    ['attention', 'batch']
+    ['activations', 'attention']
     """
     preset, *_ = _preset(parameters.get("model"))
     inside = [f"config.{name}" for name in get_type_hints(type(preset))] + [f"routing.{name}" for name in get_type_hints(RoutingDraw)]

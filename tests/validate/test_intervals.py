@@ -54,6 +54,7 @@ def test_composed_steps_of_a_machine_left_out(compared, machine: str, by: str) -
     compared("aiconfigurator", f"90 % intervals of {len(off)} composed steps, {machine} by {by}", "share within", 0.9, within, slack=0.1)
 
 
+@pytest.mark.long
 def test_the_kept_figures_are_those_of_all_sources() -> None:
     found = fitted(SPREADS)
     assert (found.step_share, found.gap_ns) == (STEP_SHARE, GAP_NS)
