@@ -56,7 +56,19 @@ _PROCESSOR = KeyTable(
     note("source"),
 )
 
-_OPTIONAL_PROCESSOR = Kind(_PROCESSOR.kind.type, lambda p: None if p is None else _PROCESSOR.write(p), _PROCESSOR.kind.read)
+
+def _optional(table: KeyTable[Any]) -> Kind:
+    return Kind(table.kind.type, lambda value: None if value is None else table.write(value), table.kind.read)
+
+
+_ROOFLINE = (
+    Key("peak", mapping(COMPUTE_RATE, Name), "peak_flops", default={}),
+    Key("efficiency", FRACTION),
+    Key("beside_copies", FRACTION, brief=True),
+    Key("launch", TIME, "launch_ns"),
+    Key("efficiency_of", mapping(mapping(Kind(Fraction), Name), Name), brief=True),
+)
+"""What a processor of any tier has: its peaks, what kernels reach of them, and the fixed time of an op."""
 
 
 def _files(compute: Compute) -> tuple[str, ...]:
@@ -70,12 +82,8 @@ _COMPUTE = KeyTable(
 ``efficiency_of`` has the fraction for some kinds of ops, by kind and dtype; all other ops have ``efficiency``.
     """,
     Compute,
-    Key("peak", mapping(COMPUTE_RATE, Name), "peak_flops", default={}),
-    Key("efficiency", FRACTION),
-    Key("beside_copies", FRACTION, brief=True),
-    Key("launch", TIME, "launch_ns"),
-    Key("efficiency_of", mapping(mapping(Kind(Fraction), Name), Name), brief=True),
-    Key("processor", _OPTIONAL_PROCESSOR, brief=True),
+    *_ROOFLINE,
+    Key("processor", _optional(_PROCESSOR), brief=True),
     Key("kernels", mapping(mapping(mapping(Kind(Constant, float), Name), Name), Name), brief=True),
     Key("tables", Kind(list[str], list, lambda _: ()), get=_files, brief=True),  # read by hardware_from_dict, which knows the folder
     note("source"),
@@ -120,14 +128,9 @@ _TIER_COMPUTE = KeyTable(
     "TierComputeModel",
     "The processor of a tier: its peak by dtype, what its kernels reach of that and of the tier's bandwidth, and the fixed time of an op.",
     Compute,
-    Key("peak", mapping(COMPUTE_RATE, Name), "peak_flops", default={}),
-    Key("efficiency", FRACTION),
-    Key("beside_copies", FRACTION, brief=True),
-    Key("launch", TIME, "launch_ns"),
-    Key("efficiency_of", mapping(mapping(Kind(Fraction), Name), Name), brief=True),
+    *_ROOFLINE,
     note("source"),
 )
-_OPTIONAL_TIER_COMPUTE = Kind(_TIER_COMPUTE.kind.type, lambda c: None if c is None else _TIER_COMPUTE.write(c), _TIER_COMPUTE.kind.read)
 
 _TIER = KeyTable(
     "TierModel",
@@ -142,7 +145,7 @@ processor of the memory, if ops can run on it.
     Key("scope", SCOPE),
     Key("pageable", several(NAME), brief=True),
     Key("pin", Kind(PinModel), get=_pin, brief=True),
-    Key("compute", _OPTIONAL_TIER_COMPUTE, brief=True),
+    Key("compute", _optional(_TIER_COMPUTE), brief=True),
     note("source"),
 )
 
