@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +21,7 @@ from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.processors import refuse_other_processors
 from hosim.units import parse_size
 
-__all__ = ["Maker", "Parameter", "Policy"]
+__all__ = ["Maker", "Parameter", "Policy", "unknown_policy", "written_settings"]
 
 Maker = Callable[..., Plan]
 """``make(graph, hardware, budget_bytes, **parameters)``, with every parameter given."""
@@ -31,6 +32,34 @@ _EXPECTED = {
     "bool": "true or false",
     "size": "a size such as '4 GiB'",
 }
+
+
+def written_settings(settings: Iterable[str], source: str) -> Iterator[tuple[str, str]]:
+    """The parameters and values of texts such as ``k=2``. Raises :class:`InputError` for one without a value, and one given twice.
+
+    >>> dict(written_settings(["k=2", "lead=8"], "policy lookahead"))
+    {'k': '2', 'lead': '8'}
+    """
+    seen = set()
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise InputError(f"expected parameter=value after the colon, got {setting!r}", source=source)
+        if key in seen:
+            raise InputError("is given twice; keep one", source=source, where=key)
+        seen.add(key)
+        yield key, value
+
+
+def unknown_policy(name: str, names: Sequence[str]) -> str:
+    """The message for a name that none of the policies has.
+
+    >>> unknown_policy("lru2", ["lru", "pinned"])
+    "unknown policy 'lru2'; did you mean lru? (policies: lru, pinned)"
+    """
+    close = get_close_matches(name, names, n=2)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    return f"unknown policy {name!r}{hint} (policies: {', '.join(names)})"
 
 
 class Parameter(NamedTuple):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import inspect
 import logging
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
@@ -23,7 +22,7 @@ from hosim.errors import LONGEST
 from hosim.plain_text import one_line
 from hosim.policies.catalogue import BUILT_IN
 from hosim.policies.from_function import policy_of
-from hosim.policies.policy import Parameter, Policy
+from hosim.policies.policy import Parameter, Policy, unknown_policy
 from hosim.policies.strangers import FAILURES, PolicyError
 
 __all__ = ["GROUP", "Parameter", "Policy", "get", "names"]
@@ -85,9 +84,7 @@ def get(name: str) -> Policy:
         return plugins[name][0]
     if name in broken:
         raise PolicyError(broken[name])
-    close = get_close_matches(name, names(), n=2)
-    hint = f"; did you mean {' or '.join(close)}?" if close else ""
-    raise PolicyError(f"unknown policy {name!r}{hint} (policies: {', '.join(names())})")
+    raise PolicyError(unknown_policy(name, names()))
 
 
 @cache

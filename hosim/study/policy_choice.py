@@ -11,7 +11,7 @@ from hosim.errors import InputError
 from hosim.policies import registry
 from hosim.policies.catalogue import BUILT_IN
 from hosim.policies.from_function import policy_of
-from hosim.policies.policy import Policy
+from hosim.policies.policy import Policy, written_settings
 
 RECOMPUTE, REORDER = "recompute", "reorder"
 """The parameters of a policy that say whether ops may run again, and whether they may trade places."""
@@ -65,12 +65,7 @@ def parse_choice(text: str) -> PolicyChoice:
     name, *settings = text.strip().split(":")
     policy = registry.get(name)
     parameters: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise InputError(f"expected parameter=value after the colon, got {setting!r}", source=f"policy {name}")
-        if key in parameters:
-            raise InputError("is given twice; keep one", source=f"policy {name}", where=key)
+    for key, value in written_settings(settings, f"policy {name}"):
         parameters[key] = policy.read(key, value)
     return PolicyChoice(name, parameters, text.strip())
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
 from hosim.errors import InputError
 from hosim.io.reading import did_you_mean
-from hosim.policies.policy import Parameter
+from hosim.policies.policy import Parameter, unknown_policy, written_settings
 from hosim.serving.kv_policies.kv_rules import KvRules
 
 _TIERS = Parameter(
@@ -104,17 +103,10 @@ def kv_policy(text: str) -> tuple[KvPolicy, dict[str, Any]]:
     name, *settings = text.strip().split(":")
     names = [policy.name for policy in KV_POLICIES]
     if name not in names:
-        close = get_close_matches(name, names, n=2)
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise InputError(f"unknown policy {name!r}{hint} (policies: {', '.join(names)})", source="kv")
+        raise InputError(unknown_policy(name, names), source="kv")
     policy = KV_POLICIES[names.index(name)]
     given: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise InputError(f"expected parameter=value after the colon, got {setting!r}", source=f"kv {name}")
-        if key in given:
-            raise InputError("is given twice; keep one", source=f"kv {name}", where=key)
+    for key, value in written_settings(settings, f"kv {name}"):
         if key not in policy.settings:
             known = ", ".join(policy.settings)
             raise InputError(f"no parameter {key!r}{did_you_mean(key, policy.settings)} (parameters: {known})", source=f"kv {name}")
