@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Budget, Machine, Workload, question, real, whole
-from hosim.errors import InputError
 from hosim.study.axes import parse_axis
 from hosim.study.policy_choice import AnyPolicy
 
@@ -122,13 +121,11 @@ def fit(
     >>> answer.value, answer.beyond.value
     ('3 GB/s', '2 GB/s')
     """
-    from hosim.study.fit import STEPS
+    from hosim.study.fit import STEPS, sought
     from hosim.study.fit import fit as fitted
 
-    text = largest or smallest
-    if text is None or (largest and smallest) or not isinstance(text, str):
-        raise InputError("give one of largest='FIELD=A..B' and smallest='FIELD=A..B'", source="fit")
+    wanted, text = sought(largest, smallest, "fit")
     limit = None if slowdown is None else real(slowdown, "slowdown")
     asked = question(workload, hardware, policy, budget)
     with in_cell() as tell:
-        return fitted(asked, "largest" if largest else "smallest", parse_axis(text, STEPS), limit, tell)
+        return fitted(asked, wanted, parse_axis(text, STEPS), limit, tell)

@@ -15,7 +15,7 @@ from hosim.in_cells import InCells
 from hosim.serving.goodput import latency_limits, statistic_limits
 from hosim.study.axes import Axis, Value, parse_axis, read_vary
 from hosim.study.bisection import bisected, shown
-from hosim.study.fit import STEPS, ascending
+from hosim.study.fit import STEPS, Wanted, ascending, sought
 from hosim.study.rows import Row, frame, varied_columns
 from hosim.units import human_time
 
@@ -140,7 +140,7 @@ class ServingFit(InCells):
     although harder ones are within.
     """
 
-    wanted: str
+    wanted: Wanted
     axis: Axis
     limits_ns: Mapping[str, int]
     probes: tuple[ServingProbe, ...]
@@ -229,16 +229,12 @@ def serve_fit(
     >>> found.value
     1
     """
-    text = largest or smallest
-    if text is None or (largest and smallest):
-        raise InputError("give one of largest='FIELD=A..B' and smallest='FIELD=A..B'", source="serve_fit")
+    wanted, text = sought(largest, smallest, "serve_fit")
     axis = parse_axis(text, STEPS)
     limits = statistic_limits(within)
-    if len(axis.values) < 2:
-        raise InputError(f"expected at least two values, such as 1..64, got {axis.values[0]!r}", source=" + ".join(axis.fields))
     asked = asked_question(model, hardware, requests, options, {})
     check_serving_fields(asked, axis.fields)
-    axis = Axis(axis.fields, ascending(axis))
+    axis = ascending(axis)
     tasks = tasks_of(asked, [dict.fromkeys(axis.fields, value) for value in axis.values])
     with in_cell() as tell:
 
@@ -246,13 +242,11 @@ def serve_fit(
             tell(f"{' + '.join(axis.fields)} = {axis.values[i]}")
             return _probe(tasks[i], axis.values[i], limits)
 
-        found = bisected(range(len(tasks))[:: 1 if largest else -1], probe)
+        found = bisected(range(len(tasks))[:: 1 if wanted == "largest" else -1], probe)
     if all(probe.row["error"] for probe in found.probes.values()):
         raise InputError(f"every value failed; the first one with: {next(iter(found.probes.values())).row['error']}", source="serve_fit")
     answer, beyond = (None if place is None else found.probes[place] for place in (found.answer, found.beyond))
-    return ServingFit(
-        "largest" if largest else "smallest", axis, limits, tuple(found.probes.values()), answer, beyond, found.contradictions
-    )
+    return ServingFit(wanted, axis, limits, tuple(found.probes.values()), answer, beyond, found.contradictions)
 
 
 def _probe(task: ServingTask, value: Value, limits: Mapping[str, int]) -> ServingProbe:

@@ -8,7 +8,7 @@ import typer
 
 from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, print_json, question_of
 from hosim.cli.progress import progress
-from hosim.errors import InfeasibleError, InputError
+from hosim.errors import InfeasibleError
 
 Largest = Annotated[
     str | None,
@@ -52,16 +52,14 @@ def fit(
     """
     from hosim.report import studies
     from hosim.study.axes import parse_axis
-    from hosim.study.fit import STEPS, rows
+    from hosim.study.fit import STEPS, rows, sought
     from hosim.study.fit import fit as fitted
 
-    text = largest or smallest
-    if text is None or (largest and smallest):
-        raise InputError("give one of --largest FIELD=A..B and --smallest FIELD=A..B", source="fit")
+    wanted, text = sought(largest, smallest, "fit", "--largest FIELD=A..B and --smallest FIELD=A..B")
     axis = parse_axis(text, STEPS)
     question = question_of(workload, hardware, policy, budget, devices, no_recompute)
     with progress() as tell:
-        found = fitted(question, "largest" if largest else "smallest", axis, slowdown, tell, bounds=json)
+        found = fitted(question, wanted, axis, slowdown, tell, bounds=json)
     if json:
         head = {"format": "hosim.fit/1", "policy": question.choice.label, "wanted": found.wanted, "fields": list(axis.fields)}
         limits = {"slowdown": slowdown, "value": found.value, "exact": found.exact}

@@ -135,11 +135,9 @@ def fit(
     """
     check_fields(question, axis.fields)
     check_values(question, [dict.fromkeys(axis.fields, value) for value in axis.values])
-    if len(axis.values) < 2:
-        raise InputError(f"expected at least two values, such as 1..64, got {axis.values[0]!r}", source=" + ".join(axis.fields))
+    axis = ascending(axis)
     if slowdown is not None and not slowdown >= 1:
         raise InputError(f"expected a multiple of at least 1, such as 1.05, got {slowdown}", source="slowdown")
-    axis = Axis(axis.fields, ascending(axis))
 
     def probe(i: int) -> Probe:
         progress(f"{' + '.join(axis.fields)} = {axis.values[i]}")
@@ -162,8 +160,24 @@ def fit(
     )
 
 
-def ascending(axis: Axis) -> tuple[Value, ...]:
-    """The values of an axis, each once, the smallest first. Raises :class:`InputError` for those that have no order."""
+def sought(
+    largest: str | None, smallest: str | None, source: str, given: str = "largest='FIELD=A..B' and smallest='FIELD=A..B'"
+) -> tuple[Wanted, str]:
+    """Which end of a range is wanted, and the text of the range. Raises :class:`InputError` unless exactly one of the two is a text.
+
+    >>> sought(None, "blocks=1..64", "fit")
+    ('smallest', 'blocks=1..64')
+    """
+    text = largest or smallest
+    if not isinstance(text, str) or (largest and smallest):
+        raise InputError(f"give one of {given}", source=source)
+    return "largest" if largest else "smallest", text
+
+
+def ascending(axis: Axis) -> Axis:
+    """An axis with each value once, the smallest first. Raises :class:`InputError` for fewer than two, and for those that have no order."""
+    if len(axis.values) < 2:
+        raise InputError(f"expected at least two values, such as 1..64, got {axis.values[0]!r}", source=" + ".join(axis.fields))
     sizes: dict[Value, float] = {}
     for value in axis.values:
         read = as_integer(value)
@@ -174,7 +188,7 @@ def ascending(axis: Axis) -> tuple[Value, ...]:
                 f"expected numbers, sizes, rates or times, which can be ordered; got {value!r}", source=" + ".join(axis.fields)
             )
         sizes[value] = number
-    return tuple(sorted(sizes, key=lambda value: sizes[value]))
+    return Axis(axis.fields, tuple(sorted(sizes, key=lambda value: sizes[value])))
 
 
 def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Probe:

@@ -25,6 +25,9 @@ WRONG: dict[str, Callable[[], object]] = {
     "reserve_bytes: expected a whole number of at least 1, got '4'": lambda: ANY.replay(PLAN, reserve_bytes="4"),
     "slowdown: expected a number, got '2'": lambda: ANY.fit(GRAPH, MACHINE, smallest=BANDWIDTH, slowdown="2"),
     "fit: give one of largest='FIELD=A..B' and smallest='FIELD=A..B'": lambda: ANY.fit(GRAPH, MACHINE, smallest=3),
+    "serve_fit: give one of largest='FIELD=A..B' and smallest='FIELD=A..B'": lambda: ANY.serve_fit(
+        "llama-3.1-8b", "h100-80gb-sxm", "poisson:rate=1", largest=3, within="ttft.p95=1s"
+    ),
     "more_memory: expected a size with its unit, such as '80 GiB', got 1000000000.0": lambda: ANY.blame(PLAN, more_memory=1e9),
     "more_bandwidth: expected a rate with its unit, such as '55 GB/s', got '5'": lambda: hosim.blame(PLAN, more_bandwidth="5"),
     "hardware: name the machine that the workload is to run on": lambda: hosim.blame(GRAPH),
