@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
+from typing import TypeVar
 
 from hosim.errors import InputError
 from hosim.limits import within
@@ -20,6 +21,7 @@ from hosim.study.new_processes import ignore_ctrl_c, without_ctrl_c
 from hosim.study.rowfile import DIED
 from hosim.study.tasks import AnyTask, solve
 
+T = TypeVar("T")
 Runner = Callable[[Sequence[AnyTask]], Iterator[dict[str, Value]]]
 """Yields the row of each task once."""
 
@@ -97,8 +99,28 @@ def _rows(tasks: Iterator[AnyTask], jobs: int) -> Iterator[dict[str, Value]]:
     with ExitStack() as stack:
         with without_ctrl_c(ensure_running):
             rows = parallel(delayed(_in_worker)(task, os.getpid()) for task in tasks)
-            stack.callback(rows.close)
-        yield from rows
+            stack.callback(_silently, rows.close)
+        while (row := _silently(lambda: next(rows, None))) is not None:
+            yield row
+
+
+def _silently(do: Callable[[], T]) -> T:
+    """What ``do`` returns, without one message of loky's.
+
+    A pool that ends early forgets the tasks that wait and kills its processes. Its thread may then look for a task that it had not
+    handed over, and end with a KeyError when all is done: Python would print that above our own line.
+    """
+    before = threading.excepthook
+
+    def report(failed: threading.ExceptHookArgs) -> None:
+        if not (failed.exc_type is KeyError and failed.thread and failed.thread.name == "ExecutorManagerThread"):
+            before(failed)
+
+    threading.excepthook = report
+    try:
+        return do()
+    finally:
+        threading.excepthook = before
 
 
 def _in_worker(task: AnyTask, parent: int) -> dict[str, Value]:

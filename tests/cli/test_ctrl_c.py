@@ -110,17 +110,29 @@ def test_while_processes_of_a_sweep_start(module: str, tmp_path: Path) -> None:
     assert interrupted_by_a_worker(tmp_path, module, *SWEEP) == (130, "", "interrupted\n")
 
 
+HANDS_OVER_LATE = """
+from joblib.externals.loky.process_executor import _ExecutorManagerThread as thread
+hand_over = thread.add_call_item_to_queue
+thread.add_call_item_to_queue = lambda self: hand_over(self) if self.is_shutting_down() else None
+"""
+
+
+def test_before_the_pool_has_handed_over_a_task(tmp_path: Path) -> None:
+    """loky's thread then fails over a task that it has given up already."""
+    assert interrupted_by_a_worker(tmp_path, "", *SWEEP, before=HANDS_OVER_LATE) == (130, "", "interrupted\n")
+
+
 @pytest.mark.parametrize("module", ["", "hosim.gate.checking"])
 def test_while_processes_of_a_check_start(module: str, tmp_path: Path) -> None:
     (tmp_path / "hosim.toml").write_text(CASES)
     assert interrupted_by_a_worker(tmp_path, module, *WRITE) == (130, "", "interrupted\n")
 
 
-def interrupted_by_a_worker(folder: Path, module: str, *arguments: str) -> tuple[int, str, str]:
+def interrupted_by_a_worker(folder: Path, module: str, *arguments: str, before: str = "") -> tuple[int, str, str]:
     """What a command ends with if its first worker process sends Ctrl-C as it starts (no module), or when it imports a module."""
     (folder / "sitecustomize.py").write_text(IN_A_WORKER.replace("MODULE", module))
     write_toy(folder)
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n" + START
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n" + before + START
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         cwd=folder,
