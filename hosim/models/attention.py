@@ -29,6 +29,7 @@ def attention(
     causal: bool = False,
     drops: bool = False,
     window: int = NO_WINDOW,
+    library: str | None = None,
 ) -> Value:
     """``softmax(q k') v`` of ``q`` [batch, heads, queries, width], ``k`` and ``v`` [batch, fewer heads, keys, width].
 
@@ -36,6 +37,7 @@ def attention(
     tensors that the kernel reads: parts of keys and values, slopes, learned scores. ``causal``: a query sees the keys up to its own, the
     last queries being those of the last keys; then the op says which kernel it is. ``drops``: some scores are dropped in training;
     ``math`` keeps which. ``window``: how many keys a query reads at most.
+    ``library``: whose kernels these are, of :data:`hosim.costmodel.kernels.attention_time.FLASH` (none: those of an inference engine).
     """
     batch, heads, queries, width = q.shape
     keys, out_width = k.shape[2], v.shape[-1]
@@ -46,6 +48,9 @@ def attention(
     flops = 2 * scores * (width + out_width)
     shape = (batch, queries, heads, out_width)
     kernel, sizes = causal_kernel(q.shape, k.shape, out_width, window) if causal and mode == "causal" else UNKNOWN
+    context = kernel == "context_attention"
+    if context and library is not None:
+        kernel = f"{library}_attention"
     statistics = batch * heads * queries * 4
     training = bool(q.node)
     if mask is not None and training and mode == "masked":  # what the kernel adds to the scores, and keeps for its gradient
@@ -92,8 +97,8 @@ def attention(
             [(x.shape, x.dtype) for x in (q, k, v)],
             flops=work,
             workspace=lse.size if mode == "math" else statistics,
-            kernel="context_gradient" if kernel == "context_attention" else "",
-            sizes=sizes if kernel == "context_attention" else (),
+            kernel=f"{library or 'context'}_gradient" if context else "",
+            sizes=sizes if context else (),
         )
         for x, grad in zip((q, k, v), grads, strict=True):
             t.give(x, grad)

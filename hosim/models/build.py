@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_type_hints
 
+from hosim.costmodel.kernels.attention_time import FLASH
 from hosim.edits import REPEATABLE
 from hosim.errors import InputError, UnitError
 from hosim.expert_routing import Gate, realise
@@ -33,6 +34,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "phase": ("train", "forward", "prefill", "decode"),
     "dtype": ("bf16", "fp16", "fp32"),
     "attention": MODES,
+    "attention_kernel": tuple(FLASH),
     "logits": ("last", "all"),
     "optimizer": ("adamw", "none"),
     "norm": ("rms", "layer", "layer_without_bias"),
@@ -331,6 +333,10 @@ def _check_choices(config: Any, run: Run) -> None:
         raise InputError("checkpoint_layers works with checkpoint: true only", where="checkpoint_layers")
     if run.selective and not run.checkpoint:
         raise InputError("selective works with checkpoint: true only", where="selective")
+    if run.every_other_product and not run.selective:
+        raise InputError("every_other_product works with selective: true only", where="every_other_product")
+    if run.attention_kernel is not None and (not run.training or run.attention != "causal" or getattr(config, "kv_lora_rank", 0) > 0):
+        raise InputError("works for phase=train, with attention: causal over heads of keys", where="attention_kernel")
     if run.merged and (
         run.training or run.kv_block is not None or run.chosen_experts is not None or getattr(config, "kv_lora_rank", 0) > 0
     ):

@@ -90,10 +90,14 @@ class Run:
     ``phase``: ``train`` (forward, backward, optimizer), ``forward``, or for a decoder ``prefill`` (a prompt of ``sequence`` tokens) and
     ``decode`` (the next token, with ``context`` tokens in the cache, itself among them). ``layers``: how many to take of the model (none:
     all); the other parts are whole.
-    ``attention``: see :data:`hosim.models.attention.MODES`. ``fused``: norms, rotary positions and gates are one kernel each.
+    ``attention``: see :data:`hosim.models.attention.MODES`. ``attention_kernel``: whose kernel attention of a training step is: of
+    FlashAttention or its version in Triton (``flash1``), or of FlashAttention-2, as in torch (``flash2``); none: that of inference
+    engines, which has Hopper's own instructions.
+    ``fused``: norms, rotary positions and gates are one kernel each.
     ``merged``: kernels are those of inference engines (:mod:`hosim.models.engine_layer`).
     ``checkpoint``: keep only each layer's input for backward; ``checkpoint_layers``: so of the first layers alone; ``selective``: keep the
-    results of products, attention and collectives, too, and run only the other ops again.
+    results of products, attention and collectives, too, and run only the other ops again; ``every_other_product``: of a layer's products
+    only the first, the third and so on, as torchtitan does.
     ``logits`` of a prefill: of the ``last`` position or of ``all``.
     ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments, and fp32 parameters beside those in a
     narrower dtype) or ``none``. ``main_gradients``: those of parameters are added to fp32 ones, which outlive the step.
@@ -132,11 +136,13 @@ class Run:
     layers: int | None = None
     dtype: str = "bf16"
     attention: str = "causal"
+    attention_kernel: str | None = None
     fused: bool = False
     merged: bool = False
     checkpoint: bool = False
     checkpoint_layers: int | None = None
     selective: bool = False
+    every_other_product: bool = False
     logits: str = "last"
     cache: bool = True
     optimizer: str = "adamw"

@@ -57,7 +57,7 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
                 with t.scope(f"{names.layers}.{n}"):
                     x, pending = engine_layer(t, layer_sizes(config, n), run, n, x, pending, (*(shared.turns or ()), *shared.slopes))
             else:
-                x = t.checkpointed(layer, x, selective=run.selective) if run.checkpoints(n) else layer(x)
+                x = t.checkpointed(layer, x, run) if run.checkpoints(n) else layer(x)
         if not last:
             x = x if pending is None else add(t, x, pending, "add_mlp")
             sent(t, run, x)
@@ -202,7 +202,9 @@ def _grouped_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Pos
         select_blocks(t, run, q, kv_heads)
         drops, window = config.attention_dropout > 0, keys_read(config, run)
         extra = (*extra, *shared.slopes, *sinks(t, config, run))
-        y = attention(t, q, k, v, shared.mask, mode=run.attention, extra=extra, causal=True, drops=drops, window=window)
+        y = attention(
+            t, q, k, v, shared.mask, mode=run.attention, extra=extra, causal=True, drops=drops, window=window, library=run.attention_kernel
+        )
     y = projected(t, run, names.out, y.view(batch, tokens, heads * width), hidden, bias=config.out_bias)
     return all_reduced(t, run, y)
 

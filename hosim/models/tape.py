@@ -12,11 +12,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle, repeat
 from math import prod
 
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import Graph, GraphBuilder, Op
 from hosim.limits import limit, refusal
+from hosim.models.config import Run
 from hosim.models.idle_ops import without_idle
 from hosim.models.packed import PACKINGS, packed_bytes
 
@@ -95,7 +97,9 @@ class Tape:
         self._phase = ""
         self.micro_batch = ""
         self._narrowed: dict[tuple[str, str], Value] = {}
-        self._keeps: deque[tuple[Value, ...]] | None = None  # results that selective recomputation does not compute again
+        # results that selective recomputation does not compute again, and None where it does
+        self._keeps: deque[tuple[Value, ...] | None] | None = None
+        self._keeps_next: Iterator[bool] = repeat(True)  # whether that of the next product is kept
 
     def choose(self, gate: Value, candidates: Sequence[tuple[Sequence[Value], Sequence[Value]]]) -> None:
         """The op that gives ``gate`` decides which of ``candidates`` run, each (its own tensors, the results of its ops)."""
@@ -188,8 +192,11 @@ class Tape:
         """
         keeps = self._keeps if flops or kind in COLLECTIVE_KINDS else None
         if keeps is not None and self._phase == RECOMPUTE:
-            kept = any([v.node for v in inputs])
-            return tuple([replace(value, node=self._node() if kept else 0) for value in keeps.popleft()])
+            stands = keeps.popleft()
+            if stands is not None:
+                has_node = any([v.node for v in inputs])
+                return tuple([replace(value, node=self._node() if has_node else 0) for value in stands])
+            keeps = None
         name = self._unique(label)
         learned = gradient_of is not None and gradient_of.node in self.parameters and gradient_of.node not in self._gradients
         has_node = self._notes is not None and any([v.node for v in inputs])
@@ -222,7 +229,7 @@ class Tape:
             deps=deps,
         )
         if keeps is not None:
-            keeps.append(tuple(made))
+            keeps.append(tuple(made) if kind != "matmul" or next(self._keeps_next) else None)
         return tuple(made)
 
     def op(
@@ -366,16 +373,18 @@ class Tape:
         self._scope, self._phase = before
         self._notes = []
 
-    def checkpointed(self, function: Callable[[Value], Value], x: Value, *, selective: bool = False) -> Value:
+    def checkpointed(self, function: Callable[[Value], Value], x: Value, run: Run) -> Value:
         """``function(x)`` of which only ``x`` is kept; going backward it is computed again (torch's activation checkpointing).
 
-        ``selective``: the results of ops with FLOP and of collectives are kept, too, and only the other ops run again.
+        ``run.selective``: the results of ops with FLOP and of collectives are kept, too, and only the other ops run again; with
+        ``run.every_other_product``, of products those of the first, the third and so on.
         """
         if self._notes is None:
             return function(x)
-        kept: deque[tuple[Value, ...]] = deque()
-        if selective:  # what is kept is what training keeps of an op, such as the statistics of a softmax
+        kept: deque[tuple[Value, ...] | None] = deque()
+        if run.selective:  # what is kept is what training keeps of an op, such as the statistics of a softmax
             notes, self._notes, self._keeps = self._notes, [], kept
+            self._keeps_next = cycle((True, not run.every_other_product))
             result = function(self.detached(x))
         else:
             notes, self._notes = self._notes, None
@@ -385,7 +394,7 @@ class Tape:
 
         def gradient(g: Value) -> None:
             self._notes, self._phase = [], RECOMPUTE
-            self._keeps = kept if selective else None
+            self._keeps = kept if run.selective else None
             again = function(x)
             self._keeps = None
             notes, self._notes, self._phase = self._notes, None, BACKWARD

@@ -83,6 +83,26 @@ def test_the_gradient_of_attention_has_five_products_for_the_two_going_forward()
     assert us("context_gradient", CONTEXT, **sizes) == pytest.approx(2.5 * us("context_attention", CONTEXT, **sizes))
 
 
+@pytest.mark.parametrize(
+    ("kernel", "before", "since"),
+    [
+        # two products at 40 % and 25 % of the peak, five at 30 % and 19 %
+        ("flash1_attention", 1 / 0.4, 1 / (0.4 * 0.629)),
+        ("flash1_gradient", 2.5 / 0.3, 2.5 / (0.3 * 0.629)),
+        ("flash2_attention", 1 / 0.73, 1 / 0.35),
+        ("flash2_gradient", 2.5 / 0.63, 2.5 / 0.335),
+    ],
+)
+def test_libraries_of_attention_reach_the_share_that_they_publish(kernel, before, since) -> None:
+    """Whatever the machine's own kernels reach, and by the width that heads have."""
+    sizes = {"batch": 10, "queries": 512, "before": 0, "heads": 1, "kv_heads": 1, "width": 64, "window": 2**40}
+    work = 4 * 128 * 64 * 1280
+    for each, times in ((2048, before), (4096, since)):
+        machine = replace(TEN, peak_flops=each * TEN.multiprocessors * TEN.clock_hz)
+        peak_us = work / (machine.flops_per_us)
+        assert us(kernel, replace(CONTEXT, peak_share=0.5), machine, **sizes) == pytest.approx(times * peak_us)
+
+
 def test_one_head_cannot_fill_the_machine() -> None:
     # four blocks on ten multiprocessors: as long as one of the mean, or the longest
     longest = replace(CONTEXT, longest_share=1.0)

@@ -133,6 +133,17 @@ def test_selective_recomputation_runs_no_product_again():
     assert peaks[1] < peaks[2] < peaks[0]
 
 
+def test_every_other_product_of_a_layer_runs_again():
+    """Seven products a layer: of queries, keys, values, output, gate, up and down the second, fourth and sixth."""
+    graph = build("x", {**STEP, "checkpoint": True, "selective": True, "every_other_product": True})
+    again = [op.name.removeprefix("recompute.") for op in graph.ops if op.name.startswith("recompute.") and op.kind == "matmul"]
+    assert sorted(again) == [
+        f"model.layers.{n}.{name}" for n in range(2) for name in ("mlp.up_proj", "self_attn.k_proj", "self_attn.o_proj")
+    ]
+    kept = {op.name for op in build("x", {**STEP, "checkpoint": True, "selective": True}).ops}
+    assert {op.name for op in graph.ops} - kept == {f"recompute.{name}" for name in again}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -143,6 +154,9 @@ def test_selective_recomputation_runs_no_product_again():
         ({"data": 2, "zero": 1, "shards_home": "ddr"}, "^shards_home: only zero=3 gathers parameters$"),
         ({"data": 2, "zero": 3, "pipeline": 2}, "^zero: stages of a pipeline work with zero=0 and zero=1$"),
         ({"data": 2, "zero": 2, "main_gradients": True}, "^main_gradients: zero=2 keeps gradients in the dtype of the step$"),
+        ({"checkpoint": True, "every_other_product": True}, "^every_other_product: every_other_product works with selective: true only$"),
+        ({"attention_kernel": "flash2", "phase": "prefill"}, "^attention_kernel: works for phase=train, with attention: causal"),
+        ({"attention_kernel": "flash3"}, "^attention_kernel: expected one of flash1, flash2; got 'flash3'$"),
         ({"selective": True}, "^selective: selective works with checkpoint: true only$"),
     ],
 )

@@ -52,6 +52,8 @@ def test_a_products_gradients_are_products_of_the_same_flop() -> None:
         ({"phase": "decode", "context": 40}, "generation_attention", (3, 40, 8, 2, 16)),
         ({"phase": "decode", "context": 40, "merged": True, "tensor": 2}, "generation_attention", (3, 40, 4, 1, 16)),
         ({"phase": "train", "sequence": 40}, "context_gradient", (3, 40, 0, 8, 2, 16, 2**40)),
+        ({"phase": "train", "sequence": 40, "attention_kernel": "flash1"}, "flash1_attention", (3, 40, 0, 8, 2, 16, 2**40)),
+        ({"phase": "train", "sequence": 40, "attention_kernel": "flash2"}, "flash2_gradient", (3, 40, 0, 8, 2, 16, 2**40)),
     ],
 )
 def test_attention_says_what_it_goes_over(parameters, kernel, sizes) -> None:

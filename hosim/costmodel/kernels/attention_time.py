@@ -7,7 +7,8 @@ blocks where there are too few to fill the machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,6 +68,41 @@ GRADIENT = 2.5
 def context_gradient_us(constants: ContextConstants, processor: Processor, shapes: Shapes) -> Array:
     """Microseconds of the gradient of :func:`context_us`, which nobody's table has."""
     return GRADIENT * context_us(constants, processor, shapes)
+
+
+@dataclass(frozen=True, slots=True)
+class FlashShares:
+    """How much of the peak in 16 bits the products of a library's attention reach, going forward and in the gradient."""
+
+    forward: float
+    gradient: float
+
+
+FLASH: Mapping[str, tuple[FlashShares, FlashShares]] = {
+    # Dao, arXiv 2307.08691, section 1: 30 to 50 % and 25 to 35 % on A100, of which these are the middle. On H100 [assumption]: as much
+    # of the 62.9 % of the peak that instructions made before Hopper reach there (arXiv 2402.13499)
+    "flash1": (FlashShares(0.40, 0.30), FlashShares(0.40 * 0.629, 0.30 * 0.629)),
+    # the same, section 4: up to 73 % and 63 % on A100, and 335 TFLOP/s of both together on H100;
+    # 35 % going forward there (arXiv 2407.08608)
+    "flash2": (FlashShares(0.73, 0.63), FlashShares(0.35, 0.335)),
+}
+"""Libraries of attention that training uses, by the name of a builder: before Hopper, and from it on. Hopper's own instructions, which the
+kernels of the tables use, came with FlashAttention-3."""
+
+_HOPPER = 2896.0
+"""FLOP of one multiprocessor in a cycle between those of A100 (2,048) and H100 (4,096): their geometric mean."""
+
+
+def flash_us(library: str, *, gradient: bool) -> Callable[[ContextConstants, Processor, Shapes], Array]:
+    """What gives the microseconds of :func:`context_us`, or of its gradient, by the kernels of one of :data:`FLASH`."""
+
+    def us(constants: ContextConstants, processor: Processor, shapes: Shapes) -> Array:
+        shares = FLASH[library][processor.flops_per_us * processor.cycle_us > _HOPPER]
+        share = shares.gradient if gradient else shares.forward
+        times = context_us(replace(constants, peak_share=share), processor, {**shapes, "value_width": shapes["width"]})
+        return GRADIENT * times if gradient else times
+
+    return us
 
 
 _GROUP = 32

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from hosim.costmodel.collective_traffic import PASSES
-from hosim.costmodel.kernels.attention_time import ContextConstants, GenerationConstants, context_gradient_us, context_us, generation_us
+from hosim.costmodel.kernels.attention_time import (
+    FLASH,
+    ContextConstants,
+    GenerationConstants,
+    context_gradient_us,
+    context_us,
+    flash_us,
+    generation_us,
+)
 from hosim.costmodel.kernels.collective_time import CollectiveConstants, CustomConstants, collective_us, custom_us
 from hosim.costmodel.kernels.expert_loads import TILES, expected_loads
 from hosim.costmodel.kernels.gemm_time import GemmConstants, gemm_us
@@ -164,6 +172,7 @@ _MIXTURE = {
     "token_traffic": (0.05, 2.0, 20.0),
 }
 
+_CONTEXT = "batch queries before heads kv_heads width window"
 _HEAD = {"width": 128.0, "value_width": 128.0, "before": 0.0, "window": float(NO_WINDOW)}
 
 CLASSES: Mapping[str, KernelClass] = {
@@ -184,8 +193,10 @@ CLASSES: Mapping[str, KernelClass] = {
                 "cache_ratio": (1.0, 4.0, 10.0),
             },
         ),
-        _context("context_attention", "batch queries before heads kv_heads width window", _HEAD),
-        _context("context_gradient", "batch queries before heads kv_heads width window", _HEAD, context_gradient_us),
+        _context("context_attention", _CONTEXT, _HEAD),
+        _context("context_gradient", _CONTEXT, _HEAD, context_gradient_us),
+        *(_context(f"{library}_attention", _CONTEXT, _HEAD, flash_us(library, gradient=False)) for library in FLASH),
+        *(_context(f"{library}_gradient", _CONTEXT, _HEAD, flash_us(library, gradient=True)) for library in FLASH),
         _kernel(
             "generation_attention",
             "batch keys heads kv_heads width",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hosim.costmodel.kernels.attention_time import FLASH
 from hosim.costmodel.kernels.classes import CLASSES, DTYPES, LABELS
 from hosim.costmodel.kernels.fitted_a100 import A100
 from hosim.costmodel.kernels.fitted_h100 import H100
@@ -17,7 +18,11 @@ Constants = Mapping[str, Mapping[str, Mapping[str, float]]]
 FITTED: Mapping[str, Constants] = {"a100_sxm": A100, "h100_sxm": H100}
 """By machine, as in the tables that they were fitted to."""
 
-CONSTANTS_OF = {"expert_product": "moe", "context_gradient": "context_attention"}
+CONSTANTS_OF = {
+    "expert_product": "moe",
+    "context_gradient": "context_attention",
+    **{f"{library}_{pass_}": "context_attention" for library in FLASH for pass_ in ("attention", "gradient")},
+}
 """Classes that have another one's constants: nobody measures them alone."""
 
 
