@@ -72,7 +72,8 @@ def serve(
     ahead
         Whether an iteration is scheduled when the one before begins, as vLLM's asynchronous scheduling does.
     instances
-        Equal engines, each on machines and with a cache of its own.
+        Equal engines, each on devices and with a cache of its own. They share tiers below as the machine's devices do: those of a host,
+        and those of all.
     router
         How a request finds its engine: ``"round_robin"``, ``"least_load"`` (the fewest requests), or ``"prefix"`` (the fewest tokens of
         prompts to compute up to its last, without those in the cache).
@@ -144,10 +145,8 @@ def serve(
         raise InputError(unknown_name("router", router, ROUTERS), source="router")
     if count == 1:
         return replace(serve_requests(listed, limits, held, time_of, ahead=ahead, kv=tiers), about=about)
-    if tiers is not None:
-        raise InputError("hosim knows tiers below the device for one instance only: leave out one of kv and instances", source="kv")
     about |= {"instances": count, "router": router}
-    return replace(serve_on_instances(listed, limits, held, time_of, count, ROUTERS[router], ahead=ahead), about=about)
+    return replace(serve_on_instances(listed, limits, held, time_of, count, ROUTERS[router], ahead=ahead, kv=tiers), about=about)
 
 
 def _tiers(kv: str | None, preemption: str, modelled: ModelledIterations, block_tokens: int) -> KvSetup | None:

@@ -17,7 +17,8 @@ def tiers_and_channels(kv: Mapping[str, Any]) -> list[RenderableType]:
     tiers = open_table(f"Cache by tier, {kv['policy']}", "tier", "blocks", "most taken", "tokens of prompts found")
     for name, found in kv["tiers"].items():
         most = human_percent(found["peak_blocks"] / found["blocks"]) if found["blocks"] else human_percent(0.0)
-        tiers.add_row(name, f"{found['blocks']:,}", most, human_percent(found["hit_share"]))
+        stores = f"{found['stores']:,} x " if found["stores"] > 1 else ""
+        tiers.add_row(name, f"{stores}{found['blocks']:,}", most, human_percent(found["hit_share"]))
     channels = open_table("Channels", "channel", "copies", "bytes", "busy", "waited to start", "lost to sharing")
     for name, one in kv["channels"].items():
         if one["copies"]:

@@ -1,12 +1,13 @@
-"""Copies of blocks between the tiers of one engine's machine, on the channels and links of a replay (:mod:`hosim.engine.link_groups`)."""
+"""Copies of blocks between the tiers of engines' machines, on the channels and links of a replay (:mod:`hosim.engine.link_groups`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import count
 
 from hosim.costmodel.transfer_time import is_pageable
-from hosim.engine.channels import IssuedTransfer, build_channels
+from hosim.engine.channels import ChannelQueue, IssuedTransfer, build_channels
 from hosim.engine.clock import SteppedClock
 from hosim.engine.compiled_plan import Hop
 from hosim.engine.link_groups import drive_channels
@@ -37,29 +38,81 @@ class Awaited:
             call()
 
 
+class EngineChannels:
+    """The channels of several engines' devices, by engine; ``machine`` has the devices of one engine.
+
+    All devices of an engine copy the same at the same time, and share what they share evenly. Each host has ``per_host`` engines (``None``:
+    one host has all), which share the links of the host; all share those of all hosts. Transfers start in order of issue.
+    """
+
+    def __init__(self, clock: SteppedClock, machine: Hardware, engines: int = 1, per_host: int | None = None) -> None:
+        self.machine = machine
+        self.clock = clock
+        self.places = replace(machine, devices=engines, devices_per_host=per_host)
+        """Each engine as one device, by which shared tiers and links are found."""
+        self.channels = [build_channels(self.places, engine) for engine in range(engines)]
+        self._number = count()
+        self._waiting: dict[int, Awaited] = {}
+        every = [channel for own in self.channels for channel in own]
+        for channel in every:
+            channel.ended = self._ended
+        self._groups = list(dict.fromkeys(drive_channels(every, machine, clock, divided=True).values()))
+        clock.settle = self._settle
+
+    def issue(self, channel: ChannelQueue, source: str, destination: str, size: int, copy: Awaited) -> None:
+        """Queue a transfer of ``size`` bytes, which ends ``copy``."""
+        if not size and not channel.latency and not channel.queue and not channel.running:
+            channel.transfers += 1
+            copy.end()  # it takes no time
+            return
+        number = next(self._number)
+        index = self.machine.tier_index
+        hop = Hop("", index[source], index[destination], channel.index)
+        channel.queue.append(IssuedTransfer(number, number, -1, hop, channel, size, self.clock.time))
+        self._waiting[number] = copy
+        self.clock.unsettled.add(channel.device)
+
+    def _settle(self) -> None:
+        """The end of an instant: transfers start in order of issue, and rates are set."""
+        engines, now = sorted(self.clock.unsettled), self.clock.time
+        self.clock.unsettled.clear()
+        free = [channel for i in engines for channel in self.channels[i] if channel.queue and channel.running < channel.engines]
+        while free:
+            channel = min(free, key=lambda one: one.queue[0].sequence)
+            own = self.machine.channels[channel.index]
+            channel.begin(now, own.ceiling(channel.queue[0].size, is_pageable(self.machine, own, KIND)) if channel.has_overheads else None)
+            if not channel.queue or channel.running >= channel.engines:
+                free.remove(channel)
+        for group in self._groups:
+            if group.dirty:
+                group.settle(now)
+
+    def _ended(self, transfer: IssuedTransfer) -> None:
+        channel = transfer.channel
+        channel.running -= 1
+        if not channel.running:
+            channel.busy_ns += self.clock.time - channel.busy_since
+        self.clock.unsettled.add(channel.device)
+        self._waiting.pop(transfer.cache_op).end()
+
+
 class BlockCopies:
-    """The channels of an engine's machine. All devices of the engine copy the same at the same time, and share what they share evenly.
+    """Copies of blocks of ``block_bytes`` on each device of one engine, which is number ``engine`` of those that have channels.
 
     ``copy`` moves a number of blocks at once, as one transfer: the latency of the channel is spent once. Transfers queue on a channel in
     order of issue.
     """
 
-    def __init__(self, clock: SteppedClock, machine: Hardware, block_bytes: int) -> None:
-        self.machine = machine
-        self._clock = clock
+    def __init__(self, channels: EngineChannels, block_bytes: int, engine: int = 0) -> None:
+        self.machine = channels.machine
+        self.channels: Sequence[ChannelQueue] = channels.channels[engine]
+        self._shared = channels
         self._block_bytes = block_bytes
-        self._number = count()
-        self._waiting: dict[int, Awaited] = {}
-        self.channels = build_channels(machine)
-        for channel in self.channels:
-            channel.ended = self._ended
-        self._groups = list(dict.fromkeys(drive_channels(self.channels, machine, clock, divided=True).values()))
-        clock.settle = self._settle
 
     @property
     def now_ns(self) -> int:
         """The current instant."""
-        return self._clock.time
+        return self._shared.clock.time
 
     def copy(self, source: str, destination: str, blocks: int, after: Iterable[Awaited] = ()) -> Awaited:
         """Copy so many blocks from tier to tier over the channel that joins them, once all of ``after`` are over."""
@@ -82,37 +135,4 @@ class BlockCopies:
     def _issue(self, source: str, destination: str, blocks: int, copy: Awaited) -> None:
         joined = self.machine.channel_between[source, destination]
         channel = self.channels[self.machine.channels.index(joined)]
-        size = blocks * self._block_bytes
-        if not size and not channel.latency and not channel.queue and not channel.running:
-            channel.transfers += 1
-            copy.end()  # it takes no time
-            return
-        number = next(self._number)
-        index = self.machine.tier_index
-        hop = Hop("", index[source], index[destination], channel.index)
-        channel.queue.append(IssuedTransfer(number, number, -1, hop, channel, size, self._clock.time))
-        self._waiting[number] = copy
-        self._clock.unsettled.add(0)
-
-    def _settle(self) -> None:
-        """The end of an instant: transfers start in order of issue, and rates are set."""
-        self._clock.unsettled.clear()
-        now = self._clock.time
-        free = [channel for channel in self.channels if channel.queue and channel.running < channel.engines]
-        while free:
-            channel = min(free, key=lambda one: one.queue[0].sequence)
-            own = self.machine.channels[channel.index]
-            channel.begin(now, own.ceiling(channel.queue[0].size, is_pageable(self.machine, own, KIND)) if channel.has_overheads else None)
-            if not channel.queue or channel.running >= channel.engines:
-                free.remove(channel)
-        for group in self._groups:
-            if group.dirty:
-                group.settle(now)
-
-    def _ended(self, transfer: IssuedTransfer) -> None:
-        channel = transfer.channel
-        channel.running -= 1
-        if not channel.running:
-            channel.busy_ns += self._clock.time - channel.busy_since
-        self._clock.unsettled.add(0)
-        self._waiting.pop(transfer.cache_op).end()
+        self._shared.issue(channel, source, destination, blocks * self._block_bytes, copy)

@@ -10,11 +10,12 @@ import simpy
 from hosim.engine.clock import SteppedClock
 from hosim.errors import InputError
 from hosim.serving.block_copies import Awaited
-from hosim.serving.kv_figures import kv_figures
+from hosim.serving.kv_figures import KvFigures, kv_figures
 from hosim.serving.kv_setup import KvSetup
 from hosim.serving.request import Request
 from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler
 from hosim.serving.served import Sample, Served
+from hosim.serving.tiered_pool import TieredPool
 
 IterationTime = Callable[[Iteration], int]
 """Nanoseconds of an iteration."""
@@ -35,7 +36,7 @@ def serve_requests(
     waits for the one after. Raises :class:`InputError` for a request that the cache has no room for.
     """
     clock = SteppedClock()
-    tiers = None if kv is None else kv(clock, blocks)
+    (tiers,) = [None] if kv is None else kv(clock, blocks)
     scheduler = Scheduler(requests, limits, blocks, tiers, kv is not None and kv.swaps)
     check_room(requests, scheduler, limits)
     env = simpy.Environment() if kv is None else clock
@@ -44,11 +45,7 @@ def serve_requests(
     env.process(engine.ahead() if ahead else engine.in_turn())
     env.run()
     tokens = tuple(map(tuple, engine.token_ns))
-    figures = None
-    if kv is not None and tiers is not None:
-        peak = max(sample.held_blocks for sample in engine.samples)
-        waits = scheduler.load_waits_ns
-        figures = kv_figures(kv.policy, tiers, limits.block_tokens, peak, engine.stall_ns, waits, scheduler.swaps, clock.time)
+    figures = None if kv is None else figures_below(kv, [engine], limits, clock.time)
     return Served(
         tuple(requests),
         tuple(engine.scheduled_ns),
@@ -59,6 +56,16 @@ def serve_requests(
         blocks,
         kv=figures,
     )
+
+
+def figures_below(kv: KvSetup, engines: Sequence[Engine], limits: EngineLimits, end_ns: int) -> KvFigures:
+    """What became of the cache in the tiers below the engines' devices."""
+    schedulers = [engine.scheduler for engine in engines]
+    pools = [scheduler.pool for scheduler in schedulers if isinstance(scheduler.pool, TieredPool)]
+    peak = max(sample.held_blocks for engine in engines for sample in engine.samples)
+    stalls = {cause: sum(engine.stall_ns[cause] for engine in engines) for cause in engines[0].stall_ns}
+    waits = [wait for scheduler in schedulers for wait in scheduler.load_waits_ns]
+    return kv_figures(kv.policy, pools, limits.block_tokens, peak, stalls, waits, sum(s.swaps for s in schedulers), end_ns)
 
 
 def check_room(requests: Sequence[Request], scheduler: Scheduler, limits: EngineLimits) -> None:
@@ -78,7 +85,7 @@ class Engine:
     def __init__(self, env: simpy.Environment, requests: Sequence[Request], scheduler: Scheduler, time_of: IterationTime) -> None:
         self._env = env
         self._requests = requests
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._time_of = time_of
         self._changed = env.event()
         self._left = len(requests)
@@ -101,7 +108,7 @@ class Engine:
 
     def offer(self, number: int) -> None:
         """A request has come to this engine."""
-        self._scheduler.add(number)
+        self.scheduler.add(number)
         self._wake()
 
     def in_turn(self) -> Generator[simpy.Event, Any, None]:
@@ -142,7 +149,7 @@ class Engine:
         """Wait for something to do."""
         since = self._now
         yield self._changed
-        if self._scheduler.running:  # their blocks are on their way
+        if self.scheduler.running:  # their blocks are on their way
             self.stall_ns["loads"] += self._now - since
 
     def _through(self, gates: Sequence[Awaited]) -> Generator[simpy.Event, Any, None]:
@@ -157,7 +164,7 @@ class Engine:
 
     def _scheduled(self) -> tuple[Iteration | None, tuple[int, int, int], Sequence[Awaited]]:
         """The next iteration, those who run and wait, the blocks that are held, and what it waits for."""
-        there = self._scheduler
+        there = self.scheduler
         iteration = there.schedule()
         for sequence in there.admitted:
             if self.scheduled_ns[sequence] < 0:
@@ -170,10 +177,10 @@ class Engine:
         return end
 
     def _finish(self, iteration: Iteration) -> None:
-        self._scheduler.ended()
+        self.scheduler.ended()
         for number in iteration.emits:
             tokens = self.token_ns[number]
             tokens.append(self._now)
             if len(tokens) == self._requests[number].output_tokens:
-                self._scheduler.finish(number)
+                self.scheduler.finish(number)
                 self._left -= 1

@@ -8,7 +8,9 @@ from typing import Any
 
 import simpy
 
-from hosim.serving.engine_loop import Engine, IterationTime, check_room
+from hosim.engine.clock import SteppedClock
+from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below
+from hosim.serving.kv_setup import KvSetup
 from hosim.serving.request import Request
 from hosim.serving.routers import Router
 from hosim.serving.scheduler import EngineLimits, Scheduler
@@ -24,13 +26,18 @@ def serve_on_instances(
     router: Router,
     *,
     ahead: bool = True,
+    kv: KvSetup | None = None,
 ) -> Served:
     """As :func:`hosim.serving.engine_loop.serve_requests`, on equal engines with a cache of ``blocks`` blocks each.
 
+    With ``kv`` the caches go on in the tiers below, which engines share as far as the machine's devices do.
+
     Raises :class:`InputError` for a request that the cache of an engine has no room for.
     """
-    env = simpy.Environment()
-    schedulers = [Scheduler(requests, limits, blocks) for _ in range(instances)]
+    clock = SteppedClock()
+    env = simpy.Environment() if kv is None else clock
+    pools = [None] * instances if kv is None else kv(clock, blocks, instances)
+    schedulers = [Scheduler(requests, limits, blocks, pool, kv is not None and kv.swaps) for pool in pools]
     check_room(requests, schedulers[0], limits)
     engines = [Engine(env, requests, scheduler, time_of) for scheduler in schedulers]
     chosen: list[int] = []
@@ -48,6 +55,7 @@ def serve_on_instances(
         sum(scheduler.hit_tokens for scheduler in schedulers),
         blocks,
         instances=tuple(chosen),
+        kv=None if kv is None else figures_below(kv, engines, limits, clock.time),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,16 +11,23 @@ from hosim.serving.tiered_pool import TieredPool
 
 @dataclass(frozen=True, slots=True)
 class KvTierFigures:
-    """One tier, in blocks on each device: room, the most that was taken, and the tokens of prompts that were found here."""
+    """One tier, in blocks on each device: room, the most that was taken, and the tokens of prompts that were found here.
+
+    Several engines have ``stores`` of it, one for those of each host, say, or one for all: room and peak are those of one of them.
+    """
 
     blocks: int
     peak_blocks: int
     hit_tokens: int
+    stores: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class KvChannelFigures:
-    """One channel of each device. ``queue_ns`` is the sum of what copies waited to start, ``contention_ns`` of what sharing cost them."""
+    """One channel of each device, summed over engines, of which ``utilization`` is the mean.
+
+    ``queue_ns`` is the sum of what copies waited to start, ``contention_ns`` of what sharing cost them.
+    """
 
     copies: int
     bytes: int
@@ -61,32 +68,32 @@ class KvFigures:
 
 def kv_figures(
     policy: str,
-    pool: TieredPool,
+    pools: Sequence[TieredPool],
     block_tokens: int,
     peak_blocks: int,
     stall_ns: Mapping[str, int],
-    waits_ns: list[int],
+    waits_ns: Sequence[int],
     swaps: int,
     end_ns: int,
 ) -> KvFigures:
-    """The figures of a pool after a run that ended at ``end_ns``; ``waits_ns`` are those of requests for their blocks."""
-    device = KvTierFigures(pool.count, peak_blocks, pool.hits[0] * block_tokens)
-    below = {
-        tier.name: KvTierFigures(tier.capacity, tier.peak, hits * block_tokens)
-        for tier, hits in zip(pool.tiers, pool.hits[1:], strict=True)
-    }
-    channels = {
-        channel.name: KvChannelFigures(
-            channel.transfers,
-            channel.bytes,
-            channel.busy_ns,
-            channel.queue_ns,
-            channel.contention_ns,
-            channel.busy_ns / end_ns if end_ns else 0.0,
+    """The figures of the engines' pools after a run that ended at ``end_ns``; ``waits_ns`` are those of requests for their blocks."""
+    first = pools[0]
+    hits = [sum(found) * block_tokens for found in zip(*(pool.hits for pool in pools), strict=True)]
+    tiers = {first.copies.machine.device_tier: KvTierFigures(first.count, peak_blocks, hits[0], len(pools))}
+    for place, tier in enumerate(first.tiers):
+        stores = {id(pool.tiers[place]): pool.tiers[place].peak for pool in pools}
+        tiers[tier.name] = KvTierFigures(tier.capacity, max(stores.values()), hits[1 + place], len(stores))
+    channels = {}
+    for same in zip(*(pool.copies.channels for pool in pools), strict=True):
+        busy = sum(channel.busy_ns for channel in same)
+        channels[same[0].name] = KvChannelFigures(
+            sum(channel.transfers for channel in same),
+            sum(channel.bytes for channel in same),
+            busy,
+            sum(channel.queue_ns for channel in same),
+            sum(channel.contention_ns for channel in same),
+            busy / (end_ns * len(pools)) if end_ns else 0.0,
         )
-        for channel in pool.copies.channels
-    }
-    tiers = {pool.copies.machine.device_tier: device, **below}
     return KvFigures(
         policy,
         tiers,
@@ -95,7 +102,7 @@ def kv_figures(
         sum(waits_ns),
         len(waits_ns),
         swaps,
-        pool.swapped_blocks,
-        pool.not_swapped,
-        pool.dropped,
+        sum(pool.swapped_blocks for pool in pools),
+        sum(pool.not_swapped for pool in pools),
+        sum(pool.dropped for pool in pools),
     )

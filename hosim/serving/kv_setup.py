@@ -1,15 +1,16 @@
-"""The cache in the tiers of one engine's machine, as a policy's text asks for it; a machine that has no such tier or channel is refused."""
+"""The cache in the tiers of engines' machines, as a policy's text asks for it; a machine that has no such tier or channel is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from hosim.engine.clock import SteppedClock
 from hosim.errors import InputError, UnitError
 from hosim.hardware import Hardware
 from hosim.io.reading import did_you_mean
-from hosim.serving.block_copies import BlockCopies
+from hosim.serving.block_copies import BlockCopies, EngineChannels
 from hosim.serving.block_tier import BlockTier
 from hosim.serving.kv_policies.kv_registry import kv_policy
 from hosim.serving.tiered_pool import TieredPool
@@ -18,10 +19,10 @@ from hosim.units import parse_size
 
 @dataclass(frozen=True)
 class KvSetup:
-    """What :func:`kv_setup` found: each time it is called it makes an empty cache.
+    """What :func:`kv_setup` found: each time it is called it makes empty caches.
 
-    ``machine`` has the devices of the engine; ``tiers`` are those below and how many blocks each has room for on one of these devices.
-    ``swaps`` says that preempted sequences are swapped out.
+    ``machine`` has the devices of one engine; ``tiers`` are those below and how many blocks each has room for on one of these devices.
+    ``swaps`` says that preempted sequences are swapped out. Each host has ``per_host`` engines; ``None``: one host has all.
     """
 
     policy: str
@@ -29,18 +30,29 @@ class KvSetup:
     tiers: tuple[tuple[str, int], ...]
     block_bytes: int
     swaps: bool = False
+    per_host: int | None = None
 
-    def __call__(self, clock: SteppedClock, blocks: int) -> TieredPool:
-        """An empty cache with ``blocks`` blocks of the device."""
+    def __call__(self, clock: SteppedClock, blocks: int, engines: int = 1) -> list[TieredPool]:
+        """For each engine an empty cache with ``blocks`` blocks of its own device, and the tiers below, some of which engines share."""
         policy, parameters = kv_policy(self.policy)
-        tiers = [BlockTier(name, capacity) for name, capacity in self.tiers]
-        return TieredPool(blocks, tiers, BlockCopies(clock, self.machine, self.block_bytes), policy.rules(parameters))
+        channels = EngineChannels(clock, self.machine, engines, self.per_host)
+        stores: dict[tuple[str, int], BlockTier] = {}
+        ticks = count()
+        pools = []
+        for engine in range(engines):
+            tiers = []
+            for name, capacity in self.tiers:
+                place = name, channels.places.instance(self.machine.tier_scope(name), engine)
+                tiers.append(stores.setdefault(place, BlockTier(name, capacity)))
+            copies = BlockCopies(channels, self.block_bytes, engine)
+            pools.append(TieredPool(blocks, tiers, copies, policy.rules(parameters), ticks))
+        return pools
 
 
 def kv_setup(text: str, hardware: Hardware, devices: int, block_bytes: int, swaps: bool = False) -> KvSetup:
     """The cache of an engine of so many devices, whose blocks have ``block_bytes`` on each. Raises :class:`InputError`.
 
-    The devices share the tiers of their host, and those of all, evenly.
+    The devices share the tiers of their host, and those of all, evenly. An engine that fits on one host is on one.
     """
     _, parameters = kv_policy(text)
     machine = replace(hardware, devices=devices)
@@ -59,7 +71,8 @@ def kv_setup(text: str, hardware: Hardware, devices: int, block_bytes: int, swap
                 f"expected at most the {whole:,} B that {hardware.name} has of {name}, got {size:,} B", source="kv", where="tiers"
             )
         tiers.append((name, (mine if size is None else size // devices) // block_bytes))
-    return KvSetup(text.strip(), machine, tuple(tiers), block_bytes, swaps)
+    per_host = None if hardware.devices_per_host is None else max(1, hardware.devices_per_host // devices)
+    return KvSetup(text.strip(), machine, tuple(tiers), block_bytes, swaps, per_host)
 
 
 def _asked(text: str, machine: Hardware) -> dict[str, int | None]:

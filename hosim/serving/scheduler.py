@@ -121,10 +121,10 @@ class Scheduler:
         return sum(sequence.tokens - sequence.computed for there in (self.running, self.waiting) for sequence in there)
 
     def cached(self, request: Request) -> int:
-        """Tokens of a prompt that the cache holds now, of which the last one is computed anyway."""
+        """Tokens of a prompt that the cache holds now, in the device or below, of which the last one is computed anyway."""
         size = self._limits.block_tokens
         keys = (request.block_key(block, size) for block in range((request.prompt_tokens - 1) // size))
-        return size * len(self.pool.found(key for key in takewhile(bool, keys)))
+        return size * len(self.pool.reach(key for key in takewhile(bool, keys)).slots)
 
     def add(self, number: int) -> None:
         """A request arrives."""

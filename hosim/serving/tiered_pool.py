@@ -8,9 +8,8 @@ stays until its room is needed. A block that is being copied can be taken, but n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import count
 
 from hosim.serving.block_copies import Awaited, BlockCopies
 from hosim.serving.block_pool import BlockPool, Reach
@@ -22,10 +21,12 @@ from hosim.serving.kv_policies.kv_rules import KvRules
 class TieredPool(BlockPool):
     """``blocks`` blocks of the device and the tiers below it, from the first. ``wake`` is called when blocks have come up.
 
-    ``hits`` counts the blocks that requests found, of the device first, then by tier; ``dropped`` are contents that left the last tier.
+    Engines may share tiers: then what one has put there is found by the others, its rank is that of the engine that used it last, and
+    ``ticks`` is one count of all of them. ``hits`` counts the blocks that requests found, of the device first, then by tier;
+    ``dropped`` are contents that left the last tier.
     """
 
-    def __init__(self, blocks: int, tiers: Sequence[BlockTier], copies: BlockCopies, rules: KvRules) -> None:
+    def __init__(self, blocks: int, tiers: Sequence[BlockTier], copies: BlockCopies, rules: KvRules, ticks: Iterator[int]) -> None:
         super().__init__(blocks)
         self.tiers = tiers
         self.rules = rules
@@ -38,7 +39,7 @@ class TieredPool(BlockPool):
         self.not_swapped = 0
         self._device = copies.machine.device_tier
         self._order: EvictionOrder[int] = EvictionOrder()
-        self._tick = count()
+        self._tick = ticks
         self._busy: dict[int, Awaited] = {}  # blocks that a copy reads or writes
         self._arriving: dict[int, Awaited] = {}
         self._origin: dict[int, int] = {}  # of blocks that came up before a request asked for them: from which tier

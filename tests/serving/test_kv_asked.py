@@ -76,10 +76,6 @@ def test_the_command_and_the_function(tmp_path):
     requests = [Request(0, 100, 2), Request(0, 100, 2)]
     with pytest.raises(InputError, match=r"^preemption: expected recompute or swap, got 'drop'$"):
         hosim.serve("llama-3.1-8b", H100, requests, preemption="drop")
-    with pytest.raises(
-        InputError, match=r"^kv: hosim knows tiers below the device for one instance only: leave out one of kv and instances$"
-    ):
-        hosim.serve("llama-3.1-8b", H100, requests, kv="lru", instances=2)
     assert hosim.serve("llama-3.1-8b", H100, requests, preemption="swap").kv.policy == "swap_only"
 
 

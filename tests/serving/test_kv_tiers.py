@@ -13,7 +13,7 @@ from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.engine.clock import SteppedClock
 from hosim.graph import GraphBuilder
-from hosim.serving.block_copies import BlockCopies
+from hosim.serving.block_copies import BlockCopies, EngineChannels
 from hosim.serving.engine_loop import serve_requests
 from hosim.serving.kv_policies.kv_registry import KV_POLICIES
 from hosim.serving.kv_setup import KvSetup
@@ -205,7 +205,7 @@ def test_a_tier_that_holds_nothing_changes_no_byte():
     requests = [A, B, C, Request(51, 4, 5), Request(51, 4, 3)]
     nothing, without = served(requests, tiers=(("ddr", 0),)), served(requests, None)
     summary = nothing.summary()
-    assert summary.pop("kv")["tiers"]["ddr"] == {"blocks": 0, "peak_blocks": 0, "hit_tokens": 0, "hit_share": 0.0}
+    assert summary.pop("kv")["tiers"]["ddr"] == {"blocks": 0, "peak_blocks": 0, "hit_tokens": 0, "stores": 1, "hit_share": 0.0}
     assert json.dumps(summary) == json.dumps(without.summary())
     assert nothing.frame().to_csv() == without.frame().to_csv()
 
@@ -217,8 +217,9 @@ class Watched:
         self.setup, self.policy, self.swaps = setup, setup.policy, setup.swaps
 
     def __call__(self, clock, blocks):
-        self.pool = self.setup(clock, blocks)
-        return self.pool
+        pools = self.setup(clock, blocks)
+        (self.pool,) = pools
+        return pools
 
     def check(self):
         """Names and blocks are one to one; no tier is too full; whoever is in the order of eviction is held by nobody."""
@@ -298,7 +299,7 @@ def test_copies_take_what_they_take_in_a_replay(moves, up, down, latency, engine
     expected = {transfer.cache_op: transfer.end_ns for transfer in recorded.timeline.transfers}
 
     clock = SteppedClock()
-    copies = BlockCopies(clock, machine, 1)
+    copies = BlockCopies(EngineChannels(clock, machine), 1)
     ends = {}
 
     def issue():
